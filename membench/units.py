@@ -1,0 +1,57 @@
+"""Bytes and seconds: the only constants, parsing and formatting of units in membench.
+
+Inside the package every quantity is a plain number whose name ends in its unit (`size_bytes`,
+`step_time_s`). Conversion happens here, at the edge, and nowhere else. ``KB``/``MB``/``GB`` are read
+as powers of 1024, as the five papers use them (Layrub's 759.5 MB is exactly 31 x 24.5 MiB).
+"""
+
+import re
+
+KIB = 1024
+MIB = 1024**2
+GIB = 1024**3
+
+_MULTIPLIERS = {
+    "": 1,
+    "b": 1,
+    "kb": KIB,
+    "kib": KIB,
+    "mb": MIB,
+    "mib": MIB,
+    "gb": GIB,
+    "gib": GIB,
+    "tb": 1024**4,
+    "tib": 1024**4,
+}
+
+
+def parse_bytes(text: str | int) -> int:
+    """Return the number of bytes written as ``"12 GB"``, ``"200MB"``, ``"4096"`` or 4096.
+
+    Raises:
+        ValueError: the text is no size, or the size is not positive.
+    """
+    match = re.fullmatch(r"\s*([0-9]*\.?[0-9]+)\s*([a-zA-Z]*)\s*", str(text))
+    unit = match.group(2).lower() if match else None
+    if match is None or unit not in _MULTIPLIERS:
+        raise ValueError(f"{text!r} is not a size; write it as '12 GB', '200 MB' or a number of bytes")
+    size_bytes = round(float(match.group(1)) * _MULTIPLIERS[unit])
+    if size_bytes <= 0:
+        raise ValueError(f"{text!r} is not a positive size")
+    return size_bytes
+
+
+def format_bytes(size_bytes: float) -> str:
+    """Return a size for a person: ``"759.5 MB"`` (1 MB = 1024 x 1024 bytes)."""
+    for unit, multiplier in (("GB", GIB), ("MB", MIB), ("KB", KIB)):
+        if abs(size_bytes) >= multiplier:
+            return f"{size_bytes / multiplier:,.1f} {unit}"
+    return f"{size_bytes:,.0f} B"
+
+
+def format_seconds(time_s: float) -> str:
+    """Return a duration for a person: ``"1.24 s"``, ``"35.6 ms"``, ``"12.0 us"``."""
+    for unit, multiplier in (("s", 1.0), ("ms", 1e-3)):
+        if abs(time_s) >= multiplier:
+            return f"{time_s / multiplier:.3g} {unit}" if time_s < 1000 else f"{time_s:,.0f} s"
+    return f"{time_s / 1e-6:.1f} us"
