@@ -1,0 +1,27 @@
+"""DeviceProfile: what a simulator has to know of a device."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class DeviceProfile:
+    """Capacities and rates of one device, from its datasheet or a published measurement.
+
+    Attributes:
+        memory_bytes: device memory that a program can use.
+        arithmetic_ops_per_s: peak of single-precision floating-point operations.
+        memory_bytes_per_s: peak bandwidth of device memory.
+        host_to_device_bytes_per_s: reached by a pinned copy.
+        device_to_host_bytes_per_s: reached by a pinned copy.
+        copy_latency_s: from the issue of a copy to its first byte.
+        full_duplex: copies in both directions overlap.
+    """
+
+    name: str
+    memory_bytes: int
+    arithmetic_ops_per_s: float
+    memory_bytes_per_s: float
+    host_to_device_bytes_per_s: float
+    device_to_host_bytes_per_s: float
+    copy_latency_s: float
+    full_duplex: bool

@@ -1,0 +1,58 @@
+"""Errors for the user: each states what was wrong, with which value, and what to do about it."""
+
+from membench.units import format_bytes
+
+
+class MembenchError(Exception):
+    """Base of all errors that a user can cause and mend; the command line prints them as one line."""
+
+
+class UnsupportedModel(MembenchError):
+    """A module does something that a task graph cannot express."""
+
+    def __init__(self, layer: str, cause: str, remedy: str) -> None:
+        super().__init__(f"layer {layer!r} is not supported: {cause}; {remedy}")
+        self.layer = layer
+
+
+class UnsupportedStrategy(MembenchError):
+    """A strategy cannot schedule this graph, or nobody knows a strategy of that name."""
+
+
+class InvalidSchedule(MembenchError):
+    """A schedule would compute from memory that is not there, or overwrite memory still in use."""
+
+    def __init__(self, index: int, hazard: str) -> None:
+        super().__init__(f"instruction {index}: {hazard}")
+        self.index = index
+        self.hazard = hazard
+
+
+class InfeasibleSchedule(MembenchError):
+    """A budget is too small for what a strategy holds at its worst moment."""
+
+    def __init__(self, *, task: str, needed_bytes: int, budget_bytes: int, lower_bound_bytes: int) -> None:
+        super().__init__(
+            f"a budget of {format_bytes(budget_bytes)} is too small: {task} needs {format_bytes(needed_bytes)} "
+            f"({needed_bytes:,} bytes) with this strategy; no schedule of this graph can do with less than "
+            f"{format_bytes(lower_bound_bytes)}; raise the budget, or lower the batch size"
+        )
+        self.task = task
+        self.needed_bytes = needed_bytes
+        self.budget_bytes = budget_bytes
+        self.lower_bound_bytes = lower_bound_bytes
+
+
+class OutOfMemory(MembenchError):
+    """A schedule does not fit the device's memory."""
+
+    def __init__(self, *, needed_bytes: int, capacity_bytes: int) -> None:
+        super().__init__(
+            f"the step needs {format_bytes(needed_bytes)} and the device has {format_bytes(capacity_bytes)}"
+        )
+        self.needed_bytes = needed_bytes
+        self.capacity_bytes = capacity_bytes
+
+
+class ShapeMismatch(MembenchError):
+    """A step was called with tensors of other shapes or dtypes than it was captured for."""

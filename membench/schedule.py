@@ -1,0 +1,134 @@
+"""The schedule: a flat program, in the order in which the host issues it.
+
+Semantics that every backend keeps:
+
+- Streams are in-order queues. A `Compute`, `Offload` or `Prefetch` joins its stream's queue; a `Wait` makes a
+  stream wait for an earlier instruction of another; a `Synchronize` makes the host wait for all of them.
+- Every resident block occupies a *space*, its own size unless it was opened by `Reserve` or taken over by
+  `Reuse`. `Compute` opens a space for each block that it creates, `Prefetch` for the block that it
+  brings back, `Free` closes it. So the memory in use at each instruction does not depend on timing.
+- Memory is given back at the compute stream's position: before a `Free` or `Reuse` of a block, the compute
+  stream must have waited for whatever other streams still do with it. `planning.validate` checks that.
+- `Offload` leaves the block on the device; the copy in host memory stays valid until the block is written.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from membench.task_graph import TaskGraph
+from membench.units import format_bytes
+
+COMPUTE_STREAM = "compute"
+COPY_STREAM = "copy"
+
+
+@dataclass(frozen=True, slots=True)
+class Compute:
+    """Run a task."""
+
+    task: int
+    stream: str = COMPUTE_STREAM
+
+
+@dataclass(frozen=True, slots=True)
+class Offload:
+    """Copy a block from the device to the host."""
+
+    block: int
+    stream: str = COPY_STREAM
+
+
+@dataclass(frozen=True, slots=True)
+class Prefetch:
+    """Open a space for a block and copy its contents back from the host."""
+
+    block: int
+    stream: str = COPY_STREAM
+
+
+@dataclass(frozen=True, slots=True)
+class Free:
+    """Close a block's space."""
+
+    block: int
+
+
+@dataclass(frozen=True, slots=True)
+class Reserve:
+    """Open a space that is larger than the block which will be created or prefetched into it next."""
+
+    block: int
+    space_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Reuse:
+    """Give the space of a dead block to a block which will be created or prefetched into it next."""
+
+    block: int
+    dead: int
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """Make a stream wait until an earlier instruction of another stream has finished."""
+
+    stream: str
+    instruction: int
+
+
+@dataclass(frozen=True, slots=True)
+class Synchronize:
+    """Make the host wait until every stream is idle."""
+
+
+Instruction = Compute | Offload | Prefetch | Free | Reserve | Reuse | Wait | Synchronize
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """A program for one training step, with the graph that it computes (possibly a rewritten one).
+
+    Attributes:
+        strategy: name of the method that made it.
+        peak_bytes: what the step holds on the device at its worst moment, all included.
+    """
+
+    strategy: str
+    graph: TaskGraph
+    instructions: tuple[Instruction, ...]
+    peak_bytes: int
+
+    def __len__(self) -> int:
+        return len(self.instructions)
+
+    def __str__(self) -> str:
+        return "\n".join(self.lines())
+
+    def lines(self) -> Iterator[str]:
+        """Yield the program as text, a line per instruction, for a person to read."""
+        graph = self.graph
+        yield (
+            f"schedule of {graph.name} (batch {graph.batch_size}) by {self.strategy}: "
+            f"{len(self)} instructions, peak {format_bytes(self.peak_bytes)}"
+        )
+        for index, instruction in enumerate(self.instructions):
+            match instruction:
+                case Compute(task, stream):
+                    what = f"compute {graph.tasks[task].name}"
+                case Offload(block, stream) | Prefetch(block, stream):
+                    what = f"{type(instruction).__name__.lower()} {self._describe(block)}"
+                case Free(block):
+                    stream, what = "", f"free {self._describe(block)}"
+                case Reserve(block, space_bytes):
+                    stream, what = "", f"reserve {format_bytes(space_bytes)} for {self._describe(block)}"
+                case Reuse(block, dead):
+                    stream, what = "", f"reuse {graph.blocks[dead].name} for {self._describe(block)}"
+                case Wait(stream, earlier):
+                    what = f"wait for {earlier}"
+                case Synchronize():
+                    stream, what = "", "synchronize"
+            yield f"{index:6d}  {stream:<8}  {what}"
+
+    def _describe(self, block: int) -> str:
+        return f"{self.graph.blocks[block].name} ({format_bytes(self.graph.blocks[block].size_bytes)})"

@@ -1,0 +1,226 @@
+"""The task graph: blocks of device memory, and the tasks that read and write them.
+
+A graph says what has to be computed, not when memory is held: that is the schedule's business.
+All nouns are frozen records without behaviour that acts, so they compare, print and pickle.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import cached_property
+from itertools import groupby
+from typing import Any
+
+import torch
+
+
+class Role(StrEnum):
+    """What a block holds."""
+
+    INPUT = "input"
+    LABEL = "label"
+    WEIGHT = "weight"
+    BUFFER = "buffer"  # running statistics and other state of the module
+    CONSTANT = "constant"
+    OPTIMIZER_STATE = "optimizer state"
+    ACTIVATION = "activation"
+    INTERNAL = "internal"  # what a framework's layer holds inside, beside its output
+    GRADIENT = "gradient"  # of an activation
+    WEIGHT_GRADIENT = "weight gradient"
+    LOSS = "loss"
+
+
+EXTERNAL_ROLES = frozenset(
+    {Role.INPUT, Role.LABEL, Role.WEIGHT, Role.BUFFER, Role.CONSTANT, Role.OPTIMIZER_STATE}
+)
+"""Blocks that live before, during and after the step; they belong to the caller."""
+
+RESULT_ROLES = frozenset({Role.LOSS, Role.WEIGHT_GRADIENT})
+"""Blocks that a step hands to its caller."""
+
+
+class Phase(StrEnum):
+    FORWARD = "forward"
+    LOSS = "loss"
+    BACKWARD = "backward"
+
+
+class Kind(StrEnum):
+    """What a task computes, as the papers distinguish layers."""
+
+    CONVOLUTION = "convolution"
+    LINEAR = "linear"
+    BATCH_NORM = "batch norm"
+    SCALE = "scale"
+    NORMALIZATION = "normalization"
+    RELU = "relu"
+    ACTIVATION = "activation"
+    POOLING = "pooling"
+    DROPOUT = "dropout"
+    ATTENTION = "attention"
+    ADD = "add"
+    CONCATENATE = "concatenate"
+    LOSS = "loss"
+    OTHER = "other"
+
+
+class GradientOf(StrEnum):
+    """Which half of a layer's backward pass a task is (Layrub 3.1, moDNN's BP2 and BP1)."""
+
+    WEIGHT = "weight"
+    DATA = "data"
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """One storage of device memory; views share it and in-place operators write to it."""
+
+    index: int
+    name: str
+    size_bytes: int
+    role: Role
+    layer: int
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """A tensor that lies in a block: shape and strides in elements, offset in elements."""
+
+    block: int
+    dtype: torch.dtype
+    shape: tuple[int, ...]
+    stride: tuple[int, ...]
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class ShapeOf:
+    """An argument of which an operator reads only shape and dtype; its block may be gone."""
+
+    value: Value
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """How a task runs: an ATen operator by name, its arguments, and where its outputs lie.
+
+    Arguments hold `Value` and `ShapeOf` in place of tensors, inside lists too. An output is None where
+    the operator returns none, or returns a tensor that it wrote in place.
+    """
+
+    operator: str
+    args: tuple[Any, ...]
+    kwargs: tuple[tuple[str, Any], ...]
+    outputs: tuple[Value | None, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """One operator call.
+
+    Attributes:
+        reads: blocks whose contents it needs, those that it updates in place included.
+        writes: blocks that it fills or updates.
+        creates: those of `writes` that did not exist before.
+        operations: floating-point operations (a multiplication and an addition count as two).
+        moved_bytes: device memory read and written.
+        workspace_bytes: what the operator holds beyond its outputs at its own worst moment.
+        random: draws from the generator, so it must run exactly once per step.
+        call: None in a graph that only a simulator can run.
+    """
+
+    index: int
+    name: str
+    kind: Kind
+    phase: Phase
+    layer: int
+    reads: tuple[int, ...]
+    writes: tuple[int, ...]
+    creates: tuple[int, ...]
+    operations: int = 0
+    moved_bytes: int = 0
+    workspace_bytes: int = 0
+    gradient_of: GradientOf | None = None
+    random: bool = False
+    call: Call | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LayerTasks:
+    """A run of consecutive tasks of one layer and phase: the unit in which vDNN and Layrub decide."""
+
+    layer: int
+    phase: Phase
+    tasks: tuple[Task, ...]
+
+    @property
+    def reads(self) -> frozenset[int]:
+        return frozenset(block for task in self.tasks for block in task.reads)
+
+    @property
+    def creates(self) -> frozenset[int]:
+        return frozenset(block for task in self.tasks for block in task.creates)
+
+
+@dataclass(frozen=True)
+class TaskGraph:
+    """A training step of one model at one batch size.
+
+    Attributes:
+        blocks: by index.
+        tasks: in an order in which they can run; ``tasks[i].index == i``.
+        layers: names, by the index that blocks and tasks carry.
+        gradients: the `Value` of each trained weight's gradient, by the weight's name (None: unused).
+        overhead_bytes: what the framework holds beside the blocks (context, library handles).
+    """
+
+    name: str
+    batch_size: int
+    blocks: tuple[Block, ...]
+    tasks: tuple[Task, ...]
+    layers: tuple[str, ...]
+    loss: Value | None = None
+    gradients: tuple[tuple[str, Value | None], ...] = ()
+    overhead_bytes: int = 0
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {key: value for key, value in self.__dict__.items() if key in self.__dataclass_fields__}
+
+    @cached_property
+    def external_bytes(self) -> int:
+        """Bytes of the caller's blocks (weights, buffers, inputs ...) and of the framework's overhead."""
+        held = sum(block.size_bytes for block in self.blocks if block.role in EXTERNAL_ROLES)
+        return held + self.overhead_bytes
+
+    @cached_property
+    def last_use(self) -> tuple[int, ...]:
+        """For each block the index of the last task that touches it, or -1."""
+        last = [-1] * len(self.blocks)
+        for task in self.tasks:
+            for block in (*task.reads, *task.writes):
+                last[block] = task.index
+        return tuple(last)
+
+    @cached_property
+    def lower_bound_bytes(self) -> int:
+        """What any schedule must hold: the caller's blocks and the neediest task's (moDNN, Equation 7)."""
+        internal = [0 if block.role in EXTERNAL_ROLES else block.size_bytes for block in self.blocks]
+        worst = max(
+            (sum(internal[b] for b in {*task.reads, *task.writes}) + task.workspace_bytes for task in self.tasks),
+            default=0,
+        )
+        return self.external_bytes + worst
+
+    @cached_property
+    def forward_layers(self) -> tuple[LayerTasks, ...]:
+        """Runs of the forward pass and the loss, in order."""
+        return tuple(run for run in self._runs() if run.phase is not Phase.BACKWARD)
+
+    @cached_property
+    def backward_layers(self) -> tuple[LayerTasks, ...]:
+        return tuple(run for run in self._runs() if run.phase is Phase.BACKWARD)
+
+    def _runs(self) -> Iterator[LayerTasks]:
+        for (layer, backward), run in groupby(self.tasks, lambda t: (t.layer, t.phase is Phase.BACKWARD)):
+            tasks = tuple(run)
+            yield LayerTasks(layer, Phase.BACKWARD if backward else tasks[0].phase, tasks)
