@@ -1,0 +1,58 @@
+"""Backend: memory, streams and a clock, whatever they are made of."""
+
+from abc import ABC, abstractmethod
+from typing import Any
+
+from membench.task_graph import Task
+from membench.timeline import Timeline
+
+Event = Any
+"""What a backend needs to know when one of its instructions has finished."""
+
+
+class Backend(ABC):
+    """What the executor's loop asks of a device.
+
+    Work joins its stream's queue and returns an event. Memory instructions take effect at the position where
+    the compute stream stands; the schedule makes sure that no other stream still uses what they give back.
+    """
+
+    @abstractmethod
+    def begin(self) -> None:
+        """Start a step: the clock stands at zero, nothing but the caller's blocks is resident."""
+
+    @abstractmethod
+    def compute(self, task: Task, stream: str) -> Event:
+        """Run a task; blocks that it creates get memory now."""
+
+    @abstractmethod
+    def offload(self, block: int, stream: str) -> Event:
+        """Copy a block to the host."""
+
+    @abstractmethod
+    def prefetch(self, block: int, stream: str) -> Event:
+        """Give a block memory now and copy it back from the host."""
+
+    @abstractmethod
+    def reserve(self, block: int, space_bytes: int) -> None:
+        """Open a space larger than the block that will enter it."""
+
+    @abstractmethod
+    def reuse(self, block: int, dead: int) -> None:
+        """Hand a dead block's space on."""
+
+    @abstractmethod
+    def free(self, block: int) -> None:
+        """Give a block's memory back."""
+
+    @abstractmethod
+    def wait(self, stream: str, event: Event) -> None:
+        """Make a stream wait for an event."""
+
+    @abstractmethod
+    def synchronize(self) -> None:
+        """Make the host wait for every stream."""
+
+    @abstractmethod
+    def end(self) -> Timeline:
+        """Finish the step and say what ran when."""

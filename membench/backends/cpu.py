@@ -1,0 +1,196 @@
+"""The CPU backend: a schedule runs for real, copies included.
+
+    offload(block):   compute thread: put the job into the copy thread's queue
+                      copy thread:    host buffer <- block                        then set the event
+    wait(compute):    compute thread: block until the event is set
+    free(block):      compute thread: drop the storage; torch's allocator takes the memory back at once
+    prefetch(block):  compute thread: allocate the block's memory, queue the job
+                      copy thread:    block <- host buffer                        then set the event
+
+Tasks of the compute stream run on the calling thread; every other stream is a worker thread. "Device" memory is
+what torch's CPU allocator holds. Host buffers are numpy's, which that allocator does not count.
+"""
+
+import random
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from queue import SimpleQueue
+from threading import Event as ThreadEvent
+from threading import Thread
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from membench.backends.base import Backend
+from membench.backends.tensors import DeviceTensors
+from membench.schedule import COMPUTE_STREAM
+from membench.task_graph import Task, TaskGraph
+from membench.timeline import Span, Timeline
+
+_POISON = 0xFF
+"""Byte that chaos mode fills given-back memory with: floats read as NaN, integers as -1."""
+
+
+@dataclass(frozen=True)
+class Chaos:
+    """A switch for tests: provoke the races that a wrong schedule allows.
+
+    Every job of a worker thread starts after a random delay, and memory that is given back is filled with NaN
+    first, so that whoever still reads it computes something visibly wrong.
+    """
+
+    seed: int
+    longest_delay_s: float = 0.002
+
+
+@dataclass
+class _Job:
+    """One instruction's work; it must not keep the work itself, which holds the tensors it reads."""
+
+    stream: str
+    finished: ThreadEvent = field(default_factory=ThreadEvent)
+    error: BaseException | None = None
+    start_s: float = 0.0
+    end_s: float = 0.0
+
+    def wait(self) -> None:
+        self.finished.wait()
+        if self.error is not None:
+            raise self.error
+
+
+class CpuBackend(Backend):
+    """Runs the tasks of one graph on the CPU.
+
+    Args:
+        graph: captured with calls.
+        chaos: provoke races; for tests.
+    """
+
+    def __init__(self, graph: TaskGraph, *, chaos: Chaos | None = None) -> None:
+        self.tensors = DeviceTensors(graph, torch.device("cpu"))
+        self._blocks = graph.blocks
+        self._chaos = random.Random(chaos.seed) if chaos else None
+        self._longest_delay_s = chaos.longest_delay_s if chaos else 0.0
+        self._queues: dict[str, "SimpleQueue[_Ticket | None]"] = {}
+        self._host: dict[int, Tensor] = {}
+        self._slack: dict[int, Tensor] = {}  # what a block leaves unused of a space larger than itself
+        self._space_bytes: dict[int, int] = {}
+        self._jobs: list[_Job] = []
+        self._start_s = 0.0
+
+    # ---- instructions -------------------------------------------------------------------------------
+
+    def begin(self) -> None:
+        self._jobs.clear()
+        self._start_s = time.perf_counter()
+
+    def compute(self, task: Task, stream: str) -> _Job:
+        run = self.tensors.prepare(task)
+        if stream != COMPUTE_STREAM:
+            return self._submit(run, stream)
+        job = _Job(stream, start_s=time.perf_counter())
+        run()
+        job.end_s = time.perf_counter()
+        job.finished.set()
+        self._jobs.append(job)
+        return job
+
+    def offload(self, block: int, stream: str) -> _Job:
+        source, target = self.tensors.as_bytes(block), self._host_buffer(block)
+        return self._submit(lambda: target.copy_(source) and None, stream)
+
+    def prefetch(self, block: int, stream: str) -> _Job:
+        self.tensors.allocate(self._blocks[block])
+        target, source = self.tensors.as_bytes(block), self._host_buffer(block)
+        if self._chaos:
+            target.fill_(_POISON)
+        return self._submit(lambda: target.copy_(source) and None, stream)
+
+    def reserve(self, block: int, space_bytes: int) -> None:
+        self._space_bytes[block] = space_bytes
+        self._slack[block] = torch.empty(space_bytes - self._blocks[block].size_bytes, dtype=torch.uint8)
+
+    def reuse(self, block: int, dead: int) -> None:
+        space_bytes = self._space_bytes.get(dead, self._blocks[dead].size_bytes)
+        self.free(dead)
+        self.reserve(block, space_bytes)
+
+    def free(self, block: int) -> None:
+        if self._chaos:
+            self.tensors.as_bytes(block).fill_(_POISON)
+        self.tensors.release(block)
+        self._slack.pop(block, None)
+        self._space_bytes.pop(block, None)
+
+    def wait(self, stream: str, event: _Job) -> None:
+        if stream == COMPUTE_STREAM:
+            event.wait()
+        elif not event.finished.is_set():
+            self._submit(event.wait, stream)
+
+    def synchronize(self) -> None:
+        for job in self._jobs:
+            if not job.finished.is_set() or job.error is not None:
+                job.wait()
+
+    def end(self) -> Timeline:
+        self.synchronize()
+        step_time_s = time.perf_counter() - self._start_s
+        spans = tuple(
+            Span(index, job.stream, job.start_s - self._start_s, job.end_s - self._start_s)
+            for index, job in enumerate(self._jobs)
+        )
+        return Timeline(spans, step_time_s)
+
+    def close(self) -> None:
+        """End the worker threads."""
+        for queue in self._queues.values():
+            queue.put(None)
+        self._queues.clear()
+
+    # ---- streams and host memory --------------------------------------------------------------------
+
+    def _submit(self, work: Callable[[], None], stream: str) -> _Job:
+        if stream not in self._queues:
+            queue: SimpleQueue[_Ticket | None] = SimpleQueue()
+            self._queues[stream] = queue
+            Thread(target=_serve, args=(queue,), name=f"membench {stream}", daemon=True).start()
+        if self._chaos:
+            work = _delayed(work, self._chaos.uniform(0, self._longest_delay_s))
+        job = _Job(stream)
+        self._jobs.append(job)
+        self._queues[stream].put((job, work))
+        return job
+
+    def _host_buffer(self, block: int) -> Tensor:
+        if block not in self._host:
+            self._host[block] = torch.from_numpy(np.empty(self._blocks[block].size_bytes, dtype=np.uint8))
+        return self._host[block]
+
+
+_Ticket = tuple[_Job, Callable[[], None]]
+
+
+def _serve(queue: SimpleQueue[_Ticket | None]) -> None:
+    with torch.no_grad():
+        while (ticket := queue.get()) is not None:
+            job, work = ticket
+            job.start_s = time.perf_counter()
+            try:
+                work()
+            except BaseException as error:  # handed to whoever waits for the job
+                job.error = error
+            del ticket, work  # before the event: whoever waits may give the tensors' memory back
+            job.end_s = time.perf_counter()
+            job.finished.set()
+
+
+def _delayed(work: Callable[[], None], delay_s: float) -> Callable[[], None]:
+    def run() -> None:
+        time.sleep(delay_s)
+        work()
+
+    return run

@@ -1,0 +1,184 @@
+"""Blocks as torch storages, and task calls on them: what the CPU and CUDA backends share.
+
+A block is whatever storage its operator allocated; the values in it are views made when they are needed, so a
+block that left and came back has new storage and nothing else changes.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from membench.errors import UnsupportedModel
+from membench.task_graph import Block, Call, ShapeOf, Task, TaskGraph, Value
+
+
+@dataclass(slots=True)
+class _BoundCall:
+    """A call whose values are numbered: ``args[position]`` is ``tensors[number]`` for each slot."""
+
+    operator: Callable[..., Any]
+    args: list[Any]
+    kwargs: dict[str, Any]
+    slots: list[tuple[int, int]]
+    nested_slots: list[tuple[int, list[Any]]]
+    outputs: list[tuple[int, int] | None]  # number of the value and its block
+
+
+class DeviceTensors:
+    """The tensors of one graph on one torch device.
+
+    Args:
+        graph: every task must have a call.
+        device: where created and returning blocks live.
+    """
+
+    def __init__(self, graph: TaskGraph, device: torch.device) -> None:
+        self._graph = graph
+        self._device = device
+        self._values: list[Value] = []
+        self._numbers: dict[Value, int] = {}
+        self._values_of_block: list[list[int]] = [[] for _ in graph.blocks]
+        self._shapes: dict[Value, Tensor] = {}
+        self._calls = [self._bind(task) for task in graph.tasks]
+        self._tensors: list[Tensor | None] = [None] * len(self._values)
+        self._owners: list[Tensor | None] = [None] * len(graph.blocks)
+        self._unverified = set(range(len(graph.tasks)))
+
+    # ---- blocks -------------------------------------------------------------------------------------
+
+    def hold(self, block: int, tensor: Tensor) -> None:
+        """Let a block live in a tensor of the caller's, or in memory just allocated for it."""
+        self._forget_views(block)
+        self._owners[block] = tensor
+
+    def release(self, block: int) -> None:
+        self._forget_views(block)
+        self._owners[block] = None
+
+    def allocate(self, block: Block) -> None:
+        """Give a block fresh, unfilled memory."""
+        self.hold(block.index, torch.empty(block.size_bytes, dtype=torch.uint8, device=self._device))
+
+    def as_bytes(self, block: int) -> Tensor:
+        """Return a block's memory as a one-dimensional tensor of bytes."""
+        owner = self._owners[block]
+        assert owner is not None, f"block {self._graph.blocks[block].name} is not resident"
+        return torch.empty(0, dtype=torch.uint8, device=owner.device).set_(owner.untyped_storage())
+
+    def tensor(self, value: Value) -> Tensor:
+        """Return the tensor that a value describes."""
+        owner = self._owners[value.block]
+        assert owner is not None, f"block {self._graph.blocks[value.block].name} is not resident"
+        empty = torch.empty(0, dtype=value.dtype, device=owner.device)
+        offset = owner.storage_offset() + value.offset
+        return empty.set_(owner.untyped_storage(), offset, value.shape, value.stride)
+
+    def _forget_views(self, block: int) -> None:
+        for number in self._values_of_block[block]:
+            self._tensors[number] = None
+
+    # ---- tasks --------------------------------------------------------------------------------------
+
+    def prepare(self, task: Task) -> Callable[[], None]:
+        """Look a task's arguments up now, and return what runs it and keeps its outputs."""
+        call = self._calls[task.index]
+        args = call.args.copy()
+        for position, number in call.slots:
+            args[position] = self._lookup(number)
+        for position, items in call.nested_slots:
+            args[position] = self._lookup_nested(items)
+
+        def run() -> None:
+            result = call.operator(*args, **call.kwargs)
+            if len(call.outputs) == 1:
+                result = (result,)
+            if task.index in self._unverified:
+                self._verify(task, result)
+            for output, tensor in zip(call.outputs, result, strict=True):
+                if output is not None:
+                    number, block = output
+                    self._tensors[number] = self._owners[block] = tensor
+
+        return run
+
+    def _lookup(self, number: int) -> Tensor:
+        tensor = self._tensors[number]
+        if tensor is None:
+            tensor = self._tensors[number] = self.tensor(self._values[number])
+        return tensor
+
+    def _lookup_nested(self, items: list[Any]) -> list[Any]:
+        return [self._lookup(item.number) if isinstance(item, _Slot) else item for item in items]
+
+    def _verify(self, task: Task, result: tuple[Any, ...]) -> None:
+        """Check once that the operator returned what capture said it would."""
+        assert task.call is not None
+        for value, tensor in zip(task.call.outputs, result, strict=True):
+            if value is None:
+                continue
+            expected = (value.shape, value.stride, value.offset, value.dtype)
+            actual = (tuple(tensor.shape), tensor.stride(), tensor.storage_offset(), tensor.dtype)
+            nbytes = tensor.untyped_storage().nbytes()
+            if actual != expected or nbytes != self._graph.blocks[value.block].size_bytes:
+                raise UnsupportedModel(
+                    self._graph.layers[task.layer],
+                    f"operator {task.call.operator} returns (shape, strides, offset, dtype) {actual} in {nbytes} "
+                    f"bytes where its shape function says {expected}",
+                    "replace the operator, or report it",
+                )
+        self._unverified.discard(task.index)
+
+    # ---- binding ------------------------------------------------------------------------------------
+
+    def _bind(self, task: Task) -> _BoundCall:
+        call = task.call
+        assert call is not None, f"task {task.name} can only be simulated"
+        bound = _BoundCall(resolve_operator(call), [], {}, [], [], [])
+        for position, argument in enumerate(call.args):
+            if isinstance(argument, Value):
+                bound.slots.append((position, self._number(argument)))
+            elif isinstance(argument, tuple) and any(isinstance(item, Value) for item in argument):
+                items = [_Slot(self._number(i)) if isinstance(i, Value) else i for i in argument]
+                bound.nested_slots.append((position, items))
+            bound.args.append(self._shape(argument.value) if isinstance(argument, ShapeOf) else argument)
+        if any(isinstance(argument, Value) for _, argument in call.kwargs):
+            raise UnsupportedModel(
+                self._graph.layers[task.layer], f"{call.operator} takes a tensor by keyword", "report it"
+            )
+        bound.kwargs = dict(call.kwargs)
+        bound.outputs = [None if v is None else (self._number(v), v.block) for v in call.outputs]
+        return bound
+
+    def _number(self, value: Value) -> int:
+        if value not in self._numbers:
+            self._numbers[value] = len(self._values)
+            self._values_of_block[value.block].append(len(self._values))
+            self._values.append(value)
+        return self._numbers[value]
+
+    def _shape(self, value: Value) -> Tensor:
+        """Return a tensor of this shape without memory, for operators that read only the shape."""
+        key = Value(-1, value.dtype, value.shape, value.stride, 0)
+        if key not in self._shapes:
+            self._shapes[key] = shape_only_tensor(key, self._device)
+        return self._shapes[key]
+
+
+@dataclass(frozen=True, slots=True)
+class _Slot:
+    number: int
+
+
+def resolve_operator(call: Call) -> Callable[..., Any]:
+    """Return the ATen overload that a call names, ``"aten.convolution.default"``."""
+    namespace, name, overload = call.operator.split(".")
+    return getattr(getattr(getattr(torch.ops, namespace), name), overload)
+
+
+def shape_only_tensor(value: Value, device: torch.device) -> Tensor:
+    tensor = torch.empty_strided(value.shape, value.stride, dtype=value.dtype, device=device)
+    tensor.untyped_storage().resize_(0)
+    return tensor

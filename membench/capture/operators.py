@@ -1,0 +1,103 @@
+"""What capture knows of ATen operators beyond their schemas."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils.flop_counter import flop_registry
+
+from membench.task_graph import Kind
+
+KINDS = {
+    Kind.CONVOLUTION: {"convolution", "convolution_backward"},
+    Kind.LINEAR: {"mm", "addmm", "bmm", "baddbmm"},
+    Kind.BATCH_NORM: {"native_batch_norm", "native_batch_norm_backward", "cudnn_batch_norm"},
+    Kind.NORMALIZATION: {"native_layer_norm", "native_layer_norm_backward", "native_group_norm"},
+    Kind.RELU: {"relu", "relu_", "threshold_backward"},
+    Kind.ACTIVATION: {"gelu", "gelu_backward", "silu", "silu_", "silu_backward", "hardswish", "hardswish_",
+                      "hardswish_backward", "hardtanh", "hardtanh_", "hardtanh_backward", "sigmoid", "tanh"},
+    Kind.POOLING: {"max_pool2d_with_indices", "max_pool2d_with_indices_backward", "avg_pool2d",
+                   "avg_pool2d_backward", "_adaptive_avg_pool2d", "_adaptive_avg_pool2d_backward", "mean"},
+    Kind.DROPOUT: {"native_dropout", "native_dropout_backward"},
+    Kind.ADD: {"add", "add_"},
+    Kind.CONCATENATE: {"cat"},
+    Kind.LOSS: {"_log_softmax", "_log_softmax_backward_data", "nll_loss_forward", "nll_loss_backward"},
+}  # fmt: skip
+_KIND_OF_NAME = {name: kind for kind, names in KINDS.items() for name in names}
+
+_SHAPE_ONLY_ARGUMENTS: dict[str, tuple[int, ...]] = {
+    "max_pool2d_with_indices_backward": (1,),
+    "avg_pool2d_backward": (1,),
+    "_adaptive_avg_pool2d_backward": (1,),
+    "empty_like": (0,),
+    "zeros_like": (0,),
+    "ones_like": (0,),
+    "full_like": (0,),
+    "new_zeros": (0,),
+    "new_empty": (0,),
+    "new_full": (0,),
+    "new_ones": (0,),
+}
+"""Positions of tensor arguments of which the operator reads only shape, strides and dtype."""
+
+
+def operator_name(operator: torch._ops.OpOverload) -> str:
+    """Return ``"convolution"`` for ``aten.convolution.default``."""
+    return operator.overloadpacket.__name__
+
+
+def kind_of(operator: torch._ops.OpOverload) -> Kind:
+    name = operator_name(operator)
+    if "attention" in name:
+        return Kind.ATTENTION
+    return _KIND_OF_NAME.get(name, Kind.OTHER)
+
+
+def shape_only_arguments(operator: torch._ops.OpOverload, args: tuple[Any, ...]) -> tuple[int, ...]:
+    """Return the positions of arguments whose contents the operator does not read.
+
+    A convolution's data gradient needs the input's shape alone, its weight gradient the weight's (Layrub 3.1).
+    """
+    name = operator_name(operator)
+    if name == "convolution_backward":
+        needs_data_gradient, needs_weight_gradient, _ = args[10]
+        return ((2,) if not needs_data_gradient else ()) + ((1,) if not needs_weight_gradient else ())
+    return _SHAPE_ONLY_ARGUMENTS.get(name, ())
+
+
+def written_arguments(operator: torch._ops.OpOverload, args: tuple[Any, ...]) -> tuple[int, ...]:
+    """Return the positions of arguments that the operator updates in place.
+
+    ``native_batch_norm`` updates its running statistics although its schema does not say so.
+    """
+    if operator_name(operator) == "native_batch_norm":
+        return (3, 4) if args[5] else ()
+    schema = operator._schema.arguments
+    return tuple(i for i, arg in enumerate(schema) if arg.alias_info is not None and arg.alias_info.is_write)
+
+
+def aliased_argument(operator: torch._ops.OpOverload) -> int | None:
+    """Return the position of the argument whose storage the output shares, for a view, else None."""
+    returns = operator._schema.returns
+    if not returns or returns[0].alias_info is None or returns[0].alias_info.is_write:
+        return None
+    aliases = returns[0].alias_info.before_set
+    for position, argument in enumerate(operator._schema.arguments):
+        if argument.alias_info is not None and argument.alias_info.before_set & aliases:
+            return position
+    return None
+
+
+def is_random(operator: torch._ops.OpOverload) -> bool:
+    return torch.Tag.nondeterministic_seeded in operator.tags
+
+
+def floating_point_operations(
+    operator: torch._ops.OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any
+) -> int:
+    """Count with torch's own formulas; element-wise operators count one operation per output element."""
+    formula = flop_registry.get(operator.overloadpacket)
+    if formula is not None:
+        return int(formula(*args, **kwargs, out_val=output))
+    first = output[0] if isinstance(output, tuple | list) and output else output
+    return first.numel() if isinstance(first, Tensor) else 0

@@ -1,0 +1,141 @@
+"""Passes over a recorded step that keep its mathematics, and its bits."""
+
+from dataclasses import replace
+from itertools import groupby
+
+from membench.task_graph import (
+    EXTERNAL_ROLES,
+    RESULT_ROLES,
+    Block,
+    Call,
+    GradientOf,
+    Phase,
+    Task,
+    Value,
+)
+
+
+def drop_unused(tasks: list[Task], blocks: list[Block]) -> list[Task]:
+    """Drop tasks whose outputs nobody reads, such as batch norm's empty reserve on the CPU."""
+    needed = {block.index for block in blocks if block.role in RESULT_ROLES | EXTERNAL_ROLES}
+    kept: list[Task] = []
+    for task in reversed(tasks):
+        if task.random or needed.intersection(task.writes):
+            needed.update(task.reads)
+            kept.append(task)
+    return kept[::-1]
+
+
+def weight_gradient_first(tasks: list[Task], blocks: list[Block]) -> list[Task]:
+    """Within each layer's backward, move what leads to weight gradients ahead of the data gradient.
+
+    Layrub, Section 3.1: both read the incoming gradient, but only the weight gradient reads the stored
+    activation, whose memory is free after it.
+    """
+    ordered: list[Task] = []
+    for (_, phase), group in groupby(tasks, lambda task: (task.layer, task.phase)):
+        run = list(group)
+        ordered.extend(_order_run(run, blocks) if phase is Phase.BACKWARD else run)
+    return ordered
+
+
+def _order_run(run: list[Task], blocks: list[Block]) -> list[Task]:
+    wanted: set[int] = set()
+    first: set[int] = set()
+    for task in reversed(run):
+        roles = {blocks[block].role for block in task.creates}
+        if (roles and roles <= RESULT_ROLES) or wanted.intersection(task.writes):
+            first.add(task.index)
+            wanted.update(task.reads)
+    leading = [
+        replace(t, gradient_of=GradientOf.WEIGHT)
+        if {blocks[b].role for b in t.creates} <= RESULT_ROLES
+        else t
+        for t in run
+        if t.index in first
+    ]
+    following = [task for task in run if task.index not in first]
+    # An in-place update in the following tasks must not move behind a reader of the old contents.
+    written_later = {block for task in following for block in task.writes}
+    if any(written_later.intersection(task.reads) for task in leading):
+        return run
+    return leading + following
+
+
+def accumulate_in_place(tasks: list[Task], blocks: list[Block]) -> list[Task]:
+    """Add gradients that meet at a branch onto the first of them, as eager autograd does."""
+    last_use: dict[int, int] = {}
+    for position, task in enumerate(tasks):
+        for block in (*task.reads, *task.writes):
+            last_use[block] = position
+    renamed: dict[int, int] = {}
+    result = []
+    for position, task in enumerate(tasks):
+        task = rename_blocks(task, renamed) if renamed else task
+        target = _accumulation_target(task, blocks)
+        if target is not None and last_use[target.block] == position:
+            assert task.call is not None
+            [output] = task.creates
+            renamed[output] = target.block
+            last_use[target.block] = last_use.get(output, position)
+            task = replace(
+                task,
+                writes=(target.block,),
+                creates=(),
+                call=replace(task.call, operator="aten.add_.Tensor", outputs=(None,)),
+            )
+        result.append(task)
+    return result
+
+
+def _accumulation_target(task: Task, blocks: list[Block]) -> Value | None:
+    """Return the first summand if the sum may be written onto it."""
+    call = task.call
+    if task.phase is not Phase.BACKWARD or call is None or call.operator != "aten.add.Tensor" or call.kwargs:
+        return None
+    first, output = call.args[0], call.outputs[0]
+    if not isinstance(first, Value) or not isinstance(call.args[1], Value) or output is None:
+        return None
+    block = blocks[first.block]
+    same_layout = (first.dtype, first.shape, first.stride, first.offset) == (
+        output.dtype, output.shape, output.stride, output.offset
+    )  # fmt: skip
+    may_overwrite = block.role not in EXTERNAL_ROLES | RESULT_ROLES
+    if not (same_layout and may_overwrite and block.size_bytes == blocks[output.block].size_bytes):
+        return None
+    if blocks[output.block].role in RESULT_ROLES or call.args[1].block == first.block:
+        return None
+    return first
+
+
+def rename_blocks(task: Task, renamed: dict[int, int]) -> Task:
+    """Return the task with blocks replaced, in its call as well."""
+
+    def of(block: int) -> int:
+        return renamed.get(block, block)
+
+    def value(item: object) -> object:
+        if isinstance(item, Value):
+            return replace(item, block=of(item.block))
+        if isinstance(item, tuple):
+            return tuple(value(i) for i in item)
+        return item
+
+    touched = {*task.reads, *task.writes}
+    if not touched.intersection(renamed):
+        return task
+    call = task.call
+    if call is not None:
+        call = Call(
+            call.operator,
+            tuple(value(arg) for arg in call.args),
+            tuple((key, value(arg)) for key, arg in call.kwargs),
+            tuple(value(out) for out in call.outputs),  # type: ignore[misc]
+        )
+    return replace(
+        task,
+        reads=tuple(dict.fromkeys(of(b) for b in task.reads)),
+        writes=tuple(dict.fromkeys(of(b) for b in task.writes)),
+        creates=tuple(of(b) for b in task.creates),
+        call=call,
+    )

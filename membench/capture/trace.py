@@ -1,0 +1,401 @@
+"""Workload -> recorded tasks: run one training step on fake tensors and write down every operator.
+
+    with FakeTensorMode, Recorder:                 no data, no device memory, any size
+        output = module(inputs)                    hooks on modules say which layer is running
+        loss = workload.loss(output, targets)
+        walk the autograd graph of the loss:       each node will say which layer's backward is running
+        gradients = autograd.grad(loss, weights)
+
+A dispatch mode sees each operator after autograd, forward and backward alike. What shares a storage is one
+block; a view makes no task. The backward of a convolution is issued as two calls, weight gradient first.
+"""
+
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+import torch
+from torch import Tensor, nn
+from torch._subclasses.fake_tensor import (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    FakeTensor,
+    FakeTensorMode,
+    UnsupportedOperatorException,
+)
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from membench.capture import operators
+from membench.errors import UnsupportedModel
+from membench.task_graph import Block, Call, GradientOf, Phase, Role, ShapeOf, Task, Value
+from membench.workload import Workload
+
+
+@dataclass(frozen=True)
+class Recording:
+    """The step as it was issued.
+
+    Attributes:
+        constants: tensors that the model made or holds outside its parameters and buffers, by block.
+        gradients: `Value` of each trained weight's gradient, None where the loss does not depend on it.
+        weights, buffers, inputs, targets: blocks in the order of the module's and the workload's tensors.
+    """
+
+    blocks: list[Block]
+    tasks: list[Task]
+    layers: list[str]
+    constants: dict[int, Tensor]
+    loss: Value
+    gradients: dict[str, Value | None]
+    weights: dict[str, int]
+    buffers: dict[str, int]
+    inputs: list[int | None]
+    targets: list[int | None]
+
+
+class Recorder(TorchDispatchMode):
+    """Records blocks, tasks and layers while a step runs on fake tensors."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks: list[Block] = []
+        self.tasks: list[Task] = []
+        self.layers: list[str] = []
+        self.constants: dict[int, Tensor] = {}
+        self.phase = Phase.FORWARD
+        self._block_of_storage: dict[int, int] = {}
+        self._alive: list[Any] = []  # keeps storages, whose addresses are the keys, from being reused
+        self._module_path: list[str] = [""]
+        self._leaf_layer: int | None = None
+        self._layer_uses: Counter[str] = Counter()
+        self._layer = -1
+        self._layer_of_node: dict[int, int] = {}
+
+    # ---- layers -------------------------------------------------------------------------------------
+
+    def enter_module(self, path: str, is_leaf: bool) -> None:
+        self._module_path.append(path)
+        if is_leaf and self.phase is Phase.FORWARD:
+            self._leaf_layer = self._layer = self._new_layer(path)
+
+    def leave_module(self) -> None:
+        self._module_path.pop()
+        self._leaf_layer = None
+
+    def enter_loss(self) -> None:
+        self.phase = Phase.LOSS
+        self._leaf_layer = self._layer = self._new_layer("loss")
+
+    def enter_backward(self, loss: Tensor) -> None:
+        """Have every autograd node announce its layer when it runs."""
+        self.phase = Phase.BACKWARD
+        known = sorted(self._layer_of_node)
+        for node in _autograd_nodes(loss):
+            position = bisect_right(known, node._sequence_nr()) - 1
+            layer = self._layer_of_node[known[position]] if position >= 0 else self._layer
+            node.register_prehook(lambda _, layer=layer: self._set_layer(layer))
+
+    def _set_layer(self, layer: int) -> None:
+        self._layer = layer
+
+    def _new_layer(self, name: str) -> int:
+        self._layer_uses[name] += 1
+        uses = self._layer_uses[name]
+        self.layers.append(name if uses == 1 else f"{name}#{uses}")
+        return len(self.layers) - 1
+
+    @property
+    def layer_name(self) -> str:
+        """The layer that runs now, for error messages."""
+        return self.layers[self._layer] if self._leaf_layer is not None else self._module_path[-1] or "the model"
+
+    # ---- blocks -------------------------------------------------------------------------------------
+
+    def external(self, name: str, tensor: Tensor, role: Role) -> int:
+        """Record a block that belongs to the caller; tensors that share a storage share it."""
+        key = tensor.untyped_storage()._cdata
+        if key not in self._block_of_storage:
+            self._add_block(name, tensor, role, layer=-1)
+        return self._block_of_storage[key]
+
+    def value(self, tensor: Tensor) -> Value:
+        key = tensor.untyped_storage()._cdata
+        if key not in self._block_of_storage:  # a tensor that is neither parameter, buffer nor argument
+            self.constants[self.external(f"constant{len(self.constants)}", tensor, Role.CONSTANT)] = tensor
+        return Value(
+            self._block_of_storage[key],
+            tensor.dtype,
+            tuple(tensor.shape),
+            tuple(tensor.stride()),
+            int(tensor.storage_offset()),
+        )
+
+    def _add_block(self, name: str, tensor: Tensor, role: Role, layer: int) -> int:
+        storage = tensor.untyped_storage()
+        index = len(self.blocks)
+        self.blocks.append(Block(index, name, storage.nbytes(), role, layer))
+        self._block_of_storage[storage._cdata] = index
+        self._alive.append(storage)
+        return index
+
+    # ---- operators ----------------------------------------------------------------------------------
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if self.phase is not Phase.BACKWARD:
+            self._layer_of_node.setdefault(torch.autograd._get_sequence_nr() - 1, self._layer)
+        if func is torch.ops.aten.convolution_backward.default and args[10][0] and any(args[10][1:]):
+            _, *weight_gradients = self._run(func, (*args[:10], [False, *args[10][1:]]), kwargs)
+            data_gradient, _, _ = self._run(func, (*args[:10], [True, False, False]), kwargs)
+            return data_gradient, *weight_gradients
+        return self._run(func, args, kwargs)
+
+    def _run(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if func is torch.ops.aten.lift_fresh.default and not isinstance(args[0], FakeTensor):
+            output = func(*args, **kwargs)
+            self._share(output, self.value(args[0]).block)
+            return output
+        output = func(*args, **kwargs)
+        aliased = operators.aliased_argument(func)
+        if aliased is not None and isinstance(args[aliased], Tensor):
+            block = self.value(args[aliased]).block
+            for view in tree_leaves(output):
+                self._share(view, block)
+            return output
+        outputs = [out for out in (output if isinstance(output, tuple | list) else (output,))]
+        created = [isinstance(out, Tensor) and self._is_new(out) for out in outputs]
+        written = operators.written_arguments(func, args)
+        if any(created) or written:
+            self._record(func, args, kwargs, output, outputs, created, written)
+        return output
+
+    def _is_new(self, tensor: Tensor) -> bool:
+        return tensor.untyped_storage()._cdata not in self._block_of_storage
+
+    def _share(self, tensor: Tensor, block: int) -> None:
+        storage = tensor.untyped_storage()
+        if storage._cdata not in self._block_of_storage:
+            self._block_of_storage[storage._cdata] = block
+            self._alive.append(storage)
+
+    def _record(
+        self,
+        func: Any,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        output: Any,
+        outputs: list[Any],
+        created: list[bool],
+        written: tuple[int, ...],
+    ) -> None:
+        name = operators.operator_name(func)
+        if self._leaf_layer is None and self.phase is Phase.FORWARD:  # a functional call is a layer of its own
+            path = self._module_path[-1]
+            self._layer = self._new_layer(f"{path}.{name}" if path else name)
+        shape_only = operators.shape_only_arguments(func, args)
+        recorded_args = tuple(
+            ShapeOf(self.value(arg)) if i in shape_only and isinstance(arg, Tensor) else self._convert(arg)
+            for i, arg in enumerate(args)
+        )
+        recorded_kwargs = tuple((key, self._convert(value)) for key, value in kwargs.items())
+        reads = list(_blocks_in((*recorded_args, *(value for _, value in recorded_kwargs))))
+        writes = [self.value(args[i]).block for i in written if isinstance(args[i], Tensor)]
+        creates, values = [], []
+        layer_name = self.layers[self._layer]
+        role = Role.GRADIENT if self.phase is Phase.BACKWARD else Role.ACTIVATION
+        for position, (out, is_new) in enumerate(zip(outputs, created, strict=True)):
+            if is_new and self._is_new(out):
+                suffix = f".{position}" if len(outputs) > 1 else ""
+                creates.append(self._add_block(f"{layer_name}:{name}{suffix}", out, role, self._layer))
+            values.append(self.value(out) if is_new else None)
+        self.tasks.append(
+            Task(
+                index=len(self.tasks),
+                name=f"{layer_name}:{name}",
+                kind=operators.kind_of(func),
+                phase=self.phase,
+                layer=self._layer,
+                reads=tuple(dict.fromkeys((*reads, *writes))),
+                writes=tuple(dict.fromkeys((*writes, *creates))),
+                creates=tuple(creates),
+                operations=operators.floating_point_operations(func, args, kwargs, output),
+                moved_bytes=sum(_extent_bytes(t) for t in tree_leaves((recorded_args, tuple(values)))),
+                gradient_of=GradientOf.DATA if self.phase is Phase.BACKWARD else None,
+                random=operators.is_random(func),
+                call=Call(str(func), recorded_args, recorded_kwargs, tuple(values)),
+            )
+        )
+
+    def _convert(self, argument: Any) -> Any:
+        if isinstance(argument, Tensor):
+            return self.value(argument)
+        if isinstance(argument, list | tuple):
+            return tuple(self._convert(item) for item in argument)
+        return argument
+
+
+def _blocks_in(argument: Any) -> Iterator[int]:
+    if isinstance(argument, Value):
+        yield argument.block
+    elif isinstance(argument, tuple):
+        for item in argument:
+            yield from _blocks_in(item)
+
+
+def _extent_bytes(value: Any) -> int:
+    if not isinstance(value, Value):
+        return 0
+    elements = 1
+    for size, stride in zip(value.shape, value.stride, strict=True):
+        elements *= size if stride else 1
+    return elements * value.dtype.itemsize
+
+
+def _autograd_nodes(loss: Tensor) -> Iterable[Any]:
+    seen, stack = set(), [loss.grad_fn]
+    while stack:
+        node = stack.pop()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        stack.extend(following for following, _ in node.next_functions)
+    return seen
+
+
+class _FusedDropout(TorchFunctionMode):
+    """Trace dropout as ``native_dropout``, with a one-byte mask, as it runs on a GPU.
+
+    On the CPU it draws the same numbers and gives the same bits as ``torch.nn.functional.dropout``.
+    """
+
+    _DROPOUTS = (torch.dropout, torch.nn.functional.dropout)
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if func in self._DROPOUTS:
+            inplace, output = _dropout(*args, **kwargs)
+            return args[0].copy_(output) if inplace else output
+        return func(*args, **kwargs)
+
+
+def _dropout(
+    input: Tensor,  # noqa: A002 (the names are torch's)
+    p: float = 0.5,
+    training: bool = True,
+    inplace: bool = False,
+    train: bool | None = None,
+) -> tuple[bool, Tensor]:
+    if not (training if train is None else train) or p == 0:
+        return False, input
+    return inplace, torch.native_dropout(input, p, True)[0]
+
+
+def record(workload: Workload) -> Recording:
+    """Trace one training step of `workload`.
+
+    Raises:
+        UnsupportedModel: the step depends on data, or does what a graph cannot express; names the layer.
+    """
+    recorder = Recorder()
+    module = workload.module
+    fake_mode = FakeTensorMode(allow_non_fake_inputs=True)
+    with fake_mode:
+        weights = {name: _fake(p, requires_grad=p.requires_grad) for name, p in module.named_parameters()}
+        buffers = {name: _fake(b) for name, b in module.named_buffers()}
+        inputs = tuple(_fake(item) if isinstance(item, Tensor) else item for item in workload.inputs)
+        targets = tuple(_fake(item) if isinstance(item, Tensor) else item for item in workload.targets)
+        weight_blocks = {name: recorder.external(name, t, Role.WEIGHT) for name, t in weights.items()}
+        buffer_blocks = {name: recorder.external(name, t, Role.BUFFER) for name, t in buffers.items()}
+        input_blocks = [_argument(recorder, f"input{i}", t, Role.INPUT) for i, t in enumerate(inputs)]
+        target_blocks = [_argument(recorder, f"target{i}", t, Role.LABEL) for i, t in enumerate(targets)]
+        try:
+            with recorder, _FusedDropout(), _layer_hooks(module, recorder, buffers):
+                output = torch.func.functional_call(module, {**weights, **buffers}, inputs)
+                recorder.enter_loss()
+                loss = workload.loss(output, *targets)
+                gradients = _gradients(recorder, loss, weights)
+        except (DataDependentOutputException, DynamicOutputShapeException) as error:
+            _refuse(recorder, f"its operators depend on the values of tensors ({error.func})", error)
+        except UnsupportedOperatorException as error:
+            _refuse(recorder, f"operator {error.func} has no shape function", error)
+        recorded_loss = recorder.value(loss)
+        gradient_values = {n: None if g is None else recorder.value(g) for n, g in gradients.items()}
+    return Recording(
+        blocks=recorder.blocks,
+        tasks=recorder.tasks,
+        layers=recorder.layers,
+        constants=recorder.constants,
+        loss=recorded_loss,
+        gradients=gradient_values,
+        weights=weight_blocks,
+        buffers=buffer_blocks,
+        inputs=input_blocks,
+        targets=target_blocks,
+    )
+
+
+def _refuse(recorder: Recorder, cause: str, error: Exception) -> NoReturn:
+    remedy = "write it without reading tensor values in Python, or with operators of fixed output shape"
+    raise UnsupportedModel(recorder.layer_name, cause, remedy) from error
+
+
+def _argument(recorder: Recorder, name: str, argument: Any, role: Role) -> int | None:
+    return recorder.external(name, argument, role) if isinstance(argument, Tensor) else None
+
+
+def _fake(tensor: Tensor, requires_grad: bool = False) -> Tensor:
+    """Return a fake CPU tensor of the same shape, strides and dtype; works for meta tensors too."""
+    return torch.empty_strided(
+        tensor.shape, tensor.stride(), dtype=tensor.dtype, device="cpu", requires_grad=requires_grad
+    )
+
+
+def _gradients(recorder: Recorder, loss: Tensor, weights: dict[str, Tensor]) -> dict[str, Tensor | None]:
+    trained = {name: weight for name, weight in weights.items() if weight.requires_grad}
+    if not isinstance(loss, Tensor) or loss.dim() != 0 or loss.grad_fn is None:
+        shape = tuple(loss.shape) if isinstance(loss, Tensor) else type(loss).__name__
+        raise UnsupportedModel(
+            "loss", f"it returns {shape} and not a scalar that depends on the weights", "return a mean or a sum"
+        )
+    recorder.enter_backward(loss)
+    found = torch.autograd.grad(loss, list(trained.values()), allow_unused=True)
+    results: dict[str, Tensor | None] = {}
+    taken: set[int] = set()
+    for name, gradient in zip(trained, found, strict=True):
+        if gradient is not None and _needs_own_storage(gradient, taken):
+            gradient = gradient.clone(memory_format=torch.contiguous_format)
+        if gradient is not None:
+            taken.add(gradient.untyped_storage()._cdata)
+        results[name] = gradient
+    return results
+
+
+def _needs_own_storage(gradient: Tensor, taken: set[int]) -> bool:
+    storage = gradient.untyped_storage()
+    return storage._cdata in taken or storage.nbytes() != gradient.numel() * gradient.itemsize
+
+
+@contextmanager
+def _layer_hooks(module: nn.Module, recorder: Recorder, buffers: dict[str, Tensor]) -> Iterator[None]:
+    def check_buffers(*_: Any) -> None:
+        for name, buffer in module.named_buffers():
+            if buffers.get(name) is not buffer:
+                raise UnsupportedModel(name, "it replaces a buffer", "update the buffer in place")
+
+    handles = [module.register_forward_hook(check_buffers)]
+    for path, child in module.named_modules():
+        is_leaf = not any(True for _ in child.children())
+        handles.append(
+            child.register_forward_pre_hook(lambda *_, p=path, leaf=is_leaf: recorder.enter_module(p, leaf))
+        )
+        handles.append(child.register_forward_hook(lambda *_: recorder.leave_module()))
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()

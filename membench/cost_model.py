@@ -1,0 +1,25 @@
+"""CostModel: the seconds that a plan or a simulation counts with."""
+
+from abc import ABC, abstractmethod
+
+from membench.task_graph import Task
+
+
+class CostModel(ABC):
+    """How long tasks and copies take on one device."""
+
+    @abstractmethod
+    def task_time_s(self, task: Task) -> float:
+        """Return the seconds that a task keeps the device busy."""
+
+    @abstractmethod
+    def launch_time_s(self, task: Task) -> float:
+        """Return the seconds before a task's work starts, in which another stream's task may run."""
+
+    @abstractmethod
+    def offload_time_s(self, size_bytes: int) -> float:
+        """Return the seconds of a copy from the device to the host."""
+
+    @abstractmethod
+    def prefetch_time_s(self, size_bytes: int) -> float:
+        """Return the seconds of a copy from the host to the device."""

@@ -1,0 +1,49 @@
+"""The only loop that executes a schedule, on any backend.
+
+    begin
+    for each instruction, in the order of the program:
+        work (compute, offload, prefetch) joins its stream and leaves an event
+        a wait makes its stream wait for such an event
+        reserve, reuse and free change who holds which memory, here and now
+    end: every stream is idle
+"""
+
+from membench.backends.base import Backend, Event
+from membench.schedule import (
+    Compute,
+    Free,
+    Offload,
+    Prefetch,
+    Reserve,
+    Reuse,
+    Schedule,
+    Synchronize,
+    Wait,
+)
+from membench.timeline import Timeline
+
+
+def execute(schedule: Schedule, backend: Backend) -> Timeline:
+    """Run one step of a validated schedule."""
+    tasks = schedule.graph.tasks
+    events: dict[int, Event] = {}
+    backend.begin()
+    for index, instruction in enumerate(schedule.instructions):
+        match instruction:
+            case Compute(task, stream):
+                events[index] = backend.compute(tasks[task], stream)
+            case Free(block):
+                backend.free(block)
+            case Offload(block, stream):
+                events[index] = backend.offload(block, stream)
+            case Prefetch(block, stream):
+                events[index] = backend.prefetch(block, stream)
+            case Wait(stream, earlier):
+                backend.wait(stream, events[earlier])
+            case Reuse(block, dead):
+                backend.reuse(block, dead)
+            case Reserve(block, space_bytes):
+                backend.reserve(block, space_bytes)
+            case Synchronize():
+                backend.synchronize()
+    return backend.end()

@@ -1,0 +1,257 @@
+"""ScheduleBuilder: the only one that emits instructions.
+
+A strategy decides; the builder keeps the program legal. It tracks which blocks are resident, which have a
+valid copy on the host and which are dead, adds the waits between streams that a copy needs, and refuses
+what cannot be.
+"""
+
+from membench.errors import InfeasibleSchedule, UnsupportedStrategy
+from membench.planning.region import Region
+from membench.schedule import (
+    COMPUTE_STREAM,
+    COPY_STREAM,
+    Compute,
+    Free,
+    Instruction,
+    Offload,
+    Prefetch,
+    Reserve,
+    Reuse,
+    Schedule,
+    Synchronize,
+    Wait,
+)
+from membench.task_graph import EXTERNAL_ROLES, RESULT_ROLES, Task, TaskGraph
+
+
+class ScheduleBuilder:
+    """Builds one schedule of a graph.
+
+    Args:
+        strategy: the method's name, for the schedule.
+        graph: what is to be computed; each task once, in any order that its data allows.
+        budget_bytes: the most that the step may hold on the device, the caller's blocks included.
+        region: pieces of memory that blocks share; without it each block has a space of its own.
+    """
+
+    def __init__(
+        self, strategy: str, graph: TaskGraph, *, budget_bytes: int | None, region: Region | None = None
+    ) -> None:
+        self.graph = graph
+        self._strategy = strategy
+        self._budget_bytes = budget_bytes
+        self._region = region
+        self._program: list[Instruction] = []
+        self._space_bytes: dict[int, int] = {}  # of resident blocks
+        self._on_host: set[int] = set()
+        self._leftover: dict[int, int] = {}  # piece of the region -> dead block that still holds its space
+        self._residencies: dict[int, int] = {}
+        self._uses_left = _count_uses(graph)
+        self._last_write: dict[int, tuple[str, int]] = {}  # block -> stream, instruction
+        self._readers: dict[int, list[tuple[str, int]]] = {}  # since that write
+        self._last_on_stream: dict[str, int] = {}
+        self._known: dict[tuple[str, str], int] = {}  # (stream, other): instruction it has waited for
+        self._live_bytes = graph.external_bytes
+        self._peak_bytes = graph.external_bytes
+        self._peak_task = "the caller's weights and inputs"
+
+    # ---- what a strategy asks -----------------------------------------------------------------------
+
+    def is_resident(self, block: int) -> bool:
+        return block in self._space_bytes
+
+    def is_dead(self, block: int) -> bool:
+        """Return whether no later task touches the block and the caller does not get it."""
+        return not self._uses_left[block] and self.graph.blocks[block].role not in RESULT_ROLES
+
+    def dead_blocks(self) -> list[int]:
+        """Return the resident dead blocks."""
+        return [block for block in self._space_bytes if self.is_dead(block)]
+
+    def is_on_host(self, block: int) -> bool:
+        return block in self._on_host
+
+    def space_bytes(self, block: int) -> int:
+        return self._space_bytes[block]
+
+    # ---- what a strategy decides --------------------------------------------------------------------
+
+    def compute(self, task: Task, *, stream: str = COMPUTE_STREAM) -> None:
+        """Run a task; its inputs must be resident.
+
+        Raises:
+            UnsupportedStrategy: an input is not resident.
+        """
+        for block in task.reads:
+            if not (self.is_resident(block) or self._is_external(block)):
+                self._refuse(f"task {task.name!r} reads {self._name(block)!r}, which is not resident")
+        for block in task.reads:
+            self._wait_for_writer(stream, block)
+        for block in task.writes:
+            self._wait_for_users(stream, block)
+        for block in task.creates:
+            self._open_space(block, stream)
+        index = self._emit(Compute(task.index, stream), stream)
+        self._note_live(task.workspace_bytes, task.name)
+        for block in task.reads:
+            self._readers.setdefault(block, []).append((stream, index))
+        for block in task.writes:
+            self._last_write[block] = (stream, index)
+            self._readers.pop(block, None)
+        for block in {*task.reads, *task.writes}:
+            self._uses_left[block] -= 1
+        self._on_host.difference_update(task.writes)
+
+    def offload(self, block: int, *, stream: str = COPY_STREAM) -> None:
+        """Copy a resident block to the host; it stays on the device until it is freed."""
+        if not self.is_resident(block):
+            self._refuse(f"{self._name(block)!r} is not resident and cannot be offloaded")
+        if self.is_on_host(block):
+            self._refuse(f"{self._name(block)!r} is on the host already; a second copy would be wasted")
+        self._wait_for_writer(stream, block)
+        index = self._emit(Offload(block, stream), stream)
+        self._readers.setdefault(block, []).append((stream, index))
+        self._on_host.add(block)
+
+    def prefetch(self, block: int, *, stream: str = COPY_STREAM) -> None:
+        """Bring a block back from the host, into memory that is free at the compute stream's position."""
+        if self.is_resident(block):
+            self._refuse(f"{self._name(block)!r} is resident already")
+        if not self.is_on_host(block):
+            self._refuse(f"{self._name(block)!r} was never offloaded, or has been written since")
+        self._wait_for_users(stream, block)  # of the copy on the host
+        self._open_space(block, stream)
+        index = self._emit(Prefetch(block, stream), stream)
+        self._note_live(0, f"the prefetch of {self._name(block)}")
+        self._last_write[block] = (stream, index)
+        self._readers.pop(block, None)
+
+    def free(self, block: int) -> None:
+        """Give a block's memory back, as soon as the compute stream has waited for what still uses it."""
+        if not self.is_resident(block):
+            self._refuse(f"{self._name(block)!r} is not resident and cannot be freed")
+        if not self.is_dead(block) and not self.is_on_host(block):
+            self._refuse(f"{self._name(block)!r} is still needed and has no copy on the host")
+        self._wait_for_users(COMPUTE_STREAM, block)
+        piece = self._region.piece_of(block, self._residencies[block] - 1) if self._region else None
+        if piece is not None:
+            self._leftover[piece] = block  # the region is fixed: the space waits for its next block
+        else:
+            self._emit(Free(block))
+            self._live_bytes -= self._space_bytes[block]
+        del self._space_bytes[block]
+
+    def free_dead(self) -> None:
+        """Free every resident block that no later task touches."""
+        for block in self.dead_blocks():
+            self.free(block)
+
+    def reuse(self, block: int, *, dead: int) -> None:
+        """Let a block that is created next take a dead block's space."""
+        if not self.is_resident(dead) or not self.is_dead(dead):
+            self._refuse(f"{self._name(dead)!r} is not a resident dead block whose space could be reused")
+        if self.graph.blocks[block].size_bytes > self._space_bytes[dead]:
+            self._refuse(f"{self._name(block)!r} does not fit into the space of {self._name(dead)!r}")
+        self._wait_for_users(COMPUTE_STREAM, dead)
+        self._emit(Reuse(block, dead))
+        self._space_bytes[block] = self._space_bytes.pop(dead)
+
+    def synchronize(self) -> None:
+        """Let the host wait for every stream."""
+        self._emit(Synchronize())
+        for stream in self._last_on_stream:
+            for other, index in self._last_on_stream.items():
+                self._known[stream, other] = index
+
+    def finish(self) -> Schedule:
+        """Wait for every stream, free what is left, and return the schedule.
+
+        Raises:
+            UnsupportedStrategy: a task was not computed.
+            InfeasibleSchedule: the peak exceeds the budget.
+        """
+        left = [task for task in self.graph.tasks if any(self._uses_left[b] > 0 for b in task.writes)]
+        if left:
+            self._refuse(f"task {left[0].name!r} was never computed")
+        self._check_budget()
+        for other, index in self._last_on_stream.items():
+            self._wait(COMPUTE_STREAM, other, index)
+        for block in (*self.dead_blocks(), *self._leftover.values()):
+            self._emit(Free(block))
+        return Schedule(self._strategy, self.graph, tuple(self._program), self._peak_bytes)
+
+    # ---- inside -------------------------------------------------------------------------------------
+
+    def _emit(self, instruction: Instruction, stream: str | None = None) -> int:
+        self._program.append(instruction)
+        index = len(self._program) - 1
+        if stream is not None:
+            self._last_on_stream[stream] = index
+        return index
+
+    def _wait(self, stream: str, other: str, index: int) -> None:
+        """Make a stream wait for another's instruction, unless it has waited for that or a later one."""
+        if stream != other and self._known.get((stream, other), -1) < index:
+            self._emit(Wait(stream, index))
+            self._known[stream, other] = index
+
+    def _wait_for_writer(self, stream: str, block: int) -> None:
+        if block in self._last_write:
+            self._wait(stream, *self._last_write[block])
+
+    def _wait_for_users(self, stream: str, block: int) -> None:
+        self._wait_for_writer(stream, block)
+        for other, index in self._readers.get(block, ()):
+            self._wait(stream, other, index)
+
+    def _open_space(self, block: int, stream: str) -> None:
+        """Take memory for a block; another stream may use it only from the compute stream's position on."""
+        if COMPUTE_STREAM in self._last_on_stream:
+            self._wait(stream, COMPUTE_STREAM, self._last_on_stream[COMPUTE_STREAM])
+        residency = self._residencies.get(block, 0)
+        self._residencies[block] = residency + 1
+        if block in self._space_bytes:  # taken over by reuse()
+            return
+        piece = self._region.piece_of(block, residency) if self._region else None
+        if piece is None:
+            self._space_bytes[block] = self.graph.blocks[block].size_bytes
+            self._live_bytes += self._space_bytes[block]
+            return
+        assert self._region is not None
+        self._space_bytes[block] = self._region.piece_bytes[piece]
+        if piece in self._leftover:
+            self._emit(Reuse(block, self._leftover.pop(piece)))
+        else:
+            self._emit(Reserve(block, self._space_bytes[block]))
+            self._live_bytes += self._space_bytes[block]
+
+    def _note_live(self, workspace_bytes: int, task: str) -> None:
+        if self._live_bytes + workspace_bytes > self._peak_bytes:
+            self._peak_bytes = self._live_bytes + workspace_bytes
+            self._peak_task = task
+
+    def _check_budget(self) -> None:
+        if self._budget_bytes is not None and self._peak_bytes > self._budget_bytes:
+            raise InfeasibleSchedule(
+                task=self._peak_task,
+                needed_bytes=self._peak_bytes,
+                budget_bytes=self._budget_bytes,
+                lower_bound_bytes=self.graph.lower_bound_bytes,
+            )
+
+    def _is_external(self, block: int) -> bool:
+        return self.graph.blocks[block].role in EXTERNAL_ROLES
+
+    def _name(self, block: int) -> str:
+        return self.graph.blocks[block].name
+
+    def _refuse(self, cause: str) -> None:
+        raise UnsupportedStrategy(f"strategy {self._strategy!r} is wrong: {cause}")
+
+
+def _count_uses(graph: TaskGraph) -> list[int]:
+    uses = [0] * len(graph.blocks)
+    for task in graph.tasks:
+        for block in {*task.reads, *task.writes}:
+            uses[block] += 1
+    return uses

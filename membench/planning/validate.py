@@ -1,0 +1,243 @@
+"""An independent check of a schedule, written without the builder.
+
+Walks the program once with a vector clock per stream. A hazard is two accesses to the same memory, at least
+one of them a write, of which neither is known to happen before the other. Giving memory back counts as a
+write at the compute stream's position, because whoever takes it next starts there.
+"""
+
+from dataclasses import dataclass, field
+
+from membench.errors import InvalidSchedule
+from membench.schedule import (
+    COMPUTE_STREAM,
+    Compute,
+    Free,
+    Offload,
+    Prefetch,
+    Reserve,
+    Reuse,
+    Schedule,
+    Synchronize,
+    Wait,
+)
+from membench.task_graph import EXTERNAL_ROLES, RESULT_ROLES
+
+Clock = dict[str, int]
+"""For each stream the index of the latest of its instructions known to have finished."""
+
+
+@dataclass
+class _Memory:
+    """What is known of one block's device memory."""
+
+    resident: bool = False
+    filled: bool = False
+    writer: tuple[str, int] | None = None
+    readers: list[tuple[str, int]] = field(default_factory=list)
+    space_bytes: int = 0
+    host_copy: tuple[str, int] | None = None  # the offload that made it, while it is valid
+
+
+def validate(schedule: Schedule, *, budget_bytes: int | None = None) -> None:
+    """Check that a schedule computes what its graph says, whatever the timing.
+
+    Raises:
+        InvalidSchedule: names the first instruction that is wrong, and why.
+    """
+    _Walk(schedule, budget_bytes).run()
+
+
+class _Walk:
+    def __init__(self, schedule: Schedule, budget_bytes: int | None) -> None:
+        self.schedule = schedule
+        self.graph = schedule.graph
+        self.budget_bytes = budget_bytes
+        self.clocks: dict[str, Clock] = {COMPUTE_STREAM: {}}
+        self.synchronized: Clock = {}
+        self.clock_of: dict[int, Clock] = {}  # an instruction's stream's clock when it was issued
+        self.stream_of: dict[int, str] = {}
+        self.memory = [_Memory() for _ in self.graph.blocks]
+        for block in self.graph.blocks:
+            if block.role in EXTERNAL_ROLES:
+                self.memory[block.index].resident = self.memory[block.index].filled = True
+        self.computed: set[int] = set()
+        self.live_bytes = self.graph.external_bytes
+        self.index = 0
+
+    def run(self) -> None:
+        for self.index, instruction in enumerate(self.schedule.instructions):
+            match instruction:
+                case Compute(task, stream):
+                    self._compute(task, stream)
+                case Offload(block, stream):
+                    self._issue(stream)
+                    self._read(block, stream)
+                    if self.memory[block].host_copy:
+                        self._hazard(f"{self._name(block)} is copied out twice")
+                    self.memory[block].host_copy = (stream, self.index)
+                case Prefetch(block, stream):
+                    self._prefetch(block, stream)
+                case Reserve(block, space_bytes):
+                    self._open(block, space_bytes)
+                case Reuse(block, dead):
+                    space_bytes = self.memory[dead].space_bytes
+                    self._close(dead)
+                    self._open(block, space_bytes)
+                case Free(block):
+                    self._close(block)
+                case Wait(stream, earlier):
+                    self._wait(stream, earlier)
+                case Synchronize():
+                    self._synchronize()
+        self._check_end()
+
+    # ---- instructions -------------------------------------------------------------------------------
+
+    def _compute(self, task_index: int, stream: str) -> None:
+        task = self.graph.tasks[task_index]
+        if task_index in self.computed:
+            self._hazard(f"task {task.name} runs twice")
+        self.computed.add(task_index)
+        self._issue(stream)
+        for block in task.reads:
+            self._read(block, stream)
+        for block in task.creates:
+            self._take_memory(block, stream)
+        for block in task.writes:
+            if not self.memory[block].resident:
+                self._hazard(f"{self._name(block)} is written while it is not resident")
+            self._write(block, stream)
+        self._check_budget(task.workspace_bytes)
+
+    def _prefetch(self, block: int, stream: str) -> None:
+        self._issue(stream)
+        memory = self.memory[block]
+        if memory.host_copy is None:
+            self._hazard(f"{self._name(block)} has no valid copy on the host")
+        elif not self._known(stream, memory.host_copy):
+            self._hazard(f"{self._name(block)} comes back before its copy out is known to be done")
+        host_copy = memory.host_copy
+        self._take_memory(block, stream)
+        self._write(block, stream)
+        memory.host_copy = host_copy
+        self._check_budget(0)
+
+    def _wait(self, stream: str, earlier: int) -> None:
+        if earlier not in self.clock_of:
+            self._hazard(f"waits for instruction {earlier}, which is no earlier work of a stream")
+        clock = self._clock(stream)
+        _merge(clock, self.clock_of[earlier])
+        _merge(clock, {self.stream_of[earlier]: earlier})
+
+    def _synchronize(self) -> None:
+        everything = {stream: clock[stream] for stream, clock in self.clocks.items() if stream in clock}
+        for clock in self.clocks.values():
+            _merge(clock, everything)
+        self.synchronized = everything
+
+    def _clock(self, stream: str) -> Clock:
+        """Return a stream's clock; one that appears late knows what the host has waited for."""
+        return self.clocks.setdefault(stream, dict(self.synchronized))
+
+    def _issue(self, stream: str) -> None:
+        clock = self._clock(stream)
+        self.clock_of[self.index] = dict(clock)
+        self.stream_of[self.index] = stream
+        clock[stream] = self.index
+
+    # ---- memory -------------------------------------------------------------------------------------
+
+    def _read(self, block: int, stream: str) -> None:
+        memory = self.memory[block]
+        if not memory.resident or not memory.filled:
+            self._hazard(f"{self._name(block)} is read while it is not resident")
+        if not self._known(stream, memory.writer):
+            self._hazard(f"{self._name(block)} is read on {stream} while {self._what(memory.writer)} may still write it")
+        memory.readers.append((stream, self.index))
+
+    def _write(self, block: int, stream: str) -> None:
+        memory = self.memory[block]
+        self._check_unused(block, stream, "overwritten")
+        memory.filled = True
+        memory.writer = (stream, self.index)
+        memory.readers = [reader for reader in memory.readers if reader[1] == self.index]
+        memory.host_copy = None
+
+    def _check_unused(self, block: int, stream: str, verb: str) -> None:
+        memory = self.memory[block]
+        for access in (memory.writer, *memory.readers):
+            if access is not None and access[1] != self.index and not self._known(stream, access):
+                self._hazard(f"{self._name(block)} is {verb} while {self._what(access)} may still use it")
+
+    def _take_memory(self, block: int, stream: str) -> None:
+        if not self.memory[block].resident:
+            self._open(block, self.graph.blocks[block].size_bytes)
+        position = self.clocks[COMPUTE_STREAM].get(COMPUTE_STREAM)
+        if stream != COMPUTE_STREAM and position is not None and not self._known(stream, (COMPUTE_STREAM, position)):
+            self._hazard(f"{self._name(block)} takes memory before the compute stream has come to this point")
+
+    def _open(self, block: int, space_bytes: int) -> None:
+        memory = self.memory[block]
+        if memory.resident:
+            self._hazard(f"{self._name(block)} gets memory twice")
+        if space_bytes < self.graph.blocks[block].size_bytes:
+            self._hazard(f"{self._name(block)} does not fit into {space_bytes} bytes")
+        memory.resident, memory.filled, memory.space_bytes = True, False, space_bytes
+        memory.writer, memory.readers = None, []
+        self.live_bytes += space_bytes
+        self._check_budget(0)
+
+    def _close(self, block: int) -> None:
+        memory = self.memory[block]
+        if not memory.resident or self.graph.blocks[block].role in EXTERNAL_ROLES:
+            self._hazard(f"{self._name(block)} is given back although the step does not hold it")
+        self._check_unused(block, COMPUTE_STREAM, "given back")
+        memory.resident = memory.filled = False
+        memory.writer, memory.readers = None, []
+        self.live_bytes -= memory.space_bytes
+
+    # ---- knowledge ----------------------------------------------------------------------------------
+
+    def _known(self, stream: str, access: tuple[str, int] | None) -> bool:
+        """Return whether the stream's next instruction starts after that access has finished."""
+        if access is None or access[0] == stream:
+            return True
+        return self.clocks[stream].get(access[0], -1) >= access[1]
+
+    def _check_budget(self, workspace_bytes: int) -> None:
+        needed = self.live_bytes + workspace_bytes
+        if needed > self.schedule.peak_bytes:
+            self._hazard(f"holds {needed} bytes, more than the schedule's stated peak {self.schedule.peak_bytes}")
+        if self.budget_bytes is not None and needed > self.budget_bytes:
+            self._hazard(f"holds {needed} bytes, more than the budget of {self.budget_bytes}")
+
+    def _check_end(self) -> None:
+        self.index = len(self.schedule.instructions)
+        missing = len(self.graph.tasks) - len(self.computed)
+        if missing:
+            self._hazard(f"{missing} tasks were never computed")
+        for block, memory in zip(self.graph.blocks, self.memory, strict=True):
+            if block.role in EXTERNAL_ROLES:
+                continue
+            if memory.resident != (block.role in RESULT_ROLES):
+                self._hazard(f"{block.name} is {'still held' if memory.resident else 'lost'} at the end")
+            self._check_unused(block.index, COMPUTE_STREAM, "handed to the caller")
+
+    def _hazard(self, hazard: str) -> None:
+        raise InvalidSchedule(self.index, hazard)
+
+    def _name(self, block: int) -> str:
+        return repr(self.graph.blocks[block].name)
+
+    def _what(self, access: tuple[str, int] | None) -> str:
+        if access is None:
+            return "nobody"
+        instruction = self.schedule.instructions[access[1]]
+        what = self.graph.tasks[instruction.task].name if isinstance(instruction, Compute) else "a copy"
+        return f"{what} (instruction {access[1]} on stream {access[0]})"
+
+
+def _merge(clock: Clock, other: Clock) -> None:
+    for stream, index in other.items():
+        if clock.get(stream, -1) < index:
+            clock[stream] = index

@@ -1,0 +1,54 @@
+"""Strategy: a graph, a cost model and a budget go in, a schedule comes out."""
+
+import importlib
+import inspect
+import pkgutil
+from abc import ABC, abstractmethod
+from typing import ClassVar
+
+from membench.cost_model import CostModel
+from membench.errors import UnsupportedStrategy
+from membench.schedule import Schedule
+from membench.task_graph import TaskGraph
+
+
+class Strategy(ABC):
+    """One memory-saving method.
+
+    A new one is a file in this package with a concrete subclass, and a file in ``conf/strategy``.
+    """
+
+    name: ClassVar[str]
+    """How configurations, records and tables call it."""
+
+    @abstractmethod
+    def schedule(self, graph: TaskGraph, cost: CostModel, budget_bytes: int | None) -> Schedule:
+        """Return a program that computes the graph, or a rewritten one with the same mathematics.
+
+        Raises:
+            InfeasibleSchedule: the method cannot keep the budget.
+            UnsupportedStrategy: the method cannot schedule such a graph.
+        """
+
+
+def strategies() -> dict[str, type[Strategy]]:
+    """Return every concrete strategy of this package by name."""
+    package = importlib.import_module(__package__ or "")
+    found = {}
+    for module in pkgutil.iter_modules(package.__path__, f"{__package__}."):
+        for item in vars(importlib.import_module(module.name)).values():
+            if inspect.isclass(item) and issubclass(item, Strategy) and not inspect.isabstract(item):
+                found[item.name] = item
+    return dict(sorted(found.items()))
+
+
+def find_strategy(name: str) -> type[Strategy]:
+    """Return the strategy of that name.
+
+    Raises:
+        UnsupportedStrategy: there is none; lists those there are.
+    """
+    known = strategies()
+    if name not in known:
+        raise UnsupportedStrategy(f"there is no strategy {name!r}; choose one of {', '.join(known)}")
+    return known[name]

@@ -1,0 +1,21 @@
+"""PyTorch eager: a block is allocated when it is computed and dies after its last use.
+
+The reference for time and for gradients. Not `network_wide`, which never gives memory back.
+"""
+
+from membench.cost_model import CostModel
+from membench.planning.builder import ScheduleBuilder
+from membench.schedule import Schedule
+from membench.strategies.base import Strategy
+from membench.task_graph import TaskGraph
+
+
+class Eager(Strategy):
+    name = "eager"
+
+    def schedule(self, graph: TaskGraph, cost: CostModel, budget_bytes: int | None) -> Schedule:
+        builder = ScheduleBuilder(self.name, graph, budget_bytes=budget_bytes)
+        for task in graph.tasks:
+            builder.compute(task)
+            builder.free_dead()
+        return builder.finish()
