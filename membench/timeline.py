@@ -5,7 +5,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """One instruction's time on its stream, in seconds since the step began."""
+    """One instruction's time on its stream, in seconds since the step began.
+
+    `instruction` is its position in the schedule (until the executor has set it, in the order of issue).
+    """
 
     instruction: int
     stream: str

@@ -55,4 +55,4 @@ class Backend(ABC):
 
     @abstractmethod
     def end(self) -> Timeline:
-        """Finish the step and say what ran when."""
+        """Finish the step and say what ran when: a span per compute, offload and prefetch, in order of issue."""

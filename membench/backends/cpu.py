@@ -129,7 +129,7 @@ class CpuBackend(Backend):
         if stream == COMPUTE_STREAM:
             event.wait()
         elif not event.finished.is_set():
-            self._submit(event.wait, stream)
+            self._queue(stream).put((_Job(stream), event.wait))
 
     def synchronize(self) -> None:
         for job in self._jobs:
@@ -154,16 +154,19 @@ class CpuBackend(Backend):
     # ---- streams and host memory --------------------------------------------------------------------
 
     def _submit(self, work: Callable[[], None], stream: str) -> _Job:
-        if stream not in self._queues:
-            queue: SimpleQueue[_Ticket | None] = SimpleQueue()
-            self._queues[stream] = queue
-            Thread(target=_serve, args=(queue,), name=f"membench {stream}", daemon=True).start()
         if self._chaos:
             work = _delayed(work, self._chaos.uniform(0, self._longest_delay_s))
         job = _Job(stream)
         self._jobs.append(job)
-        self._queues[stream].put((job, work))
+        self._queue(stream).put((job, work))
         return job
+
+    def _queue(self, stream: str) -> "SimpleQueue[_Ticket | None]":
+        if stream not in self._queues:
+            queue: SimpleQueue[_Ticket | None] = SimpleQueue()
+            self._queues[stream] = queue
+            Thread(target=_serve, args=(queue,), name=f"membench {stream}", daemon=True).start()
+        return self._queues[stream]
 
     def _host_buffer(self, block: int) -> Tensor:
         if block not in self._host:

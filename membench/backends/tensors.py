@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch._prims_common import suggest_memory_format
 
 from membench.errors import UnsupportedModel
 from membench.task_graph import Block, Call, ShapeOf, Task, TaskGraph, Value
@@ -41,7 +42,6 @@ class DeviceTensors:
         self._values: list[Value] = []
         self._numbers: dict[Value, int] = {}
         self._values_of_block: list[list[int]] = [[] for _ in graph.blocks]
-        self._shapes: dict[Value, Tensor] = {}
         self._calls = [self._bind(task) for task in graph.tasks]
         self._tensors: list[Tensor | None] = [None] * len(self._values)
         self._owners: list[Tensor | None] = [None] * len(graph.blocks)
@@ -143,7 +143,9 @@ class DeviceTensors:
             elif isinstance(argument, tuple) and any(isinstance(item, Value) for item in argument):
                 items = [_Slot(self._number(i)) if isinstance(i, Value) else i for i in argument]
                 bound.nested_slots.append((position, items))
-            bound.args.append(self._shape(argument.value) if isinstance(argument, ShapeOf) else argument)
+            if isinstance(argument, ShapeOf):
+                argument = shape_only_tensor(call, argument.value, self._device)
+            bound.args.append(argument)
         if any(isinstance(argument, Value) for _, argument in call.kwargs):
             raise UnsupportedModel(
                 self._graph.layers[task.layer], f"{call.operator} takes a tensor by keyword", "report it"
@@ -159,13 +161,6 @@ class DeviceTensors:
             self._values.append(value)
         return self._numbers[value]
 
-    def _shape(self, value: Value) -> Tensor:
-        """Return a tensor of this shape without memory, for operators that read only the shape."""
-        key = Value(-1, value.dtype, value.shape, value.stride, 0)
-        if key not in self._shapes:
-            self._shapes[key] = shape_only_tensor(key, self._device)
-        return self._shapes[key]
-
 
 @dataclass(frozen=True, slots=True)
 class _Slot:
@@ -178,7 +173,17 @@ def resolve_operator(call: Call) -> Callable[..., Any]:
     return getattr(getattr(getattr(torch.ops, namespace), name), overload)
 
 
-def shape_only_tensor(value: Value, device: torch.device) -> Tensor:
+def shape_only_tensor(call: Call, value: Value, device: torch.device) -> Tensor:
+    """Return a tensor without memory, for an operator that reads only its shape, strides and dtype.
+
+    A backward kernel first brings its input into the memory format that it works in: channels last where the input
+    or the weight is. Having that format at once spares the copy, which would read memory that is not there.
+    """
     tensor = torch.empty_strided(value.shape, value.stride, dtype=value.dtype, device=device)
+    if call.operator.endswith("_backward.default"):
+        others = [torch.empty_strided(a.shape, a.stride, device="meta") for a in call.args if isinstance(a, Value)]
+        formats = {suggest_memory_format(other) for other in (tensor, *others[1:])}
+        last = formats - {torch.contiguous_format}
+        tensor = torch.empty_like(tensor, memory_format=last.pop() if last else torch.contiguous_format)
     tensor.untyped_storage().resize_(0)
     return tensor

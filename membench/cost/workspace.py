@@ -63,23 +63,23 @@ def _run_alone(task: Task) -> None:
     call = task.call
     assert call is not None, f"task {task.name} can only be simulated"
     operator = resolve_operator(call)
-    args = [_example(argument) for argument in call.args]
-    kwargs = {name: _example(argument) for name, argument in call.kwargs}
+    args = [_example(call, argument) for argument in call.args]
+    kwargs = {name: _example(call, argument) for name, argument in call.kwargs}
     with torch.profiler.record_function(_MARKER):
         result = operator(*args, **kwargs)
     del result
 
 
-def _example(argument: Any) -> Any:
+def _example(call: Call, argument: Any) -> Any:
     """Return a tensor of zeros for a value: valid for every index, and sizes do not depend on contents."""
     if isinstance(argument, Value):
         extent = 1 + sum((n - 1) * s for n, s in zip(argument.shape, argument.stride, strict=True) if n)
         base: Tensor = torch.zeros(max(extent, 0), dtype=argument.dtype)
         return base.as_strided(argument.shape, argument.stride)
     if isinstance(argument, ShapeOf):
-        return shape_only_tensor(argument.value, torch.device("cpu"))
+        return shape_only_tensor(call, argument.value, torch.device("cpu"))
     if isinstance(argument, tuple):
-        return [_example(item) for item in argument]
+        return [_example(call, item) for item in argument]
     return argument
 
 

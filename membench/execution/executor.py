@@ -8,6 +8,8 @@
     end: every stream is idle
 """
 
+from dataclasses import replace
+
 from membench.backends.base import Backend, Event
 from membench.schedule import (
     Compute,
@@ -46,4 +48,6 @@ def execute(schedule: Schedule, backend: Backend) -> Timeline:
                 backend.reserve(block, space_bytes)
             case Synchronize():
                 backend.synchronize()
-    return backend.end()
+    timeline = backend.end()
+    spans = zip(events, timeline.spans, strict=True)
+    return replace(timeline, spans=tuple(replace(span, instruction=index) for index, span in spans))

@@ -1,0 +1,41 @@
+"""Record: one cell of an experiment, whatever became of it."""
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+
+class Outcome(StrEnum):
+    OK = "ok"
+    OUT_OF_MEMORY = "out_of_memory"
+    INFEASIBLE = "infeasible"
+    UNSUPPORTED = "unsupported"
+    FAILED = "failed"
+
+
+class Source(StrEnum):
+    SIMULATED = "simulated"
+    MEASURED = "measured"
+
+
+@dataclass(frozen=True)
+class Record:
+    """What was run, where, and what came out.
+
+    Attributes:
+        configuration: fully resolved; plain dicts, lists, strings and numbers.
+        configuration_hash: of `configuration`, so that equal cells are known as equal.
+        source: whether the metrics were simulated or measured.
+        outcome: how the cell ended; everything but ``ok`` has a `reason`.
+        metrics: numbers by name, the unit in the name (``peak_memory_bytes``, ``step_time_s``).
+        provenance: commit, versions, device, seed, time; empty for simulated cells, whose bytes must not
+            depend on when or where they ran.
+    """
+
+    configuration: dict[str, Any]
+    configuration_hash: str
+    source: Source
+    outcome: Outcome
+    reason: str = ""
+    metrics: dict[str, float] = field(default_factory=dict)
+    provenance: dict[str, Any] = field(default_factory=dict)
