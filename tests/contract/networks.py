@@ -37,8 +37,20 @@ def _named(name: str, **arguments: object) -> Callable[[], nn.Module]:
     return lambda: getattr(zoo, name)(num_classes=CLASSES, **arguments)
 
 
+def _with_small_classifier(name: str, features: int) -> Callable[[], nn.Module]:
+    """The classifiers of AlexNet and VGG hold over 100 million weights, which test nothing more."""
+
+    def build() -> nn.Module:
+        module = getattr(zoo, name)()
+        dropout = nn.Dropout(0.5)
+        module.classifier = nn.Sequential(dropout, nn.Linear(features, 32), nn.ReLU(True), nn.Linear(32, CLASSES))
+        return module
+
+    return build
+
+
 NETWORKS = {
-    "alexnet": Network(_named("alexnet")),
+    "alexnet": Network(_with_small_classifier("alexnet", 9216)),
     "convnext": Network(_named("convnext_tiny"), image_size=32),
     "densenet": Network(
         lambda: DenseNet(growth_rate=8, block_config=(2, 3, 2), num_init_features=16, drop_rate=0.2, num_classes=CLASSES)
@@ -59,7 +71,7 @@ NETWORKS = {
             [4, 4], 24, [2, 2], [2, 4], [4, 4], dropout=0.1, stochastic_depth_prob=0.2, num_classes=CLASSES
         )
     ),
-    "vgg11_bn": Network(_named("vgg11_bn"), image_size=32),
+    "vgg11_bn": Network(_with_small_classifier("vgg11_bn", 25088), image_size=32),
     "vit": Network(
         lambda: VisionTransformer(32, 8, 2, 4, 48, 96, dropout=0.1, num_classes=CLASSES), image_size=32
     ),
