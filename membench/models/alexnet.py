@@ -1,0 +1,63 @@
+"""AlexNet and CaffeNet as BVLC Caffe defines them (``bvlc_alexnet`` and ``bvlc_reference_caffenet``).
+
+Krizhevsky, Sutskever, Hinton: "ImageNet Classification with Deep Convolutional Neural Networks" (NIPS 2012):
+227 px, two groups in the second, fourth and fifth convolution, local response normalisation. Not
+torchvision's ``alexnet``, which is the narrower network of Krizhevsky's "One weird trick" (2014), without
+normalisation.
+
+Caffe's dropout writes in place, too; here it cannot, because autograd needs the ReLU's output that it would
+overwrite.
+"""
+
+from collections import OrderedDict
+from collections.abc import Callable
+
+from torch import nn
+
+Layers = dict[str, nn.Module]
+
+
+def alexnet() -> nn.Sequential:
+    """Return AlexNet: normalisation before pooling."""
+    return _network(lambda number: _norm(number) | _pool(number))
+
+
+def caffenet() -> nn.Sequential:
+    """Return CaffeNet: pooling before normalisation, which leaves less to normalise; otherwise AlexNet."""
+    return _network(lambda number: _pool(number) | _norm(number))
+
+
+def _network(norm_and_pool: Callable[[int], Layers]) -> nn.Sequential:
+    return nn.Sequential(
+        OrderedDict(
+            conv1=nn.Conv2d(3, 96, 11, stride=4),
+            relu1=nn.ReLU(inplace=True),
+            **norm_and_pool(1),
+            conv2=nn.Conv2d(96, 256, 5, padding=2, groups=2),
+            relu2=nn.ReLU(inplace=True),
+            **norm_and_pool(2),
+            conv3=nn.Conv2d(256, 384, 3, padding=1),
+            relu3=nn.ReLU(inplace=True),
+            conv4=nn.Conv2d(384, 384, 3, padding=1, groups=2),
+            relu4=nn.ReLU(inplace=True),
+            conv5=nn.Conv2d(384, 256, 3, padding=1, groups=2),
+            relu5=nn.ReLU(inplace=True),
+            **_pool(5),
+            flatten=nn.Flatten(),
+            fc6=nn.Linear(256 * 6 * 6, 4096),
+            relu6=nn.ReLU(inplace=True),
+            drop6=nn.Dropout(0.5),
+            fc7=nn.Linear(4096, 4096),
+            relu7=nn.ReLU(inplace=True),
+            drop7=nn.Dropout(0.5),
+            fc8=nn.Linear(4096, 1000),
+        )
+    )
+
+
+def _norm(number: int) -> Layers:
+    return {f"norm{number}": nn.LocalResponseNorm(5, alpha=1e-4, beta=0.75)}
+
+
+def _pool(number: int) -> Layers:
+    return {f"pool{number}": nn.MaxPool2d(3, stride=2, ceil_mode=True)}

@@ -1,0 +1,94 @@
+"""Residual networks with post-activation blocks.
+
+He, Zhang, Ren, Sun: "Deep Residual Learning for Image Recognition" (CVPR 2016): Table 1 for ImageNet,
+section 4.2 for CIFAR-10. The deep bottleneck networks, 302 to 1517 layers, are Layrub's (Table 6). Not the
+pre-activation networks of He et al.'s "Identity Mappings", nor wide ones (`wide_resnet.py`).
+"""
+
+from torch import Tensor, nn
+from torchvision.models.resnet import BasicBlock, Bottleneck, ResNet
+
+# 18 to 152: He et al., Table 1. 1001 to 1517: counted in the network definitions that Layrub's authors
+# published. 302 and 695 are not among those: same share of the second and third stage as 1001.
+BLOCKS_PER_STAGE = {
+    18: [2, 2, 2, 2],
+    34: [3, 4, 6, 3],
+    50: [3, 4, 6, 3],
+    101: [3, 4, 23, 3],
+    152: [3, 8, 36, 3],
+    302: [3, 17, 77, 3],
+    695: [3, 39, 186, 3],
+    1001: [3, 57, 270, 3],
+    1172: [3, 64, 320, 3],
+    1304: [3, 71, 357, 3],
+    1517: [3, 83, 416, 3],
+}
+
+
+def imagenet_resnet(depth: int) -> ResNet:
+    """Return the ImageNet network with ``depth`` weight layers, projections of the shortcuts not counted.
+
+    This is torchvision's network, whose bottlenecks halve the map in the 3x3 convolution; He et al. halve it
+    in the first 1x1 convolution. They differ in one convolution's output in each of stages 2, 3 and 4.
+
+    Raises:
+        ValueError: the depth has no entry in `BLOCKS_PER_STAGE`.
+    """
+    if depth not in BLOCKS_PER_STAGE:
+        raise ValueError(f"no ImageNet ResNet of depth {depth}; choose from {sorted(BLOCKS_PER_STAGE)}")
+    return ResNet(BasicBlock if depth < 50 else Bottleneck, BLOCKS_PER_STAGE[depth])
+
+
+class CifarBlock(nn.Module):
+    """Two 3x3 convolutions and a shortcut without parameters.
+
+    Where the map is halved and its channels doubled, the shortcut takes every second pixel and adds channels
+    of zeros: option A, which the paper uses in all its CIFAR-10 networks (section 4.2). Option B, a 1x1
+    convolution, would add weight layers that the depth does not count.
+    """
+
+    def __init__(self, *, in_channels: int, out_channels: int) -> None:
+        super().__init__()
+        stride = out_channels // in_channels
+        self.conv1 = nn.Conv2d(in_channels, out_channels, 3, stride=stride, padding=1, bias=False)
+        self.bn1 = nn.BatchNorm2d(out_channels)
+        self.relu1 = nn.ReLU(inplace=True)
+        self.conv2 = nn.Conv2d(out_channels, out_channels, 3, padding=1, bias=False)
+        self.bn2 = nn.BatchNorm2d(out_channels)
+        self.shortcut = nn.Sequential()
+        if stride == 2:
+            self.shortcut.append(nn.AvgPool2d(kernel_size=1, stride=2))
+            self.shortcut.append(nn.ZeroPad3d((0, 0, 0, 0, in_channels // 2, in_channels // 2)))
+        self.relu2 = nn.ReLU(inplace=True)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out = self.relu1(self.bn1(self.conv1(x)))
+        out = self.bn2(self.conv2(out))
+        out += self.shortcut(x)
+        return self.relu2(out)
+
+
+def cifar_resnet(depth: int) -> nn.Sequential:
+    """Return the CIFAR-10 network of 6n+2 weight layers: n blocks each of 16, 32 and 64 channels.
+
+    Raises:
+        ValueError: the depth is not 6n+2.
+    """
+    blocks, remainder = divmod(depth - 2, 6)
+    if blocks < 1 or remainder:
+        raise ValueError(f"a CIFAR ResNet has 6n+2 layers (20, 32, 44, 56, 110 ...), not {depth}")
+    model = nn.Sequential()
+    model.add_module("conv1", nn.Conv2d(3, 16, 3, padding=1, bias=False))
+    model.add_module("bn1", nn.BatchNorm2d(16))
+    model.add_module("relu1", nn.ReLU(inplace=True))
+    in_channels = 16
+    for stage, out_channels in enumerate((16, 32, 64), start=1):
+        layer = nn.Sequential()
+        for _ in range(blocks):
+            layer.append(CifarBlock(in_channels=in_channels, out_channels=out_channels))
+            in_channels = out_channels
+        model.add_module(f"layer{stage}", layer)
+    model.add_module("avgpool", nn.AdaptiveAvgPool2d(1))
+    model.add_module("flatten", nn.Flatten())
+    model.add_module("fc", nn.Linear(64, 10))
+    return model

@@ -1,0 +1,35 @@
+"""VGG networks without batch normalisation, and vDNN's deeper ones.
+
+Simonyan, Zisserman: "Very Deep Convolutional Networks for Large-Scale Image Recognition" (ICLR 2015): VGG-16
+(Table 1, D, 13 convolutions) and VGG-19 (E, 16 convolutions). VGG-116 to VGG-516 are those of vDNN (Rhu et
+al., MICRO 2016, section 4.3): every 100 more add 20 convolutions to each of the five groups of E, as wide as
+the group. vDNN's numbers count convolutions only (VGG-116 has 116 and three linear layers), and its "VGG-16"
+has 16 of them: VGG-19 here.
+"""
+
+from torchvision.models.vgg import VGG, make_layers
+
+CONVOLUTIONS_PER_GROUP = {
+    16: (2, 2, 3, 3, 3),
+    19: (2, 2, 4, 4, 4),
+    116: (22, 22, 24, 24, 24),
+    216: (42, 42, 44, 44, 44),
+    316: (62, 62, 64, 64, 64),
+    416: (82, 82, 84, 84, 84),
+    516: (102, 102, 104, 104, 104),
+}
+CHANNELS_PER_GROUP = (64, 128, 256, 512, 512)
+
+
+def vgg(depth: int) -> VGG:
+    """Return VGG-``depth`` for 1,000 classes, with torchvision's layers and classifier.
+
+    Raises:
+        ValueError: the depth has no entry in `CONVOLUTIONS_PER_GROUP`.
+    """
+    if depth not in CONVOLUTIONS_PER_GROUP:
+        raise ValueError(f"no VGG of depth {depth}; choose from {sorted(CONVOLUTIONS_PER_GROUP)}")
+    layers: list[str | int] = []
+    for channels, convolutions in zip(CHANNELS_PER_GROUP, CONVOLUTIONS_PER_GROUP[depth], strict=True):
+        layers += [channels] * convolutions + ["M"]
+    return VGG(make_layers(layers))

@@ -1,0 +1,71 @@
+"""Every file in conf/model, on the meta device."""
+
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from hydra.utils import instantiate
+from omegaconf import OmegaConf
+from torch import nn
+from torchvision.models.resnet import ResNet
+
+CONFIGURATIONS = Path(__file__).parents[2] / "conf" / "model"
+NAMES = sorted(path.stem for path in CONFIGURATIONS.glob("*.yaml"))
+KEYS = ["name", "module", "loss", "input_shape", "classes", "batch_size"]
+Build = Callable[[str], nn.Module]
+
+
+def test_there_are_configurations() -> None:
+    assert {"resnet1517", "wrn8_256", "vgg516", "googlenet", "digits_cnn"} <= set(NAMES)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_output_has_the_classes(name: str, configured_model: Build) -> None:
+    configuration = OmegaConf.load(CONFIGURATIONS / f"{name}.yaml")
+    assert list(configuration) == KEYS
+    assert configuration.name == name
+    assert configuration.batch_size > 0
+    model = configured_model(name).eval()
+    with torch.no_grad():
+        logits = model(torch.empty(2, *configuration.input_shape, device="meta"))
+    assert logits.shape == (2, configuration.classes)
+    assert all(module.inplace for module in model.modules() if isinstance(module, nn.ReLU))
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "resnet18",
+        "resnet50",
+        "resnet56_cifar",
+        "wrn16_1",
+        "wrn8_256",
+        "alexnet",
+        "caffenet",
+        "vgg16",
+        "googlenet",
+        "lenet",
+        "cifar10_quick",
+        "digits_cnn",
+    ],
+)
+def test_training_step(name: str, configured_model: Build) -> None:
+    """No in-place layer destroys what the backward pass needs; every layer runs once, and gets gradients."""
+    configuration = OmegaConf.load(CONFIGURATIONS / f"{name}.yaml")
+    model = configured_model(name).train()
+    calls: Counter[str] = Counter()
+    leaves = [(leaf, module) for leaf, module in model.named_modules() if not list(module.children())]
+    hooks = [
+        module.register_forward_hook(lambda *_, leaf=leaf: calls.update([leaf])) for leaf, module in leaves
+    ]
+    outputs = model(torch.empty(2, *configuration.input_shape, device="meta"))
+    for hook in hooks:
+        hook.remove()
+    if not isinstance(model, ResNet):  # torchvision's blocks call one ReLU two or three times
+        assert calls == {leaf: 1 for leaf, _ in leaves}
+
+    target = torch.empty(2, dtype=torch.int64, device="meta")
+    instantiate(configuration.loss)(outputs, target).backward()
+    assert all(parameter.grad is not None for parameter in model.parameters())

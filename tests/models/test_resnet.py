@@ -1,0 +1,67 @@
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import nn
+
+from membench.models.resnet import BLOCKS_PER_STAGE, CifarBlock, cifar_resnet, imagenet_resnet
+
+
+def test_parameters_of_resnet50_are_torchvisions() -> None:
+    with torch.device("meta"):
+        model = imagenet_resnet(50)
+    assert sum(parameter.numel() for parameter in model.parameters()) == 25_557_032
+
+
+def test_parameters_of_the_cifar_network_are_those_of_the_paper() -> None:
+    """Table 6 of He et al. says 0.85 M for ResNet-56; the exact sum is written out here."""
+    expected = 3 * 9 * 16 + 2 * 16  # first convolution and its batch normalisation
+    for in_channels, channels in ((16, 16), (16, 32), (32, 64)):
+        expected += 9 * in_channels * channels + 17 * 9 * channels**2 + 18 * 2 * channels
+    expected += 64 * 10 + 10
+    actual = sum(parameter.numel() for parameter in cifar_resnet(56).parameters())
+    assert actual == expected == 853_018
+
+
+@pytest.mark.parametrize("depth", BLOCKS_PER_STAGE)
+def test_imagenet_depth_counts_the_weight_layers(
+    depth: int, configured_model: Callable[[str], nn.Module]
+) -> None:
+    weight_layers = [
+        name
+        for name, module in configured_model(f"resnet{depth}").named_modules()
+        if isinstance(module, nn.Conv2d | nn.Linear) and "downsample" not in name
+    ]
+    assert len(weight_layers) == depth
+
+
+@pytest.mark.parametrize("depth", [20, 56, 110])
+def test_cifar_depth_counts_the_weight_layers(depth: int) -> None:
+    with torch.device("meta"):
+        model = cifar_resnet(depth)
+    assert sum(isinstance(module, nn.Conv2d | nn.Linear) for module in model.modules()) == depth
+
+
+def test_shortcut_takes_every_second_pixel_and_pads_channels_with_zeros() -> None:
+    images = torch.randn(2, 16, 8, 8)
+    shortcut = CifarBlock(in_channels=16, out_channels=32).shortcut(images)
+    assert shortcut.shape == (2, 32, 4, 4)
+    assert torch.equal(shortcut[:, 8:24], images[:, :, ::2, ::2])
+    assert not shortcut[:, :8].any() and not shortcut[:, 24:].any()
+
+
+def test_block_of_equal_width_passes_its_input_through() -> None:
+    """With a branch that gives zero, the block is the ReLU of its input, and leaves the input alone."""
+    block = CifarBlock(in_channels=16, out_channels=16)
+    nn.init.zeros_(block.bn2.weight)
+    images = torch.randn(2, 16, 8, 8)
+    before = images.clone()
+    assert torch.equal(block(images), images.relu())
+    assert torch.equal(images, before)
+
+
+def test_unknown_depths_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"depth 60; choose from \[18, 34, 50"):
+        imagenet_resnet(60)
+    with pytest.raises(ValueError, match=r"6n\+2 layers"):
+        cifar_resnet(57)
