@@ -2,11 +2,15 @@
 
 from abc import ABC, abstractmethod
 
-from membench.task_graph import Task
+from membench.task_graph import Task, TaskGraph
 
 
 class CostModel(ABC):
     """How long tasks and copies take on one device."""
+
+    @abstractmethod
+    def annotate(self, graph: TaskGraph) -> TaskGraph:
+        """Return the graph with the workspace that each task needs on this device."""
 
     @abstractmethod
     def task_time_s(self, task: Task) -> float:

@@ -5,7 +5,7 @@ All nouns are frozen records without behaviour that acts, so they compare, print
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import cached_property
 from itertools import groupby
@@ -158,8 +158,16 @@ class LayerTasks:
         return frozenset(block for task in self.tasks for block in task.reads)
 
     @property
+    def writes(self) -> frozenset[int]:
+        return frozenset(block for task in self.tasks for block in task.writes)
+
+    @property
     def creates(self) -> frozenset[int]:
         return frozenset(block for task in self.tasks for block in task.creates)
+
+    @property
+    def touches(self) -> frozenset[int]:
+        return self.reads | self.writes
 
 
 @dataclass(frozen=True)
@@ -224,3 +232,36 @@ class TaskGraph:
         for (layer, backward), run in groupby(self.tasks, lambda t: (t.layer, t.phase is Phase.BACKWARD)):
             tasks = tuple(run)
             yield LayerTasks(layer, Phase.BACKWARD if backward else tasks[0].phase, tasks)
+
+
+def rename_blocks(task: Task, renamed: dict[int, int]) -> Task:
+    """Return the task with blocks replaced, in its call as well."""
+
+    def of(block: int) -> int:
+        return renamed.get(block, block)
+
+    def value(item: object) -> object:
+        if isinstance(item, Value):
+            return replace(item, block=of(item.block))
+        if isinstance(item, tuple):
+            return tuple(value(i) for i in item)
+        return item
+
+    touched = {*task.reads, *task.writes}
+    if not touched.intersection(renamed):
+        return task
+    call = task.call
+    if call is not None:
+        call = Call(
+            call.operator,
+            tuple(value(arg) for arg in call.args),
+            tuple((key, value(arg)) for key, arg in call.kwargs),
+            tuple(value(out) for out in call.outputs),  # type: ignore[misc]
+        )
+    return replace(
+        task,
+        reads=tuple(dict.fromkeys(of(b) for b in task.reads)),
+        writes=tuple(dict.fromkeys(of(b) for b in task.writes)),
+        creates=tuple(of(b) for b in task.creates),
+        call=call,
+    )

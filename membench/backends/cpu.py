@@ -15,6 +15,7 @@ import random
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from queue import SimpleQueue
 from threading import Event as ThreadEvent
 from threading import Thread
@@ -100,14 +101,14 @@ class CpuBackend(Backend):
 
     def offload(self, block: int, stream: str) -> _Job:
         source, target = self.tensors.as_bytes(block), self._host_buffer(block)
-        return self._submit(lambda: target.copy_(source) and None, stream)
+        return self._submit(partial(target.copy_, source), stream)
 
     def prefetch(self, block: int, stream: str) -> _Job:
         self.tensors.allocate(self._blocks[block])
         target, source = self.tensors.as_bytes(block), self._host_buffer(block)
         if self._chaos:
             target.fill_(_POISON)
-        return self._submit(lambda: target.copy_(source) and None, stream)
+        return self._submit(partial(target.copy_, source), stream)
 
     def reserve(self, block: int, space_bytes: int) -> None:
         self._space_bytes[block] = space_bytes
@@ -153,7 +154,7 @@ class CpuBackend(Backend):
 
     # ---- streams and host memory --------------------------------------------------------------------
 
-    def _submit(self, work: Callable[[], None], stream: str) -> _Job:
+    def _submit(self, work: Callable[[], object], stream: str) -> _Job:
         if self._chaos:
             work = _delayed(work, self._chaos.uniform(0, self._longest_delay_s))
         job = _Job(stream)
@@ -174,7 +175,7 @@ class CpuBackend(Backend):
         return self._host[block]
 
 
-_Ticket = tuple[_Job, Callable[[], None]]
+_Ticket = tuple[_Job, Callable[[], object]]
 
 
 def _serve(queue: SimpleQueue[_Ticket | None]) -> None:
@@ -191,7 +192,7 @@ def _serve(queue: SimpleQueue[_Ticket | None]) -> None:
             job.finished.set()
 
 
-def _delayed(work: Callable[[], None], delay_s: float) -> Callable[[], None]:
+def _delayed(work: Callable[[], object], delay_s: float) -> Callable[[], object]:
     def run() -> None:
         time.sleep(delay_s)
         work()

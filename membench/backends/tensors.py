@@ -119,8 +119,9 @@ class DeviceTensors:
         for value, tensor in zip(task.call.outputs, result, strict=True):
             if value is None:
                 continue
-            expected = (value.shape, value.stride, value.offset, value.dtype)
-            actual = (tuple(tensor.shape), tensor.stride(), tensor.storage_offset(), tensor.dtype)
+            expected = (value.shape, _strides(value.shape, value.stride), value.offset, value.dtype)
+            shape = tuple(tensor.shape)
+            actual = (shape, _strides(shape, tensor.stride()), tensor.storage_offset(), tensor.dtype)
             nbytes = tensor.untyped_storage().nbytes()
             if actual != expected or nbytes != self._graph.blocks[value.block].size_bytes:
                 raise UnsupportedModel(
@@ -165,6 +166,11 @@ class DeviceTensors:
 @dataclass(frozen=True, slots=True)
 class _Slot:
     number: int
+
+
+def _strides(shape: tuple[int, ...], stride: tuple[int, ...]) -> tuple[int, ...]:
+    """Return the strides that say where elements lie: those of dimensions with more than one."""
+    return tuple(step for size, step in zip(shape, stride, strict=True) if size > 1)
 
 
 def resolve_operator(call: Call) -> Callable[..., Any]:

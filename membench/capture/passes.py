@@ -7,11 +7,11 @@ from membench.task_graph import (
     EXTERNAL_ROLES,
     RESULT_ROLES,
     Block,
-    Call,
     GradientOf,
     Phase,
     Task,
     Value,
+    rename_blocks,
 )
 
 
@@ -106,36 +106,3 @@ def _accumulation_target(task: Task, blocks: list[Block]) -> Value | None:
     if blocks[output.block].role in RESULT_ROLES or call.args[1].block == first.block:
         return None
     return first
-
-
-def rename_blocks(task: Task, renamed: dict[int, int]) -> Task:
-    """Return the task with blocks replaced, in its call as well."""
-
-    def of(block: int) -> int:
-        return renamed.get(block, block)
-
-    def value(item: object) -> object:
-        if isinstance(item, Value):
-            return replace(item, block=of(item.block))
-        if isinstance(item, tuple):
-            return tuple(value(i) for i in item)
-        return item
-
-    touched = {*task.reads, *task.writes}
-    if not touched.intersection(renamed):
-        return task
-    call = task.call
-    if call is not None:
-        call = Call(
-            call.operator,
-            tuple(value(arg) for arg in call.args),
-            tuple((key, value(arg)) for key, arg in call.kwargs),
-            tuple(value(out) for out in call.outputs),  # type: ignore[misc]
-        )
-    return replace(
-        task,
-        reads=tuple(dict.fromkeys(of(b) for b in task.reads)),
-        writes=tuple(dict.fromkeys(of(b) for b in task.writes)),
-        creates=tuple(of(b) for b in task.creates),
-        call=call,
-    )

@@ -46,6 +46,7 @@ class ScheduleBuilder:
         self._on_host: set[int] = set()
         self._leftover: dict[int, int] = {}  # piece of the region -> dead block that still holds its space
         self._residencies: dict[int, int] = {}
+        self._computed: set[int] = set()
         self._uses_left = _count_uses(graph)
         self._last_write: dict[int, tuple[str, int]] = {}  # block -> stream, instruction
         self._readers: dict[int, list[tuple[str, int]]] = {}  # since that write
@@ -92,6 +93,7 @@ class ScheduleBuilder:
         for block in task.creates:
             self._open_space(block, stream)
         index = self._emit(Compute(task.index, stream), stream)
+        self._computed.add(task.index)
         self._note_live(task.workspace_bytes, task.name)
         for block in task.reads:
             self._readers.setdefault(block, []).append((stream, index))
@@ -119,8 +121,8 @@ class ScheduleBuilder:
             self._refuse(f"{self._name(block)!r} is resident already")
         if not self.is_on_host(block):
             self._refuse(f"{self._name(block)!r} was never offloaded, or has been written since")
-        self._wait_for_users(stream, block)  # of the copy on the host
         self._open_space(block, stream)
+        self._wait_for_users(stream, block)  # among them the copy to the host
         index = self._emit(Prefetch(block, stream), stream)
         self._note_live(0, f"the prefetch of {self._name(block)}")
         self._last_write[block] = (stream, index)
@@ -170,9 +172,9 @@ class ScheduleBuilder:
             UnsupportedStrategy: a task was not computed.
             InfeasibleSchedule: the peak exceeds the budget.
         """
-        left = [task for task in self.graph.tasks if any(self._uses_left[b] > 0 for b in task.writes)]
-        if left:
-            self._refuse(f"task {left[0].name!r} was never computed")
+        for task in self.graph.tasks:
+            if task.index not in self._computed:
+                self._refuse(f"task {task.name!r} was never computed")
         self._check_budget()
         for other, index in self._last_on_stream.items():
             self._wait(COMPUTE_STREAM, other, index)

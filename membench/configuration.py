@@ -1,0 +1,46 @@
+"""Configuration files by name, and the objects that they describe, for use without Hydra.
+
+Hydra composes configurations on the command line; the library reads single files of the same groups.
+"""
+
+from pathlib import Path
+from pkgutil import resolve_name
+from typing import Any
+
+import yaml
+
+from membench.errors import MembenchError
+
+CONF_DIRECTORY = Path(__file__).resolve().parent.parent / "conf"
+
+
+def names(group: str) -> list[str]:
+    """Return the names of a group's files, ``names("device") == ["k40m", "titan_z"]``."""
+    return sorted(path.stem for path in (CONF_DIRECTORY / group).glob("*.yaml"))
+
+
+def load(group: str, name: str) -> Any:
+    """Return the object that ``conf/<group>/<name>.yaml`` describes.
+
+    Raises:
+        MembenchError: there is no such file; lists those there are.
+    """
+    if name not in names(group):
+        raise MembenchError(f"there is no {group} {name!r}; choose one of {', '.join(names(group))}")
+    return instantiate(yaml.safe_load((CONF_DIRECTORY / group / f"{name}.yaml").read_text()))
+
+
+def instantiate(configuration: Any) -> Any:
+    """Call every mapping's ``_target_`` with the rest of the mapping, innermost first."""
+    if isinstance(configuration, dict):
+        arguments = {key: instantiate(value) for key, value in configuration.items() if key != "_target_"}
+        target = configuration.get("_target_")
+        return resolve_name(_with_colon(target))(**arguments) if target else arguments
+    if isinstance(configuration, list):
+        return [instantiate(item) for item in configuration]
+    return configuration
+
+
+def _with_colon(target: str) -> str:
+    module, _, attribute = target.rpartition(".")
+    return f"{module}:{attribute}"

@@ -1,0 +1,141 @@
+"""Rewrites of a graph that a strategy may apply before it schedules; they keep every bit of the results."""
+
+from dataclasses import dataclass, replace
+
+import torch
+
+from membench.task_graph import (
+    Block,
+    Call,
+    Kind,
+    Phase,
+    Role,
+    Task,
+    TaskGraph,
+    Value,
+    rename_blocks,
+)
+
+
+def mask_relu(graph: TaskGraph) -> TaskGraph:
+    """Let the backward of each ReLU read a one-byte mask instead of the ReLU's output (Layrub 4.2, Equation 7).
+
+    The forward pass writes where the output is not positive; the backward pass sets the gradient to zero there, onto
+    the incoming gradient where nobody else needs that. Without a reader, the output's memory is free for its gradient.
+    """
+    forward = {task.layer: task for task in graph.tasks if _is_forward_relu(task)}
+    masked = {
+        task.layer: forward[task.layer].writes[-1]
+        for task in graph.tasks
+        if _is_backward_relu(task) and task.layer in forward and _can_mask(graph, forward[task.layer], task)
+    }
+    rewriter = _MaskRewriter(graph, masked)
+    for task in graph.tasks:
+        rewriter.rewrite(task)
+    tasks = tuple(replace(task, index=index) for index, task in enumerate(rewriter.tasks))
+    return replace(graph, blocks=tuple(rewriter.blocks), tasks=tasks)
+
+
+def _is_forward_relu(task: Task) -> bool:
+    return task.kind is Kind.RELU and task.phase is Phase.FORWARD
+
+
+def _is_backward_relu(task: Task) -> bool:
+    is_threshold = task.call is None or task.call.operator == "aten.threshold_backward.default"
+    return task.kind is Kind.RELU and task.phase is Phase.BACKWARD and is_threshold
+
+
+def _can_mask(graph: TaskGraph, forward: Task, backward: Task) -> bool:
+    """Return whether the backward reads the whole output in the layout that the mask will have."""
+    if forward.writes[-1] not in backward.reads:
+        return False
+    if backward.call is None:
+        return True
+    gradient, output = backward.call.args[:2]
+    fills = all(_bytes(value) == graph.blocks[value.block].size_bytes for value in (gradient, output))
+    return fills and output == _written_value(forward) and gradient.stride == output.stride
+
+
+def _bytes(value: Value) -> int:
+    return torch.Size(value.shape).numel() * value.dtype.itemsize
+
+
+@dataclass(frozen=True, slots=True)
+class _Mask:
+    output: int
+    mask: int
+
+
+class _MaskRewriter:
+    def __init__(self, graph: TaskGraph, masked: dict[int, int]) -> None:
+        self.graph = graph
+        self.masked = masked
+        self.blocks: list[Block] = list(graph.blocks)
+        self.tasks: list[Task] = []
+        self.masks: dict[int, _Mask] = {}
+        self.renamed: dict[int, int] = {}
+        self.latest: dict[int, int] = {}  # block -> the last one that was renamed to it
+
+    def rewrite(self, task: Task) -> None:
+        task = rename_blocks(task, self.renamed)
+        if _is_backward_relu(task) and task.layer in self.masks:
+            self.tasks.append(self._backward(task, self.masks[task.layer]))
+            return
+        self.tasks.append(task)
+        if _is_forward_relu(task) and task.layer in self.masked:
+            self._add_mask(task)
+
+    def _add_mask(self, relu: Task) -> None:
+        output = self.blocks[self.masked[relu.layer]]
+        value = None
+        itemsize = torch.float32.itemsize
+        if relu.call is not None:
+            value = _written_value(relu)
+            itemsize = value.dtype.itemsize
+        layer = self.graph.layers[relu.layer]
+        mask = Block(len(self.blocks), f"{layer}:mask", output.size_bytes // itemsize, Role.ACTIVATION, relu.layer)
+        self.blocks.append(mask)
+        self.masks[relu.layer] = _Mask(output.index, mask.index)
+        call = None
+        if value is not None:
+            stored = replace(value, block=mask.index, dtype=torch.bool)
+            call = Call("aten.le.Scalar", (value, 0), (), (stored,))
+        self.tasks.append(
+            replace(
+                relu,
+                name=f"{layer}:mask",
+                reads=(output.index,),
+                writes=(mask.index,),
+                creates=(mask.index,),
+                moved_bytes=output.size_bytes + mask.size_bytes,
+                call=call,
+            )
+        )
+
+    def _backward(self, task: Task, mask: _Mask) -> Task:
+        reads = tuple(mask.mask if block == mask.output else block for block in task.reads)
+        if task.call is None:
+            return replace(task, reads=reads)
+        gradient, output = task.call.args[:2]
+        [result] = task.call.outputs
+        assert result is not None
+        condition = replace(output, block=mask.mask, dtype=torch.bool)
+        if self._dies_here(task, gradient):
+            self.renamed[result.block] = gradient.block
+            self.latest[gradient.block] = result.block
+            call = Call("aten.masked_fill_.Scalar", (gradient, condition, 0), (), (None,))
+            return replace(task, reads=reads, writes=(gradient.block,), creates=(), call=call)
+        call = Call("aten.where.ScalarSelf", (condition, 0, gradient), (), (result,))
+        return replace(task, reads=reads, call=call)
+
+    def _dies_here(self, task: Task, gradient: Value) -> bool:
+        last_use = self.graph.last_use[self.latest.get(gradient.block, gradient.block)]
+        return last_use == task.index and self.blocks[gradient.block].role is Role.GRADIENT
+
+
+def _written_value(relu: Task) -> Value:
+    assert relu.call is not None
+    [output] = relu.call.outputs
+    value = output if output is not None else relu.call.args[0]
+    assert isinstance(value, Value)
+    return value

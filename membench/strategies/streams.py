@@ -1,0 +1,13 @@
+"""Streams for the gradients of one layer, as Caffe runs them over cuDNN (Layrub, Section 4.3)."""
+
+from membench.schedule import COMPUTE_STREAM
+from membench.task_graph import GradientOf, Kind, Task
+
+WEIGHT_GRADIENT_STREAM = "weight gradient"
+
+
+def gradient_stream(task: Task, *, separate: bool) -> str:
+    """Return the stream of a task: a convolution's weight gradient may run beside its data gradient."""
+    if separate and task.kind is Kind.CONVOLUTION and task.gradient_of is GradientOf.WEIGHT:
+        return WEIGHT_GRADIENT_STREAM
+    return COMPUTE_STREAM

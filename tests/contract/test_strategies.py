@@ -1,0 +1,107 @@
+"""What must hold for every strategy on every network: exact results, exact peak, a valid schedule."""
+
+import pickle
+
+import pytest
+
+from membench.backends.cpu import Chaos, CpuBackend
+from membench.errors import InfeasibleSchedule
+from membench.execution.measurement import cpu_peak_bytes
+from membench.planning.liveness import copied_bytes, live_bytes
+from membench.planning.validate import validate
+from membench.schedule import Offload, Prefetch, Schedule
+from membench.step import TrainingStep, plan
+from membench.strategies.base import Strategy, strategies
+from membench.strategies.layrub import LayrubHybrid, LayrubInter
+from tests.contract.networks import COST, NETWORKS, Reference, reference, run_step
+
+VARIANTS: dict[str, Strategy] = {name: strategy() for name, strategy in strategies().items()} | {
+    "layrub_inter, fixed region": LayrubInter(fixed_region=True),
+    "layrub_hybrid, fixed region": LayrubHybrid(fixed_region=True),
+}
+
+
+def schedule_of(case: Reference, variant: str) -> Schedule:
+    return plan(case.captured, VARIANTS[variant], COST, None)
+
+
+def check_exact(case: Reference, schedule: Schedule, chaos: Chaos | None) -> None:
+    backend = CpuBackend(schedule.graph, chaos=chaos)
+    step = TrainingStep(case.work, case.captured, schedule, backend)
+    results = run_step(case.work, lambda: step(case.work.inputs, case.work.targets), case.buffers)
+    backend.close()
+    assert case.results.difference(results) == ""
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("network", NETWORKS)
+def test_results_and_peak_are_exact(network: str, variant: str) -> None:
+    case = reference(network)
+    schedule = schedule_of(case, variant)
+    check_exact(case, schedule, chaos=None)
+    backend = CpuBackend(schedule.graph)
+    step = TrainingStep(case.work, case.captured, schedule, backend)
+    measured = step.measure(steps=1)
+    backend.close()
+    assert measured.peak_bytes == step.predicted_peak_bytes
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("network", NETWORKS)
+def test_results_are_exact_when_copies_are_late_and_freed_memory_is_poisoned(network: str, variant: str) -> None:
+    case = reference(network)
+    check_exact(case, schedule_of(case, variant), Chaos(seed=3, longest_delay_s=0.0005))
+
+
+@pytest.mark.parametrize("network", NETWORKS)
+def test_eager_holds_no_more_than_plain_pytorch(network: str) -> None:
+    case = reference(network)
+    schedule = schedule_of(case, "eager")
+    assert schedule.peak_bytes - schedule.graph.external_bytes <= case.peak_bytes * 1.01
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_nothing_is_copied_twice_and_all_of_it_comes_back(variant: str) -> None:
+    schedule = schedule_of(reference("resnet18"), variant)
+    out = [i.block for i in schedule.instructions if isinstance(i, Offload)]
+    back = [i.block for i in schedule.instructions if isinstance(i, Prefetch)]
+    assert len(out) == len(set(out))
+    assert sorted(out) == sorted(back)
+    assert copied_bytes(schedule, Offload) == sum(schedule.graph.blocks[b].size_bytes for b in set(out))
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_a_budget_is_kept_or_refused(variant: str) -> None:
+    case = reference("resnet18")
+    peak_bytes = schedule_of(case, variant).peak_bytes
+    schedule = plan(case.captured, VARIANTS[variant], COST, peak_bytes)
+    assert max(live_bytes(schedule)) == schedule.peak_bytes == peak_bytes
+    with pytest.raises(InfeasibleSchedule) as refusal:
+        plan(case.captured, VARIANTS[variant], COST, peak_bytes - 1)
+    assert refusal.value.needed_bytes == peak_bytes
+    assert refusal.value.lower_bound_bytes == case.captured.graph.lower_bound_bytes or (
+        refusal.value.lower_bound_bytes <= peak_bytes
+    )
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_schedules_are_deterministic_pickle_and_print(variant: str) -> None:
+    case = reference("squeezenet")
+    schedule = schedule_of(case, variant)
+    assert schedule_of(case, variant) == schedule
+    copy = pickle.loads(pickle.dumps(schedule))
+    assert copy == schedule
+    validate(copy)
+    assert len(str(schedule).splitlines()) == len(schedule) + 1
+
+
+def test_the_step_gives_its_memory_back() -> None:
+    case = reference("squeezenet")
+    schedule = schedule_of(case, "layrub_hybrid")
+    backend = CpuBackend(schedule.graph)
+    step = TrainingStep(case.work, case.captured, schedule, backend)
+    peaks = []
+    for _ in range(3):
+        peaks.append(cpu_peak_bytes(lambda: run_step(case.work, lambda: step(case.work.inputs, case.work.targets), case.buffers)))
+    backend.close()
+    assert peaks[1] == peaks[2]

@@ -1,0 +1,183 @@
+"""The builder refuses what cannot be; validate finds what the builder would never emit."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from membench.errors import InfeasibleSchedule, InvalidSchedule, UnsupportedStrategy
+from membench.planning.builder import ScheduleBuilder
+from membench.planning.liveness import copied_bytes, live_bytes
+from membench.planning.region import plan_region
+from membench.planning.validate import validate
+from membench.schedule import (
+    COMPUTE_STREAM,
+    COPY_STREAM,
+    Compute,
+    Free,
+    Instruction,
+    Offload,
+    Prefetch,
+    Schedule,
+    Synchronize,
+    Wait,
+)
+from membench.task_graph import Block, Kind, Phase, Role, Task, TaskGraph
+
+INPUT, FIRST, SECOND, GRADIENT, RESULT = range(5)
+
+
+@pytest.fixture
+def graph() -> TaskGraph:
+    """input -> first -> second -> gradient -> result; the result also reads first."""
+    roles = [Role.INPUT, Role.ACTIVATION, Role.ACTIVATION, Role.GRADIENT, Role.WEIGHT_GRADIENT]
+    names = ["input", "first", "second", "gradient", "result"]
+    sizes = [100, 80, 60, 40, 20]
+    blocks = tuple(
+        Block(i, name, size, role, layer=i - 1)
+        for i, (name, size, role) in enumerate(zip(names, sizes, roles, strict=True))
+    )
+    reads = [(INPUT,), (FIRST,), (SECOND,), (GRADIENT, FIRST)]
+    tasks = tuple(
+        Task(i, f"task{i}", Kind.OTHER, Phase.BACKWARD if i > 1 else Phase.FORWARD, i, read, (i + 1,), (i + 1,), workspace_bytes=5)
+        for i, read in enumerate(reads)
+    )
+    return TaskGraph("toy", 1, blocks, tasks, ("one", "two", "three", "four"))
+
+
+def migrating(graph: TaskGraph) -> Schedule:
+    """Send the first activation away while it is not needed."""
+    builder = ScheduleBuilder("test", graph, budget_bytes=None)
+    builder.compute(graph.tasks[0])
+    builder.offload(FIRST)
+    builder.compute(graph.tasks[1])
+    builder.free(FIRST)
+    builder.compute(graph.tasks[2])
+    builder.free_dead()
+    builder.prefetch(FIRST)
+    builder.compute(graph.tasks[3])
+    return builder.finish()
+
+
+def test_migration_is_valid_and_its_memory_is_counted(graph: TaskGraph) -> None:
+    schedule = migrating(graph)
+    validate(schedule)
+    assert live_bytes(schedule)[-1] == 100 + 20  # input and result
+    assert max(live_bytes(schedule)) == schedule.peak_bytes == 100 + 80 + 60 + 5
+    assert copied_bytes(schedule, Offload) == copied_bytes(schedule, Prefetch) == 80
+
+
+def test_a_roomy_program_prints_for_a_person(graph: TaskGraph) -> None:
+    text = str(migrating(graph))
+    assert "schedule of toy (batch 1) by test" in text
+    assert "offload first (80 B)" in text
+    assert "free first" in text
+
+
+def refuse(graph: TaskGraph, act: Callable[[ScheduleBuilder], None], message: str) -> None:
+    builder = ScheduleBuilder("test", graph, budget_bytes=None)
+    builder.compute(graph.tasks[0])
+    with pytest.raises(UnsupportedStrategy, match=message):
+        act(builder)
+
+
+def test_the_builder_refuses_what_cannot_be(graph: TaskGraph) -> None:
+    refuse(graph, lambda b: b.compute(graph.tasks[2]), "'task2' reads 'second', which is not resident")
+    refuse(graph, lambda b: b.free(FIRST), "still needed and has no copy")
+    refuse(graph, lambda b: b.free(SECOND), "not resident and cannot be freed")
+    refuse(graph, lambda b: b.offload(SECOND), "not resident and cannot be offloaded")
+    refuse(graph, lambda b: b.prefetch(SECOND), "never offloaded")
+    refuse(graph, lambda b: b.prefetch(FIRST), "resident already")
+    refuse(graph, lambda b: (b.offload(FIRST), b.offload(FIRST))[0], "on the host already")
+    refuse(graph, lambda b: b.reuse(SECOND, dead=FIRST), "not a resident dead block")
+    refuse(graph, lambda b: b.finish() and None, "'task1' was never computed")
+
+
+def test_a_budget_below_the_peak_names_the_task_and_the_bounds(graph: TaskGraph) -> None:
+    builder = ScheduleBuilder("test", graph, budget_bytes=200)
+    for task in graph.tasks:
+        builder.compute(task)
+    with pytest.raises(InfeasibleSchedule) as refusal:
+        builder.finish()
+    assert refusal.value.task == "task3"
+    assert refusal.value.needed_bytes == 100 + 80 + 60 + 40 + 20 + 5
+    assert refusal.value.lower_bound_bytes == 100 + 80 + 60 + 5  # the neediest task alone
+
+
+def without(schedule: Schedule, unwanted: Callable[[Instruction], bool]) -> Schedule:
+    """Replace instructions, and waits for them, by waits for nothing new, so that positions stay."""
+    gone = {index for index, item in enumerate(schedule.instructions) if unwanted(item)}
+    program = [
+        Wait(COMPUTE_STREAM, 0) if index in gone or (isinstance(item, Wait) and item.instruction in gone) else item
+        for index, item in enumerate(schedule.instructions)
+    ]
+    return replace(schedule, instructions=tuple(program))
+
+
+def hazard(schedule: Schedule) -> str:
+    with pytest.raises(InvalidSchedule) as found:
+        validate(schedule)
+    return found.value.hazard
+
+
+def test_validate_needs_every_wait_of_a_migration(graph: TaskGraph) -> None:
+    schedule = migrating(graph)
+    waits = [i for i, item in enumerate(schedule.instructions) if isinstance(item, Wait)]
+    assert len(waits) >= 4
+    found = set()
+    for position in waits:
+        program = list(schedule.instructions)
+        program[position] = Wait(COMPUTE_STREAM, 0)
+        found.add(hazard(replace(schedule, instructions=tuple(program))).split(" while ")[0])
+    assert any("is given back" in text for text in found)
+    assert any("is read on copy" in text for text in found)
+    assert any("is read on compute" in text for text in found)
+    assert any("takes memory before" in text for text in found)
+
+
+def test_validate_finds_what_is_missing_or_left(graph: TaskGraph) -> None:
+    schedule = migrating(graph)
+    assert "still held at the end" in hazard(without(schedule, lambda i: i == Free(GRADIENT)))
+    assert "is read while it is not resident" in hazard(without(schedule, lambda i: isinstance(i, Prefetch)))
+    assert "has no valid copy" in hazard(without(schedule, lambda i: isinstance(i, Offload)))
+    twice = replace(schedule, instructions=(*schedule.instructions, Compute(0)))
+    assert "runs twice" in hazard(twice)
+    early = replace(schedule, instructions=schedule.instructions[:1])
+    assert "3 tasks were never computed" in hazard(early)
+
+
+def test_validate_keeps_the_budget_and_the_stated_peak(graph: TaskGraph) -> None:
+    schedule = migrating(graph)
+    validate(schedule, budget_bytes=schedule.peak_bytes)
+    with pytest.raises(InvalidSchedule, match="more than the budget"):
+        validate(schedule, budget_bytes=schedule.peak_bytes - 1)
+    assert "more than the schedule's stated peak" in hazard(replace(schedule, peak_bytes=schedule.peak_bytes - 1))
+
+
+def test_a_copy_on_the_host_is_stale_after_a_write(graph: TaskGraph) -> None:
+    update = Task(2, "update", Kind.OTHER, Phase.FORWARD, 1, (FIRST,), (FIRST,), ())
+    tasks = (*graph.tasks[:2], update, *(replace(t, index=t.index + 1) for t in graph.tasks[2:]))
+    graph = replace(graph, tasks=tasks)
+    program = (
+        Compute(0), Wait(COPY_STREAM, 0), Offload(FIRST), Compute(1), Synchronize(), Compute(2),
+        Free(FIRST), Wait(COPY_STREAM, 5), Prefetch(FIRST),
+    )  # fmt: skip
+    assert "no valid copy" in hazard(Schedule("test", graph, program, 1000))
+
+
+def test_a_region_holds_every_block_and_is_reused(graph: TaskGraph) -> None:
+    schedule = migrating(graph)
+    region = plan_region(schedule)
+    assert region.piece_bytes == (80, 80)  # the gradient takes the first piece, so the second grows for the return
+    builder = ScheduleBuilder("test", graph, budget_bytes=None, region=region)
+    builder.compute(graph.tasks[0])
+    builder.offload(FIRST)
+    builder.compute(graph.tasks[1])
+    builder.free(FIRST)
+    builder.compute(graph.tasks[2])
+    builder.free_dead()
+    builder.prefetch(FIRST)
+    builder.compute(graph.tasks[3])
+    fixed = builder.finish()
+    validate(fixed)
+    assert fixed.peak_bytes == 100 + region.total_bytes + 20 + 5
