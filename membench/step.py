@@ -22,12 +22,12 @@ from membench.device import DeviceProfile
 from membench.errors import MembenchError, OutOfMemory, ShapeMismatch, UnsupportedModel
 from membench.execution.executor import execute
 from membench.execution.measurement import cpu_peak_bytes
-from membench.frameworks.base import Framework
 from membench.planning.liveness import copied_bytes
 from membench.planning.validate import validate
 from membench.record import Source
 from membench.schedule import COMPUTE_STREAM, Offload, Prefetch, Schedule
 from membench.strategies.base import Strategy, find_strategy
+from membench.task_graph import TaskGraph
 from membench.timeline import Timeline
 from membench.units import parse_bytes
 from membench.workload import Workload
@@ -41,6 +41,7 @@ class StepMeasurement:
         peak_bytes: weights, buffers, inputs, gradients, activations and workspace at the worst moment.
         step_time_s: median over the steps timed.
         exposed_transfer_s: how much longer the step took than its compute stream was busy.
+        unique_saved_bytes: size of the blocks that were copied out, each counted once.
     """
 
     source: Source
@@ -51,6 +52,7 @@ class StepMeasurement:
     exposed_transfer_s: float
     offloaded_bytes: int
     prefetched_bytes: int
+    unique_saved_bytes: int
 
 
 class TrainingStep:
@@ -198,27 +200,32 @@ def compile(  # noqa: A001 (the field's word for it)
     budget_bytes = None if budget is None else _parse_budget(budget)
     if backend == "simulated":
         profile = _find_device(device)
-        framework = configuration.load("framework", "pytorch")
-        schedule = plan(capture(workload), chosen, RooflineCost(profile, framework.efficiency), budget_bytes)
-        return SimulatedStep(schedule, simulate(schedule, profile, framework))
+        cost = RooflineCost(profile, configuration.load("framework", "pytorch").efficiency)
+        return simulated_step(plan(capture(workload).graph, chosen, cost, budget_bytes), profile, cost)
     if backend != "cpu":
         raise MembenchError(f"there is no backend {backend!r}; choose one of cpu, simulated")
-    on_meta = [name for name, weight in module.named_parameters() if weight.device.type != "cpu"]
-    if on_meta:
-        raise UnsupportedModel(on_meta[0], "its weight is not on the CPU", "move the module to the CPU, or simulate it")
-    captured = capture(workload)
-    schedule = plan(captured, chosen, MeasuredCpuCost(), budget_bytes)
+    on_other = [name for name, weight in module.named_parameters() if weight.device.type != "cpu"]
+    if on_other:
+        raise UnsupportedModel(on_other[0], "its weight is not on the CPU", "move the module there, or simulate it")
+    return build_step(workload, capture(workload), chosen, MeasuredCpuCost(), budget_bytes)
+
+
+def build_step(
+    workload: Workload, captured: CapturedStep, strategy: Strategy, cost: CostModel, budget_bytes: int | None
+) -> TrainingStep:
+    """Put a captured step under a strategy, to be run on the CPU."""
+    schedule = plan(captured.graph, strategy, cost, budget_bytes)
     return TrainingStep(workload, captured, schedule, CpuBackend(schedule.graph))
 
 
-def plan(captured: CapturedStep, strategy: Strategy, cost: CostModel, budget_bytes: int | None) -> Schedule:
-    """Return a validated schedule of a captured step."""
-    schedule = strategy.schedule(cost.annotate(captured.graph), cost, budget_bytes)
+def plan(graph: TaskGraph, strategy: Strategy, cost: CostModel, budget_bytes: int | None) -> Schedule:
+    """Return a validated schedule of a graph."""
+    schedule = strategy.schedule(cost.annotate(graph), cost, budget_bytes)
     validate(schedule, budget_bytes=budget_bytes)
     return schedule
 
 
-def simulate(schedule: Schedule, device: DeviceProfile, framework: Framework) -> Timeline:
+def simulated_step(schedule: Schedule, device: DeviceProfile, cost: CostModel) -> SimulatedStep:
     """Play a schedule on a virtual device.
 
     Raises:
@@ -226,13 +233,14 @@ def simulate(schedule: Schedule, device: DeviceProfile, framework: Framework) ->
     """
     if schedule.peak_bytes > device.memory_bytes:
         raise OutOfMemory(needed_bytes=schedule.peak_bytes, capacity_bytes=device.memory_bytes)
-    cost = RooflineCost(device, framework.efficiency)
-    return execute(schedule, SimulatedBackend(schedule.graph, cost, full_duplex=device.full_duplex))
+    backend = SimulatedBackend(schedule.graph, cost, full_duplex=device.full_duplex)
+    return SimulatedStep(schedule, execute(schedule, backend))
 
 
 def _measurement(
     source: Source, schedule: Schedule, peak_bytes: int, timelines: Sequence[Timeline]
 ) -> StepMeasurement:
+    saved = {item.block for item in schedule.instructions if isinstance(item, Offload)}
     step_time_s = statistics.median(timeline.step_time_s for timeline in timelines)
     compute_time_s = statistics.median(timeline.busy_s(COMPUTE_STREAM) for timeline in timelines)
     return StepMeasurement(
@@ -244,6 +252,7 @@ def _measurement(
         exposed_transfer_s=max(0.0, step_time_s - compute_time_s),
         offloaded_bytes=copied_bytes(schedule, Offload),
         prefetched_bytes=copied_bytes(schedule, Prefetch),
+        unique_saved_bytes=sum(schedule.graph.blocks[block].size_bytes for block in saved),
     )
 
 

@@ -4,6 +4,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch._prims_common import suggest_memory_format
 from torch.utils.flop_counter import flop_registry
 
 from membench.task_graph import Kind
@@ -102,11 +103,22 @@ def floating_point_operations(
     return first.numel() if isinstance(first, Tensor) else 0
 
 
-def with_real_strides(operator: torch._ops.OpOverload, output: Any) -> Any:
-    """Correct what an operator's shape function gets wrong about its outputs' strides.
+def with_real_strides(operator: torch._ops.OpOverload, args: tuple[Any, ...], output: Any) -> Any:
+    """Correct what an operator's shape function gets wrong about the layout of its first output.
 
-    The kernels of ``native_layer_norm_backward`` return a contiguous data gradient whatever the input's layout.
+    Batch norm's kernels return the memory format that the input suggests, contiguous or channels last, where the
+    shape function keeps any permutation. Layer norm's backward returns a contiguous gradient.
     """
-    if operator_name(operator) == "native_layer_norm_backward" and isinstance(output[0], Tensor):
-        return (torch.empty(output[0].shape, dtype=output[0].dtype, device=output[0].device), *output[1:])
-    return output
+    match operator_name(operator):
+        case "native_batch_norm":
+            memory_format = suggest_memory_format(args[0])
+        case "native_batch_norm_backward":
+            memory_format = suggest_memory_format(args[1])
+        case "native_layer_norm_backward":
+            memory_format = torch.contiguous_format
+        case _:
+            return output
+    first, *others = output
+    if isinstance(first, Tensor) and not first.is_contiguous(memory_format=memory_format):
+        first = torch.empty_like(first, memory_format=memory_format)
+    return first, *others

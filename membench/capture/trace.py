@@ -160,7 +160,7 @@ class Recorder(TorchDispatchMode):
             output = func(*args, **kwargs)
             self._share(output, self.value(args[0]).block)
             return output
-        output = operators.with_real_strides(func, func(*args, **kwargs))
+        output = operators.with_real_strides(func, args, func(*args, **kwargs))
         aliased = operators.aliased_argument(func)
         if aliased is not None and isinstance(args[aliased], Tensor):
             block = self.value(args[aliased]).block

@@ -1,7 +1,8 @@
 """The fixed region of memory that blocks share in turn (Layrub 3.3, "constant resource region").
 
-Pieces are planned once, from a schedule that allocates on demand: each block takes the smallest vacant piece
-that holds it, or the largest vacant one, which grows. The region then stays as it is for the whole run.
+Pieces are planned once, from a schedule that allocates on demand: a block that comes back takes its former piece if
+that is vacant, any other the smallest vacant piece that holds it, or the largest vacant one, which grows. The region
+then stays as it is for the whole run.
 """
 
 from dataclasses import dataclass
@@ -40,8 +41,11 @@ def plan_region(schedule: Schedule) -> Region:
             vacant.add(pieces[block, residency])
             continue
         size_bytes = blocks[block].size_bytes
+        former = pieces.get((block, residency - 1))
         fitting = [piece for piece in vacant if piece_bytes[piece] >= size_bytes]
-        if fitting:
+        if former in vacant:  # nobody has entered since, or whoever did is gone
+            piece = former
+        elif fitting:
             piece = min(fitting, key=lambda p: (piece_bytes[p], p))
         elif vacant:
             piece = max(vacant, key=lambda p: (piece_bytes[p], -p))

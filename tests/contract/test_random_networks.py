@@ -80,5 +80,5 @@ def test_random_networks_are_exact(variant: str, layers: list[tuple[str, int, in
     arguments: Any = (torch.randn(2, CHANNELS, 6, 6),), (torch.randint(3, (2,)),)
     work = Workload("random", RandomNetwork(layers), nn.functional.cross_entropy, *arguments)
     case = reference_of(work)
-    schedule = plan(case.captured, VARIANTS[variant], COST, None)
+    schedule = plan(case.captured.graph, VARIANTS[variant], COST, None)
     check_exact(case, schedule, Chaos(seed, longest_delay_s=0.0003))

@@ -22,7 +22,7 @@ VARIANTS: dict[str, Strategy] = {name: strategy() for name, strategy in strategi
 
 
 def schedule_of(case: Reference, variant: str) -> Schedule:
-    return plan(case.captured, VARIANTS[variant], COST, None)
+    return plan(case.captured.graph, VARIANTS[variant], COST, None)
 
 
 def check_exact(case: Reference, schedule: Schedule, chaos: Chaos | None) -> None:
@@ -74,10 +74,10 @@ def test_nothing_is_copied_twice_and_all_of_it_comes_back(variant: str) -> None:
 def test_a_budget_is_kept_or_refused(variant: str) -> None:
     case = reference("resnet18")
     peak_bytes = schedule_of(case, variant).peak_bytes
-    schedule = plan(case.captured, VARIANTS[variant], COST, peak_bytes)
+    schedule = plan(case.captured.graph, VARIANTS[variant], COST, peak_bytes)
     assert max(live_bytes(schedule)) == schedule.peak_bytes == peak_bytes
     with pytest.raises(InfeasibleSchedule) as refusal:
-        plan(case.captured, VARIANTS[variant], COST, peak_bytes - 1)
+        plan(case.captured.graph, VARIANTS[variant], COST, peak_bytes - 1)
     assert refusal.value.needed_bytes == peak_bytes
     assert refusal.value.lower_bound_bytes == case.captured.graph.lower_bound_bytes or (
         refusal.value.lower_bound_bytes <= peak_bytes

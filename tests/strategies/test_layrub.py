@@ -60,7 +60,7 @@ def run_in_chaos(case: Reference, schedule: Schedule) -> str:
 
 
 def test_without_the_barrier_validate_names_the_hazard_and_gradients_are_wrong(chain: Reference) -> None:
-    schedule = plan(chain.captured, LayrubIntra(gradient_streams=True), COST, None)
+    schedule = plan(chain.captured.graph, LayrubIntra(gradient_streams=True), COST, None)
     racing = without_barriers(schedule)
     with pytest.raises(InvalidSchedule, match=r"given back while .*convolution_backward.*weight gradient.* may still use it"):
         validate(racing)
@@ -68,14 +68,14 @@ def test_without_the_barrier_validate_names_the_hazard_and_gradients_are_wrong(c
 
 
 def test_with_the_barrier_the_schedule_is_valid_and_gradients_are_exact(chain: Reference) -> None:
-    schedule = plan(chain.captured, LayrubIntra(gradient_streams=True), COST, None)
+    schedule = plan(chain.captured.graph, LayrubIntra(gradient_streams=True), COST, None)
     assert any(isinstance(item, Reuse) for item in schedule.instructions)
     validate(schedule)
     assert run_in_chaos(chain, schedule) == ""
 
 
 def test_gradient_streams_without_reuse_need_no_barrier(chain: Reference) -> None:
-    schedule = plan(chain.captured, NetworkWide(gradient_streams=True), COST, None)
+    schedule = plan(chain.captured.graph, NetworkWide(gradient_streams=True), COST, None)
     assert any(isinstance(item, Compute) and item.stream == WEIGHT_GRADIENT_STREAM for item in schedule.instructions)
     assert run_in_chaos(chain, schedule) == ""
 
@@ -83,8 +83,8 @@ def test_gradient_streams_without_reuse_need_no_barrier(chain: Reference) -> Non
 def test_intra_layer_reuse_gives_every_gradient_its_activations_space(chain: Reference) -> None:
     maps = frozenset({Role.ACTIVATION, Role.GRADIENT})
     one_map = 4 * 8 * 12 * 12 * 4
-    whole = peak_bytes(plan(chain.captured, NetworkWide(), COST, None), maps)
-    reused = peak_bytes(plan(chain.captured, LayrubIntra(), COST, None), maps)
+    whole = peak_bytes(plan(chain.captured.graph, NetworkWide(), COST, None), maps)
+    reused = peak_bytes(plan(chain.captured.graph, LayrubIntra(), COST, None), maps)
     # Eager keeps 4 outputs (ReLU in place), 4 gradients of ReLUs and 3 of convolutions (none for the images).
     assert whole == pytest.approx(11 * one_map, rel=0.1)
     assert reused == pytest.approx(4 * one_map + 4 * one_map / 4, rel=0.01)  # outputs and their one-byte masks
