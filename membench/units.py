@@ -25,6 +25,21 @@ _MULTIPLIERS = {
 }
 
 
+PRINTED_UNITS = {
+    "MB": MIB,
+    "GB": GIB,
+    "s": 1,
+    "%": 1,
+    "x": 1,
+    "images": 1,
+    "layers": 1,
+    "million operations": 1e6,
+    "GFLOPS": 1e9,
+    "TFLOPS": 1e12,
+}
+"""What one of a printed unit is in membench's own (bytes, seconds, operations, plain counts and ratios)."""
+
+
 def parse_bytes(text: str | int) -> int:
     """Return the number of bytes written as ``"12 GB"``, ``"200MB"``, ``"4096"`` or 4096.
 

@@ -1,0 +1,44 @@
+# Every target does its own set-up: on a fresh clone `make test` is enough.
+PYTHON ?= python3
+VENV := .venv
+RUN := $(VENV)/bin/python
+STAMP := $(VENV)/.installed
+
+.DEFAULT_GOAL := help
+.PHONY: help install test test-slow lint reproduce-layrub figures scoreboard bench clean
+
+help:  ## show this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+install: $(STAMP)  ## make .venv with the exact versions of constraints.txt
+
+$(STAMP): pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(RUN) -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
+	@touch $@
+
+test: $(STAMP)  ## run the tests that need seconds and no GPU
+	$(RUN) -m pytest
+
+test-slow: $(STAMP)  ## run the slow tests too
+	$(RUN) -m pytest -m 'not cuda'
+
+lint: $(STAMP)  ## ruff and mypy
+	$(RUN) -m ruff check .
+	$(RUN) -m ruff format --check .
+	$(RUN) -m mypy
+
+reproduce-layrub: $(STAMP)  ## run Layrub's experiments; write results/, SCOREBOARD.md and paper_figs/
+	$(RUN) -m membench.reproduce layrub
+
+figures: $(STAMP)  ## redraw paper_figs/ from results/
+	$(RUN) -m membench.report.figures layrub
+
+scoreboard: $(STAMP)  ## show how many of the papers' numbers come out
+	@cat results/SCOREBOARD.md
+
+bench: $(STAMP)  ## measure membench itself: capture, planning and executor
+	$(RUN) -m pytest -m 'not cuda' -s tests/benchmarks
+
+clean:  ## remove .venv and everything that is generated and not committed
+	rm -rf $(VENV) outputs wandb build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,0 +1,166 @@
+"""Experiments: what a paper states, in its own words, and which runs answer it.
+
+`experiments/<paper>/` holds a file per table or figure, which `suite/papers.py` reads into these records. An experiment
+says for each row of `reference.csv` one of three things: the *value* of ours that answers it, that it is an *input* of
+the experiments rather than a result, or why it is *not run*. Every row is accounted for exactly once. A figure besides
+*shows* values for which the paper prints no number.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from fnmatch import fnmatchcase
+from typing import Any
+
+LARGEST = "largest"
+"""A batch size that stands for the largest one that fits the device."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """One number that a paper states (or, without `value`, one that a figure shows), as it prints it.
+
+    Attributes:
+        batch_size: None where the paper leaves the model's usual one.
+        value: None where the paper prints none.
+        oom: the paper states that it ran out of memory.
+    """
+
+    item: str
+    model: str = ""
+    dataset: str = ""
+    batch_size: int | None = None
+    device: str = ""
+    system: str = ""
+    metric: str = ""
+    unit: str = ""
+    value: float | None = None
+    oom: bool = False
+    note: str = ""
+    figure: str = ""
+    claim_id: str = ""
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One run in the paper's words: the names of `paper.yaml`; no batch size means the model's usual one."""
+
+    model: str
+    system: str
+    device: str
+    batch_size: int | str | None = None
+
+
+class Form(StrEnum):
+    """How a metric of a run is put beside that of another run, the reference."""
+
+    INCREASE_PERCENT = "increase_percent"
+    REDUCTION_PERCENT = "reduction_percent"
+    PERCENT = "percent"
+    RATIO = "ratio"
+    DIFFERENCE = "difference"
+
+
+class Take(StrEnum):
+    """How values of many runs become one."""
+
+    MEAN = "mean"
+    MIN = "min"
+    MAX = "max"
+
+
+@dataclass(frozen=True)
+class Quantity:
+    """A value computed from records.
+
+    Attributes:
+        metric: of the row's cell, with `cell` changed in it.
+        reference: what differs in the run that it is compared with (a ``metric`` may differ too).
+        over: fields of the cell, and the values that `take` runs over.
+    """
+
+    metric: str
+    cell: Mapping[str, Any] = field(default_factory=dict)
+    times: float = 1.0
+    form: Form | None = None
+    reference: Mapping[str, Any] = field(default_factory=dict)
+    take: Take | None = None
+    over: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Selection:
+    """Rows by their columns: each named column must match one of its patterns (``*`` stands for anything)."""
+
+    patterns: Mapping[str, tuple[str, ...]]
+
+    def matches(self, row: Row) -> bool:
+        return all(
+            any(fnmatchcase(column_text(row, name), pattern) for pattern in patterns)
+            for name, patterns in self.patterns.items()
+        )
+
+
+def column_text(row: Row, name: str) -> str:
+    """Return a column as the reference file writes it."""
+    value = getattr(row, name)
+    return "" if value is None else str(value)
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What stands for the rows that `where` matches: exactly one of value, input and not_run.
+
+    Attributes:
+        higher_is_better: the direction in which a deviation is a gain.
+        baseline: what differs in the row of the baseline, through the ratio to which a row is judged.
+    """
+
+    where: Selection
+    value: Quantity | None = None
+    input: str = ""
+    not_run: str = ""
+    higher_is_better: bool = False
+    baseline: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """One table or figure: the rows that it answers and those that it shows."""
+
+    name: str
+    title: str
+    answers: tuple[Answer, ...]
+    rows: tuple[tuple[Row, Answer], ...]
+
+
+@dataclass(frozen=True)
+class Remark:
+    """A sentence about rows: a paper's inconsistency, a deviation's cause, a calibration."""
+
+    where: Selection
+    text: str
+
+
+@dataclass(frozen=True)
+class Paper:
+    """A paper's vocabulary and its experiments.
+
+    Attributes:
+        models: by the paper's name: ``configuration`` (in conf/model), ``dataset``, ``layers`` where it matters.
+        systems: by the paper's name: ``strategy``, ``framework``, and ``set`` for options of the strategy.
+        devices: names in conf/device.
+        training_images: in each data set.
+    """
+
+    name: str
+    title: str
+    device: str
+    models: Mapping[str, Mapping[str, Any]]
+    systems: Mapping[str, Mapping[str, Any]]
+    devices: Mapping[str, str]
+    training_images: Mapping[str, int]
+    experiments: tuple[Experiment, ...]
+    inconsistencies: tuple[Remark, ...]
+    causes: tuple[Remark, ...]
+    calibration: tuple[Remark, ...]

@@ -1,0 +1,123 @@
+"""Values of a paper's rows, computed from records.
+
+The same walk over a quantity serves twice: `cells_of` tells what has to be run, `evaluate` computes.
+"""
+
+import statistics
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, fields, replace
+from itertools import product
+from typing import Any
+
+from membench.experiment import Answer, Cell, Form, Paper, Quantity, Row, Take
+from membench.record import Outcome, Record
+from membench.units import PRINTED_UNITS
+
+STATIC_METRICS = frozenset({"map_memory_bytes", "weight_bytes", "lower_bound_bytes", "operations", "overhead_bytes"})
+"""What a step that does not fit its device has nevertheless: counted, not run."""
+
+_TAKES = {Take.MEAN: statistics.fmean, Take.MIN: min, Take.MAX: max}
+
+
+@dataclass(frozen=True)
+class Result:
+    """A row with our value beside the paper's.
+
+    Attributes:
+        value: in the row's unit; None where there is none, and then `reason` says why.
+        outcome: of the run or, of many, of the one that spoiled the value.
+    """
+
+    row: Row
+    answer: Answer
+    value: float | None = None
+    outcome: Outcome | None = None
+    reason: str = ""
+
+
+class _NoValueError(Exception):
+    """A run did not give a metric."""
+
+    def __init__(self, outcome: Outcome, reason: str) -> None:
+        super().__init__(reason)
+        self.outcome = outcome
+
+
+def cells_of(paper: Paper, row: Row, quantity: Quantity) -> Iterator[Cell]:
+    """Yield every cell that a row's quantity is computed from."""
+    for cell in _cells(paper, row, quantity):
+        yield cell
+        if quantity.form:
+            yield _reference(paper, cell, quantity)[0]
+
+
+def evaluate(paper: Paper, row: Row, answer: Answer, records: Mapping[Cell, Record]) -> Result:
+    """Return a row's value, or why there is none."""
+    if answer.value is None:
+        return Result(row, answer, reason=answer.input or answer.not_run)
+    cells = list(_cells(paper, row, answer.value))
+    first = records[cells[0]]
+    if row.batch_size is None and answer.value.take is None:
+        row = replace(row, batch_size=first.configuration["batch_size"])
+    try:
+        values = [_compared(paper, records, cell, answer.value) for cell in cells]
+    except _NoValueError as error:
+        return Result(row, answer, outcome=error.outcome, reason=str(error))
+    value = _TAKES[answer.value.take](values) if answer.value.take else values[0]
+    # percentages and ratios carry no unit to convert; sizes, times and counts do
+    return Result(row, answer, value=value * answer.value.times / PRINTED_UNITS[row.unit], outcome=Outcome.OK)
+
+
+def _cells(paper: Paper, row: Row, quantity: Quantity) -> Iterator[Cell]:
+    device = row.device or paper.device
+    own = {"model": row.model, "system": row.system, "device": device, "batch_size": row.batch_size} | quantity.cell
+    for values in product(*quantity.over.values()):
+        yield _cell(paper, own | dict(zip(quantity.over, values, strict=True)))
+
+
+def _reference(paper: Paper, cell: Cell, quantity: Quantity) -> tuple[Cell, str]:
+    """Return the cell and the metric that a cell is compared with."""
+    changed = dict(quantity.reference)
+    metric = changed.pop("metric", quantity.metric)
+    return _cell(paper, {f.name: getattr(cell, f.name) for f in fields(cell)} | changed), metric
+
+
+def _cell(paper: Paper, columns: Mapping[str, Any]) -> Cell:
+    """Return a cell whose named batch size (``normal``) is the model's number, ``largest`` excepted."""
+    named = paper.models[columns["model"]].get("batch_sizes", {})
+    return Cell(**{**columns, "batch_size": named.get(columns["batch_size"], columns["batch_size"])})
+
+
+def _compared(paper: Paper, records: Mapping[Cell, Record], cell: Cell, quantity: Quantity) -> float:
+    own = _metric(paper, records, cell, quantity.metric)
+    if quantity.form is None:
+        return own
+    other = _metric(paper, records, *_reference(paper, cell, quantity))
+    match quantity.form:
+        case Form.INCREASE_PERCENT:
+            return 100 * (own / other - 1)
+        case Form.REDUCTION_PERCENT:
+            return 100 * (1 - own / other)
+        case Form.PERCENT:
+            return 100 * own / other
+        case Form.RATIO:
+            return own / other
+        case Form.DIFFERENCE:
+            return own - other
+
+
+def _metric(paper: Paper, records: Mapping[Cell, Record], cell: Cell, name: str) -> float:
+    record = records[cell]
+    model = paper.models[cell.model]
+    out_of_memory = record.outcome is Outcome.OUT_OF_MEMORY
+    if name == "trained_layers" and (record.outcome is Outcome.OK or out_of_memory):
+        return 0 if out_of_memory else model["layers"]
+    if record.outcome is not Outcome.OK and not (out_of_memory and name in STATIC_METRICS):
+        raise _NoValueError(record.outcome, f"{cell.model} by {cell.system}: {record.reason}")
+    if name == "batch_size":
+        return record.configuration["batch_size"]
+    if name == "epoch_time_s":
+        return paper.training_images[model["dataset"]] / record.metrics["images_per_s"]
+    if name not in record.metrics:
+        raise _NoValueError(Outcome.FAILED, f"{cell.model} by {cell.system}: its record has no {name}")
+    return record.metrics[name]

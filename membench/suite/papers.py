@@ -1,0 +1,161 @@
+"""Reads `experiments/<paper>/`: the paper's vocabulary, its reference numbers and its experiments.
+
+The format, by example (`experiments/layrub/table5.yaml` is a real one):
+
+    title: Time of 20 iterations
+    answers:
+      - where: {metric: time_overhead_vs_own_baseline, system: Layrub-hybrid}   # rows of reference.csv
+        value: {metric: step_time_s, increase_percent: {system: Caffe}}         # of the row's own cell
+      - where: {system: "MXNet*"}
+        not_run: MXNet is not built yet
+    shows:
+      - {item: Figure 14, metric: normalised_time, unit: x, models: table 5, systems: [Layrub-hybrid], value: {...}}
+"""
+
+import csv
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from membench.errors import MembenchError
+from membench.experiment import Answer, Experiment, Form, Paper, Quantity, Remark, Row, Selection, Take
+
+
+def load_paper(directory: Path) -> Paper:
+    """Read ``experiments/<paper>``.
+
+    Raises:
+        MembenchError: a row is answered by no experiment or by two, or a file does not read as an experiment.
+    """
+    vocabulary = _read(directory / "paper.yaml")
+    remarks = _read(directory / "remarks.yaml")
+    reference = read_reference(directory / "reference.csv")
+    files = [path for path in sorted(directory.glob("*.yaml")) if path.stem not in {"paper", "remarks"}]
+    experiments = [_experiment(path, vocabulary, reference) for path in files]
+    _check_each_row_once(reference, experiments)
+    return Paper(
+        name=directory.name,
+        title=vocabulary["title"],
+        device=vocabulary["device"],
+        models=vocabulary["models"],
+        systems=vocabulary["systems"],
+        devices=vocabulary["devices"],
+        training_images=vocabulary["training_images"],
+        experiments=tuple(experiments),
+        **{kind: tuple(_remark(entry) for entry in remarks[kind] or ()) for kind in remarks},
+    )
+
+
+def read_reference(path: Path) -> list[Row]:
+    """Read the numbers that a paper states, in the order of the file."""
+    with path.open(newline="") as file:
+        return [_row(entry) for entry in csv.DictReader(file)]
+
+
+def _row(entry: dict[str, str]) -> Row:
+    text = {name: entry[name] for name in ("item", "model", "dataset", "device", "system", "metric", "unit", "note")}
+    return Row(
+        **text,
+        batch_size=int(entry["batch_size"]) if entry["batch_size"] else None,
+        value=float(entry["value"]) if entry["value"] else None,
+        oom=entry["oom"] == "true",
+        figure=entry["figure"],
+        claim_id=entry["claim_id"],
+    )
+
+
+def _experiment(path: Path, vocabulary: dict[str, Any], reference: list[Row]) -> Experiment:
+    content = _read(path)
+    sets = vocabulary["sets"]
+    try:
+        answers = tuple(_answer(entry, sets) for entry in content.get("answers", ()))
+        shown = tuple(pair for entry in content.get("shows", ()) for pair in _shown(entry, vocabulary))
+    except (KeyError, TypeError, ValueError) as error:
+        raise MembenchError(f"{path.name} does not read as an experiment: {error}") from error
+    answered = tuple((row, answer) for row in reference for answer in answers if answer.where.matches(row))
+    return Experiment(path.stem, content["title"], answers, answered + shown)
+
+
+def _answer(entry: dict[str, Any], sets: dict[str, list[Any]]) -> Answer:
+    answer = Answer(
+        where=_selection(entry["where"]),
+        value=_quantity(entry["value"], sets) if "value" in entry else None,
+        input=entry.get("input", ""),
+        not_run=entry.get("not_run", ""),
+        higher_is_better=entry.get("better", "lower") == "higher",
+        baseline=entry.get("baseline", {}),
+    )
+    if sum(map(bool, (answer.value, answer.input, answer.not_run))) != 1:
+        raise ValueError(f"{entry['where']} needs exactly one of value, input and not_run")
+    return answer
+
+
+def _quantity(entry: dict[str, Any], sets: dict[str, list[Any]]) -> Quantity:
+    forms = [form for form in Form if form in entry]
+    takes = [take for take in Take if take in entry]
+    unknown = entry.keys() - {"metric", "cell", "times", *forms, *takes}
+    if unknown or len(forms) > 1 or len(takes) > 1:
+        raise ValueError(f"{entry} is no quantity: one metric, at most one form and one of mean, min, max")
+    over = entry[takes[0]] if takes else {}
+    return Quantity(
+        metric=entry["metric"],
+        cell=entry.get("cell", {}),
+        times=float(entry.get("times", 1)),
+        form=forms[0] if forms else None,
+        reference=entry[forms[0]] if forms else {},
+        take=takes[0] if takes else None,
+        over={name: tuple(_expand(values, sets)) for name, values in over.items()},
+    )
+
+
+def _shown(entry: dict[str, Any], vocabulary: dict[str, Any]) -> list[tuple[Row, Answer]]:
+    """Return a row without a paper's value for each model, batch size, device and system of a ``shows`` entry."""
+    sets = vocabulary["sets"]
+    answer = Answer(Selection({}), value=_quantity(entry["value"], sets))
+    return [
+        (
+            Row(
+                item=entry["item"],
+                model=model,
+                dataset=vocabulary["models"][model]["dataset"],
+                batch_size=entry.get("batch_size"),
+                device=entry.get("device", vocabulary["device"]),
+                system=system,
+                metric=entry["metric"],
+                unit=entry["unit"],
+            ),
+            answer,
+        )
+        for model in _expand(entry["models"], sets)
+        for system in _expand(entry["systems"], sets)
+    ]
+
+
+def _check_each_row_once(reference: list[Row], experiments: list[Experiment]) -> None:
+    for row in reference:
+        by = [e.name for e in experiments for other, _ in e.rows if other is row]
+        if len(by) != 1:
+            what = f"{row.claim_id or row.item} {row.model} {row.system} {row.metric} {row.batch_size or ''}"
+            raise MembenchError(f"reference row {what!r} is answered {len(by)} times ({', '.join(by)}), not once")
+
+
+def _remark(entry: dict[str, Any]) -> Remark:
+    return Remark(_selection(entry["where"]), entry["text"])
+
+
+def _selection(where: dict[str, Any]) -> Selection:
+    unknown = where.keys() - Row.__dataclass_fields__.keys()
+    if unknown:
+        raise ValueError(f"rows have no column {', '.join(sorted(unknown))}")
+    listed = {name: value if isinstance(value, list) else [value] for name, value in where.items()}
+    return Selection({name: tuple(map(str, values)) for name, values in listed.items()})
+
+
+def _expand(values: Any, sets: dict[str, list[Any]]) -> list[Any]:
+    return list(sets[values]) if isinstance(values, str) else list(values)
+
+
+def _read(path: Path) -> dict[str, Any]:
+    content: dict[str, Any] = yaml.safe_load(path.read_text())
+    return content
