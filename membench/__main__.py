@@ -26,7 +26,7 @@ _failures: list[str] = []
 @hydra.main(config_path=str(CONF_DIRECTORY), config_name="config", version_base="1.3")
 def run(config: DictConfig) -> Record:
     """Run the composed cell, print its summary and write its record."""
-    from membench.suite.cell import run_cell  # noqa: PLC0415 (torch takes seconds; a wrong word should not)
+    from membench.suite.cell import run_cell  # torch takes seconds; a wrong word should not
 
     record = run_cell(cell_configuration(config))
     if record.source is Source.MEASURED:

@@ -1,11 +1,11 @@
 """`python -m membench.reproduce layrub`: run a paper's experiments, and write tables, scoreboard and figures.
 
-    experiments/<paper> -> cells -> records -> results/<paper>/*.csv, SCOREBOARD.md -> paper_figs/<paper>
+experiments/<paper> -> cells -> records -> results/<paper>/*.csv, SCOREBOARD.md -> paper_figs/<paper>
 """
 
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,18 +23,27 @@ from membench.report.tables import Measured
 from membench.suite.command_line import explain
 from membench.suite.composition import compose_cells, hydra_composition
 from membench.suite.papers import load_paper
-from membench.suite.runner import run_all
+from membench.suite.runner import Job, run_all, run_in_worker
 from membench.suite.tracking import Tracking, log_sweep
 
 ROOT = CONF_DIRECTORY.parent
 
 
-def reproduce(paper: Paper, *, workers: int, results: Path) -> tuple[dict[Cell, Record], list[Score]]:
+USUAL_LAYERS = 20
+"""Of a model whose depth the paper's vocabulary does not give; only orders the jobs."""
+
+
+def reproduce(
+    paper: Paper, *, workers: int, results: Path, run_job: Callable[[Job], list[Record]] = run_in_worker
+) -> tuple[dict[Cell, Record], list[Score]]:
     """Run every cell that a paper's rows need and write its tables and its scoreboard."""
     configurations = compose_cells(paper, needed_cells(paper))
-    layers = {model["configuration"]: model.get("layers", 0) for model in paper.models.values()}
+    layers = {model["configuration"]: model.get("layers", USUAL_LAYERS) for model in paper.models.values()}
     made = run_all(
-        list(configurations.values()), workers=workers, size=lambda cell: layers[cell["model"]["name"]]
+        list(configurations.values()),
+        workers=workers,
+        size=lambda configuration: layers[configuration["model"]["name"]],
+        run_job=run_job,
     )
     records = dict(zip(configurations, made, strict=True))
     return records, write_results(paper, evaluate_all(paper, records), results)
@@ -64,11 +73,15 @@ def main(arguments: Sequence[str]) -> int:
     return figures.returncode
 
 
-def closing_summary(paper: Paper, records: dict[Cell, Record], scores: Sequence[Score], run: Path | None) -> str:
+def closing_summary(
+    paper: Paper, records: dict[Cell, Record], scores: Sequence[Score], run: Path | None
+) -> str:
     """Return what came out, and where to look."""
     predicted = summarize([entry for entry in scores if not entry.calibrated])
     total = summarize(scores)
-    failures = [f"  {cell.model} by {cell.system}: {r.reason}" for cell, r in records.items() if _is_failure(r)]
+    failures = [
+        f"  {cell.model} by {cell.system}: {r.reason}" for cell, r in records.items() if _is_failure(r)
+    ]
     lines = [
         "",
         f"{paper.name}: {predicted.agree} of {predicted.judged} predicted numbers reproduced, "

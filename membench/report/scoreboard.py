@@ -114,7 +114,9 @@ def page(paper: Paper, scores: Sequence[Score]) -> str:
         f"paper's devices. A row counts as reproduced within 10 % of the paper's number, or where it runs out of memory "
         f"as in the paper; each row with its reason: [scoreboard.csv]({paper.name}/scoreboard.csv).",
         "",
-        *_markdown_table(("Where", "Reproduced", "Better", "Worse", "Fitted", "Not run", "Inputs"), _items(scores)),
+        *_markdown_table(
+            ("Where", "Reproduced", "Better", "Worse", "Fitted", "Not run", "Inputs"), _items(scores)
+        ),
         "",
         "### What deviates",
         "",
@@ -168,7 +170,10 @@ def _deviations(scores: Sequence[Score]) -> list[str]:
 
 def _not_run(scores: Sequence[Score]) -> list[str]:
     reasons = Counter(entry.judgement.reason for entry in scores if entry.verdict is Verdict.NOT_RUN)
-    rows = [(str(count), reason) for reason, count in sorted(reasons.items(), key=lambda pair: (-pair[1], pair[0]))]
+    rows = [
+        (str(count), reason)
+        for reason, count in sorted(reasons.items(), key=lambda pair: (-pair[1], pair[0]))
+    ]
     return _markdown_table(("Rows", "Reason"), rows) if rows else ["Nothing."]
 
 
@@ -190,5 +195,7 @@ def _texts(remarks: Iterable[Remark], row: Row) -> list[str]:
 
 
 def _key(row: Row, **changed: str) -> tuple[object, ...]:
-    columns = {name: getattr(row, name) for name in ("item", "model", "batch_size", "device", "system", "metric")}
+    columns = {
+        name: getattr(row, name) for name in ("item", "model", "batch_size", "device", "system", "metric")
+    }
     return (*(columns | changed).values(), row.claim_id)

@@ -17,7 +17,9 @@ def summary(record: Record) -> str:
 def _title(record: Record) -> str:
     configuration = record.configuration
     simulated = record.source is Source.SIMULATED
-    where = f"simulated on {configuration['device']['name']}" if simulated else "measured on this machine's CPU"
+    where = (
+        f"simulated on {configuration['device']['name']}" if simulated else "measured on this machine's CPU"
+    )
     strategy = configuration["strategy"]["_target_"].rpartition(".")[2]
     return f"{configuration['model']['name']}, batch {configuration['batch_size']}, {strategy}, {where}"
 
@@ -34,7 +36,10 @@ def _values(record: Record) -> Iterator[tuple[str, str]]:
         yield "weights", format_bytes(metrics["weight_bytes"])
     if "step_time_s" in metrics:
         exposed = metrics["exposed_transfer_s"]
-        yield "step time", f"{format_seconds(metrics['step_time_s'])}, of it {format_seconds(exposed)} waiting for copies"
+        yield (
+            "step time",
+            f"{format_seconds(metrics['step_time_s'])}, of it {format_seconds(exposed)} waiting for copies",
+        )
         yield "throughput", f"{metrics['images_per_s']:,.1f} images/s"
         copied_out, back = metrics["offloaded_bytes"], metrics["prefetched_bytes"]
         yield "transferred", f"{format_bytes(copied_out)} to the host, {format_bytes(back)} back"

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from hydra import compose
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import Override
+from hydra.core.override_parser.types import Override, OverrideType
 from hydra.errors import HydraException, MissingConfigException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
@@ -27,12 +27,15 @@ def check_arguments(arguments: Sequence[str]) -> None:
     words = [word for word in arguments if not word.startswith("-")]
     try:
         parsed = OverridesParser.create().parse_overrides(words)
+        for override in parsed:
+            if override.type is not OverrideType.CHANGE:
+                raise MembenchError(f"{override.input_line!r} is no choice; write option=value")
         with hydra_composition():
             plain = [override.input_line or "" for override in parsed if not override.is_sweep_override()]
             _check_values(compose("config", plain))
             for choice in (choice for override in parsed for choice in _choices(override)):
                 _check_values(compose("config", [*plain, choice]))
-    except (HydraException, OmegaConfBaseException) as error:
+    except (HydraException, OmegaConfBaseException, ValueError) as error:
         raise MembenchError(explain(error)) from error
 
 
@@ -41,11 +44,14 @@ def explain(error: Exception) -> str:
     if isinstance(error, MissingConfigException) and error.missing_cfg_file:
         group, _, name = error.missing_cfg_file.rpartition("/")
         return f"{group} {name!r} is not known; there are: {', '.join(configuration.names(group))}"
-    text = str(error.__cause__ or error)
-    unknown = re.search(r"[Kk]ey '([^']+)'", text) or re.search(r"override '([^']+)'", text)
-    if unknown and ("struct" in text or "Could not override" in str(error)):
-        return f"{unknown.group(1)!r} is not an option; there are: {', '.join((*GROUPS, 'batch_size', 'seed', 'budget'))}"
-    return " ".join(text.split())
+    cause = error.__cause__
+    if isinstance(cause, OmegaConfBaseException) and isinstance(cause.parent_node, DictConfig):
+        options = (str(key) for key in cause.parent_node if key not in ("hydra", "_target_"))
+        return f"{cause.full_key!r} is not an option; there are: {', '.join(options)}"
+    unknown_group = re.match(r"Could not override '([^']+)'", str(error))
+    if unknown_group:
+        return f"{unknown_group.group(1)!r} is not an option; there are: {', '.join(GROUPS)}"
+    return " ".join(str(error).partition("See https:")[0].split())
 
 
 def _choices(override: Override) -> list[str]:

@@ -54,7 +54,10 @@ def read_reference(path: Path) -> list[Row]:
 
 
 def _row(entry: dict[str, str], line: int) -> Row:
-    text = {name: entry[name] for name in ("item", "model", "dataset", "device", "system", "metric", "unit", "note")}
+    text = {
+        name: entry[name]
+        for name in ("item", "model", "dataset", "device", "system", "metric", "unit", "note")
+    }
     return Row(
         **text,
         batch_size=int(entry["batch_size"]) if entry["batch_size"] else None,

@@ -18,11 +18,13 @@ from tqdm import tqdm
 
 from membench.execution.limits import largest
 from membench.experiment import LARGEST
-from membench.record import Outcome, Record, Source
-from membench.suite.cell import configuration_hash, run_cell, run_cells
+from membench.record import Outcome, Record, Source, configuration_hash
 
 BATCH_SIZE_STEP = 16
 """Largest batches are looked for in multiples of 16, as most of those that Layrub prints are."""
+
+PROBES_PER_SEARCH = 12
+"""About how many cells a search for the largest batch runs; only orders the jobs."""
 
 Configuration = dict[str, Any]
 Job = list[Configuration]
@@ -33,7 +35,7 @@ def run_all(
     *,
     workers: int,
     size: Callable[[Configuration], float],
-    run_job: Callable[[Job], list[Record]] | None = None,
+    run_job: Callable[[Job], list[Record]],
 ) -> list[Record]:
     """Run every configuration once and return their records in the order given.
 
@@ -41,10 +43,10 @@ def run_all(
         configurations: as `run_cells` takes them; a batch size of ``largest`` is searched for.
         workers: processes.
         size: of a configuration's model; the biggest start first.
-        run_job: what a worker does with a job; tests put a stand-in here.
+        run_job: what a worker does with a job: `run_in_worker`, or a stand-in.
     """
     unique = {configuration_hash(configuration): configuration for configuration in configurations}
-    jobs = sorted(_jobs(list(unique.values())), key=lambda job: -size(job[0]))
+    jobs = sorted(_jobs(list(unique.values())), key=lambda job: -_effort(job, size))
     records: dict[str, Record] = {}
     with tqdm(total=len(unique), desc="cells", unit="cell", dynamic_ncols=True) as bar:
 
@@ -53,21 +55,26 @@ def run_all(
                 records[configuration_hash(configuration)] = record
             bar.update(len(job))
 
-        interrupted = _run_jobs(jobs, run_job or run_in_worker, keep, workers=workers)
+        interrupted = _run_jobs(jobs, run_job, keep, workers=workers)
         for job in interrupted:
-            for again in _run_jobs([job], run_job or run_in_worker, keep, workers=1):
+            for again in _run_jobs([job], run_job, keep, workers=1):
                 keep(again, [_failed(configuration, "its worker process died") for configuration in again])
     return [records[configuration_hash(configuration)] for configuration in configurations]
 
 
 def run_in_worker(job: Job) -> list[Record]:
     """Run one job: cells of one model and batch size, or one search for the largest batch."""
+    import torch  # takes seconds: in workers alone
+
+    from membench.suite.cell import run_cell, run_cells
+
+    torch.set_num_threads(1)
     if job[0]["batch_size"] == LARGEST:
-        return [run_largest(configuration) for configuration in job]
+        return [run_largest(configuration, run_cell) for configuration in job]
     return list(run_cells(job))
 
 
-def run_largest(configuration: Configuration, run: Callable[[Configuration], Record] = run_cell) -> Record:
+def run_largest(configuration: Configuration, run: Callable[[Configuration], Record]) -> Record:
     """Search for the largest batch that fits the device, and return the record of the cell with that batch."""
     tried: dict[int, Record] = {}
 
@@ -100,6 +107,11 @@ def _jobs(configurations: list[Configuration]) -> list[Job]:
     return list(jobs.values())
 
 
+def _effort(job: Job, size: Callable[[Configuration], float]) -> float:
+    times = PROBES_PER_SEARCH if job[0]["batch_size"] == LARGEST else 1
+    return size(job[0]) * times
+
+
 def _run_jobs(
     jobs: Sequence[Job],
     run_job: Callable[[Job], list[Record]],
@@ -110,7 +122,7 @@ def _run_jobs(
     """Run jobs in a pool and return those that were lost because a worker died."""
     interrupted: list[Job] = []
     context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(workers, mp_context=context, initializer=_start_worker) as pool:
+    with ProcessPoolExecutor(workers, mp_context=context) as pool:
         futures: dict[Future[list[Record]], Job] = {}
         for job in jobs:
             try:
@@ -124,14 +136,10 @@ def _run_jobs(
             except BrokenProcessPool:
                 interrupted.append(job)
             except Exception as error:  # a cell's failure is its record; it never ends a sweep
-                keep(job, [_failed(configuration, f"{type(error).__name__}: {error}") for configuration in job])
+                keep(
+                    job, [_failed(configuration, f"{type(error).__name__}: {error}") for configuration in job]
+                )
     return interrupted
-
-
-def _start_worker() -> None:
-    import torch  # noqa: PLC0415 (in the worker alone)
-
-    torch.set_num_threads(1)
 
 
 def _failed(configuration: Configuration, reason: str) -> Record:

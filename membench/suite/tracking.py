@@ -38,7 +38,7 @@ def log_sweep(
     if tracking.mode == "disabled":
         return None
     os.environ.setdefault("WANDB_ERROR_REPORTING", "false")
-    import wandb  # noqa: PLC0415 (half a second, and only here)
+    import wandb  # takes half a second
 
     Path(tracking.directory).mkdir(parents=True, exist_ok=True)
     run = wandb.init(
