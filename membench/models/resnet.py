@@ -25,18 +25,29 @@ BLOCKS_PER_STAGE = {
 }
 
 
-def imagenet_resnet(depth: int) -> ResNet:
+def imagenet_resnet(depth: int, *, projects_first_shortcut: bool = False) -> ResNet:
     """Return the ImageNet network with ``depth`` weight layers, projections of the shortcuts not counted.
 
-    This is torchvision's network, whose bottlenecks halve the map in the 3x3 convolution; He et al. halve it
-    in the first 1x1 convolution. They differ in one convolution's output in each of stages 2, 3 and 4.
+    A bottleneck halves the map in its first 1x1 convolution, as He et al.'s and Layrub's definitions do
+    (torchvision's networks halve it in the 3x3 convolution, whose input is then four times as large).
+
+    Args:
+        projects_first_shortcut: the first block has a 1x1 convolution in its shortcut although channels agree,
+            as in Layrub's definition of ResNet-34. Every bottleneck network has one there anyway.
 
     Raises:
         ValueError: the depth has no entry in `BLOCKS_PER_STAGE`.
     """
     if depth not in BLOCKS_PER_STAGE:
         raise ValueError(f"no ImageNet ResNet of depth {depth}; choose from {sorted(BLOCKS_PER_STAGE)}")
-    return ResNet(BasicBlock if depth < 50 else Bottleneck, BLOCKS_PER_STAGE[depth])
+    model = ResNet(BasicBlock if depth < 50 else Bottleneck, BLOCKS_PER_STAGE[depth])
+    for block in model.modules():
+        if isinstance(block, Bottleneck):
+            block.conv1.stride, block.conv2.stride = block.conv2.stride, block.conv1.stride
+    first = model.layer1[0]
+    if projects_first_shortcut and first.downsample is None:
+        first.downsample = nn.Sequential(nn.Conv2d(64, 64, 1, bias=False), nn.BatchNorm2d(64))
+    return model
 
 
 class CifarBlock(nn.Module):

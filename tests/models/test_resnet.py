@@ -23,6 +23,24 @@ def test_parameters_of_the_cifar_network_are_those_of_the_paper() -> None:
     assert actual == expected == 853_018
 
 
+def test_bottleneck_halves_the_map_in_its_first_convolution() -> None:
+    """He et al., Table 1: conv3_1, conv4_1 and conv5_1 downsample; in the authors' networks by their first 1x1."""
+    with torch.device("meta"):
+        model = imagenet_resnet(50)
+    for stage in (model.layer2, model.layer3, model.layer4):
+        assert stage[0].conv1.stride == stage[0].downsample[0].stride == (2, 2)
+        assert stage[0].conv2.stride == stage[1].conv1.stride == (1, 1)
+    assert model(torch.empty(2, 3, 224, 224, device="meta")).shape == (2, 1000)
+
+
+def test_first_shortcut_of_resnet34_is_a_convolution_in_layrubs_definition() -> None:
+    with torch.device("meta"):
+        model = imagenet_resnet(34, projects_first_shortcut=True)
+        plain = imagenet_resnet(34)
+    parameters = sum(parameter.numel() for parameter in model.parameters())
+    assert parameters == sum(parameter.numel() for parameter in plain.parameters()) + 64 * 64 + 2 * 64
+
+
 @pytest.mark.parametrize("depth", BLOCKS_PER_STAGE)
 def test_imagenet_depth_counts_the_weight_layers(
     depth: int, configured_model: Callable[[str], nn.Module]
