@@ -24,6 +24,7 @@ class Row:
         batch_size: None where the paper leaves the model's usual one.
         value: None where the paper prints none.
         oom: the paper states that it ran out of memory.
+        line: where it stands in ``reference.csv``; None for a row that a figure merely shows.
     """
 
     item: str
@@ -39,6 +40,7 @@ class Row:
     note: str = ""
     figure: str = ""
     claim_id: str = ""
+    line: int | None = None
 
 
 @dataclass(frozen=True)

@@ -1,5 +1,7 @@
 """Record: one cell of an experiment, whatever became of it."""
 
+import hashlib
+import json
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
@@ -39,3 +41,9 @@ class Record:
     reason: str = ""
     metrics: dict[str, float] = field(default_factory=dict)
     provenance: dict[str, Any] = field(default_factory=dict)
+
+
+def configuration_hash(configuration: Any) -> str:
+    """Return a short hash of a plain configuration, the same on every machine."""
+    text = json.dumps(configuration, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()[:16]

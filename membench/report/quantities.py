@@ -4,7 +4,7 @@ The same walk over a quantity serves twice: `cells_of` tells what has to be run,
 """
 
 import statistics
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 from itertools import product
 from typing import Any
@@ -13,10 +13,12 @@ from membench.experiment import Answer, Cell, Form, Paper, Quantity, Row, Take
 from membench.record import Outcome, Record
 from membench.units import PRINTED_UNITS
 
-STATIC_METRICS = frozenset({"map_memory_bytes", "weight_bytes", "lower_bound_bytes", "operations", "overhead_bytes"})
+STATIC_METRICS = frozenset(
+    {"map_memory_bytes", "weight_bytes", "lower_bound_bytes", "operations", "overhead_bytes"}
+)
 """What a step that does not fit its device has nevertheless: counted, not run."""
 
-_TAKES = {Take.MEAN: statistics.fmean, Take.MIN: min, Take.MAX: max}
+_TAKES: dict[Take, Callable[[list[float]], float]] = {Take.MEAN: statistics.fmean, Take.MIN: min, Take.MAX: max}
 
 
 @dataclass(frozen=True)
@@ -69,10 +71,14 @@ def evaluate(paper: Paper, row: Row, answer: Answer, records: Mapping[Cell, Reco
 
 
 def _cells(paper: Paper, row: Row, quantity: Quantity) -> Iterator[Cell]:
-    device = row.device or paper.device
-    own = {"model": row.model, "system": row.system, "device": device, "batch_size": row.batch_size} | quantity.cell
+    own: dict[str, Any] = {
+        "model": row.model,
+        "system": row.system,
+        "device": row.device or paper.device,
+        "batch_size": row.batch_size,
+    }
     for values in product(*quantity.over.values()):
-        yield _cell(paper, own | dict(zip(quantity.over, values, strict=True)))
+        yield _cell(paper, {**own, **quantity.cell, **dict(zip(quantity.over, values, strict=True))})
 
 
 def _reference(paper: Paper, cell: Cell, quantity: Quantity) -> tuple[Cell, str]:

@@ -1,7 +1,5 @@
 """One cell of an experiment: a configuration goes in, a record comes out, whatever happens."""
 
-import hashlib
-import json
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -15,7 +13,7 @@ from membench.device import DeviceProfile
 from membench.errors import InfeasibleSchedule, OutOfMemory, UnsupportedModel, UnsupportedStrategy
 from membench.frameworks.base import Framework
 from membench.planning.liveness import peak_bytes
-from membench.record import Outcome, Record, Source
+from membench.record import Outcome, Record, Source, configuration_hash
 from membench.schedule import Schedule
 from membench.step import StepMeasurement, build_step, plan, simulated_step
 from membench.strategies.base import Strategy
@@ -151,9 +149,3 @@ def _time_metrics(measurement: StepMeasurement) -> dict[str, float]:
 def _budget_bytes(configuration: dict[str, Any]) -> int | None:
     budget = configuration.get("budget")
     return None if budget is None else parse_bytes(budget)
-
-
-def configuration_hash(configuration: Any) -> str:
-    """Return a short hash of a plain configuration, the same on every machine."""
-    text = json.dumps(configuration, sort_keys=True, separators=(",", ":"))
-    return hashlib.sha256(text.encode()).hexdigest()[:16]

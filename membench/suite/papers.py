@@ -50,11 +50,14 @@ def load_paper(directory: Path) -> Paper:
 def read_reference(path: Path) -> list[Row]:
     """Read the numbers that a paper states, in the order of the file."""
     with path.open(newline="") as file:
-        return [_row(entry) for entry in csv.DictReader(file)]
+        return [_row(entry, line) for line, entry in enumerate(csv.DictReader(file), start=2)]
 
 
-def _row(entry: dict[str, str]) -> Row:
-    text = {name: entry[name] for name in ("item", "model", "dataset", "device", "system", "metric", "unit", "note")}
+def _row(entry: dict[str, str], line: int) -> Row:
+    text = {
+        name: entry[name]
+        for name in ("item", "model", "dataset", "device", "system", "metric", "unit", "note")
+    }
     return Row(
         **text,
         batch_size=int(entry["batch_size"]) if entry["batch_size"] else None,
@@ -62,6 +65,7 @@ def _row(entry: dict[str, str]) -> Row:
         oom=entry["oom"] == "true",
         figure=entry["figure"],
         claim_id=entry["claim_id"],
+        line=line,
     )
 
 
@@ -134,10 +138,12 @@ def _shown(entry: dict[str, Any], vocabulary: dict[str, Any]) -> list[tuple[Row,
 
 def _check_each_row_once(reference: list[Row], experiments: list[Experiment]) -> None:
     for row in reference:
-        by = [e.name for e in experiments for other, _ in e.rows if other is row]
+        by = [experiment.name for experiment in experiments for other, _ in experiment.rows if other is row]
         if len(by) != 1:
-            what = f"{row.claim_id or row.item} {row.model} {row.system} {row.metric} {row.batch_size or ''}"
-            raise MembenchError(f"reference row {what!r} is answered {len(by)} times ({', '.join(by)}), not once")
+            what = " ".join(filter(None, (row.claim_id or row.item, row.model, row.system, row.metric)))
+            raise MembenchError(
+                f"line {row.line} of reference.csv ({what}) is answered {len(by)} times, not once: {', '.join(by)}"
+            )
 
 
 def _remark(entry: dict[str, Any]) -> Remark:

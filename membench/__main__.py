@@ -1,0 +1,61 @@
+"""`python -m membench model=resnet50 strategy=layrub_hybrid device=k40m batch_size=32`: one cell, or with -m many.
+
+Hydra composes `conf/`; the arguments are checked first, so that a wrong one gets one line and no traceback.
+"""
+
+import dataclasses
+import json
+import sys
+from pathlib import Path
+
+import hydra
+from hydra.core.hydra_config import HydraConfig
+from omegaconf import DictConfig
+
+from membench.configuration import CONF_DIRECTORY
+from membench.errors import MembenchError
+from membench.record import Outcome, Record, Source
+from membench.report.summary import summary
+from membench.suite.command_line import check_arguments
+from membench.suite.composition import cell_configuration
+from membench.suite.provenance import provenance
+
+_failures: list[str] = []
+
+
+@hydra.main(config_path=str(CONF_DIRECTORY), config_name="config", version_base="1.3")
+def run(config: DictConfig) -> Record:
+    """Run the composed cell, print its summary and write its record."""
+    from membench.suite.cell import run_cell  # torch takes seconds; a wrong word should not
+
+    record = run_cell(cell_configuration(config))
+    if record.source is Source.MEASURED:
+        record = dataclasses.replace(record, provenance=provenance())
+    path = Path(HydraConfig.get().runtime.output_dir) / "record.json"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(dataclasses.asdict(record), indent=1) + "\n")
+    print(summary(record))
+    print(f"  {'record':<20} {_shown(path)}")
+    if record.outcome in (Outcome.FAILED, Outcome.UNSUPPORTED):
+        _failures.append(record.reason)
+    return record
+
+
+def main() -> int:
+    """Run the command line and return its exit code."""
+    if not {"--help", "-h", "--hydra-help", "--info", "--cfg"} & set(sys.argv):
+        try:
+            check_arguments(sys.argv[1:])
+        except MembenchError as error:
+            print(error, file=sys.stderr)
+            return 2
+    run()
+    return 1 if _failures else 0
+
+
+def _shown(path: Path) -> str:
+    return str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

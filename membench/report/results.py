@@ -1,0 +1,43 @@
+"""Results of a paper's experiments, and every file that is made of them."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from membench.experiment import Cell, Paper
+from membench.record import Record
+from membench.report.quantities import Result, cells_of, evaluate
+from membench.report.scoreboard import Score, page, score, scoreboard
+from membench.report.tables import Measured, table, write_csv
+
+
+def needed_cells(paper: Paper) -> list[Cell]:
+    """Return every cell that some row's value is computed from, once each, in the experiments' order."""
+    cells = {
+        cell: None
+        for experiment in paper.experiments
+        for row, answer in experiment.rows
+        if answer.value
+        for cell in cells_of(paper, row, answer.value)
+    }
+    return list(cells)
+
+
+def evaluate_all(paper: Paper, records: Mapping[Cell, Record]) -> dict[str, list[Result]]:
+    """Return the results of each experiment, by its name."""
+    return {
+        experiment.name: [evaluate(paper, row, answer, records) for row, answer in experiment.rows]
+        for experiment in paper.experiments
+    }
+
+
+def write_results(paper: Paper, results: Mapping[str, Sequence[Result]], directory: Path) -> list[Score]:
+    """Write ``<paper>/*.csv`` and ``<paper>/summary.md``, and gather all papers' in ``SCOREBOARD.md``."""
+    measured = Measured(directory / "measured")
+    for name, of_experiment in results.items():
+        write_csv(table(of_experiment, measured), directory / paper.name / f"{name}.csv")
+    scores = score(paper, [result for of_experiment in results.values() for result in of_experiment])
+    write_csv(scoreboard(scores, measured), directory / paper.name / "scoreboard.csv")
+    (directory / paper.name / "summary.md").write_text(page(paper, scores))
+    pages = [path.read_text() for path in sorted(directory.glob("*/summary.md"))]
+    (directory / "SCOREBOARD.md").write_text("\n".join(["# Scoreboard\n", *pages]))
+    return scores

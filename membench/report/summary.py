@@ -1,0 +1,45 @@
+"""A record for a person to read on a terminal."""
+
+from collections.abc import Iterator
+
+from membench.record import Outcome, Record, Source
+from membench.units import format_bytes, format_seconds
+
+
+def summary(record: Record) -> str:
+    """Return a cell's configuration and what came out, in a few aligned lines."""
+    lines = [_title(record), *(f"  {name:<20} {value}" for name, value in _values(record))]
+    if record.outcome is not Outcome.OK:
+        lines.insert(1, f"  {str(record.outcome).replace('_', ' ')}: {record.reason}")
+    return "\n".join(lines)
+
+
+def _title(record: Record) -> str:
+    configuration = record.configuration
+    simulated = record.source is Source.SIMULATED
+    where = (
+        f"simulated on {configuration['device']['name']}" if simulated else "measured on this machine's CPU"
+    )
+    strategy = configuration["strategy"]["_target_"].rpartition(".")[2]
+    return f"{configuration['model']['name']}, batch {configuration['batch_size']}, {strategy}, {where}"
+
+
+def _values(record: Record) -> Iterator[tuple[str, str]]:
+    metrics = record.metrics
+    if "peak_memory_bytes" in metrics:
+        capacity = f" of {format_bytes(metrics['capacity_bytes'])}" if "capacity_bytes" in metrics else ""
+        yield "peak memory", format_bytes(metrics["peak_memory_bytes"]) + capacity
+    if "measured_peak_memory_bytes" in metrics:
+        yield "measured peak", format_bytes(metrics["measured_peak_memory_bytes"])
+    if "map_memory_bytes" in metrics:
+        yield "maps and gradients", format_bytes(metrics["map_memory_bytes"])
+        yield "weights", format_bytes(metrics["weight_bytes"])
+    if "step_time_s" in metrics:
+        exposed = metrics["exposed_transfer_s"]
+        yield (
+            "step time",
+            f"{format_seconds(metrics['step_time_s'])}, of it {format_seconds(exposed)} waiting for copies",
+        )
+        yield "throughput", f"{metrics['images_per_s']:,.1f} images/s"
+        copied_out, back = metrics["offloaded_bytes"], metrics["prefetched_bytes"]
+        yield "transferred", f"{format_bytes(copied_out)} to the host, {format_bytes(back)} back"

@@ -1,0 +1,92 @@
+"""Tidy tables: one row per (item, model, batch size, device, system, metric), the paper's number beside ours.
+
+Cells are text with a fixed number of digits, so that the same results are the same bytes.
+"""
+
+from collections.abc import Iterable
+from pathlib import Path
+
+import pandas as pd
+
+from membench.experiment import Row
+from membench.record import Outcome
+from membench.report.quantities import Result
+from membench.report.verdicts import deviation
+
+KEY_COLUMNS = ("item", "model", "dataset", "batch_size", "device", "system", "metric", "unit")
+VALUE_COLUMNS = ("paper_value", "simulated_value", "measured_value", "deviation")
+
+_MeasuredKey = tuple[str, str, str, str, str]
+
+
+class Measured:
+    """Numbers of real devices, from ``results/measured/<device>/*.csv``; none where nothing was measured.
+
+    A row is found by item, model, batch size, system and metric: the device is the one that was at hand.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self._values: dict[_MeasuredKey, tuple[float, str]] = {}
+        for path in sorted(directory.glob("*/*.csv")):
+            for entry in pd.read_csv(path, dtype=str, keep_default_na=False).to_dict("records"):
+                key = (entry["item"], entry["model"], entry["batch_size"], entry["system"], entry["metric"])
+                self._values.setdefault(key, (float(entry["measured_value"]), path.parent.name))
+
+    def find(self, row: Row) -> tuple[float | None, str]:
+        """Return a row's measured value and its device, or None and nothing."""
+        key = (row.item, row.model, _count(row.batch_size), row.system, row.metric)
+        return self._values.get(key, (None, ""))
+
+
+def table(results: Iterable[Result], measured: Measured) -> pd.DataFrame:
+    """Return the table of one item's results; every cell is text."""
+    return pd.DataFrame([table_row(result, measured) for result in results])
+
+
+def table_row(result: Result, measured: Measured) -> dict[str, str]:
+    row = result.row
+    measured_value, device = measured.find(row)
+    reason = f"{result.reason}; measured on {device}" if result.reason and device else result.reason
+    return {
+        **key_columns(row),
+        **value_columns(result, measured_value),
+        "outcome": _outcome(result),
+        "reason": reason or (f"measured on {device}" if device else ""),
+    }
+
+
+def key_columns(row: Row) -> dict[str, str]:
+    columns = {name: getattr(row, name) for name in KEY_COLUMNS}
+    return columns | {"batch_size": _count(row.batch_size)}
+
+
+def value_columns(result: Result, measured_value: float | None) -> dict[str, str]:
+    """Return the paper's value and ours; `deviation` is the simulated one's, as a fraction of the paper's."""
+    papers, ours = result.row.value, result.value
+    off = deviation(ours, papers) if ours is not None and papers is not None else None
+    numbers = (papers, ours, measured_value)
+    return {
+        **{name: _number(number) for name, number in zip(VALUE_COLUMNS[:3], numbers, strict=True)},
+        "deviation": "" if off is None else f"{off:.3f}",
+    }
+
+
+def write_csv(frame: pd.DataFrame, path: Path) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    frame.to_csv(path, index=False, lineterminator="\n")
+
+
+def _outcome(result: Result) -> str:
+    if result.answer.input:
+        return "input"
+    if result.answer.not_run:
+        return "not_run"
+    return str(result.outcome or Outcome.FAILED)
+
+
+def _count(number: int | None) -> str:
+    return "" if number is None else str(number)
+
+
+def _number(value: float | None) -> str:
+    return "" if value is None else f"{value:.6g}" if abs(value) < 1e6 else f"{value:.0f}"

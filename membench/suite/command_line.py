@@ -1,0 +1,76 @@
+"""The command line's words, checked before anything runs: a wrong one is answered in one line."""
+
+import re
+from collections.abc import Sequence
+
+from hydra import compose
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Override, OverrideType
+from hydra.errors import HydraException, MissingConfigException
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from membench import configuration
+from membench.errors import MembenchError
+from membench.suite.composition import hydra_composition
+from membench.units import parse_bytes
+
+GROUPS = ("model", "strategy", "device", "framework", "backend", "tracking")
+
+
+def check_arguments(arguments: Sequence[str]) -> None:
+    """Compose every choice that the arguments name, once each.
+
+    Raises:
+        MembenchError: an argument is no option, or its value is none; says in one line what there is.
+    """
+    words = [word for word in arguments if not word.startswith("-")]
+    try:
+        parsed = OverridesParser.create().parse_overrides(words)
+        for override in parsed:
+            if override.type is not OverrideType.CHANGE:
+                raise MembenchError(f"{override.input_line!r} is no choice; write option=value")
+        with hydra_composition():
+            plain = [override.input_line or "" for override in parsed if not override.is_sweep_override()]
+            _check_values(compose("config", plain))
+            for choice in (choice for override in parsed for choice in _choices(override)):
+                _check_values(compose("config", [*plain, choice]))
+    except (HydraException, OmegaConfBaseException, ValueError) as error:
+        raise MembenchError(explain(error)) from error
+
+
+def explain(error: Exception) -> str:
+    """Return one line that says what was wrong with the command and what there is."""
+    if isinstance(error, MissingConfigException) and error.missing_cfg_file:
+        group, _, name = error.missing_cfg_file.rpartition("/")
+        return f"{group} {name!r} is not known; there are: {', '.join(configuration.names(group))}"
+    cause = error.__cause__
+    if isinstance(cause, OmegaConfBaseException) and isinstance(cause.parent_node, DictConfig):
+        options = (str(key) for key in cause.parent_node if key not in ("hydra", "_target_"))
+        return f"{cause.full_key!r} is not an option; there are: {', '.join(options)}"
+    unknown_group = re.match(r"Could not override '([^']+)'", str(error))
+    if unknown_group:
+        return f"{unknown_group.group(1)!r} is not an option; there are: {', '.join(GROUPS)}"
+    return " ".join(str(error).partition("See https:")[0].split())
+
+
+def _choices(override: Override) -> list[str]:
+    if not override.is_sweep_override():
+        return []
+    return [f"{override.key_or_group}={value}" for value in override.sweep_string_iterator()]
+
+
+def _check_values(config: DictConfig) -> None:
+    """Refuse numbers that no run can have."""
+    values = OmegaConf.to_container(config, resolve=True)
+    assert isinstance(values, dict)
+    batch_size, seed = values["batch_size"], values["seed"]
+    if not isinstance(batch_size, int) or isinstance(batch_size, bool) or batch_size < 1:
+        raise MembenchError(f"batch_size is a positive number of images, not {batch_size!r}")
+    if not isinstance(seed, int) or isinstance(seed, bool):
+        raise MembenchError(f"seed is a whole number, not {seed!r}")
+    if values["budget"] is not None:
+        try:
+            parse_bytes(values["budget"])
+        except ValueError as error:
+            raise MembenchError(f"budget: {error}") from error

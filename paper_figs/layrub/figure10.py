@@ -1,0 +1,19 @@
+"""Figure 10: memory for activations and gradients of wide models."""
+
+import matplotlib.pyplot as plt
+from matplotlib.figure import Figure
+
+from paper_figs.style import grouped_bars, log_axis, read
+
+TICKS = [100, 300, 1000, 3000, 10_000, 30_000]
+
+
+def draw() -> Figure:
+    table = read("layrub", "figure10")
+    figure, axes = plt.subplots(figsize=(8, 3.6), layout="constrained")
+    grouped_bars(axes, table[table["item"] == "Figure 10"], unit="MB, log scale")
+    log_axis(axes, TICKS)
+    axes.margins(y=0.12)
+    axes.legend(frameon=False, ncols=5, loc="upper center", bbox_to_anchor=(0.5, -0.1))
+    axes.set_title("Layrub, Figure 10: wide models (CIFAR-10, batch 128)", weight="bold")
+    return figure

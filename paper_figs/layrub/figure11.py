@@ -1,0 +1,25 @@
+"""Figure 11: memory for activations and gradients of well-known models."""
+
+import matplotlib.pyplot as plt
+from matplotlib.figure import Figure
+
+from paper_figs.style import grouped_bars, log_axis, read
+
+TICKS = [1, 3, 10, 30, 100, 300, 1000, 3000, 10_000]
+
+
+def draw() -> Figure:
+    table = read("layrub", "figure11")
+    shown = table[table["item"] == "Figure 11"]
+    figure, axes = plt.subplots(figsize=(8, 3.6), layout="constrained")
+    grouped_bars(axes, shown, unit="MB, log scale")
+    batches = shown.drop_duplicates("model")
+    labels = [
+        f"{model} ({batch:.0f})" for model, batch in zip(batches["model"], batches["batch_size"], strict=True)
+    ]
+    axes.set_xticks(range(len(labels)), labels)
+    log_axis(axes, TICKS)
+    axes.margins(y=0.12)
+    axes.legend(frameon=False, ncols=5, loc="upper center", bbox_to_anchor=(0.5, -0.1))
+    axes.set_title("Layrub, Figure 11: well-known models (their usual batch sizes)", weight="bold")
+    return figure

@@ -1,0 +1,94 @@
+"""How all figures look, and how they are saved: the same bytes from the same results. Reads results/ only."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import matplotlib as mpl
+
+mpl.use("Agg")
+
+import matplotlib.pyplot as plt
+import pandas as pd
+import seaborn as sns
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+RESULTS = Path(__file__).parent.parent / "results"
+
+COLORS = {
+    "Caffe": "#7f8c8d",
+    "Layrub-intra": "#8fc1e3",
+    "Layrub-inter": "#3b82c4",
+    "Layrub-hybrid": "#123c69",
+    "parameters": "#e0a458",
+    "activations_and_gradients": "#7f8c8d",
+}
+PAPER_MARKER = {
+    "marker": "D",
+    "s": 42,
+    "color": "#d1495b",
+    "edgecolor": "white",
+    "linewidth": 0.8,
+    "zorder": 5,
+}
+PAPER_LABEL = "stated in the paper"
+
+
+def use_style() -> None:
+    """Set fonts, lines and sizes for every figure."""
+    sns.set_theme(context="paper", style="whitegrid", font="DejaVu Sans", font_scale=1.05)
+    mpl.rcParams.update(
+        {"axes.spines.top": False, "axes.spines.right": False, "axes.titlesize": 11, "figure.dpi": 150}
+    )
+    mpl.rcParams.update({"axes.titlelocation": "left", "grid.color": "#e5e7eb", "svg.hashsalt": "membench"})
+
+
+def read(paper: str, name: str) -> pd.DataFrame:
+    """Read one table of results."""
+    return pd.read_csv(RESULTS / paper / f"{name}.csv")
+
+
+def in_order(values: pd.Series) -> list[str]:
+    """Return the different values of a column in the order of the table."""
+    return list(dict.fromkeys(values))
+
+
+def grouped_bars(axes: Axes, frame: pd.DataFrame, *, unit: str) -> None:
+    """Draw a bar per model and system, with the saving over the first system above each other bar."""
+    models, systems = in_order(frame["model"]), in_order(frame["system"])
+    values = frame.pivot_table(index="model", columns="system", values="simulated_value", sort=False)
+    width = 0.8 / len(systems)
+    for position, system in enumerate(systems):
+        heights = values[system].reindex(models)
+        places = [number + (position - (len(systems) - 1) / 2) * width for number in range(len(models))]
+        axes.bar(places, heights, width * 0.92, label=system, color=COLORS[system])
+        if position == 0:
+            continue
+        for place, model in zip(places, models, strict=True):
+            saved = 1 - values.loc[model, system] / values.loc[model, systems[0]]
+            label = f"{-100 * saved:+.0f}%" if abs(saved) < 0.98 else f"{-100 * saved:+.1f}%"
+            axes.annotate(
+                label, (place, values.loc[model, system]), xytext=(0, 2), textcoords="offset points",
+                ha="center", va="bottom", fontsize=6.2, rotation=90, color="#374151",
+            )  # fmt: skip
+    axes.set_xticks(range(len(models)), models)
+    axes.grid(visible=False, axis="x")
+    axes.set_ylabel(f"maps and gradients ({unit})")
+
+
+def log_axis(axes: Axes, ticks: Sequence[float]) -> None:
+    """Make the vertical axis logarithmic with plain numbers on it."""
+    axes.set_yscale("log")
+    axes.set_yticks(ticks, [f"{tick:,g}" for tick in ticks])
+    axes.minorticks_off()
+
+
+def save(figure: Figure, path: Path) -> None:
+    """Save a figure as ``.png`` and ``.pdf`` beside its script, without dates or versions in them."""
+    figure.savefig(path.with_suffix(".png"), dpi=150, bbox_inches="tight", metadata={"Software": None})
+    figure.savefig(
+        path.with_suffix(".pdf"),
+        bbox_inches="tight",
+        metadata={"CreationDate": None, "Producer": None, "Creator": None},
+    )
+    plt.close(figure)

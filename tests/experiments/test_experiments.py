@@ -1,0 +1,55 @@
+"""Every paper's experiment files: they compose, and account for every number that the paper states."""
+
+from collections import Counter
+
+from membench.experiment import LARGEST, Paper, Row
+from membench.report.results import needed_cells
+from membench.suite.composition import compose_cells
+from membench.suite.papers import read_reference
+from membench.units import PRINTED_UNITS
+from tests.experiments.conftest import EXPERIMENTS
+
+
+def test_each_reference_row_is_accounted_for_once(paper: Paper) -> None:
+    reference = read_reference(EXPERIMENTS / paper.name / "reference.csv")
+    answered = Counter(row.line for experiment in paper.experiments for row, _ in experiment.rows if row.line)
+    assert answered == {row.line: 1 for row in reference}
+
+
+def test_what_is_not_judged_has_a_reason(paper: Paper) -> None:
+    for experiment in paper.experiments:
+        for row, answer in experiment.rows:
+            assert answer.value or len(answer.input or answer.not_run) > 3, row
+
+
+def test_judged_rows_have_a_unit_that_is_known(paper: Paper) -> None:
+    judged = [row for experiment in paper.experiments for row, answer in experiment.rows if answer.value]
+    assert {row.unit for row in judged} <= PRINTED_UNITS.keys()
+
+
+def test_every_cell_composes(paper: Paper) -> None:
+    cells = needed_cells(paper)
+    configurations = compose_cells(paper, cells)
+    assert len(configurations) == len(set(cells)) > 50
+    for cell, configuration in configurations.items():
+        assert configuration["batch_size"] == LARGEST or configuration["batch_size"] > 0
+        assert configuration["backend"]["name"] == "simulated"
+        assert configuration["model"]["name"] == paper.models[cell.model]["configuration"]
+        for option, value in paper.systems[cell.system].get("set", {}).items():
+            assert configuration["strategy"][option] == value
+
+
+def test_remarks_are_about_rows_that_exist(paper: Paper) -> None:
+    rows: list[Row] = [row for experiment in paper.experiments for row, _ in experiment.rows]
+    for remark in (*paper.inconsistencies, *paper.causes, *paper.calibration):
+        assert any(remark.where.matches(row) for row in rows), remark.text
+
+
+def test_no_paper_value_is_in_an_experiment_file(paper: Paper) -> None:
+    """A quantity knows metrics and cells alone: no number but a factor and a batch size."""
+    for experiment in paper.experiments:
+        for _, answer in experiment.rows:
+            if answer.value:
+                assert answer.value.times in (1, 0.5, 20)
+                sizes = {answer.value.cell.get("batch_size"), answer.value.reference.get("batch_size")}
+                assert sizes <= {None, 32, "normal", "extreme", LARGEST}

@@ -1,0 +1,39 @@
+"""What of Layrub's paper is judged, listed, or left for later."""
+
+from membench.experiment import Experiment
+from membench.suite.papers import load_paper
+from tests.experiments.conftest import EXPERIMENTS
+
+LAYRUB = load_paper(EXPERIMENTS / "layrub")
+
+
+def _experiment(name: str) -> Experiment:
+    return next(experiment for experiment in LAYRUB.experiments if experiment.name == name)
+
+
+def test_all_rows_of_caffe_and_layrub_are_judged() -> None:
+    for name in ("table5", "table6"):
+        for row, answer in _experiment(name).rows:
+            assert (answer.value is not None) == (row.system in ("Caffe", "Layrub-hybrid")), row
+
+
+def test_other_systems_are_not_run_with_their_name_as_the_reason() -> None:
+    missing = [(row, answer) for row, answer in _experiment("table5").rows if answer.not_run]
+    assert {answer.not_run for _, answer in missing} == {
+        "MXNet is not built yet",
+        "TensorFlow is not built yet",
+    }
+    assert all("not built" in answer.not_run for _, answer in _experiment("table8").rows)
+
+
+def test_figures_show_every_strategy() -> None:
+    for name in ("figure9", "figure10", "figure11"):
+        shown = [row for row, _ in _experiment(name).rows if row.line is None]
+        assert {row.system for row in shown} == {"Caffe", "Layrub-intra", "Layrub-inter", "Layrub-hybrid"}
+        assert all(row.value is None for row in shown)
+
+
+def test_reference_has_every_table_and_every_claim() -> None:
+    rows = [row for experiment in LAYRUB.experiments for row, _ in experiment.rows if row.line]
+    assert {f"Table {number}" for number in range(1, 9)} <= {row.item for row in rows}
+    assert {row.claim_id for row in rows} - {""} == {f"L{number:03d}" for number in range(1, 106)}
