@@ -1,0 +1,61 @@
+import pytest
+
+from membench import configuration
+from membench.cost.roofline import RooflineCost
+from membench.device import DeviceProfile
+from membench.efficiency import Efficiency
+from membench.task_graph import Kind, Phase, Task, TaskGraph
+from membench.units import MIB, parse_bytes
+
+DEVICE = DeviceProfile(
+    name="round",
+    memory_bytes=1,
+    arithmetic_ops_per_s=1e12,
+    memory_bytes_per_s=1e11,
+    host_to_device_bytes_per_s=1e10,
+    device_to_host_bytes_per_s=5e9,
+    copy_latency_s=1e-3,
+    full_duplex=True,
+)
+COST = RooflineCost(DEVICE, Efficiency(arithmetic=0.5, memory=0.25, launch_s=1e-4, step_s=0.1))
+
+
+def task(kind: Kind, index: int = 0) -> Task:
+    return Task(index, "task", kind, Phase.FORWARD, 0, (), (), (), operations=10**12, moved_bytes=10**11)
+
+
+@pytest.mark.parametrize(
+    ("kind", "time_s"),
+    [(Kind.CONVOLUTION, 2.0), (Kind.LINEAR, 2.0), (Kind.BATCH_NORM, 4.0), (Kind.ADD, 4.0), (Kind.OTHER, 4.0)],
+)
+def test_the_rate_that_bounds_a_kind_decides(kind: Kind, time_s: float) -> None:
+    assert COST.task_time_s(task(kind)) == pytest.approx(time_s)
+
+
+def test_the_step_s_own_time_comes_before_its_first_task() -> None:
+    assert COST.launch_time_s(task(Kind.ADD, index=0)) == pytest.approx(0.1001)
+    assert COST.launch_time_s(task(Kind.ADD, index=1)) == pytest.approx(0.0001)
+
+
+def test_copies_have_latency_and_the_rate_of_their_direction() -> None:
+    assert COST.offload_time_s(10**10) == pytest.approx(2.001)
+    assert COST.prefetch_time_s(10**10) == pytest.approx(1.001)
+
+
+def test_a_graph_needs_no_more_workspace() -> None:
+    graph = TaskGraph("empty", 1, (), (), ())
+    assert COST.annotate(graph) is graph
+
+
+def test_configured_devices_are_those_of_layrub_s_table_4() -> None:
+    k40m: DeviceProfile = configuration.load("device", "k40m")
+    titan_z: DeviceProfile = configuration.load("device", "titan_z")
+    assert k40m.memory_bytes == parse_bytes("11580 MB")
+    assert titan_z.memory_bytes == parse_bytes("6082 MB")
+    assert k40m.arithmetic_ops_per_s == pytest.approx(2 * 2880 * 745e6)
+    assert titan_z.arithmetic_ops_per_s == pytest.approx(2 * 2880 * 705e6)
+    assert k40m.host_to_device_bytes_per_s == pytest.approx(10038.7 * MIB, rel=1e-4)
+    assert k40m.device_to_host_bytes_per_s == pytest.approx(10046.7 * MIB, rel=1e-4)
+    assert [configuration.load("device", name).name for name in configuration.names("device")] == (
+        configuration.names("device")
+    )

@@ -1,0 +1,22 @@
+import torch
+from torch import nn
+
+from membench import configuration
+from membench.capture.capture import capture
+from membench.frameworks.base import Framework
+from membench.workload import Workload
+
+
+def test_lowering_is_the_identity() -> None:
+    inputs, targets = torch.randn(2, 4), torch.randint(3, (2,))
+    graph = capture(Workload("linear", nn.Linear(4, 3), nn.CrossEntropyLoss(), (inputs,), (targets,))).graph
+    assert configuration.load("framework", "pytorch").lower(graph) is graph
+
+
+def test_every_configured_framework_has_its_file_s_name() -> None:
+    for name in configuration.names("framework"):
+        framework = configuration.load("framework", name)
+        assert isinstance(framework, Framework)
+        assert framework.name == name
+        assert 0 < framework.efficiency.arithmetic <= 1
+        assert 0 < framework.efficiency.memory <= 1
