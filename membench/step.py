@@ -27,7 +27,7 @@ from membench.planning.validate import validate
 from membench.record import Source
 from membench.schedule import COMPUTE_STREAM, Offload, Prefetch, Schedule
 from membench.strategies.base import Strategy, find_strategy
-from membench.task_graph import TaskGraph
+from membench.task_graph import RESULT_ROLES, TaskGraph
 from membench.timeline import Timeline
 from membench.units import parse_bytes
 from membench.workload import Workload
@@ -74,6 +74,14 @@ class TrainingStep:
         self._captured = captured
         self._backend = backend
         self._weights = dict(workload.module.named_parameters())
+        self._buffers = dict(workload.module.named_buffers())
+        self._state = [(captured.weights[name], weight) for name, weight in self._weights.items()]
+        self._state += [(captured.buffers[name], buffer) for name, buffer in self._buffers.items()]
+        self._addresses: dict[int, int] = {}
+        self._handed_over = [block.index for block in schedule.graph.blocks if block.role in RESULT_ROLES]
+        self._handed_over += [block for block in captured.inputs + captured.targets if block is not None]
+        for block, constant in captured.constants.items():
+            backend.tensors.hold(block, constant)
 
     def __call__(self, inputs: Any, targets: Any) -> Tensor:
         """Run one step on new data and return the loss, a scalar without history.
@@ -104,7 +112,7 @@ class TrainingStep:
         Leaves gradients, buffers and the random generator as they were.
         """
         workload = self._workload
-        buffers = {name: buffer.clone() for name, buffer in workload.module.named_buffers()}
+        buffers = {name: buffer.clone() for name, buffer in self._buffers.items()}
         generator_state = torch.get_rng_state()
 
         def run() -> Timeline:
@@ -116,7 +124,7 @@ class TrainingStep:
         held_bytes = self.schedule.graph.external_bytes
         peak_bytes = held_bytes + cpu_peak_bytes(run)
         timelines = [run() for _ in range(steps)]
-        for name, buffer in workload.module.named_buffers():
+        for name, buffer in self._buffers.items():
             buffer.copy_(buffers[name])
         torch.set_rng_state(generator_state)
         return _measurement(Source.MEASURED, self.schedule, peak_bytes, timelines)
@@ -128,19 +136,22 @@ class TrainingStep:
         for block, argument in zip(captured.inputs + captured.targets, arguments, strict=True):
             if block is not None:
                 hold(block, argument)
-        for name, weight in self._weights.items():
-            hold(captured.weights[name], weight.detach())
-        for name, buffer in self._workload.module.named_buffers():
-            hold(captured.buffers[name], buffer)
-        for block, constant in captured.constants.items():
-            hold(block, constant)
+        self._bind_state()
         with torch.no_grad():
             return execute(self.schedule, self._backend)
 
+    def _bind_state(self) -> None:
+        """Bind weights and buffers, again where the caller has given one other memory since."""
+        for block, tensor in self._state:
+            address = tensor.data_ptr()
+            if self._addresses.get(block) != address:
+                self._addresses[block] = address
+                self._backend.tensors.hold(block, tensor.detach())
+
     def _release(self) -> None:
-        """Let go of everything: results belong to the caller now."""
-        for block in self.schedule.graph.blocks:
-            self._backend.tensors.release(block.index)
+        """Let go of the arguments and of the results, which belong to the caller now."""
+        for block in self._handed_over:
+            self._backend.tensors.release(block)
 
 
 class SimulatedStep:

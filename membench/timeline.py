@@ -1,13 +1,13 @@
 """Timeline: what ran when, on which stream, and how much memory was in use."""
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 
-@dataclass(frozen=True, slots=True)
-class Span:
+class Span(NamedTuple):
     """One instruction's time on its stream, in seconds since the step began.
 
-    `instruction` is its position in the schedule (until the executor has set it, in the order of issue).
+    `instruction` is its position in the schedule.
     """
 
     instruction: int

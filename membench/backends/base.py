@@ -54,5 +54,9 @@ class Backend(ABC):
         """Make the host wait for every stream."""
 
     @abstractmethod
-    def end(self) -> Timeline:
-        """Finish the step and say what ran when: a span per compute, offload and prefetch, in order of issue."""
+    def end(self, issued: tuple[int, ...]) -> Timeline:
+        """Finish the step and say what ran when.
+
+        Args:
+            issued: positions of the compute, offload and prefetch instructions, in the order of issue.
+        """

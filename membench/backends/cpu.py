@@ -14,7 +14,7 @@ what torch's CPU allocator holds. Host buffers are numpy's, which that allocator
 import random
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from queue import SimpleQueue
 from threading import Event as ThreadEvent
@@ -46,18 +46,24 @@ class Chaos:
     longest_delay_s: float = 0.002
 
 
-@dataclass
 class _Job:
-    """One instruction's work; it must not keep the work itself, which holds the tensors it reads."""
+    """One instruction's progress; it must not keep its work, which holds the tensors that it reads."""
 
-    stream: str
-    finished: ThreadEvent = field(default_factory=ThreadEvent)
-    error: BaseException | None = None
-    start_s: float = 0.0
-    end_s: float = 0.0
+    __slots__ = ("end_s", "error", "finished", "start_s", "stream")
+
+    def __init__(self, stream: str, finished: ThreadEvent | None) -> None:
+        self.stream = stream
+        self.finished = finished  # None: ran on the calling thread, so it is done
+        self.error: BaseException | None = None
+        self.start_s = self.end_s = 0.0
+
+    @property
+    def is_done(self) -> bool:
+        return self.finished is None or (self.finished.is_set() and self.error is None)
 
     def wait(self) -> None:
-        self.finished.wait()
+        if self.finished is not None:
+            self.finished.wait()
         if self.error is not None:
             raise self.error
 
@@ -80,23 +86,24 @@ class CpuBackend(Backend):
         self._slack: dict[int, Tensor] = {}  # what a block leaves unused of a space larger than itself
         self._space_bytes: dict[int, int] = {}
         self._jobs: list[_Job] = []
+        self._synchronized = 0  # how many of the jobs the host has waited for
         self._start_s = 0.0
 
     # ---- instructions -------------------------------------------------------------------------------
 
     def begin(self) -> None:
         self._jobs.clear()
+        self._synchronized = 0
         self._start_s = time.perf_counter()
 
     def compute(self, task: Task, stream: str) -> _Job:
-        run = self.tensors.prepare(task)
         if stream != COMPUTE_STREAM:
-            return self._submit(run, stream)
-        job = _Job(stream, start_s=time.perf_counter())
-        run()
-        job.end_s = time.perf_counter()
-        job.finished.set()
+            return self._submit(self.tensors.prepare(task), stream)
+        job = _Job(stream, None)
         self._jobs.append(job)
+        job.start_s = time.perf_counter()
+        self.tensors.run(task)
+        job.end_s = time.perf_counter()
         return job
 
     def offload(self, block: int, stream: str) -> _Job:
@@ -123,28 +130,29 @@ class CpuBackend(Backend):
         if self._chaos:
             self.tensors.as_bytes(block).fill_(_POISON)
         self.tensors.release(block)
-        self._slack.pop(block, None)
-        self._space_bytes.pop(block, None)
+        if block in self._space_bytes:
+            del self._slack[block], self._space_bytes[block]
 
     def wait(self, stream: str, event: _Job) -> None:
         if stream == COMPUTE_STREAM:
             event.wait()
-        elif not event.finished.is_set():
-            self._queue(stream).put((_Job(stream), event.wait))
+        elif not event.is_done:
+            self._queue(stream).put((_Job(stream, ThreadEvent()), event.wait))
 
     def synchronize(self) -> None:
-        for job in self._jobs:
-            if not job.finished.is_set() or job.error is not None:
-                job.wait()
+        for job in self._jobs[self._synchronized :]:
+            job.wait()
+        self._synchronized = len(self._jobs)
 
-    def end(self) -> Timeline:
+    def end(self, issued: tuple[int, ...]) -> Timeline:
         self.synchronize()
-        step_time_s = time.perf_counter() - self._start_s
-        spans = tuple(
-            Span(index, job.stream, job.start_s - self._start_s, job.end_s - self._start_s)
-            for index, job in enumerate(self._jobs)
+        start_s = self._start_s
+        step_time_s = time.perf_counter() - start_s
+        spans = (
+            Span(index, job.stream, job.start_s - start_s, job.end_s - start_s)
+            for index, job in zip(issued, self._jobs, strict=True)
         )
-        return Timeline(spans, step_time_s)
+        return Timeline(tuple(spans), step_time_s)
 
     def close(self) -> None:
         """End the worker threads."""
@@ -157,7 +165,7 @@ class CpuBackend(Backend):
     def _submit(self, work: Callable[[], object], stream: str) -> _Job:
         if self._chaos:
             work = _delayed(work, self._chaos.uniform(0, self._longest_delay_s))
-        job = _Job(stream)
+        job = _Job(stream, ThreadEvent())
         self._jobs.append(job)
         self._queue(stream).put((job, work))
         return job
@@ -189,6 +197,7 @@ def _serve(queue: SimpleQueue[_Ticket | None]) -> None:
                 job.error = error
             del ticket, work  # before the event: whoever waits may give the tensors' memory back
             job.end_s = time.perf_counter()
+            assert job.finished is not None
             job.finished.set()
 
 

@@ -23,7 +23,7 @@ class SimulatedBackend(Backend):
         self._blocks = graph.blocks
         self._cost = cost
         self._copy_back_engine = "copy back" if full_duplex else "copy out"
-        self._spans: list[Span] = []
+        self._spans: list[tuple[str, float, float]] = []
         self._stream_free_s: dict[str, float] = {}
         self._engine_free_s: dict[str, float] = {}
         self._host_s = 0.0
@@ -60,14 +60,15 @@ class SimulatedBackend(Backend):
     def synchronize(self) -> None:
         self._host_s = max(self._host_s, *self._stream_free_s.values(), 0.0)
 
-    def end(self) -> Timeline:
+    def end(self, issued: tuple[int, ...]) -> Timeline:
         self.synchronize()
-        return Timeline(tuple(self._spans), self._host_s)
+        spans = (Span(index, *span) for index, span in zip(issued, self._spans, strict=True))
+        return Timeline(tuple(spans), self._host_s)
 
     def _work(self, stream: str, engine: str, launch_s: float, busy_s: float) -> float:
         start_s = max(self._host_s, self._stream_free_s.get(stream, 0.0))
         busy_from_s = max(start_s + launch_s, self._engine_free_s.get(engine, 0.0))
         end_s = busy_from_s + busy_s
         self._stream_free_s[stream] = self._engine_free_s[engine] = end_s
-        self._spans.append(Span(len(self._spans), stream, busy_from_s, end_s))
+        self._spans.append((stream, busy_from_s, end_s))
         return end_s

@@ -18,14 +18,16 @@ from membench.task_graph import Block, Call, ShapeOf, Task, TaskGraph, Value
 
 @dataclass(slots=True)
 class _BoundCall:
-    """A call whose values are numbered: ``args[position]`` is ``tensors[number]`` for each slot."""
+    """A call whose values are numbered.
 
-    operator: Callable[..., Any]
-    args: list[Any]
-    kwargs: dict[str, Any]
-    slots: list[tuple[int, int]]
-    nested_slots: list[tuple[int, list[Any]]]
-    outputs: list[tuple[int, int] | None]  # number of the value and its block
+    `invoke` takes whatever maps those numbers to tensors; it is compiled once from one line of source, because
+    looking arguments up one by one would cost as much as a small operator.
+    """
+
+    invoke: Callable[[Any], Any]
+    numbers: tuple[int, ...]
+    outputs: tuple[tuple[int, int, int], ...]  # position, number of the value, block
+    is_single: bool
 
 
 class DeviceTensors:
@@ -72,6 +74,8 @@ class DeviceTensors:
         """Return the tensor that a value describes."""
         owner = self._owners[value.block]
         assert owner is not None, f"block {self._graph.blocks[value.block].name} is not resident"
+        if owner.dtype is value.dtype and owner.shape == value.shape and owner.stride() == value.stride:
+            return owner
         empty = torch.empty(0, dtype=value.dtype, device=owner.device)
         offset = owner.storage_offset() + value.offset
         return empty.set_(owner.untyped_storage(), offset, value.shape, value.stride)
@@ -82,36 +86,35 @@ class DeviceTensors:
 
     # ---- tasks --------------------------------------------------------------------------------------
 
-    def prepare(self, task: Task) -> Callable[[], None]:
-        """Look a task's arguments up now, and return what runs it and keeps its outputs."""
+    def run(self, task: Task) -> None:
+        """Run a task now."""
         call = self._calls[task.index]
-        args = call.args.copy()
-        for position, number in call.slots:
-            args[position] = self._lookup(number)
-        for position, items in call.nested_slots:
-            args[position] = self._lookup_nested(items)
+        tensors = self._tensors
+        for number in call.numbers:
+            if tensors[number] is None:
+                self._view(number)
+        self._keep(task, call, call.invoke(tensors))
 
-        def run() -> None:
-            result = call.operator(*args, **call.kwargs)
-            if len(call.outputs) == 1:
-                result = (result,)
-            if task.index in self._unverified:
-                self._verify(task, result)
-            for output, tensor in zip(call.outputs, result, strict=True):
-                if output is not None:
-                    number, block = output
-                    self._tensors[number] = self._owners[block] = tensor
+    def prepare(self, task: Task) -> Callable[[], None]:
+        """Look a task's arguments up now, and return what runs it later and keeps its outputs."""
+        call = self._calls[task.index]
+        arguments = {}
+        for number in call.numbers:
+            tensor = self._tensors[number]
+            arguments[number] = self._view(number) if tensor is None else tensor
+        return lambda: self._keep(task, call, call.invoke(arguments))
 
-        return run
+    def _keep(self, task: Task, call: _BoundCall, result: Any) -> None:
+        if call.is_single:
+            result = (result,)
+        if task.index in self._unverified:
+            self._verify(task, result)
+        for position, number, block in call.outputs:
+            self._tensors[number] = self._owners[block] = result[position]
 
-    def _lookup(self, number: int) -> Tensor:
-        tensor = self._tensors[number]
-        if tensor is None:
-            tensor = self._tensors[number] = self.tensor(self._values[number])
+    def _view(self, number: int) -> Tensor:
+        tensor = self._tensors[number] = self.tensor(self._values[number])
         return tensor
-
-    def _lookup_nested(self, items: list[Any]) -> list[Any]:
-        return [self._lookup(item.number) if isinstance(item, _Slot) else item for item in items]
 
     def _verify(self, task: Task, result: tuple[Any, ...]) -> None:
         """Check once that the operator returned what capture said it would."""
@@ -137,23 +140,13 @@ class DeviceTensors:
     def _bind(self, task: Task) -> _BoundCall:
         call = task.call
         assert call is not None, f"task {task.name} can only be simulated"
-        bound = _BoundCall(resolve_operator(call), [], {}, [], [], [])
-        for position, argument in enumerate(call.args):
-            if isinstance(argument, Value):
-                bound.slots.append((position, self._number(argument)))
-            elif isinstance(argument, tuple) and any(isinstance(item, Value) for item in argument):
-                items = [_Slot(self._number(i)) if isinstance(i, Value) else i for i in argument]
-                bound.nested_slots.append((position, items))
-            if isinstance(argument, ShapeOf):
-                argument = shape_only_tensor(call, argument.value, self._device)
-            bound.args.append(argument)
-        if any(isinstance(argument, Value) for _, argument in call.kwargs):
-            raise UnsupportedModel(
-                self._graph.layers[task.layer], f"{call.operator} takes a tensor by keyword", "report it"
-            )
-        bound.kwargs = dict(call.kwargs)
-        bound.outputs = [None if v is None else (self._number(v), v.block) for v in call.outputs]
-        return bound
+        source = _CallSource(self._number, lambda value: shape_only_tensor(call, value, self._device))
+        positional = [source.expression(argument) for argument in call.args]
+        keyword = [f"{name}={source.expression(argument)}" for name, argument in call.kwargs]
+        text = f"lambda tensors: operator({', '.join(positional + keyword)})"
+        outputs = tuple((i, self._number(v), v.block) for i, v in enumerate(call.outputs) if v is not None)
+        names = {"operator": resolve_operator(call), "constants": source.constants}
+        return _BoundCall(eval(text, names), tuple(source.numbers), outputs, len(call.outputs) == 1)
 
     def _number(self, value: Value) -> int:
         if value not in self._numbers:
@@ -163,9 +156,23 @@ class DeviceTensors:
         return self._numbers[value]
 
 
-@dataclass(frozen=True, slots=True)
-class _Slot:
-    number: int
+class _CallSource:
+    """Writes the arguments of a call as source; constants stay objects, so nothing is ever printed and parsed."""
+
+    def __init__(self, number: Callable[[Value], int], shape_only: Callable[[Value], Tensor]) -> None:
+        self.numbers: list[int] = []
+        self.constants: list[Any] = []
+        self._number = number
+        self._shape_only = shape_only
+
+    def expression(self, argument: Any) -> str:
+        if isinstance(argument, Value):
+            self.numbers.append(self._number(argument))
+            return f"tensors[{self.numbers[-1]}]"
+        if isinstance(argument, tuple) and any(isinstance(item, Value) for item in argument):
+            return f"[{', '.join(self.expression(item) for item in argument)}]"
+        self.constants.append(self._shape_only(argument.value) if isinstance(argument, ShapeOf) else argument)
+        return f"constants[{len(self.constants) - 1}]"
 
 
 def _strides(shape: tuple[int, ...], stride: tuple[int, ...]) -> tuple[int, ...]:

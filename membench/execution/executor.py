@@ -8,8 +8,6 @@
     end: every stream is idle
 """
 
-from dataclasses import replace
-
 from membench.backends.base import Backend, Event
 from membench.schedule import (
     Compute,
@@ -48,6 +46,4 @@ def execute(schedule: Schedule, backend: Backend) -> Timeline:
                 backend.reserve(block, space_bytes)
             case Synchronize():
                 backend.synchronize()
-    timeline = backend.end()
-    spans = zip(events, timeline.spans, strict=True)
-    return replace(timeline, spans=tuple(replace(span, instruction=index) for index, span in spans))
+    return backend.end(tuple(events))

@@ -1,60 +1,60 @@
-"""A captured graph read as a Caffe network: layers in order, the blobs between them, what is in place."""
+"""A captured graph read as a Caffe network: layers in order, and the blobs between them.
+
+Two steps. First every layer's output is a value of its own, whatever torch wrote in place. Then values become blobs: a
+layer that may be in place writes onto its input's blob unless somebody else reads that input.
+"""
 
 from collections import Counter
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from dataclasses import dataclass
 
 from membench.errors import UnsupportedModel
-from membench.task_graph import EXTERNAL_ROLES, Kind, LayerTasks, Role, TaskGraph
-from membench.units import MIB
-
-CONVOLUTION_WORKSPACE_BYTES = 3 * 8 * MIB
-"""Caffe's cuDNN convolution allows 8 MiB for each of its three streams, and keeps them per layer."""
-
-_IN_PLACE_KINDS = frozenset({Kind.BATCH_NORM, Kind.RELU, Kind.DROPOUT})
+from membench.frameworks import caffe_layers as types
+from membench.frameworks.caffe_layers import LayerType
+from membench.task_graph import EXTERNAL_ROLES, LayerTasks, Role, TaskGraph, Value
 
 
 @dataclass(frozen=True)
 class NetLayer:
-    """One Caffe layer.
+    """One layer of the network.
 
     Attributes:
-        inputs, output: blobs; in place, the output is the first input.
-        weights, statistics: bytes by name.
-        inside: (what, bytes) that the layer keeps beside its blobs from the forward pass on.
-        scratch: those of `inside` that the backward pass does not read.
-        saved: blobs whose data the backward pass reads.
-        operations: of one pass (forward, weight gradient and data gradient take the same).
+        inputs: blobs, one for each time that the layer reads it.
+        output: the first input's blob where the layer is in place.
+        weights, statistics, labels: blocks of the captured graph.
+        operations: floating-point operations of its forward pass; each step of its backward pass takes as many.
     """
 
     name: str
-    kind: Kind
+    type: LayerType
     inputs: tuple[int, ...]
     output: int
-    is_in_place: bool
-    weights: dict[str, int]
-    statistics: dict[str, int]
-    inside: tuple[tuple[str, int], ...]
-    scratch: frozenset[str]
-    saved: tuple[int, ...]
-    operations: int
+    weights: tuple[int, ...] = ()
+    statistics: tuple[int, ...] = ()
+    labels: tuple[int, ...] = ()
+    operations: int = 0
+
+    @property
+    def is_in_place(self) -> bool:
+        return self.output in self.inputs
 
 
-@dataclass
+@dataclass(frozen=True)
 class Net:
-    layers: list[NetLayer] = field(default_factory=list)
-    blob_bytes: list[int] = field(default_factory=list)
-    blob_names: list[str] = field(default_factory=list)
-    needs_gradient: list[bool] = field(default_factory=list)
+    """A network.
 
-    def add_blob(self, name: str, size_bytes: int, *, needs_gradient: bool) -> int:
-        self.blob_bytes.append(size_bytes)
-        self.blob_names.append(name)
-        self.needs_gradient.append(needs_gradient)
-        return len(self.blob_bytes) - 1
+    Attributes:
+        blob_bytes: by blob; its gradient is as large.
+        data: blobs that hold input data, and the block of the captured graph that each is.
+    """
+
+    layers: tuple[NetLayer, ...]
+    blob_bytes: tuple[int, ...]
+    data: dict[int, int]
 
 
 def read_net(graph: TaskGraph) -> Net:
-    """Read the forward pass of a captured training step as a Caffe network.
+    """Read the forward pass of a captured training step.
 
     Raises:
         UnsupportedModel: a layer that Caffe does not have; names it.
@@ -62,145 +62,140 @@ def read_net(graph: TaskGraph) -> Net:
     reader = _Reader(graph)
     for layer in graph.forward_layers:
         reader.read(layer)
-    return reader.net
+    return _assign_blobs(reader)
 
 
 class _Reader:
+    """Reads layers whose inputs and outputs are values: each is written once."""
+
     def __init__(self, graph: TaskGraph) -> None:
         self._graph = graph
-        self.net = Net()
-        self._blob_of: dict[int, int] = {}  # a captured block -> the blob that holds its contents now
-        self._touches = Counter(block for layer in graph.forward_layers for block in layer.touches)
+        self._value_in: dict[int, int] = {}  # a captured block -> the value that it holds now
+        self.layers: list[NetLayer] = []
+        self.value_bytes: list[int] = []
+        self.data: dict[int, int] = {}
         for block in graph.blocks:
             if block.role is Role.INPUT:
-                self._add_data(block.index)
-
-    def _add_data(self, block: int) -> None:
-        blob = self.net.add_blob("data", self._graph.blocks[block].size_bytes, needs_gradient=False)
-        self._blob_of[block] = blob
-        self._add("data", Kind.OTHER, (), blob)
+                self._value_in[block.index] = self._new_value(block.size_bytes)
+                self.data[self._value_in[block.index]] = block.index
 
     def read(self, layer: LayerTasks) -> None:
         name = self._graph.layers[layer.layer]
-        kind = self._kind(layer)
-        inputs = [block for task in layer.tasks for block in task.reads if block in self._blob_of]
-        blobs = tuple(self._blob_of[block] for block in dict.fromkeys(inputs))
-        if kind is Kind.LOSS:
-            self._read_loss(name, blobs)
+        layer_type = types.layer_type_of(layer, name)
+        inputs = self._inputs(layer, layer_type, name)
+        if layer_type is types.SOFTMAX_LOSS:
+            self._read_losses(layer, name, inputs)
             return
-        output = self._output_of(layer)
-        size_bytes = self._graph.blocks[output].size_bytes
-        if kind is Kind.POOLING and size_bytes == self.net.blob_bytes[blobs[0]]:
-            self._blob_of[output] = blobs[0]  # pools to the size it has: Caffe's networks have no such layer
+        block = self._output_block(layer, name)
+        size_bytes = self._graph.blocks[block].size_bytes
+        if layer_type is types.ADAPTIVE_POOLING and size_bytes == self.value_bytes[inputs[0]]:
+            self._value_in[block] = inputs[
+                0
+            ]  # pools to the size that it has: Caffe's networks have no such layer
             return
-        # In place only where nobody else reads what would be overwritten.
-        exclusive = inputs[0] == output or self._touches[inputs[0]] <= 2
-        if kind in _IN_PLACE_KINDS and exclusive:
-            blob = blobs[0]
-        else:
-            blob = self.net.add_blob(name, size_bytes, needs_gradient=True)
-        self._blob_of[output] = blob
-        self._add(name, kind, blobs, blob, layer)
-
-    def _output_of(self, layer: LayerTasks) -> int:
-        """Return the block that later layers know as this layer's output: the last that it writes of the largest."""
-        written = [b for task in layer.tasks for b in task.writes if self._graph.blocks[b].role not in EXTERNAL_ROLES]
-        later = [block for block in written if self._touches[block] > 1]
-        if not later:
-            raise UnsupportedModel(
-                self._graph.layers[layer.layer], "nothing reads its output", "remove it, or use framework=pytorch"
-            )
-        return max(reversed(later), key=lambda block: self._graph.blocks[block].size_bytes)
-
-    def _kind(self, layer: LayerTasks) -> Kind:
-        operators = " ".join(task.call.operator for task in layer.tasks if task.call is not None)
-        kinds = {task.kind for task in layer.tasks}
-        if layer.tasks[0].phase == "loss":
-            return Kind.LOSS
-        if "aten.pow" in operators and "aten.div" in operators:
-            return Kind.NORMALIZATION  # local response normalisation, several operators in torch
-        for kind in (Kind.CONVOLUTION, Kind.LINEAR, Kind.BATCH_NORM, Kind.RELU, Kind.DROPOUT, Kind.POOLING):
-            if kind in kinds:
-                return kind
-        for kind in (Kind.CONCATENATE, Kind.ADD):
-            if kind in kinds:
-                return kind
-        if "constant_pad_nd" in operators:
-            return Kind.CONCATENATE  # zero channels beside the input's (ResNet's parameter-free shortcut)
-        raise UnsupportedModel(
-            self._graph.layers[layer.layer], f"Caffe has no layer for {operators}", "use framework=pytorch"
-        )
-
-    def _read_loss(self, name: str, logits: tuple[int, ...]) -> None:
-        """One softmax loss per output: the main one and the auxiliary ones."""
-        for number, blob in enumerate(dict.fromkeys(logits)):
-            loss = self.net.add_blob(f"{name}{number or ''}", 4, needs_gradient=False)
-            inside = (("probabilities", self.net.blob_bytes[blob]),)
-            self._add(f"{name}{number or ''}", Kind.LOSS, (blob,), loss, inside=inside)
-
-    def _add(
-        self,
-        name: str,
-        kind: Kind,
-        inputs: tuple[int, ...],
-        output: int,
-        layer: LayerTasks | None = None,
-        inside: tuple[tuple[str, int], ...] = (),
-    ) -> None:
-        blocks = self._graph.blocks
-        read = sorted(layer.reads) if layer else []
-        size_bytes = self.net.blob_bytes[output]
-        in_place = output in inputs
-        operators = " ".join(t.call.operator for t in layer.tasks if t.call is not None) if layer else ""
-        kept, scratch = _inside(kind, operators, size_bytes, in_place)
-        self.net.layers.append(
+        weights = self._read_blocks(layer, Role.WEIGHT)
+        if layer_type is types.BATCH_NORM and weights:
+            statistics = self._read_blocks(layer, Role.BUFFER)
+            normalized = self._new_value(size_bytes)
+            self.layers.append(NetLayer(name, layer_type, inputs, normalized, statistics=statistics))
+            name, layer_type, inputs = f"{name}:scale", types.SCALE, (normalized,)
+        output = self._value_in[block] = self._new_value(size_bytes)
+        self.layers.append(
             NetLayer(
-                name=name,
-                kind=kind,
-                inputs=inputs,
-                output=output,
-                is_in_place=in_place,
-                weights={blocks[b].name: blocks[b].size_bytes for b in read if blocks[b].role is Role.WEIGHT},
-                statistics={blocks[b].name: blocks[b].size_bytes for b in read if blocks[b].role is Role.BUFFER},
-                inside=inside or kept,
-                scratch=scratch,
-                saved=_saved(kind, inputs, output),
-                operations=sum(t.operations for t in layer.tasks) if layer else 0,
+                name,
+                layer_type,
+                inputs,
+                output,
+                weights=weights,
+                statistics=() if layer_type is types.SCALE else self._read_blocks(layer, Role.BUFFER),
+                operations=sum(task.operations for task in layer.tasks),
             )
         )
 
+    def _read_losses(self, layer: LayerTasks, name: str, logits: tuple[int, ...]) -> None:
+        """Read one loss layer for each classifier, auxiliary ones included."""
+        labels = self._read_blocks(layer, Role.LABEL)
+        for number, value in enumerate(logits, start=1):
+            loss_name = name if number == 1 else f"{name}{number}"
+            output = self._new_value(4)
+            self.layers.append(NetLayer(loss_name, types.SOFTMAX_LOSS, (value,), output, labels=labels))
 
-def _inside(
-    kind: Kind, operators: str, size_bytes: int, in_place: bool
-) -> tuple[tuple[tuple[str, int], ...], frozenset[str]]:
-    """Return what a layer keeps beside its blobs, and which of that its backward does not read."""
-    nothing: frozenset[str] = frozenset()
-    if kind is Kind.CONVOLUTION:
-        return (("workspace", CONVOLUTION_WORKSPACE_BYTES),), frozenset({"workspace"})
-    if kind is Kind.BATCH_NORM:
-        # x_norm_ (normalised) and temp_ (standard deviations at full size, read again by the backward); and, in
-        # place, the Scale layer's temp_, a copy of its input. A fourth map, the gradient of x_norm_, would leave
-        # less than nothing for handles in Caffe's rows of Table 6.
-        kept = [("normalized", size_bytes), ("deviations", size_bytes)]
-        if in_place:
-            kept.append(("scale input", size_bytes))
-        return tuple(kept), nothing
-    if kind is Kind.POOLING and "max_pool" in operators:
-        return (("index", size_bytes),), nothing
-    if kind is Kind.DROPOUT:
-        return (("random numbers", size_bytes),), nothing
-    if kind is Kind.NORMALIZATION:
-        return (("scale", size_bytes),), nothing
-    return (), nothing
+    def _inputs(self, layer: LayerTasks, layer_type: LayerType, name: str) -> tuple[int, ...]:
+        """Return the values that a layer reads; a sum that adds a value to itself reads it twice."""
+        made_here = layer.creates
+        blocks = [b for task in layer.tasks for b in task.reads if b not in made_here]
+        if layer_type.kind in (types.SUM.kind, types.CONCATENATION.kind):
+            [task] = layer.tasks
+            assert task.call is not None
+            blocks = list(_blocks_of(task.call.args))
+        else:
+            blocks = list(dict.fromkeys(blocks))
+        values = []
+        for block in blocks:
+            if block in self._value_in:
+                values.append(self._value_in[block])
+            elif self._graph.blocks[block].role not in EXTERNAL_ROLES:
+                cause = f"it reads {self._graph.blocks[block].name!r}, which is inside of another layer"
+                raise UnsupportedModel(name, cause, "choose framework=pytorch")
+        if not values:
+            raise UnsupportedModel(name, "it does not depend on the input", "choose framework=pytorch")
+        return tuple(values)
+
+    def _output_block(self, layer: LayerTasks, name: str) -> int:
+        for task in reversed(layer.tasks):
+            for block in task.writes:
+                if self._graph.blocks[block].role not in EXTERNAL_ROLES:
+                    return block
+        raise UnsupportedModel(name, "it has no output", "choose framework=pytorch")
+
+    def _read_blocks(self, layer: LayerTasks, role: Role) -> tuple[int, ...]:
+        return tuple(b for b in sorted(layer.reads) if self._graph.blocks[b].role is role)
+
+    def _new_value(self, size_bytes: int) -> int:
+        self.value_bytes.append(size_bytes)
+        return len(self.value_bytes) - 1
 
 
-def _saved(kind: Kind, inputs: tuple[int, ...], output: int) -> tuple[int, ...]:
-    match kind:
-        case Kind.CONVOLUTION | Kind.LINEAR:
-            return inputs
-        case Kind.RELU:
-            return (output,)
-        case Kind.NORMALIZATION:
-            return (inputs[0], output)
-        case _:
-            return ()
+def _assign_blobs(reader: _Reader) -> Net:
+    readers = Counter(value for layer in reader.layers for value in layer.inputs)
+    needs_output = {layer.output for layer in reader.layers if layer.type is types.LRN}
+    blob_of: dict[int, int] = {}
+    blob_bytes: list[int] = []
+
+    def add_blob(value: int) -> None:
+        blob_of[value] = len(blob_bytes)
+        blob_bytes.append(reader.value_bytes[value])
+
+    for value in reader.data:
+        add_blob(value)
+    layers = []
+    for layer in reader.layers:
+        source = layer.inputs[0]
+        is_exclusive = readers[source] == 1 and source not in reader.data and source not in needs_output
+        if layer.type.may_be_in_place and is_exclusive:
+            blob_of[layer.output] = blob_of[source]
+        else:
+            add_blob(layer.output)
+        layers.append(
+            NetLayer(
+                layer.name,
+                layer.type,
+                tuple(blob_of[value] for value in layer.inputs),
+                blob_of[layer.output],
+                layer.weights,
+                layer.statistics,
+                layer.labels,
+                layer.operations,
+            )
+        )
+    return Net(
+        tuple(layers), tuple(blob_bytes), {blob_of[value]: block for value, block in reader.data.items()}
+    )
+
+
+def _blocks_of(argument: object) -> Iterator[int]:
+    if isinstance(argument, Value):
+        yield argument.block
+    elif isinstance(argument, tuple):
+        for item in argument:
+            yield from _blocks_of(item)

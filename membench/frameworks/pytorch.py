@@ -2,11 +2,18 @@
 
 from typing import ClassVar
 
-from membench.frameworks.base import Efficiency, Framework
+from membench.efficiency import Efficiency
+from membench.frameworks.base import Framework
 from membench.task_graph import TaskGraph
 
 
 class PyTorch(Framework):
+    """Eager PyTorch.
+
+    Args:
+        efficiency: of its kernels.
+    """
+
     name: ClassVar[str] = "pytorch"
 
     def __init__(self, efficiency: Efficiency) -> None:

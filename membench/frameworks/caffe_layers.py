@@ -1,0 +1,130 @@
+"""Caffe's layers: which operators of a captured graph each stands for, and what it holds on the device.
+
+Facts of BVLC Caffe with cuDNN (the layers' published sources, branch master of 2016 to 2018), none of its code:
+
+- ``BatchNorm`` keeps its normalised output (``x_norm_``) and the standard deviations spread to full size (``temp_``);
+  its backward reads both. In place it first saves the incoming gradient to ``x_norm_``'s gradient: a third map.
+- ``Scale`` in place keeps a copy of its input (``temp_``) for the gradient of its factors.
+- ``ReLU`` in place reads its output; ``Pooling`` keeps the index of each maximum (``max_idx_``, an int each), for Caffe
+  does not give max pooling to cuDNN where in-place layers follow; average pooling keeps nothing.
+- ``LRN`` runs on cuDNN and keeps nothing; its backward reads input and output. (Caffe's own kernel keeps ``scale_``.)
+- ``Dropout`` keeps a 32-bit random number of each element (``rand_vec_``); ``SoftmaxWithLoss`` keeps ``prob_``.
+- ``Convolution`` and ``InnerProduct`` keep nothing full-size: workspace and handles are the framework's constants.
+- ``Eltwise`` (SUM) and ``Concat`` copy the gradient for each input; they read no data.
+"""
+
+from dataclasses import dataclass
+
+from membench.errors import UnsupportedModel
+from membench.task_graph import Kind, LayerTasks, Phase
+
+
+@dataclass(frozen=True)
+class LayerType:
+    """One of Caffe's layers. Maps are as large as the layer's output.
+
+    Attributes:
+        name: Caffe's name for it.
+        operators: ATen operators that it stands for; the first is its mark.
+        may_be_in_place: networks let it write onto its input, as Layrub's definitions do.
+        keeps: maps that its forward fills and its backward reads.
+        keeps_in_place: further ones where it is in place.
+        scratch_in_place: maps that its backward fills for itself, where it is in place.
+        reads_input, reads_output: blobs whose data its backward reads.
+        parameters_first: its backward computes the gradient of its parameters in a step of its own; only that step
+            reads data and what is kept, the data gradient reads the parameters (Layrub, Section 3.1).
+        forward_passes, parameter_passes, data_passes: how often each step reads or writes a whole map, where that
+            is not what its blobs say (in place).
+    """
+
+    name: str
+    kind: Kind
+    operators: tuple[str, ...]
+    may_be_in_place: bool = False
+    keeps: tuple[str, ...] = ()
+    keeps_in_place: tuple[str, ...] = ()
+    scratch_in_place: tuple[str, ...] = ()
+    reads_input: bool = False
+    reads_output: bool = False
+    parameters_first: bool = False
+    forward_passes: int = 0
+    parameter_passes: int = 0
+    data_passes: int = 0
+
+
+CONVOLUTION = LayerType(
+    "Convolution", Kind.CONVOLUTION, ("convolution",), reads_input=True, parameters_first=True
+)
+INNER_PRODUCT = LayerType(
+    "InnerProduct", Kind.LINEAR, ("addmm", "mm", "add"), reads_input=True, parameters_first=True
+)
+BATCH_NORM = LayerType(
+    "BatchNorm",
+    Kind.BATCH_NORM,
+    ("native_batch_norm", "add_"),
+    may_be_in_place=True,
+    keeps=("normalized", "deviations"),
+    scratch_in_place=("saved gradient",),
+    # mean 1, subtraction 2, square 2, its mean 1, deviations spread 1, division 3, copy 2
+    forward_passes=12,
+    # copy 2, product 3, sum 1, spread 1, product 3, sum 1, spread onto 2, difference 3, division 3
+    data_passes=19,
+)
+SCALE = LayerType(
+    "Scale",
+    Kind.SCALE,
+    (),  # torch's batch norm includes it
+    may_be_in_place=True,
+    keeps_in_place=("input",),
+    parameters_first=True,
+    forward_passes=4,  # copy 2, product and sum 2
+    parameter_passes=5,  # sum for the bias 1, product 3, its sum 1
+    data_passes=2,
+)
+RELU = LayerType("ReLU", Kind.RELU, ("relu", "relu_"), may_be_in_place=True, reads_output=True)
+DROPOUT = LayerType(
+    "Dropout", Kind.DROPOUT, ("native_dropout", "copy_"), may_be_in_place=True, keeps=("random numbers",)
+)
+MAX_POOLING = LayerType("Pooling (MAX)", Kind.POOLING, ("max_pool2d_with_indices",), keeps=("index",))
+AVERAGE_POOLING = LayerType("Pooling (AVE)", Kind.POOLING, ("avg_pool2d",))
+GLOBAL_POOLING = LayerType("Pooling (AVE)", Kind.POOLING, ("mean",))
+ADAPTIVE_POOLING = LayerType("Pooling (AVE)", Kind.POOLING, ("_adaptive_avg_pool2d",))
+LRN = LayerType(
+    "LRN",
+    Kind.NORMALIZATION,
+    ("avg_pool3d", "mul", "constant_pad_nd", "add", "pow", "div"),
+    reads_input=True,
+    reads_output=True,
+)
+SUM = LayerType("Eltwise (SUM)", Kind.ADD, ("add",))
+SUM_IN_PLACE = LayerType("Eltwise (SUM)", Kind.ADD, ("add_",))  # in torch; Caffe's sum is a blob of its own
+CONCATENATION = LayerType("Concat", Kind.CONCATENATE, ("cat",))
+ZERO_CHANNELS = LayerType("Concat", Kind.CONCATENATE, ("constant_pad_nd",))  # with a constant blob of zeros
+SOFTMAX_LOSS = LayerType(
+    "SoftmaxWithLoss",
+    Kind.LOSS,
+    ("_log_softmax", "nll_loss_forward", "add", "mul"),
+    keeps=("probabilities",),
+)
+
+_FORWARD_TYPES = (
+    CONVOLUTION, INNER_PRODUCT, BATCH_NORM, RELU, DROPOUT, MAX_POOLING, AVERAGE_POOLING, GLOBAL_POOLING,
+    ADAPTIVE_POOLING, LRN, SUM, SUM_IN_PLACE, CONCATENATION, ZERO_CHANNELS,
+)  # fmt: skip
+
+
+def layer_type_of(layer: LayerTasks, name: str) -> LayerType:
+    """Return the type of a captured layer.
+
+    Raises:
+        UnsupportedModel: Caffe has no such layer.
+    """
+    operators = {task.call.operator.split(".")[1] for task in layer.tasks if task.call is not None}
+    candidates = (SOFTMAX_LOSS,) if layer.phase is Phase.LOSS else _FORWARD_TYPES
+    for candidate in candidates:
+        marks = candidate.operators[:2] if candidate is INNER_PRODUCT else candidate.operators[:1]
+        marks = candidate.operators if candidate is RELU else marks
+        if operators.intersection(marks) and operators <= set(candidate.operators):
+            return candidate
+    cause = f"Caffe has no layer that computes {', '.join(sorted(operators)) or 'it'}"
+    raise UnsupportedModel(name, cause, "replace it, or choose framework=pytorch")
