@@ -3,6 +3,7 @@
 Hydra composes configurations on the command line; the library reads single files of the same groups.
 """
 
+import re
 from pathlib import Path
 from pkgutil import resolve_name
 from typing import Any
@@ -14,9 +15,30 @@ from membench.errors import MembenchError
 CONF_DIRECTORY = Path(__file__).resolve().parent.parent / "conf"
 
 
+class _Loader(yaml.SafeLoader):
+    """Reads 4.29e12 as a number, as Hydra does."""
+
+
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:float", re.compile(r"^[-+]?[0-9]+(\.[0-9]*)?[eE][-+]?[0-9]+$"), list("-+0123456789")
+)
+
+
 def names(group: str) -> list[str]:
     """Return the names of a group's files, ``names("device") == ["k40m", "titan_z"]``."""
     return sorted(path.stem for path in (CONF_DIRECTORY / group).glob("*.yaml"))
+
+
+def read(group: str, name: str) -> dict[str, Any]:
+    """Return ``conf/<group>/<name>.yaml`` as plain values.
+
+    Raises:
+        MembenchError: there is no such file; lists those there are.
+    """
+    if name not in names(group):
+        raise MembenchError(f"there is no {group} {name!r}; choose one of {', '.join(names(group))}")
+    content: dict[str, Any] = yaml.load((CONF_DIRECTORY / group / f"{name}.yaml").read_text(), _Loader)
+    return content
 
 
 def load(group: str, name: str) -> Any:
@@ -25,9 +47,7 @@ def load(group: str, name: str) -> Any:
     Raises:
         MembenchError: there is no such file; lists those there are.
     """
-    if name not in names(group):
-        raise MembenchError(f"there is no {group} {name!r}; choose one of {', '.join(names(group))}")
-    return instantiate(yaml.safe_load((CONF_DIRECTORY / group / f"{name}.yaml").read_text()))
+    return instantiate(read(group, name))
 
 
 def instantiate(configuration: Any) -> Any:

@@ -85,10 +85,9 @@ def log_axis(axes: Axes, ticks: Sequence[float]) -> None:
 
 def save(figure: Figure, path: Path) -> None:
     """Save a figure as ``.png`` and ``.pdf`` beside its script, without dates or versions in them."""
-    figure.savefig(path.with_suffix(".png"), dpi=150, bbox_inches="tight", metadata={"Software": None})
+    figure.savefig(path.with_suffix(".png"), dpi=150, metadata={"Software": None})
     figure.savefig(
         path.with_suffix(".pdf"),
-        bbox_inches="tight",
         metadata={"CreationDate": None, "Producer": None, "Creator": None},
     )
     plt.close(figure)

@@ -18,7 +18,11 @@ STATIC_METRICS = frozenset(
 )
 """What a step that does not fit its device has nevertheless: counted, not run."""
 
-_TAKES: dict[Take, Callable[[list[float]], float]] = {Take.MEAN: statistics.fmean, Take.MIN: min, Take.MAX: max}
+_TAKES: dict[Take, Callable[[list[float]], float]] = {
+    Take.MEAN: statistics.fmean,
+    Take.MIN: min,
+    Take.MAX: max,
+}
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,6 @@ def draw() -> Figure:
     grouped_bars(axes, table[table["item"] == "Figure 10"], unit="MB, log scale")
     log_axis(axes, TICKS)
     axes.margins(y=0.12)
-    axes.legend(frameon=False, ncols=5, loc="upper center", bbox_to_anchor=(0.5, -0.1))
+    figure.legend(frameon=False, ncols=5, loc="outside lower center")
     axes.set_title("Layrub, Figure 10: wide models (CIFAR-10, batch 128)", weight="bold")
     return figure

@@ -20,6 +20,6 @@ def draw() -> Figure:
     axes.set_xticks(range(len(labels)), labels)
     log_axis(axes, TICKS)
     axes.margins(y=0.12)
-    axes.legend(frameon=False, ncols=5, loc="upper center", bbox_to_anchor=(0.5, -0.1))
+    figure.legend(frameon=False, ncols=5, loc="outside lower center")
     axes.set_title("Layrub, Figure 11: well-known models (their usual batch sizes)", weight="bold")
     return figure

@@ -32,6 +32,6 @@ def draw() -> Figure:
     axes.set_ylabel("step time (Caffe = 1)")
     axes.grid(visible=False, axis="x")
     axes.margins(y=0.1)
-    axes.legend(frameon=False, ncols=3, loc="upper center", bbox_to_anchor=(0.5, -0.1))
+    figure.legend(frameon=False, ncols=3, loc="outside lower center")
     axes.set_title("Layrub, Figure 14: cost of the migration, K40M", weight="bold")
     return figure

@@ -20,6 +20,6 @@ def draw() -> Figure:
     axes.scatter([], [], **PAPER_MARKER, label=PAPER_LABEL)
     log_axis(axes, TICKS)
     axes.margins(y=0.12)
-    axes.legend(frameon=False, ncols=5, loc="upper center", bbox_to_anchor=(0.5, -0.1))
+    figure.legend(frameon=False, ncols=5, loc="outside lower center")
     axes.set_title("Layrub, Figure 9: deep models (ImageNet, batch 32)", weight="bold")
     return figure

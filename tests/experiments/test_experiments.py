@@ -2,9 +2,11 @@
 
 from collections import Counter
 
+from hydra import compose
+
 from membench.experiment import LARGEST, Paper, Row
 from membench.report.results import needed_cells
-from membench.suite.composition import compose_cells
+from membench.suite.composition import cell_configuration, compose_cells, hydra_composition, overrides
 from membench.suite.papers import read_reference
 from membench.units import PRINTED_UNITS
 from tests.experiments.conftest import EXPERIMENTS
@@ -37,6 +39,18 @@ def test_every_cell_composes(paper: Paper) -> None:
         assert configuration["model"]["name"] == paper.models[cell.model]["configuration"]
         for option, value in paper.systems[cell.system].get("set", {}).items():
             assert configuration["strategy"][option] == value
+
+
+def test_cells_are_what_hydra_composes_from_the_same_words(paper: Paper) -> None:
+    """For one cell of each model, system and device."""
+    configurations = compose_cells(paper, needed_cells(paper))
+    chosen = {}
+    for cell in configurations:
+        for name in (cell.model, cell.system, cell.device):
+            chosen.setdefault(name, cell)
+    with hydra_composition():
+        for cell in set(chosen.values()):
+            assert cell_configuration(compose("config", overrides(paper, cell))) == configurations[cell]
 
 
 def test_remarks_are_about_rows_that_exist(paper: Paper) -> None:

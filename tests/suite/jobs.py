@@ -32,8 +32,34 @@ def raise_on_bad(job: Job) -> list[Record]:
     return answer(job)
 
 
+def fail(job: Job) -> list[Record]:
+    raise RuntimeError("no such luck")
+
+
 def die_on_bad(job: Job) -> list[Record]:
     if job[0]["model"]["name"] == "bad":
         sys.stdout.flush()
         os._exit(3)
     return answer(job)
+
+
+def made_up(job: Job) -> list[Record]:
+    """Answer every cell with numbers that depend on its configuration alone."""
+    return [_made_up(cell) for cell in job]
+
+
+def _made_up(cell: dict) -> Record:
+    found = {**cell, "batch_size": 96 if cell["batch_size"] == "largest" else cell["batch_size"]}
+    spread = int(configuration_hash(found), 16) % 1000 / 1000
+    memory_bytes = (1 + spread) * 3e7 * found["batch_size"]
+    fits = memory_bytes < cell["device"]["memory_bytes"]
+    metrics = {
+        "peak_memory_bytes": memory_bytes,
+        "map_memory_bytes": memory_bytes / 2,
+        "weight_bytes": 1e8,
+        "overhead_bytes": 1e8,
+        "operations": 1e12,
+    }
+    if fits:
+        metrics |= {"step_time_s": 1 + spread, "images_per_s": found["batch_size"] / (1 + spread)}
+    return record_of(found, Outcome.OK if fits else Outcome.OUT_OF_MEMORY, **metrics)

@@ -1,0 +1,57 @@
+"""Papers and records made up for the tests; no number here is a measurement."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from membench.experiment import Answer, Cell, Paper, Quantity, Row, Selection
+from membench.record import Outcome, Record, Source
+from membench.report.quantities import Result
+
+
+PAPER = Paper(
+    name="paper",
+    title="A paper",
+    device="a card",
+    models={
+        "small": {"configuration": "small", "dataset": "data", "layers": 5, "batch_sizes": {"normal": 8}},
+        "deep": {"configuration": "deep", "dataset": "data", "layers": 50},
+    },
+    systems={"base": {}, "ours": {}},
+    devices={"a card": "card"},
+    training_images={"data": 1000},
+    experiments=(),
+    inconsistencies=(),
+    causes=(),
+    calibration=(),
+)
+
+ROW = Row("Table 1", "small", "data", 8, "a card", "ours", "memory", "MB", 100.0, line=2)
+
+
+def record(outcome: Outcome = Outcome.OK, *, batch_size: int = 8, **metrics: float) -> Record:
+    reason = "" if outcome is Outcome.OK else "too big"
+    return Record({"batch_size": batch_size}, "hash", Source.SIMULATED, outcome, reason, metrics)
+
+
+def cell(model: str = "small", system: str = "ours", batch_size: int | str | None = 8) -> Cell:
+    return Cell(model, system, "a card", batch_size)
+
+
+def answer(metric: str = "peak_memory_bytes", **changed: Any) -> Answer:
+    baseline = changed.pop("baseline", {})
+    higher = changed.pop("higher_is_better", False)
+    return Answer(
+        Selection({}), value=Quantity(metric, **changed), baseline=baseline, higher_is_better=higher
+    )
+
+
+@pytest.fixture
+def result() -> Callable[..., Result]:
+    """A result whose value and outcome are given; the row says 100 MB unless it is told otherwise."""
+
+    def make(value: float | None, outcome: Outcome = Outcome.OK, row: Row = ROW, **answered: Any) -> Result:
+        return Result(row, answer(**answered), value, outcome, "" if value is not None else "the reason")
+
+    return make

@@ -1,0 +1,103 @@
+"""Values from records: forms, means, units, and what happens when a run gave none."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from membench.experiment import LARGEST, Answer, Form, Selection, Take
+from membench.record import Outcome
+from membench.report.quantities import cells_of, evaluate
+from membench.units import GIB, MIB
+from tests.report.conftest import PAPER, ROW, answer, cell, record
+
+RECORDS = {
+    cell(): record(peak_memory_bytes=50 * MIB, map_memory_bytes=MIB, step_time_s=3.0, images_per_s=10.0),
+    cell(system="base"): record(peak_memory_bytes=200 * MIB, map_memory_bytes=4 * MIB, step_time_s=2.0),
+    cell("deep"): record(Outcome.OUT_OF_MEMORY, peak_memory_bytes=90 * GIB, map_memory_bytes=2 * MIB),
+    cell("deep", "base"): record(Outcome.OUT_OF_MEMORY, map_memory_bytes=80 * MIB),
+    cell(batch_size=LARGEST): record(batch_size=64),
+}
+
+
+def _value(unit: str = "MB", **quantity: Any) -> float | None:
+    return evaluate(PAPER, replace(ROW, unit=unit), answer(**quantity), RECORDS).value
+
+
+def test_bytes_become_the_unit_that_the_row_prints() -> None:
+    assert _value() == 50
+    assert _value(unit="GB") == 50 / 1024
+    assert _value(metric="step_time_s", unit="s", times=20) == 60
+
+
+@pytest.mark.parametrize(
+    ("form", "expected"),
+    [(Form.INCREASE_PERCENT, -75), (Form.REDUCTION_PERCENT, 75), (Form.PERCENT, 25), (Form.RATIO, 0.25)],
+)
+def test_forms_compare_with_the_reference(form: Form, expected: float) -> None:
+    assert _value(unit="%", form=form, reference={"system": "base"}) == pytest.approx(expected)
+
+
+def test_a_difference_keeps_the_unit() -> None:
+    assert _value(form=Form.DIFFERENCE, reference={"system": "base"}) == -150
+
+
+def test_a_reference_may_be_another_metric() -> None:
+    assert (
+        _value(
+            unit="%", metric="map_memory_bytes", form=Form.PERCENT, reference={"metric": "peak_memory_bytes"}
+        )
+        == 2
+    )
+
+
+def test_means_run_over_models() -> None:
+    assert _value(metric="map_memory_bytes", take=Take.MEAN, over={"model": ("small", "deep")}) == 1.5
+    assert _value(metric="map_memory_bytes", take=Take.MAX, over={"model": ("small", "deep")}) == 2
+
+
+def test_what_is_counted_exists_for_a_step_that_does_not_fit_and_what_runs_does_not() -> None:
+    row = replace(ROW, model="deep")
+    assert evaluate(PAPER, row, answer("map_memory_bytes"), RECORDS).value == 2
+    result = evaluate(PAPER, row, answer("peak_memory_bytes"), RECORDS)
+    assert (result.value, result.outcome) == (None, Outcome.OUT_OF_MEMORY)
+    assert result.reason == "deep by ours: too big"
+
+
+def test_depth_counts_what_trained() -> None:
+    assert (
+        _value(unit="layers", metric="trained_layers", take=Take.MAX, over={"model": ("small", "deep")}) == 5
+    )
+
+
+def test_the_largest_batch_is_that_of_the_record_found() -> None:
+    quantity = {"metric": "batch_size", "cell": {"batch_size": LARGEST}}
+    assert _value(unit="images", **quantity) == 64
+    assert _value(unit="x", form=Form.RATIO, reference={"batch_size": "normal"}, **quantity) == 8
+
+
+def test_an_epoch_is_the_data_set_once() -> None:
+    assert _value(unit="s", metric="epoch_time_s") == 100
+
+
+def test_the_batch_size_that_was_run_fills_an_open_column() -> None:
+    records = {cell(batch_size=None): record(batch_size=32, peak_memory_bytes=MIB)}
+    result = evaluate(PAPER, replace(ROW, batch_size=None), answer(), records)
+    assert result.row.batch_size == 32
+
+
+def test_a_missing_metric_is_no_zero() -> None:
+    result = evaluate(PAPER, ROW, answer("overhead_bytes"), RECORDS)
+    assert (result.value, result.outcome) == (None, Outcome.FAILED)
+    assert "overhead_bytes" in result.reason
+
+
+def test_cells_of_a_quantity_include_its_reference() -> None:
+    quantity = answer(form=Form.RATIO, reference={"system": "base"}).value
+    assert quantity is not None
+    assert list(cells_of(PAPER, ROW, quantity)) == [cell(), cell(system="base")]
+
+
+def test_rows_without_a_quantity_have_no_value() -> None:
+    result = evaluate(PAPER, ROW, Answer(Selection({}), not_run="not built"), {})
+    assert (result.value, result.outcome, result.reason) == (None, None, "not built")

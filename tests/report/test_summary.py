@@ -1,0 +1,49 @@
+from membench.record import Outcome, Record, Source
+from membench.report.summary import summary
+from membench.units import GIB, MIB
+
+CONFIGURATION = {
+    "model": {"name": "resnet50"},
+    "batch_size": 32,
+    "strategy": {"_target_": "membench.strategies.eager.Eager"},
+    "device": {"name": "k40m"},
+}
+METRICS = {
+    "peak_memory_bytes": 3 * GIB,
+    "capacity_bytes": 11 * GIB,
+    "map_memory_bytes": 700 * MIB,
+    "weight_bytes": 97 * MIB,
+    "step_time_s": 0.5,
+    "exposed_transfer_s": 0.1,
+    "images_per_s": 64.0,
+    "offloaded_bytes": MIB,
+    "prefetched_bytes": 2 * MIB,
+}
+
+
+def test_a_run_says_memory_time_and_transfers() -> None:
+    text = summary(Record(CONFIGURATION, "hash", Source.SIMULATED, Outcome.OK, "", METRICS))
+    assert text.splitlines()[0] == "resnet50, batch 32, Eager, simulated on k40m"
+    for expected in (
+        "3.0 GB of 11.0 GB",
+        "700.0 MB",
+        "500 ms, of it 100 ms",
+        "64.0 images/s",
+        "1.0 MB to the host",
+    ):
+        assert expected in text
+
+
+def test_a_run_that_does_not_fit_says_so_and_what_it_needs() -> None:
+    metrics = {
+        "peak_memory_bytes": 30 * GIB,
+        "capacity_bytes": 11 * GIB,
+        "map_memory_bytes": 1,
+        "weight_bytes": 1,
+    }
+    text = summary(
+        Record(CONFIGURATION, "hash", Source.SIMULATED, Outcome.OUT_OF_MEMORY, "needs more", metrics)
+    )
+    assert "out of memory: needs more" in text
+    assert "30.0 GB of 11.0 GB" in text
+    assert "step time" not in text

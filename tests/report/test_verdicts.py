@@ -1,0 +1,86 @@
+"""The rule of DESIGN 7, case by case. The paper says 100 MB."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from membench.experiment import Answer, Selection
+from membench.record import Outcome
+from membench.report.quantities import Result
+from membench.report.verdicts import Verdict, deviation, judge
+from tests.report.conftest import ROW
+
+Make = Callable[..., Result]
+
+
+@pytest.mark.parametrize(
+    ("value", "higher_is_better", "verdict"),
+    [
+        (100, False, Verdict.REPRODUCED),
+        (90, False, Verdict.REPRODUCED),
+        (110, False, Verdict.REPRODUCED),
+        (89.9, False, Verdict.BETTER),
+        (110.1, False, Verdict.WORSE),
+        (89.9, True, Verdict.WORSE),
+        (110.1, True, Verdict.BETTER),
+    ],
+)
+def test_within_ten_percent(value: float, higher_is_better: bool, verdict: Verdict, result: Make) -> None:
+    assert judge(result(value, higher_is_better=higher_is_better), None).verdict is verdict
+
+
+def test_negative_numbers_keep_their_direction(result: Make) -> None:
+    row = replace(ROW, value=-8.0, unit="%")
+    assert judge(result(-8.5, row=row), None).verdict is Verdict.REPRODUCED
+    assert judge(result(-12.0, row=row), None).verdict is Verdict.BETTER
+    assert judge(result(-1.0, row=row), None).verdict is Verdict.WORSE
+    assert deviation(-12.0, -8.0) == -0.5
+
+
+def test_a_ratio_to_the_baseline_is_judged_first(result: Make) -> None:
+    baseline = result(50, row=replace(ROW, system="base", value=80.0))
+    judgement = judge(result(62, baseline={"system": "base"}), baseline)
+    assert (
+        judgement.verdict is Verdict.REPRODUCED
+    )  # 62 / 50 = 1.24 beside 100 / 80 = 1.25; 62 alone would be off
+    assert judgement.reason == "judged by its ratio to base: 1.24 here, 1.25 in the paper"
+
+
+def test_without_a_baseline_on_both_sides_the_value_is_judged(result: Make) -> None:
+    out = result(None, Outcome.OUT_OF_MEMORY, row=replace(ROW, system="base", value=None, oom=True))
+    assert judge(result(62, baseline={"system": "base"}), out).verdict is Verdict.BETTER
+    assert judge(result(62, baseline={"system": "base"}), None).verdict is Verdict.BETTER
+
+
+@pytest.mark.parametrize(
+    ("papers", "papers_oom", "ours", "outcome", "verdict"),
+    [
+        (None, True, None, Outcome.OUT_OF_MEMORY, Verdict.OUT_OF_MEMORY),
+        (None, True, 70.0, Outcome.OK, Verdict.BETTER),
+        (100.0, False, None, Outcome.OUT_OF_MEMORY, Verdict.WORSE),
+        (None, False, None, Outcome.OUT_OF_MEMORY, Verdict.NOT_RUN),
+        (None, False, 70.0, Outcome.OK, Verdict.NOT_RUN),
+        (100.0, False, None, Outcome.FAILED, Verdict.NOT_RUN),
+        (100.0, False, None, Outcome.UNSUPPORTED, Verdict.NOT_RUN),
+        (None, True, None, Outcome.FAILED, Verdict.NOT_RUN),
+    ],
+)
+def test_outcomes(
+    papers: float | None,
+    papers_oom: bool,
+    ours: float | None,
+    outcome: Outcome,
+    verdict: Verdict,
+    result: Make,
+) -> None:
+    judgement = judge(result(ours, outcome, row=replace(ROW, value=papers, oom=papers_oom)), None)
+    assert judgement.verdict is verdict
+    assert judgement.reason
+
+
+def test_inputs_and_what_is_not_run_keep_their_reason() -> None:
+    listed = judge(Result(ROW, Answer(Selection({}), input="a batch size")), None)
+    missing = judge(Result(ROW, Answer(Selection({}), not_run="not built")), None)
+    assert (listed.verdict, listed.reason) == (Verdict.INPUT, "a batch size")
+    assert (missing.verdict, missing.reason) == (Verdict.NOT_RUN, "not built")

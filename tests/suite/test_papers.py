@@ -1,0 +1,67 @@
+"""Reading experiment files: what does not add up is refused with its place."""
+
+from pathlib import Path
+
+import pytest
+
+from membench.errors import MembenchError
+from membench.suite.papers import load_paper
+
+HEAD = "item,model,dataset,batch_size,device,system,metric,unit,value,oom,note,figure,claim_id"
+VOCABULARY = """
+title: A paper
+device: card
+models: {net: {configuration: lenet, dataset: data}}
+systems: {ours: {strategy: eager, framework: caffe}}
+devices: {card: k40m}
+training_images: {}
+sets: {nets: [net]}
+"""
+
+
+def _write(directory: Path, experiment: str) -> Path:
+    (directory / "paper.yaml").write_text(VOCABULARY)
+    (directory / "remarks.yaml").write_text("inconsistencies: []\ncauses: []\ncalibration: []\n")
+    (directory / "reference.csv").write_text(
+        f"{HEAD}\nTable 1,net,data,,card,ours,memory,MB,3.5,false,,,\nTable 1,net,data,8,card,ours,time,s,,true,,,\n"
+    )
+    (directory / "table1.yaml").write_text("title: One\n" + experiment)
+    return directory
+
+
+def test_reads_rows_answers_and_shown_rows(tmp_path: Path) -> None:
+    text = """
+answers:
+  - {where: {metric: memory}, value: {metric: peak_memory_bytes, mean: {model: nets}}, better: higher}
+  - {where: {metric: [time, "speed*"]}, not_run: nobody tried}
+shows:
+  - {item: Figure 1, metric: memory, unit: MB, models: nets, systems: [ours], value: {metric: map_memory_bytes}}
+"""
+    experiment = load_paper(_write(tmp_path, text)).experiments[0]
+    (memory, answer), (time, missing), (shown, _) = experiment.rows
+    assert (memory.value, memory.batch_size, memory.oom, memory.line) == (3.5, None, False, 2)
+    assert answer.higher_is_better
+    assert answer.value is not None
+    assert answer.value.over == {"model": ("net",)}
+    assert (time.value, time.batch_size, time.oom, time.line) == (None, 8, True, 3)
+    assert missing.not_run == "nobody tried"
+    assert (shown.item, shown.dataset, shown.device, shown.line) == ("Figure 1", "data", "card", None)
+
+
+@pytest.mark.parametrize(
+    ("answers", "expected"),
+    [
+        ("[{where: {metric: memory}, input: given}]", r"line 3 .*time\) is answered 0 times"),
+        (
+            "[{where: {}, input: given}, {where: {metric: time}, input: given}]",
+            "line 3 .* 2 times, not once: table1",
+        ),
+        ("[{where: {colour: red}, input: given}]", "rows have no column colour"),
+        ("[{where: {}}]", "exactly one of value, input and not_run"),
+        ("[{where: {}, value: {metric: m, ratio: {}, percent: {}}}]", "at most one form"),
+        ("[{where: {}, value: {metric: m, rato: {}}}]", "is no quantity"),
+    ],
+)
+def test_refuses_what_does_not_add_up(answers: str, expected: str, tmp_path: Path) -> None:
+    with pytest.raises(MembenchError, match=expected):
+        load_paper(_write(tmp_path, f"answers: {answers}\n"))

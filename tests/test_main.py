@@ -1,0 +1,62 @@
+"""`python -m membench`: a summary, a record, a sweep, one-line errors, and W&B around it."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+from membench.configuration import CONF_DIRECTORY
+from membench.record import Outcome
+
+ROOT = CONF_DIRECTORY.parent
+
+
+def _run(directory: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    program = "import sys; sys.path.insert(0, sys.argv.pop(1)); from membench.__main__ import main; sys.exit(main())"
+    command = [sys.executable, "-c", program, str(ROOT), *arguments]
+    return subprocess.run(command, cwd=directory, capture_output=True, text=True, check=False, timeout=120)
+
+
+def test_sweep_prints_a_summary_and_writes_a_record_of_each_cell_and_one_offline_run(tmp_path: Path) -> None:
+    done = _run(tmp_path, "-m", "model=lenet", "batch_size=4,8", "tracking=offline")
+    assert done.returncode == 0, done.stderr
+    assert "lenet, batch 4, LayrubHybrid, simulated on k40m" in done.stdout
+    assert "lenet, batch 8" in done.stdout
+    assert "images/s" in done.stdout
+    records = [json.loads(path.read_text()) for path in sorted(tmp_path.rglob("record.json"))]
+    assert sorted(record["configuration"]["batch_size"] for record in records) == [4, 8]
+    assert {record["outcome"] for record in records} == {Outcome.OK}
+    assert all(record["metrics"]["peak_memory_bytes"] > 0 for record in records)
+    assert all(record["provenance"] == {} for record in records)
+    runs = list(tmp_path.glob("outputs/wandb/offline-run-*"))
+    assert len(runs) == 1
+
+
+def test_a_measured_record_has_its_provenance(tmp_path: Path) -> None:
+    done = _run(tmp_path, "model=lenet", "batch_size=2", "backend=cpu", "framework=pytorch", "strategy=eager")
+    assert done.returncode == 0, done.stderr + done.stdout
+    assert "measured on this machine's CPU" in done.stdout
+    record = json.loads(next(tmp_path.rglob("record.json")).read_text())
+    assert record["source"] == "measured"
+    assert {"commit", "clean", "versions", "time"} <= record["provenance"].keys()
+    assert record["metrics"]["measured_peak_memory_bytes"] == record["metrics"]["peak_memory_bytes"]
+
+
+def test_a_wrong_name_is_one_line_and_exit_code_2(tmp_path: Path) -> None:
+    done = _run(tmp_path, "model=resnet51")
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert done.stderr.count("\n") == 1
+    assert done.stderr.startswith("model 'resnet51' is not known; there are: alexnet")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_core_needs_neither_hydra_nor_wandb() -> None:
+    program = """
+import sys
+for name in ("hydra", "omegaconf", "wandb", "seaborn", "tqdm"):
+    sys.modules[name] = None
+import membench.step, membench.suite.cell, membench.strategies.layrub, membench.report.quantities
+assert membench.compile
+"""
+    subprocess.run([sys.executable, "-c", program], cwd=ROOT, check=True, timeout=120)

@@ -1,0 +1,109 @@
+"""`python -m membench.reproduce`: from experiments to files, with made-up records in place of runs."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from membench.configuration import CONF_DIRECTORY
+from membench.record import Outcome
+from membench.reproduce import closing_summary, main, reproduce
+from membench.report.verdicts import Verdict
+from membench.suite.papers import load_paper
+from tests.suite import jobs
+
+ROOT = CONF_DIRECTORY.parent
+LAYRUB = load_paper(ROOT / "experiments" / "layrub")
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("results")
+    reproduce(LAYRUB, workers=2, results=directory, run_job=jobs.made_up)
+    return directory
+
+
+def _bytes(directory: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(directory)): path.read_bytes() for path in sorted(directory.rglob("*.*"))}
+
+
+def test_same_bytes_when_run_again(results: Path, tmp_path: Path) -> None:
+    reproduce(LAYRUB, workers=1, results=tmp_path, run_job=jobs.made_up)
+    assert _bytes(tmp_path) == _bytes(results)
+
+
+def test_every_number_of_the_paper_has_a_verdict(results: Path) -> None:
+    frame = pd.read_csv(results / "layrub" / "scoreboard.csv", keep_default_na=False)
+    assert len(frame) == len(pd.read_csv(ROOT / "experiments" / "layrub" / "reference.csv"))
+    assert set(frame["verdict"]) <= {str(verdict) for verdict in Verdict}
+    silent = frame[
+        frame["verdict"].isin(["not_run", "input", "out_of_memory_as_in_paper"]) & (frame["reason"] == "")
+    ]
+    assert silent.empty
+
+
+def test_our_column_is_never_the_papers(results: Path) -> None:
+    """Where nothing was run our value is empty; and made-up runs reproduce next to nothing."""
+    frame = pd.read_csv(results / "layrub" / "scoreboard.csv", keep_default_na=False)
+    assert (frame[frame["verdict"].isin(["input"])]["simulated_value"] == "").all()
+    assert (frame["measured_value"] == "").all()
+    assert (frame["verdict"] == "reproduced").sum() < 0.2 * frame["verdict"].isin(["better", "worse"]).sum()
+
+
+def test_each_experiment_has_a_table_and_the_page_links_to_the_rows(results: Path) -> None:
+    for experiment in LAYRUB.experiments:
+        frame = pd.read_csv(results / "layrub" / f"{experiment.name}.csv", keep_default_na=False)
+        assert len(frame) == len(experiment.rows)
+    page = (results / "SCOREBOARD.md").read_text()
+    assert page.startswith("# Scoreboard\n")
+    assert "(layrub/scoreboard.csv)" in page
+    assert "MXNet is not built yet" in page
+
+
+def test_closing_summary_names_failures(tmp_path: Path) -> None:
+    records, scores = reproduce(LAYRUB, workers=2, results=tmp_path, run_job=jobs.fail)
+    assert {record.outcome for record in records.values()} == {Outcome.FAILED}
+    text = closing_summary(LAYRUB, records, scores, None)
+    assert "0 of 0 predicted numbers reproduced" in text
+    assert f"{len(records)} cells failed:" in text
+    assert "RuntimeError: no such luck" in text
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        ([], "name a paper; there are: layrub"),
+        (["nobody"], "there is no paper 'nobody'; there are: layrub"),
+        (["layrub", "tracking=paper"], "tracking 'paper' is not known; there are: disabled, offline, online"),
+        (["layrub", "speed=3"], "'speed' is not an option; there are: tracking, paper, workers"),
+    ],
+)
+def test_a_wrong_word_is_answered_in_one_line(
+    arguments: list[str], expected: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(arguments) == 2
+    assert capsys.readouterr().err == expected + "\n"
+
+
+def test_figures_read_results_only_and_are_the_same_bytes_again(results: Path, tmp_path: Path) -> None:
+    program = f"""
+import sys
+from importlib import import_module
+from pathlib import Path
+from paper_figs import style
+style.RESULTS = Path({str(results)!r})
+style.use_style()
+for script in sorted(Path("paper_figs/layrub").glob(sys.argv[2])):
+    style.save(import_module("paper_figs.layrub." + script.stem).draw(), Path(sys.argv[1]) / script.name)
+assert "torch" not in sys.modules
+"""
+    for name, scripts in (("first", "*[0-9].py"), ("second", "figure1*.py")):
+        (tmp_path / name).mkdir()
+        command = [sys.executable, "-W", "error::UserWarning", "-c", program, str(tmp_path / name), scripts]
+        subprocess.run(command, cwd=ROOT, check=True, timeout=120)
+    first, second = _bytes(tmp_path / "first"), _bytes(tmp_path / "second")
+    assert len(first) == 12
+    assert len(second) == 6
+    assert second.items() <= first.items()
