@@ -111,9 +111,7 @@ def test_constants_mean_something(fitted: calibrate.Fit) -> None:
     assert 0.1 < fitted.efficiency.memory < 1
     assert 1e-5 < fitted.efficiency.launch_s < 1e-3
     assert 50 * MIB < fitted.context_bytes < 500 * MIB
-    assert (
-        0 < fitted.bytes_per_convolution < 3 * 2 * 8 * MIB
-    )  # Caffe's limit: 8 MiB, three streams, two groups
+    assert 0 < fitted.workspace_share < 1
 
 
 def test_resnet50_does_not_fit_the_smaller_device(graphs: dict[str, TaskGraph]) -> None:

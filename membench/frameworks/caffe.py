@@ -21,7 +21,6 @@ from membench.frameworks.caffe_net import Net, NetLayer, read_net
 from membench.task_graph import Block, GradientOf, Kind, Phase, Role, Task, TaskGraph
 from membench.units import MIB
 
-
 WORKSPACE_LIMIT_BYTES = 3 * 8 * MIB
 """Caffe allows 8 MiB of workspace for each of a convolution's three streams."""
 

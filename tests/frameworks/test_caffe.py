@@ -12,7 +12,7 @@ from membench.cost.roofline import RooflineCost
 from membench.device import DeviceProfile
 from membench.efficiency import Efficiency
 from membench.errors import UnsupportedModel
-from membench.frameworks.caffe import Caffe
+from membench.frameworks.caffe import WORKSPACE_LIMIT_BYTES, Caffe, convolution_bytes
 from membench.planning.liveness import peak_bytes
 from membench.planning.validate import validate
 from membench.strategies.base import strategies
@@ -45,7 +45,7 @@ def lower(module: nn.Module, *shape: int, framework: Caffe | None = None) -> Tas
     """Lower a network of ten classes; without a framework, one without overhead."""
     inputs, targets = torch.randn(*shape), torch.randint(10, (shape[0],))
     workload = Workload("network", module, nn.CrossEntropyLoss(), (inputs,), (targets,))
-    framework = framework or Caffe(Efficiency(1.0, 1.0), context_bytes=0, bytes_per_convolution=0)
+    framework = framework or Caffe(Efficiency(1.0, 1.0), context_bytes=0, workspace_share=0.0)
     return framework.lower(capture(workload).graph)
 
 
@@ -289,10 +289,22 @@ def test_a_pooling_that_changes_nothing_is_no_layer(lowered: Callable[[str], Tas
     assert "avgpool:data" not in sizes(lowered("vgg16"), Role.ACTIVATION)
 
 
-def test_overhead_counts_convolutions() -> None:
-    framework = Caffe(Efficiency(1.0, 1.0), context_bytes=1000, bytes_per_convolution=10)
+def test_overhead_is_context_and_workspace() -> None:
+    """A convolution's workspace is a share of its output, of which no more than Caffe's limit counts."""
+    framework = Caffe(Efficiency(1.0, 1.0), context_bytes=1000, workspace_share=0.5)
     module = nn.Sequential(nn.Conv2d(3, 4, 3), nn.Conv2d(4, 4, 3), nn.Flatten(), nn.Linear(16, 10))
-    assert lower(module, 2, 3, 6, 6, framework=framework).overhead_bytes == 1020
+    outputs = 4 * (2 * 4 * 4 * 4) + 4 * (2 * 4 * 2 * 2)
+    assert lower(module, 2, 3, 6, 6, framework=framework).overhead_bytes == 1000 + outputs // 2
+
+
+def test_workspace_stays_below_caffe_s_limit(lowered: Callable[[str], TaskGraph]) -> None:
+    """At batch 64 even VGG-16's smallest maps, 512 x 14 x 14, have 24.5 MiB; the limit is 24."""
+    graph = lowered("vgg16")
+    outputs = [
+        graph.blocks[task.creates[0]].size_bytes for task in graph.tasks if task.phase is Phase.FORWARD
+    ]
+    assert convolution_bytes(graph) == 13 * WORKSPACE_LIMIT_BYTES == 13 * 24 * MIB
+    assert max(outputs) == 784 * MIB
 
 
 def test_an_unknown_layer_is_named() -> None:
