@@ -14,7 +14,14 @@ from membench.record import Outcome, Record
 from membench.units import PRINTED_UNITS
 
 STATIC_METRICS = frozenset(
-    {"map_memory_bytes", "weight_bytes", "lower_bound_bytes", "operations", "overhead_bytes"}
+    {
+        "map_memory_bytes",
+        "activation_memory_bytes",
+        "weight_bytes",
+        "lower_bound_bytes",
+        "operations",
+        "overhead_bytes",
+    }
 )
 """What a step that does not fit its device has nevertheless: counted, not run."""
 
