@@ -9,7 +9,8 @@ any other system. Non-negative least squares on relative errors; prints every re
 Seconds of a step = operations / (arithmetic * peak rate) + bytes / (memory * peak bandwidth)
                     + launch_s * tasks + step_s
 
-Bytes on the device = the network's blocks + context_bytes + bytes_per_convolution * convolutions
+Bytes on the device = the network's blocks + context_bytes
+                      + workspace_share * bytes of the convolutions' outputs
 """
 
 import csv
@@ -32,8 +33,8 @@ from membench.cost.roofline import ARITHMETIC_KINDS, RooflineCost
 from membench.device import DeviceProfile
 from membench.efficiency import Efficiency
 from membench.errors import MembenchError
-from membench.frameworks.caffe import Caffe
-from membench.task_graph import Kind, Phase, TaskGraph
+from membench.frameworks.caffe import Caffe, convolution_bytes
+from membench.task_graph import TaskGraph
 from membench.units import MIB
 from membench.workload import Workload
 
@@ -78,7 +79,7 @@ class Residual:
 class Fit:
     efficiency: Efficiency
     context_bytes: int
-    bytes_per_convolution: int
+    workspace_share: float
     times: tuple[Residual, ...]
     memory: tuple[Residual, ...]
 
@@ -109,7 +110,7 @@ def lowered_graph(name: str) -> TaskGraph:
         inputs = torch.empty(model["batch_size"], *model["input_shape"])
         targets = torch.empty(model["batch_size"], dtype=torch.int64)
     captured = capture(Workload(name, module, loss, (inputs,), (targets,)))
-    return Caffe(Efficiency(1.0, 1.0), context_bytes=0, bytes_per_convolution=0).lower(captured.graph)
+    return Caffe(Efficiency(1.0, 1.0), context_bytes=0, workspace_share=0.0).lower(captured.graph)
 
 
 def fit(reference: Path, device: DeviceProfile, graphs: dict[str, TaskGraph] | None = None) -> Fit:
@@ -136,8 +137,8 @@ def fit(reference: Path, device: DeviceProfile, graphs: dict[str, TaskGraph] | N
         if row.model not in graphs:
             graphs[row.model] = lowered_graph(paper["models"][row.model]["configuration"])
     efficiency, time_residuals = _fit_times(times, graphs, device)
-    context_bytes, bytes_per_convolution, memory_residuals = _fit_memory(memory, graphs)
-    return Fit(efficiency, context_bytes, bytes_per_convolution, time_residuals, memory_residuals)
+    context_bytes, workspace_share, memory_residuals = _fit_memory(memory, graphs)
+    return Fit(efficiency, context_bytes, workspace_share, time_residuals, memory_residuals)
 
 
 def _fit_times(
@@ -175,24 +176,19 @@ def _efficiency(parameters: NDArray[np.float64]) -> Efficiency:
 
 def _fit_memory(
     rows: list[BaselineRow], graphs: dict[str, TaskGraph]
-) -> tuple[int, int, tuple[Residual, ...]]:
+) -> tuple[int, float, tuple[Residual, ...]]:
     blocks = [sum(block.size_bytes for block in graphs[row.model].blocks) / MIB for row in rows]
-    terms = [[1.0, float(_convolutions(graphs[row.model]))] for row in rows]
+    terms = [[1.0, convolution_bytes(graphs[row.model]) / MIB] for row in rows]
     values = [row.value for row in rows]
     rest = [value - held for value, held in zip(values, blocks, strict=True)]
-    context_bytes, bytes_per_convolution = (
-        round(parameter * MIB) for parameter in _least_squares(terms, rest, scale=values)
-    )
+    context_mib, share = (float(parameter) for parameter in _least_squares(terms, rest, scale=values))
+    context_bytes, workspace_share = round(context_mib * MIB), _rounded(share)
     left_out = _left_out_errors(terms, rest, scale=values)
     residuals = []
-    for row, held, (one, convolutions), error in zip(rows, blocks, terms, left_out, strict=True):
-        overhead = (one * context_bytes + convolutions * bytes_per_convolution) / MIB
+    for row, held, (_, outputs), error in zip(rows, blocks, terms, left_out, strict=True):
+        overhead = context_bytes / MIB + outputs * workspace_share
         residuals.append(Residual(row, held + overhead, error))
-    return context_bytes, bytes_per_convolution, tuple(residuals)
-
-
-def _convolutions(graph: TaskGraph) -> int:
-    return sum(task.kind is Kind.CONVOLUTION and task.phase is Phase.FORWARD for task in graph.tasks)
+    return context_bytes, workspace_share, tuple(residuals)
 
 
 def _least_squares(
@@ -259,8 +255,7 @@ def yaml_text(result: Fit, *, framework: str, device: str) -> str:
             f"  launch_s: {efficiency.launch_s!r}  # per task",
             f"  step_s: {efficiency.step_s!r}  # per step",
             f"context_bytes: {result.context_bytes}  # {result.context_bytes / MIB:.1f} MiB",
-            f"bytes_per_convolution: {result.bytes_per_convolution}"
-            f"  # {result.bytes_per_convolution / MIB:.2f} MiB",
+            f"workspace_share: {result.workspace_share!r}  # of each convolution's output map",
             "",
         ]
     )

@@ -19,6 +19,11 @@ from membench.frameworks import caffe_layers as types
 from membench.frameworks.base import Framework
 from membench.frameworks.caffe_net import Net, NetLayer, read_net
 from membench.task_graph import Block, GradientOf, Kind, Phase, Role, Task, TaskGraph
+from membench.units import MIB
+
+
+WORKSPACE_LIMIT_BYTES = 3 * 8 * MIB
+"""Caffe allows 8 MiB of workspace for each of a convolution's three streams."""
 
 
 class Caffe(Framework):
@@ -27,15 +32,15 @@ class Caffe(Framework):
     Args:
         efficiency: of its kernels.
         context_bytes: what the process holds on the device whatever the network.
-        bytes_per_convolution: cuDNN handles, descriptors and workspace of each convolution, for the whole run.
+        workspace_share: cuDNN workspace of a convolution, as a share of its output map, kept for the whole run.
     """
 
     name: ClassVar[str] = "caffe"
 
-    def __init__(self, efficiency: Efficiency, context_bytes: int, bytes_per_convolution: int) -> None:
+    def __init__(self, efficiency: Efficiency, context_bytes: int, workspace_share: float) -> None:
         self.efficiency = efficiency
         self._context_bytes = context_bytes
-        self._bytes_per_convolution = bytes_per_convolution
+        self._workspace_share = workspace_share
 
     def lower(self, graph: TaskGraph) -> TaskGraph:
         net = read_net(graph)
@@ -44,13 +49,22 @@ class Caffe(Framework):
             writer.forward(position)
         for position in reversed(range(len(net.layers))):
             writer.backward(position)
-        overhead_bytes = self._context_bytes + convolutions(net) * self._bytes_per_convolution
-        return writer.graph(overhead_bytes)
+        lowered = writer.graph()
+        workspace_bytes = round(self._workspace_share * convolution_bytes(lowered))
+        return replace(lowered, overhead_bytes=self._context_bytes + workspace_bytes)
 
 
-def convolutions(net: Net) -> int:
-    """Return how many convolutions a network has."""
-    return sum(layer.type is types.CONVOLUTION for layer in net.layers)
+def convolution_bytes(graph: TaskGraph) -> int:
+    """Return the bytes of all convolutions' outputs, each counted up to what Caffe allows its workspace.
+
+    cuDNN's workspace grows with the map. One size for every convolution fits Caffe's rows as well, but these are of
+    shallow networks with large maps only; it would give the small maps of a thousand layers far too much.
+    """
+    return sum(
+        min(graph.blocks[task.creates[0]].size_bytes, WORKSPACE_LIMIT_BYTES)
+        for task in graph.tasks
+        if task.kind is Kind.CONVOLUTION and task.phase is Phase.FORWARD
+    )
 
 
 class _GraphWriter:
@@ -73,14 +87,13 @@ class _GraphWriter:
         self._data = {blob: self._external_block(block) for blob, block in net.data.items()}
         self._needs_gradient = self._find_needs_gradient()
 
-    def graph(self, overhead_bytes: int) -> TaskGraph:
+    def graph(self) -> TaskGraph:
         return TaskGraph(
             name=self._captured.name,
             batch_size=self._captured.batch_size,
             blocks=tuple(self._blocks),
             tasks=tuple(self._tasks),
             layers=tuple(self._names),
-            overhead_bytes=overhead_bytes,
         )
 
     # ---- forward ------------------------------------------------------------------------------------
