@@ -32,13 +32,13 @@ reproduce-layrub: $(STAMP)  ## run Layrub's experiments; write results/, SCOREBO
 	$(RUN) -m membench.reproduce layrub
 
 figures: $(STAMP)  ## redraw paper_figs/ from results/
-	$(RUN) -m membench.report.figures layrub
+	$(RUN) -m paper_figs.layrub
 
 scoreboard: $(STAMP)  ## show how many of the papers' numbers come out
 	@cat results/SCOREBOARD.md
 
-bench: $(STAMP)  ## measure membench itself: capture, planning and executor
-	$(RUN) -m pytest -m 'not cuda' -s tests/benchmarks
+bench: $(STAMP)  ## measure membench itself
+	@for script in benchmarks/*.py; do $(RUN) $$script || exit 1; done
 
 clean:  ## remove .venv and everything that is generated and not committed
 	rm -rf $(VENV) outputs wandb build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -149,7 +149,8 @@ class Paper:
     """A paper's vocabulary and its experiments.
 
     Attributes:
-        models: by the paper's name: ``configuration`` (in conf/model), ``dataset``, ``layers`` where it matters.
+        models: by the paper's name: ``configuration`` (in conf/model), ``dataset``, and where it matters ``layers``,
+            ``batch_sizes`` by name and ``steps_per_iteration`` (1 where not given).
         systems: by the paper's name: ``strategy``, ``framework``, and ``set`` for options of the strategy.
         devices: names in conf/device.
         training_images: in each data set.

@@ -9,8 +9,8 @@ import pytest
 
 from membench.configuration import CONF_DIRECTORY
 from membench.record import Outcome
-from membench.reproduce import closing_summary, main, reproduce
 from membench.report.verdicts import Verdict
+from membench.reproduce import closing_summary, main, reproduce
 from membench.suite.papers import load_paper
 from tests.suite import jobs
 

@@ -14,7 +14,14 @@ from membench.record import Outcome, Record
 from membench.units import PRINTED_UNITS
 
 STATIC_METRICS = frozenset(
-    {"map_memory_bytes", "weight_bytes", "lower_bound_bytes", "operations", "overhead_bytes"}
+    {
+        "map_memory_bytes",
+        "activation_memory_bytes",
+        "weight_bytes",
+        "lower_bound_bytes",
+        "operations",
+        "overhead_bytes",
+    }
 )
 """What a step that does not fit its device has nevertheless: counted, not run."""
 
@@ -126,11 +133,11 @@ def _metric(paper: Paper, records: Mapping[Cell, Record], cell: Cell, name: str)
         raise _NoValueError(record.outcome, f"{cell.model} by {cell.system}: {record.reason}")
     if name == "batch_size":
         return record.configuration["batch_size"]
-    iteration_steps = model.get("steps_per_iteration", 1)
+    iteration_time_s = record.metrics.get("step_time_s", 0.0) * model.get("steps_per_iteration", 1)
     if name == "iteration_time_s":
-        return iteration_steps * record.metrics["step_time_s"]
-    if name == "epoch_time_s":  # in iterations of one batch each, as the paper's Tables 5 and 7 count them alike
-        return iteration_steps * paper.training_images[model["dataset"]] / record.metrics["images_per_s"]
+        return iteration_time_s
+    if name == "epoch_time_s":
+        return paper.training_images[model["dataset"]] / record.configuration["batch_size"] * iteration_time_s
     if name not in record.metrics:
         raise _NoValueError(Outcome.FAILED, f"{cell.model} by {cell.system}: its record has no {name}")
     return record.metrics[name]

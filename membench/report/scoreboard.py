@@ -47,7 +47,8 @@ def _score(paper: Paper, result: Result, by_key: dict[tuple[object, ...], Result
     baseline = by_key.get(_key(row, **result.answer.baseline)) if result.answer.baseline else None
     judgement = judge(result, baseline)
     cause = "; ".join(_texts(paper.causes, row)) if judgement.verdict in DEVIATES else ""
-    calibrated = judgement.verdict in AGREES + DEVIATES and bool(_texts(paper.calibration, row))
+    judged = judgement.verdict in AGREES + DEVIATES
+    calibrated = judged and row.value is not None and bool(_texts(paper.calibration, row))
     remarks = _texts(paper.inconsistencies, row) if judgement.verdict is not Verdict.INPUT else []
     remarks += _texts(paper.calibration, row) if calibrated else []
     sentences = [judgement.reason, cause, *remarks]

@@ -126,6 +126,7 @@ def _memory_metrics(schedule: Schedule) -> dict[str, float]:
     return {
         "peak_memory_bytes": schedule.peak_bytes,
         "map_memory_bytes": peak_bytes(schedule, MAP_ROLES),
+        "activation_memory_bytes": peak_bytes(schedule, frozenset({Role.ACTIVATION})),
         "weight_bytes": sum(block.size_bytes for block in graph.blocks if block.role is Role.WEIGHT),
         "lower_bound_bytes": graph.lower_bound_bytes,
         "overhead_bytes": graph.overhead_bytes,

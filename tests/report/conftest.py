@@ -9,7 +9,6 @@ from membench.experiment import Answer, Cell, Paper, Quantity, Row, Selection
 from membench.record import Outcome, Record, Source
 from membench.report.quantities import Result
 
-
 PAPER = Paper(
     name="paper",
     title="A paper",

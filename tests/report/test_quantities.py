@@ -12,7 +12,7 @@ from membench.units import GIB, MIB
 from tests.report.conftest import PAPER, ROW, answer, cell, record
 
 RECORDS = {
-    cell(): record(peak_memory_bytes=50 * MIB, map_memory_bytes=MIB, step_time_s=3.0, images_per_s=10.0),
+    cell(): record(peak_memory_bytes=50 * MIB, map_memory_bytes=MIB, step_time_s=3.0),
     cell(system="base"): record(peak_memory_bytes=200 * MIB, map_memory_bytes=4 * MIB, step_time_s=2.0),
     cell("deep"): record(Outcome.OUT_OF_MEMORY, peak_memory_bytes=90 * GIB, map_memory_bytes=2 * MIB),
     cell("deep", "base"): record(Outcome.OUT_OF_MEMORY, map_memory_bytes=80 * MIB),
@@ -77,7 +77,14 @@ def test_the_largest_batch_is_that_of_the_record_found() -> None:
 
 
 def test_an_epoch_is_the_data_set_once() -> None:
-    assert _value(unit="s", metric="epoch_time_s") == 100
+    assert _value(unit="s", metric="epoch_time_s") == 1000 / 8 * 3.0
+
+
+def test_an_iteration_may_be_several_steps() -> None:
+    model = {**PAPER.models["small"], "steps_per_iteration": 2}
+    paper = replace(PAPER, models={"small": model})
+    assert evaluate(paper, replace(ROW, unit="s"), answer("iteration_time_s"), RECORDS).value == 6.0
+    assert evaluate(paper, replace(ROW, unit="s"), answer("epoch_time_s"), RECORDS).value == 1000 / 8 * 6.0
 
 
 def test_the_batch_size_that_was_run_fills_an_open_column() -> None:
