@@ -15,7 +15,14 @@ import membench
 from membench.execution.measurement import cpu_peak_bytes
 
 ROUNDS = 15
-NETWORKS = {"resnet18": 64, "resnet50": 64, "mobilenet_v2": 64, "densenet121": 64, "vgg11_bn": 32, "convnext_tiny": 64}
+NETWORKS = {
+    "resnet18": 64,
+    "resnet50": 64,
+    "mobilenet_v2": 64,
+    "densenet121": 64,
+    "vgg11_bn": 32,
+    "convnext_tiny": 64,
+}
 
 
 def timed(run: Callable[[], object]) -> float:

@@ -1,6 +1,6 @@
 """The library entry: `membench.compile` turns a training step into one with a memory strategy.
 
-    capture -> annotate with the device's costs -> strategy -> validate -> a step that runs or simulates
+capture -> annotate with the device's costs -> strategy -> validate -> a step that runs or simulates
 """
 
 import statistics
@@ -11,9 +11,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from membench import configuration
 from membench.backends.cpu import CpuBackend
 from membench.backends.simulated import SimulatedBackend
-from membench import configuration
 from membench.capture.capture import CapturedStep, capture
 from membench.cost.measured import MeasuredCpuCost
 from membench.cost.roofline import RooflineCost
@@ -67,7 +67,9 @@ class TrainingStep:
             that the caller has not cleared come on top.
     """
 
-    def __init__(self, workload: Workload, captured: CapturedStep, schedule: Schedule, backend: CpuBackend) -> None:
+    def __init__(
+        self, workload: Workload, captured: CapturedStep, schedule: Schedule, backend: CpuBackend
+    ) -> None:
         self.schedule = schedule
         self.predicted_peak_bytes = schedule.peak_bytes
         self._workload = workload
@@ -75,8 +77,10 @@ class TrainingStep:
         self._backend = backend
         self._weights = dict(workload.module.named_parameters())
         self._buffers = dict(workload.module.named_buffers())
-        self._state = [(captured.weights[name], weight) for name, weight in self._weights.items()]
-        self._state += [(captured.buffers[name], buffer) for name, buffer in self._buffers.items()]
+        self._state: list[tuple[int, Tensor]] = [
+            *((captured.weights[name], weight) for name, weight in self._weights.items()),
+            *((captured.buffers[name], buffer) for name, buffer in self._buffers.items()),
+        ]
         self._addresses: dict[int, int] = {}
         self._handed_over = [block.index for block in schedule.graph.blocks if block.role in RESULT_ROLES]
         self._handed_over += [block for block in captured.inputs + captured.targets if block is not None]
@@ -217,7 +221,9 @@ def compile(  # noqa: A001 (the field's word for it)
         raise MembenchError(f"there is no backend {backend!r}; choose one of cpu, simulated")
     on_other = [name for name, weight in module.named_parameters() if weight.device.type != "cpu"]
     if on_other:
-        raise UnsupportedModel(on_other[0], "its weight is not on the CPU", "move the module there, or simulate it")
+        raise UnsupportedModel(
+            on_other[0], "its weight is not on the CPU", "move the module there, or simulate it"
+        )
     return build_step(workload, capture(workload), chosen, MeasuredCpuCost(), budget_bytes)
 
 

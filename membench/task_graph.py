@@ -214,7 +214,10 @@ class TaskGraph:
         """What any schedule must hold: the caller's blocks and the neediest task's (moDNN, Equation 7)."""
         internal = [0 if block.role in EXTERNAL_ROLES else block.size_bytes for block in self.blocks]
         worst = max(
-            (sum(internal[b] for b in {*task.reads, *task.writes}) + task.workspace_bytes for task in self.tasks),
+            (
+                sum(internal[b] for b in {*task.reads, *task.writes}) + task.workspace_bytes
+                for task in self.tasks
+            ),
             default=0,
         )
         return self.external_bytes + worst

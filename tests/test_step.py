@@ -102,7 +102,9 @@ def test_a_large_step_is_simulated_without_being_allocated() -> None:
     with torch.device("meta"):
         module = imagenet_resnet(50)
         large = torch.empty(64, 3, 224, 224), torch.empty(64, dtype=torch.int64)
-    step = membench.compile(module, CRITERION, large, strategy="layrub_hybrid", backend="simulated", device="k40m")
+    step = membench.compile(
+        module, CRITERION, large, strategy="layrub_hybrid", backend="simulated", device="k40m"
+    )
     measured = step.measure()
     assert measured.source == "simulated"
     assert measured.peak_bytes == step.predicted_peak_bytes > 900 * MIB
@@ -110,7 +112,9 @@ def test_a_large_step_is_simulated_without_being_allocated() -> None:
     with pytest.raises(MembenchError, match="a simulated step computes nothing"):
         step(*large)
     with pytest.raises(OutOfMemory, match=r"needs .* GB and the device has"):
-        membench.compile(module, CRITERION, large, strategy="network_wide", backend="simulated", device="titan_z")
+        membench.compile(
+            module, CRITERION, large, strategy="network_wide", backend="simulated", device="titan_z"
+        )
 
 
 def test_bad_input_is_refused_with_what_to_do(batch: tuple[Tensor, Tensor]) -> None:

@@ -81,7 +81,7 @@ class CpuBackend(Backend):
         self._blocks = graph.blocks
         self._chaos = random.Random(chaos.seed) if chaos else None
         self._longest_delay_s = chaos.longest_delay_s if chaos else 0.0
-        self._queues: dict[str, "SimpleQueue[_Ticket | None]"] = {}
+        self._queues: dict[str, SimpleQueue[_Ticket | None]] = {}
         self._host: dict[int, Tensor] = {}
         self._slack: dict[int, Tensor] = {}  # what a block leaves unused of a space larger than itself
         self._space_bytes: dict[int, int] = {}

@@ -194,7 +194,9 @@ def shape_only_tensor(call: Call, value: Value, device: torch.device) -> Tensor:
     """
     tensor = torch.empty_strided(value.shape, value.stride, dtype=value.dtype, device=device)
     if call.operator.endswith("_backward.default"):
-        others = [torch.empty_strided(a.shape, a.stride, device="meta") for a in call.args if isinstance(a, Value)]
+        others = [
+            torch.empty_strided(a.shape, a.stride, device="meta") for a in call.args if isinstance(a, Value)
+        ]
         formats = {suggest_memory_format(other) for other in (tensor, *others[1:])}
         last = formats - {torch.contiguous_format}
         tensor = torch.empty_like(tensor, memory_format=last.pop() if last else torch.contiguous_format)

@@ -112,7 +112,9 @@ class Recorder(TorchDispatchMode):
     @property
     def layer_name(self) -> str:
         """The layer that runs now, for error messages."""
-        return self.layers[self._layer] if self._leaf_layer is not None else self._module_path[-1] or "the model"
+        return (
+            self.layers[self._layer] if self._leaf_layer is not None else self._module_path[-1] or "the model"
+        )
 
     # ---- blocks -------------------------------------------------------------------------------------
 
@@ -148,7 +150,7 @@ class Recorder(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         if self.phase is not Phase.BACKWARD:
-            self._layer_of_node.setdefault(torch.autograd._get_sequence_nr() - 1, self._layer)
+            self._layer_of_node.setdefault(torch._C._autograd._get_sequence_nr() - 1, self._layer)
         if func is torch.ops.aten.convolution_backward.default and args[10][0] and any(args[10][1:]):
             _, *weight_gradients = self._run(func, (*args[:10], [False, *args[10][1:]]), kwargs)
             data_gradient, _, _ = self._run(func, (*args[:10], [True, False, False]), kwargs)
@@ -167,7 +169,7 @@ class Recorder(TorchDispatchMode):
             for view in tree_leaves(output):
                 self._share(view, block)
             return output
-        outputs = [out for out in (output if isinstance(output, tuple | list) else (output,))]
+        outputs = list(output) if isinstance(output, tuple | list) else [output]
         created = [isinstance(out, Tensor) and self._is_new(out) for out in outputs]
         written = operators.written_arguments(func, args)
         if any(created) or written:
@@ -194,7 +196,9 @@ class Recorder(TorchDispatchMode):
         written: tuple[int, ...],
     ) -> None:
         name = operators.operator_name(func)
-        if self._leaf_layer is None and self.phase is Phase.FORWARD:  # a functional call is a layer of its own
+        if (
+            self._leaf_layer is None and self.phase is Phase.FORWARD
+        ):  # a functional call is a layer of its own
             path = self._module_path[-1]
             self._layer = self._new_layer(f"{path}.{name}" if path else name)
         shape_only = operators.shape_only_arguments(func, args)
@@ -360,7 +364,9 @@ def _gradients(recorder: Recorder, loss: Tensor, weights: dict[str, Tensor]) -> 
     if not isinstance(loss, Tensor) or loss.dim() != 0 or loss.grad_fn is None:
         shape = tuple(loss.shape) if isinstance(loss, Tensor) else type(loss).__name__
         raise UnsupportedModel(
-            "loss", f"it returns {shape} and not a scalar that depends on the weights", "return a mean or a sum"
+            "loss",
+            f"it returns {shape} and not a scalar that depends on the weights",
+            "return a mean or a sum",
         )
     recorder.enter_backward(loss)
     found = torch.autograd.grad(loss, list(trained.values()), allow_unused=True)

@@ -70,7 +70,7 @@ def _measure(tasks: dict[Any, Task], graph: TaskGraph) -> dict[Any, _Measured]:
         for task in tasks.values():
             _run_alone(task)
     torch.set_rng_state(generator_state)
-    events = profile.profiler.kineto_results.events()  # type: ignore[union-attr]
+    events = profile.profiler.kineto_results.events()
     marks = sorted((event.start_ns(), event.end_ns()) for event in events if event.name() == _MARKER)
     changes = iter(memory_events(profile))
     change = next(changes, None)

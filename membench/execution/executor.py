@@ -1,11 +1,11 @@
 """The only loop that executes a schedule, on any backend.
 
-    begin
-    for each instruction, in the order of the program:
-        work (compute, offload, prefetch) joins its stream and leaves an event
-        a wait makes its stream wait for such an event
-        reserve, reuse and free change who holds which memory, here and now
-    end: every stream is idle
+begin
+for each instruction, in the order of the program:
+    work (compute, offload, prefetch) joins its stream and leaves an event
+    a wait makes its stream wait for such an event
+    reserve, reuse and free change who holds which memory, here and now
+end: every stream is idle
 """
 
 from membench.backends.base import Backend, Event

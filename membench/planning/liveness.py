@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from membench.schedule import Compute, Free, Prefetch, Reserve, Reuse, Schedule
+from membench.schedule import Compute, Free, Offload, Prefetch, Reserve, Reuse, Schedule
 from membench.task_graph import Role
 
 
@@ -68,7 +68,7 @@ def peak_bytes(schedule: Schedule, roles: frozenset[Role]) -> int:
     return max(live_bytes(schedule, roles), default=0)
 
 
-def copied_bytes(schedule: Schedule, instruction_type: type) -> int:
+def copied_bytes(schedule: Schedule, kind: type[Offload] | type[Prefetch]) -> int:
     """Return the bytes that all `Offload` (or all `Prefetch`) instructions move."""
     blocks = schedule.graph.blocks
-    return sum(blocks[i.block].size_bytes for i in schedule.instructions if isinstance(i, instruction_type))
+    return sum(blocks[item.block].size_bytes for item in schedule.instructions if isinstance(item, kind))

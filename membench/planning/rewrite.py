@@ -93,7 +93,9 @@ class _MaskRewriter:
             value = _written_value(relu)
             itemsize = value.dtype.itemsize
         layer = self.graph.layers[relu.layer]
-        mask = Block(len(self.blocks), f"{layer}:mask", output.size_bytes // itemsize, Role.ACTIVATION, relu.layer)
+        mask = Block(
+            len(self.blocks), f"{layer}:mask", output.size_bytes // itemsize, Role.ACTIVATION, relu.layer
+        )
         self.blocks.append(mask)
         self.masks[relu.layer] = _Mask(output.index, mask.index)
         call = None

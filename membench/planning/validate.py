@@ -65,7 +65,8 @@ class _Walk:
         self.index = 0
 
     def run(self) -> None:
-        for self.index, instruction in enumerate(self.schedule.instructions):
+        for index, instruction in enumerate(self.schedule.instructions):
+            self.index = index
             match instruction:
                 case Compute(task, stream):
                     self._compute(task, stream)
@@ -152,7 +153,9 @@ class _Walk:
         if not memory.resident or not memory.filled:
             self._hazard(f"{self._name(block)} is read while it is not resident")
         if not self._known(stream, memory.writer):
-            self._hazard(f"{self._name(block)} is read on {stream} while {self._what(memory.writer)} may still write it")
+            self._hazard(
+                f"{self._name(block)} is read on {stream} while {self._what(memory.writer)} may still write it"
+            )
         memory.readers.append((stream, self.index))
 
     def _write(self, block: int, stream: str) -> None:
@@ -173,7 +176,11 @@ class _Walk:
         if not self.memory[block].resident:
             self._open(block, self.graph.blocks[block].size_bytes)
         position = self.clocks[COMPUTE_STREAM].get(COMPUTE_STREAM)
-        if stream != COMPUTE_STREAM and position is not None and not self._known(stream, (COMPUTE_STREAM, position)):
+        if (
+            stream != COMPUTE_STREAM
+            and position is not None
+            and not self._known(stream, (COMPUTE_STREAM, position))
+        ):
             self._hazard(f"{self._name(block)} takes memory before the compute stream has come to this point")
 
     def _open(self, block: int, space_bytes: int) -> None:
@@ -207,7 +214,9 @@ class _Walk:
     def _check_budget(self, workspace_bytes: int) -> None:
         needed = self.live_bytes + workspace_bytes
         if needed > self.schedule.peak_bytes:
-            self._hazard(f"holds {needed} bytes, more than the schedule's stated peak {self.schedule.peak_bytes}")
+            self._hazard(
+                f"holds {needed} bytes, more than the schedule's stated peak {self.schedule.peak_bytes}"
+            )
         if self.budget_bytes is not None and needed > self.budget_bytes:
             self._hazard(f"holds {needed} bytes, more than the budget of {self.budget_bytes}")
 

@@ -158,7 +158,9 @@ def _backward(builder: ScheduleBuilder, *, intra_layer: bool) -> None:
                 builder.prefetch(block)
         for task in layer.tasks:
             builder.compute(task)
-            if intra_layer:  # the weight gradient was the activation's last reader: the data gradient takes its space
+            if (
+                intra_layer
+            ):  # the weight gradient was the activation's last reader: the data gradient takes its space
                 builder.free_dead()
         builder.synchronize()
         builder.free_dead()

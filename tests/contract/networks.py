@@ -43,7 +43,9 @@ def _with_small_classifier(name: str, features: int) -> Callable[[], nn.Module]:
     def build() -> nn.Module:
         module = getattr(zoo, name)()
         dropout = nn.Dropout(0.5)
-        module.classifier = nn.Sequential(dropout, nn.Linear(features, 32), nn.ReLU(True), nn.Linear(32, CLASSES))
+        module.classifier = nn.Sequential(
+            dropout, nn.Linear(features, 32), nn.ReLU(True), nn.Linear(32, CLASSES)
+        )
         return module
 
     return build
@@ -53,7 +55,9 @@ NETWORKS = {
     "alexnet": Network(_with_small_classifier("alexnet", 9216)),
     "convnext": Network(_named("convnext_tiny"), image_size=32),
     "densenet": Network(
-        lambda: DenseNet(growth_rate=8, block_config=(2, 3, 2), num_init_features=16, drop_rate=0.2, num_classes=CLASSES)
+        lambda: DenseNet(
+            growth_rate=8, block_config=(2, 3, 2), num_init_features=16, drop_rate=0.2, num_classes=CLASSES
+        )
     ),
     "efficientnet": Network(_named("efficientnet_b0"), image_size=32),
     "googlenet": Network(_named("googlenet", init_weights=False, aux_logits=True), 64, with_auxiliary),
@@ -120,7 +124,10 @@ def run_step(work: Workload, step: Callable[[], Tensor], buffers: dict[str, Tens
     module.zero_grad(set_to_none=True)
     torch.manual_seed(1)
     loss = step()
-    gradients = {n: None if p.grad is None else p.grad.clone(memory_format=torch.contiguous_format) for n, p in module.named_parameters()}
+    gradients = {
+        n: None if p.grad is None else p.grad.clone(memory_format=torch.contiguous_format)
+        for n, p in module.named_parameters()
+    }
     results = Results(loss.detach().clone(), gradients, {n: b.clone() for n, b in module.named_buffers()})
     module.zero_grad(set_to_none=True)
     return results

@@ -69,7 +69,9 @@ OPERATIONS = [
     "convolution", "grouped", "normalized", "relu", "gelu", "pool", "average", "dropout", "add", "add in place",
     "concatenate", "shared", "transposed", "slices",
 ]  # fmt: skip
-PLANS = st.lists(st.tuples(st.sampled_from(OPERATIONS), st.integers(0, 7), st.integers(0, 7)), min_size=1, max_size=9)
+PLANS = st.lists(
+    st.tuples(st.sampled_from(OPERATIONS), st.integers(0, 7), st.integers(0, 7)), min_size=1, max_size=9
+)
 
 
 @pytest.mark.parametrize("variant", VARIANTS)

@@ -48,7 +48,9 @@ def test_results_and_peak_are_exact(network: str, variant: str) -> None:
 
 @pytest.mark.parametrize("variant", VARIANTS)
 @pytest.mark.parametrize("network", NETWORKS)
-def test_results_are_exact_when_copies_are_late_and_freed_memory_is_poisoned(network: str, variant: str) -> None:
+def test_results_are_exact_when_copies_are_late_and_freed_memory_is_poisoned(
+    network: str, variant: str
+) -> None:
     case = reference(network)
     check_exact(case, schedule_of(case, variant), Chaos(seed=3, longest_delay_s=0.0005))
 
@@ -102,6 +104,10 @@ def test_the_step_gives_its_memory_back() -> None:
     step = TrainingStep(case.work, case.captured, schedule, backend)
     peaks = []
     for _ in range(3):
-        peaks.append(cpu_peak_bytes(lambda: run_step(case.work, lambda: step(case.work.inputs, case.work.targets), case.buffers)))
+        peaks.append(
+            cpu_peak_bytes(
+                lambda: run_step(case.work, lambda: step(case.work.inputs, case.work.targets), case.buffers)
+            )
+        )
     backend.close()
     assert peaks[1] == peaks[2]

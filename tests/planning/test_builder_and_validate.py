@@ -39,7 +39,17 @@ def graph() -> TaskGraph:
     )
     reads = [(INPUT,), (FIRST,), (SECOND,), (GRADIENT, FIRST)]
     tasks = tuple(
-        Task(i, f"task{i}", Kind.OTHER, Phase.BACKWARD if i > 1 else Phase.FORWARD, i, read, (i + 1,), (i + 1,), workspace_bytes=5)
+        Task(
+            i,
+            f"task{i}",
+            Kind.OTHER,
+            Phase.BACKWARD if i > 1 else Phase.FORWARD,
+            i,
+            read,
+            (i + 1,),
+            (i + 1,),
+            workspace_bytes=5,
+        )
         for i, read in enumerate(reads)
     )
     return TaskGraph("toy", 1, blocks, tasks, ("one", "two", "three", "four"))
@@ -108,7 +118,9 @@ def without(schedule: Schedule, unwanted: Callable[[Instruction], bool]) -> Sche
     """Replace instructions, and waits for them, by waits for nothing new, so that positions stay."""
     gone = {index for index, item in enumerate(schedule.instructions) if unwanted(item)}
     program = [
-        Wait(COMPUTE_STREAM, 0) if index in gone or (isinstance(item, Wait) and item.instruction in gone) else item
+        Wait(COMPUTE_STREAM, 0)
+        if index in gone or (isinstance(item, Wait) and item.instruction in gone)
+        else item
         for index, item in enumerate(schedule.instructions)
     ]
     return replace(schedule, instructions=tuple(program))
@@ -151,7 +163,9 @@ def test_validate_keeps_the_budget_and_the_stated_peak(graph: TaskGraph) -> None
     validate(schedule, budget_bytes=schedule.peak_bytes)
     with pytest.raises(InvalidSchedule, match="more than the budget"):
         validate(schedule, budget_bytes=schedule.peak_bytes - 1)
-    assert "more than the schedule's stated peak" in hazard(replace(schedule, peak_bytes=schedule.peak_bytes - 1))
+    assert "more than the schedule's stated peak" in hazard(
+        replace(schedule, peak_bytes=schedule.peak_bytes - 1)
+    )
 
 
 def test_a_copy_on_the_host_is_stale_after_a_write(graph: TaskGraph) -> None:

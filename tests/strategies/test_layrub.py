@@ -62,7 +62,9 @@ def run_in_chaos(case: Reference, schedule: Schedule) -> str:
 def test_without_the_barrier_validate_names_the_hazard_and_gradients_are_wrong(chain: Reference) -> None:
     schedule = plan(chain.captured.graph, LayrubIntra(gradient_streams=True), COST, None)
     racing = without_barriers(schedule)
-    with pytest.raises(InvalidSchedule, match=r"given back while .*convolution_backward.*weight gradient.* may still use it"):
+    with pytest.raises(
+        InvalidSchedule, match=r"given back while .*convolution_backward.*weight gradient.* may still use it"
+    ):
         validate(racing)
     assert "gradient of" in run_in_chaos(chain, racing)
 
@@ -76,7 +78,9 @@ def test_with_the_barrier_the_schedule_is_valid_and_gradients_are_exact(chain: R
 
 def test_gradient_streams_without_reuse_need_no_barrier(chain: Reference) -> None:
     schedule = plan(chain.captured.graph, NetworkWide(gradient_streams=True), COST, None)
-    assert any(isinstance(item, Compute) and item.stream == WEIGHT_GRADIENT_STREAM for item in schedule.instructions)
+    assert any(
+        isinstance(item, Compute) and item.stream == WEIGHT_GRADIENT_STREAM for item in schedule.instructions
+    )
     assert run_in_chaos(chain, schedule) == ""
 
 
@@ -87,10 +91,16 @@ def test_intra_layer_reuse_gives_every_gradient_its_activations_space(chain: Ref
     reused = peak_bytes(plan(chain.captured.graph, LayrubIntra(), COST, None), maps)
     # Eager keeps 4 outputs (ReLU in place), 4 gradients of ReLUs and 3 of convolutions (none for the images).
     assert whole == pytest.approx(11 * one_map, rel=0.1)
-    assert reused == pytest.approx(4 * one_map + 4 * one_map / 4, rel=0.01)  # outputs and their one-byte masks
+    assert reused == pytest.approx(
+        4 * one_map + 4 * one_map / 4, rel=0.01
+    )  # outputs and their one-byte masks
 
 
-@pytest.mark.parametrize("strategy", [LayrubInter(), LayrubHybrid(), LayrubHybrid(fixed_region=True)], ids=["inter", "hybrid", "hybrid, fixed region"])
+@pytest.mark.parametrize(
+    "strategy",
+    [LayrubInter(), LayrubHybrid(), LayrubHybrid(fixed_region=True)],
+    ids=["inter", "hybrid", "hybrid, fixed region"],
+)
 def test_the_peak_of_migration_does_not_grow_with_depth(strategy: LayrubHybrid) -> None:
     peaks = []
     for blocks in ([3, 4, 6, 3], [3, 4, 36, 3]):
