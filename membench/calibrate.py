@@ -40,9 +40,6 @@ from membench.workload import Workload
 
 PAPER_DIRECTORY = CONF_DIRECTORY.parent / "experiments" / "layrub"
 ITERATIONS = 20
-STEPS_PER_ITERATION = {"ResNet-34": 2, "ResNet-50": 2}
-"""Forward and backward passes of one solver iteration, where not one: ``iter_size`` in the solver definitions that
-Layrub's authors published. Without it no model fits these rows together with WRN-28-10."""
 
 _TIME_ROWS = ("Table 5", "time_20_iterations")
 _MEMORY_ROWS = ("Table 6", "runtime_memory")
@@ -55,11 +52,13 @@ class BaselineRow:
     Attributes:
         device: the name in ``conf/device``.
         value: seconds of 20 iterations, or MiB.
+        steps_per_iteration: forward and backward passes of one solver iteration.
     """
 
     model: str
     device: str
     value: float
+    steps_per_iteration: int
 
 
 @dataclass(frozen=True)
@@ -96,7 +95,8 @@ def baseline_rows(path: Path, *, item: str, metric: str, paper: dict[str, Any]) 
             for row in csv.DictReader(file):
                 if (row["item"], row["metric"], row["system"]) == (item, metric, "Caffe") and row["value"]:
                     device = paper["devices"][row["device"]]
-                    rows.append(BaselineRow(row["model"], device, float(row["value"])))
+                    steps = paper["models"][row["model"]].get("steps_per_iteration", 1)
+                    rows.append(BaselineRow(row["model"], device, float(row["value"]), steps))
         except (KeyError, ValueError) as error:
             raise MembenchError(f"{path.name}, line {len(rows) + 1} of Caffe in {item}: {error}") from error
     return rows
@@ -152,7 +152,7 @@ def _fit_times(
     for row, left_out in zip(rows, _left_out_errors(terms, values), strict=True):
         tasks = graphs[row.model].tasks
         step_s = sum(cost.launch_time_s(task) + cost.task_time_s(task) for task in tasks)
-        residuals.append(Residual(row, ITERATIONS * STEPS_PER_ITERATION.get(row.model, 1) * step_s, left_out))
+        residuals.append(Residual(row, ITERATIONS * row.steps_per_iteration * step_s, left_out))
     return efficiency, tuple(residuals)
 
 
@@ -160,7 +160,7 @@ def _time_terms(row: BaselineRow, graph: TaskGraph, device: DeviceProfile) -> li
     """Return what each parameter multiplies: seconds at peak rates, tasks, steps."""
     operations = sum(task.operations for task in graph.tasks if task.kind in ARITHMETIC_KINDS)
     moved_bytes = sum(task.moved_bytes for task in graph.tasks if task.kind not in ARITHMETIC_KINDS)
-    steps = ITERATIONS * STEPS_PER_ITERATION.get(row.model, 1)
+    steps = ITERATIONS * row.steps_per_iteration
     at_peak_s = operations / device.arithmetic_ops_per_s, moved_bytes / device.memory_bytes_per_s
     return [steps * term for term in (*at_peak_s, len(graph.tasks), 1.0)]
 

@@ -45,7 +45,6 @@ class ScheduleBuilder:
         self._space_bytes: dict[int, int] = {}  # of resident blocks
         self._on_host: set[int] = set()
         self._leftover: dict[int, int] = {}  # piece of the region -> dead block that still holds its space
-        self._residencies: dict[int, int] = {}
         self._computed: set[int] = set()
         self._uses_left = _count_uses(graph)
         self._last_write: dict[int, tuple[str, int]] = {}  # block -> stream, instruction
@@ -135,7 +134,7 @@ class ScheduleBuilder:
         if not self.is_dead(block) and not self.is_on_host(block):
             self._refuse(f"{self._name(block)!r} is still needed and has no copy on the host")
         self._wait_for_users(COMPUTE_STREAM, block)
-        piece = self._region.piece_of(block, self._residencies[block] - 1) if self._region else None
+        piece = self._region.piece_of(block) if self._region else None
         if piece is not None:
             self._leftover[piece] = block  # the region is fixed: the space waits for its next block
         else:
@@ -210,11 +209,9 @@ class ScheduleBuilder:
         """Take memory for a block; another stream may use it only from the compute stream's position on."""
         if COMPUTE_STREAM in self._last_on_stream:
             self._wait(stream, COMPUTE_STREAM, self._last_on_stream[COMPUTE_STREAM])
-        residency = self._residencies.get(block, 0)
-        self._residencies[block] = residency + 1
         if block in self._space_bytes:  # taken over by reuse()
             return
-        piece = self._region.piece_of(block, residency) if self._region else None
+        piece = self._region.piece_of(block) if self._region else None
         if piece is None:
             self._space_bytes[block] = self.graph.blocks[block].size_bytes
             self._live_bytes += self._space_bytes[block]

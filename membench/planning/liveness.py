@@ -1,29 +1,25 @@
 """How much memory a schedule holds, instruction by instruction: a static property of the program."""
 
-from collections import Counter
 from collections.abc import Iterator
 
 from membench.schedule import Compute, Free, Prefetch, Reserve, Reuse, Schedule
 from membench.task_graph import Role
 
 
-def residencies(schedule: Schedule) -> Iterator[tuple[int, int, bool]]:
-    """Yield (block, n-th residency of that block, True where it begins or False where it ends), in order.
+def residencies(schedule: Schedule) -> Iterator[tuple[int, bool]]:
+    """Yield (block, True where it becomes resident or False where it ceases to be), in order.
 
-    A block whose space is reused ends there; one that the caller gets never ends.
+    A block whose space is reused ceases there; one that the caller gets never does.
     """
-    count: Counter[int] = Counter()
     for instruction in schedule.instructions:
         match instruction:
             case Compute(task):
                 for block in schedule.graph.tasks[task].creates:
-                    yield block, count[block], True
-                    count[block] += 1
+                    yield block, True
             case Prefetch(block):
-                yield block, count[block], True
-                count[block] += 1
+                yield block, True
             case Free(block) | Reuse(dead=block):
-                yield block, count[block] - 1, False
+                yield block, False
 
 
 def live_bytes(schedule: Schedule, roles: frozenset[Role] | None = None) -> list[int]:

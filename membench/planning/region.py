@@ -1,58 +1,81 @@
 """The fixed region of memory that blocks share in turn (Layrub 3.3, "constant resource region").
 
-Pieces are planned once, from a schedule that allocates on demand: a block that comes back takes its former piece if
-that is vacant, any other the smallest vacant piece that holds it, or the largest vacant one, which grows. The region
-then stays as it is for the whole run.
+Planned once, from a schedule that allocates on demand: the largest blocks get pieces first, and every further block
+shares the smallest piece that is vacant whenever it is resident. The region then stays as it is for the whole run.
 """
 
-from dataclasses import dataclass
+from bisect import bisect_left, insort
+from collections import defaultdict
+from dataclasses import dataclass, field
 
 from membench.planning.liveness import residencies
 from membench.schedule import Schedule
 from membench.task_graph import EXTERNAL_ROLES, RESULT_ROLES
 
+Interval = tuple[int, int]
+"""First and last event of a residency, in the order of the program."""
+
 
 @dataclass(frozen=True)
 class Region:
-    """Pieces of device memory, and which piece a block lies in at each of its residencies."""
+    """Pieces of device memory, and the piece that each block always lies in."""
 
     piece_bytes: tuple[int, ...]
-    pieces: dict[tuple[int, int], int]
+    pieces: dict[int, int]
 
-    def piece_of(self, block: int, residency: int) -> int | None:
-        """Return the piece of a block's n-th residency (counted from 0); None outside of the region."""
-        return self.pieces.get((block, residency))
+    def piece_of(self, block: int) -> int | None:
+        """Return a block's piece; None where it is not part of the region."""
+        return self.pieces.get(block)
 
     @property
     def total_bytes(self) -> int:
         return sum(self.piece_bytes)
 
 
+@dataclass
+class _Piece:
+    size_bytes: int
+    taken: list[Interval] = field(default_factory=list)  # sorted, disjoint
+
+    def is_vacant(self, interval: Interval) -> bool:
+        position = bisect_left(self.taken, interval)
+        before = self.taken[position - 1] if position else (-1, -1)
+        after = self.taken[position] if position < len(self.taken) else (interval[1] + 1, 0)
+        return before[1] < interval[0] and interval[1] < after[0]
+
+
 def plan_region(schedule: Schedule) -> Region:
     """Return the region in which the blocks of an on-demand schedule can live, results excepted."""
     blocks = schedule.graph.blocks
-    piece_bytes: list[int] = []
-    vacant: set[int] = set()
-    pieces: dict[tuple[int, int], int] = {}
-    for block, residency, opens in residencies(schedule):
+    intervals = _intervals(schedule)
+    pieces: list[_Piece] = []
+    chosen: dict[int, int] = {}
+    for block in sorted(intervals, key=lambda b: (-blocks[b].size_bytes, intervals[b])):
+        for number in reversed(range(len(pieces))):  # the smallest piece comes last
+            if all(pieces[number].is_vacant(interval) for interval in intervals[block]):
+                break
+        else:
+            number = len(pieces)
+            pieces.append(_Piece(blocks[block].size_bytes))
+        for interval in intervals[block]:
+            insort(pieces[number].taken, interval)
+        chosen[block] = number
+    return Region(tuple(piece.size_bytes for piece in pieces), chosen)
+
+
+def _intervals(schedule: Schedule) -> dict[int, list[Interval]]:
+    """Return when each block is resident; a block that nobody frees stays to the end."""
+    blocks = schedule.graph.blocks
+    began: dict[int, int] = {}
+    intervals: dict[int, list[Interval]] = defaultdict(list)
+    position = 0
+    for position, (block, begins) in enumerate(residencies(schedule)):
         if blocks[block].role in EXTERNAL_ROLES | RESULT_ROLES:
             continue
-        if not opens:
-            vacant.add(pieces[block, residency])
-            continue
-        size_bytes = blocks[block].size_bytes
-        former = pieces.get((block, residency - 1))
-        fitting = [piece for piece in vacant if piece_bytes[piece] >= size_bytes]
-        if former in vacant:  # nobody has entered since, or whoever did is gone
-            piece = former
-        elif fitting:
-            piece = min(fitting, key=lambda p: (piece_bytes[p], p))
-        elif vacant:
-            piece = max(vacant, key=lambda p: (piece_bytes[p], -p))
-            piece_bytes[piece] = size_bytes
+        if begins:
+            began[block] = position
         else:
-            piece = len(piece_bytes)
-            piece_bytes.append(size_bytes)
-        vacant.discard(piece)
-        pieces[block, residency] = piece
-    return Region(tuple(piece_bytes), pieces)
+            intervals[block].append((began.pop(block), position))
+    for block, start in began.items():
+        intervals[block].append((start, position + 1))
+    return intervals

@@ -126,8 +126,11 @@ def _metric(paper: Paper, records: Mapping[Cell, Record], cell: Cell, name: str)
         raise _NoValueError(record.outcome, f"{cell.model} by {cell.system}: {record.reason}")
     if name == "batch_size":
         return record.configuration["batch_size"]
-    if name == "epoch_time_s":
-        return paper.training_images[model["dataset"]] / record.metrics["images_per_s"]
+    iteration_steps = model.get("steps_per_iteration", 1)
+    if name == "iteration_time_s":
+        return iteration_steps * record.metrics["step_time_s"]
+    if name == "epoch_time_s":  # in iterations of one batch each, as the paper's Tables 5 and 7 count them alike
+        return iteration_steps * paper.training_images[model["dataset"]] / record.metrics["images_per_s"]
     if name not in record.metrics:
         raise _NoValueError(Outcome.FAILED, f"{cell.model} by {cell.system}: its record has no {name}")
     return record.metrics[name]

@@ -1,6 +1,7 @@
 """Layrub: layer-centric memory reuse and data migration for training extremely deep networks.
 
-Three strategies of the paper, all with the memory-efficient ReLU of Section 4.2:
+Three strategies of the paper. Where a gradient takes its activation's space, a ReLU's backward reads a one-byte mask
+(the memory-efficient ReLU of Section 4.2), because the output whose sign it needs is gone by then:
 
 - `LayrubIntra` (3.2): a gradient takes the space of its own layer's activation. Saves at most half; nothing moves.
 - `LayrubInter` (3.3): an activation leaves for the host after its last reader of the forward pass and comes back
@@ -91,7 +92,6 @@ class LayrubInter(Strategy):
         self._fixed_region = fixed_region
 
     def schedule(self, graph: TaskGraph, cost: CostModel, budget_bytes: int | None) -> Schedule:
-        graph = cost.annotate(mask_relu(graph))
         return _migrate(self.name, graph, budget_bytes, intra_layer=False, fixed_region=self._fixed_region)
 
 
