@@ -1,0 +1,60 @@
+"""The one-way flow of the design: nouns import no verbs, and verbs do not import each other."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import membench.units
+
+PACKAGE = Path(membench.units.__file__).parent
+VERBS = {path.name for path in PACKAGE.iterdir() if path.is_dir() and (path / "__init__.py").exists()}
+NOUNS = {
+    "cost_model", "device", "efficiency", "errors", "experiment", "record", "schedule", "task_graph", "timeline",
+    "units", "workload",
+}  # fmt: skip
+ALLOWED = {
+    "strategies": {"planning"},
+    "execution": {"backends"},
+    "cost": {"backends", "execution"},  # measuring a task alone runs it
+    "report": {"suite"},
+}
+ENTRY_POINTS = {"suite"}  # wire everything together
+
+
+def imported(path: Path) -> set[str]:
+    """Return the parts of membench that a file imports, by the first name under the package."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("membench."):
+            found.add(node.module.split(".")[1])
+        elif isinstance(node, ast.ImportFrom) and node.module == "membench":
+            found.update(alias.name for alias in node.names)
+        elif isinstance(node, ast.Import):
+            found.update(a.name.split(".")[1] for a in node.names if a.name.startswith("membench."))
+    return found
+
+
+@pytest.mark.parametrize("noun", sorted(NOUNS))
+def test_nouns_import_only_nouns(noun: str) -> None:
+    assert imported(PACKAGE / f"{noun}.py") <= NOUNS
+
+
+@pytest.mark.parametrize("verb", sorted(VERBS - ENTRY_POINTS - {"report"}))
+def test_verbs_do_not_import_each_other(verb: str) -> None:
+    for path in (PACKAGE / verb).glob("*.py"):
+        others = (imported(path) & VERBS) - {verb} - ALLOWED.get(verb, set())
+        assert not others, f"{path.name} imports {others}"
+
+
+@pytest.mark.parametrize("heavy", ["hydra", "wandb", "omegaconf"])
+def test_the_library_needs_neither_hydra_nor_wandb(heavy: str) -> None:
+    script = f"import sys; sys.modules[{heavy!r}] = None; import membench; membench.compile; import membench.suite.cell"
+    subprocess.run([sys.executable, "-c", script], check=True, cwd=PACKAGE.parent)
+
+
+def test_figures_need_no_torch() -> None:
+    for path in (PACKAGE.parent / "paper_figs").rglob("*.py"):
+        assert "torch" not in path.read_text(), path
