@@ -3,6 +3,8 @@ PYTHON ?= python3
 VENV := .venv
 RUN := $(VENV)/bin/python
 STAMP := $(VENV)/.installed
+# Two processes of one thread each: the tests' networks are too small for more.
+TEST := OMP_NUM_THREADS=1 KINETO_LOG_LEVEL=9 $(RUN) -m pytest --numprocesses 2
 
 .DEFAULT_GOAL := help
 .PHONY: help install test test-slow lint reproduce-layrub figures scoreboard bench clean
@@ -18,10 +20,10 @@ $(STAMP): pyproject.toml constraints.txt
 	@touch $@
 
 test: $(STAMP)  ## run the tests that need seconds and no GPU
-	$(RUN) -m pytest
+	$(TEST)
 
 test-slow: $(STAMP)  ## run the slow tests too
-	$(RUN) -m pytest -m 'not cuda'
+	$(TEST) -m 'not cuda'
 
 lint: $(STAMP)  ## ruff and mypy
 	$(RUN) -m ruff check .
