@@ -7,7 +7,7 @@ from torch import Tensor
 from torch._prims_common import suggest_memory_format
 from torch.utils.flop_counter import flop_registry
 
-from membench.task_graph import Kind
+from membench.task_graph import GradientOf, Kind
 
 KINDS = {
     Kind.CONVOLUTION: {"convolution", "convolution_backward"},
@@ -63,6 +63,13 @@ def shape_only_arguments(operator: torch._ops.OpOverload, args: tuple[Any, ...])
     if name == "convolution_backward":
         return (1,) if args[10] == [True, False, False] else ()
     return _SHAPE_ONLY_ARGUMENTS.get(name, ())
+
+
+def gradient_of(operator: torch._ops.OpOverload, args: tuple[Any, ...]) -> GradientOf:
+    """Return which gradient a backward operator computes; a pass marks the weight gradients of other layers."""
+    if operator_name(operator) == "convolution_backward" and not args[10][0]:
+        return GradientOf.WEIGHT
+    return GradientOf.DATA
 
 
 def written_arguments(operator: torch._ops.OpOverload, args: tuple[Any, ...]) -> tuple[int, ...]:

@@ -32,7 +32,7 @@ from torch.utils._pytree import tree_leaves
 
 from membench.capture import operators
 from membench.errors import UnsupportedModel
-from membench.task_graph import Block, Call, GradientOf, Phase, Role, ShapeOf, Task, Value
+from membench.task_graph import Block, Call, Phase, Role, ShapeOf, Task, Value
 from membench.workload import Workload
 
 
@@ -229,7 +229,7 @@ class Recorder(TorchDispatchMode):
                 creates=tuple(creates),
                 operations=operators.floating_point_operations(func, args, kwargs, output),
                 moved_bytes=sum(_extent_bytes(t) for t in tree_leaves((recorded_args, tuple(values)))),
-                gradient_of=GradientOf.DATA if self.phase is Phase.BACKWARD else None,
+                gradient_of=operators.gradient_of(func, args) if self.phase is Phase.BACKWARD else None,
                 random=operators.is_random(func),
                 call=Call(str(func), recorded_args, recorded_kwargs, tuple(values)),
             )

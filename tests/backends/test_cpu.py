@@ -1,0 +1,104 @@
+"""Real threads: copies overlap, errors come back, freed memory is poisoned in chaos."""
+
+import time
+
+import pytest
+import torch
+
+from membench.backends.cpu import Chaos, CpuBackend
+from membench.execution.executor import execute
+from membench.execution.measurement import cpu_peak_bytes
+from membench.planning.builder import ScheduleBuilder
+from membench.schedule import Schedule
+from membench.task_graph import Block, Call, Kind, Phase, Role, Task, TaskGraph, Value
+
+ROWS, COLUMNS = 64, 256
+SIZE_BYTES = ROWS * COLUMNS * 4
+
+
+def value(block: int) -> Value:
+    return Value(block, torch.float32, (ROWS, COLUMNS), (COLUMNS, 1), 0)
+
+
+def graph(operator: str = "aten.exp.default") -> TaskGraph:
+    """input -> exp -> exp, and their sum as the result."""
+    roles = (Role.INPUT, Role.ACTIVATION, Role.ACTIVATION, Role.WEIGHT_GRADIENT)
+    blocks = tuple(Block(i, f"block{i}", SIZE_BYTES, role, i - 1) for i, role in enumerate(roles))
+    calls = (
+        Call(operator, (value(0),), (), (value(1),)),
+        Call(operator, (value(1),), (), (value(2),)),
+        Call("aten.add.Tensor", (value(1), value(2)), (), (value(3),)),
+    )
+    reads = ((0,), (1,), (1, 2))
+    tasks = tuple(
+        Task(i, f"task{i}", Kind.OTHER, Phase.FORWARD, i, reads[i], (i + 1,), (i + 1,), call=call)
+        for i, call in enumerate(calls)
+    )
+    return TaskGraph("toy", ROWS, blocks, tasks, ("one", "two", "three"))
+
+
+def migrating(toy: TaskGraph) -> Schedule:
+    builder = ScheduleBuilder("test", toy, budget_bytes=None)
+    builder.compute(toy.tasks[0])
+    builder.offload(1)
+    builder.compute(toy.tasks[1])
+    builder.free(1)
+    builder.prefetch(1)
+    builder.compute(toy.tasks[2])
+    return builder.finish()
+
+
+def run(backend: CpuBackend, schedule: Schedule) -> torch.Tensor:
+    backend.tensors.hold(0, torch.ones(ROWS, COLUMNS))
+    execute(schedule, backend)
+    return backend.tensors.tensor(value(3))
+
+
+@pytest.mark.parametrize("chaos", [None, Chaos(seed=1)])
+def test_a_block_comes_back_as_it_left(chaos: Chaos | None) -> None:
+    schedule = migrating(graph())
+    backend = CpuBackend(schedule.graph, chaos=chaos)
+    once = torch.ones(ROWS, COLUMNS).exp()
+    assert torch.equal(run(backend, schedule), once + once.exp())
+    backend.close()
+
+
+def test_host_buffers_are_not_device_memory() -> None:
+    schedule = migrating(graph())
+    backend = CpuBackend(schedule.graph)
+    backend.tensors.hold(0, torch.ones(ROWS, COLUMNS))
+    assert cpu_peak_bytes(lambda: execute(schedule, backend)) == 3 * SIZE_BYTES
+    backend.close()
+
+
+def test_chaos_poisons_what_is_given_back() -> None:
+    schedule = migrating(graph())
+    backend = CpuBackend(schedule.graph, chaos=Chaos(seed=1))
+    run(backend, schedule)
+    kept = backend.tensors.tensor(value(3))
+    backend.free(3)
+    assert torch.isnan(kept).all()
+    backend.close()
+
+
+def test_an_error_on_another_stream_reaches_the_caller() -> None:
+    toy = graph("aten.no_such_operator.default")
+    with pytest.raises(AttributeError, match="no_such_operator"):
+        CpuBackend(toy)
+    schedule = migrating(graph())
+    backend = CpuBackend(schedule.graph)
+    backend._host[1] = torch.empty(1, dtype=torch.uint8)  # a host buffer of the wrong size
+    with pytest.raises(RuntimeError, match="shape"):
+        run(backend, schedule)
+    backend.close()
+
+
+def test_jobs_of_another_stream_run_beside_the_caller() -> None:
+    backend = CpuBackend(graph())
+    backend.begin()
+    start_s = time.perf_counter()
+    job = backend._submit(lambda: time.sleep(0.2), "copy")
+    time.sleep(0.2)
+    backend.wait("compute", job)
+    assert time.perf_counter() - start_s < 0.39
+    backend.close()

@@ -1,0 +1,67 @@
+"""Virtual clocks: what overlaps, what waits."""
+
+import pytest
+
+from membench.backends.simulated import SimulatedBackend
+from membench.cost_model import CostModel
+from membench.execution.executor import execute
+from membench.schedule import Compute, Free, Instruction, Offload, Prefetch, Schedule, Synchronize, Wait
+from membench.task_graph import Block, Kind, Phase, Role, Task, TaskGraph
+
+
+class UnitCost(CostModel):
+    """Two seconds per task after half a second of launch; a second per byte copied."""
+
+    def annotate(self, graph: TaskGraph) -> TaskGraph:
+        return graph
+
+    def task_time_s(self, task: Task) -> float:
+        return 2.0
+
+    def launch_time_s(self, task: Task) -> float:
+        return 0.5
+
+    def offload_time_s(self, size_bytes: int) -> float:
+        return float(size_bytes)
+
+    def prefetch_time_s(self, size_bytes: int) -> float:
+        return float(size_bytes)
+
+
+def graph() -> TaskGraph:
+    blocks = tuple(Block(i, f"block{i}", 3, Role.ACTIVATION, 0) for i in range(3))
+    tasks = tuple(Task(i, f"task{i}", Kind.OTHER, Phase.FORWARD, 0, (), (i,), (i,)) for i in range(3))
+    return TaskGraph("toy", 1, blocks, tasks, ("layer",))
+
+
+def step_time_s(*program: Instruction, full_duplex: bool = True) -> float:
+    schedule = Schedule("test", graph(), program, 0)
+    timeline = execute(schedule, SimulatedBackend(schedule.graph, UnitCost(), full_duplex=full_duplex))
+    issued = [i for i, item in enumerate(program) if isinstance(item, Compute | Offload | Prefetch)]
+    assert [span.instruction for span in timeline.spans] == issued
+    return timeline.step_time_s
+
+
+def test_a_copy_overlaps_what_comes_after_it() -> None:
+    assert step_time_s(Compute(0), Wait("copy", 0), Offload(0), Compute(1)) == pytest.approx(2.5 + 3)
+
+
+def test_a_wait_and_a_synchronize_expose_the_copy() -> None:
+    copied = (Compute(0), Wait("copy", 0), Offload(0))
+    assert step_time_s(*copied, Wait("compute", 2), Compute(1)) == pytest.approx(2.5 + 3 + 2.5)
+    assert step_time_s(*copied, Synchronize(), Compute(1)) == pytest.approx(2.5 + 3 + 2.5)
+
+
+def test_kernels_of_two_streams_overlap_only_in_their_launch() -> None:
+    assert step_time_s(Compute(0), Compute(1)) == pytest.approx(5.0)
+    assert step_time_s(Compute(0), Compute(1, "other")) == pytest.approx(4.5)
+
+
+def test_copies_of_both_directions_share_one_engine_without_full_duplex() -> None:
+    both = (Offload(0, "out"), Prefetch(1, "back"))
+    assert step_time_s(*both) == pytest.approx(3.0)
+    assert step_time_s(*both, full_duplex=False) == pytest.approx(6.0)
+
+
+def test_memory_costs_no_time() -> None:
+    assert step_time_s(Compute(0), Free(0)) == pytest.approx(2.5)

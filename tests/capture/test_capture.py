@@ -1,0 +1,104 @@
+"""What a captured graph says: layers, the order of gradients, shared storage, sums in place."""
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from membench.capture.capture import CapturedStep, capture
+from membench.task_graph import GradientOf, Kind, Phase, Role, ShapeOf
+from membench.workload import Workload
+
+
+class Block(nn.Module):
+    """A residual block with a batch norm, an in-place ReLU and a linear head."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(4, 4, 3, padding=1)
+        self.norm = nn.BatchNorm2d(4)
+        self.relu = nn.ReLU(inplace=True)
+        self.drop = nn.Dropout(0.5)
+        self.head = nn.Linear(4, 3)
+
+    def forward(self, images: Tensor) -> Tensor:
+        inner = self.relu(self.norm(self.conv(images)))
+        outer = self.conv(inner) + inner
+        return self.head(self.drop(outer).mean((2, 3)))
+
+
+@pytest.fixture(scope="module")
+def captured() -> CapturedStep:
+    with torch.device("meta"):
+        work = Workload(
+            "block",
+            Block(),
+            nn.functional.cross_entropy,
+            (torch.empty(2, 4, 6, 6),),
+            (torch.empty(2, dtype=torch.int64),),
+        )
+        return capture(work)
+
+
+def test_layers_are_modules_and_functional_calls(captured: CapturedStep) -> None:
+    names = [captured.graph.layers[run.layer] for run in captured.graph.forward_layers]
+    assert names == ["conv", "norm", "relu", "conv#2", "add", "drop", "mean", "head", "loss"]
+
+
+def test_the_backward_goes_through_the_same_layers(captured: CapturedStep) -> None:
+    graph = captured.graph
+    backward = [graph.layers[run.layer] for run in graph.backward_layers]
+    assert backward[0] == "loss"
+    assert backward.index("head") < backward.index("drop") < backward.index("conv#2") < backward.index("relu")
+    assert backward[-1] == "conv"
+
+
+def test_the_weight_gradient_comes_first_and_the_data_gradient_does_not_read_the_input(
+    captured: CapturedStep,
+) -> None:
+    graph = captured.graph
+    second = next(run for run in graph.backward_layers if graph.layers[run.layer] == "conv#2")
+    weight, data = (task for task in second.tasks if task.kind is Kind.CONVOLUTION)
+    assert (weight.gradient_of, data.gradient_of) == (GradientOf.WEIGHT, GradientOf.DATA)
+    [inner] = [block for block in weight.reads if graph.blocks[block].role is Role.ACTIVATION]
+    assert inner not in data.reads
+    assert data.call is not None and isinstance(data.call.args[1], ShapeOf)
+    head = next(run for run in graph.backward_layers if graph.layers[run.layer] == "head")
+    assert [task.gradient_of for task in head.tasks][-1] is GradientOf.DATA
+
+
+def test_an_in_place_operator_makes_no_block(captured: CapturedStep) -> None:
+    relu = next(task for task in captured.graph.tasks if task.name == "relu:relu_")
+    assert relu.creates == ()
+    assert relu.reads == relu.writes
+
+
+def test_running_statistics_are_written(captured: CapturedStep) -> None:
+    norm = next(task for task in captured.graph.tasks if task.name == "norm:native_batch_norm")
+    written = {captured.graph.blocks[block].name for block in norm.writes}
+    assert {"norm.running_mean", "norm.running_var"} <= written
+
+
+def test_dropout_is_one_random_task_with_a_one_byte_mask(captured: CapturedStep) -> None:
+    [drop] = [task for task in captured.graph.tasks if task.random]
+    sizes = sorted(captured.graph.blocks[block].size_bytes for block in drop.creates)
+    assert sizes == [2 * 4 * 36, 2 * 4 * 36 * 4]
+
+
+def test_gradients_that_meet_are_added_onto_the_first(captured: CapturedStep) -> None:
+    sums = [t for t in captured.graph.tasks if t.phase is Phase.BACKWARD and t.kind is Kind.ADD]
+    # Of the branch, in place; of the weight and of the bias that are used twice, each a result of its own.
+    assert [len(task.creates) for task in sums] == [0, 1, 1]
+
+
+def test_operations_are_counted(captured: CapturedStep) -> None:
+    convolution = next(task for task in captured.graph.tasks if task.name == "conv:convolution")
+    assert convolution.operations == 2 * (2 * 4 * 6 * 6) * (4 * 3 * 3)
+
+
+def test_external_bytes_and_the_lower_bound(captured: CapturedStep) -> None:
+    graph = captured.graph
+    held = sum(
+        b.size_bytes for b in graph.blocks if b.role in {Role.WEIGHT, Role.BUFFER, Role.INPUT, Role.LABEL}
+    )
+    assert graph.external_bytes == held
+    assert graph.lower_bound_bytes > held
