@@ -5,6 +5,7 @@ The reference for time and for gradients. Not `network_wide`, which never gives 
 
 from membench.cost_model import CostModel
 from membench.planning.builder import ScheduleBuilder
+from membench.planning.rewrite import join_convolution_backward
 from membench.schedule import Schedule
 from membench.strategies.base import Strategy
 from membench.task_graph import TaskGraph
@@ -14,6 +15,7 @@ class Eager(Strategy):
     name = "eager"
 
     def schedule(self, graph: TaskGraph, cost: CostModel, budget_bytes: int | None) -> Schedule:
+        graph = cost.annotate(join_convolution_backward(graph))
         builder = ScheduleBuilder(self.name, graph, budget_bytes=budget_bytes)
         for task in graph.tasks:
             builder.compute(task)
