@@ -71,9 +71,6 @@ class ScheduleBuilder:
     def is_on_host(self, block: int) -> bool:
         return block in self._on_host
 
-    def space_bytes(self, block: int) -> int:
-        return self._space_bytes[block]
-
     # ---- what a strategy decides --------------------------------------------------------------------
 
     def compute(self, task: Task, *, stream: str = COMPUTE_STREAM) -> None:
