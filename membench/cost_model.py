@@ -2,6 +2,7 @@
 
 from abc import ABC, abstractmethod
 
+from membench.convolution import Algorithm
 from membench.task_graph import Task, TaskGraph
 
 
@@ -14,7 +15,11 @@ class CostModel(ABC):
 
     @abstractmethod
     def task_time_s(self, task: Task) -> float:
-        """Return the seconds that a task keeps the device busy."""
+        """Return the seconds that a task keeps the device busy with its algorithm."""
+
+    @abstractmethod
+    def algorithms(self, task: Task) -> tuple[Algorithm, ...]:
+        """Return the ways to run a task, the fastest first; at least one, and exactly one where there is no choice."""
 
     @abstractmethod
     def launch_time_s(self, task: Task) -> float:

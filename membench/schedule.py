@@ -7,6 +7,7 @@ Semantics that every backend keeps:
 - Every resident block occupies a *space*, its own size unless it was opened by `Reserve` or taken over by
   `Reuse`. `Compute` opens a space for each block that it creates, `Prefetch` for the block that it
   brings back, `Free` closes it. So the memory in use at each instruction does not depend on timing.
+- `Hold` says how much of a pool the step keeps although no block lies there: unused room, fragmentation.
 - Memory is given back at the compute stream's position: before a `Free` or `Reuse` of a block, the compute
   stream must have waited for whatever other streams still do with it. `planning.validate` checks that.
 - `Offload` leaves the block on the device; the copy in host memory stays valid until the block is written.
@@ -70,6 +71,13 @@ class Reuse:
 
 
 @dataclass(frozen=True, slots=True)
+class Hold:
+    """Hold that much memory beside the blocks, instead of what the last `Hold` said."""
+
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
 class Wait:
     """Make a stream wait until an earlier instruction of another stream has finished."""
 
@@ -82,7 +90,7 @@ class Synchronize:
     """Make the host wait until every stream is idle."""
 
 
-Instruction = Compute | Offload | Prefetch | Free | Reserve | Reuse | Wait | Synchronize
+Instruction = Compute | Offload | Prefetch | Free | Reserve | Reuse | Hold | Wait | Synchronize
 
 
 @dataclass(frozen=True)
@@ -124,6 +132,8 @@ class Schedule:
                     stream, what = "", f"reserve {format_bytes(space_bytes)} for {self._describe(block)}"
                 case Reuse(block, dead):
                     stream, what = "", f"reuse {graph.blocks[dead].name} for {self._describe(block)}"
+                case Hold(size_bytes):
+                    stream, what = "", f"hold {format_bytes(size_bytes)} unused"
                 case Wait(stream, earlier):
                     what = f"wait for {earlier}"
                 case Synchronize():

@@ -22,7 +22,7 @@ from membench.device import DeviceProfile
 from membench.errors import MembenchError, OutOfMemory, ShapeMismatch, UnsupportedModel
 from membench.execution.executor import execute
 from membench.execution.measurement import cpu_peak_bytes
-from membench.planning.liveness import copied_bytes
+from membench.planning.liveness import average_bytes, copied_bytes
 from membench.planning.validate import validate
 from membench.record import Source
 from membench.schedule import COMPUTE_STREAM, Offload, Prefetch, Schedule
@@ -39,6 +39,7 @@ class StepMeasurement:
 
     Attributes:
         peak_bytes: weights, buffers, inputs, gradients, activations and workspace at the worst moment.
+        average_bytes: the predicted memory, averaged over the step's time.
         step_time_s: median over the steps timed.
         exposed_transfer_s: how much longer the step took than its compute stream was busy.
         unique_saved_bytes: size of the blocks that were copied out, each counted once.
@@ -46,6 +47,7 @@ class StepMeasurement:
 
     source: Source
     peak_bytes: int
+    average_bytes: float
     step_time_s: float
     images_per_s: float
     compute_time_s: float
@@ -216,7 +218,9 @@ def compile(  # noqa: A001 (the field's word for it)
     if backend == "simulated":
         profile = _find_device(device)
         cost = RooflineCost(profile, configuration.load("framework", "pytorch").efficiency)
-        return simulated_step(plan(capture(workload).graph, chosen, cost, budget_bytes), profile, cost)
+        schedule = plan(capture(workload).graph, chosen, cost, budget_bytes)
+        check_capacity(schedule, profile)
+        return simulated_step(schedule, profile, cost)
     if backend != "cpu":
         raise MembenchError(f"there is no backend {backend!r}; choose one of cpu, simulated")
     on_other = [name for name, weight in module.named_parameters() if weight.device.type != "cpu"]
@@ -242,14 +246,18 @@ def plan(graph: TaskGraph, strategy: Strategy, cost: CostModel, budget_bytes: in
     return schedule
 
 
-def simulated_step(schedule: Schedule, device: DeviceProfile, cost: CostModel) -> SimulatedStep:
-    """Play a schedule on a virtual device.
+def check_capacity(schedule: Schedule, device: DeviceProfile) -> None:
+    """Refuse a schedule that a virtual device has not the memory for.
 
     Raises:
         OutOfMemory: its peak exceeds the device's memory.
     """
     if schedule.peak_bytes > device.memory_bytes:
         raise OutOfMemory(needed_bytes=schedule.peak_bytes, capacity_bytes=device.memory_bytes)
+
+
+def simulated_step(schedule: Schedule, device: DeviceProfile, cost: CostModel) -> SimulatedStep:
+    """Play a schedule on a virtual device, whether it has the memory or not."""
     backend = SimulatedBackend(schedule.graph, cost, full_duplex=device.full_duplex)
     return SimulatedStep(schedule, execute(schedule, backend))
 
@@ -263,6 +271,7 @@ def _measurement(
     return StepMeasurement(
         source=source,
         peak_bytes=peak_bytes,
+        average_bytes=statistics.fmean(average_bytes(schedule, timeline) for timeline in timelines),
         step_time_s=step_time_s,
         images_per_s=schedule.graph.batch_size / step_time_s,
         compute_time_s=compute_time_s,

@@ -13,6 +13,8 @@ from typing import Any
 
 import torch
 
+from membench.convolution import Convolution
+
 
 class Role(StrEnum):
     """What a block holds."""
@@ -126,6 +128,8 @@ class Task:
         moved_bytes: device memory read and written.
         workspace_bytes: what the operator holds beyond its outputs at its own worst moment.
         random: draws from the generator, so it must run exactly once per step.
+        convolution: its geometry, where it is a two-dimensional convolution or one of its gradients.
+        algorithm: which of the cost model's algorithms it runs with; empty: the default.
         call: None in a graph that only a simulator can run.
     """
 
@@ -142,6 +146,8 @@ class Task:
     workspace_bytes: int = 0
     gradient_of: GradientOf | None = None
     random: bool = False
+    convolution: Convolution | None = None
+    algorithm: str = ""
     call: Call | None = None
 
 

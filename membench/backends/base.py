@@ -46,6 +46,10 @@ class Backend(ABC):
         """Give a block's memory back."""
 
     @abstractmethod
+    def hold(self, size_bytes: int) -> None:
+        """Hold that much memory which no block uses, instead of what was held so before."""
+
+    @abstractmethod
     def wait(self, stream: str, event: Event) -> None:
         """Make a stream wait for an event."""
 

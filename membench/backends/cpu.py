@@ -85,6 +85,7 @@ class CpuBackend(Backend):
         self._host: dict[int, Tensor] = {}
         self._slack: dict[int, Tensor] = {}  # what a block leaves unused of a space larger than itself
         self._space_bytes: dict[int, int] = {}
+        self._held: Tensor | None = None
         self._jobs: list[_Job] = []
         self._synchronized = 0  # how many of the jobs the host has waited for
         self._start_s = 0.0
@@ -132,6 +133,10 @@ class CpuBackend(Backend):
         self.tensors.release(block)
         if block in self._space_bytes:
             del self._slack[block], self._space_bytes[block]
+
+    def hold(self, size_bytes: int) -> None:
+        self._held = None  # before the new one takes memory
+        self._held = torch.empty(size_bytes, dtype=torch.uint8)
 
     def wait(self, stream: str, event: _Job) -> None:
         if stream == COMPUTE_STREAM:

@@ -54,6 +54,9 @@ class SimulatedBackend(Backend):
     def free(self, block: int) -> None:
         """As `reserve`."""
 
+    def hold(self, size_bytes: int) -> None:
+        """As `reserve`."""
+
     def wait(self, stream: str, event: float) -> None:
         self._stream_free_s[stream] = max(self._stream_free_s.get(stream, 0.0), event)
 

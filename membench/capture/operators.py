@@ -7,6 +7,7 @@ from torch import Tensor
 from torch._prims_common import suggest_memory_format
 from torch.utils.flop_counter import flop_registry
 
+from membench.convolution import Convolution
 from membench.task_graph import GradientOf, Kind
 
 KINDS = {
@@ -70,6 +71,38 @@ def gradient_of(operator: torch._ops.OpOverload, args: tuple[Any, ...]) -> Gradi
     if operator_name(operator) == "convolution_backward" and not args[10][0]:
         return GradientOf.WEIGHT
     return GradientOf.DATA
+
+
+def convolution_of(operator: torch._ops.OpOverload, args: tuple[Any, ...], output: Any) -> Convolution | None:
+    """Return the geometry of a two-dimensional convolution or of its gradients, else None."""
+    match operator_name(operator):
+        case "convolution":
+            images, weight, result = args[0], args[1], output
+            stride, padding, dilation, transposed, _, groups = args[3:9]
+        case "convolution_backward":
+            result, images, weight = args[:3]
+            stride, padding, dilation, transposed, _, groups = args[4:10]
+        case _:
+            return None
+    if transposed or weight.dim() != 4:
+        return None
+    return Convolution(
+        images=images.shape[0],
+        input_channels=images.shape[1],
+        output_channels=weight.shape[0],
+        input_size=tuple(images.shape[2:]),
+        output_size=tuple(result.shape[2:]),
+        kernel_size=tuple(weight.shape[2:]),
+        stride=_pair(stride),
+        padding=_pair(padding),
+        dilation=_pair(dilation),
+        groups=groups,
+        itemsize=images.itemsize,
+    )
+
+
+def _pair(values: list[int]) -> tuple[int, int]:
+    return values[0], values[-1]
 
 
 def written_arguments(operator: torch._ops.OpOverload, args: tuple[Any, ...]) -> tuple[int, ...]:

@@ -231,6 +231,7 @@ class Recorder(TorchDispatchMode):
                 moved_bytes=sum(_extent_bytes(t) for t in tree_leaves((recorded_args, tuple(values)))),
                 gradient_of=operators.gradient_of(func, args) if self.phase is Phase.BACKWARD else None,
                 random=operators.is_random(func),
+                convolution=operators.convolution_of(func, args, output),
                 call=Call(str(func), recorded_args, recorded_kwargs, tuple(values)),
             )
         )

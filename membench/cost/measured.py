@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from membench.backends.tensors import resolve_operator, shape_only_tensor
+from membench.convolution import Algorithm
 from membench.cost_model import CostModel
 from membench.execution.measurement import memory_events, peak_of
 from membench.task_graph import Call, ShapeOf, Task, TaskGraph, Value
@@ -46,6 +47,11 @@ class MeasuredCpuCost(CostModel):
 
     def task_time_s(self, task: Task) -> float:
         return self._measured[_key(task)].time_s
+
+    def algorithms(self, task: Task) -> tuple[Algorithm, ...]:
+        """Return the operator as torch runs it; the CPU offers no choice."""
+        measured = self._measured[_key(task)]
+        return (Algorithm("", measured.workspace_bytes, measured.time_s),)
 
     def launch_time_s(self, task: Task) -> float:
         return 0.0

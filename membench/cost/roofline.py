@@ -1,5 +1,6 @@
 """Seconds from a device's datasheet rates and a framework's efficiency."""
 
+from membench.convolution import Algorithm
 from membench.cost_model import CostModel
 from membench.device import DeviceProfile
 from membench.efficiency import Efficiency
@@ -34,6 +35,9 @@ class RooflineCost(CostModel):
         if task.kind in ARITHMETIC_KINDS:
             return task.operations / self._operations_per_s
         return task.moved_bytes / self._memory_bytes_per_s
+
+    def algorithms(self, task: Task) -> tuple[Algorithm, ...]:
+        return (Algorithm("", task.workspace_bytes, self.task_time_s(task)),)
 
     def launch_time_s(self, task: Task) -> float:
         """Return the seconds before a task's work; the step's own come before its first task."""

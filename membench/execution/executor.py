@@ -4,7 +4,7 @@ begin
 for each instruction, in the order of the program:
     work (compute, offload, prefetch) joins its stream and leaves an event
     a wait makes its stream wait for such an event
-    reserve, reuse and free change who holds which memory, here and now
+    reserve, reuse, hold and free change who holds which memory, here and now
 end: every stream is idle
 """
 
@@ -12,6 +12,7 @@ from membench.backends.base import Backend, Event
 from membench.schedule import (
     Compute,
     Free,
+    Hold,
     Offload,
     Prefetch,
     Reserve,
@@ -44,6 +45,8 @@ def execute(schedule: Schedule, backend: Backend) -> Timeline:
                 backend.reuse(block, dead)
             case Reserve(block, space_bytes):
                 backend.reserve(block, space_bytes)
+            case Hold(size_bytes):
+                backend.hold(size_bytes)
             case Synchronize():
                 backend.synchronize()
     return backend.end(tuple(events))

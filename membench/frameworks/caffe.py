@@ -286,6 +286,7 @@ class _GraphWriter:
                 writes=tuple(dict.fromkeys(writes)),
                 creates=tuple(created),
                 operations=layer.operations if layer else 0,
+                convolution=layer.convolution if layer else None,
                 moved_bytes=moved_bytes or touched,
                 gradient_of=gradient_of,
                 random=phase is Phase.FORWARD and layer is not None and layer.type is types.DROPOUT,

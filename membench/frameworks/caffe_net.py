@@ -6,8 +6,9 @@ layer that may be in place writes onto its input's blob unless somebody else rea
 
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from membench.convolution import Convolution
 from membench.errors import UnsupportedModel
 from membench.frameworks import caffe_layers as types
 from membench.frameworks.caffe_layers import LayerType
@@ -23,6 +24,7 @@ class NetLayer:
         output: the first input's blob where the layer is in place.
         weights, statistics, labels: blocks of the captured graph.
         operations: floating-point operations of its forward pass; each step of its backward pass takes as many.
+        convolution: its geometry, where it is one.
     """
 
     name: str
@@ -33,6 +35,7 @@ class NetLayer:
     statistics: tuple[int, ...] = ()
     labels: tuple[int, ...] = ()
     operations: int = 0
+    convolution: Convolution | None = None
 
     @property
     def is_in_place(self) -> bool:
@@ -109,6 +112,7 @@ class _Reader:
                 weights=weights,
                 statistics=() if layer_type is types.SCALE else self._read_blocks(layer, Role.BUFFER),
                 operations=sum(task.operations for task in layer.tasks),
+                convolution=next((task.convolution for task in layer.tasks if task.convolution), None),
             )
         )
 
@@ -176,18 +180,8 @@ def _assign_blobs(reader: _Reader) -> Net:
             blob_of[layer.output] = blob_of[source]
         else:
             add_blob(layer.output)
-        layers.append(
-            NetLayer(
-                layer.name,
-                layer.type,
-                tuple(blob_of[value] for value in layer.inputs),
-                blob_of[layer.output],
-                layer.weights,
-                layer.statistics,
-                layer.labels,
-                layer.operations,
-            )
-        )
+        inputs = tuple(blob_of[value] for value in layer.inputs)
+        layers.append(replace(layer, inputs=inputs, output=blob_of[layer.output]))
     return Net(
         tuple(layers), tuple(blob_bytes), {blob_of[value]: block for value, block in reader.data.items()}
     )

@@ -6,12 +6,14 @@ what cannot be.
 """
 
 from membench.errors import InfeasibleSchedule, UnsupportedStrategy
+from membench.planning.pool import Pool
 from membench.planning.region import Region
 from membench.schedule import (
     COMPUTE_STREAM,
     COPY_STREAM,
     Compute,
     Free,
+    Hold,
     Instruction,
     Offload,
     Prefetch,
@@ -32,15 +34,25 @@ class ScheduleBuilder:
         graph: what is to be computed; each task once, in any order that its data allows.
         budget_bytes: the most that the step may hold on the device, the caller's blocks included.
         region: pieces of memory that blocks share; without it each block has a space of its own.
+        pool: out of which spaces and workspaces are served; without it memory is held only while it is used.
     """
 
     def __init__(
-        self, strategy: str, graph: TaskGraph, *, budget_bytes: int | None, region: Region | None = None
+        self,
+        strategy: str,
+        graph: TaskGraph,
+        *,
+        budget_bytes: int | None,
+        region: Region | None = None,
+        pool: Pool | None = None,
     ) -> None:
         self.graph = graph
         self._strategy = strategy
         self._budget_bytes = budget_bytes
         self._region = region
+        self._pool = pool
+        self._address: dict[int, int] = {}  # in the pool, of resident blocks
+        self._held_bytes = 0  # of the pool, beside the blocks
         self._program: list[Instruction] = []
         self._space_bytes: dict[int, int] = {}  # of resident blocks
         self._on_host: set[int] = set()
@@ -88,6 +100,7 @@ class ScheduleBuilder:
             self._wait_for_users(stream, block)
         for block in task.creates:
             self._open_space(block, stream)
+        self._hold_the_rest(task.workspace_bytes)
         index = self._emit(Compute(task.index, stream), stream)
         self._computed.add(task.index)
         self._note_live(task.workspace_bytes, task.name)
@@ -119,6 +132,7 @@ class ScheduleBuilder:
             self._refuse(f"{self._name(block)!r} was never offloaded, or has been written since")
         self._open_space(block, stream)
         self._wait_for_users(stream, block)  # among them the copy to the host
+        self._hold_the_rest(0)
         index = self._emit(Prefetch(block, stream), stream)
         self._note_live(0, f"the prefetch of {self._name(block)}")
         self._last_write[block] = (stream, index)
@@ -137,6 +151,8 @@ class ScheduleBuilder:
         else:
             self._emit(Free(block))
             self._live_bytes -= self._space_bytes[block]
+            if self._pool:
+                self._pool.free(self._address.pop(block), self._space_bytes[block])
         del self._space_bytes[block]
 
     def free_dead(self) -> None:
@@ -153,6 +169,8 @@ class ScheduleBuilder:
         self._wait_for_users(COMPUTE_STREAM, dead)
         self._emit(Reuse(block, dead))
         self._space_bytes[block] = self._space_bytes.pop(dead)
+        if dead in self._address:
+            self._address[block] = self._address.pop(dead)
 
     def synchronize(self) -> None:
         """Let the host wait for every stream."""
@@ -176,6 +194,8 @@ class ScheduleBuilder:
             self._wait(COMPUTE_STREAM, other, index)
         for block in (*self.dead_blocks(), *self._leftover.values()):
             self._emit(Free(block))
+        if self._held_bytes:
+            self._emit(Hold(0))
         return Schedule(self._strategy, self.graph, tuple(self._program), self._peak_bytes)
 
     # ---- inside -------------------------------------------------------------------------------------
@@ -212,18 +232,36 @@ class ScheduleBuilder:
         if piece is None:
             self._space_bytes[block] = self.graph.blocks[block].size_bytes
             self._live_bytes += self._space_bytes[block]
+            if self._pool:
+                self._address[block] = self._pool.allocate(self._space_bytes[block])
             return
         assert self._region is not None
         self._space_bytes[block] = self._region.piece_bytes[piece]
         if piece in self._leftover:
             self._emit(Reuse(block, self._leftover.pop(piece)))
         else:
-            self._emit(Reserve(block, self._space_bytes[block]))
             self._live_bytes += self._space_bytes[block]
+            if self._pool:  # for good: the region is fixed
+                self._pool.allocate(self._space_bytes[block])
+                self._hold_the_rest(0)
+            self._emit(Reserve(block, self._space_bytes[block]))
+
+    def _hold_the_rest(self, workspace_bytes: int) -> None:
+        """Hold what the next instruction leaves unused of the pool."""
+        if self._pool is None:
+            return
+        address = self._pool.allocate(workspace_bytes)
+        in_pool_bytes = self._live_bytes - self.graph.external_bytes
+        unused_bytes = self._pool.held_bytes - in_pool_bytes - workspace_bytes
+        self._pool.free(address, workspace_bytes)
+        if unused_bytes != self._held_bytes:
+            self._emit(Hold(unused_bytes))
+            self._held_bytes = unused_bytes
 
     def _note_live(self, workspace_bytes: int, task: str) -> None:
-        if self._live_bytes + workspace_bytes > self._peak_bytes:
-            self._peak_bytes = self._live_bytes + workspace_bytes
+        live_bytes = self._live_bytes + self._held_bytes + workspace_bytes
+        if live_bytes > self._peak_bytes:
+            self._peak_bytes = live_bytes
             self._peak_task = task
 
     def _check_budget(self) -> None:

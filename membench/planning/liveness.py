@@ -2,8 +2,9 @@
 
 from collections.abc import Iterator
 
-from membench.schedule import Compute, Free, Offload, Prefetch, Reserve, Reuse, Schedule
+from membench.schedule import COMPUTE_STREAM, Compute, Free, Hold, Offload, Prefetch, Reserve, Reuse, Schedule
 from membench.task_graph import Role
+from membench.timeline import Timeline
 
 
 def residencies(schedule: Schedule) -> Iterator[tuple[int, bool]]:
@@ -26,7 +27,7 @@ def live_bytes(schedule: Schedule, roles: frozenset[Role] | None = None) -> list
     """Return the bytes in use during each instruction, workspace included.
 
     Args:
-        roles: count only blocks that hold these (and no workspace, no overhead); all by default.
+        roles: count only blocks that hold these (no workspace, no overhead, nothing unused); all by default.
     """
     graph = schedule.graph
     counted = [roles is None or block.role in roles for block in graph.blocks]
@@ -35,6 +36,7 @@ def live_bytes(schedule: Schedule, roles: frozenset[Role] | None = None) -> list
     else:
         total_bytes = sum(b.size_bytes for b in graph.blocks if b.layer < 0 and counted[b.index])
     space_bytes: dict[int, int] = {}
+    held_bytes = 0
     result = []
     for instruction in schedule.instructions:
         workspace_bytes = 0
@@ -52,6 +54,8 @@ def live_bytes(schedule: Schedule, roles: frozenset[Role] | None = None) -> list
                 size = space_bytes.pop(dead)
                 space_bytes[block] = size
                 total_bytes += size * (counted[block] - counted[dead])
+            case Hold(size):
+                held_bytes = size if roles is None else 0
             case Free(block):
                 size = space_bytes.pop(block)
                 total_bytes -= size if counted[block] else 0
@@ -59,13 +63,28 @@ def live_bytes(schedule: Schedule, roles: frozenset[Role] | None = None) -> list
             if block not in space_bytes:
                 space_bytes[block] = graph.blocks[block].size_bytes
                 total_bytes += space_bytes[block] if counted[block] else 0
-        result.append(total_bytes + workspace_bytes)
+        result.append(total_bytes + held_bytes + workspace_bytes)
     return result
 
 
 def peak_bytes(schedule: Schedule, roles: frozenset[Role]) -> int:
     """Return the most that blocks of these roles hold at any instruction."""
     return max(live_bytes(schedule, roles), default=0)
+
+
+def average_bytes(schedule: Schedule, timeline: Timeline) -> float:
+    """Return the bytes in use, workspace included, averaged over a step's time.
+
+    Memory changes hands at the compute stream's position: what a task holds counts from the end of the one before it
+    to its own end.
+    """
+    held_bytes = live_bytes(schedule)
+    total, position_s = 0.0, 0.0
+    for span in timeline.spans:
+        if span.stream == COMPUTE_STREAM:
+            total += held_bytes[span.instruction] * (span.end_s - position_s)
+            position_s = span.end_s
+    return total / position_s if position_s else float(max(held_bytes, default=0))
 
 
 def copied_bytes(schedule: Schedule, kind: type[Offload] | type[Prefetch]) -> int:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from membench.planning.liveness import residencies
 from membench.schedule import Schedule
-from membench.task_graph import EXTERNAL_ROLES, RESULT_ROLES
+from membench.task_graph import EXTERNAL_ROLES, RESULT_ROLES, Role
 
 Interval = tuple[int, int]
 """First and last event of a residency, in the order of the program."""
@@ -44,10 +44,14 @@ class _Piece:
         return before[1] < interval[0] and interval[1] < after[0]
 
 
-def plan_region(schedule: Schedule) -> Region:
-    """Return the region in which the blocks of an on-demand schedule can live, results excepted."""
+def plan_region(schedule: Schedule, roles: frozenset[Role] = frozenset(Role)) -> Region:
+    """Return the region in which the blocks of an on-demand schedule can live, results excepted.
+
+    Args:
+        roles: of the blocks that share; all by default.
+    """
     blocks = schedule.graph.blocks
-    intervals = _intervals(schedule)
+    intervals = {b: held for b, held in _intervals(schedule).items() if blocks[b].role in roles}
     pieces: list[_Piece] = []
     chosen: dict[int, int] = {}
     for block in sorted(intervals, key=lambda b: (-blocks[b].size_bytes, intervals[b])):

@@ -12,6 +12,7 @@ from membench.schedule import (
     COMPUTE_STREAM,
     Compute,
     Free,
+    Hold,
     Offload,
     Prefetch,
     Reserve,
@@ -62,6 +63,7 @@ class _Walk:
                 self.memory[block.index].resident = self.memory[block.index].filled = True
         self.computed: set[int] = set()
         self.live_bytes = self.graph.external_bytes
+        self.held_bytes = 0
         self.index = 0
 
     def run(self) -> None:
@@ -86,6 +88,9 @@ class _Walk:
                     self._open(block, space_bytes)
                 case Free(block):
                     self._close(block)
+                case Hold(size_bytes):
+                    self.held_bytes = size_bytes
+                    self._check_budget(0)
                 case Wait(stream, earlier):
                     self._wait(stream, earlier)
                 case Synchronize():
@@ -212,7 +217,7 @@ class _Walk:
         return self.clocks[stream].get(access[0], -1) >= access[1]
 
     def _check_budget(self, workspace_bytes: int) -> None:
-        needed = self.live_bytes + workspace_bytes
+        needed = self.live_bytes + self.held_bytes + workspace_bytes
         if needed > self.schedule.peak_bytes:
             self._hazard(
                 f"holds {needed} bytes, more than the schedule's stated peak {self.schedule.peak_bytes}"
@@ -222,6 +227,8 @@ class _Walk:
 
     def _check_end(self) -> None:
         self.index = len(self.schedule.instructions)
+        if self.held_bytes:
+            self._hazard(f"{self.held_bytes} unused bytes are still held at the end")
         missing = len(self.graph.tasks) - len(self.computed)
         if missing:
             self._hazard(f"{missing} tasks were never computed")

@@ -21,6 +21,8 @@ STATIC_METRICS = frozenset(
         "lower_bound_bytes",
         "operations",
         "overhead_bytes",
+        "peak_memory_bytes",
+        "oracular_step_time_s",
     }
 )
 """What a step that does not fit its device has nevertheless: counted, not run."""

@@ -1,29 +1,65 @@
 """Caffe's allocation: activations and gradients of the whole network, for the whole run.
 
-Layrub, Table 2 ("a whole network (d+g)"). Nothing is ever given back, so the peak is the sum of all blocks. It is
-the baseline of Layrub's tables; not `eager`, where a block dies after its last use.
+Layrub, Table 2 ("a whole network (d+g)"); vDNN, Section 2.3 (its baseline, which shares the buffers of gradients).
+All memory is set aside before the first step and never given back, with one workspace as large as the largest; so
+average and peak are one. Not `eager`, where a block dies after its last use.
 """
 
 from membench.cost_model import CostModel
+from membench.planning.algorithms import Preference, prefer
 from membench.planning.builder import ScheduleBuilder
+from membench.planning.pool import FixedPool
+from membench.planning.region import Region, plan_region
 from membench.schedule import Schedule
 from membench.strategies.base import Strategy
 from membench.strategies.streams import gradient_stream
-from membench.task_graph import TaskGraph
+from membench.task_graph import EXTERNAL_ROLES, Role, TaskGraph
+
+NOT_SHARED = Region((), {})
 
 
 class NetworkWide(Strategy):
     """Args:
     gradient_streams: run a convolution's weight gradient beside its data gradient (Layrub 4.3).
+    shared_gradients: gradients of maps take turns in buffers as large as the largest (vDNN 2.3).
+    algorithms: the fastest, or those without workspace: base(p) and base(m) of vDNN; None: the framework's own.
     """
 
     name = "network_wide"
 
-    def __init__(self, gradient_streams: bool = False) -> None:
+    def __init__(
+        self,
+        gradient_streams: bool = False,
+        shared_gradients: bool = False,
+        algorithms: Preference | None = None,
+    ) -> None:
         self._gradient_streams = gradient_streams
+        self._shared_gradients = shared_gradients
+        self._algorithms = Preference(algorithms) if algorithms else None
 
     def schedule(self, graph: TaskGraph, cost: CostModel, budget_bytes: int | None) -> Schedule:
-        builder = ScheduleBuilder(self.name, graph, budget_bytes=budget_bytes)
+        if self._algorithms:
+            graph = prefer(graph, cost, self._algorithms)
+        region = _buffers_of_gradients(graph) if self._shared_gradients else NOT_SHARED
+        pool = FixedPool(_total_bytes(graph, region))
+        builder = ScheduleBuilder(self.name, graph, budget_bytes=budget_bytes, region=region, pool=pool)
         for task in graph.tasks:
             builder.compute(task, stream=gradient_stream(task, separate=self._gradient_streams))
+            for block in {*task.reads, *task.writes}:
+                if region.piece_of(block) is not None and builder.is_dead(block):
+                    builder.free(block)
         return builder.finish()
+
+
+def _buffers_of_gradients(graph: TaskGraph) -> Region:
+    on_demand = ScheduleBuilder(NetworkWide.name, graph, budget_bytes=None)
+    for task in graph.tasks:
+        on_demand.compute(task)
+        on_demand.free_dead()
+    return plan_region(on_demand.finish(), frozenset({Role.GRADIENT}))
+
+
+def _total_bytes(graph: TaskGraph, region: Region) -> int:
+    own = (b for b in graph.blocks if b.role not in EXTERNAL_ROLES and region.piece_of(b.index) is None)
+    workspace_bytes = max((task.workspace_bytes for task in graph.tasks), default=0)
+    return sum(block.size_bytes for block in own) + region.total_bytes + workspace_bytes

@@ -15,7 +15,7 @@ from membench.frameworks.base import Framework
 from membench.planning.liveness import peak_bytes
 from membench.record import Outcome, Record, Source, configuration_hash
 from membench.schedule import Schedule
-from membench.step import StepMeasurement, build_step, plan, simulated_step
+from membench.step import StepMeasurement, build_step, check_capacity, plan, simulated_step
 from membench.strategies.base import Strategy
 from membench.task_graph import Role, TaskGraph
 from membench.units import parse_bytes
@@ -109,7 +109,10 @@ def _simulate(configuration: dict[str, Any], graphs: _Graphs, metrics: dict[str,
     cost = RooflineCost(device, framework.efficiency)
     schedule = plan(graph, strategy, cost, _budget_bytes(configuration))
     metrics.update(_memory_metrics(schedule), capacity_bytes=device.memory_bytes)
-    metrics.update(_time_metrics(simulated_step(schedule, device, cost).measure()))
+    measurement = simulated_step(schedule, device, cost).measure()
+    metrics.update(oracular_step_time_s=measurement.step_time_s)
+    check_capacity(schedule, device)
+    metrics.update(_time_metrics(measurement))
 
 
 def _measure_on_cpu(configuration: dict[str, Any], graphs: _Graphs, metrics: dict[str, float]) -> None:
@@ -137,6 +140,7 @@ def _memory_metrics(schedule: Schedule) -> dict[str, float]:
 
 def _time_metrics(measurement: StepMeasurement) -> dict[str, float]:
     return {
+        "average_memory_bytes": measurement.average_bytes,
         "step_time_s": measurement.step_time_s,
         "images_per_s": measurement.images_per_s,
         "compute_time_s": measurement.compute_time_s,

@@ -3,6 +3,7 @@
 import pytest
 
 from membench.backends.simulated import SimulatedBackend
+from membench.convolution import Algorithm
 from membench.cost_model import CostModel
 from membench.execution.executor import execute
 from membench.schedule import Compute, Free, Instruction, Offload, Prefetch, Schedule, Synchronize, Wait
@@ -17,6 +18,9 @@ class UnitCost(CostModel):
 
     def task_time_s(self, task: Task) -> float:
         return 2.0
+
+    def algorithms(self, task: Task) -> tuple[Algorithm, ...]:
+        return (Algorithm("", 0, 2.0),)
 
     def launch_time_s(self, task: Task) -> float:
         return 0.5

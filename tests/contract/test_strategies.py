@@ -13,9 +13,11 @@ from membench.schedule import Offload, Prefetch, Schedule
 from membench.step import TrainingStep, plan
 from membench.strategies.base import Strategy, strategies
 from membench.strategies.layrub import LayrubHybrid, LayrubInter
+from membench.strategies.network_wide import NetworkWide
 from tests.contract.networks import COST, NETWORKS, Reference, reference, run_step
 
 VARIANTS: dict[str, Strategy] = {name: strategy() for name, strategy in strategies().items()} | {
+    "network_wide, shared gradients": NetworkWide(shared_gradients=True),
     "layrub_inter, fixed region": LayrubInter(fixed_region=True),
     "layrub_hybrid, fixed region": LayrubHybrid(fixed_region=True),
 }

@@ -1,0 +1,41 @@
+"""Algorithms of a graph's tasks, where the device offers a choice: which of them a method takes."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from enum import StrEnum
+
+from membench.convolution import Algorithm
+from membench.cost_model import CostModel
+from membench.task_graph import Task, TaskGraph
+
+
+class Preference(StrEnum):
+    """What (m) and (p) mean behind a method's name in vDNN and Layrub."""
+
+    MEMORY = "memory"
+    PERFORMANCE = "performance"
+
+
+def choose_algorithms(
+    graph: TaskGraph, cost: CostModel, choose: Callable[[Task, tuple[Algorithm, ...]], Algorithm]
+) -> TaskGraph:
+    """Return the graph with an algorithm and its workspace in each convolution.
+
+    Args:
+        choose: gets a task and the ways to run it, the fastest first, and returns one of them.
+    """
+    return replace(graph, tasks=tuple(_chosen(task, cost, choose) for task in graph.tasks))
+
+
+def prefer(graph: TaskGraph, cost: CostModel, preference: Preference) -> TaskGraph:
+    """Return the graph with the fastest algorithms, or with those that need the least workspace."""
+    if preference is Preference.PERFORMANCE:
+        return choose_algorithms(graph, cost, lambda _, ways: ways[0])
+    return choose_algorithms(graph, cost, lambda _, ways: min(ways, key=lambda way: way.workspace_bytes))
+
+
+def _chosen(task: Task, cost: CostModel, choose: Callable[[Task, tuple[Algorithm, ...]], Algorithm]) -> Task:
+    if task.convolution is None:
+        return task
+    chosen = choose(task, cost.algorithms(task))
+    return replace(task, algorithm=chosen.name, workspace_bytes=chosen.workspace_bytes)

@@ -1,0 +1,113 @@
+"""Pools: memory that a method sets aside, and blocks lie in. What no block uses of it is held all the same.
+
+A pool counts; it moves nothing. `ScheduleBuilder` turns what it counts into `Hold` instructions.
+"""
+
+from abc import ABC, abstractmethod
+from bisect import bisect_left, insort
+
+ALIGNMENT_BYTES = 256
+"""What CUDA allocators round sizes up to."""
+
+
+class Pool(ABC):
+    """Device memory of its own, out of which blocks and workspaces are served."""
+
+    @property
+    @abstractmethod
+    def held_bytes(self) -> int:
+        """Bytes that the pool holds now, used or not."""
+
+    @abstractmethod
+    def allocate(self, size_bytes: int) -> int:
+        """Take memory and return its address, in bytes from the start of the pool."""
+
+    @abstractmethod
+    def free(self, address: int, size_bytes: int) -> None:
+        """Give back what `allocate` returned for that size."""
+
+
+class FixedPool(Pool):
+    """Memory taken once, for the whole run; the method sees to it that what it puts there fits.
+
+    Holds more than its size only while its blocks need more.
+    """
+
+    def __init__(self, size_bytes: int) -> None:
+        self._size_bytes = size_bytes
+        self._used_bytes = 0
+
+    @property
+    def held_bytes(self) -> int:
+        return max(self._size_bytes, self._used_bytes)
+
+    def allocate(self, size_bytes: int) -> int:
+        self._used_bytes += size_bytes
+        return 0
+
+    def free(self, address: int, size_bytes: int) -> None:
+        self._used_bytes -= size_bytes
+
+
+class BestFitPool(Pool):
+    """Grows on demand and never shrinks; serves the smallest free piece that is large enough.
+
+    Best fit with coalescing, as TensorFlow's allocator: a piece is split, and neighbours merge when they are free. So
+    the pool's extent counts what fragmentation wastes. Pieces are multiples of `ALIGNMENT_BYTES`.
+    """
+
+    def __init__(self) -> None:
+        self._extent_bytes = 0
+        self._by_size: list[tuple[int, int]] = []  # (size, address) of free pieces, sorted
+        self._size_at: dict[int, int] = {}  # of free pieces, by address
+        self._start_before: dict[int, int] = {}  # of free pieces, by the address where they end
+
+    @property
+    def held_bytes(self) -> int:
+        return self._extent_bytes
+
+    def allocate(self, size_bytes: int) -> int:
+        size_bytes = _aligned(size_bytes)
+        if not size_bytes:
+            return self._extent_bytes
+        position = bisect_left(self._by_size, (size_bytes, 0))
+        if position < len(self._by_size):
+            piece_bytes, address = self._by_size[position]
+            self._remove(address)
+            if piece_bytes > size_bytes:
+                self._insert(address + size_bytes, piece_bytes - size_bytes)
+            return address
+        address = self._start_before.get(self._extent_bytes, self._extent_bytes)
+        if address < self._extent_bytes:  # the last piece is free: grow by what it lacks
+            self._remove(address)
+        self._extent_bytes = address + size_bytes
+        return address
+
+    def free(self, address: int, size_bytes: int) -> None:
+        size_bytes = _aligned(size_bytes)
+        if not size_bytes:
+            return
+        end = address + size_bytes
+        if end in self._size_at:
+            size_bytes += self._size_at[end]
+            self._remove(end)
+        if address in self._start_before:
+            start = self._start_before[address]
+            size_bytes += self._size_at[start]
+            self._remove(start)
+            address = start
+        self._insert(address, size_bytes)
+
+    def _insert(self, address: int, size_bytes: int) -> None:
+        insort(self._by_size, (size_bytes, address))
+        self._size_at[address] = size_bytes
+        self._start_before[address + size_bytes] = address
+
+    def _remove(self, address: int) -> None:
+        size_bytes = self._size_at.pop(address)
+        del self._start_before[address + size_bytes]
+        del self._by_size[bisect_left(self._by_size, (size_bytes, address))]
+
+
+def _aligned(size_bytes: int) -> int:
+    return -(-size_bytes // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
