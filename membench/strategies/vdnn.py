@@ -1,0 +1,206 @@
+"""vDNN: virtualized deep neural networks for scalable, memory-efficient neural network design.
+
+Layer-wise memory: what a layer reads (X) leaves for pinned host memory while the layer itself runs, and comes back when
+the backward pass is about to need it (Sections 3.1 and 3.2). Which X leave is the policy, and each convolution runs with
+the fastest algorithm (p) or with one that needs no workspace (m):
+
+- `VdnnAll`: the X of every layer of feature extraction; the least memory.
+- `VdnnConv`: the X of convolutions alone, whose long running time hides the copy.
+- `VdnnDyn` (3.3): tries before training what fits, from the fastest to the smallest, and steps single convolutions down
+  to slower algorithms where memory is short.
+
+A layer that writes in place has no X of its own. Classifier layers are left alone. The paper describes linear networks;
+where several layers read a map, the last of them sends it away and the backward pass brings it back for the first. Not
+Layrub, which prefetches for the next layer only and puts gradients where activations were; not moDNN, which plans
+copies across layers.
+"""
+
+from collections.abc import Iterator
+from enum import Enum, auto
+
+from membench.cost_model import CostModel
+from membench.errors import InfeasibleSchedule
+from membench.planning.algorithms import Preference, choose_algorithms, prefer
+from membench.planning.builder import ScheduleBuilder
+from membench.planning.liveness import live_bytes
+from membench.schedule import Compute, Schedule
+from membench.strategies.base import Strategy
+from membench.task_graph import Kind, LayerTasks, TaskGraph
+
+FEATURE_EXTRACTION_KINDS = frozenset({Kind.CONVOLUTION, Kind.POOLING})
+"""The classifier begins after the last layer of these."""
+
+
+class Policy(Enum):
+    """Whose inputs are offloaded (Section 3.3)."""
+
+    NONE = auto()
+    CONV = auto()
+    ALL = auto()
+
+
+class VdnnAll(Strategy):
+    """Args:
+    algorithms: (m) or (p).
+    """
+
+    name = "vdnn_all"
+
+    def __init__(self, algorithms: Preference = Preference.PERFORMANCE) -> None:
+        self._algorithms = Preference(algorithms)
+
+    def schedule(self, graph: TaskGraph, cost: CostModel, budget_bytes: int | None) -> Schedule:
+        return _offload(self.name, prefer(graph, cost, self._algorithms), budget_bytes, Policy.ALL)
+
+
+class VdnnConv(Strategy):
+    """Args:
+    algorithms: (m) or (p).
+    """
+
+    name = "vdnn_conv"
+
+    def __init__(self, algorithms: Preference = Preference.PERFORMANCE) -> None:
+        self._algorithms = Preference(algorithms)
+
+    def schedule(self, graph: TaskGraph, cost: CostModel, budget_bytes: int | None) -> Schedule:
+        return _offload(self.name, prefer(graph, cost, self._algorithms), budget_bytes, Policy.CONV)
+
+
+class VdnnDyn(Strategy):
+    """The first of the paper's trials that keeps the budget; without a budget the fastest."""
+
+    name = "vdnn_dyn"
+
+    def schedule(self, graph: TaskGraph, cost: CostModel, budget_bytes: int | None) -> Schedule:
+        smallest = prefer(graph, cost, Preference.MEMORY)
+        last_resort = _offload(self.name, smallest, budget_bytes, Policy.ALL)
+        fastest = prefer(graph, cost, Preference.PERFORMANCE)
+        for policy in (Policy.NONE, Policy.CONV, Policy.ALL):
+            if schedule := self._trial(fastest, budget_bytes, policy):
+                return schedule
+        assert budget_bytes is not None, "the first trial fits where there is no budget"
+        for policy in (Policy.CONV, Policy.ALL):
+            downgraded = self._downgrade(smallest, cost, budget_bytes, policy)
+            if schedule := self._trial(downgraded, budget_bytes, policy):
+                return schedule
+        return last_resort
+
+    def _trial(self, graph: TaskGraph, budget_bytes: int | None, policy: Policy) -> Schedule | None:
+        try:
+            return _offload(self.name, graph, budget_bytes, policy)
+        except InfeasibleSchedule:
+            return None
+
+    def _downgrade(
+        self, smallest: TaskGraph, cost: CostModel, budget_bytes: int, policy: Policy
+    ) -> TaskGraph:
+        """Give each convolution the fastest algorithm for which there is room where it runs."""
+        trial = _offload(self.name, smallest, None, policy)
+        held_bytes = live_bytes(trial)
+        room_bytes = {
+            item.task: budget_bytes - held_bytes[i] + smallest.tasks[item.task].workspace_bytes
+            for i, item in enumerate(trial.instructions)
+            if isinstance(item, Compute)
+        }
+        return choose_algorithms(
+            smallest,
+            cost,
+            lambda task, ways: next(
+                (way for way in ways if way.workspace_bytes <= room_bytes[task.index]),
+                min(ways, key=lambda way: way.workspace_bytes),
+            ),
+        )
+
+
+def _offload(name: str, graph: TaskGraph, budget_bytes: int | None, policy: Policy) -> Schedule:
+    builder = ScheduleBuilder(name, graph, budget_bytes=budget_bytes)
+    offloads = _Offloads(graph, policy)
+    _forward(builder, offloads)
+    _backward(builder, offloads)
+    return builder.finish()
+
+
+class _Offloads:
+    """Which layer sends which of its inputs away, and the search for what to bring back."""
+
+    def __init__(self, graph: TaskGraph, policy: Policy) -> None:
+        self._layers = graph.forward_layers
+        self._position = {layer.layer: position for position, layer in enumerate(self._layers)}
+        self.leaving: list[list[int]] = [[] for _ in self._layers]
+        self._prefetched = [False] * len(self._layers)
+        for block, position in _inputs_of_features(graph, policy):
+            self.leaving[position].append(block)
+
+    def position(self, layer: LayerTasks, *, before: int) -> int:
+        """Return where a backward layer stood in the forward pass; one that had no part in it has no place."""
+        return self._position.get(layer.layer, before)
+
+    def find_prefetch_layer(self, position: int) -> list[int]:
+        """Return what the nearest layer before this one offloaded and has not got back (Figure 8).
+
+        The search ends at the nearest convolution: what lies further back would come too early.
+        """
+        for earlier in reversed(range(position)):
+            if self.leaving[earlier] and not self._prefetched[earlier]:
+                self._prefetched[earlier] = True
+                return self.leaving[earlier]
+            if _has_kind(self._layers[earlier], frozenset({Kind.CONVOLUTION})):
+                break
+        return []
+
+
+def _inputs_of_features(graph: TaskGraph, policy: Policy) -> Iterator[tuple[int, int]]:
+    """Yield (block, position of the layer that offloads it) for each X that the policy sends away."""
+    if policy is Policy.NONE:
+        return
+    layers = graph.forward_layers
+    features = [p for p, layer in enumerate(layers) if _has_kind(layer, FEATURE_EXTRACTION_KINDS)]
+    classifier = features[-1] + 1 if features else 0
+    created = {block for layer in layers for block in layer.creates}
+    needed = created & {block for layer in graph.backward_layers for block in layer.reads}
+    last_position = {b: p for p, layer in enumerate(layers) for b in layer.touches & needed}
+    read_by_convolution = {
+        block for layer in layers if _has_kind(layer, frozenset({Kind.CONVOLUTION})) for block in layer.reads
+    }
+    for block, position in sorted(last_position.items()):
+        is_input = block not in layers[position].writes and position < classifier
+        if is_input and (policy is Policy.ALL or block in read_by_convolution):
+            yield block, position
+
+
+def _has_kind(layer: LayerTasks, kinds: frozenset[Kind]) -> bool:
+    return any(task.kind in kinds for task in layer.tasks)
+
+
+def _forward(builder: ScheduleBuilder, offloads: _Offloads) -> None:
+    """A layer's inputs leave while it runs; the next layer waits for a late copy (Figure 7)."""
+    for layer, leaving in zip(builder.graph.forward_layers, offloads.leaving, strict=True):
+        for block in leaving:
+            builder.offload(block)
+        for task in layer.tasks:
+            builder.compute(task)
+            builder.free_dead()
+        if leaving:
+            builder.synchronize()
+        for block in leaving:
+            builder.free(block)
+
+
+def _backward(builder: ScheduleBuilder, offloads: _Offloads) -> None:
+    position = len(offloads.leaving)
+    for layer in builder.graph.backward_layers:
+        position = offloads.position(layer, before=position)
+        wanted = [*sorted(layer.reads), *offloads.find_prefetch_layer(position)]
+        fetched = [block for block in dict.fromkeys(wanted) if _is_away(builder, block)]
+        for block in fetched:
+            builder.prefetch(block)
+        for task in layer.tasks:
+            builder.compute(task)
+            builder.free_dead()
+        if fetched:
+            builder.synchronize()
+
+
+def _is_away(builder: ScheduleBuilder, block: int) -> bool:
+    return builder.is_on_host(block) and not builder.is_resident(block) and not builder.is_dead(block)
