@@ -114,6 +114,7 @@ class Answer:
     """What stands for the rows that `where` matches: exactly one of value, input and not_run.
 
     Attributes:
+        limit: the paper says only that its number is a ``lower`` or an ``upper`` limit.
         higher_is_better: the direction in which a deviation is a gain.
         baseline: what differs in the row of the baseline, through the ratio to which a row is judged.
     """
@@ -122,6 +123,7 @@ class Answer:
     value: Quantity | None = None
     input: str = ""
     not_run: str = ""
+    limit: str = ""
     higher_is_better: bool = False
     baseline: Mapping[str, str] = field(default_factory=dict)
 
@@ -151,7 +153,7 @@ class Paper:
     Attributes:
         models: by the paper's name: ``configuration`` (in conf/model), ``dataset``, and where it matters ``layers``,
             ``batch_sizes`` by name and ``steps_per_iteration`` (1 where not given).
-        systems: by the paper's name: ``strategy``, ``framework``, and ``set`` for options of the strategy.
+        systems: by the paper's name: ``strategy``, ``framework``, ``set`` for options of the strategy, ``budget``.
         devices: names in conf/device.
         training_images: in each data set.
     """

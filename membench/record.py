@@ -30,6 +30,7 @@ class Record:
         source: whether the metrics were simulated or measured.
         outcome: how the cell ended; everything but ``ok`` has a `reason`.
         metrics: numbers by name, the unit in the name (``peak_memory_bytes``, ``step_time_s``).
+        layer_metrics: of single layers, as ``"metric:layer"``.
         provenance: commit, versions, device, seed, time; empty for simulated cells, whose bytes must not
             depend on when or where they ran.
     """
@@ -40,6 +41,7 @@ class Record:
     outcome: Outcome
     reason: str = ""
     metrics: dict[str, float] = field(default_factory=dict)
+    layer_metrics: dict[str, float] = field(default_factory=dict)
     provenance: dict[str, Any] = field(default_factory=dict)
 
 

@@ -29,6 +29,7 @@ PRINTED_UNITS = {
     "MB": MIB,
     "GB": GIB,
     "s": 1,
+    "ms": 1e-3,
     "%": 1,
     "x": 1,
     "images": 1,

@@ -13,20 +13,6 @@ from membench.experiment import Answer, Cell, Form, Paper, Quantity, Row, Take
 from membench.record import Outcome, Record
 from membench.units import PRINTED_UNITS
 
-STATIC_METRICS = frozenset(
-    {
-        "map_memory_bytes",
-        "activation_memory_bytes",
-        "weight_bytes",
-        "lower_bound_bytes",
-        "operations",
-        "overhead_bytes",
-        "peak_memory_bytes",
-        "oracular_step_time_s",
-    }
-)
-"""What a step that does not fit its device has nevertheless: counted, not run."""
-
 _TAKES: dict[Take, Callable[[list[float]], float]] = {
     Take.MEAN: statistics.fmean,
     Take.MIN: min,
@@ -129,9 +115,11 @@ def _metric(paper: Paper, records: Mapping[Cell, Record], cell: Cell, name: str)
     record = records[cell]
     model = paper.models[cell.model]
     out_of_memory = record.outcome is Outcome.OUT_OF_MEMORY
-    if name == "trained_layers" and (record.outcome is Outcome.OK or out_of_memory):
-        return 0 if out_of_memory else model["layers"]
-    if record.outcome is not Outcome.OK and not (out_of_memory and name in STATIC_METRICS):
+    if name in ("trained_layers", "trained_batch_size") and (record.outcome is Outcome.OK or out_of_memory):
+        trained = model["layers"] if name == "trained_layers" else record.configuration["batch_size"]
+        return 0 if out_of_memory else trained
+    known = {**record.metrics, **record.layer_metrics}
+    if record.outcome is not Outcome.OK and not (out_of_memory and name in known):
         raise _NoValueError(record.outcome, f"{cell.model} by {cell.system}: {record.reason}")
     if name == "batch_size":
         return record.configuration["batch_size"]
@@ -140,6 +128,6 @@ def _metric(paper: Paper, records: Mapping[Cell, Record], cell: Cell, name: str)
         return iteration_time_s
     if name == "epoch_time_s":
         return paper.training_images[model["dataset"]] / record.configuration["batch_size"] * iteration_time_s
-    if name not in record.metrics:
+    if name not in known:
         raise _NoValueError(Outcome.FAILED, f"{cell.model} by {cell.system}: its record has no {name}")
-    return record.metrics[name]
+    return known[name]

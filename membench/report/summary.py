@@ -26,9 +26,9 @@ def _title(record: Record) -> str:
 
 def _values(record: Record) -> Iterator[tuple[str, str]]:
     metrics = record.metrics
-    if "peak_memory_bytes" in metrics:
+    if "required_memory_bytes" in metrics:
         capacity = f" of {format_bytes(metrics['capacity_bytes'])}" if "capacity_bytes" in metrics else ""
-        yield "peak memory", format_bytes(metrics["peak_memory_bytes"]) + capacity
+        yield "peak memory", format_bytes(metrics["required_memory_bytes"]) + capacity
     if "measured_peak_memory_bytes" in metrics:
         yield "measured peak", format_bytes(metrics["measured_peak_memory_bytes"])
     if "map_memory_bytes" in metrics:

@@ -50,6 +50,8 @@ def judge(result: Result, baseline: Result | None) -> Judgement:
         return Judgement(Verdict.WORSE, f"it ran in the paper and does not fit here: {result.reason}")
     if result.value is None:
         return Judgement(Verdict.NOT_RUN, f"{result.outcome}: {result.reason}")
+    if answer.limit:
+        return _judge_limit(result.value, row.value, answer.limit)
     ratios = _ratios(result, baseline)
     if ratios is None:
         return Judgement(_compare(result.value, row.value, higher_is_better=answer.higher_is_better), "")
@@ -59,6 +61,13 @@ def judge(result: Result, baseline: Result | None) -> Judgement:
         _compare(ours, papers, higher_is_better=answer.higher_is_better),
         f"judged by its ratio to {system}: {ours:.3g} here, {papers:.3g} in the paper",
     )
+
+
+def _judge_limit(ours: float, papers: float, limit: str) -> Judgement:
+    reason = f"the paper states {'more' if limit == 'lower' else 'less'} than {papers:g}"
+    if ours >= papers if limit == "lower" else ours <= papers:
+        return Judgement(Verdict.REPRODUCED, reason)
+    return Judgement(_compare(ours, papers, higher_is_better=limit == "lower"), reason)
 
 
 def _judge_without_number(result: Result, ours_out_of_memory: bool) -> Judgement:

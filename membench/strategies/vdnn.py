@@ -22,13 +22,13 @@ from membench.cost_model import CostModel
 from membench.errors import InfeasibleSchedule
 from membench.planning.algorithms import Preference, choose_algorithms, prefer
 from membench.planning.builder import ScheduleBuilder
+from membench.planning.features import feature_layers, has_kind
 from membench.planning.liveness import live_bytes
 from membench.schedule import Compute, Schedule
 from membench.strategies.base import Strategy
 from membench.task_graph import Kind, LayerTasks, TaskGraph
 
-FEATURE_EXTRACTION_KINDS = frozenset({Kind.CONVOLUTION, Kind.POOLING})
-"""The classifier begins after the last layer of these."""
+CONVOLUTIONS = frozenset({Kind.CONVOLUTION})
 
 
 class Policy(Enum):
@@ -145,7 +145,7 @@ class _Offloads:
             if self.leaving[earlier] and not self._prefetched[earlier]:
                 self._prefetched[earlier] = True
                 return self.leaving[earlier]
-            if _has_kind(self._layers[earlier], frozenset({Kind.CONVOLUTION})):
+            if has_kind(self._layers[earlier], CONVOLUTIONS):
                 break
         return []
 
@@ -155,22 +155,15 @@ def _inputs_of_features(graph: TaskGraph, policy: Policy) -> Iterator[tuple[int,
     if policy is Policy.NONE:
         return
     layers = graph.forward_layers
-    features = [p for p, layer in enumerate(layers) if _has_kind(layer, FEATURE_EXTRACTION_KINDS)]
-    classifier = features[-1] + 1 if features else 0
+    classifier = len(feature_layers(graph))
     created = {block for layer in layers for block in layer.creates}
     needed = created & {block for layer in graph.backward_layers for block in layer.reads}
     last_position = {b: p for p, layer in enumerate(layers) for b in layer.touches & needed}
-    read_by_convolution = {
-        block for layer in layers if _has_kind(layer, frozenset({Kind.CONVOLUTION})) for block in layer.reads
-    }
+    read_by_convolution = {b for layer in layers if has_kind(layer, CONVOLUTIONS) for b in layer.reads}
     for block, position in sorted(last_position.items()):
         is_input = block not in layers[position].writes and position < classifier
         if is_input and (policy is Policy.ALL or block in read_by_convolution):
             yield block, position
-
-
-def _has_kind(layer: LayerTasks, kinds: frozenset[Kind]) -> bool:
-    return any(task.kind in kinds for task in layer.tasks)
 
 
 def _forward(builder: ScheduleBuilder, offloads: _Offloads) -> None:

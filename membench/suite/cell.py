@@ -12,17 +12,13 @@ from membench.cost.roofline import RooflineCost
 from membench.device import DeviceProfile
 from membench.errors import InfeasibleSchedule, OutOfMemory, UnsupportedModel, UnsupportedStrategy
 from membench.frameworks.base import Framework
-from membench.planning.liveness import peak_bytes
 from membench.record import Outcome, Record, Source, configuration_hash
-from membench.schedule import Schedule
-from membench.step import StepMeasurement, build_step, check_capacity, plan, simulated_step
+from membench.step import build_step, check_capacity, plan, simulated_step
 from membench.strategies.base import Strategy
-from membench.task_graph import Role, TaskGraph
+from membench.suite.metrics import Metrics, layer_metrics, memory_metrics, oracular_metrics, time_metrics
+from membench.task_graph import TaskGraph
 from membench.units import parse_bytes
 from membench.workload import Workload
-
-MAP_ROLES = frozenset({Role.ACTIVATION, Role.GRADIENT})
-"""What Layrub's Figures 9 to 11 count: activations and their gradients, nothing that a layer holds inside."""
 
 _OUTCOMES: dict[type[Exception], Outcome] = {
     OutOfMemory: Outcome.OUT_OF_MEMORY,
@@ -88,67 +84,54 @@ def workload_of(configuration: dict[str, Any]) -> Workload:
 def _run(configuration: dict[str, Any], graphs: _Graphs) -> Record:
     is_simulated = configuration["backend"]["name"] == "simulated"
     source = Source.SIMULATED if is_simulated else Source.MEASURED
-    metrics: dict[str, float] = {}
+    metrics: Metrics = {}
+    layers: Metrics = {}
     outcome, reason = Outcome.OK, ""
     try:
         if is_simulated:
-            _simulate(configuration, graphs, metrics)
+            _simulate(configuration, graphs, metrics, layers)
         else:
             _measure_on_cpu(configuration, graphs, metrics)
     except Exception as error:  # a cell's failure is its record; it never ends a sweep
         outcome = _OUTCOMES.get(type(error), Outcome.FAILED)
         reason = str(error) if outcome is not Outcome.FAILED else f"{type(error).__name__}: {error}"
-    return Record(configuration, configuration_hash(configuration), source, outcome, reason, metrics)
+    return Record(
+        configuration,
+        configuration_hash(configuration),
+        source,
+        outcome,
+        reason,
+        metrics,
+        layer_metrics=layers,
+    )
 
 
-def _simulate(configuration: dict[str, Any], graphs: _Graphs, metrics: dict[str, float]) -> None:
+def _simulate(configuration: dict[str, Any], graphs: _Graphs, metrics: Metrics, layers: Metrics) -> None:
     device: DeviceProfile = instantiate(configuration["device"])
     framework: Framework = instantiate(configuration["framework"])
     strategy: Strategy = instantiate(configuration["strategy"])
     graph = graphs.lowered(configuration, framework)
     cost = RooflineCost(device, framework.efficiency)
     schedule = plan(graph, strategy, cost, _budget_bytes(configuration))
-    metrics.update(_memory_metrics(schedule), capacity_bytes=device.memory_bytes)
-    measurement = simulated_step(schedule, device, cost).measure()
-    metrics.update(oracular_step_time_s=measurement.step_time_s)
+    metrics.update(memory_metrics(schedule), capacity_bytes=device.memory_bytes)
+    step = simulated_step(schedule, device, cost)
+    metrics.update(oracular_metrics(schedule, step.timeline, device))
+    layers.update(layer_metrics(schedule, step.timeline))
     check_capacity(schedule, device)
-    metrics.update(_time_metrics(measurement))
+    metrics.update(time_metrics(step.measure()))
+    metrics.update(
+        peak_memory_bytes=schedule.peak_bytes,
+        feature_images_per_s=metrics["oracular_feature_images_per_s"],
+    )
 
 
-def _measure_on_cpu(configuration: dict[str, Any], graphs: _Graphs, metrics: dict[str, float]) -> None:
+def _measure_on_cpu(configuration: dict[str, Any], graphs: _Graphs, metrics: Metrics) -> None:
     workload, captured = graphs.captured(configuration)
     strategy: Strategy = instantiate(configuration["strategy"])
     step = build_step(workload, captured, strategy, MeasuredCpuCost(), _budget_bytes(configuration))
     measurement = step.measure()
-    metrics.update(_memory_metrics(step.schedule))
-    metrics.update(_time_metrics(measurement), measured_peak_memory_bytes=measurement.peak_bytes)
-
-
-def _memory_metrics(schedule: Schedule) -> dict[str, float]:
-    graph = schedule.graph
-    return {
-        "peak_memory_bytes": schedule.peak_bytes,
-        "map_memory_bytes": peak_bytes(schedule, MAP_ROLES),
-        "activation_memory_bytes": peak_bytes(schedule, frozenset({Role.ACTIVATION})),
-        "weight_bytes": sum(block.size_bytes for block in graph.blocks if block.role is Role.WEIGHT),
-        "lower_bound_bytes": graph.lower_bound_bytes,
-        "overhead_bytes": graph.overhead_bytes,
-        "operations": sum(task.operations for task in graph.tasks),
-        "tasks": len(graph.tasks),
-    }
-
-
-def _time_metrics(measurement: StepMeasurement) -> dict[str, float]:
-    return {
-        "average_memory_bytes": measurement.average_bytes,
-        "step_time_s": measurement.step_time_s,
-        "images_per_s": measurement.images_per_s,
-        "compute_time_s": measurement.compute_time_s,
-        "exposed_transfer_s": measurement.exposed_transfer_s,
-        "offloaded_bytes": measurement.offloaded_bytes,
-        "prefetched_bytes": measurement.prefetched_bytes,
-        "unique_saved_bytes": measurement.unique_saved_bytes,
-    }
+    metrics.update(memory_metrics(step.schedule), peak_memory_bytes=step.predicted_peak_bytes)
+    metrics.update(time_metrics(measurement), measured_peak_memory_bytes=measurement.peak_bytes)
 
 
 def _budget_bytes(configuration: dict[str, Any]) -> int | None:

@@ -50,6 +50,7 @@ def _changes(paper: Paper, cell: Cell, read: Callable[[str, str], dict[str, Any]
         "strategy": read("strategy", system["strategy"]) | system.get("set", {}),
         "framework": read("framework", system["framework"]),
         "device": read("device", paper.devices[cell.device]),
+        "budget": system.get("budget"),
     }
 
 
@@ -61,6 +62,7 @@ def overrides(paper: Paper, cell: Cell) -> list[str]:
         f"strategy={system['strategy']}",
         f"framework={system['framework']}",
         f"device={paper.devices[cell.device]}",
+        *([f"budget='{system['budget']}'"] if "budget" in system else []),
         *(f"strategy.{option}={value}" for option, value in system.get("set", {}).items()),
     ]
     return words if cell.batch_size is None else [*words, f"batch_size={cell.batch_size}"]

@@ -87,11 +87,14 @@ def _answer(entry: dict[str, Any], sets: dict[str, list[Any]]) -> Answer:
         value=_quantity(entry["value"], sets) if "value" in entry else None,
         input=entry.get("input", ""),
         not_run=entry.get("not_run", ""),
+        limit=entry.get("limit", ""),
         higher_is_better=entry.get("better", "lower") == "higher",
         baseline=entry.get("baseline", {}),
     )
     if sum(map(bool, (answer.value, answer.input, answer.not_run))) != 1:
         raise ValueError(f"{entry['where']} needs exactly one of value, input and not_run")
+    if answer.limit not in ("", "lower", "upper"):
+        raise ValueError(f"{entry['where']} has limit {answer.limit!r}; write lower or upper")
     return answer
 
 

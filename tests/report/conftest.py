@@ -40,10 +40,9 @@ def cell(model: str = "small", system: str = "ours", batch_size: int | str | Non
 
 def answer(metric: str = "peak_memory_bytes", **changed: Any) -> Answer:
     baseline = changed.pop("baseline", {})
-    higher = changed.pop("higher_is_better", False)
-    return Answer(
-        Selection({}), value=Quantity(metric, **changed), baseline=baseline, higher_is_better=higher
-    )
+    higher, limit = changed.pop("higher_is_better", False), changed.pop("limit", "")
+    value = Quantity(metric, **changed)
+    return Answer(Selection({}), value=value, baseline=baseline, higher_is_better=higher, limit=limit)
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from tests.report.conftest import PAPER, ROW, answer, cell, record
 RECORDS = {
     cell(): record(peak_memory_bytes=50 * MIB, map_memory_bytes=MIB, step_time_s=3.0),
     cell(system="base"): record(peak_memory_bytes=200 * MIB, map_memory_bytes=4 * MIB, step_time_s=2.0),
-    cell("deep"): record(Outcome.OUT_OF_MEMORY, peak_memory_bytes=90 * GIB, map_memory_bytes=2 * MIB),
+    cell("deep"): record(Outcome.OUT_OF_MEMORY, required_memory_bytes=90 * GIB, map_memory_bytes=2 * MIB),
     cell("deep", "base"): record(Outcome.OUT_OF_MEMORY, map_memory_bytes=80 * MIB),
     cell(batch_size=LARGEST): record(batch_size=64),
 }
@@ -62,6 +62,17 @@ def test_what_is_counted_exists_for_a_step_that_does_not_fit_and_what_runs_does_
     result = evaluate(PAPER, row, answer("peak_memory_bytes"), RECORDS)
     assert (result.value, result.outcome) == (None, Outcome.OUT_OF_MEMORY)
     assert result.reason == "deep by ours: too big"
+
+
+def test_a_metric_may_be_that_of_a_layer() -> None:
+    of_layers = replace(record(), layer_metrics={"layer_map_bytes:conv1": 3.0 * MIB})
+    assert evaluate(PAPER, ROW, answer("layer_map_bytes:conv1"), {cell(): of_layers}).value == 3
+
+
+def test_the_largest_batch_of_some_counts_what_trained() -> None:
+    records = {cell(batch_size=8): record(batch_size=8), cell(batch_size=16): record(Outcome.OUT_OF_MEMORY)}
+    quantity = answer("trained_batch_size", take=Take.MAX, over={"batch_size": (8, 16)})
+    assert evaluate(PAPER, replace(ROW, unit="images"), quantity, records).value == 8
 
 
 def test_depth_counts_what_trained() -> None:

@@ -9,7 +9,7 @@ CONFIGURATION = {
     "device": {"name": "k40m"},
 }
 METRICS = {
-    "peak_memory_bytes": 3 * GIB,
+    "required_memory_bytes": 3 * GIB,
     "capacity_bytes": 11 * GIB,
     "map_memory_bytes": 700 * MIB,
     "weight_bytes": 97 * MIB,
@@ -36,7 +36,7 @@ def test_a_run_says_memory_time_and_transfers() -> None:
 
 def test_a_run_that_does_not_fit_says_so_and_what_it_needs() -> None:
     metrics = {
-        "peak_memory_bytes": 30 * GIB,
+        "required_memory_bytes": 30 * GIB,
         "capacity_bytes": 11 * GIB,
         "map_memory_bytes": 1,
         "weight_bytes": 1,

@@ -79,6 +79,22 @@ def test_outcomes(
     assert judgement.reason
 
 
+@pytest.mark.parametrize(
+    ("limit", "value", "verdict"),
+    [
+        ("lower", 300.0, Verdict.REPRODUCED),
+        ("lower", 91.0, Verdict.REPRODUCED),
+        ("lower", 80.0, Verdict.WORSE),
+        ("upper", 30.0, Verdict.REPRODUCED),
+        ("upper", 120.0, Verdict.WORSE),
+    ],
+)
+def test_one_sided_statements(limit: str, value: float, verdict: Verdict, result: Make) -> None:
+    judgement = judge(result(value, limit=limit), None)
+    assert judgement.verdict is verdict
+    assert "100" in judgement.reason
+
+
 def test_inputs_and_what_is_not_run_keep_their_reason() -> None:
     listed = judge(Result(ROW, Answer(Selection({}), input="a batch size")), None)
     missing = judge(Result(ROW, Answer(Selection({}), not_run="not built")), None)
