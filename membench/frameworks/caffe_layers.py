@@ -1,4 +1,4 @@
-"""Caffe's layers: which operators of a captured graph each stands for, and what it holds on the device.
+"""Caffe's layers.
 
 Facts of BVLC Caffe with cuDNN (the layers' published sources, branch master of 2016 to 2018), none of its code:
 
@@ -13,55 +13,20 @@ Facts of BVLC Caffe with cuDNN (the layers' published sources, branch master of 
 - ``Eltwise`` (SUM) and ``Concat`` copy the gradient for each input; they read no data.
 """
 
-from dataclasses import dataclass
-
-from membench.errors import UnsupportedModel
-from membench.task_graph import Kind, LayerTasks, Phase
-
-
-@dataclass(frozen=True)
-class LayerType:
-    """One of Caffe's layers. Maps are as large as the layer's output.
-
-    Attributes:
-        name: Caffe's name for it.
-        operators: ATen operators that it stands for; the first is its mark.
-        may_be_in_place: networks let it write onto its input, as Layrub's definitions do.
-        keeps: maps that its forward fills and its backward reads.
-        keeps_in_place: further ones where it is in place.
-        scratch_in_place: maps that its backward fills for itself, where it is in place.
-        reads_input, reads_output: blobs whose data its backward reads.
-        parameters_first: its backward computes the gradient of its parameters in a step of its own; only that step
-            reads data and what is kept, the data gradient reads the parameters (Layrub, Section 3.1).
-        forward_passes, parameter_passes, data_passes: how often each step reads or writes a whole map, where that
-            is not what its blobs say (in place).
-    """
-
-    name: str
-    kind: Kind
-    operators: tuple[str, ...]
-    may_be_in_place: bool = False
-    keeps: tuple[str, ...] = ()
-    keeps_in_place: tuple[str, ...] = ()
-    scratch_in_place: tuple[str, ...] = ()
-    reads_input: bool = False
-    reads_output: bool = False
-    parameters_first: bool = False
-    forward_passes: int = 0
-    parameter_passes: int = 0
-    data_passes: int = 0
-
+from membench.frameworks.layers import LayerLibrary, LayerType
+from membench.task_graph import Kind
 
 CONVOLUTION = LayerType(
     "Convolution", Kind.CONVOLUTION, ("convolution",), reads_input=True, parameters_first=True
 )
 INNER_PRODUCT = LayerType(
-    "InnerProduct", Kind.LINEAR, ("addmm", "mm", "add"), reads_input=True, parameters_first=True
+    "InnerProduct", Kind.LINEAR, ("addmm", "mm"), ("add",), reads_input=True, parameters_first=True
 )
 BATCH_NORM = LayerType(
     "BatchNorm",
     Kind.BATCH_NORM,
-    ("native_batch_norm", "add_"),
+    ("native_batch_norm",),
+    ("add_",),
     may_be_in_place=True,
     keeps=("normalized", "deviations"),
     scratch_in_place=("saved gradient",),
@@ -76,6 +41,7 @@ SCALE = LayerType(
     (),  # torch's batch norm includes it
     may_be_in_place=True,
     keeps_in_place=("input",),
+    reads_input=True,
     parameters_first=True,
     forward_passes=4,  # copy 2, product and sum 2
     parameter_passes=5,  # sum for the bias 1, product 3, its sum 1
@@ -83,16 +49,19 @@ SCALE = LayerType(
 )
 RELU = LayerType("ReLU", Kind.RELU, ("relu", "relu_"), may_be_in_place=True, reads_output=True)
 DROPOUT = LayerType(
-    "Dropout", Kind.DROPOUT, ("native_dropout", "copy_"), may_be_in_place=True, keeps=("random numbers",)
+    "Dropout", Kind.DROPOUT, ("native_dropout",), ("copy_",), may_be_in_place=True, keeps=("random numbers",)
 )
 MAX_POOLING = LayerType("Pooling (MAX)", Kind.POOLING, ("max_pool2d_with_indices",), keeps=("index",))
 AVERAGE_POOLING = LayerType("Pooling (AVE)", Kind.POOLING, ("avg_pool2d",))
 GLOBAL_POOLING = LayerType("Pooling (AVE)", Kind.POOLING, ("mean",))
-ADAPTIVE_POOLING = LayerType("Pooling (AVE)", Kind.POOLING, ("_adaptive_avg_pool2d",))
+ADAPTIVE_POOLING = LayerType(
+    "Pooling (AVE)", Kind.POOLING, ("_adaptive_avg_pool2d",), vanishes_at_same_size=True
+)
 LRN = LayerType(
     "LRN",
     Kind.NORMALIZATION,
-    ("avg_pool3d", "mul", "constant_pad_nd", "add", "pow", "div"),
+    ("avg_pool3d",),
+    ("mul", "constant_pad_nd", "add", "pow", "div"),
     reads_input=True,
     reads_output=True,
 )
@@ -103,28 +72,19 @@ ZERO_CHANNELS = LayerType("Concat", Kind.CONCATENATE, ("constant_pad_nd",))  # w
 SOFTMAX_LOSS = LayerType(
     "SoftmaxWithLoss",
     Kind.LOSS,
-    ("_log_softmax", "nll_loss_forward", "add", "mul"),
+    ("_log_softmax",),
+    ("nll_loss_forward", "add", "mul"),
     keeps=("probabilities",),
 )
 
-_FORWARD_TYPES = (
-    CONVOLUTION, INNER_PRODUCT, BATCH_NORM, RELU, DROPOUT, MAX_POOLING, AVERAGE_POOLING, GLOBAL_POOLING,
-    ADAPTIVE_POOLING, LRN, SUM, SUM_IN_PLACE, CONCATENATION, ZERO_CHANNELS,
+CAFFE = LayerLibrary(
+    framework="Caffe",
+    types=(
+        CONVOLUTION, INNER_PRODUCT, BATCH_NORM, RELU, DROPOUT, MAX_POOLING, AVERAGE_POOLING, GLOBAL_POOLING,
+        ADAPTIVE_POOLING, LRN, SUM, SUM_IN_PLACE, CONCATENATION, ZERO_CHANNELS,
+    ),
+    loss=SOFTMAX_LOSS,
+    scale=SCALE,
+    weight_states=("gradient", "momentum"),
+    sum_name="split",
 )  # fmt: skip
-
-
-def layer_type_of(layer: LayerTasks, name: str) -> LayerType:
-    """Return the type of a captured layer.
-
-    Raises:
-        UnsupportedModel: Caffe has no such layer.
-    """
-    operators = {task.call.operator.split(".")[1] for task in layer.tasks if task.call is not None}
-    candidates = (SOFTMAX_LOSS,) if layer.phase is Phase.LOSS else _FORWARD_TYPES
-    for candidate in candidates:
-        marks = candidate.operators[:2] if candidate is INNER_PRODUCT else candidate.operators[:1]
-        marks = candidate.operators if candidate is RELU else marks
-        if operators.intersection(marks) and operators <= set(candidate.operators):
-            return candidate
-    cause = f"Caffe has no layer that computes {', '.join(sorted(operators)) or 'it'}"
-    raise UnsupportedModel(name, cause, "replace it, or choose framework=pytorch")

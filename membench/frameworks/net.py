@@ -1,7 +1,8 @@
-"""A captured graph read as a Caffe network: layers in order, and the blobs between them.
+"""A captured graph read as a network of a framework's layers: layers in order, and the blobs between them.
 
 Two steps. First every layer's output is a value of its own, whatever torch wrote in place. Then values become blobs: a
-layer that may be in place writes onto its input's blob unless somebody else reads that input.
+layer that may be in place writes onto its input's blob unless somebody else reads that input, be it another layer or
+the backward pass of the one that made it.
 """
 
 from collections import Counter
@@ -10,9 +11,8 @@ from dataclasses import dataclass, replace
 
 from membench.convolution import Convolution
 from membench.errors import UnsupportedModel
-from membench.frameworks import caffe_layers as types
-from membench.frameworks.caffe_layers import LayerType
-from membench.task_graph import EXTERNAL_ROLES, LayerTasks, Role, TaskGraph, Value
+from membench.frameworks.layers import LayerLibrary, LayerType
+from membench.task_graph import EXTERNAL_ROLES, Kind, LayerTasks, Role, TaskGraph, Value
 
 
 @dataclass(frozen=True)
@@ -25,6 +25,7 @@ class NetLayer:
         weights, statistics, labels: blocks of the captured graph.
         operations: floating-point operations of its forward pass; each step of its backward pass takes as many.
         convolution: its geometry, where it is one.
+        channel_bytes: size of a vector of one number a channel, where it keeps one.
     """
 
     name: str
@@ -36,6 +37,12 @@ class NetLayer:
     labels: tuple[int, ...] = ()
     operations: int = 0
     convolution: Convolution | None = None
+    channel_bytes: int = 0
+
+    @property
+    def keeps(self) -> tuple[str, ...]:
+        """Return the maps that its forward fills and its backward reads."""
+        return self.type.keeps + (self.type.keeps_in_place if self.is_in_place else ())
 
     @property
     def is_in_place(self) -> bool:
@@ -56,13 +63,13 @@ class Net:
     data: dict[int, int]
 
 
-def read_net(graph: TaskGraph) -> Net:
+def read_net(graph: TaskGraph, library: LayerLibrary) -> Net:
     """Read the forward pass of a captured training step.
 
     Raises:
-        UnsupportedModel: a layer that Caffe does not have; names it.
+        UnsupportedModel: a layer that the framework does not have; names it.
     """
-    reader = _Reader(graph)
+    reader = _Reader(graph, library)
     for layer in graph.forward_layers:
         reader.read(layer)
     return _assign_blobs(reader)
@@ -71,8 +78,9 @@ def read_net(graph: TaskGraph) -> Net:
 class _Reader:
     """Reads layers whose inputs and outputs are values: each is written once."""
 
-    def __init__(self, graph: TaskGraph) -> None:
+    def __init__(self, graph: TaskGraph, library: LayerLibrary) -> None:
         self._graph = graph
+        self._library = library
         self._value_in: dict[int, int] = {}  # a captured block -> the value that it holds now
         self.layers: list[NetLayer] = []
         self.value_bytes: list[int] = []
@@ -84,24 +92,22 @@ class _Reader:
 
     def read(self, layer: LayerTasks) -> None:
         name = self._graph.layers[layer.layer]
-        layer_type = types.layer_type_of(layer, name)
+        layer_type = self._library.type_of(layer, name)
         inputs = self._inputs(layer, layer_type, name)
-        if layer_type is types.SOFTMAX_LOSS:
+        if layer_type is self._library.loss:
             self._read_losses(layer, name, inputs)
             return
         block = self._output_block(layer, name)
         size_bytes = self._graph.blocks[block].size_bytes
-        if layer_type is types.ADAPTIVE_POOLING and size_bytes == self.value_bytes[inputs[0]]:
-            self._value_in[block] = inputs[
-                0
-            ]  # pools to the size that it has: Caffe's networks have no such layer
+        if layer_type.vanishes_at_same_size and size_bytes == self.value_bytes[inputs[0]]:
+            self._value_in[block] = inputs[0]
             return
-        weights = self._read_blocks(layer, Role.WEIGHT)
-        if layer_type is types.BATCH_NORM and weights:
-            statistics = self._read_blocks(layer, Role.BUFFER)
+        weights, statistics = self._read_blocks(layer, Role.WEIGHT), self._read_blocks(layer, Role.BUFFER)
+        scale = self._library.scale
+        if layer_type.kind is Kind.BATCH_NORM and weights and scale is not None:
             normalized = self._new_value(size_bytes)
             self.layers.append(NetLayer(name, layer_type, inputs, normalized, statistics=statistics))
-            name, layer_type, inputs = f"{name}:scale", types.SCALE, (normalized,)
+            name, layer_type, inputs, statistics = f"{name}:scale", scale, (normalized,), ()
         output = self._value_in[block] = self._new_value(size_bytes)
         self.layers.append(
             NetLayer(
@@ -110,9 +116,12 @@ class _Reader:
                 inputs,
                 output,
                 weights=weights,
-                statistics=() if layer_type is types.SCALE else self._read_blocks(layer, Role.BUFFER),
+                statistics=statistics,
                 operations=sum(task.operations for task in layer.tasks),
                 convolution=next((task.convolution for task in layer.tasks if task.convolution), None),
+                channel_bytes=min(self._graph.blocks[kept].size_bytes for kept in layer.creates)
+                if layer_type.keeps_per_channel
+                else 0,
             )
         )
 
@@ -122,13 +131,13 @@ class _Reader:
         for number, value in enumerate(logits, start=1):
             loss_name = name if number == 1 else f"{name}{number}"
             output = self._new_value(4)
-            self.layers.append(NetLayer(loss_name, types.SOFTMAX_LOSS, (value,), output, labels=labels))
+            self.layers.append(NetLayer(loss_name, self._library.loss, (value,), output, labels=labels))
 
     def _inputs(self, layer: LayerTasks, layer_type: LayerType, name: str) -> tuple[int, ...]:
         """Return the values that a layer reads; a sum that adds a value to itself reads it twice."""
         made_here = layer.creates
         blocks = [b for task in layer.tasks for b in task.reads if b not in made_here]
-        if layer_type.kind in (types.SUM.kind, types.CONCATENATION.kind):
+        if layer_type.kind in (Kind.ADD, Kind.CONCATENATE):
             [task] = layer.tasks
             assert task.call is not None
             blocks = list(_blocks_of(task.call.args))
@@ -162,7 +171,9 @@ class _Reader:
 
 def _assign_blobs(reader: _Reader) -> Net:
     readers = Counter(value for layer in reader.layers for value in layer.inputs)
-    needs_output = {layer.output for layer in reader.layers if layer.type is types.LRN}
+    needs_output = {
+        layer.output for layer in reader.layers if layer.type.reads_output and not layer.type.may_be_in_place
+    }
     blob_of: dict[int, int] = {}
     blob_bytes: list[int] = []
 

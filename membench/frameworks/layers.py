@@ -1,0 +1,89 @@
+"""Layer types: which operators of a captured graph a framework's layer stands for, and what it holds on the device.
+
+Frameworks of layers (Caffe, Torch) differ in these facts alone; each is a `LayerLibrary`. `net` reads a graph with one,
+`lowering` writes the training step that follows from it.
+"""
+
+from dataclasses import dataclass
+
+from membench.errors import UnsupportedModel
+from membench.task_graph import Kind, LayerTasks, Phase
+
+
+@dataclass(frozen=True)
+class LayerType:
+    """One of a framework's layers. Maps are as large as the layer's output.
+
+    Attributes:
+        name: the framework's name for it.
+        marks: ATen operators, of which any says that a captured layer is of this type.
+        with_operators: further ones that such a layer may run.
+        may_be_in_place: networks let it write onto its input.
+        vanishes_at_same_size: it is no layer where its output is as large as its input.
+        keeps: maps that its forward fills and its backward reads.
+        keeps_in_place: further ones where it is in place.
+        keeps_per_channel: vectors of one number a channel, likewise.
+        scratch_in_place: maps that its backward fills for itself, where it is in place.
+        reads_input, reads_output: blobs whose data its backward reads; in place the input is gone.
+        parameters_first: its backward computes the gradient of its parameters in a step of its own; only that step
+            reads data and what is kept, the data gradient reads the parameters (Layrub, Section 3.1). Otherwise one
+            step computes both.
+        forward_passes, parameter_passes, data_passes: how often each step reads or writes a whole map, where that
+            is not what its blobs say (in place).
+    """
+
+    name: str
+    kind: Kind
+    marks: tuple[str, ...]
+    with_operators: tuple[str, ...] = ()
+    may_be_in_place: bool = False
+    vanishes_at_same_size: bool = False
+    keeps: tuple[str, ...] = ()
+    keeps_in_place: tuple[str, ...] = ()
+    keeps_per_channel: tuple[str, ...] = ()
+    scratch_in_place: tuple[str, ...] = ()
+    reads_input: bool = False
+    reads_output: bool = False
+    parameters_first: bool = False
+    forward_passes: int = 0
+    parameter_passes: int = 0
+    data_passes: int = 0
+
+    def stands_for(self, operators: set[str]) -> bool:
+        """Return whether a captured layer that runs these operators is of this type."""
+        return bool(operators.intersection(self.marks)) and operators <= {*self.marks, *self.with_operators}
+
+
+@dataclass(frozen=True)
+class LayerLibrary:
+    """The layers of a framework, and what it holds for each weight.
+
+    Attributes:
+        framework: its name in messages.
+        types: those of the forward pass, in the order in which they are tried.
+        loss: the layer of every classifier's loss.
+        scale: the layer that applies batch norm's factors; None where batch norm does so itself.
+        weight_states: what is as large as a trained weight and stays for the whole run; the gradient first.
+        sum_name: what the network calls the sum of the gradients of a blob with several readers.
+    """
+
+    framework: str
+    types: tuple[LayerType, ...]
+    loss: LayerType
+    scale: LayerType | None
+    weight_states: tuple[str, ...]
+    sum_name: str
+
+    def type_of(self, layer: LayerTasks, name: str) -> LayerType:
+        """Return the type of a captured layer.
+
+        Raises:
+            UnsupportedModel: the framework has no such layer.
+        """
+        operators = {task.call.operator.split(".")[1] for task in layer.tasks if task.call is not None}
+        candidates = (self.loss,) if layer.phase is Phase.LOSS else self.types
+        for candidate in candidates:
+            if candidate.stands_for(operators):
+                return candidate
+        cause = f"{self.framework} has no layer that computes {', '.join(sorted(operators)) or 'it'}"
+        raise UnsupportedModel(name, cause, "replace it, or choose framework=pytorch")

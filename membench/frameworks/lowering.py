@@ -1,0 +1,259 @@
+"""A training step written from a network of a framework's layers: what Caffe and Torch run and keep.
+
+- A layer that is not in place has a data blob and a gradient blob of the same size; one that is in place writes onto its
+  input's blob, and its gradient onto its gradient.
+- A blob with several readers gets a gradient from each; their sum is a layer of its own, with a gradient of its own.
+- What layers hold inside follows from their types.
+- A weight's gradient and what else the framework has for it stay for the whole run; so these are external blocks.
+
+The tasks have no calls: such a graph is only simulated.
+"""
+
+from collections import Counter
+from dataclasses import replace
+
+from membench.frameworks.layers import LayerLibrary
+from membench.frameworks.net import Net, NetLayer, read_net
+from membench.task_graph import Block, GradientOf, Kind, Phase, Role, Task, TaskGraph
+
+
+def lower_layers(graph: TaskGraph, library: LayerLibrary) -> TaskGraph:
+    """Turn a captured training step into what a framework of layers keeps and runs.
+
+    Raises:
+        UnsupportedModel: a layer that the framework does not have; names it.
+    """
+    net = read_net(graph, library)
+    writer = _GraphWriter(graph, net, library)
+    for position in range(len(net.layers)):
+        writer.forward(position)
+    for position in reversed(range(len(net.layers))):
+        writer.backward(position)
+    return writer.graph()
+
+
+class _GraphWriter:
+    """Writes the tasks of a net, layer by layer, and the blocks that they need."""
+
+    def __init__(self, captured: TaskGraph, net: Net, library: LayerLibrary) -> None:
+        self._captured = captured
+        self._net = net
+        self._library = library
+        self._names = [layer.name for layer in net.layers]
+        self._blocks: list[Block] = []
+        self._tasks: list[Task] = []
+        self._trained = {name for name, gradient in captured.gradients if gradient is not None}
+        self._external: dict[int, int] = {}  # a captured block -> its block here
+        self._weight_gradient: dict[int, int] = {}  # a weight's block -> its gradient's
+        self._kept: dict[tuple[int, str], int] = {}  # (layer, map) -> block
+        self._readers = Counter(
+            blob for layer in net.layers if not layer.is_in_place for blob in layer.inputs
+        )
+        self._gradients: dict[int, list[int]] = {}  # blob -> what its readers have written
+        self._data = {blob: self._external_block(block) for blob, block in net.data.items()}
+        self._needs_gradient = self._find_needs_gradient()
+
+    def graph(self) -> TaskGraph:
+        return TaskGraph(
+            name=self._captured.name,
+            batch_size=self._captured.batch_size,
+            blocks=tuple(self._blocks),
+            tasks=tuple(self._tasks),
+            layers=tuple(self._names),
+        )
+
+    # ---- forward ------------------------------------------------------------------------------------
+
+    def forward(self, position: int) -> None:
+        layer = self._net.layers[position]
+        external = [self._external_block(b) for b in (*layer.weights, *layer.statistics, *layer.labels)]
+        statistics = [self._external_block(block) for block in layer.statistics]
+        inputs = [self._data[blob] for blob in layer.inputs]
+        map_bytes = self._map_bytes(layer)
+        created = [self._keep(position, what, map_bytes) for what in layer.keeps]
+        created += [self._keep(position, what, layer.channel_bytes) for what in layer.type.keeps_per_channel]
+        if not layer.is_in_place:
+            role = Role.LOSS if layer.type.kind is Kind.LOSS else Role.ACTIVATION
+            size_bytes = self._net.blob_bytes[layer.output]
+            self._data[layer.output] = self._add_block(f"{layer.name}:data", size_bytes, role, position)
+            created.append(self._data[layer.output])
+        is_loss = layer.type.kind is Kind.LOSS
+        self._add_task(
+            position,
+            layer.name,
+            Phase.LOSS if is_loss else Phase.FORWARD,
+            reads=[*inputs, *external],
+            writes=[
+                *statistics,
+                *[b for b in created if b != self._data[layer.output]],
+                self._data[layer.output],
+            ],
+            creates=created,
+            moved_bytes=layer.type.forward_passes * map_bytes,
+        )
+
+    def _keep(self, position: int, what: str, size_bytes: int) -> int:
+        name = f"{self._names[position]}:{what}"
+        block = self._kept[position, what] = self._add_block(name, size_bytes, Role.INTERNAL, position)
+        return block
+
+    # ---- backward -----------------------------------------------------------------------------------
+
+    def backward(self, position: int) -> None:
+        layer = self._net.layers[position]
+        is_loss = layer.type.kind is Kind.LOSS
+        gradient = None if is_loss else self._merged_gradient(position, layer.output)
+        if gradient is None and not is_loss:
+            return  # the loss does not depend on it
+        received = [] if gradient is None else [gradient]
+        saved = self._saved(position)
+        weights = [self._external[block] for block in layer.weights]
+        trained = [self._weight_gradient[weight] for weight in weights if weight in self._weight_gradient]
+        needs_data = any(self._needs_gradient[blob] for blob in layer.inputs)
+        if trained and (layer.type.parameters_first or not needs_data):
+            self._add_task(
+                position,
+                f"{layer.name}:weight gradient",
+                Phase.BACKWARD,
+                reads=received + saved,
+                writes=trained,
+                gradient_of=GradientOf.WEIGHT,
+                moved_bytes=layer.type.parameter_passes * self._map_bytes(layer),
+            )
+            trained = []
+        reads = received + (weights if layer.type.parameters_first else saved + weights)
+        if needs_data and layer.is_in_place:
+            self._gradient_in_place(position, reads, received + trained)
+        elif needs_data:
+            self._gradients_of_inputs(position, reads, trained)
+
+    def _saved(self, position: int) -> list[int]:
+        """Return the blocks of the forward pass that a layer's backward pass reads."""
+        layer = self._net.layers[position]
+        saved = [self._kept[position, what] for what in (*layer.keeps, *layer.type.keeps_per_channel)]
+        if layer.type.reads_input and not layer.is_in_place:
+            saved += [self._data[blob] for blob in layer.inputs]
+        if layer.type.reads_output:
+            saved.append(self._data[layer.output])
+        return saved + [self._external[block] for block in layer.labels]
+
+    def _merged_gradient(self, position: int, blob: int) -> int | None:
+        """Return the gradient of a blob: its only reader's, or the sum of several."""
+        gradients = self._gradients.get(blob, [])
+        if len(gradients) > 1:
+            name = f"{self._net.layers[position].name}:{self._library.sum_name}"
+            self._names.append(name)
+            layer = len(self._names) - 1
+            total = self._add_block(f"{name}:gradient", self._net.blob_bytes[blob], Role.GRADIENT, layer)
+            self._add_task(
+                layer, name, Phase.BACKWARD, reads=gradients, writes=[total], creates=[total], kind=Kind.ADD
+            )
+            self._gradients[blob] = gradients = [total]
+        return gradients[0] if gradients else None
+
+    def _gradient_in_place(self, position: int, reads: list[int], updated: list[int]) -> None:
+        layer = self._net.layers[position]
+        map_bytes = self._map_bytes(layer)
+        scratch = [self._keep(position, what, map_bytes) for what in layer.type.scratch_in_place]
+        self._add_task(
+            position,
+            f"{layer.name}:data gradient",
+            Phase.BACKWARD,
+            reads=reads,
+            writes=[*scratch, *updated],
+            creates=scratch,
+            gradient_of=GradientOf.DATA,
+            moved_bytes=layer.type.data_passes * map_bytes,
+        )
+
+    def _gradients_of_inputs(self, position: int, reads: list[int], updated: list[int]) -> None:
+        """Write a gradient for each input in a task of its own: sums and concatenations copy one after another."""
+        layer = self._net.layers[position]
+        copies = layer.type.kind in (Kind.ADD, Kind.CONCATENATE)
+        for blob in layer.inputs:
+            if not self._needs_gradient[blob]:
+                continue
+            size_bytes = self._net.blob_bytes[blob]
+            own = self._readers[blob] == 1
+            name = f"{layer.name}:data gradient" if own else f"{layer.name}:gradient of its part"
+            block = self._add_block(name, size_bytes, Role.GRADIENT, position)
+            self._gradients.setdefault(blob, []).append(block)
+            self._add_task(
+                position,
+                f"{layer.name}:data gradient",
+                Phase.BACKWARD,
+                reads=reads,
+                writes=[block, *updated],
+                creates=[block],
+                gradient_of=GradientOf.DATA,
+                moved_bytes=2 * size_bytes if copies else layer.type.data_passes * self._map_bytes(layer),
+            )
+
+    def _find_needs_gradient(self) -> list[bool]:
+        """Return for each blob whether a trained weight lies before it."""
+        needs = [False] * len(self._net.blob_bytes)
+        for layer in self._net.layers:
+            names = {self._captured.blocks[block].name for block in layer.weights}
+            if names & self._trained or any(needs[blob] for blob in layer.inputs):
+                needs[layer.output] = True
+        return needs
+
+    # ---- records ------------------------------------------------------------------------------------
+
+    def _external_block(self, captured: int) -> int:
+        """Return the block that stays for the whole run; a trained weight brings its gradient and other states."""
+        if captured not in self._external:
+            block = self._captured.blocks[captured]
+            index = self._external[captured] = len(self._blocks)
+            self._blocks.append(replace(block, index=index, layer=-1))
+            if block.role is Role.WEIGHT and block.name in self._trained:
+                role = Role.OPTIMIZER_STATE
+                self._weight_gradient[index] = len(self._blocks)
+                for state in self._library.weight_states:
+                    self._add_block(f"{block.name}:{state}", block.size_bytes, role, -1)
+        return self._external[captured]
+
+    def _map_bytes(self, layer: NetLayer) -> int:
+        """Return the size of a map: the output's, or the classes' where the output is a loss."""
+        blob = layer.inputs[0] if layer.type.kind is Kind.LOSS else layer.output
+        return self._net.blob_bytes[blob]
+
+    def _add_block(self, name: str, size_bytes: int, role: Role, layer: int) -> int:
+        self._blocks.append(Block(len(self._blocks), name, size_bytes, role, layer))
+        return len(self._blocks) - 1
+
+    def _add_task(
+        self,
+        position: int,
+        name: str,
+        phase: Phase,
+        *,
+        reads: list[int],
+        writes: list[int],
+        creates: list[int] | None = None,
+        kind: Kind | None = None,
+        gradient_of: GradientOf | None = None,
+        moved_bytes: int = 0,
+    ) -> None:
+        """Add a task; what it writes and does not create it updates, so it reads that too."""
+        created = creates or []
+        layer = self._net.layers[position] if position < len(self._net.layers) else None
+        all_reads = dict.fromkeys([*reads, *(block for block in writes if block not in created)])
+        touched = sum(self._blocks[block].size_bytes for block in (*all_reads, *writes))
+        self._tasks.append(
+            Task(
+                index=len(self._tasks),
+                name=name,
+                kind=kind or (layer.type.kind if layer else Kind.OTHER),
+                phase=phase,
+                layer=position,
+                reads=tuple(all_reads),
+                writes=tuple(dict.fromkeys(writes)),
+                creates=tuple(created),
+                operations=layer.operations if layer else 0,
+                convolution=layer.convolution if layer else None,
+                moved_bytes=moved_bytes or touched,
+                gradient_of=gradient_of,
+                random=phase is Phase.FORWARD and layer is not None and layer.type.kind is Kind.DROPOUT,
+            )
+        )
