@@ -1,6 +1,7 @@
 """Efficiency: what a framework's kernels reach of a device's peak rates."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True)
@@ -12,9 +13,12 @@ class Efficiency:
         memory: of the peak memory bandwidth, in the layers that compute little for each byte.
         launch_s: seconds of every task before its work starts: dispatch, launches and gaps between its kernels.
         step_s: seconds of every step that belong to no task: data layer, update of the weights, the host's own work.
+        convolution: of the peak arithmetic rate, by the name of each algorithm that its library has for convolutions; empty
+            where the framework leaves no choice, and `arithmetic` holds for them too.
     """
 
     arithmetic: float
     memory: float
     launch_s: float = 0.0
     step_s: float = 0.0
+    convolution: Mapping[str, float] = field(default_factory=dict)

@@ -1,9 +1,13 @@
 """Seconds from a device's datasheet rates and a framework's efficiency."""
 
+from collections.abc import Mapping
+
 from membench.convolution import Algorithm
+from membench.cost.convolution import ConvolutionAlgorithm, work
 from membench.cost_model import CostModel
 from membench.device import DeviceProfile
 from membench.efficiency import Efficiency
+from membench.errors import MembenchError
 from membench.task_graph import Kind, Task, TaskGraph
 
 ARITHMETIC_KINDS = frozenset({Kind.CONVOLUTION, Kind.LINEAR, Kind.ATTENTION})
@@ -14,11 +18,16 @@ class RooflineCost(CostModel):
     """Prices a task by the one rate that bounds its kind.
 
     Seconds of a task are its floating-point operations over the reached arithmetic rate (operations/s), or the bytes
-    that it moves over the reached bandwidth (bytes/s). Seconds of a copy are latency plus bytes over the link's rate.
+    that it moves over the reached bandwidth (bytes/s). A convolution with an algorithm of its own takes the longer of
+    the two: the operations that this algorithm carries out, and the bytes of its maps and of its workspace. Seconds of
+    a copy are latency plus bytes over the link's rate.
 
     Args:
         device: peak rates, and what pinned copies reach.
         efficiency: fractions of these peaks that the framework's kernels reach.
+
+    Raises:
+        MembenchError: the efficiency names an unknown algorithm, or lacks the one that always applies.
     """
 
     def __init__(self, device: DeviceProfile, efficiency: Efficiency) -> None:
@@ -26,18 +35,46 @@ class RooflineCost(CostModel):
         self._efficiency = efficiency
         self._operations_per_s = device.arithmetic_ops_per_s * efficiency.arithmetic
         self._memory_bytes_per_s = device.memory_bytes_per_s * efficiency.memory
+        self._fractions = _checked(efficiency.convolution)
 
     def annotate(self, graph: TaskGraph) -> TaskGraph:
         """Return the graph as it is: a framework's overhead holds what it sets aside for its kernels."""
         return graph
 
     def task_time_s(self, task: Task) -> float:
+        """Return the seconds of a task with its algorithm, or as the framework runs it where it has none.
+
+        Raises:
+            MembenchError: the framework has no such algorithm for the task.
+        """
+        if task.algorithm:
+            algorithm = self._algorithm(task, task.algorithm)
+            if algorithm is None:
+                raise MembenchError(f"the framework has no algorithm {task.algorithm!r} for {task.name}")
+            return algorithm.time_s
         if task.kind in ARITHMETIC_KINDS:
             return task.operations / self._operations_per_s
         return task.moved_bytes / self._memory_bytes_per_s
 
     def algorithms(self, task: Task) -> tuple[Algorithm, ...]:
-        return (Algorithm("", task.workspace_bytes, self.task_time_s(task)),)
+        """Return cuDNN's algorithms that apply to a convolution; every other task runs as the framework runs it."""
+        if task.convolution is None or not self._fractions:
+            return (Algorithm("", task.workspace_bytes, self.task_time_s(task)),)
+        found = (self._algorithm(task, name) for name in self._fractions)
+        return tuple(sorted(filter(None, found), key=lambda way: (way.time_s, way.workspace_bytes)))
+
+    def _algorithm(self, task: Task, name: str) -> Algorithm | None:
+        """Return one way to run a convolution, or None where it does not apply or the framework has it not."""
+        if task.convolution is None or name not in self._fractions:
+            return None
+        algorithm = ConvolutionAlgorithm(name)
+        needed = work(algorithm, task.convolution, task.gradient_of)
+        if needed is None:
+            return None
+        rate = self._device.arithmetic_ops_per_s * self._fractions[algorithm]
+        moved_bytes = task.moved_bytes + needed.staged_bytes
+        time_s = max(needed.operations / rate, moved_bytes / self._memory_bytes_per_s)
+        return Algorithm(algorithm, needed.workspace_bytes, time_s)
 
     def launch_time_s(self, task: Task) -> float:
         """Return the seconds before a task's work; the step's own come before its first task."""
@@ -48,3 +85,15 @@ class RooflineCost(CostModel):
 
     def prefetch_time_s(self, size_bytes: int) -> float:
         return self._device.copy_latency_s + size_bytes / self._device.host_to_device_bytes_per_s
+
+
+def _checked(fractions: Mapping[str, float]) -> dict[str, float]:
+    known = tuple(ConvolutionAlgorithm)
+    for name in fractions:
+        if name not in known:
+            raise MembenchError(f"there is no convolution algorithm {name!r}; choose of {', '.join(known)}")
+    if fractions and ConvolutionAlgorithm.IMPLICIT_GEMM not in fractions:
+        raise MembenchError(
+            f"a choice of convolution algorithms needs {ConvolutionAlgorithm.IMPLICIT_GEMM}, which always applies"
+        )
+    return dict(fractions)
