@@ -25,7 +25,7 @@ _Loader.add_implicit_resolver(
 
 
 def names(group: str) -> list[str]:
-    """Return the names of a group's files, ``names("device") == ["k40m", "titan_z"]``."""
+    """Return the names of a group's files, ``names("backend") == ["cpu", "simulated"]``."""
     return sorted(path.stem for path in (CONF_DIRECTORY / group).glob("*.yaml"))
 
 

@@ -124,7 +124,7 @@ def test_resnet50_does_not_fit_the_smaller_device(graphs: dict[str, TaskGraph]) 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["device=k80"], "there is no device 'k80'; choose one of k40m, titan_z"),
+        (["device=k80"], "there is no device 'k80'; choose one of k40_vdnn, k40m"),
         (["device=titan_z"], "no time of Caffe on device 'titan_z'"),
         (["framework=mxnet"], "no paper's rows to fit framework 'mxnet' on"),
         (["nonsense"], "'nonsense' is no setting"),

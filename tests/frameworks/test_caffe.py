@@ -17,9 +17,10 @@ from membench.planning.liveness import peak_bytes
 from membench.planning.validate import validate
 from membench.strategies.base import strategies
 from membench.strategies.network_wide import NetworkWide
-from membench.task_graph import GradientOf, Kind, Phase, Role, Task, TaskGraph
+from membench.task_graph import GradientOf, Kind, Phase, Role, TaskGraph
 from membench.units import MIB
 from membench.workload import Workload
+from tests.frameworks.graphs import held, names, sizes, tasks_of
 
 MAPS = frozenset({Role.ACTIVATION, Role.GRADIENT})
 COST = RooflineCost(DeviceProfile("any", 10**15, 1e12, 1e11, 1e10, 1e10, 0.0, True), Efficiency(1.0, 1.0))
@@ -47,22 +48,6 @@ def lower(module: nn.Module, *shape: int, framework: Caffe | None = None) -> Tas
     workload = Workload("network", module, nn.CrossEntropyLoss(), (inputs,), (targets,))
     framework = framework or Caffe(Efficiency(1.0, 1.0), context_bytes=0, workspace_share=0.0)
     return framework.lower(capture(workload).graph)
-
-
-def held(graph: TaskGraph, *roles: Role) -> int:
-    return sum(block.size_bytes for block in graph.blocks if block.role in roles)
-
-
-def sizes(graph: TaskGraph, role: Role) -> dict[str, int]:
-    return {block.name: block.size_bytes for block in graph.blocks if block.role is role}
-
-
-def tasks_of(graph: TaskGraph, layer: str, phase: Phase) -> list[Task]:
-    return [task for task in graph.tasks if graph.layers[task.layer] == layer and task.phase is phase]
-
-
-def names(graph: TaskGraph, blocks: tuple[int, ...]) -> set[str]:
-    return {graph.blocks[block].name for block in blocks}
 
 
 def bottleneck_network_bytes(blocks_per_stage: list[int], batch_size: int) -> tuple[int, int]:

@@ -1,0 +1,113 @@
+"""Torch7 over cuDNN: what vDNN takes as its baseline (Rhu et al., MICRO 2016, Section 2.3).
+
+Facts of the published modules (torch/nn and cudnn.torch as of cuDNN 4), none of their code:
+
+- ``cudnn.ReLU(true)`` works in place; its backward reads its output. So do the networks that vDNN trains.
+- ``cudnn.SpatialMaxPooling`` and ``SpatialAveragePooling`` hand input, output and incoming gradient to cuDNN, which has
+  one signature for all poolings; no index is kept.
+- ``cudnn.SpatialBatchNormalization`` keeps its input and two vectors, the batch's mean and inverse deviation. One call
+  computes the gradients of input, factors and biases.
+- ``cudnn.SpatialCrossMapLRN`` reads input and output. ``nn.Dropout`` is not in place by default and keeps its noise, a
+  float of each element. ``nn.CrossEntropyCriterion`` keeps the log-probabilities.
+- ``nn.CAddTable`` copies the gradient for each input. ``nn.Concat`` hands out views of it, of which cudnn.torch makes
+  contiguous copies. ``nn.ConcatTable`` and ``nn.Concat`` sum the gradients of their branches up in a gradient of their own:
+  for memory that is Caffe's Split, but there is no such module. These three are our reading for networks that branch;
+  vDNN's text has none.
+- A weight has a gradient, and no momentum: vDNN counts weights and their gradients.
+
+vDNN pools memory with cnmem and counts what the pool serves; the context is not in it. Each map has its gradient here;
+that the gradients share two buffers is the strategy's business (`NetworkWide`).
+"""
+
+from typing import ClassVar
+
+from membench.efficiency import Efficiency
+from membench.frameworks.base import Framework
+from membench.frameworks.layers import LayerLibrary, LayerType
+from membench.frameworks.lowering import lower_layers
+from membench.task_graph import Kind, TaskGraph
+
+CONVOLUTION = LayerType(
+    "cudnn.SpatialConvolution", Kind.CONVOLUTION, ("convolution",), reads_input=True, parameters_first=True
+)
+LINEAR = LayerType(
+    "nn.Linear", Kind.LINEAR, ("addmm", "mm"), ("add",), reads_input=True, parameters_first=True
+)
+BATCH_NORM = LayerType(
+    "cudnn.SpatialBatchNormalization",
+    Kind.BATCH_NORM,
+    ("native_batch_norm",),
+    ("add_",),
+    keeps_per_channel=("mean", "inverse deviation"),
+    reads_input=True,
+)
+RELU = LayerType("cudnn.ReLU", Kind.RELU, ("relu", "relu_"), may_be_in_place=True, reads_output=True)
+DROPOUT = LayerType("nn.Dropout", Kind.DROPOUT, ("native_dropout",), ("copy_",), keeps=("noise",))
+MAX_POOLING = LayerType(
+    "cudnn.SpatialMaxPooling",
+    Kind.POOLING,
+    ("max_pool2d_with_indices",),
+    reads_input=True,
+    reads_output=True,
+)
+AVERAGE_POOLING = LayerType(
+    "cudnn.SpatialAveragePooling",
+    Kind.POOLING,
+    ("avg_pool2d", "mean"),
+    reads_input=True,
+    reads_output=True,
+)
+ADAPTIVE_POOLING = LayerType(
+    "cudnn.SpatialAveragePooling",
+    Kind.POOLING,
+    ("_adaptive_avg_pool2d",),
+    vanishes_at_same_size=True,
+    reads_input=True,
+    reads_output=True,
+)
+LRN = LayerType(
+    "cudnn.SpatialCrossMapLRN",
+    Kind.NORMALIZATION,
+    ("avg_pool3d",),
+    ("mul", "constant_pad_nd", "add", "pow", "div"),
+    reads_input=True,
+    reads_output=True,
+)
+SUM = LayerType("nn.CAddTable", Kind.ADD, ("add", "add_"))
+CONCATENATION = LayerType("nn.JoinTable", Kind.CONCATENATE, ("cat",))
+ZERO_CHANNELS = LayerType("nn.MulConstant(0) joined", Kind.CONCATENATE, ("constant_pad_nd",))
+CROSS_ENTROPY = LayerType(
+    "nn.CrossEntropyCriterion",
+    Kind.LOSS,
+    ("_log_softmax",),
+    ("nll_loss_forward", "add", "mul"),
+    keeps=("log-probabilities",),
+)
+
+TORCH7 = LayerLibrary(
+    framework="Torch7",
+    types=(
+        CONVOLUTION, LINEAR, BATCH_NORM, RELU, DROPOUT, MAX_POOLING, AVERAGE_POOLING, ADAPTIVE_POOLING, LRN, SUM,
+        CONCATENATION, ZERO_CHANNELS,
+    ),
+    loss=CROSS_ENTROPY,
+    scale=None,
+    weight_states=("gradient",),
+    sum_name="sum of gradients",
+)  # fmt: skip
+
+
+class Torch7(Framework):
+    """Torch7 over cuDNN; nothing that it holds is outside of the graph's blocks.
+
+    Args:
+        efficiency: of its kernels, and the algorithms that its cuDNN has.
+    """
+
+    name: ClassVar[str] = "torch7"
+
+    def __init__(self, efficiency: Efficiency) -> None:
+        self.efficiency = efficiency
+
+    def lower(self, graph: TaskGraph) -> TaskGraph:
+        return lower_layers(graph, TORCH7)
