@@ -6,8 +6,13 @@ A pool counts; it moves nothing. `ScheduleBuilder` turns what it counts into `Ho
 from abc import ABC, abstractmethod
 from bisect import bisect_left, insort
 
+from membench.units import MIB
+
 ALIGNMENT_BYTES = 256
 """What CUDA allocators round sizes up to."""
+
+LARGEST_WASTE_BYTES = 128 * MIB
+"""From which rest on TensorFlow's allocator splits a piece in any case."""
 
 
 class Pool(ABC):
@@ -52,12 +57,15 @@ class FixedPool(Pool):
 class BestFitPool(Pool):
     """Grows on demand and never shrinks; serves the smallest free piece that is large enough.
 
-    Best fit with coalescing, as TensorFlow's allocator: a piece is split, and neighbours merge when they are free. So
-    the pool's extent counts what fragmentation wastes. Pieces are multiples of `ALIGNMENT_BYTES`.
+    Best fit with coalescing, as TensorFlow's allocator (its `BFCAllocator`). Neighbours merge when they are free. A piece
+    is split only where its rest is at least as large as what was asked for, or reaches `LARGEST_WASTE_BYTES`;
+    otherwise it is handed out whole. Pieces are multiples of `ALIGNMENT_BYTES`. So the extent counts what
+    fragmentation wastes, between the pieces and inside them.
     """
 
     def __init__(self) -> None:
         self._extent_bytes = 0
+        self._taken: dict[int, int] = {}  # address -> size of pieces in use
         self._by_size: list[tuple[int, int]] = []  # (size, address) of free pieces, sorted
         self._size_at: dict[int, int] = {}  # of free pieces, by address
         self._start_before: dict[int, int] = {}  # of free pieces, by the address where they end
@@ -74,19 +82,23 @@ class BestFitPool(Pool):
         if position < len(self._by_size):
             piece_bytes, address = self._by_size[position]
             self._remove(address)
-            if piece_bytes > size_bytes:
-                self._insert(address + size_bytes, piece_bytes - size_bytes)
-            return address
-        address = self._start_before.get(self._extent_bytes, self._extent_bytes)
-        if address < self._extent_bytes:  # the last piece is free: grow by what it lacks
-            self._remove(address)
-        self._extent_bytes = address + size_bytes
+            rest_bytes = piece_bytes - size_bytes
+            if rest_bytes >= min(size_bytes, LARGEST_WASTE_BYTES):
+                self._insert(address + size_bytes, rest_bytes)
+            else:
+                size_bytes = piece_bytes
+        else:
+            address = self._start_before.get(self._extent_bytes, self._extent_bytes)
+            if address < self._extent_bytes:  # the last piece is free: grow by what it lacks
+                self._remove(address)
+            self._extent_bytes = address + size_bytes
+        self._taken[address] = size_bytes
         return address
 
     def free(self, address: int, size_bytes: int) -> None:
-        size_bytes = _aligned(size_bytes)
         if not size_bytes:
             return
+        size_bytes = self._taken.pop(address)
         end = address + size_bytes
         if end in self._size_at:
             size_bytes += self._size_at[end]

@@ -9,6 +9,7 @@ from membench.backends.cpu import Chaos, CpuBackend
 from membench.execution.executor import execute
 from membench.execution.measurement import cpu_peak_bytes
 from membench.planning.builder import ScheduleBuilder
+from membench.planning.pool import FixedPool, Pool
 from membench.schedule import Schedule
 from membench.task_graph import Block, Call, Kind, Phase, Role, Task, TaskGraph, Value
 
@@ -37,8 +38,8 @@ def graph(operator: str = "aten.exp.default") -> TaskGraph:
     return TaskGraph("toy", ROWS, blocks, tasks, ("one", "two", "three"))
 
 
-def migrating(toy: TaskGraph) -> Schedule:
-    builder = ScheduleBuilder("test", toy, budget_bytes=None)
+def migrating(toy: TaskGraph, pool: Pool | None = None) -> Schedule:
+    builder = ScheduleBuilder("test", toy, budget_bytes=None, pool=pool)
     builder.compute(toy.tasks[0])
     builder.offload(1)
     builder.compute(toy.tasks[1])
@@ -68,6 +69,20 @@ def test_host_buffers_are_not_device_memory() -> None:
     backend = CpuBackend(schedule.graph)
     backend.tensors.hold(0, torch.ones(ROWS, COLUMNS))
     assert cpu_peak_bytes(lambda: execute(schedule, backend)) == 3 * SIZE_BYTES
+    backend.close()
+
+
+def test_what_a_pool_leaves_unused_is_device_memory_and_is_given_back() -> None:
+    schedule = migrating(graph(), FixedPool(10 * SIZE_BYTES))
+    backend = CpuBackend(schedule.graph)
+    backend.tensors.hold(0, torch.ones(ROWS, COLUMNS))
+
+    def two_steps() -> None:
+        for _ in range(2):
+            execute(schedule, backend)
+            backend.tensors.release(3)  # the result
+
+    assert cpu_peak_bytes(two_steps) == 10 * SIZE_BYTES
     backend.close()
 
 

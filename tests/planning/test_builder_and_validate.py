@@ -8,6 +8,7 @@ import pytest
 from membench.errors import InfeasibleSchedule, InvalidSchedule, UnsupportedStrategy
 from membench.planning.builder import ScheduleBuilder
 from membench.planning.liveness import copied_bytes, live_bytes
+from membench.planning.pool import ALIGNMENT_BYTES, BestFitPool, FixedPool, Pool
 from membench.planning.region import plan_region
 from membench.planning.validate import validate
 from membench.schedule import (
@@ -15,6 +16,7 @@ from membench.schedule import (
     COPY_STREAM,
     Compute,
     Free,
+    Hold,
     Instruction,
     Offload,
     Prefetch,
@@ -55,9 +57,9 @@ def graph() -> TaskGraph:
     return TaskGraph("toy", 1, blocks, tasks, ("one", "two", "three", "four"))
 
 
-def migrating(graph: TaskGraph) -> Schedule:
+def migrating(graph: TaskGraph, pool: Pool | None = None) -> Schedule:
     """Send the first activation away while it is not needed."""
-    builder = ScheduleBuilder("test", graph, budget_bytes=None)
+    builder = ScheduleBuilder("test", graph, budget_bytes=None, pool=pool)
     builder.compute(graph.tasks[0])
     builder.offload(FIRST)
     builder.compute(graph.tasks[1])
@@ -91,6 +93,14 @@ def refuse(graph: TaskGraph, act: Callable[[ScheduleBuilder], None], message: st
         act(builder)
 
 
+def prefetch_what_is_dead(builder: ScheduleBuilder) -> None:
+    builder.compute(builder.graph.tasks[1])
+    builder.offload(SECOND)
+    builder.compute(builder.graph.tasks[2])
+    builder.free_dead()
+    builder.prefetch(SECOND)
+
+
 def test_the_builder_refuses_what_cannot_be(graph: TaskGraph) -> None:
     refuse(graph, lambda b: b.compute(graph.tasks[2]), "'task2' reads 'second', which is not resident")
     refuse(graph, lambda b: b.free(FIRST), "still needed and has no copy")
@@ -99,6 +109,7 @@ def test_the_builder_refuses_what_cannot_be(graph: TaskGraph) -> None:
     refuse(graph, lambda b: b.prefetch(SECOND), "never offloaded")
     refuse(graph, lambda b: b.prefetch(FIRST), "resident already")
     refuse(graph, lambda b: (b.offload(FIRST), b.offload(FIRST))[0], "on the host already")
+    refuse(graph, prefetch_what_is_dead, "a copy back would be wasted")
     refuse(graph, lambda b: b.reuse(SECOND, dead=FIRST), "not a resident dead block")
     refuse(graph, lambda b: b.finish() and None, "'task1' was never computed")
 
@@ -195,3 +206,45 @@ def test_a_region_holds_every_block_and_is_reused(graph: TaskGraph) -> None:
     fixed = builder.finish()
     validate(fixed)
     assert fixed.peak_bytes == 100 + region.total_bytes + 20 + 5
+
+
+def held_at_work(schedule: Schedule) -> list[int]:
+    """Return what is in use beside the caller's blocks during each task and each copy back."""
+    held_bytes = zip(schedule.instructions, live_bytes(schedule), strict=True)
+    external_bytes = schedule.graph.external_bytes
+    return [held - external_bytes for item, held in held_bytes if isinstance(item, Compute | Prefetch)]
+
+
+@pytest.mark.parametrize("size_bytes", [145, 1000])
+def test_a_fixed_pool_is_in_use_as_a_whole(graph: TaskGraph, size_bytes: int) -> None:
+    schedule = migrating(graph, FixedPool(size_bytes))
+    validate(schedule)
+    assert held_at_work(schedule) == [size_bytes] * 5
+    assert schedule.peak_bytes == 100 + size_bytes
+    assert live_bytes(schedule)[-1] == 100 + 20  # input and result
+
+
+def test_a_fixed_pool_that_is_too_small_grows_for_as_long_as_it_must(graph: TaskGraph) -> None:
+    schedule = migrating(graph, FixedPool(110))
+    validate(schedule)
+    # first and workspace fit; second beside first; second, gradient; gradient, first; and the result
+    assert held_at_work(schedule) == [110, 80 + 60 + 5, 110, 40 + 80, 40 + 80 + 20 + 5]
+    assert schedule.peak_bytes == 100 + 80 + 60 + 5
+
+
+def test_the_extent_of_a_best_fit_pool_stays_in_use(graph: TaskGraph) -> None:
+    schedule = migrating(graph, BestFitPool())
+    validate(schedule)
+    # Workspaces come out of the pool too: first, workspace | first, second, workspace | gradient in the place of
+    # first | first in that of second | the result in that of the workspace, and a workspace behind it.
+    assert held_at_work(schedule) == [ALIGNMENT_BYTES * pieces for pieces in (2, 3, 3, 3, 4)]
+
+
+def test_validate_counts_what_a_pool_leaves_unused(graph: TaskGraph) -> None:
+    schedule = migrating(graph, FixedPool(1000))
+    assert "more than the schedule's stated peak 1099" in hazard(replace(schedule, peak_bytes=1099))
+    with pytest.raises(InvalidSchedule, match="more than the budget"):
+        validate(schedule, budget_bytes=1099)
+    assert schedule.instructions[-1] == Hold(0)
+    still_held = replace(schedule, instructions=schedule.instructions[:-1])
+    assert "unused bytes are still held at the end" in hazard(still_held)
