@@ -229,6 +229,11 @@ class TaskGraph:
         return self.external_bytes + worst
 
     @cached_property
+    def largest_workspace_bytes(self) -> int:
+        """The most that one task holds beside its blocks."""
+        return max((task.workspace_bytes for task in self.tasks), default=0)
+
+    @cached_property
     def forward_layers(self) -> tuple[LayerTasks, ...]:
         """Runs of the forward pass and the loss, in order."""
         return tuple(run for run in self._runs() if run.phase is not Phase.BACKWARD)

@@ -12,6 +12,7 @@ from membench.planning.pool import FixedPool
 from membench.planning.region import Region, plan_region
 from membench.schedule import Schedule
 from membench.strategies.base import Strategy
+from membench.strategies.on_demand import compute_on_demand
 from membench.strategies.streams import gradient_stream
 from membench.task_graph import EXTERNAL_ROLES, Role, TaskGraph
 
@@ -53,13 +54,10 @@ class NetworkWide(Strategy):
 
 def _buffers_of_gradients(graph: TaskGraph) -> Region:
     on_demand = ScheduleBuilder(NetworkWide.name, graph, budget_bytes=None)
-    for task in graph.tasks:
-        on_demand.compute(task)
-        on_demand.free_dead()
+    compute_on_demand(on_demand)
     return plan_region(on_demand.finish(), frozenset({Role.GRADIENT}))
 
 
 def _total_bytes(graph: TaskGraph, region: Region) -> int:
     own = (b for b in graph.blocks if b.role not in EXTERNAL_ROLES and region.piece_of(b.index) is None)
-    workspace_bytes = max((task.workspace_bytes for task in graph.tasks), default=0)
-    return sum(block.size_bytes for block in own) + region.total_bytes + workspace_bytes
+    return sum(block.size_bytes for block in own) + region.total_bytes + graph.largest_workspace_bytes

@@ -1,0 +1,27 @@
+"""TensorFlow's allocation: blocks on demand, out of one pool that is served best fit with coalescing.
+
+Layrub, Table 2 ("related layers", "best-fit with coalescing"). A block is allocated when it is computed and dies after
+its last use; workspaces come out of the pool as well. The allocator is that of TensorFlow's sources (`BFCAllocator`, see
+`BestFitPool`): the pool never shrinks, and all of its extent counts, fragmentation included.
+
+Not TensorFlow's growth: it reserves the whole device, or regions that double in size, so what a process is seen to hold
+says little about what a network needs. Not `eager`, whose allocator wastes nothing, and which computes both
+gradients of a convolution in one call; TensorFlow has an operator for each.
+"""
+
+from membench.cost_model import CostModel
+from membench.planning.builder import ScheduleBuilder
+from membench.planning.pool import BestFitPool
+from membench.schedule import Schedule
+from membench.strategies.base import Strategy
+from membench.strategies.on_demand import compute_on_demand
+from membench.task_graph import TaskGraph
+
+
+class BestFit(Strategy):
+    name = "best_fit"
+
+    def schedule(self, graph: TaskGraph, cost: CostModel, budget_bytes: int | None) -> Schedule:
+        builder = ScheduleBuilder(self.name, graph, budget_bytes=budget_bytes, pool=BestFitPool())
+        compute_on_demand(builder)
+        return builder.finish()
