@@ -71,7 +71,7 @@ def test_nothing_is_copied_twice_and_all_of_it_comes_back(variant: str) -> None:
     out = [i.block for i in schedule.instructions if isinstance(i, Offload)]
     back = [i.block for i in schedule.instructions if isinstance(i, Prefetch)]
     assert len(out) == len(set(out))
-    assert sorted(out) == sorted(back)
+    assert set(out) == set(back)  # some of it twice: for the forward pass and for the backward pass
     assert copied_bytes(schedule, Offload) == sum(schedule.graph.blocks[b].size_bytes for b in set(out))
 
 

@@ -1,0 +1,71 @@
+"""GeePS: a GPU pool that is a double buffer in front of host memory.
+
+Cui et al., "GeePS: Scalable deep learning on distributed GPUs with a GPU-specialized parameter server", EuroSys 2016, as
+Layrub compares with it (Table 2: "related layers (d+g)", "memory pool"; Section 5.3.1). What Layrub leaves open is read
+from the library and the Caffe that its authors published:
+
+- The pool is twice the largest access: all that one layer, forward or backward, touches at a time. While a layer
+  computes in one half, the other half serves the copies of its neighbours, out on one stream and back on another.
+- After a layer, what the next layer does not touch leaves: to the host where a later layer needs it. What the next
+  layer needs comes back while this one computes. The host waits for everything at the end of each layer.
+- So a shortcut's data leaves, comes back for its later reader of the forward pass, and again for the backward pass.
+
+Readings. A copy on the host stays valid until its block is written, so nothing is copied out twice (GeePS copies what a
+forward layer has touched each time). A block that a later layer writes stays until then. Gradients of weights and one
+workspace are set aside beside the two halves. Where a layer's neighbours need more than the other half, the pool grows.
+
+Not all of GeePS: it keeps on the device whatever fits a capacity that the user configures (here none: the least memory),
+and passes the parameters through its pool too. Not Layrub, whose region shares memory between data and gradient.
+"""
+
+from collections.abc import Sequence
+
+from membench.cost_model import CostModel
+from membench.planning.builder import ScheduleBuilder
+from membench.planning.pool import FixedPool
+from membench.schedule import Schedule
+from membench.strategies.base import Strategy
+from membench.task_graph import EXTERNAL_ROLES, RESULT_ROLES, LayerTasks, TaskGraph
+
+COPY_BACK_STREAM = "copy back"
+
+
+class GeePS(Strategy):
+    name = "geeps"
+
+    def schedule(self, graph: TaskGraph, cost: CostModel, budget_bytes: int | None) -> Schedule:
+        layers = graph.forward_layers + graph.backward_layers
+        pool = FixedPool(_pool_bytes(graph, layers))
+        builder = ScheduleBuilder(self.name, graph, budget_bytes=budget_bytes, pool=pool)
+        moves = {b.index for b in graph.blocks if b.role not in EXTERNAL_ROLES | RESULT_ROLES}
+        last_writer = {block: position for position, layer in enumerate(layers) for block in layer.writes}
+        in_pool: set[int] = set()
+        for position, layer in enumerate(layers):
+            following = layers[position + 1].touches if position + 1 < len(layers) else frozenset()
+            for block in sorted(in_pool - layer.touches - following):
+                if last_writer[block] < position:
+                    builder.offload(block)
+            for block in sorted(following):
+                if builder.is_on_host(block) and not builder.is_resident(block):
+                    builder.prefetch(block, stream=COPY_BACK_STREAM)
+            for task in layer.tasks:
+                builder.compute(task)
+            builder.synchronize()
+            in_pool |= layer.touches & moves
+            for block in sorted(in_pool - following):
+                if builder.is_dead(block) or builder.is_on_host(block):
+                    builder.free(block)
+                    in_pool.remove(block)
+        return builder.finish()
+
+
+def _pool_bytes(graph: TaskGraph, layers: Sequence[LayerTasks]) -> int:
+    """Return the size of two halves, the gradients of weights, and the largest workspace."""
+    results_bytes = sum(block.size_bytes for block in graph.blocks if block.role in RESULT_ROLES)
+    largest_bytes = max((_access_bytes(graph, layer) for layer in layers), default=0)
+    return 2 * largest_bytes + results_bytes + graph.largest_workspace_bytes
+
+
+def _access_bytes(graph: TaskGraph, layer: LayerTasks) -> int:
+    touched = (graph.blocks[block] for block in layer.touches)
+    return sum(block.size_bytes for block in touched if block.role not in EXTERNAL_ROLES | RESULT_ROLES)
