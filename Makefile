@@ -7,7 +7,7 @@ STAMP := $(VENV)/.installed
 TEST := OMP_NUM_THREADS=1 KINETO_LOG_LEVEL=9 $(RUN) -m pytest --numprocesses 2
 
 .DEFAULT_GOAL := help
-.PHONY: help install test test-slow lint reproduce-layrub figures scoreboard bench clean
+.PHONY: help install test test-slow lint reproduce-layrub reproduce-vdnn figures scoreboard bench clean
 
 help:  ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -33,8 +33,11 @@ lint: $(STAMP)  ## ruff and mypy
 reproduce-layrub: $(STAMP)  ## run Layrub's experiments; write results/, SCOREBOARD.md and paper_figs/
 	$(RUN) -m membench.reproduce layrub
 
+reproduce-vdnn: $(STAMP)  ## likewise vDNN's
+	$(RUN) -m membench.reproduce vdnn
+
 figures: $(STAMP)  ## redraw paper_figs/ from results/
-	$(RUN) -m paper_figs.layrub
+	$(RUN) -m paper_figs
 
 scoreboard: $(STAMP)  ## show how many of the papers' numbers come out
 	@cat results/SCOREBOARD.md

@@ -58,7 +58,7 @@ def main(arguments: Sequence[str]) -> int:
         print(explain(error), file=sys.stderr)
         return 2
     records, scores = reproduce(paper, workers=settings["workers"], results=ROOT / "results")
-    figures = subprocess.run([sys.executable, "-m", f"paper_figs.{paper.name}"], cwd=ROOT, check=False)
+    figures = subprocess.run([sys.executable, "-m", "paper_figs", paper.name], cwd=ROOT, check=False)
     run = log_sweep(
         Tracking(**settings["tracking"]),
         scoreboard(scores, Measured(ROOT / "results" / "measured")),

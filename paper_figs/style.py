@@ -20,6 +20,19 @@ COLORS = {
     "Layrub-intra": "#8fc1e3",
     "Layrub-inter": "#3b82c4",
     "Layrub-hybrid": "#123c69",
+    "base(m)": "#b4bbc0",
+    "base(p)": "#7f8c8d",
+    "vDNN_all(m)": "#a8d5ba",
+    "vDNN_all(p)": "#3f9b6c",
+    "vDNN_conv(m)": "#c7b3e5",
+    "vDNN_conv(p)": "#7a55b8",
+    "vDNN_dyn": "#d98b2b",
+    "weights": "#e0a458",
+    "feature maps": "#3b82c4",
+    "gradient maps": "#8fc1e3",
+    "workspace": "#b4bbc0",
+    "forward": "#3b82c4",
+    "backward": "#123c69",
     "parameters": "#e0a458",
     "activations_and_gradients": "#7f8c8d",
 }
@@ -53,26 +66,37 @@ def in_order(values: pd.Series) -> list[str]:
     return list(dict.fromkeys(values))
 
 
+def bar_groups(axes: Axes, values: pd.DataFrame) -> dict[str, list[float]]:
+    """Draw a bar for each row (a group on the axis) and column of a table, and return each column's places."""
+    width = 0.8 / len(values.columns)
+    places = {}
+    for position, name in enumerate(values.columns):
+        offset = (position - (len(values.columns) - 1) / 2) * width
+        places[name] = [number + offset for number in range(len(values))]
+        axes.bar(places[name], values[name], width * 0.92, label=name, color=COLORS[name])
+    axes.set_xticks(range(len(values)), list(values.index))
+    axes.grid(visible=False, axis="x")
+    return places
+
+
+def by_system(frame: pd.DataFrame) -> pd.DataFrame:
+    """Return our values, a row per model and a column per system, in the order of the table."""
+    values = frame.pivot_table(index="model", columns="system", values="simulated_value", sort=False)
+    return values.reindex(index=in_order(frame["model"]), columns=in_order(frame["system"]))
+
+
 def grouped_bars(axes: Axes, frame: pd.DataFrame, *, unit: str) -> None:
     """Draw a bar per model and system, with the saving over the first system above each other bar."""
-    models, systems = in_order(frame["model"]), in_order(frame["system"])
-    values = frame.pivot_table(index="model", columns="system", values="simulated_value", sort=False)
-    width = 0.8 / len(systems)
-    for position, system in enumerate(systems):
-        heights = values[system].reindex(models)
-        places = [number + (position - (len(systems) - 1) / 2) * width for number in range(len(models))]
-        axes.bar(places, heights, width * 0.92, label=system, color=COLORS[system])
-        if position == 0:
-            continue
-        for place, model in zip(places, models, strict=True):
-            saved = 1 - values.loc[model, system] / values.loc[model, systems[0]]
+    values = by_system(frame)
+    places = bar_groups(axes, values)
+    for system in values.columns[1:]:
+        for place, model in zip(places[system], values.index, strict=True):
+            saved = 1 - values.loc[model, system] / values.loc[model, values.columns[0]]
             label = f"{-100 * saved:+.0f}%" if abs(saved) < 0.98 else f"{-100 * saved:+.1f}%"
             axes.annotate(
                 label, (place, values.loc[model, system]), xytext=(0, 2), textcoords="offset points",
                 ha="center", va="bottom", fontsize=6.2, rotation=90, color="#374151",
             )  # fmt: skip
-    axes.set_xticks(range(len(models)), models)
-    axes.grid(visible=False, axis="x")
     axes.set_ylabel(f"maps and gradients ({unit})")
 
 

@@ -1,14 +1,15 @@
 """What a record says of a schedule and of how it ran: numbers by name, the unit in the name."""
 
+import statistics
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from membench.device import DeviceProfile
 from membench.planning.features import feature_layers, has_kind
-from membench.planning.liveness import peak_bytes
+from membench.planning.liveness import average_bytes, live_bytes, peak_bytes
 from membench.schedule import Compute, Schedule
 from membench.step import StepMeasurement
-from membench.task_graph import Kind, LayerTasks, Phase, Role, Task, TaskGraph
+from membench.task_graph import EXTERNAL_ROLES, Kind, LayerTasks, Phase, Role, Task, TaskGraph
 from membench.timeline import Span, Timeline
 
 MAP_ROLES = frozenset({Role.ACTIVATION, Role.GRADIENT})
@@ -21,10 +22,14 @@ _WITH_WEIGHTS = frozenset({Kind.CONVOLUTION, Kind.LINEAR})
 def memory_metrics(schedule: Schedule) -> Metrics:
     """Return what follows from the program alone, whether the device has that memory or not."""
     graph = schedule.graph
+    convolutions = [run for run in graph.forward_layers if has_kind(run, frozenset({Kind.CONVOLUTION}))]
     return {
         "required_memory_bytes": schedule.peak_bytes,
         "map_memory_bytes": peak_bytes(schedule, MAP_ROLES),
         "activation_memory_bytes": peak_bytes(schedule, frozenset({Role.ACTIVATION})),
+        "gradient_memory_bytes": peak_bytes(schedule, frozenset({Role.GRADIENT})),
+        "workspace_bytes": graph.largest_workspace_bytes,
+        "external_bytes": graph.external_bytes - graph.overhead_bytes,
         "weight_bytes": sum(block.size_bytes for block in graph.blocks if block.role is Role.WEIGHT),
         "lower_bound_bytes": graph.lower_bound_bytes,
         "overhead_bytes": graph.overhead_bytes,
@@ -32,7 +37,10 @@ def memory_metrics(schedule: Schedule) -> Metrics:
         "tasks": len(graph.tasks),
         "unused_by_any_layer_bytes": schedule.peak_bytes
         - max(_needed_bytes(graph, run) for run in _runs(graph)),
-        "feature_extraction_bytes": schedule.peak_bytes - _classifier_bytes(graph),
+        "convolution_weight_bytes": sum(_weight_bytes(graph, run) for run in convolutions),
+        "convolution_map_bytes": sum(_map_bytes(graph, run) for run in convolutions),
+        "feature_extraction_bytes": schedule.peak_bytes - _size_bytes(graph, _of_classifier(graph)),
+        "managed_memory_bytes": schedule.peak_bytes - _classifier_weight_bytes(graph),
     }
 
 
@@ -65,7 +73,11 @@ def oracular_metrics(schedule: Schedule, timeline: Timeline, device: DeviceProfi
         busy_s["convolution"] += (span.end_s - span.start_s) * (task.kind is Kind.CONVOLUTION)
     feature_time_s = timeline.step_time_s - (busy_s["all"] - busy_s["features"])
     return {
+        "managed_average_bytes": average_bytes(schedule, timeline) - _classifier_weight_bytes(graph),
+        "managed_average_over_tasks_bytes": _average_over_tasks_bytes(schedule)
+        - _classifier_weight_bytes(graph),
         "oracular_step_time_s": timeline.step_time_s,
+        "oracular_images_per_s": graph.batch_size / timeline.step_time_s,
         "oracular_feature_images_per_s": graph.batch_size / feature_time_s,
         "oracular_compute_time_s": busy_s["all"],
         "oracular_feature_compute_time_s": busy_s["features"],
@@ -82,11 +94,9 @@ def layer_metrics(schedule: Schedule, timeline: Timeline) -> Metrics:
     metrics: Metrics = {}
     for run in graph.forward_layers:
         if has_kind(run, _WITH_WEIGHTS):
-            weights = [b for b in run.touches if graph.blocks[b].role is Role.WEIGHT]
-            weight_bytes = sum(graph.blocks[b].size_bytes for b in weights)
             name = graph.layers[run.layer]
-            metrics[f"layer_weight_bytes:{name}"] = weight_bytes
-            metrics[f"layer_map_bytes:{name}"] = _needed_bytes(graph, run) - weight_bytes
+            metrics[f"layer_weight_bytes:{name}"] = _weight_bytes(graph, run)
+            metrics[f"layer_map_bytes:{name}"] = _map_bytes(graph, run)
     for task, span in _compute_spans(schedule, timeline):
         if task.kind is Kind.CONVOLUTION:
             direction = "backward" if task.phase is Phase.BACKWARD else "forward"
@@ -102,15 +112,38 @@ def _runs(graph: TaskGraph) -> tuple[LayerTasks, ...]:
 
 def _needed_bytes(graph: TaskGraph, run: LayerTasks) -> int:
     """Return what a layer needs while it runs: all that it touches, and its workspace."""
-    touched = sum(graph.blocks[block].size_bytes for block in run.touches)
-    return touched + max(task.workspace_bytes for task in run.tasks)
+    return _size_bytes(graph, run.touches) + max(task.workspace_bytes for task in run.tasks)
 
 
-def _classifier_bytes(graph: TaskGraph) -> int:
+def _weight_bytes(graph: TaskGraph, run: LayerTasks) -> int:
+    return _size_bytes(graph, {b for b in run.touches if graph.blocks[b].role is Role.WEIGHT})
+
+
+def _map_bytes(graph: TaskGraph, run: LayerTasks) -> int:
+    """Return what a layer needs beside its weights: its maps and its workspace."""
+    return _needed_bytes(graph, run) - _weight_bytes(graph, run)
+
+
+def _of_classifier(graph: TaskGraph) -> set[int]:
+    """Return the blocks that only layers after feature extraction touch."""
     features = {layer.layer for layer in feature_layers(graph)}
     by_features = {block for run in _runs(graph) if run.layer in features for block in run.touches}
-    by_others = {block for run in _runs(graph) for block in run.touches} - by_features
-    return sum(graph.blocks[block].size_bytes for block in by_others)
+    return {block for run in _runs(graph) for block in run.touches} - by_features
+
+
+def _classifier_weight_bytes(graph: TaskGraph) -> int:
+    """Return the bytes of the classifier's weights and of what is held for them all the time."""
+    return _size_bytes(graph, {b for b in _of_classifier(graph) if graph.blocks[b].role in EXTERNAL_ROLES})
+
+
+def _average_over_tasks_bytes(schedule: Schedule) -> float:
+    """Return the memory in use averaged over the tasks, whatever time they take."""
+    held_bytes = zip(schedule.instructions, live_bytes(schedule), strict=True)
+    return statistics.fmean(held for instruction, held in held_bytes if isinstance(instruction, Compute))
+
+
+def _size_bytes(graph: TaskGraph, blocks: Iterable[int]) -> int:
+    return sum(graph.blocks[block].size_bytes for block in blocks)
 
 
 def _compute_spans(schedule: Schedule, timeline: Timeline) -> Iterator[tuple[Task, Span]]:

@@ -13,6 +13,7 @@ The format, by example (`experiments/layrub/table5.yaml` is a real one):
 """
 
 import csv
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -117,9 +118,10 @@ def _quantity(entry: dict[str, Any], sets: dict[str, list[Any]]) -> Quantity:
 
 
 def _shown(entry: dict[str, Any], vocabulary: dict[str, Any]) -> list[tuple[Row, Answer]]:
-    """Return a row without a paper's value for each model, batch size, device and system of a ``shows`` entry."""
+    """Return a row without a paper's value for each model and system of a ``shows`` entry, for each layer if it names some."""
     sets = vocabulary["sets"]
-    answer = Answer(Selection({}), value=_quantity(entry["value"], sets))
+    quantity = _quantity(entry["value"], sets)
+    layers = [f":{name}" for name in _expand(entry["layers"], sets)] if "layers" in entry else [""]
     return [
         (
             Row(
@@ -129,13 +131,14 @@ def _shown(entry: dict[str, Any], vocabulary: dict[str, Any]) -> list[tuple[Row,
                 batch_size=entry.get("batch_size"),
                 device=entry.get("device", vocabulary["device"]),
                 system=system,
-                metric=entry["metric"],
+                metric=entry["metric"] + layer,
                 unit=entry["unit"],
             ),
-            answer,
+            Answer(Selection({}), value=replace(quantity, metric=quantity.metric + layer)),
         )
         for model in _expand(entry["models"], sets)
         for system in _expand(entry["systems"], sets)
+        for layer in layers
     ]
 
 

@@ -1,0 +1,28 @@
+"""Figure 12: performance of each policy, feature extraction alone, over the baseline that has the memory."""
+
+import matplotlib.pyplot as plt
+from matplotlib.figure import Figure
+
+from paper_figs.style import PAPER_LABEL, PAPER_MARKER, bar_groups, by_system, read
+
+
+def draw() -> Figure:
+    table = read("vdnn", "figure12")
+    values = by_system(table[table["item"] == "Figure 12"])
+    values = values[["base(m)", *(name for name in values.columns if name != "base(m)")]]
+    figure, axes = plt.subplots(figsize=(9, 3.8), layout="constrained")
+    places = bar_groups(axes, values)
+    losses = table[table["metric"] == "performance_loss"].set_index("batch_size")["paper_value"]
+    for batch_size, system in ((128, "vDNN_all(m)"), (256, "vDNN_dyn")):
+        loss = losses.loc[[batch_size]].iloc[0]
+        place = places[system][list(values.index).index(f"VGG-16 ({batch_size})")]
+        axes.scatter([place], [100 - loss], **PAPER_MARKER)
+    axes.scatter([], [], **PAPER_MARKER, label=PAPER_LABEL)
+    axes.axhline(100, color="#374151", linewidth=0.8, linestyle="--")
+    axes.set_ylabel("performance (base(p) = 100 %)")
+    figure.legend(frameon=False, ncols=7, loc="outside lower center")
+    axes.set_title(
+        "vDNN, Figure 12: performance of each policy; where base(p) does not fit, over its oracle",
+        weight="bold",
+    )
+    return figure

@@ -1,0 +1,27 @@
+"""Figure 13: maximum memory of VGG-16 with up to 500 more convolutions."""
+
+import matplotlib.pyplot as plt
+from matplotlib.figure import Figure
+
+from paper_figs.style import PAPER_LABEL, PAPER_MARKER, bar_groups, by_system, log_axis, read
+
+CAPACITY_GB = 12
+
+
+def draw() -> Figure:
+    table = read("vdnn", "figure13")
+    values = by_system(table[(table["item"] == "Figure 13") & (table["metric"] == "max_memory")])
+    figure, axes = plt.subplots(figsize=(8, 3.8), layout="constrained")
+    places = bar_groups(axes, values)
+    papers = table[(table["metric"] == "max_memory") & table["paper_value"].notna()]
+    for row in papers.itertuples():
+        system = "vDNN_dyn" if row.system == "vDNN_dyn" else "base(p)"
+        model = "VGG-16 (32)" if row.model == "VGG-16" else row.model
+        axes.scatter([places[system][list(values.index).index(model)]], [row.paper_value], **PAPER_MARKER)
+    axes.scatter([], [], **PAPER_MARKER, label=PAPER_LABEL)
+    axes.axhline(CAPACITY_GB, color="#374151", linewidth=0.8, linestyle="--", label="memory of a K40")
+    log_axis(axes, [2, 5, 10, 20, 50, 100])
+    axes.set_ylabel("maximum memory (GB, log scale)")
+    figure.legend(frameon=False, ncols=4, loc="outside lower center")
+    axes.set_title("vDNN, Figure 13: very deep networks, batch 32", weight="bold")
+    return figure

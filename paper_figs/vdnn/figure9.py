@@ -1,0 +1,38 @@
+"""Figure 9: maximum and average memory of each policy."""
+
+import matplotlib.pyplot as plt
+from matplotlib.figure import Figure
+
+from paper_figs.style import PAPER_LABEL, PAPER_MARKER, bar_groups, by_system, read
+
+CAPACITY_GB = 12
+
+
+def draw() -> Figure:
+    table = read("vdnn", "figure9")
+    shown = table[table["item"] == "Figure 9"]
+    figure, (maximum, average) = plt.subplots(2, 1, figsize=(9, 6), sharex=True, layout="constrained")
+    values = by_system(shown[shown["metric"] == "max_memory"])
+    places = bar_groups(maximum, values)
+    maximum.axhline(CAPACITY_GB, color="#374151", linewidth=0.8, linestyle="--")
+    maximum.text(-0.45, CAPACITY_GB + 0.4, "memory of a K40", fontsize=7.5, color="#374151")
+    for model, system, claim in (
+        ("VGG-16 (128)", "base(p)", (128, "memory_usage")),
+        ("VGG-16 (256)", "base(p)", (256, "memory_usage")),
+        ("VGG-16 (128)", "vDNN_all(m)", (128, "max_memory")),
+    ):
+        rows = table[
+            (table["batch_size"] == claim[0]) & (table["metric"] == claim[1]) & table["paper_value"].notna()
+        ]
+        place = places[system][list(values.index).index(model)]
+        maximum.scatter([place], rows["paper_value"].iloc[:1], **PAPER_MARKER)
+    maximum.scatter([], [], **PAPER_MARKER, label=PAPER_LABEL)
+    maximum.set_ylabel("maximum (GB)")
+    base = values["base(p)"]
+    averages = by_system(shown[shown["metric"] == "avg_memory"])
+    bar_groups(average, averages.assign(**{"base(p)": base})[["base(p)", *averages.columns]])
+    average.set_ylabel("average (GB)")
+    handles, labels = maximum.get_legend_handles_labels()
+    figure.legend(handles, labels, frameon=False, ncols=4, loc="outside lower center")
+    maximum.set_title("vDNN, Figure 9: memory of each policy, K40", weight="bold")
+    return figure
