@@ -147,9 +147,12 @@ def with_real_strides(operator: torch._ops.OpOverload, args: tuple[Any, ...], ou
     """Correct what an operator's shape function gets wrong about the layout of its first output.
 
     Batch norm's kernels return the memory format that the input suggests, contiguous or channels last, where the
-    shape function keeps any permutation. Layer norm's backward returns a contiguous gradient.
+    shape function keeps any permutation. Layer norm's backward returns a contiguous gradient. Dropout's backward is a
+    product on the CPU.
     """
     match operator_name(operator):
+        case "native_dropout_backward":
+            return args[0] * args[1]
         case "native_batch_norm":
             memory_format = suggest_memory_format(args[0])
         case "native_batch_norm_backward":
