@@ -55,6 +55,9 @@ class ScheduleBuilder:
         self._held_bytes = 0  # of the pool, beside the blocks
         self._program: list[Instruction] = []
         self._space_bytes: dict[int, int] = {}  # of resident blocks
+        self._dead: dict[
+            int, None
+        ] = {}  # resident blocks that no later task touches, in order of their death
         self._on_host: set[int] = set()
         self._leftover: dict[int, int] = {}  # piece of the region -> dead block that still holds its space
         self._computed: set[int] = set()
@@ -78,7 +81,7 @@ class ScheduleBuilder:
 
     def dead_blocks(self) -> list[int]:
         """Return the resident dead blocks."""
-        return [block for block in self._space_bytes if self.is_dead(block)]
+        return list(self._dead)
 
     def is_on_host(self, block: int) -> bool:
         return block in self._on_host
@@ -111,6 +114,8 @@ class ScheduleBuilder:
             self._readers.pop(block, None)
         for block in {*task.reads, *task.writes}:
             self._uses_left[block] -= 1
+            if self.is_resident(block) and self.is_dead(block):
+                self._dead[block] = None
         self._on_host.difference_update(task.writes)
 
     def offload(self, block: int, *, stream: str = COPY_STREAM) -> None:
@@ -154,6 +159,7 @@ class ScheduleBuilder:
             if self._pool:
                 self._pool.free(self._address.pop(block), self._space_bytes[block])
         del self._space_bytes[block]
+        self._dead.pop(block, None)
 
     def free_dead(self) -> None:
         """Free every resident block that no later task touches."""
@@ -169,6 +175,7 @@ class ScheduleBuilder:
         self._wait_for_users(COMPUTE_STREAM, dead)
         self._emit(Reuse(block, dead))
         self._space_bytes[block] = self._space_bytes.pop(dead)
+        del self._dead[dead]
         if dead in self._address:
             self._address[block] = self._address.pop(dead)
 
