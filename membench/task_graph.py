@@ -29,6 +29,9 @@ class Role(StrEnum):
     INTERNAL = "internal"  # what a framework's layer holds inside, beside its output
     GRADIENT = "gradient"  # of an activation
     WEIGHT_GRADIENT = "weight gradient"
+    PARTIAL_GRADIENT = (
+        "partial weight gradient"  # of one use of a shared weight, until it is added to the others
+    )
     LOSS = "loss"
 
 
@@ -39,6 +42,9 @@ EXTERNAL_ROLES = frozenset(
 
 RESULT_ROLES = frozenset({Role.LOSS, Role.WEIGHT_GRADIENT})
 """Blocks that a step hands to its caller."""
+
+
+WEIGHT_GRADIENT_ROLES = frozenset({Role.WEIGHT_GRADIENT, Role.PARTIAL_GRADIENT})
 
 
 class Phase(StrEnum):

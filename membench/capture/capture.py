@@ -4,7 +4,12 @@ from dataclasses import dataclass, replace
 
 from torch import Tensor
 
-from membench.capture.passes import accumulate_in_place, drop_unused, weight_gradient_first
+from membench.capture.passes import (
+    accumulate_in_place,
+    drop_unused,
+    mark_partial_gradients,
+    weight_gradient_first,
+)
 from membench.capture.trace import record
 from membench.task_graph import Role, TaskGraph
 from membench.workload import Workload
@@ -45,6 +50,7 @@ def capture(workload: Workload) -> CapturedStep:
         blocks[block] = replace(blocks[block], name=f"{name}:gradient")
     blocks[recording.loss.block] = replace(blocks[recording.loss.block], role=Role.LOSS, name="loss")
     tasks = drop_unused(recording.tasks, blocks)
+    mark_partial_gradients(tasks, blocks)
     tasks = weight_gradient_first(tasks, blocks)
     tasks = accumulate_in_place(tasks, blocks)
     first = next((item for item in workload.inputs if isinstance(item, Tensor)), None)

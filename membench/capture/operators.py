@@ -147,18 +147,18 @@ def with_real_strides(operator: torch._ops.OpOverload, args: tuple[Any, ...], ou
     """Correct what an operator's shape function gets wrong about the layout of its first output.
 
     Batch norm's kernels return the memory format that the input suggests, contiguous or channels last, where the
-    shape function keeps any permutation. Layer norm's backward returns a contiguous gradient, dropout's one that lies as
-    the incoming gradient does.
+    shape function keeps any permutation. Layer norm's backward returns a contiguous gradient. Dropout's backward is a
+    product on the CPU.
     """
     match operator_name(operator):
+        case "native_dropout_backward":
+            return args[0] * args[1]
         case "native_batch_norm":
             memory_format = suggest_memory_format(args[0])
         case "native_batch_norm_backward":
             memory_format = suggest_memory_format(args[1])
         case "native_layer_norm_backward":
             memory_format = torch.contiguous_format
-        case "native_dropout_backward":
-            return torch.empty_like(args[0])
         case _:
             return output
     first, *others = output

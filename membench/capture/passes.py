@@ -1,14 +1,17 @@
 """Passes over a recorded step that keep its mathematics, and its bits."""
 
+from collections import Counter
 from dataclasses import replace
 from itertools import groupby
 
 from membench.task_graph import (
     EXTERNAL_ROLES,
     RESULT_ROLES,
+    WEIGHT_GRADIENT_ROLES,
     Block,
     GradientOf,
     Phase,
+    Role,
     Task,
     Value,
     rename_blocks,
@@ -24,6 +27,22 @@ def drop_unused(tasks: list[Task], blocks: list[Block]) -> list[Task]:
             needed.update(task.reads)
             kept.append(task)
     return kept[::-1]
+
+
+def mark_partial_gradients(tasks: list[Task], blocks: list[Block]) -> None:
+    """Tell apart, by role, what is summed up to the gradient of a weight that several layers or time steps share."""
+    readers = Counter(block for task in tasks for block in task.reads)
+    for task in reversed(tasks):
+        if _is_sum(task) and blocks[task.creates[0]].role in WEIGHT_GRADIENT_ROLES:
+            for block in task.reads:
+                if blocks[block].role is Role.GRADIENT and readers[block] == 1:
+                    blocks[block] = replace(blocks[block], role=Role.PARTIAL_GRADIENT)
+
+
+def _is_sum(task: Task) -> bool:
+    call = task.call
+    is_addition = call is not None and call.operator == "aten.add.Tensor" and not call.kwargs
+    return task.phase is Phase.BACKWARD and is_addition
 
 
 def weight_gradient_first(tasks: list[Task], blocks: list[Block]) -> list[Task]:
@@ -44,12 +63,12 @@ def _order_run(run: list[Task], blocks: list[Block]) -> list[Task]:
     first: set[int] = set()
     for task in reversed(run):
         roles = {blocks[block].role for block in task.creates}
-        if (roles and roles <= RESULT_ROLES) or wanted.intersection(task.writes):
+        if (roles and roles <= WEIGHT_GRADIENT_ROLES) or wanted.intersection(task.writes):
             first.add(task.index)
             wanted.update(task.reads)
     leading = [
         replace(t, gradient_of=GradientOf.WEIGHT)
-        if {blocks[b].role for b in t.creates} <= RESULT_ROLES
+        if {blocks[b].role for b in t.creates} <= WEIGHT_GRADIENT_ROLES
         else t
         for t in run
         if t.index in first
@@ -63,12 +82,16 @@ def _order_run(run: list[Task], blocks: list[Block]) -> list[Task]:
 
 
 def accumulate_in_place(tasks: list[Task], blocks: list[Block]) -> list[Task]:
-    """Add gradients that meet at a branch onto the first of them, as eager autograd does."""
+    """Add gradients that meet at a branch onto the first of them, as eager autograd does.
+
+    So the gradient of a shared weight lies in one block from its first use on, however many uses there are.
+    """
     last_use: dict[int, int] = {}
     for position, task in enumerate(tasks):
         for block in (*task.reads, *task.writes):
             last_use[block] = position
     renamed: dict[int, int] = {}
+    results: dict[int, int] = {}  # block that becomes a weight's gradient -> that gradient's block
     result = []
     for position, task in enumerate(tasks):
         task = rename_blocks(task, renamed) if renamed else task
@@ -77,6 +100,8 @@ def accumulate_in_place(tasks: list[Task], blocks: list[Block]) -> list[Task]:
             assert task.call is not None
             [output] = task.creates
             renamed[output] = target.block
+            if blocks[output].role in RESULT_ROLES:
+                results[target.block] = output
             last_use[target.block] = last_use.get(output, position)
             task = replace(
                 task,
@@ -85,13 +110,13 @@ def accumulate_in_place(tasks: list[Task], blocks: list[Block]) -> list[Task]:
                 call=replace(task.call, operator="aten.add_.Tensor", outputs=(None,)),
             )
         result.append(task)
-    return result
+    return [rename_blocks(task, results) for task in result] if results else result
 
 
 def _accumulation_target(task: Task, blocks: list[Block]) -> Value | None:
     """Return the first summand if the sum may be written onto it."""
     call = task.call
-    if task.phase is not Phase.BACKWARD or call is None or call.operator != "aten.add.Tensor" or call.kwargs:
+    if not _is_sum(task) or call is None:
         return None
     first, output = call.args[0], call.outputs[0]
     if not isinstance(first, Value) or not isinstance(call.args[1], Value) or output is None:
@@ -103,6 +128,6 @@ def _accumulation_target(task: Task, blocks: list[Block]) -> Value | None:
     may_overwrite = block.role not in EXTERNAL_ROLES | RESULT_ROLES
     if not (same_layout and may_overwrite and block.size_bytes == blocks[output.block].size_bytes):
         return None
-    if blocks[output.block].role in RESULT_ROLES or call.args[1].block == first.block:
+    if blocks[output.block].role in RESULT_ROLES and block.role is not Role.PARTIAL_GRADIENT:
         return None
-    return first
+    return first if call.args[1].block != first.block else None

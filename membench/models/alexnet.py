@@ -2,8 +2,8 @@
 
 Krizhevsky, Sutskever, Hinton: "ImageNet Classification with Deep Convolutional Neural Networks" (NIPS 2012):
 227 px, two groups in the second, fourth and fifth convolution, local response normalisation. Not
-torchvision's ``alexnet``, which is the narrower network of Krizhevsky's "One weird trick" (2014), without
-normalisation.
+the narrower network of Krizhevsky's "One weird trick" (2014), without normalisation, which vDNN uses
+(`convnet_benchmarks.py`) and torchvision calls ``alexnet``.
 
 Caffe's dropout writes in place, too; here it cannot, because autograd needs the ReLU's output that it would
 overwrite.
@@ -19,12 +19,12 @@ Layers = dict[str, nn.Module]
 
 def alexnet() -> nn.Sequential:
     """Return AlexNet: normalisation before pooling."""
-    return _network(lambda number: _norm(number) | _pool(number))
+    return _network(lambda number: norm(number) | pool(number))
 
 
 def caffenet() -> nn.Sequential:
     """Return CaffeNet: pooling before normalisation, which leaves less to normalise; otherwise AlexNet."""
-    return _network(lambda number: _pool(number) | _norm(number))
+    return _network(lambda number: pool(number) | norm(number))
 
 
 def _network(norm_and_pool: Callable[[int], Layers]) -> nn.Sequential:
@@ -42,7 +42,7 @@ def _network(norm_and_pool: Callable[[int], Layers]) -> nn.Sequential:
             relu4=nn.ReLU(inplace=True),
             conv5=nn.Conv2d(384, 256, 3, padding=1, groups=2),
             relu5=nn.ReLU(inplace=True),
-            **_pool(5),
+            **pool(5),
             flatten=nn.Flatten(),
             fc6=nn.Linear(256 * 6 * 6, 4096),
             relu6=nn.ReLU(inplace=True),
@@ -55,9 +55,11 @@ def _network(norm_and_pool: Callable[[int], Layers]) -> nn.Sequential:
     )
 
 
-def _norm(number: int) -> Layers:
+def norm(number: int) -> Layers:
+    """Return AlexNet's local response normalisation, named ``norm<number>``."""
     return {f"norm{number}": nn.LocalResponseNorm(5, alpha=1e-4, beta=0.75)}
 
 
-def _pool(number: int) -> Layers:
+def pool(number: int) -> Layers:
+    """Return AlexNet's overlapping max pooling, named ``pool<number>``; it rounds up, as Caffe's does."""
     return {f"pool{number}": nn.MaxPool2d(3, stride=2, ceil_mode=True)}

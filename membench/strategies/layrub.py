@@ -22,7 +22,7 @@ from membench.planning.rewrite import mask_relu
 from membench.schedule import Schedule
 from membench.strategies.base import Strategy
 from membench.strategies.streams import gradient_stream
-from membench.task_graph import LayerTasks, Task, TaskGraph
+from membench.task_graph import LayerTasks, Role, Task, TaskGraph
 
 
 class Tracer:
@@ -65,7 +65,15 @@ class LayrubIntra(Strategy):
             for task in layer.tasks:
                 _reuse(builder, task, activations_of.get(layer.layer, []))
                 builder.compute(task, stream=gradient_stream(task, separate=self._gradient_streams))
+                _free_partial_gradients(builder, task)
         return builder.finish()
+
+
+def _free_partial_gradients(builder: ScheduleBuilder, task: Task) -> None:
+    """Free what the task has added to a shared weight's gradient, where the network's allocation is for good."""
+    for block in task.reads:
+        if builder.graph.blocks[block].role is Role.PARTIAL_GRADIENT and builder.is_dead(block):
+            builder.free(block)
 
 
 def _reuse(builder: ScheduleBuilder, task: Task, activations: list[int]) -> None:

@@ -2,7 +2,8 @@
 
 Layrub, Table 2 ("a whole network (d+g)"); vDNN, Section 2.3 (its baseline, which shares the buffers of gradients).
 All memory is set aside before the first step and never given back, with one workspace as large as the largest; so
-average and peak are one. Not `eager`, where a block dies after its last use.
+average and peak are one. Partial gradients of shared weights are no such memory: Caffe adds onto the weight's gradient,
+so they take turns in buffers of their own. Not `eager`, where a block dies after its last use.
 """
 
 from membench.cost_model import CostModel
@@ -14,7 +15,7 @@ from membench.schedule import Schedule
 from membench.strategies.base import Strategy
 from membench.strategies.on_demand import compute_on_demand
 from membench.strategies.streams import gradient_stream
-from membench.task_graph import EXTERNAL_ROLES, Role, TaskGraph
+from membench.task_graph import Role, TaskGraph
 
 NOT_SHARED = Region((), {})
 
@@ -41,7 +42,10 @@ class NetworkWide(Strategy):
     def schedule(self, graph: TaskGraph, cost: CostModel, budget_bytes: int | None) -> Schedule:
         if self._algorithms:
             graph = prefer(graph, cost, self._algorithms)
-        region = _buffers_of_gradients(graph) if self._shared_gradients else NOT_SHARED
+        sharing = (
+            {Role.PARTIAL_GRADIENT, Role.GRADIENT} if self._shared_gradients else {Role.PARTIAL_GRADIENT}
+        )
+        region = _shared_buffers(graph, frozenset(sharing))
         pool = FixedPool(_total_bytes(graph, region))
         builder = ScheduleBuilder(self.name, graph, budget_bytes=budget_bytes, region=region, pool=pool)
         for task in graph.tasks:
@@ -52,12 +56,15 @@ class NetworkWide(Strategy):
         return builder.finish()
 
 
-def _buffers_of_gradients(graph: TaskGraph) -> Region:
+def _shared_buffers(graph: TaskGraph, roles: frozenset[Role]) -> Region:
+    if all(block.role not in roles for block in graph.blocks):
+        return NOT_SHARED
     on_demand = ScheduleBuilder(NetworkWide.name, graph, budget_bytes=None)
     compute_on_demand(on_demand)
-    return plan_region(on_demand.finish(), frozenset({Role.GRADIENT}))
+    return plan_region(on_demand.finish(), roles)
 
 
 def _total_bytes(graph: TaskGraph, region: Region) -> int:
-    own = (b for b in graph.blocks if b.role not in EXTERNAL_ROLES and region.piece_of(b.index) is None)
+    created = (graph.blocks[block] for task in graph.tasks for block in task.creates)
+    own = (block for block in created if region.piece_of(block.index) is None)
     return sum(block.size_bytes for block in own) + region.total_bytes + graph.largest_workspace_bytes

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from membench.capture.capture import CapturedStep, capture
 from membench.configuration import instantiate
@@ -37,7 +38,7 @@ def run_cells(configurations: Iterable[dict[str, Any]]) -> Iterator[Record]:
     """Run cells one after another; neighbours of one model, batch size and framework share their graph.
 
     Args:
-        configurations: resolved, as plain dicts: ``model`` (name, module, loss, input_shape, classes),
+        configurations: resolved, as plain dicts: ``model`` (name, module, loss, and see `example_batch`),
             ``batch_size``, ``strategy``, ``framework``, ``device``, ``backend`` (name), ``seed``, ``budget``.
     """
     graphs = _Graphs()
@@ -76,9 +77,19 @@ def workload_of(configuration: dict[str, Any]) -> Workload:
     torch.manual_seed(int(configuration["seed"]))
     with torch.device("meta" if is_simulated else "cpu"):
         module, loss = instantiate(model["module"]), instantiate(model["loss"])
-        inputs = torch.randn(batch_size, *model["input_shape"])
-        targets = torch.randint(int(model["classes"]), (batch_size,))
+        inputs, targets = example_batch(model, batch_size)
     return Workload(model["name"], module, loss, (inputs,), (targets,))
+
+
+def example_batch(model: dict[str, Any], batch_size: int) -> tuple[Tensor, Tensor]:
+    """Return random inputs and targets for a configured model.
+
+    An input has ``input_shape`` and holds real numbers, or tokens if the model has a ``vocabulary``. A target is one of
+    ``classes``; in a model with a ``target_shape``, such as one per time step, that many of them.
+    """
+    input_shape, vocabulary = (batch_size, *model["input_shape"]), model.get("vocabulary")
+    inputs = torch.randint(vocabulary, input_shape) if vocabulary else torch.randn(input_shape)
+    return inputs, torch.randint(model["classes"], (batch_size, *model.get("target_shape", ())))
 
 
 def _run(configuration: dict[str, Any], graphs: _Graphs) -> Record:

@@ -86,8 +86,21 @@ def test_dropout_is_one_random_task_with_a_one_byte_mask(captured: CapturedStep)
 
 def test_gradients_that_meet_are_added_onto_the_first(captured: CapturedStep) -> None:
     sums = [t for t in captured.graph.tasks if t.phase is Phase.BACKWARD and t.kind is Kind.ADD]
-    # Of the branch, in place; of the weight and of the bias that are used twice, each a result of its own.
-    assert [len(task.creates) for task in sums] == [0, 1, 1]
+    # Of the branch; of the weight and of the bias that are used twice.
+    assert [len(task.creates) for task in sums] == [0, 0, 0]
+
+
+def test_a_shared_weights_gradient_is_one_block_from_its_first_use_on(captured: CapturedStep) -> None:
+    graph = captured.graph
+    gradient = dict(graph.gradients)["conv.weight"]
+    assert gradient is not None
+    first, total = (task for task in graph.tasks if gradient.block in task.writes)
+    assert [graph.layers[task.layer] for task in (first, total)] == ["conv#2", "conv"]
+    [partial] = set(total.reads) - {gradient.block}
+    assert graph.blocks[partial].role is Role.PARTIAL_GRADIENT
+    assert graph.last_use[partial] == total.index
+    [maker] = [task for task in graph.tasks if partial in task.creates]
+    assert maker.gradient_of is GradientOf.WEIGHT
 
 
 def test_operations_are_counted(captured: CapturedStep) -> None:

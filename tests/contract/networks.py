@@ -14,6 +14,8 @@ from torchvision.models.vision_transformer import VisionTransformer
 from membench.capture.capture import CapturedStep, capture
 from membench.cost.measured import MeasuredCpuCost
 from membench.execution.measurement import cpu_peak_bytes
+from membench.models.lstm import SequenceLoss, language_model
+from membench.models.lstm_cnn import LSTMCNN
 from membench.workload import Workload
 
 CLASSES = 10
@@ -31,6 +33,13 @@ class Network:
     build: Callable[[], nn.Module]
     image_size: int = 64
     loss: Callable[..., Tensor] = nn.functional.cross_entropy
+    tokens: int = 0  # of a sequence, for networks that read tokens and classify each
+
+
+def _lstm_cnn() -> nn.Module:
+    """Two frames of one video."""
+    features = nn.Sequential(nn.Conv2d(3, 4, 3, stride=2), nn.ReLU(True), nn.MaxPool2d(2), nn.Flatten())
+    return LSTMCNN(features, feature_size=36, hidden_size=5, frames=2, classes=CLASSES)
 
 
 def _named(name: str, **arguments: object) -> Callable[[], nn.Module]:
@@ -61,6 +70,10 @@ NETWORKS = {
     ),
     "efficientnet": Network(_named("efficientnet_b0"), image_size=32),
     "googlenet": Network(_named("googlenet", init_weights=False, aux_logits=True), 64, with_auxiliary),
+    "lstm": Network(
+        lambda: language_model(vocabulary=CLASSES, hidden_size=6, layers=2), loss=SequenceLoss(), tokens=4
+    ),
+    "lstm_cnn": Network(_lstm_cnn, image_size=16),
     "mnasnet": Network(_named("mnasnet0_5")),
     "mobilenet_v2": Network(_named("mobilenet_v2"), image_size=32),
     "mobilenet_v3": Network(_named("mobilenet_v3_small"), image_size=32),
@@ -85,6 +98,9 @@ NETWORKS = {
 def workload(network: Network, name: str, batch_size: int = 2) -> Workload:
     torch.manual_seed(0)
     module = network.build()
+    if network.tokens:
+        tokens = torch.randint(CLASSES, (batch_size, network.tokens))
+        return Workload(name, module, network.loss, (tokens,), (tokens.roll(-1, dims=1),))
     images = torch.randn(batch_size, 3, network.image_size, network.image_size)
     return Workload(name, module, network.loss, (images,), (torch.randint(CLASSES, (batch_size,)),))
 

@@ -8,12 +8,16 @@ import pytest
 import torch
 from hydra.utils import instantiate
 from omegaconf import OmegaConf
-from torch import nn
+from torch import Tensor, nn
 from torchvision.models.resnet import ResNet
+
+from membench.configuration import read
+from membench.suite.cell import example_batch
 
 CONFIGURATIONS = Path(__file__).parents[2] / "conf" / "model"
 NAMES = sorted(path.stem for path in CONFIGURATIONS.glob("*.yaml"))
-KEYS = ["name", "module", "loss", "input_shape", "classes", "batch_size"]
+KEYS = {"name", "module", "loss", "input_shape", "classes", "batch_size"}
+KEYS_OF_SEQUENCES = {"vocabulary", "target_shape"}
 Build = Callable[[str], nn.Module]
 
 
@@ -21,16 +25,24 @@ def test_there_are_configurations() -> None:
     assert {"resnet1517", "wrn8_256", "vgg516", "googlenet", "digits_cnn"} <= set(NAMES)
 
 
+def _example(name: str) -> tuple[Tensor, Tensor]:
+    """A batch of two images or sequences, or of one video."""
+    model = read("model", name)
+    with torch.device("meta"):
+        return example_batch(model, model["module"].get("frames", 2))
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_output_has_the_classes(name: str, configured_model: Build) -> None:
     configuration = OmegaConf.load(CONFIGURATIONS / f"{name}.yaml")
-    assert list(configuration) == KEYS
+    assert KEYS <= set(configuration) <= KEYS | KEYS_OF_SEQUENCES
     assert configuration.name == name
     assert configuration.batch_size > 0
     model = configured_model(name).eval()
+    inputs, targets = _example(name)
     with torch.no_grad():
-        logits = model(torch.empty(2, *configuration.input_shape, device="meta"))
-    assert logits.shape == (2, configuration.classes)
+        logits = model(inputs)
+    assert logits.shape == (*targets.shape, configuration.classes)
     assert all(module.inplace for module in model.modules() if isinstance(module, nn.ReLU))
 
 
@@ -43,7 +55,9 @@ def test_output_has_the_classes(name: str, configured_model: Build) -> None:
         "wrn16_1",
         "wrn8_256",
         "alexnet",
+        "alexnet_owt",
         "caffenet",
+        "overfeat",
         "vgg16",
         "googlenet",
         "lenet",
@@ -60,12 +74,12 @@ def test_training_step(name: str, configured_model: Build) -> None:
     hooks = [
         module.register_forward_hook(lambda *_, leaf=leaf: calls.update([leaf])) for leaf, module in leaves
     ]
-    outputs = model(torch.empty(2, *configuration.input_shape, device="meta"))
+    inputs, targets = _example(name)
+    outputs = model(inputs)
     for hook in hooks:
         hook.remove()
     if not isinstance(model, ResNet):  # torchvision's blocks call one ReLU two or three times
         assert calls == {leaf: 1 for leaf, _ in leaves}
 
-    target = torch.empty(2, dtype=torch.int64, device="meta")
-    instantiate(configuration.loss)(outputs, target).backward()
+    instantiate(configuration.loss)(outputs, targets).backward()
     assert all(parameter.grad is not None for parameter in model.parameters())

@@ -1,0 +1,34 @@
+"""Weights that many time steps share: their partial gradients are added up, and not kept, however many there are."""
+
+from functools import cache
+
+import pytest
+import torch
+
+from membench.capture.capture import capture
+from membench.models.lstm import SequenceLoss, language_model
+from membench.planning.liveness import peak_bytes
+from membench.step import plan
+from membench.strategies.base import find_strategy, strategies
+from membench.task_graph import Role, TaskGraph
+from membench.workload import Workload
+from tests.contract.networks import COST
+
+
+@cache
+def _graph(steps: int) -> TaskGraph:
+    torch.manual_seed(0)
+    tokens = torch.randint(9, (2, steps))
+    module = language_model(vocabulary=9, hidden_size=8, layers=2)
+    return capture(Workload("lstm", module, SequenceLoss(), (tokens,), (tokens,))).graph
+
+
+@pytest.mark.parametrize("strategy", strategies())
+def test_partial_gradients_do_not_pile_up(strategy: str) -> None:
+    held = [
+        peak_bytes(
+            plan(_graph(steps), find_strategy(strategy)(), COST, None), frozenset({Role.PARTIAL_GRADIENT})
+        )
+        for steps in (3, 9)
+    ]
+    assert held[0] == held[1] > 0
