@@ -8,6 +8,7 @@ from membench.planning.builder import ScheduleBuilder
 from membench.planning.rewrite import join_convolution_backward
 from membench.schedule import Schedule
 from membench.strategies.base import Strategy
+from membench.strategies.on_demand import compute_on_demand
 from membench.task_graph import TaskGraph
 
 
@@ -17,7 +18,5 @@ class Eager(Strategy):
     def schedule(self, graph: TaskGraph, cost: CostModel, budget_bytes: int | None) -> Schedule:
         graph = cost.annotate(join_convolution_backward(graph))
         builder = ScheduleBuilder(self.name, graph, budget_bytes=budget_bytes)
-        for task in graph.tasks:
-            builder.compute(task)
-            builder.free_dead()
+        compute_on_demand(builder)
         return builder.finish()
