@@ -1,0 +1,134 @@
+"""SuperNeurons: liveness analysis, offload of what is costly to compute, recomputation of what is cheap.
+
+Wang et al., "SuperNeurons: Dynamic GPU Memory Management for Training Deep Neural Networks", PPoPP 2018. A block dies after
+its last use (Section 3.2). The others depend on the layer that makes them:
+
+- Unified tensor pool (3.3): the results of checkpoints leave for the host while the layers after them run, and come back
+  while the backward pass is at the checkpoint before.
+- Cost-aware recomputation (3.4): what lies between two checkpoints (batch norm, ReLU, pooling, LRN, dropout) is dropped and
+  recomputed from the checkpoint: once for the whole segment (speed-centric) where that takes no more than the neediest task
+  does anyway, for each layer anew (memory-centric) where it would.
+
+Readings. Checkpoints are convolutions, linear layers and attention; and joins, layers that read the results of several:
+recomputing a chain of residual units would lead back to its beginning. Linear layers' results are small and stay. What is
+needed as soon as the backward pass begins does not leave.
+
+Without the tensor cache: the paper moves nothing while memory lasts, here every checkpoint moves, as if the device were
+always full. Without its choice of convolution algorithms by free memory (3.5). Not vDNN, which copies what layers read, and
+recomputes nothing. A framework that writes batch norm and ReLU onto a convolution's result leaves nothing to recompute.
+"""
+
+from collections.abc import Iterable, Iterator
+from itertools import groupby
+
+from membench.cost_model import CostModel
+from membench.planning.builder import ScheduleBuilder
+from membench.planning.features import has_kind
+from membench.planning.recompute import Segment, recompute
+from membench.schedule import Schedule
+from membench.strategies.base import Strategy
+from membench.task_graph import EXTERNAL_ROLES, Kind, LayerTasks, Role, TaskGraph
+
+LINEAR = frozenset({Kind.LINEAR})
+COSTLY = LINEAR | {Kind.CONVOLUTION, Kind.ATTENTION}
+
+
+class SuperNeurons(Strategy):
+    name = "superneurons"
+
+    def schedule(self, graph: TaskGraph, cost: CostModel, budget_bytes: int | None) -> Schedule:
+        checkpoints = _Checkpoints(graph)
+        graph = cost.annotate(recompute(graph, list(checkpoints.segments())))
+        builder = ScheduleBuilder(self.name, graph, budget_bytes=budget_bytes)
+        stages = checkpoints.stages(graph)
+        offloaded = checkpoints.results & _reads(graph.backward_layers) - _reads(stages[0])
+        _forward(builder, checkpoints, offloaded)
+        _backward(builder, stages)
+        return builder.finish()
+
+
+class _Checkpoints:
+    """Which layers are checkpoints, and what lies between them.
+
+    Attributes:
+        layers: of the forward pass, the linear ones included.
+        results: blocks that they write, those of linear layers excepted.
+    """
+
+    def __init__(self, graph: TaskGraph) -> None:
+        self._graph = graph
+        found = [layer for layer in graph.forward_layers if has_kind(layer, COSTLY) or _is_join(graph, layer)]
+        self.layers = frozenset(layer.layer for layer in found)
+        self._written = frozenset(block for layer in found for block in layer.writes)
+        self.results = frozenset(b for t in found if not has_kind(t, LINEAR) for b in t.writes)
+
+    def segments(self) -> Iterator[Segment]:
+        """Yield what is dropped between two checkpoints, and how it is had again."""
+        graph = self._graph
+        most_bytes = graph.lower_bound_bytes - graph.external_bytes
+        gradient_bytes = {layer.layer: self._gradient_bytes(layer) for layer in graph.backward_layers}
+        for is_checkpoint, run in groupby(graph.forward_layers, lambda layer: layer.layer in self.layers):
+            if is_checkpoint:
+                continue
+            layers = list(run)
+            dropped = frozenset(b for layer in layers for b in layer.creates) - self._written
+            recomputed_bytes = sum(graph.blocks[block].size_bytes for block in dropped)
+            backward_bytes = max(gradient_bytes.get(layer.layer, 0) for layer in layers)
+            yield Segment(dropped, per_layer=recomputed_bytes + backward_bytes > most_bytes)
+
+    def _gradient_bytes(self, layer: LayerTasks) -> int:
+        touched = (self._graph.blocks[block] for block in layer.touches)
+        return sum(block.size_bytes for block in touched if block.role is Role.GRADIENT)
+
+    def stages(self, graph: TaskGraph) -> list[list[LayerTasks]]:
+        """Return the backward pass in parts that end with a checkpoint."""
+        stages: list[list[LayerTasks]] = [[]]
+        for layer in graph.backward_layers:
+            stages[-1].append(layer)
+            if layer.layer in self.layers:
+                stages.append([])
+        return stages
+
+
+def _is_join(graph: TaskGraph, layer: LayerTasks) -> bool:
+    others = layer.reads - layer.creates
+    return sum(graph.blocks[block].role not in EXTERNAL_ROLES for block in others) > 1
+
+
+def _reads(layers: Iterable[LayerTasks]) -> frozenset[int]:
+    return frozenset(block for layer in layers for block in layer.reads)
+
+
+def _forward(builder: ScheduleBuilder, checkpoints: _Checkpoints, offloaded: frozenset[int]) -> None:
+    """A result leaves as soon as it is written, and is given back at the first checkpoint after its last reader."""
+    layers = builder.graph.forward_layers
+    last_write = {block: position for position, layer in enumerate(layers) for block in layer.writes}
+    last_use = {block: position for position, layer in enumerate(layers) for block in layer.touches}
+    leaving: list[int] = []
+    for position, layer in enumerate(layers):
+        for task in layer.tasks:
+            builder.compute(task)
+            builder.free_dead()
+        if layer.layer in checkpoints.layers:
+            for block in [block for block in leaving if last_use[block] <= position]:
+                builder.free(block)
+                leaving.remove(block)
+        for block in sorted(layer.writes & offloaded):
+            if last_write[block] == position:
+                builder.offload(block)
+                leaving.append(block)
+    for block in leaving:
+        builder.free(block)
+
+
+def _backward(builder: ScheduleBuilder, stages: list[list[LayerTasks]]) -> None:
+    """While a checkpoint's backward runs, what the next one needs comes back, and what its segment is recomputed from."""
+    for stage, following in zip(stages, [*stages[1:], []], strict=True):
+        for layer in stage:
+            if layer is stage[-1]:
+                for block in sorted(_reads(following)):
+                    if builder.is_on_host(block) and not builder.is_resident(block):
+                        builder.prefetch(block)
+            for task in layer.tasks:
+                builder.compute(task)
+                builder.free_dead()
