@@ -152,7 +152,7 @@ class Paper:
 
     Attributes:
         models: by the paper's name: ``configuration`` (in conf/model), ``dataset``, and where it matters ``layers``,
-            ``batch_sizes`` by name and ``steps_per_iteration`` (1 where not given).
+            ``batch_sizes`` by name, ``steps_per_iteration`` (1 where not given), and a ``framework`` of its own.
         systems: by the paper's name: ``strategy``, ``framework``, ``set`` for options of the strategy, ``budget``.
         devices: names in conf/device.
         training_images: in each data set.

@@ -60,6 +60,9 @@ def _with_small_classifier(name: str, features: int) -> Callable[[], nn.Module]:
     return build
 
 
+ONLY_SLOW = {"mnasnet", "mobilenet_v3", "regnet", "resnext50"}
+"""Close relatives of others: under every strategy they are tested by `make test-slow` alone."""
+
 NETWORKS = {
     "alexnet": Network(_with_small_classifier("alexnet", 9216)),
     "convnext": Network(_named("convnext_tiny"), image_size=32),

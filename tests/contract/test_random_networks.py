@@ -12,7 +12,7 @@ from membench.backends.cpu import Chaos
 from membench.step import plan
 from membench.workload import Workload
 from tests.contract.networks import COST, reference_of
-from tests.contract.test_strategies import VARIANTS, check_exact
+from tests.contract.test_strategies import VARIANTS, check_exact, step_of
 
 CHANNELS = 4
 
@@ -84,4 +84,5 @@ def test_random_networks_are_exact(variant: str, layers: list[tuple[str, int, in
     work = Workload("random", RandomNetwork(layers), nn.functional.cross_entropy, *arguments)
     case = reference_of(work)
     schedule = plan(case.captured.graph, VARIANTS[variant], COST, None)
-    check_exact(case, schedule, Chaos(seed, longest_delay_s=0.0003))
+    with step_of(case, schedule, Chaos(seed, longest_delay_s=0.0003)) as step:
+        check_exact(case, step)

@@ -1,7 +1,8 @@
 """What must hold for every strategy on every network: exact results, exact peak, a valid schedule."""
 
 import pickle
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 
 import pytest
 
@@ -15,7 +16,9 @@ from membench.step import TrainingStep, plan
 from membench.strategies.base import Strategy, strategies
 from membench.strategies.layrub import LayrubHybrid, LayrubInter
 from membench.strategies.network_wide import NetworkWide
-from tests.contract.networks import COST, NETWORKS, Reference, reference, run_step
+from tests.contract.networks import COST, NETWORKS, ONLY_SLOW, Reference, reference, run_step
+
+EACH_NETWORK = [pytest.param(name, marks=pytest.mark.slow if name in ONLY_SLOW else ()) for name in NETWORKS]
 
 VARIANTS: dict[str, Strategy] = {name: strategy() for name, strategy in strategies().items()} | {
     "network_wide, shared gradients": NetworkWide(shared_gradients=True),
@@ -28,34 +31,32 @@ def schedule_of(case: Reference, variant: str) -> Schedule:
     return plan(case.captured.graph, VARIANTS[variant], COST, None)
 
 
-def check_exact(case: Reference, schedule: Schedule, chaos: Chaos | None) -> None:
+@contextmanager
+def step_of(case: Reference, schedule: Schedule, chaos: Chaos | None) -> Iterator[TrainingStep]:
     backend = CpuBackend(schedule.graph, chaos=chaos)
-    step = TrainingStep(case.work, case.captured, schedule, backend)
-    results = run_step(case.work, lambda: step(case.work.inputs, case.work.targets), case.buffers)
+    yield TrainingStep(case.work, case.captured, schedule, backend)
     backend.close()
+
+
+def check_exact(case: Reference, step: TrainingStep) -> None:
+    results = run_step(case.work, lambda: step(case.work.inputs, case.work.targets), case.buffers)
     assert case.results.difference(results) == ""
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
-@pytest.mark.parametrize("network", NETWORKS)
-def test_results_and_peak_are_exact(network: str, variant: str) -> None:
-    case = reference(network)
-    schedule = schedule_of(case, variant)
-    check_exact(case, schedule, chaos=None)
-    backend = CpuBackend(schedule.graph)
-    step = TrainingStep(case.work, case.captured, schedule, backend)
-    measured = step.measure(steps=1)
-    backend.close()
-    assert measured.peak_bytes == step.predicted_peak_bytes
-
-
-@pytest.mark.parametrize("variant", VARIANTS)
-@pytest.mark.parametrize("network", NETWORKS)
-def test_results_are_exact_when_copies_are_late_and_freed_memory_is_poisoned(
+@pytest.mark.parametrize("network", EACH_NETWORK)
+def test_results_and_peak_are_exact_even_when_copies_are_late_and_freed_memory_is_poisoned(
     network: str, variant: str
 ) -> None:
     case = reference(network)
-    check_exact(case, schedule_of(case, variant), Chaos(seed=3, longest_delay_s=0.0005))
+    schedule = schedule_of(case, variant)
+    with step_of(case, schedule, chaos=None) as step:
+        check_exact(case, step)
+        peak_bytes = cpu_peak_bytes(lambda: step(case.work.inputs, case.work.targets))
+        case.work.module.zero_grad(set_to_none=True)
+        assert schedule.graph.external_bytes + peak_bytes == step.predicted_peak_bytes
+    with step_of(case, schedule, Chaos(seed=3, longest_delay_s=0.0005)) as step:
+        check_exact(case, step)
 
 
 @pytest.mark.parametrize("network", NETWORKS)
@@ -103,15 +104,6 @@ def test_schedules_are_deterministic_pickle_and_print(variant: str) -> None:
 
 def test_the_step_gives_its_memory_back() -> None:
     case = reference("squeezenet")
-    schedule = schedule_of(case, "layrub_hybrid")
-    backend = CpuBackend(schedule.graph)
-    step = TrainingStep(case.work, case.captured, schedule, backend)
-    peaks = []
-    for _ in range(3):
-        peaks.append(
-            cpu_peak_bytes(
-                lambda: run_step(case.work, lambda: step(case.work.inputs, case.work.targets), case.buffers)
-            )
-        )
-    backend.close()
+    with step_of(case, schedule_of(case, "layrub_hybrid"), chaos=None) as step:
+        peaks = [cpu_peak_bytes(lambda: check_exact(case, step)) for _ in range(3)]
     assert peaks[1] == peaks[2]

@@ -26,8 +26,10 @@ def test_there_are_configurations() -> None:
 
 
 def _example(name: str) -> tuple[Tensor, Tensor]:
-    """A batch of two images or sequences, or of one video."""
+    """A batch of two images, of two short sequences, or of one video."""
     model = read("model", name)
+    if "target_shape" in model:
+        model |= {"target_shape": [3], "input_shape": [3, *model["input_shape"][1:]]}
     with torch.device("meta"):
         return example_batch(model, model["module"].get("frames", 2))
 
