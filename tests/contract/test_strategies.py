@@ -44,7 +44,7 @@ def test_results_and_peak_are_exact(network: str, variant: str) -> None:
     check_exact(case, schedule, chaos=None)
     backend = CpuBackend(schedule.graph)
     step = TrainingStep(case.work, case.captured, schedule, backend)
-    measured = step.measure(steps=1)
+    measured = step.measure(windows=1, steps_per_window=1)
     backend.close()
     assert measured.peak_bytes == step.predicted_peak_bytes
 
