@@ -1,5 +1,6 @@
 """Timeline: what ran when, on which stream, and how much memory was in use."""
 
+from collections.abc import Container
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -31,3 +32,19 @@ class Timeline:
     def busy_s(self, stream: str) -> float:
         """Return the time in which the stream was working."""
         return sum(span.end_s - span.start_s for span in self.spans if span.stream == stream)
+
+    def alone_s(self, instructions: Container[int]) -> float:
+        """Return the time in which some of these instructions were under way and no other was."""
+        edges = sorted(
+            (time_s, change, span.instruction in instructions)
+            for span in self.spans
+            for time_s, change in ((span.start_s, 1), (span.end_s, -1))
+        )
+        active = {True: 0, False: 0}
+        alone_s = before_s = 0.0
+        for time_s, change, is_one in edges:
+            if active[True] and not active[False]:
+                alone_s += time_s - before_s
+            active[is_one] += change
+            before_s = time_s
+        return alone_s

@@ -18,8 +18,12 @@ class Backend(ABC):
     """
 
     @abstractmethod
-    def begin(self) -> None:
-        """Start a step: the clock stands at zero, nothing but the caller's blocks is resident."""
+    def begin(self, *, timed: bool) -> None:
+        """Start a step: the clock stands at zero, nothing but the caller's blocks is resident.
+
+        Args:
+            timed: a timeline will be asked for. Matters only where a clock costs time.
+        """
 
     @abstractmethod
     def compute(self, task: Task, stream: str) -> Event:
@@ -58,8 +62,12 @@ class Backend(ABC):
         """Make the host wait for every stream."""
 
     @abstractmethod
-    def end(self, issued: tuple[int, ...]) -> Timeline:
-        """Finish the step and say what ran when.
+    def end(self) -> None:
+        """Finish the step: what the caller does next on the compute stream comes after it."""
+
+    @abstractmethod
+    def timeline(self, issued: tuple[int, ...]) -> Timeline:
+        """Wait until every stream is idle and say what ran when in the step just ended, which was begun as timed.
 
         Args:
             issued: positions of the compute, offload and prefetch instructions, in the order of issue.

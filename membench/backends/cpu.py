@@ -24,8 +24,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from membench.backends.base import Backend
-from membench.backends.tensors import DeviceTensors
+from membench.backends.tensor_backend import TensorBackend
 from membench.schedule import COMPUTE_STREAM
 from membench.task_graph import Task, TaskGraph
 from membench.timeline import Span, Timeline
@@ -68,7 +67,7 @@ class _Job:
             raise self.error
 
 
-class CpuBackend(Backend):
+class CpuBackend(TensorBackend):
     """Runs the tasks of one graph on the CPU.
 
     Args:
@@ -77,22 +76,17 @@ class CpuBackend(Backend):
     """
 
     def __init__(self, graph: TaskGraph, *, chaos: Chaos | None = None) -> None:
-        self.tensors = DeviceTensors(graph, torch.device("cpu"))
-        self._blocks = graph.blocks
+        super().__init__(graph, torch.device("cpu"))
         self._chaos = random.Random(chaos.seed) if chaos else None
         self._longest_delay_s = chaos.longest_delay_s if chaos else 0.0
         self._queues: dict[str, SimpleQueue[_Ticket | None]] = {}
-        self._host: dict[int, Tensor] = {}
-        self._slack: dict[int, Tensor] = {}  # what a block leaves unused of a space larger than itself
-        self._space_bytes: dict[int, int] = {}
-        self._held: Tensor | None = None
         self._jobs: list[_Job] = []
         self._synchronized = 0  # how many of the jobs the host has waited for
-        self._start_s = 0.0
+        self._start_s = self._step_time_s = 0.0
 
     # ---- instructions -------------------------------------------------------------------------------
 
-    def begin(self) -> None:
+    def begin(self, *, timed: bool) -> None:
         self._jobs.clear()
         self._synchronized = 0
         self._start_s = time.perf_counter()
@@ -118,25 +112,10 @@ class CpuBackend(Backend):
             target.fill_(_POISON)
         return self._submit(partial(target.copy_, source), stream)
 
-    def reserve(self, block: int, space_bytes: int) -> None:
-        self._space_bytes[block] = space_bytes
-        self._slack[block] = torch.empty(space_bytes - self._blocks[block].size_bytes, dtype=torch.uint8)
-
-    def reuse(self, block: int, dead: int) -> None:
-        space_bytes = self._space_bytes.get(dead, self._blocks[dead].size_bytes)
-        self.free(dead)
-        self.reserve(block, space_bytes)
-
     def free(self, block: int) -> None:
         if self._chaos:
             self.tensors.as_bytes(block).fill_(_POISON)
-        self.tensors.release(block)
-        if block in self._space_bytes:
-            del self._slack[block], self._space_bytes[block]
-
-    def hold(self, size_bytes: int) -> None:
-        self._held = None  # before the new one takes memory
-        self._held = torch.empty(size_bytes, dtype=torch.uint8)
+        super().free(block)
 
     def wait(self, stream: str, event: _Job) -> None:
         if stream == COMPUTE_STREAM:
@@ -149,15 +128,17 @@ class CpuBackend(Backend):
             job.wait()
         self._synchronized = len(self._jobs)
 
-    def end(self, issued: tuple[int, ...]) -> Timeline:
+    def end(self) -> None:
         self.synchronize()
+        self._step_time_s = time.perf_counter() - self._start_s
+
+    def timeline(self, issued: tuple[int, ...]) -> Timeline:
         start_s = self._start_s
-        step_time_s = time.perf_counter() - start_s
         spans = (
             Span(index, job.stream, job.start_s - start_s, job.end_s - start_s)
             for index, job in zip(issued, self._jobs, strict=True)
         )
-        return Timeline(tuple(spans), step_time_s)
+        return Timeline(tuple(spans), self._step_time_s)
 
     def close(self) -> None:
         """End the worker threads."""
@@ -182,10 +163,8 @@ class CpuBackend(Backend):
             Thread(target=_serve, args=(queue,), name=f"membench {stream}", daemon=True).start()
         return self._queues[stream]
 
-    def _host_buffer(self, block: int) -> Tensor:
-        if block not in self._host:
-            self._host[block] = torch.from_numpy(np.empty(self._blocks[block].size_bytes, dtype=np.uint8))
-        return self._host[block]
+    def _take_host_memory(self, size_bytes: int) -> Tensor:
+        return torch.from_numpy(np.empty(size_bytes, dtype=np.uint8))
 
 
 _Ticket = tuple[_Job, Callable[[], object]]

@@ -28,7 +28,7 @@ class SimulatedBackend(Backend):
         self._engine_free_s: dict[str, float] = {}
         self._host_s = 0.0
 
-    def begin(self) -> None:
+    def begin(self, *, timed: bool) -> None:
         self._spans.clear()
         self._stream_free_s.clear()
         self._engine_free_s.clear()
@@ -63,8 +63,10 @@ class SimulatedBackend(Backend):
     def synchronize(self) -> None:
         self._host_s = max(self._host_s, *self._stream_free_s.values(), 0.0)
 
-    def end(self, issued: tuple[int, ...]) -> Timeline:
+    def end(self) -> None:
         self.synchronize()
+
+    def timeline(self, issued: tuple[int, ...]) -> Timeline:
         spans = (Span(index, *span) for index, span in zip(issued, self._spans, strict=True))
         return Timeline(tuple(spans), self._host_s)
 

@@ -60,6 +60,11 @@ class DeviceTensors:
         self._forget_views(block)
         self._owners[block] = None
 
+    def release_all(self) -> None:
+        """Let every block go, the caller's included."""
+        for block in range(len(self._owners)):
+            self.release(block)
+
     def allocate(self, block: Block) -> None:
         """Give a block fresh, unfilled memory."""
         self.hold(block.index, torch.empty(block.size_bytes, dtype=torch.uint8, device=self._device))

@@ -13,7 +13,8 @@ from membench.task_graph import GradientOf, Kind
 KINDS = {
     Kind.CONVOLUTION: {"convolution", "convolution_backward"},
     Kind.LINEAR: {"mm", "addmm", "bmm", "baddbmm"},
-    Kind.BATCH_NORM: {"native_batch_norm", "native_batch_norm_backward", "cudnn_batch_norm"},
+    Kind.BATCH_NORM: {"native_batch_norm", "native_batch_norm_backward", "cudnn_batch_norm",
+                      "cudnn_batch_norm_backward"},
     Kind.NORMALIZATION: {"native_layer_norm", "native_layer_norm_backward", "native_group_norm"},
     Kind.RELU: {"relu", "relu_", "threshold_backward"},
     Kind.ACTIVATION: {"gelu", "gelu_backward", "silu", "silu_", "silu_backward", "hardswish", "hardswish_",
@@ -108,9 +109,9 @@ def _pair(values: list[int]) -> tuple[int, int]:
 def written_arguments(operator: torch._ops.OpOverload, args: tuple[Any, ...]) -> tuple[int, ...]:
     """Return the positions of arguments that the operator updates in place.
 
-    ``native_batch_norm`` updates its running statistics although its schema does not say so.
+    Batch norm updates its running statistics although the schemas of its operators do not say so.
     """
-    if operator_name(operator) == "native_batch_norm":
+    if operator_name(operator) in ("native_batch_norm", "cudnn_batch_norm"):
         return (3, 4) if args[5] else ()
     schema = operator._schema.arguments
     return tuple(i for i, arg in enumerate(schema) if arg.alias_info is not None and arg.alias_info.is_write)
@@ -143,25 +144,40 @@ def floating_point_operations(
     return first.numel() if isinstance(first, Tensor) else 0
 
 
-def with_real_strides(operator: torch._ops.OpOverload, args: tuple[Any, ...], output: Any) -> Any:
-    """Correct what an operator's shape function gets wrong about the layout of its first output.
+def with_real_outputs(operator: torch._ops.OpOverload, args: tuple[Any, ...], output: Any) -> Any:
+    """Correct what an operator's shape function gets wrong about its outputs.
 
     Batch norm's kernels return the memory format that the input suggests, contiguous or channels last, where the
     shape function keeps any permutation. Layer norm's backward returns a contiguous gradient. Dropout's backward is a
-    product on the CPU.
+    product on the CPU. What cuDNN's batch norm reserves for its backward has a size that only cuDNN knows.
     """
     match operator_name(operator):
         case "native_dropout_backward":
-            return args[0] * args[1]
-        case "native_batch_norm":
+            if args[0].device.type == "cpu":
+                return args[0] * args[1]
+            return torch.empty_like(args[0], memory_format=suggest_memory_format(args[0]))
+        case "native_batch_norm" | "cudnn_batch_norm_backward":
             memory_format = suggest_memory_format(args[0])
+        case "cudnn_batch_norm":
+            memory_format = suggest_memory_format(args[0])
+            output = (*output[:3], output[3].new_empty(_cudnn_reserve_bytes(args[0], training=args[5])))
         case "native_batch_norm_backward":
             memory_format = suggest_memory_format(args[1])
         case "native_layer_norm_backward":
             memory_format = torch.contiguous_format
+        case "native_dropout_backward" if args[0].device.type == "cpu":
+            return torch.empty_like(args[0])
         case _:
             return output
     first, *others = output
     if isinstance(first, Tensor) and not first.is_contiguous(memory_format=memory_format):
         first = torch.empty_like(first, memory_format=memory_format)
     return first, *others
+
+
+def _cudnn_reserve_bytes(images: Tensor, *, training: bool) -> int:
+    """Return the bytes that cuDNN's batch norm reserves; without a GPU nobody can ask it, and none are counted."""
+    if not torch.cuda.is_available():
+        return 0
+    ask = torch._C._get_cudnn_batch_norm_reserve_space_size  # type: ignore[attr-defined]
+    return int(ask(images, training))

@@ -162,7 +162,7 @@ class Recorder(TorchDispatchMode):
             output = func(*args, **kwargs)
             self._share(output, self.value(args[0]).block)
             return output
-        output = operators.with_real_strides(func, args, func(*args, **kwargs))
+        output = operators.with_real_outputs(func, args, func(*args, **kwargs))
         aliased = operators.aliased_argument(func)
         if aliased is not None and isinstance(args[aliased], Tensor):
             block = self.value(args[aliased]).block
@@ -354,9 +354,13 @@ def _argument(recorder: Recorder, name: str, argument: Any, role: Role) -> int |
 
 
 def _fake(tensor: Tensor, requires_grad: bool = False) -> Tensor:
-    """Return a fake CPU tensor of the same shape, strides and dtype; works for meta tensors too."""
+    """Return a fake tensor of the same shape, strides and dtype; one on the meta device is traced as on the CPU.
+
+    The device decides which kernels are recorded: batch norm is cuDNN's on CUDA.
+    """
+    device = "cpu" if tensor.device.type == "meta" else tensor.device
     return torch.empty_strided(
-        tensor.shape, tensor.stride(), dtype=tensor.dtype, device="cpu", requires_grad=requires_grad
+        tensor.shape, tensor.stride(), dtype=tensor.dtype, device=device, requires_grad=requires_grad
     )
 
 

@@ -5,7 +5,7 @@ for each instruction, in the order of the program:
     work (compute, offload, prefetch) joins its stream and leaves an event
     a wait makes its stream wait for such an event
     reserve, reuse, hold and free change who holds which memory, here and now
-end: every stream is idle
+end: the compute stream has waited for every other
 """
 
 from membench.backends.base import Backend, Event
@@ -25,10 +25,19 @@ from membench.timeline import Timeline
 
 
 def execute(schedule: Schedule, backend: Backend) -> Timeline:
-    """Run one step of a validated schedule."""
+    """Run one step of a validated schedule, wait for it, and return what ran when."""
+    return backend.timeline(issue(schedule, backend, timed=True))
+
+
+def issue(schedule: Schedule, backend: Backend, *, timed: bool) -> tuple[int, ...]:
+    """Issue one step of a validated schedule; return the positions of what joined a stream.
+
+    Args:
+        timed: the backend will be asked for the timeline.
+    """
     tasks = schedule.graph.tasks
     events: dict[int, Event] = {}
-    backend.begin()
+    backend.begin(timed=timed)
     for index, instruction in enumerate(schedule.instructions):
         match instruction:
             case Compute(task, stream):
@@ -49,4 +58,5 @@ def execute(schedule: Schedule, backend: Backend) -> Timeline:
                 backend.hold(size_bytes)
             case Synchronize():
                 backend.synchronize()
-    return backend.end(tuple(events))
+    backend.end()
+    return tuple(events)

@@ -1,16 +1,94 @@
 """What a run really held and took."""
 
+import statistics
+import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 
-def cpu_peak_bytes(run: Callable[[], object]) -> int:
-    """Return the most that torch's CPU allocator held during `run`, beyond what it held before.
+@dataclass(frozen=True)
+class Throughput:
+    """Synchronised wall time of windows of steps.
 
-    Sums the allocator's own events, so memory outside of it (numpy's, a library's) does not count.
+    Attributes:
+        images_per_step: the batch size.
+        window_times_s: one sample a window, in the order measured.
     """
+
+    images_per_step: int
+    steps_per_window: int
+    window_times_s: tuple[float, ...]
+
+    @property
+    def step_time_s(self) -> float:
+        """The median window's seconds per step."""
+        return statistics.median(self.window_times_s) / self.steps_per_window
+
+    @property
+    def images_per_s(self) -> float:
+        return self.images_per_step / self.step_time_s
+
+    @property
+    def samples_images_per_s(self) -> tuple[float, ...]:
+        """Images per second of each window."""
+        images = self.images_per_step * self.steps_per_window
+        return tuple(images / time_s for time_s in self.window_times_s)
+
+    @property
+    def interquartile_images_per_s(self) -> float:
+        """The spread of the samples; zero for a single one."""
+        if len(self.window_times_s) < 2:
+            return 0.0
+        first, _, third = statistics.quantiles(self.samples_images_per_s, n=4, method="inclusive")
+        return third - first
+
+
+def throughput(
+    run: Callable[[], object],
+    device: torch.device,
+    *,
+    images_per_step: int,
+    steps_per_window: int,
+    windows: int,
+) -> Throughput:
+    """Time windows of many steps; the device is idle before and after each, and never asked in between."""
+    times_s = []
+    for _ in range(windows):
+        synchronize(device)
+        start_s = time.perf_counter()
+        for _ in range(steps_per_window):
+            run()
+        synchronize(device)
+        times_s.append(time.perf_counter() - start_s)
+    return Throughput(images_per_step, steps_per_window, tuple(times_s))
+
+
+def synchronize(device: torch.device) -> None:
+    """Wait for the device; the CPU's work is done when its call returns."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def peak_bytes(run: Callable[[], object], device: torch.device) -> int:
+    """Return the most that torch's allocator for the device held during `run`, beyond what it held before."""
+    return cuda_peak_bytes(run, device) if device.type == "cuda" else cpu_peak_bytes(run)
+
+
+def cuda_peak_bytes(run: Callable[[], object], device: torch.device) -> int:
+    """Return the peak from the allocator's own counter of allocated bytes, which counts pieces of 512 bytes."""
+    synchronize(device)
+    held_bytes = torch.cuda.memory_allocated(device)
+    torch.cuda.reset_peak_memory_stats(device)
+    run()
+    synchronize(device)
+    return torch.cuda.max_memory_allocated(device) - held_bytes
+
+
+def cpu_peak_bytes(run: Callable[[], object]) -> int:
+    """Return the peak from the allocator's events, so memory outside of it (numpy's, a library's) does not count."""
     with torch.profiler.profile(
         activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True
     ) as profile:

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from membench.capture.capture import CapturedStep, capture
 from membench.configuration import instantiate
-from membench.cost.measured import MeasuredCpuCost
+from membench.cost.measured import MeasuredCost
 from membench.cost.roofline import RooflineCost
 from membench.device import DeviceProfile
 from membench.errors import InfeasibleSchedule, OutOfMemory, UnsupportedModel, UnsupportedStrategy
@@ -139,7 +139,9 @@ def _simulate(configuration: dict[str, Any], graphs: _Graphs, metrics: Metrics, 
 def _measure_on_cpu(configuration: dict[str, Any], graphs: _Graphs, metrics: Metrics) -> None:
     workload, captured = graphs.captured(configuration)
     strategy: Strategy = instantiate(configuration["strategy"])
-    step = build_step(workload, captured, strategy, MeasuredCpuCost(), _budget_bytes(configuration))
+    step = build_step(
+        workload, captured, strategy, MeasuredCost(torch.device("cpu")), _budget_bytes(configuration)
+    )
     measurement = step.measure()
     metrics.update(memory_metrics(step.schedule), peak_memory_bytes=step.predicted_peak_bytes)
     metrics.update(time_metrics(measurement), measured_peak_memory_bytes=measurement.peak_bytes)

@@ -8,7 +8,7 @@ from membench.device import DeviceProfile
 from membench.planning.features import feature_layers, has_kind
 from membench.planning.liveness import average_bytes, live_bytes, peak_bytes
 from membench.schedule import Compute, Schedule
-from membench.step import StepMeasurement
+from membench.step_measurement import StepMeasurement
 from membench.task_graph import EXTERNAL_ROLES, Kind, LayerTasks, Phase, Role, Task, TaskGraph
 from membench.timeline import Span, Timeline
 

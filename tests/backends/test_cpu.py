@@ -8,45 +8,9 @@ import torch
 from membench.backends.cpu import Chaos, CpuBackend
 from membench.execution.executor import execute
 from membench.execution.measurement import cpu_peak_bytes
-from membench.planning.builder import ScheduleBuilder
-from membench.planning.pool import FixedPool, Pool
+from membench.planning.pool import FixedPool
 from membench.schedule import Schedule
-from membench.task_graph import Block, Call, Kind, Phase, Role, Task, TaskGraph, Value
-
-ROWS, COLUMNS = 64, 256
-SIZE_BYTES = ROWS * COLUMNS * 4
-
-
-def value(block: int) -> Value:
-    return Value(block, torch.float32, (ROWS, COLUMNS), (COLUMNS, 1), 0)
-
-
-def graph(operator: str = "aten.exp.default") -> TaskGraph:
-    """input -> exp -> exp, and their sum as the result."""
-    roles = (Role.INPUT, Role.ACTIVATION, Role.ACTIVATION, Role.WEIGHT_GRADIENT)
-    blocks = tuple(Block(i, f"block{i}", SIZE_BYTES, role, i - 1) for i, role in enumerate(roles))
-    calls = (
-        Call(operator, (value(0),), (), (value(1),)),
-        Call(operator, (value(1),), (), (value(2),)),
-        Call("aten.add.Tensor", (value(1), value(2)), (), (value(3),)),
-    )
-    reads = ((0,), (1,), (1, 2))
-    tasks = tuple(
-        Task(i, f"task{i}", Kind.OTHER, Phase.FORWARD, i, reads[i], (i + 1,), (i + 1,), call=call)
-        for i, call in enumerate(calls)
-    )
-    return TaskGraph("toy", ROWS, blocks, tasks, ("one", "two", "three"))
-
-
-def migrating(toy: TaskGraph, pool: Pool | None = None) -> Schedule:
-    builder = ScheduleBuilder("test", toy, budget_bytes=None, pool=pool)
-    builder.compute(toy.tasks[0])
-    builder.offload(1)
-    builder.compute(toy.tasks[1])
-    builder.free(1)
-    builder.prefetch(1)
-    builder.compute(toy.tasks[2])
-    return builder.finish()
+from tests.backends.toy import COLUMNS, ROWS, SIZE_BYTES, graph, migrating, value
 
 
 def run(backend: CpuBackend, schedule: Schedule) -> torch.Tensor:
@@ -110,7 +74,7 @@ def test_an_error_on_another_stream_reaches_the_caller() -> None:
 
 def test_jobs_of_another_stream_run_beside_the_caller() -> None:
     backend = CpuBackend(graph())
-    backend.begin()
+    backend.begin(timed=True)
     start_s = time.perf_counter()
     job = backend._submit(lambda: time.sleep(0.2), "copy")
     time.sleep(0.2)

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch._subclasses import FakeTensorMode
 
-from membench.capture.operators import with_real_strides
+from membench.capture.operators import with_real_outputs
 
 LAYOUTS = list(permutations(range(4)))
 
@@ -35,7 +35,7 @@ def test_layouts_are_the_kernels(call: object, first: tuple[int, ...], second: t
     real = operator(*args)
     with FakeTensorMode():
         operator, args = call(first, second)
-        claimed = with_real_strides(operator, args, operator(*args))
+        claimed = with_real_outputs(operator, args, operator(*args))
     for one, other in zip(_tensors(real), _tensors(claimed), strict=True):
         assert one.stride() == other.stride()
 

@@ -12,7 +12,7 @@ from torchvision.models.swin_transformer import SwinTransformer
 from torchvision.models.vision_transformer import VisionTransformer
 
 from membench.capture.capture import CapturedStep, capture
-from membench.cost.measured import MeasuredCpuCost
+from membench.cost.measured import MeasuredCost
 from membench.execution.measurement import cpu_peak_bytes
 from membench.models.lstm import SequenceLoss, language_model
 from membench.models.lstm_cnn import LSTMCNN
@@ -163,7 +163,7 @@ class Reference:
     peak_bytes: int
 
 
-COST = MeasuredCpuCost()
+COST = MeasuredCost(torch.device("cpu"))
 
 
 def reference_of(work: Workload) -> Reference:

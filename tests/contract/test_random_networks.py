@@ -74,15 +74,18 @@ PLANS = st.lists(
 )
 
 
+def random_workload(layers: list[tuple[str, int, int]]) -> Workload:
+    arguments: Any = (torch.randn(2, CHANNELS, 6, 6),), (torch.randint(3, (2,)),)
+    return Workload("random", RandomNetwork(layers), nn.functional.cross_entropy, *arguments)
+
+
 @pytest.mark.parametrize("variant", VARIANTS)
 @settings(max_examples=15, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 @given(layers=PLANS, seed=st.integers(0, 1000))
 @example(layers=[("dropout", 0, 0), ("relu", 0, 0), ("transposed", 1, 0)], seed=0)  # permutes a gradient
 def test_random_networks_are_exact(variant: str, layers: list[tuple[str, int, int]], seed: int) -> None:
     torch.manual_seed(seed)
-    arguments: Any = (torch.randn(2, CHANNELS, 6, 6),), (torch.randint(3, (2,)),)
-    work = Workload("random", RandomNetwork(layers), nn.functional.cross_entropy, *arguments)
-    case = reference_of(work)
+    case = reference_of(random_workload(layers))
     schedule = plan(case.captured.graph, VARIANTS[variant], COST, None)
     with step_of(case, schedule, Chaos(seed, longest_delay_s=0.0003)) as step:
         check_exact(case, step)

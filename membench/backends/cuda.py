@@ -1,0 +1,194 @@
+"""The CUDA backend: a schedule runs on streams of one GPU.
+
+The compute stream is the caller's current stream; every other stream of the schedule is a stream of its own. One
+block leaves and comes back by these calls:
+
+    begin              start.record(compute)
+    compute(task)      the task's kernels, on compute
+                       produced.record(compute)                                   [only if someone waits for it]
+    wait(copy)         copy.wait_event(start)                                     [a stream's first use in a step]
+                       copy.wait_event(produced)
+    offload(block)     host.copy_(block, non_blocking), on copy
+                       left.record(copy)
+    wait(compute)      compute.wait_event(left)
+    free(block)        drop the storage: the allocator may hand its memory on at once, to work that is queued on
+                       compute behind that wait
+    prefetch(block)    allocate from compute's pool
+                       here.record(compute); copy.wait_event(here)                [whoever had that memory is done]
+                       block.copy_(host, non_blocking), on copy
+                       back.record(copy)
+    wait(compute)      compute.wait_event(back)
+
+So memory is given back and taken at the compute stream's position, as the schedule says, and `record_stream`, which
+would keep memory until the host polls an event, has no part. Outputs and workspaces of a task on another stream come
+from that stream's pool, because torch's allocator knows no other way; the task waits for the compute stream's position
+as a prefetch does, so the same argument holds for them.
+
+Host buffers are page-locked, of exact size, and kept. Events are made once and recorded again in every step.
+"""
+
+from collections.abc import Callable
+from functools import partial
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from membench.backends.pinned import PinnedMemory
+from membench.backends.tensor_backend import TensorBackend
+from membench.schedule import COMPUTE_STREAM, Compute, Offload, Prefetch, Schedule, Wait
+from membench.task_graph import Task
+from membench.timeline import Span, Timeline
+
+
+class _Marks(NamedTuple):
+    """Events around one instruction: `start` only to time it, `end` to time it or because someone waits for it."""
+
+    start: torch.cuda.Event | None
+    end: torch.cuda.Event | None
+
+
+class CudaBackend(TensorBackend):
+    """Runs one schedule on a GPU.
+
+    Issuing is asynchronous: after `end`, work that the caller puts on the current stream comes after the step.
+
+    Args:
+        schedule: its graph captured for CUDA kernels, with calls.
+        device: the GPU.
+    """
+
+    def __init__(self, schedule: Schedule, device: torch.device) -> None:
+        super().__init__(schedule.graph, device)
+        self.pinned = PinnedMemory()
+        self._own_streams: dict[str, torch.cuda.Stream] = {}
+        self._streams: dict[str, torch.cuda.Stream] = {}  # those in use in this step
+        self._awaited = _awaited(schedule)
+        self._untimed = [_Marks(None, torch.cuda.Event() if awaited else None) for awaited in self._awaited]
+        self._timed: list[_Marks] = []
+        self._marks = self._untimed
+        self._issued: list[str] = []  # the stream of each instruction issued so far
+        self._untimed_step = _Marks(torch.cuda.Event(), None)
+        self._timed_step = _Marks(_timing_event(), _timing_event())
+        self._step = self._untimed_step
+        self._here = torch.cuda.Event()
+
+    # ---- instructions -------------------------------------------------------------------------------
+
+    def begin(self, *, timed: bool) -> None:
+        if timed and not self._timed:
+            self._timed = [_Marks(_timing_event(), _timing_event()) for _ in self._awaited]
+        self._marks = self._timed if timed else self._untimed
+        self._step = self._timed_step if timed else self._untimed_step
+        self._issued.clear()
+        self._streams = {COMPUTE_STREAM: torch.cuda.current_stream(self.device)}
+        _record(self._step.start, self._streams[COMPUTE_STREAM])
+
+    def compute(self, task: Task, stream: str) -> torch.cuda.Event | None:
+        if stream != COMPUTE_STREAM:
+            self._follow_compute(stream)
+        return self._issue(stream, partial(self.tensors.run, task))
+
+    def offload(self, block: int, stream: str) -> torch.cuda.Event | None:
+        return self._copy(self._host_buffer(block), self.tensors.as_bytes(block), stream)
+
+    def prefetch(self, block: int, stream: str) -> torch.cuda.Event | None:
+        self.tensors.allocate(self._blocks[block])
+        self._follow_compute(stream)
+        return self._copy(self.tensors.as_bytes(block), self._host_buffer(block), stream)
+
+    def wait(self, stream: str, event: torch.cuda.Event) -> None:
+        self._stream(stream).wait_event(event)
+
+    def synchronize(self) -> None:
+        if torch.cuda.is_current_stream_capturing():  # into a graph, in which no host takes part
+            self._join()
+            return
+        for stream in self._streams.values():
+            stream.synchronize()
+
+    def end(self) -> None:
+        if torch.cuda.is_current_stream_capturing():
+            self._join()  # a graph must not end with a stream that has gone on alone
+        _record(self._step.end, self._streams[COMPUTE_STREAM])
+
+    def timeline(self, issued: tuple[int, ...]) -> Timeline:
+        assert self._marks is self._timed, "the step was begun without timed=True"
+        self.synchronize()
+        spans = (
+            Span(index, stream, self._since_start_s(start), self._since_start_s(end))
+            for index, stream, (start, end) in zip(issued, self._issued, self._marks, strict=True)
+        )
+        return Timeline(tuple(spans), self._since_start_s(self._step.end))
+
+    def close(self) -> None:
+        """Wait for the copies under way and give the host memory back."""
+        self.synchronize()
+        self._host.clear()
+        self.pinned.close()
+
+    # ---- streams and events -------------------------------------------------------------------------
+
+    def _stream(self, name: str) -> torch.cuda.Stream:
+        """Return a stream; at its first use in a step it waits for what the caller did before the step."""
+        if name not in self._streams:
+            if name not in self._own_streams:
+                self._own_streams[name] = torch.cuda.Stream(self.device)
+            self._streams[name] = self._own_streams[name]
+            assert self._step.start is not None
+            self._streams[name].wait_event(self._step.start)
+        return self._streams[name]
+
+    def _issue(self, name: str, work: Callable[[], object]) -> torch.cuda.Event | None:
+        stream = self._stream(name)
+        start, end = self._marks[len(self._issued)]
+        self._issued.append(name)
+        _record(start, stream)
+        if name == COMPUTE_STREAM:
+            work()
+        else:
+            with torch.cuda.stream(stream):
+                work()
+        _record(end, stream)
+        return end
+
+    def _copy(self, target: Tensor, source: Tensor, stream: str) -> torch.cuda.Event | None:
+        return self._issue(stream, partial(target.copy_, source, non_blocking=True))
+
+    def _follow_compute(self, stream: str) -> None:
+        """Make a stream wait for the compute stream's position, where memory has just been taken."""
+        self._here.record(self._streams[COMPUTE_STREAM])
+        self._stream(stream).wait_event(self._here)
+
+    def _join(self) -> None:
+        """Make every stream wait for every other, without the host."""
+        for stream in self._streams.values():
+            self._here.record(stream)
+            for other in self._streams.values():
+                other.wait_event(self._here)
+
+    def _since_start_s(self, event: torch.cuda.Event | None) -> float:
+        assert self._step.start is not None and event is not None
+        return self._step.start.elapsed_time(event) * 1e-3
+
+    def _take_host_memory(self, size_bytes: int) -> Tensor:
+        return self.pinned.take(size_bytes)
+
+
+def _awaited(schedule: Schedule) -> list[bool]:
+    """Return for each compute, offload and prefetch, in order, whether someone waits for it."""
+    awaited = {item.instruction for item in schedule.instructions if isinstance(item, Wait)}
+    return [
+        index in awaited
+        for index, item in enumerate(schedule.instructions)
+        if isinstance(item, Compute | Offload | Prefetch)
+    ]
+
+
+def _record(event: torch.cuda.Event | None, stream: torch.cuda.Stream) -> None:
+    if event is not None:
+        event.record(stream)
+
+
+def _timing_event() -> torch.cuda.Event:
+    return torch.cuda.Event(enable_timing=True)

@@ -1,0 +1,59 @@
+"""Page-locked host memory of exactly the size asked for.
+
+torch's own pinned allocator rounds each request up to a power of two, up to twice the memory. Here a piece is
+whole pages of its own, locked once and kept: nothing is locked in the steady state.
+"""
+
+import mmap
+import weakref
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from membench.errors import MembenchError
+
+
+class PinnedMemory:
+    """Pieces of page-locked host memory; they stay locked until `close`, or until nobody holds this object."""
+
+    def __init__(self) -> None:
+        self._pieces: list[tuple[Tensor, _Unlock]] = []
+        self._finalizer = weakref.finalize(self, _unlock, self._pieces)
+        self._finalizer.atexit = False  # a process that ends unlocks its memory itself
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes that are locked, in whole pages."""
+        return sum(piece.numel() for piece, _ in self._pieces)
+
+    def take(self, size_bytes: int) -> Tensor:
+        """Return unfilled memory as a tensor of bytes.
+
+        Raises:
+            MembenchError: the driver does not lock that much.
+        """
+        pages_bytes = max(1, -(-size_bytes // mmap.PAGESIZE)) * mmap.PAGESIZE
+        piece = torch.frombuffer(mmap.mmap(-1, pages_bytes), dtype=torch.uint8)
+        runtime = torch.cuda.cudart()
+        error = runtime.cudaHostRegister(piece.data_ptr(), pages_bytes, 0)
+        if int(error):
+            raise MembenchError(
+                f"the driver did not lock {pages_bytes:,} bytes of host memory beside the {self.size_bytes:,} locked "
+                f"already (CUDA error {int(error)}); raise `ulimit -l` or the container's memory, or offload less"
+            )
+        self._pieces.append((piece, runtime.cudaHostUnregister))
+        return piece[:size_bytes]
+
+    def close(self) -> None:
+        """Unlock every piece; no copy may be under way."""
+        self._finalizer()
+
+
+_Unlock = Callable[[int], object]
+
+
+def _unlock(pieces: list[tuple[Tensor, _Unlock]]) -> None:
+    while pieces:
+        piece, unlock = pieces.pop()
+        unlock(piece.data_ptr())

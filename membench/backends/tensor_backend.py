@@ -1,0 +1,65 @@
+"""What the CPU and the CUDA backend do alike: blocks, spaces and host buffers are torch tensors."""
+
+from abc import abstractmethod
+
+import torch
+from torch import Tensor
+
+from membench.backends.base import Backend
+from membench.backends.tensors import DeviceTensors
+from membench.task_graph import TaskGraph
+
+
+class TensorBackend(Backend):
+    """Memory of one graph on one torch device.
+
+    Memory is taken and given back by torch's allocator for the device, when the instruction is issued.
+
+    Args:
+        graph: captured with calls.
+        device: where blocks live.
+    """
+
+    def __init__(self, graph: TaskGraph, device: torch.device) -> None:
+        self.device = device
+        self.tensors = DeviceTensors(graph, device)
+        self._blocks = graph.blocks
+        self._host: dict[int, Tensor] = {}
+        self._slack: dict[int, Tensor] = {}  # what a block leaves unused of a space larger than itself
+        self._space_bytes: dict[int, int] = {}
+        self._held: Tensor | None = None
+
+    @abstractmethod
+    def close(self) -> None:
+        """Give back what outlives a step: threads, host memory."""
+
+    def reserve(self, block: int, space_bytes: int) -> None:
+        self._space_bytes[block] = space_bytes
+        self._slack[block] = self._unfilled(space_bytes - self._blocks[block].size_bytes)
+
+    def reuse(self, block: int, dead: int) -> None:
+        space_bytes = self._space_bytes.get(dead, self._blocks[dead].size_bytes)
+        self.free(dead)
+        self.reserve(block, space_bytes)
+
+    def free(self, block: int) -> None:
+        self.tensors.release(block)
+        if block in self._space_bytes:
+            del self._slack[block], self._space_bytes[block]
+
+    def hold(self, size_bytes: int) -> None:
+        self._held = None  # before the new one takes memory
+        self._held = self._unfilled(size_bytes)
+
+    @abstractmethod
+    def _take_host_memory(self, size_bytes: int) -> Tensor:
+        """Return unfilled host memory of that many bytes."""
+
+    def _host_buffer(self, block: int) -> Tensor:
+        """Return a block's place on the host; it keeps it, so that a step after the first takes no host memory."""
+        if block not in self._host:
+            self._host[block] = self._take_host_memory(self._blocks[block].size_bytes)
+        return self._host[block]
+
+    def _unfilled(self, size_bytes: int) -> Tensor:
+        return torch.empty(size_bytes, dtype=torch.uint8, device=self.device)

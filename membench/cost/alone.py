@@ -1,0 +1,142 @@
+"""Tasks run alone on a device: the memory that each needs beside its arguments and outputs, and its seconds."""
+
+from collections.abc import Hashable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from membench.backends.tensors import resolve_operator, shape_only_tensor
+from membench.execution.measurement import cuda_peak_bytes, memory_events, peak_of
+from membench.task_graph import Call, ShapeOf, Task, TaskGraph, Value
+
+_MARKER = "membench operator"
+_ALLOCATION_BYTES = 512
+"""CUDA's allocator hands out multiples of that."""
+_TIMED_S = 0.01
+"""About how long an operator is repeated on a GPU to be timed."""
+_REPETITIONS = (3, 50)
+"""The fewest and the most."""
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    workspace_bytes: int
+    time_s: float
+
+
+def measure_alone(
+    tasks: dict[Hashable, Task], graph: TaskGraph, device: torch.device
+) -> dict[Hashable, Measured]:
+    """Run each task by itself on made-up data; leaves the random generators as they were."""
+    with torch.no_grad(), torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+        if device.type == "cuda":
+            return {key: _on_cuda(task, graph, device) for key, task in tasks.items()}
+        return _on_cpu(tasks, graph, device)
+
+
+def _on_cuda(task: Task, graph: TaskGraph, device: torch.device) -> Measured:
+    """Measure the peak once the libraries have chosen their kernels, and time many runs by two events.
+
+    Runs follow each other as in a step: what takes longer, the host's launch or the kernels, is the time.
+    """
+    run = _Run(task, device)
+    run()
+    created_bytes = sum(_rounded_up(graph.blocks[block].size_bytes) for block in task.creates)
+    workspace_bytes = max(0, cuda_peak_bytes(run, device) - created_bytes)
+    once_s = _time_s(run, 1)
+    fewest, most = _REPETITIONS
+    repetitions = max(fewest, min(most, round(_TIMED_S / max(once_s, 1e-9))))
+    return Measured(workspace_bytes, _time_s(run, repetitions) / repetitions)
+
+
+def _time_s(run: "_Run", repetitions: int) -> float:
+    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    start.record()
+    for _ in range(repetitions):
+        run()
+    end.record()
+    end.synchronize()
+    return start.elapsed_time(end) * 1e-3
+
+
+def _rounded_up(size_bytes: int) -> int:
+    return -(-size_bytes // _ALLOCATION_BYTES) * _ALLOCATION_BYTES
+
+
+def _on_cpu(tasks: dict[Hashable, Task], graph: TaskGraph, device: torch.device) -> dict[Hashable, Measured]:
+    """Run all tasks within one profile, and read each one's allocations from between its marks.
+
+    The sum of storage lifetimes and these workspaces is the allocator's peak to the byte.
+    """
+    activities = [torch.profiler.ProfilerActivity.CPU]
+    with torch.profiler.profile(activities=activities, profile_memory=True) as profile:
+        for task in tasks.values():
+            run = _Run(task, device)
+            with torch.profiler.record_function(_MARKER):
+                run()
+    events = profile.profiler.kineto_results.events()
+    marks = sorted((event.start_ns(), event.end_ns()) for event in events if event.name() == _MARKER)
+    changes = iter(memory_events(profile))
+    change = next(changes, None)
+    measured = {}
+    for (key, task), (start_ns, end_ns) in zip(tasks.items(), marks, strict=True):
+        inside = []
+        while change is not None and change[0] <= end_ns:
+            if change[0] >= start_ns:
+                inside.append(change[1])
+            change = next(changes, None)
+        created_bytes = sum(graph.blocks[block].size_bytes for block in task.creates)
+        measured[key] = Measured(max(0, peak_of(inside) - created_bytes), (end_ns - start_ns) * 1e-9)
+    return measured
+
+
+class _Run:
+    """One operator call on made-up arguments; its outputs are dropped at once."""
+
+    def __init__(self, task: Task, device: torch.device) -> None:
+        call = task.call
+        assert call is not None, f"task {task.name} can only be simulated"
+        self._operator = resolve_operator(call)
+        self._args = [_example(call, argument, device) for argument in call.args]
+        self._kwargs = {name: _example(call, argument, device) for name, argument in call.kwargs}
+
+    def __call__(self) -> None:
+        self._operator(*self._args, **self._kwargs)
+
+
+def _example(call: Call, argument: Any, device: torch.device) -> Any:
+    """Return a tensor for a value: integers are zero, a valid index everywhere, and the rest is random on a GPU.
+
+    Sizes do not depend on contents, but a GPU's clock does: zeros compute faster than numbers.
+    """
+    if isinstance(argument, Value):
+        reach = [(n - 1) * step for n, step in zip(argument.shape, argument.stride, strict=True)]
+        size = 1 + sum(reach) if 0 not in argument.shape else 0
+        base: Tensor = torch.zeros(size, dtype=argument.dtype, device=device)
+        if device.type == "cuda" and argument.dtype.is_floating_point:
+            base.uniform_()
+        return base.as_strided(argument.shape, argument.stride)
+    if isinstance(argument, ShapeOf):
+        return shape_only_tensor(call, argument.value, device)
+    if isinstance(argument, tuple):
+        return [_example(call, item, device) for item in argument]
+    return argument
+
+
+def key_of(task: Task) -> Hashable:
+    """Return what decides a call's cost: operator, shapes, layouts, other arguments, threads."""
+    assert task.call is not None, f"task {task.name} can only be simulated"
+    call = task.call
+    return call.operator, _without_blocks(call.args), _without_blocks(call.kwargs), torch.get_num_threads()
+
+
+def _without_blocks(argument: Any) -> Any:
+    if isinstance(argument, Value):
+        return argument.dtype, argument.shape, argument.stride
+    if isinstance(argument, ShapeOf):
+        return "shape", argument.value.dtype, argument.value.shape, argument.value.stride
+    if isinstance(argument, tuple | list):
+        return tuple(_without_blocks(item) for item in argument)
+    return argument

@@ -1,0 +1,96 @@
+"""What was measured of a device's operators, kept on disk: one JSON file for a device, its driver and torch."""
+
+import hashlib
+import json
+import os
+import re
+from collections.abc import Hashable
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from membench.cost.alone import Measured
+from membench.cost.link import Link
+from membench.errors import MembenchError
+from membench.execution.nvml import driver_version
+
+CACHE_VARIABLE = "MEMBENCH_CACHE"
+WORKSPACE_CAP_VARIABLE = "CUDNN_CONV_WSCAP_DBG"
+"""cuDNN's cap on a convolution's workspace, in MiB; it holds for a whole process."""
+
+
+def cache_directory() -> Path:
+    """Return ``$MEMBENCH_CACHE``, or ``~/.cache/membench``."""
+    return Path(os.environ.get(CACHE_VARIABLE) or Path.home() / ".cache" / "membench")
+
+
+@dataclass
+class CostCache:
+    """Measured costs, as read from a file and written back to it.
+
+    Attributes:
+        library_bytes: what libraries keep on the device once they have run (cuBLAS's workspace).
+        tasks: by `repr` of a task's key.
+    """
+
+    path: Path
+    identity: dict[str, Any]
+    library_bytes: int = 0
+    link: Link | None = None
+    tasks: dict[str, Measured] = field(default_factory=dict)
+
+    def find(self, key: Hashable) -> Measured | None:
+        return self.tasks.get(repr(key))
+
+    def add(self, measured: dict[Hashable, Measured]) -> None:
+        self.tasks.update({repr(key): cost for key, cost in measured.items()})
+
+    def save(self) -> None:
+        """Replace the file at once, so that a reader sees the old one or the new one."""
+        content = {name: value for name, value in asdict(self).items() if name != "path"}
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        draft = self.path.with_suffix(f".{os.getpid()}")
+        draft.write_text(json.dumps(content, indent=0) + "\n")
+        draft.replace(self.path)
+
+
+def load_cache(device: torch.device, directory: Path | None = None) -> CostCache:
+    """Return what is known of a GPU under this driver, this torch and these settings; nothing at first.
+
+    Raises:
+        MembenchError: the file is damaged.
+    """
+    identity = _identity(device)
+    digest = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:12]
+    name = re.sub(r"[^a-z0-9]+", "_", str(identity["device"]).lower()).strip("_")
+    path = (directory or cache_directory()) / f"{name}-{digest}.json"
+    if not path.exists():
+        return CostCache(path, identity)
+    try:
+        content = json.loads(path.read_text())
+        return CostCache(
+            path,
+            identity,
+            int(content["library_bytes"]),
+            Link(**content["link"]) if content["link"] else None,
+            {key: Measured(**cost) for key, cost in content["tasks"].items()},
+        )
+    except (ValueError, KeyError, TypeError) as error:
+        raise MembenchError(f"{path} is damaged ({error}); delete it to measure again") from error
+
+
+def _identity(device: torch.device) -> dict[str, Any]:
+    """Return what decides costs besides an operator and its shapes."""
+    return {
+        "device": torch.cuda.get_device_name(device),
+        "driver": driver_version(),
+        "torch": torch.__version__,
+        "cudnn": torch.backends.cudnn.version(),
+        "cudnn_benchmark": torch.backends.cudnn.benchmark,
+        "deterministic": torch.are_deterministic_algorithms_enabled() or torch.backends.cudnn.deterministic,
+        "tf32": [torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32],
+        "workspace_cap": os.environ.get(WORKSPACE_CAP_VARIABLE),
+        "allocator": os.environ.get("PYTORCH_ALLOC_CONF"),
+    }

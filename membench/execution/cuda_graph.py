@@ -1,0 +1,56 @@
+"""A whole step, copies included, as one CUDA graph: one launch for a step instead of one for each kernel."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from membench.backends.cuda import CudaBackend
+from membench.execution.executor import issue
+from membench.schedule import Schedule
+
+
+class ReplayedProgram:
+    """Runs a schedule by itself once, then captures it, and replays it from then on.
+
+    The first run chooses algorithms and locks host memory, neither of which a capture may do. The captured step reads
+    arguments from tensors of its own and leaves its results in the same memory each time.
+    """
+
+    def __init__(self, schedule: Schedule, backend: CudaBackend) -> None:
+        self._schedule = schedule
+        self._backend = backend
+        self._arguments: list[Any] = []
+        self._graph: torch.cuda.CUDAGraph | None = None
+        self._has_run = False
+
+    @property
+    def keeps_results(self) -> bool:
+        """Whether the last run left its results in memory that the next one will overwrite."""
+        return self._graph is not None
+
+    def forget(self) -> None:
+        """Capture again, because a weight lies elsewhere now."""
+        self._graph = None
+
+    def stage(self, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
+        """Copy a step's arguments to where the graph reads them; return those tensors."""
+        if not self._arguments:
+            self._arguments = [a.clone() if isinstance(a, Tensor) else a for a in arguments]
+        for own, given in zip(self._arguments, arguments, strict=True):
+            if isinstance(own, Tensor):
+                own.copy_(given)
+        return tuple(self._arguments)
+
+    def issue(self) -> None:
+        """Issue one step."""
+        if not self._has_run:
+            issue(self._schedule, self._backend, timed=False)
+            self._has_run = True
+            return
+        if self._graph is None:
+            torch.cuda.synchronize(self._backend.device)
+            self._graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(self._graph):
+                issue(self._schedule, self._backend, timed=False)
+        self._graph.replay()

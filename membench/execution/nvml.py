@@ -1,0 +1,96 @@
+"""What NVIDIA's management library says of a GPU: this process's memory, other processes, energy, driver.
+
+A driver may not tell (in a container, in a virtual machine): then the value is None and the reason says so.
+"""
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import torch
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Reading:
+    """A number that the driver told, or None and why it did not."""
+
+    value: float | None
+    reason: str = ""
+
+
+@dataclass(frozen=True)
+class ProcessReading:
+    """Who uses the GPU.
+
+    Attributes:
+        process_bytes: what this process holds on it, its CUDA context included.
+        others: how many other processes use it.
+    """
+
+    process_bytes: Reading
+    others: Reading
+
+
+def driver_version() -> str | None:
+    """Return the driver's version, or None where there is no driver."""
+    reading = _ask(lambda nvml: str(nvml.nvmlSystemGetDriverVersion()))
+    return reading[0]
+
+
+def read_processes(device: torch.device) -> ProcessReading:
+    """Return this process's memory on a GPU and the number of other processes there."""
+
+    def ask(nvml: Any) -> list[tuple[int, int | None]]:
+        handle = _handle(nvml, device)
+        running = [*nvml.nvmlDeviceGetComputeRunningProcesses(handle)]
+        return [(process.pid, process.usedGpuMemory) for process in running]
+
+    processes, reason = _ask(ask)
+    if processes is None:
+        return ProcessReading(Reading(None, reason), Reading(None, reason))
+    own = [used for pid, used in processes if pid == os.getpid()]
+    others = Reading(sum(pid != os.getpid() for pid, _ in processes))
+    if not own:
+        reason = "the driver does not list this process; it numbers processes otherwise here"
+        return ProcessReading(Reading(None, reason), Reading(None, reason) if processes else others)
+    if own[0] is None:
+        return ProcessReading(Reading(None, "the driver does not tell a process's memory here"), others)
+    return ProcessReading(Reading(own[0]), others)
+
+
+def read_energy_j(device: torch.device) -> Reading:
+    """Return the joules that the GPU has used since the driver started."""
+    value, reason = _ask(
+        lambda nvml: nvml.nvmlDeviceGetTotalEnergyConsumption(_handle(nvml, device)) * 1e-3  # millijoules
+    )
+    return Reading(value, reason)
+
+
+def _handle(nvml: Any, device: torch.device) -> Any:
+    """Return the handle of torch's device, found by UUID: the library's order may be another."""
+    return nvml.nvmlDeviceGetHandleByUUID(f"GPU-{torch.cuda.get_device_properties(device).uuid}")
+
+
+def _ask(question: Callable[[Any], T]) -> tuple[T | None, str]:
+    try:
+        with _library() as nvml:
+            return question(nvml), ""
+    except ImportError:
+        return None, "nvidia-ml-py is not installed"
+    except Exception as error:  # the library's own errors share no base that exists without it
+        return None, f"{type(error).__name__}: {error}"
+
+
+@contextmanager
+def _library() -> Iterator[Any]:
+    import pynvml
+
+    pynvml.nvmlInit()
+    try:
+        yield pynvml
+    finally:
+        pynvml.nvmlShutdown()

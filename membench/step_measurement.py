@@ -1,0 +1,71 @@
+"""One step's memory and time."""
+
+from dataclasses import dataclass
+
+from membench.execution.measurement import Throughput
+from membench.planning.liveness import average_bytes, copied_bytes
+from membench.record import Source
+from membench.schedule import COMPUTE_STREAM, Offload, Prefetch, Schedule
+from membench.timeline import Timeline
+
+
+@dataclass(frozen=True)
+class StepMeasurement:
+    """One step's memory and time, measured or simulated as `source` says.
+
+    Attributes:
+        peak_bytes: weights, buffers, inputs, gradients, activations and workspace at the worst moment.
+        average_bytes: the predicted memory, averaged over the step's time.
+        throughput: synchronised wall time of windows of many steps; a single sample where it was simulated.
+        compute_time_s: in which the compute stream was busy.
+        exposed_transfer_s: how much longer the step took than its compute stream was busy.
+        copy_alone_s: in which copies were under way and no task was.
+        unique_saved_bytes: size of the blocks that were copied out, each counted once.
+    """
+
+    source: Source
+    peak_bytes: int
+    average_bytes: float
+    throughput: Throughput
+    compute_time_s: float
+    exposed_transfer_s: float
+    copy_alone_s: float
+    offloaded_bytes: int
+    prefetched_bytes: int
+    unique_saved_bytes: int
+
+    @property
+    def step_time_s(self) -> float:
+        return self.throughput.step_time_s
+
+    @property
+    def images_per_s(self) -> float:
+        return self.throughput.images_per_s
+
+
+def step_measurement(
+    source: Source, schedule: Schedule, peak_bytes: int, samples: Throughput, timeline: Timeline
+) -> StepMeasurement:
+    """Put together what was measured or simulated of a step.
+
+    Args:
+        peak_bytes: at the worst moment.
+        samples: wall time of many steps.
+        timeline: of one step.
+    """
+    copies = {
+        i: item.block for i, item in enumerate(schedule.instructions) if isinstance(item, Offload | Prefetch)
+    }
+    compute_time_s = timeline.busy_s(COMPUTE_STREAM)
+    return StepMeasurement(
+        source=source,
+        peak_bytes=peak_bytes,
+        average_bytes=average_bytes(schedule, timeline),
+        throughput=samples,
+        compute_time_s=compute_time_s,
+        exposed_transfer_s=max(0.0, timeline.step_time_s - compute_time_s),
+        copy_alone_s=timeline.alone_s(copies),
+        offloaded_bytes=copied_bytes(schedule, Offload),
+        prefetched_bytes=copied_bytes(schedule, Prefetch),
+        unique_saved_bytes=sum(schedule.graph.blocks[block].size_bytes for block in set(copies.values())),
+    )

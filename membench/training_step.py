@@ -1,0 +1,211 @@
+"""TrainingStep: a captured step under a schedule, as its user calls it."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from membench.backends.cuda import CudaBackend
+from membench.backends.tensor_backend import TensorBackend
+from membench.capture.capture import CapturedStep
+from membench.errors import OutOfMemory, ShapeMismatch
+from membench.execution.cuda_graph import ReplayedProgram
+from membench.execution.cuda_memory import capacity_bytes
+from membench.execution.executor import issue
+from membench.execution.measurement import peak_bytes, throughput
+from membench.record import Source
+from membench.schedule import Schedule
+from membench.step_measurement import StepMeasurement, step_measurement
+from membench.task_graph import RESULT_ROLES
+from membench.workload import Workload
+
+
+class TrainingStep:
+    """A captured training step that runs on the CPU or a GPU under a schedule.
+
+    Calling it computes the loss and leaves gradients in ``.grad`` and statistics in the buffers as
+    ``loss.backward()`` would; an optimizer works on top unchanged. On a GPU it returns as soon as everything is issued.
+
+    Args:
+        cuda_graph: replay the step as one CUDA graph. The gradients then lie in the same memory after every step.
+
+    Attributes:
+        schedule: the program; prints as text.
+        predicted_peak_bytes: everything that the step holds at its worst moment. Gradients of an earlier step
+            that the caller has not cleared come on top.
+    """
+
+    def __init__(
+        self,
+        workload: Workload,
+        captured: CapturedStep,
+        schedule: Schedule,
+        backend: TensorBackend,
+        *,
+        cuda_graph: bool = False,
+    ) -> None:
+        self.schedule = schedule
+        self.predicted_peak_bytes = schedule.peak_bytes
+        self._workload = workload
+        self._captured = captured
+        self._backend = backend
+        self._replayed = None
+        if cuda_graph:
+            assert isinstance(backend, CudaBackend)
+            self._replayed = ReplayedProgram(schedule, backend)
+        self._weights = dict(workload.module.named_parameters())
+        self._buffers = dict(workload.module.named_buffers())
+        self._state: list[tuple[int, Tensor]] = [
+            *((captured.weights[name], weight) for name, weight in self._weights.items()),
+            *((captured.buffers[name], buffer) for name, buffer in self._buffers.items()),
+            *captured.constants.items(),
+        ]
+        self._addresses: dict[int, int] = {}
+        self._handed_over = [block.index for block in schedule.graph.blocks if block.role in RESULT_ROLES]
+        self._handed_over += [block for block in captured.inputs + captured.targets if block is not None]
+
+    def __call__(self, inputs: Any, targets: Any) -> Tensor:
+        """Run one step on new data and return the loss, a scalar without history.
+
+        Args:
+            inputs: a tensor or tuple of tensors, of the captured shapes and dtypes.
+            targets: likewise.
+
+        Raises:
+            ShapeMismatch: the data does not have the captured shapes and dtypes.
+        """
+        if self._replayed:
+            self._move_gradients()
+        self._issue(as_tuple(inputs), as_tuple(targets), timed=False)
+        graph, tensors = self.schedule.graph, self._backend.tensors
+        assert graph.loss is not None
+        loss = tensors.tensor(graph.loss)
+        for name, value in graph.gradients:
+            weight = self._weights[name]
+            if value is None:
+                continue
+            gradient = tensors.tensor(value)
+            weight.grad = gradient if weight.grad is None else weight.grad.add_(gradient)
+        if self._replayed and self._replayed.keeps_results:
+            return loss.clone()
+        self._release()
+        return loss
+
+    def measure(self, *, windows: int = 3, steps_per_window: int = 2) -> StepMeasurement:
+        """Measure peak memory in one step, throughput over others, and what overlaps in a last one.
+
+        Runs on the example batch. Leaves gradients, buffers and the random generator as they were.
+
+        Args:
+            windows: how many samples of the throughput.
+            steps_per_window: how many steps each is the wall time of.
+
+        Raises:
+            OutOfMemory: the device has less memory than the step turned out to need.
+        """
+        device = self._backend.device
+        buffers = {name: buffer.clone() for name, buffer in self._buffers.items()}
+        with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+            self._run_example()  # warm up
+            peak = self.schedule.graph.external_bytes + peak_bytes(self._run_example, device)
+            samples = throughput(
+                self._run_example,
+                device,
+                images_per_step=self.schedule.graph.batch_size,
+                steps_per_window=steps_per_window,
+                windows=windows,
+            )
+            timeline = self._backend.timeline(self._run_example(timed=True))
+        for name, buffer in self._buffers.items():
+            buffer.copy_(buffers[name])
+        return step_measurement(Source.MEASURED, self.schedule, peak, samples, timeline)
+
+    def close(self) -> None:
+        """Give back threads and host memory."""
+        self._backend.close()
+
+    def _run_example(self, *, timed: bool = False) -> tuple[int, ...]:
+        issued = self._issue(self._workload.inputs, self._workload.targets, timed=timed)
+        if not (self._replayed and self._replayed.keeps_results):
+            self._release()
+        return issued
+
+    def _issue(self, inputs: tuple[Any, ...], targets: tuple[Any, ...], *, timed: bool) -> tuple[int, ...]:
+        """Issue one step; a timed one is never replayed, because a graph has no clock inside.
+
+        Raises:
+            OutOfMemory: the device's allocator has no more.
+        """
+        captured, tensors = self._captured, self._backend.tensors
+        arguments = _check_arguments("inputs", self._workload.inputs, inputs)
+        arguments += _check_arguments("targets", self._workload.targets, targets)
+        replayed = None if timed else self._replayed
+        if replayed:
+            arguments = replayed.stage(arguments)
+        for block, argument in zip(captured.inputs + captured.targets, arguments, strict=True):
+            if block is not None:
+                tensors.hold(block, argument)
+        if self._bind_state() and self._replayed:
+            self._replayed.forget()
+        try:
+            with torch.no_grad():
+                if replayed:
+                    replayed.issue()
+                    return ()
+                return issue(self.schedule, self._backend, timed=timed)
+        except torch.OutOfMemoryError as error:
+            tensors.release_all()
+            self._addresses.clear()
+            raise OutOfMemory(
+                needed_bytes=self.predicted_peak_bytes, capacity_bytes=capacity_bytes(self._backend.device)
+            ) from error
+
+    def _bind_state(self) -> bool:
+        """Bind weights, buffers and constants, again where the caller has given one other memory since."""
+        changed = False
+        for block, tensor in self._state:
+            address = tensor.data_ptr()
+            if self._addresses.get(block) != address:
+                self._addresses[block] = address
+                self._backend.tensors.hold(block, tensor.detach())
+                changed = True
+        return changed
+
+    def _move_gradients(self) -> None:
+        """Let gradients that the caller accumulates lie where the next replay does not write."""
+        for weight in self._weights.values():
+            if weight.grad is not None:
+                weight.grad = weight.grad.clone()
+
+    def _release(self) -> None:
+        """Let go of the arguments and of the results, which belong to the caller now."""
+        for block in self._handed_over:
+            self._backend.tensors.release(block)
+
+
+def as_tuple(argument: Any) -> tuple[Any, ...]:
+    """Return what a caller gave as one tensor or as several."""
+    return tuple(argument) if isinstance(argument, tuple | list) else (argument,)
+
+
+def _check_arguments(name: str, expected: tuple[Any, ...], given: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Return the arguments in the captured memory layout, having checked that they are what was captured."""
+    if len(given) != len(expected):
+        raise ShapeMismatch(f"the step was captured with {len(expected)} {name} and got {len(given)}")
+    checked = []
+    for position, (captured, argument) in enumerate(zip(expected, given, strict=True)):
+        if _kind(captured) != _kind(argument):
+            raise ShapeMismatch(
+                f"{name}[{position}] is {_kind(argument)}; the step was captured for {_kind(captured)}; "
+                "compile again for other shapes"
+            )
+        if isinstance(argument, Tensor) and argument.stride() != captured.stride():
+            argument = torch.empty_like(captured).copy_(argument)
+        checked.append(argument)
+    return tuple(checked)
+
+
+def _kind(argument: Any) -> str:
+    if isinstance(argument, Tensor):
+        return f"a {argument.device.type} tensor of shape {tuple(argument.shape)} and {argument.dtype}"
+    return repr(argument)

@@ -1,0 +1,152 @@
+"""The stream protocol, on fake streams whose copies are as late as the waits allow."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from membench.backends.cuda import CudaBackend
+from membench.errors import MembenchError
+from membench.execution.executor import execute, issue
+from membench.planning.builder import ScheduleBuilder
+from membench.schedule import COMPUTE_STREAM as COMPUTE
+from membench.schedule import COPY_STREAM as COPY
+from membench.schedule import Schedule, Wait
+from membench.step import plan
+from membench.training_step import TrainingStep
+from tests.backends.fake_cuda import FakeCuda, fake_cuda
+from tests.backends.toy import COLUMNS, ROWS, SIZE_BYTES, graph, migrating, value
+from tests.contract.networks import COST, reference_of, run_step
+from tests.contract.test_random_networks import PLANS, random_workload
+from tests.contract.test_strategies import VARIANTS
+
+CPU = torch.device("cpu")
+POISON = 0xFF
+
+
+class PoisoningBackend(CudaBackend):
+    """Fills memory that is given back with NaN, so that a copy which still reads it is seen."""
+
+    def free(self, block: int) -> None:
+        self.tensors.as_bytes(block).fill_(POISON)
+        super().free(block)
+
+
+@pytest.fixture
+def cuda(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeCuda]:
+    with fake_cuda(monkeypatch) as fake:
+        yield fake
+
+
+def run(backend: CudaBackend, schedule: Schedule) -> torch.Tensor:
+    backend.tensors.hold(0, torch.ones(ROWS, COLUMNS))
+    issue(schedule, backend, timed=False)
+    return backend.tensors.tensor(value(3))
+
+
+def test_one_offload_and_one_prefetch_make_exactly_these_calls(cuda: FakeCuda) -> None:
+    schedule = migrating(graph())
+    backend = CudaBackend(schedule, CPU)
+    run(backend, schedule)
+    events = dict.fromkeys(name for _, _, name in cuda.calls if name)
+    start, produced, left, second, here, back = events
+    assert cuda.calls == [
+        ("compute", "record", start),
+        ("compute", "record", produced),
+        ("stream1", "wait", start),
+        ("stream1", "wait", produced),
+        ("stream1", "copy", ""),
+        ("stream1", "record", left),
+        ("compute", "record", second),
+        ("compute", "wait", left),
+        ("stream1", "wait", second),
+        ("compute", "record", here),
+        ("stream1", "wait", here),
+        ("stream1", "copy", ""),
+        ("stream1", "record", back),
+        ("compute", "wait", back),
+    ]
+
+
+def test_a_block_comes_back_as_it_left_step_after_step(cuda: FakeCuda) -> None:
+    schedule = migrating(graph())
+    backend = PoisoningBackend(schedule, CPU)
+    once = torch.ones(ROWS, COLUMNS).exp()
+    for _ in range(3):
+        assert torch.equal(run(backend, schedule), once + once.exp())
+
+
+def test_a_schedule_without_its_waits_computes_something_else(cuda: FakeCuda) -> None:
+    """The fake can fail: without the waits, the copies are still in their queues."""
+    schedule = migrating(graph())
+    unsafe = replace(
+        schedule, instructions=tuple(i for i in schedule.instructions if not isinstance(i, Wait))
+    )
+    once = torch.ones(ROWS, COLUMNS).exp()
+    assert not torch.equal(run(PoisoningBackend(unsafe, CPU), unsafe), once + once.exp())
+
+
+def test_the_steady_state_makes_no_events_streams_or_host_memory(cuda: FakeCuda) -> None:
+    schedule = migrating(graph())
+    backend = CudaBackend(schedule, CPU)
+    run(backend, schedule)
+    made = cuda.events, len(cuda.streams), dict(cuda.locked_bytes)
+    assert sum(cuda.locked_bytes.values()) == backend.pinned.size_bytes == SIZE_BYTES
+    for _ in range(3):
+        run(backend, schedule)
+    assert (cuda.events, len(cuda.streams), cuda.locked_bytes) == made
+    backend.close()
+    assert not cuda.locked_bytes
+
+
+def test_only_instructions_that_someone_waits_for_leave_an_event(cuda: FakeCuda) -> None:
+    toy = graph()
+    builder = ScheduleBuilder("test", toy, budget_bytes=None)
+    for task in toy.tasks:
+        builder.compute(task)
+        builder.free_dead()
+    schedule = builder.finish()
+    run(CudaBackend(schedule, CPU), schedule)
+    assert [what for _, what, _ in cuda.calls] == ["record"]  # the step's start
+
+
+def test_a_timed_step_says_what_ran_when_on_which_stream(cuda: FakeCuda) -> None:
+    schedule = migrating(graph())
+    backend = CudaBackend(schedule, CPU)
+    for _ in range(2):
+        backend.tensors.hold(0, torch.ones(ROWS, COLUMNS))
+        timeline = execute(schedule, backend)
+        assert [span.stream for span in timeline.spans] == [COMPUTE, COPY, COMPUTE, COPY, COMPUTE]
+        assert [span.instruction for span in timeline.spans] == [0, 2, 3, 7, 9]
+        ends = [time for span in timeline.spans for time in (span.start_s, span.end_s)]
+        assert ends == sorted(ends) and ends[0] > 0 and ends[-1] < timeline.step_time_s
+
+
+def test_host_memory_that_cannot_be_locked_is_refused(
+    cuda: FakeCuda, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    schedule = migrating(graph())
+    monkeypatch.setattr(cuda, "cudaHostRegister", lambda *_: 2)
+    with pytest.raises(MembenchError, match=r"did not lock 65,536 bytes .*ulimit -l"):
+        run(CudaBackend(schedule, CPU), schedule)
+
+
+@pytest.mark.parametrize("strategy", sorted(VARIANTS))
+@settings(max_examples=5, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@given(layers=PLANS, seed=st.integers(0, 1000))
+def test_random_networks_are_exact_under_every_strategy(
+    strategy: str, layers: list[tuple[str, int, int]], seed: int
+) -> None:
+    torch.manual_seed(seed)
+    work = random_workload(layers)
+    case = reference_of(work)
+    schedule = plan(case.captured.graph, VARIANTS[strategy], COST, None)
+    with pytest.MonkeyPatch.context() as patch, fake_cuda(patch):
+        step = TrainingStep(work, case.captured, schedule, PoisoningBackend(schedule, CPU))
+        for _ in range(2):
+            results = run_step(work, lambda: step(work.inputs, work.targets), case.buffers)
+            assert case.results.difference(results) == ""
+        step.close()

@@ -1,0 +1,50 @@
+"""What capture knows of CUDA's operators, on fake CUDA tensors; a whole CUDA capture needs a GPU."""
+
+import pytest
+import torch
+from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from membench.capture import operators
+from membench.task_graph import Kind
+
+aten = torch.ops.aten
+BATCH_NORM = aten.cudnn_batch_norm.default
+
+
+@pytest.fixture
+def images() -> Tensor:
+    """A transposed map: a layout that is neither contiguous nor channels last."""
+    with FakeTensorMode():
+        return torch.empty(2, 4, 6, 6, device="cuda").transpose(2, 3)
+
+
+def arguments(images: Tensor, *, training: bool) -> tuple[object, ...]:
+    statistics = [images.new_empty(4) for _ in range(4)]
+    return (images, *statistics, training, 0.1, 1e-5)
+
+
+def test_batch_norm_is_cudnns_and_writes_its_statistics(images: Tensor) -> None:
+    assert operators.kind_of(BATCH_NORM) is Kind.BATCH_NORM
+    assert operators.kind_of(aten.cudnn_batch_norm_backward.default) is Kind.BATCH_NORM
+    assert operators.written_arguments(BATCH_NORM, arguments(images, training=True)) == (3, 4)
+    assert operators.written_arguments(BATCH_NORM, arguments(images, training=False)) == ()
+
+
+def test_cudnns_batch_norm_returns_a_suggested_format_and_its_reserve(
+    images: Tensor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(
+        torch._C, "_get_cudnn_batch_norm_reserve_space_size", lambda _, training: 96 * training
+    )
+    args = arguments(images, training=True)
+    output, _, _, reserve = operators.with_real_outputs(BATCH_NORM, args, BATCH_NORM(*args))
+    assert output.is_contiguous() and output.device.type == "cuda"
+    assert (reserve.shape, reserve.dtype) == ((96,), torch.uint8)
+
+
+def test_without_a_gpu_nobody_knows_the_reserve(images: Tensor, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    args = arguments(images, training=True)
+    assert operators.with_real_outputs(BATCH_NORM, args, BATCH_NORM(*args))[3].numel() == 0
