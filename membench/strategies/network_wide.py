@@ -17,8 +17,6 @@ from membench.strategies.on_demand import compute_on_demand
 from membench.strategies.streams import gradient_stream
 from membench.task_graph import Role, TaskGraph
 
-NOT_SHARED = Region((), {})
-
 
 class NetworkWide(Strategy):
     """Args:
@@ -42,10 +40,8 @@ class NetworkWide(Strategy):
     def schedule(self, graph: TaskGraph, cost: CostModel, budget_bytes: int | None) -> Schedule:
         if self._algorithms:
             graph = prefer(graph, cost, self._algorithms)
-        sharing = (
-            {Role.PARTIAL_GRADIENT, Role.GRADIENT} if self._shared_gradients else {Role.PARTIAL_GRADIENT}
-        )
-        region = _shared_buffers(graph, frozenset(sharing))
+        maps = {Role.GRADIENT} if self._shared_gradients else set()
+        region = _shared_buffers(graph, frozenset({Role.PARTIAL_GRADIENT, *maps}))
         pool = FixedPool(_total_bytes(graph, region))
         builder = ScheduleBuilder(self.name, graph, budget_bytes=budget_bytes, region=region, pool=pool)
         for task in graph.tasks:
@@ -58,7 +54,7 @@ class NetworkWide(Strategy):
 
 def _shared_buffers(graph: TaskGraph, roles: frozenset[Role]) -> Region:
     if all(block.role not in roles for block in graph.blocks):
-        return NOT_SHARED
+        return Region((), {})
     on_demand = ScheduleBuilder(NetworkWide.name, graph, budget_bytes=None)
     compute_on_demand(on_demand)
     return plan_region(on_demand.finish(), roles)
