@@ -15,7 +15,7 @@ Layrub, which prefetches for the next layer only and puts gradients where activa
 copies across layers.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from enum import Enum, auto
 
 from membench.cost_model import CostModel
@@ -128,9 +128,10 @@ class _Offloads:
         self._layers = graph.forward_layers
         self._position = {layer.layer: position for position, layer in enumerate(self._layers)}
         self.leaving: list[list[int]] = [[] for _ in self._layers]
-        self._prefetched = [False] * len(self._layers)
         for block, position in _inputs_of_features(graph, policy):
             self.leaving[position].append(block)
+        self._away = [position for position, blocks in enumerate(self.leaving) if blocks]
+        self._window = _nearest_convolutions(self._layers)
 
     def position(self, layer: LayerTasks, *, before: int) -> int:
         """Return where a backward layer stood in the forward pass; one that had no part in it has no place."""
@@ -141,13 +142,19 @@ class _Offloads:
 
         The search ends at the nearest convolution: what lies further back would come too early.
         """
-        for earlier in reversed(range(position)):
-            if self.leaving[earlier] and not self._prefetched[earlier]:
-                self._prefetched[earlier] = True
-                return self.leaving[earlier]
-            if has_kind(self._layers[earlier], CONVOLUTIONS):
-                break
+        while self._away and self._away[-1] >= position:
+            self._away.pop()
+        if self._away and self._away[-1] >= self._window[position]:
+            return self.leaving[self._away.pop()]
         return []
+
+
+def _nearest_convolutions(layers: Sequence[LayerTasks]) -> list[int]:
+    """Return for each position, and the one after the last, where the nearest convolution before it stands, or 0."""
+    window = [0]
+    for position, layer in enumerate(layers):
+        window.append(position if has_kind(layer, CONVOLUTIONS) else window[-1])
+    return window
 
 
 def _inputs_of_features(graph: TaskGraph, policy: Policy) -> Iterator[tuple[int, int]]:

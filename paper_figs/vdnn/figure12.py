@@ -10,7 +10,7 @@ def draw() -> Figure:
     table = read("vdnn", "figure12")
     values = by_system(table[table["item"] == "Figure 12"])
     values = values[["base(m)", *(name for name in values.columns if name != "base(m)")]]
-    figure, axes = plt.subplots(figsize=(9, 3.8), layout="constrained")
+    figure, axes = plt.subplots(figsize=(9, 4), layout="constrained")
     places = bar_groups(axes, values)
     losses = table[table["metric"] == "performance_loss"].set_index("batch_size")["paper_value"]
     for batch_size, system in ((128, "vDNN_all(m)"), (256, "vDNN_dyn")):
@@ -20,7 +20,7 @@ def draw() -> Figure:
     axes.scatter([], [], **PAPER_MARKER, label=PAPER_LABEL)
     axes.axhline(100, color="#374151", linewidth=0.8, linestyle="--")
     axes.set_ylabel("performance (base(p) = 100 %)")
-    figure.legend(frameon=False, ncols=7, loc="outside lower center")
+    figure.legend(frameon=False, ncols=4, loc="outside lower center")
     axes.set_title(
         "vDNN, Figure 12: performance of each policy; where base(p) does not fit, over its oracle",
         weight="bold",

@@ -32,7 +32,9 @@ def draw() -> Figure:
         ["AlexNet", "VGG-16 (256)"], papers[["AlexNet", "VGG-16"]], **PAPER_MARKER, label=PAPER_LABEL
     )
     share.set_ylabel("share of feature extraction (%)")
-    share.legend(frameon=False, loc="lower right")
+    share.set_ylim(0, 118)
+    share.set_yticks(range(0, 101, 20))
+    share.legend(frameon=False, loc="upper right")
     for axes in (memory, share):
         axes.grid(visible=False, axis="x")
         axes.tick_params("x", rotation=25)
