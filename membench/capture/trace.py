@@ -320,7 +320,8 @@ def record(workload: Workload) -> Recording:
         target_blocks = [_argument(recorder, f"target{i}", t, Role.LABEL) for i, t in enumerate(targets)]
         try:
             with recorder, _FusedDropout(), _layer_hooks(module, recorder, buffers):
-                output = torch.func.functional_call(module, {**weights, **buffers}, inputs)
+                tensors = _by_every_name(module, {**weights, **buffers})
+                output = torch.func.functional_call(module, tensors, inputs, tie_weights=False)
                 recorder.enter_loss()
                 loss = workload.loss(output, *targets)
                 gradients = _gradients(recorder, loss, weights)
@@ -342,6 +343,20 @@ def record(workload: Workload) -> Recording:
         inputs=input_blocks,
         targets=target_blocks,
     )
+
+
+def _by_every_name(module: nn.Module, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Return tensors by all names that tied weights have; a module that stands in several places is named once.
+
+    ``functional_call`` could tie weights itself, but would leave our tensors behind in a module with two names.
+    """
+    ours = {id(t): tensors[name] for name, t in (*module.named_parameters(), *module.named_buffers())}
+    return {
+        name: ours[id(tensor)]
+        for path, child in module.named_modules()
+        for named in (child.named_parameters, child.named_buffers)
+        for name, tensor in named(path, recurse=False, remove_duplicate=False)
+    }
 
 
 def _refuse(recorder: Recorder, cause: str, error: Exception) -> NoReturn:

@@ -115,3 +115,18 @@ def test_external_bytes_and_the_lower_bound(captured: CapturedStep) -> None:
     )
     assert graph.external_bytes == held
     assert graph.lower_bound_bytes > held
+
+
+def test_capture_leaves_a_module_as_it_was_that_stands_in_two_places() -> None:
+    norm, tied = nn.BatchNorm1d(3), nn.Linear(3, 3)
+    module = nn.Sequential(nn.Linear(3, 3), norm, tied, norm)
+    module[0].weight = tied.weight
+    before = list(module.named_parameters()) + list(module.named_buffers())
+    work = Workload(
+        "shared", module, nn.functional.cross_entropy, (torch.randn(4, 3),), (torch.arange(4) % 3,)
+    )
+    captured = capture(work)
+    after = list(module.named_parameters()) + list(module.named_buffers())
+    assert all(first is second for (_, first), (_, second) in zip(before, after, strict=True))
+    assert module[0].weight is tied.weight
+    assert not captured.constants
