@@ -74,8 +74,8 @@ def test_closing_summary_names_failures(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
-        ([], "name a paper; there are: layrub"),
-        (["nobody"], "there is no paper 'nobody'; there are: layrub"),
+        ([], "name a paper; there are: layrub, vdnn"),
+        (["nobody"], "there is no paper 'nobody'; there are: layrub, vdnn"),
         (["layrub", "tracking=paper"], "tracking 'paper' is not known; there are: disabled, offline, online"),
         (["layrub", "speed=3"], "'speed' is not an option; there are: tracking, paper, workers"),
     ],

@@ -22,7 +22,7 @@ from membench.task_graph import EXTERNAL_ROLES, Block, Kind, Phase, Role, Task, 
 from membench.workload import Workload
 from tests.contract.networks import COST, Reference, reference_of
 from tests.contract.test_random_networks import CHANNELS, PLANS, RandomNetwork
-from tests.contract.test_strategies import check_exact
+from tests.contract.test_strategies import check_exact, step_of
 
 
 def on_demand(graph: TaskGraph) -> Schedule:
@@ -71,7 +71,8 @@ def test_whatever_is_dropped_results_are_exact(
         position = draw.choice((position, position, draw.randrange(segments + 1)))
         asked[position].append(block)
     graph = recompute(graph, [Segment(frozenset(s), draw.random() < 0.5) for s in asked[1:]])
-    check_exact(case, on_demand(graph), Chaos(seed, longest_delay_s=0.0))
+    with step_of(case, on_demand(graph), Chaos(seed, longest_delay_s=0.0)) as step:
+        check_exact(case, step)
 
 
 @pytest.mark.parametrize("per_layer", [False, True])
@@ -82,7 +83,8 @@ def test_a_task_runs_again_once_or_for_each_layer_that_needs_it(per_layer: bool)
     # The linear layer, a ReLU's backward and all convolutions' but the first depend on the first convolution.
     expected = [1 + 8, 1 + 6, 1 + 4, 1 + 2] if per_layer else [2, 2, 2, 2]
     assert [runs[f"{layer}:convolution"] for layer in (0, 2, 4, 6)] == expected
-    check_exact(case, on_demand(graph), Chaos(1, longest_delay_s=0.0))
+    with step_of(case, on_demand(graph), Chaos(1, longest_delay_s=0.0)) as step:
+        check_exact(case, step)
 
 
 def test_only_what_is_read_runs_again_right_before_its_first_reader() -> None:
@@ -119,7 +121,8 @@ def test_random_tasks_run_once_and_dropout_keeps_its_mask_alone() -> None:
     output, mask = outputs_of(graph, "1")
     assert rewritten.last_use[mask] > rewritten.last_use[output]
     assert rewritten.tasks[rewritten.last_use[output]].phase is Phase.FORWARD
-    check_exact(case, on_demand(rewritten), Chaos(1, longest_delay_s=0.0))
+    with step_of(case, on_demand(rewritten), Chaos(1, longest_delay_s=0.0)) as step:
+        check_exact(case, step)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
