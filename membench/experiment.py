@@ -152,7 +152,7 @@ class Paper:
 
     Attributes:
         models: by the paper's name: ``configuration`` (in conf/model), ``dataset``, and where it matters ``layers``,
-            ``batch_sizes`` by name, ``steps_per_iteration`` (1 where not given), and a ``framework`` of its own.
+            ``batch_sizes`` by name, ``steps_per_iteration`` (see the function), and a ``framework`` of its own.
         systems: by the paper's name: ``strategy``, ``framework``, ``set`` for options of the strategy, ``budget``.
         devices: names in conf/device.
         training_images: in each data set.
@@ -169,3 +169,25 @@ class Paper:
     inconsistencies: tuple[Remark, ...]
     causes: tuple[Remark, ...]
     calibration: tuple[Remark, ...]
+
+
+def framework_of(model: Mapping[str, Any], system: Mapping[str, Any]) -> str:
+    """Return the system's framework, or the model's own, which the system's cannot express.
+
+    Args:
+        model: as `Paper.models` has it.
+        system: as `Paper.systems` has it.
+    """
+    name: str = model.get("framework", system["framework"])
+    return name
+
+
+def steps_per_iteration(model: Mapping[str, Any], system: Mapping[str, Any]) -> int:
+    """Return the forward and backward passes that a system's framework calls one iteration of a model.
+
+    Args:
+        model: as `Paper.models` has it; ``steps_per_iteration`` names the frameworks in which it is not one.
+        system: as `Paper.systems` has it.
+    """
+    steps: int = model.get("steps_per_iteration", {}).get(framework_of(model, system), 1)
+    return steps

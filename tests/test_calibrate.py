@@ -1,4 +1,4 @@
-"""The fit reads the baseline's rows alone, and gives the committed constants each time."""
+"""The fits read the baselines' rows alone, and give the committed constants each time."""
 
 import csv
 from pathlib import Path
@@ -6,17 +6,29 @@ from pathlib import Path
 import pytest
 import yaml
 
-from membench import calibrate, configuration
+from membench import configuration
+from membench.calibrate.command import main
+from membench.calibrate.fit import Fit, fit
+from membench.calibrate.rows import PAPER_DIRECTORY, captured_graph
+from membench.calibrate.subjects import SUBJECTS
+from membench.calibrate.text import yaml_text
 from membench.configuration import CONF_DIRECTORY
 from membench.cost.roofline import RooflineCost
 from membench.device import DeviceProfile
-from membench.frameworks.caffe import Caffe
+from membench.errors import MembenchError
+from membench.frameworks.base import Framework
+from membench.frameworks.caffe_layers import CAFFE
+from membench.frameworks.lowering import lower_layers
 from membench.step import plan, simulated_step
+from membench.strategies.base import Strategy
+from membench.strategies.best_fit import BestFit
+from membench.strategies.eager import Eager
 from membench.strategies.network_wide import NetworkWide
 from membench.task_graph import TaskGraph
 from membench.units import MIB
 
-REFERENCE = calibrate.PAPER_DIRECTORY / "reference.csv"
+REFERENCE = PAPER_DIRECTORY / "reference.csv"
+SYSTEMS = {"caffe": "Caffe", "mxnet": "MXNet", "tensorflow": "TensorFlow"}
 
 
 @pytest.fixture(scope="module")
@@ -27,32 +39,29 @@ def k40m() -> DeviceProfile:
 
 @pytest.fixture(scope="module")
 def graphs() -> dict[str, TaskGraph]:
-    paper = yaml.safe_load((calibrate.PAPER_DIRECTORY / "paper.yaml").read_text())
-    models = (
-        "LeNet",
-        "Cifar10_quick",
-        "AlexNet",
-        "VGGNet-16",
-        "GoogLeNet",
-        "ResNet-34",
-        "ResNet-50",
-        "WRN-28-10",
-    )
-    return {model: calibrate.lowered_graph(paper["models"][model]["configuration"]) for model in models}
+    paper = yaml.safe_load((PAPER_DIRECTORY / "paper.yaml").read_text())
+    return {
+        model: captured_graph(paper["models"][model]["configuration"]) for model in paper["sets"]["table 5"]
+    }
 
 
 @pytest.fixture(scope="module")
-def fitted(k40m: DeviceProfile, graphs: dict[str, TaskGraph]) -> calibrate.Fit:
-    return calibrate.fit(REFERENCE, k40m, graphs)
+def fits(k40m: DeviceProfile, graphs: dict[str, TaskGraph]) -> dict[str, Fit]:
+    return {framework: fit(framework, REFERENCE, k40m, graphs) for framework in SUBJECTS}
 
 
-def rewritten(target: Path, *, baseline: bool) -> Path:
-    """Write the reference with other values in the baseline's rows, or in all rows but those."""
+@pytest.fixture(scope="module")
+def caffe(fits: dict[str, Fit]) -> Fit:
+    return fits["caffe"]
+
+
+def rewritten(target: Path, system: str, *, own: bool) -> Path:
+    """Write the reference with other values in a system's rows, or in all rows but those."""
     with REFERENCE.open(newline="") as file:
         reader = csv.DictReader(file)
         rows, columns = list(reader), reader.fieldnames
     for row in rows:
-        if row["value"] and (row["system"] == "Caffe") is baseline:
+        if row["value"] and (row["system"] == system) is own:
             row["value"] = str(1.5 * float(row["value"]))
     with target.open("w", newline="") as file:
         writer = csv.DictWriter(file, columns or [])
@@ -61,62 +70,101 @@ def rewritten(target: Path, *, baseline: bool) -> Path:
     return target
 
 
-def test_the_committed_file_is_what_the_command_writes(fitted: calibrate.Fit) -> None:
-    text = calibrate.yaml_text(fitted, framework="caffe", device="k40m")
-    assert (CONF_DIRECTORY / "framework" / "caffe.yaml").read_text() == text
+@pytest.mark.parametrize("framework", SYSTEMS)
+def test_the_committed_file_is_what_the_command_writes(framework: str, fits: dict[str, Fit]) -> None:
+    text = yaml_text(fits[framework], framework=framework, device="k40m")
+    assert (CONF_DIRECTORY / "framework" / f"{framework}.yaml").read_text() == text
+    loaded: Framework = configuration.load("framework", framework)
+    assert loaded.efficiency == fits[framework].efficiency
 
 
+@pytest.mark.parametrize(("framework", "system"), SYSTEMS.items())
 def test_no_other_system_s_number_matters(
-    fitted: calibrate.Fit, k40m: DeviceProfile, graphs: dict[str, TaskGraph], tmp_path: Path
+    framework: str,
+    system: str,
+    fits: dict[str, Fit],
+    k40m: DeviceProfile,
+    graphs: dict[str, TaskGraph],
+    tmp_path: Path,
 ) -> None:
-    others = calibrate.fit(rewritten(tmp_path / "others.csv", baseline=False), k40m, graphs)
-    assert others == fitted
-    own = calibrate.fit(rewritten(tmp_path / "own.csv", baseline=True), k40m, graphs)
-    assert own.efficiency.arithmetic < fitted.efficiency.arithmetic
+    """MXNet-memonger's least of all: it is judged."""
+    others = rewritten(tmp_path / "others.csv", system, own=False)
+    assert fit(framework, others, k40m, graphs) == fits[framework]
+    own = rewritten(tmp_path / "own.csv", system, own=True)
+    slower = fit(framework, own, k40m, graphs).efficiency
+    assert slower.arithmetic < fits[framework].efficiency.arithmetic
 
 
+@pytest.mark.parametrize(
+    ("framework", "strategy", "model", "steps"),
+    [
+        ("caffe", NetworkWide(), "LeNet", 1),
+        ("caffe", NetworkWide(), "ResNet-50", 2),
+        ("mxnet", Eager(), "ResNet-50", 1),
+        ("tensorflow", BestFit(), "ResNet-50", 1),
+    ],
+)
 def test_residuals_are_those_of_a_simulated_step(
-    fitted: calibrate.Fit, k40m: DeviceProfile, graphs: dict[str, TaskGraph]
+    framework: str,
+    strategy: Strategy,
+    model: str,
+    steps: int,
+    fits: dict[str, Fit],
+    k40m: DeviceProfile,
+    graphs: dict[str, TaskGraph],
 ) -> None:
-    framework: Caffe = configuration.load("framework", "caffe")
-    assert framework.efficiency == fitted.efficiency
-    cost = RooflineCost(k40m, framework.efficiency)
-    for residual in fitted.times:
-        if residual.row.model not in ("LeNet", "ResNet-50"):
-            continue
-        schedule = plan(graphs[residual.row.model], NetworkWide(), cost, None)
-        steps = 20 * (2 if residual.row.model == "ResNet-50" else 1)
-        step_time_s = simulated_step(schedule, k40m, cost).measure().step_time_s
-        assert steps * step_time_s == pytest.approx(residual.fitted, rel=1e-6)
+    """An iteration of the authors' Caffe is two steps of a ResNet; no other framework's is."""
+    loaded: Framework = configuration.load("framework", framework)
+    cost = RooflineCost(k40m, loaded.efficiency)
+    schedule = plan(loaded.lower(graphs[model]), strategy, cost, None)
+    [residual] = [residual for residual in fits[framework].times if residual.row.model == model]
+    assert residual.row.steps_per_iteration == steps
+    step_time_s = simulated_step(schedule, k40m, cost).measure().step_time_s
+    assert 20 * steps * step_time_s == pytest.approx(residual.fitted, rel=1e-6)
 
 
-def test_rows_are_the_baseline_s_eight_times_and_three_memories(fitted: calibrate.Fit) -> None:
-    assert [residual.row.value for residual in fitted.times] == [
-        2.148, 7.223, 20.808, 91.815, 9.726, 37.387, 55.131, 79.397,
-    ]  # fmt: skip
-    assert [(residual.row.device, residual.row.value) for residual in fitted.memory] == [
-        ("titan_z", 4426), ("k40m", 4430), ("k40m", 11425),
-    ]  # fmt: skip
+def test_rows_are_the_baselines(fits: dict[str, Fit]) -> None:
+    assert {name: [residual.row.value for residual in fitted.times] for name, fitted in fits.items()} == {
+        "caffe": [2.148, 7.223, 20.808, 91.815, 9.726, 37.387, 55.131, 79.397],
+        "mxnet": [2.373, 5.478, 27.343, 44.209, 8.926, 13.897, 17.947],
+        "tensorflow": [5.143, 19.161, 64.060, 10.101, 15.951, 42.394],
+    }
+    memory = {
+        name: [(r.row.device, r.row.value) for r in fitted.memory.residuals] for name, fitted in fits.items()
+    }
+    assert memory == {
+        "caffe": [("titan_z", 4426), ("k40m", 4430), ("k40m", 11425)], "mxnet": [], "tensorflow": [],
+    }  # fmt: skip
 
 
-def test_large_networks_are_met(fitted: calibrate.Fit) -> None:
-    """What the fit is good for: networks whose own arithmetic and traffic fill the time."""
-    small = ("LeNet", "Cifar10_quick")
-    assert all(abs(residual.error) < 0.06 for residual in fitted.times if residual.row.model not in small)
-    assert all(abs(residual.error) < 0.001 for residual in fitted.memory)
+def test_large_networks_are_met(fits: dict[str, Fit]) -> None:
+    """What the fits are good for: networks whose own arithmetic and traffic fill the time."""
+    small, limits = ("LeNet", "Cifar10_quick"), {"caffe": 0.06, "mxnet": 0.16, "tensorflow": 0.22}
+    for framework, limit in limits.items():
+        errors = {r.row.model: abs(r.error) for r in fits[framework].times if r.row.model not in small}
+        if framework == "mxnet":
+            assert errors.pop("AlexNet") > 0.4  # the one that does not fit: see its configuration file
+        assert max(errors.values()) < limit
+    assert all(abs(residual.error) < 0.001 for residual in fits["caffe"].memory.residuals)
 
 
-def test_constants_mean_something(fitted: calibrate.Fit) -> None:
-    assert 0.1 < fitted.efficiency.arithmetic < 1
-    assert 0.1 < fitted.efficiency.memory < 1
-    assert 1e-5 < fitted.efficiency.launch_s < 1e-3
-    assert 50 * MIB < fitted.context_bytes < 500 * MIB
-    assert 0 < fitted.workspace_share < 1
+@pytest.mark.parametrize("framework", SYSTEMS)
+def test_efficiencies_are_below_the_peak(framework: str, fits: dict[str, Fit]) -> None:
+    efficiency = fits[framework].efficiency
+    assert 0.1 < efficiency.arithmetic < 1
+    assert 0.1 < efficiency.memory < 1
+    assert 0 <= efficiency.launch_s < 1e-3
+    assert 0 <= efficiency.step_s < 1
+
+
+def test_memory_s_constants_mean_something(caffe: Fit) -> None:
+    assert 50 * MIB < caffe.memory.constants["context_bytes"].value < 500 * MIB
+    assert 0 < caffe.memory.constants["workspace_share"].value < 1
 
 
 def test_resnet50_does_not_fit_the_smaller_device(graphs: dict[str, TaskGraph]) -> None:
     """Table 6: out of memory with Caffe on the TITAN Z, whatever the overhead."""
-    graph = graphs["ResNet-50"]
+    graph = lower_layers(graphs["ResNet-50"], CAFFE)
     needed_bytes = sum(block.size_bytes for block in graph.blocks)
     assert needed_bytes > configuration.load("device", "titan_z").memory_bytes
 
@@ -126,12 +174,13 @@ def test_resnet50_does_not_fit_the_smaller_device(graphs: dict[str, TaskGraph]) 
     [
         (["device=k80"], "there is no device 'k80'; choose one of k40_vdnn, k40m"),
         (["device=titan_z"], "no time of Caffe on device 'titan_z'"),
-        (["framework=mxnet"], "no paper's rows to fit framework 'mxnet' on"),
+        (["framework=mxnet", "device=titan_z"], "no time of MXNet on device 'titan_z'"),
+        (["framework=torch7"], "no paper's rows to fit framework 'torch7' on; choose one of caffe, mxnet"),
         (["nonsense"], "'nonsense' is no setting"),
     ],
 )
 def test_errors_are_one_line(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert calibrate.main(arguments) == 1
+    assert main(arguments) == 1
     captured = capsys.readouterr()
     assert message in captured.err
     assert captured.err.count("\n") == 1
@@ -141,5 +190,5 @@ def test_errors_are_one_line(arguments: list[str], message: str, capsys: pytest.
 def test_a_broken_reference_is_one_line_too(tmp_path: Path, k40m: DeviceProfile) -> None:
     broken = tmp_path / "reference.csv"
     broken.write_text("item,metric,system,model,device,value\nTable 5,time_20_iterations,Caffe,LeNet,K80,1\n")
-    with pytest.raises(calibrate.MembenchError, match="line 1 of Caffe in Table 5"):
-        calibrate.fit(broken, k40m, {})
+    with pytest.raises(MembenchError, match="line 1 of Caffe in Table 5"):
+        fit("caffe", broken, k40m, {})

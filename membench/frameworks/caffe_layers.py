@@ -84,7 +84,7 @@ CAFFE = LayerLibrary(
         ADAPTIVE_POOLING, LRN, SUM, SUM_IN_PLACE, CONCATENATION, ZERO_CHANNELS,
     ),
     loss=SOFTMAX_LOSS,
-    scale=SCALE,
-    weight_states=("gradient", "momentum"),
     sum_name="split",
+    weight_states=("momentum",),
+    scale=SCALE,
 )  # fmt: skip

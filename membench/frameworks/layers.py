@@ -25,6 +25,10 @@ class LayerType:
         keeps_per_channel: vectors of one number a channel, likewise.
         scratch_in_place: maps that its backward fills for itself, where it is in place.
         reads_input, reads_output: blobs whose data its backward reads; in place the input is gone.
+        gradient_in_place: it writes its data gradient onto the gradient that it receives, though it is not in place;
+            where it is, it always does. A gradient that others still read is spared.
+        hands_on: to how many of its inputs, the first ones, it gives the gradient that it receives as it is: no step,
+            no memory.
         parameters_first: its backward computes the gradient of its parameters in a step of its own; only that step
             reads data and what is kept, the data gradient reads the parameters (Layrub, Section 3.1). Otherwise one
             step computes both.
@@ -44,6 +48,8 @@ class LayerType:
     scratch_in_place: tuple[str, ...] = ()
     reads_input: bool = False
     reads_output: bool = False
+    gradient_in_place: bool = False
+    hands_on: int = 0
     parameters_first: bool = False
     forward_passes: int = 0
     parameter_passes: int = 0
@@ -62,17 +68,23 @@ class LayerLibrary:
         framework: its name in messages.
         types: those of the forward pass, in the order in which they are tried.
         loss: the layer of every classifier's loss.
-        scale: the layer that applies batch norm's factors; None where batch norm does so itself.
-        weight_states: what is as large as a trained weight and stays for the whole run; the gradient first.
         sum_name: what the network calls the sum of the gradients of a blob with several readers.
+        weight_states: what is as large as a trained weight and stays for the whole run, beside its gradient.
+        scale: the layer that applies batch norm's factors; None where batch norm does so itself.
+        bias: the layer that adds a bias; None where the layer with the weight does so itself.
+        keeps_weight_gradients: they stay for the whole run; otherwise each is applied and freed as soon as it is there.
+        sums_in_place: that sum takes the first gradient's memory.
     """
 
     framework: str
     types: tuple[LayerType, ...]
     loss: LayerType
-    scale: LayerType | None
-    weight_states: tuple[str, ...]
     sum_name: str
+    weight_states: tuple[str, ...] = ()
+    scale: LayerType | None = None
+    bias: LayerType | None = None
+    keeps_weight_gradients: bool = True
+    sums_in_place: bool = False
 
     def type_of(self, layer: LayerTasks, name: str) -> LayerType:
         """Return the type of a captured layer.

@@ -3,8 +3,10 @@
 - A layer that is not in place has a data blob and a gradient blob of the same size; one that is in place writes onto its
   input's blob, and its gradient onto its gradient.
 - A blob with several readers gets a gradient from each; their sum is a layer of its own, with a gradient of its own.
+- A layer may instead hand on the gradient that it receives, or write onto it.
 - What layers hold inside follows from their types.
-- A weight's gradient and what else the framework has for it stay for the whole run; so these are external blocks.
+- A weight's gradient and what else the framework has for it stay for the whole run; so these are external blocks. A
+  gradient that does not stay dies with the task that computes it, for its update follows at once.
 
 The tasks have no calls: such a graph is only simulated.
 """
@@ -43,6 +45,7 @@ class _GraphWriter:
         self._blocks: list[Block] = []
         self._tasks: list[Task] = []
         self._trained = {name for name, gradient in captured.gradients if gradient is not None}
+        self._written: set[int] = set()  # blocks that hold something, external ones included
         self._external: dict[int, int] = {}  # a captured block -> its block here
         self._weight_gradient: dict[int, int] = {}  # a weight's block -> its gradient's
         self._kept: dict[tuple[int, str], int] = {}  # (layer, map) -> block
@@ -50,6 +53,7 @@ class _GraphWriter:
             blob for layer in net.layers if not layer.is_in_place for blob in layer.inputs
         )
         self._gradients: dict[int, list[int]] = {}  # blob -> what its readers have written
+        self._shared: set[int] = set()  # gradients that belong to several blobs
         self._data = {blob: self._external_block(block) for blob, block in net.data.items()}
         self._needs_gradient = self._find_needs_gradient()
 
@@ -70,25 +74,19 @@ class _GraphWriter:
         statistics = [self._external_block(block) for block in layer.statistics]
         inputs = [self._data[blob] for blob in layer.inputs]
         map_bytes = self._map_bytes(layer)
-        created = [self._keep(position, what, map_bytes) for what in layer.keeps]
-        created += [self._keep(position, what, layer.channel_bytes) for what in layer.type.keeps_per_channel]
+        kept = [self._keep(position, what, map_bytes) for what in layer.keeps]
+        kept += [self._keep(position, what, layer.channel_bytes) for what in layer.type.keeps_per_channel]
+        is_loss = layer.type.kind is Kind.LOSS
         if not layer.is_in_place:
-            role = Role.LOSS if layer.type.kind is Kind.LOSS else Role.ACTIVATION
+            role = Role.LOSS if is_loss else Role.ACTIVATION
             size_bytes = self._net.blob_bytes[layer.output]
             self._data[layer.output] = self._add_block(f"{layer.name}:data", size_bytes, role, position)
-            created.append(self._data[layer.output])
-        is_loss = layer.type.kind is Kind.LOSS
         self._add_task(
             position,
             layer.name,
             Phase.LOSS if is_loss else Phase.FORWARD,
             reads=[*inputs, *external],
-            writes=[
-                *statistics,
-                *[b for b in created if b != self._data[layer.output]],
-                self._data[layer.output],
-            ],
-            creates=created,
+            writes=[*statistics, *kept, self._data[layer.output]],
             moved_bytes=layer.type.forward_passes * map_bytes,
         )
 
@@ -108,24 +106,38 @@ class _GraphWriter:
         received = [] if gradient is None else [gradient]
         saved = self._saved(position)
         weights = [self._external[block] for block in layer.weights]
-        trained = [self._weight_gradient[weight] for weight in weights if weight in self._weight_gradient]
         needs_data = any(self._needs_gradient[blob] for blob in layer.inputs)
-        if trained and (layer.type.parameters_first or not needs_data):
+        updated = self._weight_gradients(position)
+        if updated and (layer.type.parameters_first or not needs_data):
             self._add_task(
                 position,
                 f"{layer.name}:weight gradient",
                 Phase.BACKWARD,
                 reads=received + saved,
-                writes=trained,
+                writes=updated,
                 gradient_of=GradientOf.WEIGHT,
                 moved_bytes=layer.type.parameter_passes * self._map_bytes(layer),
             )
-            trained = []
+            updated = []
         reads = received + (weights if layer.type.parameters_first else saved + weights)
-        if needs_data and layer.is_in_place:
-            self._gradient_in_place(position, reads, received + trained)
-        elif needs_data:
-            self._gradients_of_inputs(position, reads, trained)
+        if not needs_data:
+            return
+        if gradient is not None and self._may_overwrite(layer, gradient):
+            self._gradient_in_place(position, gradient, reads, updated)
+        else:
+            self._gradients_of_inputs(position, gradient, reads, updated)
+
+    def _weight_gradients(self, position: int) -> list[int]:
+        """Return the blocks of the gradients of a layer's weights; those that do not stay are new each time."""
+        layer = self._net.layers[position]
+        trained = [self._external[block] for block in layer.weights]
+        trained = [weight for weight in trained if self._blocks[weight].name in self._trained]
+        if self._library.keeps_weight_gradients:
+            return [self._weight_gradient[weight] for weight in trained]
+        return [
+            self._add_block(f"{block.name}:gradient", block.size_bytes, Role.INTERNAL, position)
+            for block in (self._blocks[weight] for weight in trained)
+        ]
 
     def _saved(self, position: int) -> list[int]:
         """Return the blocks of the forward pass that a layer's backward pass reads."""
@@ -139,19 +151,24 @@ class _GraphWriter:
 
     def _merged_gradient(self, position: int, blob: int) -> int | None:
         """Return the gradient of a blob: its only reader's, or the sum of several."""
-        gradients = self._gradients.get(blob, [])
-        if len(gradients) > 1:
-            name = f"{self._net.layers[position].name}:{self._library.sum_name}"
-            self._names.append(name)
-            layer = len(self._names) - 1
+        gradients = self._gradients.pop(blob, [])
+        if len(gradients) < 2:
+            return gradients[0] if gradients else None
+        name = f"{self._net.layers[position].name}:{self._library.sum_name}"
+        self._names.append(name)
+        layer = len(self._names) - 1
+        own = [gradient for gradient in gradients if gradient not in self._shared]
+        if self._library.sums_in_place and own:
+            total = own[0]
+        else:
             total = self._add_block(f"{name}:gradient", self._net.blob_bytes[blob], Role.GRADIENT, layer)
-            self._add_task(
-                layer, name, Phase.BACKWARD, reads=gradients, writes=[total], creates=[total], kind=Kind.ADD
-            )
-            self._gradients[blob] = gradients = [total]
-        return gradients[0] if gradients else None
+        self._add_task(layer, name, Phase.BACKWARD, reads=gradients, writes=[total], kind=Kind.ADD)
+        return total
 
-    def _gradient_in_place(self, position: int, reads: list[int], updated: list[int]) -> None:
+    def _may_overwrite(self, layer: NetLayer, gradient: int) -> bool:
+        return (layer.is_in_place or layer.type.gradient_in_place) and gradient not in self._shared
+
+    def _gradient_in_place(self, position: int, gradient: int, reads: list[int], updated: list[int]) -> None:
         layer = self._net.layers[position]
         map_bytes = self._map_bytes(layer)
         scratch = [self._keep(position, what, map_bytes) for what in layer.type.scratch_in_place]
@@ -160,18 +177,25 @@ class _GraphWriter:
             f"{layer.name}:data gradient",
             Phase.BACKWARD,
             reads=reads,
-            writes=[*scratch, *updated],
-            creates=scratch,
+            writes=[gradient, *scratch, *updated],
             gradient_of=GradientOf.DATA,
             moved_bytes=layer.type.data_passes * map_bytes,
         )
+        self._gradients.setdefault(layer.inputs[0], []).append(gradient)
 
-    def _gradients_of_inputs(self, position: int, reads: list[int], updated: list[int]) -> None:
+    def _gradients_of_inputs(
+        self, position: int, gradient: int | None, reads: list[int], updated: list[int]
+    ) -> None:
         """Write a gradient for each input in a task of its own: sums and concatenations copy one after another."""
         layer = self._net.layers[position]
         copies = layer.type.kind in (Kind.ADD, Kind.CONCATENATE)
-        for blob in layer.inputs:
+        if gradient is not None and layer.type.hands_on > 1:
+            self._shared.add(gradient)
+        for number, blob in enumerate(layer.inputs):
             if not self._needs_gradient[blob]:
+                continue
+            if gradient is not None and number < layer.type.hands_on:
+                self._gradients.setdefault(blob, []).append(gradient)
                 continue
             size_bytes = self._net.blob_bytes[blob]
             own = self._readers[blob] == 1
@@ -184,7 +208,6 @@ class _GraphWriter:
                 Phase.BACKWARD,
                 reads=reads,
                 writes=[block, *updated],
-                creates=[block],
                 gradient_of=GradientOf.DATA,
                 moved_bytes=2 * size_bytes if copies else layer.type.data_passes * self._map_bytes(layer),
             )
@@ -208,9 +231,12 @@ class _GraphWriter:
             self._blocks.append(replace(block, index=index, layer=-1))
             if block.role is Role.WEIGHT and block.name in self._trained:
                 role = Role.OPTIMIZER_STATE
-                self._weight_gradient[index] = len(self._blocks)
+                if self._library.keeps_weight_gradients:
+                    name = f"{block.name}:gradient"
+                    self._weight_gradient[index] = self._add_block(name, block.size_bytes, role, -1)
                 for state in self._library.weight_states:
                     self._add_block(f"{block.name}:{state}", block.size_bytes, role, -1)
+            self._written.update(range(index, len(self._blocks)))
         return self._external[captured]
 
     def _map_bytes(self, layer: NetLayer) -> int:
@@ -230,13 +256,13 @@ class _GraphWriter:
         *,
         reads: list[int],
         writes: list[int],
-        creates: list[int] | None = None,
         kind: Kind | None = None,
         gradient_of: GradientOf | None = None,
         moved_bytes: int = 0,
     ) -> None:
-        """Add a task; what it writes and does not create it updates, so it reads that too."""
-        created = creates or []
+        """Add a task; it creates what nobody has written before, and updates, so also reads, what else it writes."""
+        created = [block for block in dict.fromkeys(writes) if block not in self._written]
+        self._written.update(created)
         layer = self._net.layers[position] if position < len(self._net.layers) else None
         all_reads = dict.fromkeys([*reads, *(block for block in writes if block not in created)])
         touched = sum(self._blocks[block].size_bytes for block in (*all_reads, *writes))

@@ -8,6 +8,7 @@ the backward pass of the one that made it.
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from typing import Any
 
 from membench.convolution import Convolution
 from membench.errors import UnsupportedModel
@@ -102,36 +103,49 @@ class _Reader:
         if layer_type.vanishes_at_same_size and size_bytes == self.value_bytes[inputs[0]]:
             self._value_in[block] = inputs[0]
             return
-        weights, statistics = self._read_blocks(layer, Role.WEIGHT), self._read_blocks(layer, Role.BUFFER)
-        scale = self._library.scale
-        if layer_type.kind is Kind.BATCH_NORM and weights and scale is not None:
-            normalized = self._new_value(size_bytes)
-            self.layers.append(NetLayer(name, layer_type, inputs, normalized, statistics=statistics))
-            name, layer_type, inputs, statistics = f"{name}:scale", scale, (normalized,), ()
-        output = self._value_in[block] = self._new_value(size_bytes)
-        self.layers.append(
-            NetLayer(
-                name,
-                layer_type,
-                inputs,
-                output,
-                weights=weights,
-                statistics=statistics,
-                operations=sum(task.operations for task in layer.tasks),
-                convolution=next((task.convolution for task in layer.tasks if task.convolution), None),
-                channel_bytes=min(self._graph.blocks[kept].size_bytes for kept in layer.creates)
-                if layer_type.keeps_per_channel
-                else 0,
-            )
+        weights = self._read_blocks(layer, Role.WEIGHT)
+        second, taken = self._second_part(layer_type, weights)
+        output = self._add(
+            name,
+            layer_type,
+            inputs,
+            size_bytes,
+            weights=tuple(weight for weight in weights if weight not in taken),
+            statistics=self._read_blocks(layer, Role.BUFFER),
+            operations=sum(task.operations for task in layer.tasks),
+            convolution=next((task.convolution for task in layer.tasks if task.convolution), None),
+            channel_bytes=min(self._graph.blocks[kept].size_bytes for kept in layer.creates)
+            if layer_type.keeps_per_channel
+            else 0,
         )
+        if second is not None:
+            output = self._add(f"{name}:{second.name}", second, (output,), size_bytes, weights=taken)
+        self._value_in[block] = output
+
+    def _second_part(
+        self, layer_type: LayerType, weights: tuple[int, ...]
+    ) -> tuple[LayerType | None, tuple[int, ...]]:
+        """Return the layer that the framework adds behind this one, if it does, and the weights that go to it."""
+        if layer_type.kind is Kind.BATCH_NORM and weights:
+            return self._library.scale, weights if self._library.scale else ()
+        if layer_type.kind in (Kind.CONVOLUTION, Kind.LINEAR) and self._library.bias:
+            return (self._library.bias, weights[1:]) if len(weights) > 1 else (None, ())
+        return None, ()
+
+    def _add(
+        self, name: str, layer_type: LayerType, inputs: tuple[int, ...], size_bytes: int, **facts: Any
+    ) -> int:
+        """Add a layer and return its output."""
+        output = self._new_value(size_bytes)
+        self.layers.append(NetLayer(name, layer_type, inputs, output, **facts))
+        return output
 
     def _read_losses(self, layer: LayerTasks, name: str, logits: tuple[int, ...]) -> None:
         """Read one loss layer for each classifier, auxiliary ones included."""
         labels = self._read_blocks(layer, Role.LABEL)
         for number, value in enumerate(logits, start=1):
             loss_name = name if number == 1 else f"{name}{number}"
-            output = self._new_value(4)
-            self.layers.append(NetLayer(loss_name, self._library.loss, (value,), output, labels=labels))
+            self._add(loss_name, self._library.loss, (value,), 4, labels=labels)
 
     def _inputs(self, layer: LayerTasks, layer_type: LayerType, name: str) -> tuple[int, ...]:
         """Return the values that a layer reads; a sum that adds a value to itself reads it twice."""

@@ -91,8 +91,6 @@ TORCH7 = LayerLibrary(
         CONCATENATION, ZERO_CHANNELS,
     ),
     loss=CROSS_ENTROPY,
-    scale=None,
-    weight_states=("gradient",),
     sum_name="sum of gradients",
 )  # fmt: skip
 

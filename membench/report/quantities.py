@@ -9,7 +9,7 @@ from dataclasses import dataclass, fields, replace
 from itertools import product
 from typing import Any
 
-from membench.experiment import Answer, Cell, Form, Paper, Quantity, Row, Take
+from membench.experiment import Answer, Cell, Form, Paper, Quantity, Row, Take, steps_per_iteration
 from membench.record import Outcome, Record
 from membench.units import PRINTED_UNITS
 
@@ -123,11 +123,12 @@ def _metric(paper: Paper, records: Mapping[Cell, Record], cell: Cell, name: str)
         raise _NoValueError(record.outcome, f"{cell.model} by {cell.system}: {record.reason}")
     if name == "batch_size":
         return record.configuration["batch_size"]
-    iteration_time_s = record.metrics.get("step_time_s", 0.0) * model.get("steps_per_iteration", 1)
-    if name == "iteration_time_s":
-        return iteration_time_s
-    if name == "epoch_time_s":
-        return paper.training_images[model["dataset"]] / record.configuration["batch_size"] * iteration_time_s
+    if name in ("iteration_time_s", "epoch_time_s"):
+        iteration_time_s = record.metrics["step_time_s"] * steps_per_iteration(
+            model, paper.systems[cell.system]
+        )
+        iterations = paper.training_images[model["dataset"]] / record.configuration["batch_size"]
+        return iteration_time_s * (iterations if name == "epoch_time_s" else 1)
     if name not in known:
         raise _NoValueError(Outcome.FAILED, f"{cell.model} by {cell.system}: its record has no {name}")
     return known[name]

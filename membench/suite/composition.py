@@ -10,7 +10,7 @@ from hydra.core.global_hydra import GlobalHydra
 from omegaconf import DictConfig, OmegaConf
 
 from membench import configuration
-from membench.experiment import Cell, Paper
+from membench.experiment import Cell, Paper, framework_of
 
 CELL_KEYS = ("model", "batch_size", "strategy", "framework", "device", "backend", "seed", "budget")
 
@@ -48,16 +48,10 @@ def _changes(paper: Paper, cell: Cell, read: Callable[[str, str], dict[str, Any]
         "model": model,
         "batch_size": model["batch_size"] if cell.batch_size is None else cell.batch_size,
         "strategy": read("strategy", system["strategy"]) | system.get("set", {}),
-        "framework": read("framework", _framework(paper, cell)),
+        "framework": read("framework", framework_of(paper.models[cell.model], system)),
         "device": read("device", paper.devices[cell.device]),
         "budget": system.get("budget"),
     }
-
-
-def _framework(paper: Paper, cell: Cell) -> str:
-    """Return the system's framework, or the model's own, which the system's cannot express."""
-    name: str = paper.models[cell.model].get("framework", paper.systems[cell.system]["framework"])
-    return name
 
 
 def overrides(paper: Paper, cell: Cell) -> list[str]:
@@ -66,7 +60,7 @@ def overrides(paper: Paper, cell: Cell) -> list[str]:
     words = [
         f"model={paper.models[cell.model]['configuration']}",
         f"strategy={system['strategy']}",
-        f"framework={_framework(paper, cell)}",
+        f"framework={framework_of(paper.models[cell.model], system)}",
         f"device={paper.devices[cell.device]}",
         *([f"budget='{system['budget']}'"] if "budget" in system else []),
         *(f"strategy.{option}={value}" for option, value in system.get("set", {}).items()),

@@ -11,18 +11,12 @@ def _experiment(name: str) -> Experiment:
     return next(experiment for experiment in LAYRUB.experiments if experiment.name == name)
 
 
-def test_all_rows_of_caffe_and_layrub_are_judged() -> None:
+def test_every_row_of_times_and_memories_is_judged() -> None:
     for name in ("table5", "table6"):
-        for row, answer in _experiment(name).rows:
-            assert (answer.value is not None) == (row.system in ("Caffe", "Layrub-hybrid")), row
+        assert all(answer.value is not None for _, answer in _experiment(name).rows)
 
 
-def test_other_systems_are_not_run_with_their_name_as_the_reason() -> None:
-    missing = [(row, answer) for row, answer in _experiment("table5").rows if answer.not_run]
-    assert {answer.not_run for _, answer in missing} == {
-        "MXNet is not built yet",
-        "TensorFlow is not built yet",
-    }
+def test_what_is_not_built_is_named() -> None:
     assert all("not built" in answer.not_run for _, answer in _experiment("table8").rows)
 
 

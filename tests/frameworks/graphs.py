@@ -1,6 +1,40 @@
-"""What tests ask of a lowered graph."""
+"""Graphs to lower, and what tests ask of a lowered graph."""
 
+import torch
+from torch import Tensor, nn
+
+from membench import configuration
+from membench.capture.capture import capture
+from membench.suite.cell import workload_of
 from membench.task_graph import Phase, Role, Task, TaskGraph
+from membench.workload import Workload
+
+
+def captured(module: nn.Module, *shape: int) -> TaskGraph:
+    """Capture a network of ten classes."""
+    inputs, targets = torch.randn(*shape), torch.randint(10, (shape[0],))
+    return capture(Workload("network", module, nn.CrossEntropyLoss(), (inputs,), (targets,))).graph
+
+
+def captured_model(name: str, batch_size: int) -> TaskGraph:
+    """Capture a model of ``conf/model``."""
+    cell = {"model": configuration.read("model", name), "batch_size": batch_size}
+    return capture(workload_of(cell | {"backend": {"name": "simulated"}, "seed": 0})).graph
+
+
+class Residual(nn.Module):
+    """A post-activation block: convolution, batch norm, sum with a shortcut, ReLU; then dropout and a classifier."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Conv2d(3, 4, 1), nn.Conv2d(4, 4, 1, bias=False)
+        self.bn, self.relu, self.drop = nn.BatchNorm2d(4), nn.ReLU(), nn.Dropout()
+        self.classifier = nn.Linear(16, 10)
+
+    def forward(self, images: Tensor) -> Tensor:
+        x = self.first(images)
+        x = self.relu(self.bn(self.second(x)) + x)
+        return self.classifier(self.drop(torch.flatten(x, 1)))
 
 
 def held(graph: TaskGraph, *roles: Role) -> int:

@@ -5,16 +5,13 @@ import torch
 from torch import Tensor, nn
 
 from membench import configuration
-from membench.capture.capture import capture
 from membench.cost.roofline import RooflineCost
 from membench.planning.validate import validate
 from membench.strategies.base import strategies
 from membench.strategies.network_wide import NetworkWide
-from membench.suite.cell import workload_of
 from membench.task_graph import GradientOf, Kind, Phase, Role, TaskGraph
 from membench.units import GIB
-from membench.workload import Workload
-from tests.frameworks.graphs import held, names, sizes, tasks_of
+from tests.frameworks.graphs import captured, captured_model, held, names, sizes, tasks_of
 
 TORCH7 = configuration.load("framework", "torch7")
 K40 = configuration.load("device", "k40_vdnn")
@@ -23,15 +20,11 @@ COST = RooflineCost(K40, TORCH7.efficiency)
 
 def lower(module: nn.Module, *shape: int) -> TaskGraph:
     """Lower a network of ten classes."""
-    inputs, targets = torch.randn(*shape), torch.randint(10, (shape[0],))
-    workload = Workload("network", module, nn.CrossEntropyLoss(), (inputs,), (targets,))
-    return TORCH7.lower(capture(workload).graph)
+    return TORCH7.lower(captured(module, *shape))
 
 
 def lowered(name: str, batch_size: int) -> TaskGraph:
-    model = {"model": configuration.read("model", name), "batch_size": batch_size}
-    workload = workload_of(model | {"backend": {"name": "simulated"}, "seed": 0})
-    return TORCH7.lower(capture(workload).graph)
+    return TORCH7.lower(captured_model(name, batch_size))
 
 
 @pytest.fixture(scope="module")

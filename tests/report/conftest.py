@@ -17,7 +17,7 @@ PAPER = Paper(
         "small": {"configuration": "small", "dataset": "data", "layers": 5, "batch_sizes": {"normal": 8}},
         "deep": {"configuration": "deep", "dataset": "data", "layers": 50},
     },
-    systems={"base": {}, "ours": {}},
+    systems={"base": {"framework": "caffe"}, "ours": {"framework": "mxnet"}},
     devices={"a card": "card"},
     training_images={"data": 1000},
     experiments=(),

@@ -1,0 +1,57 @@
+"""Fits all constants of one framework."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import yaml
+
+from membench.calibrate.least_squares import Residual
+from membench.calibrate.memory import Memory
+from membench.calibrate.rows import MEMORY_ROWS, PAPER_DIRECTORY, TIME_ROWS, baseline_rows, captured_graph
+from membench.calibrate.subjects import find_subject
+from membench.calibrate.times import fit_times
+from membench.device import DeviceProfile
+from membench.efficiency import Efficiency
+from membench.errors import MembenchError
+from membench.frameworks.lowering import lower_layers
+from membench.task_graph import TaskGraph
+
+
+@dataclass(frozen=True)
+class Fit:
+    efficiency: Efficiency
+    times: tuple[Residual, ...]
+    memory: Memory
+
+
+def fit(
+    framework: str, reference: Path, device: DeviceProfile, graphs: Mapping[str, TaskGraph] | None = None
+) -> Fit:
+    """Fit all constants.
+
+    Args:
+        framework: its name in ``conf/framework``.
+        reference: the paper's numbers.
+        device: where the times were measured.
+        graphs: as captured, by the paper's name of the model, where they are at hand; missing ones are captured.
+
+    Raises:
+        MembenchError: no time of the framework was measured on this device.
+    """
+    subject = find_subject(framework)
+    system = subject.library.framework
+    paper = yaml.safe_load((PAPER_DIRECTORY / "paper.yaml").read_text())
+    times = baseline_rows(reference, item=TIME_ROWS[0], metric=TIME_ROWS[1], system=system, paper=paper)
+    times = [row for row in times if row.device == device.name]
+    memory = baseline_rows(reference, item=MEMORY_ROWS[0], metric=MEMORY_ROWS[1], system=system, paper=paper)
+    if not times:
+        raise MembenchError(
+            f"{reference.name} has no time of {system} on device {device.name!r}; use device=k40m"
+        )
+    lowered = {}
+    for model in {row.model: None for row in (*times, *memory)}:
+        known = (graphs or {}).get(model) or captured_graph(paper["models"][model]["configuration"])
+        lowered[model] = lower_layers(known, subject.library)
+    efficiency, residuals = fit_times(times, lowered, device)
+    return Fit(efficiency, residuals, subject.memory(memory, lowered))

@@ -1,0 +1,69 @@
+"""The baseline's rows of a paper's tables, and the graphs of the networks in them."""
+
+import csv
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from membench import configuration
+from membench.capture.capture import capture
+from membench.configuration import CONF_DIRECTORY
+from membench.errors import MembenchError
+from membench.experiment import steps_per_iteration
+from membench.suite.cell import workload_of
+from membench.task_graph import TaskGraph
+
+PAPER_DIRECTORY = CONF_DIRECTORY.parent / "experiments" / "layrub"
+
+TIME_ROWS = ("Table 5", "time_20_iterations")
+MEMORY_ROWS = ("Table 6", "runtime_memory")
+
+
+@dataclass(frozen=True)
+class BaselineRow:
+    """One number that the paper measured of the framework itself.
+
+    Attributes:
+        device: the name in ``conf/device``.
+        value: seconds of 20 iterations, or MiB.
+        steps_per_iteration: forward and backward passes of one iteration.
+    """
+
+    model: str
+    device: str
+    value: float
+    steps_per_iteration: int
+
+
+def baseline_rows(
+    path: Path, *, item: str, metric: str, system: str, paper: dict[str, Any]
+) -> list[BaselineRow]:
+    """Return a system's rows of one table; a row without a number (out of memory) is no measurement.
+
+    Args:
+        path: the paper's numbers.
+        paper: its vocabulary, as ``paper.yaml`` has it.
+
+    Raises:
+        MembenchError: the file lacks a column, or a number or device in it makes no sense.
+    """
+    rows = []
+    with path.open(newline="", encoding="utf-8") as file:
+        try:
+            for row in csv.DictReader(file):
+                if (row["item"], row["metric"], row["system"]) == (item, metric, system) and row["value"]:
+                    device = paper["devices"][row["device"]]
+                    steps = steps_per_iteration(paper["models"][row["model"]], paper["systems"][system])
+                    rows.append(BaselineRow(row["model"], device, float(row["value"]), steps))
+        except (KeyError, ValueError) as error:
+            raise MembenchError(
+                f"{path.name}, line {len(rows) + 1} of {system} in {item}: {error}"
+            ) from error
+    return rows
+
+
+def captured_graph(name: str) -> TaskGraph:
+    """Return the training step of ``conf/model/<name>.yaml`` at its own batch size, as captured."""
+    model = configuration.read("model", name)
+    cell = {"model": model, "batch_size": model["batch_size"], "backend": {"name": "simulated"}, "seed": 0}
+    return capture(workload_of(cell)).graph

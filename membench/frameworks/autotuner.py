@@ -1,0 +1,32 @@
+"""The workspace of frameworks that let cuDNN choose: the fastest algorithm within a limit."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import inf
+
+from membench.cost.convolution import ConvolutionAlgorithm, work
+from membench.task_graph import Task
+
+
+@dataclass(frozen=True)
+class Autotuner:
+    """Chooses for each convolution and each of its gradients by itself.
+
+    Attributes:
+        limit_bytes: of workspace, for one convolution.
+        rates: what each algorithm that the library has reaches of one and the same peak; only their order matters.
+    """
+
+    limit_bytes: int
+    rates: Mapping[str, float]
+
+    def workspace_bytes(self, task: Task) -> int:
+        """Return the workspace of a task's algorithm; zero if it is no convolution."""
+        if task.convolution is None:
+            return 0
+        fastest, shortest = 0, inf
+        for name, rate in self.rates.items():
+            done = work(ConvolutionAlgorithm(name), task.convolution, task.gradient_of)
+            if done and done.workspace_bytes <= self.limit_bytes and done.operations / rate < shortest:
+                fastest, shortest = done.workspace_bytes, done.operations / rate
+        return fastest

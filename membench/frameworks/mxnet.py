@@ -1,0 +1,128 @@
+"""MXNet over cuDNN, as of 2016 and 2017: the baseline that Layrub sets memonger against.
+
+Facts of its published sources (dmlc/mxnet, which became apache/mxnet; read at the state of October 2017), none of its code.
+An operator declares which data its backward reads, and where it may work in place (``DeclareBackwardDependency``,
+``FInplaceOption``); the executor plans memory from that, by lifetimes.
+
+- ``Activation``: with cuDNN its backward reads input and output, so the forward pass is *not* in place; its gradient
+  takes the place of the one that it receives (``activation-inl.h``). Only a build without cuDNN reads the output alone.
+- ``BatchNorm`` reads its input, and keeps the batch's mean and inverse deviation (``cudnn_batch_norm-inl.h``).
+- ``Pooling`` hands input, output and gradient to cuDNN, maximum and average alike (``pooling-inl.h``).
+- ``Dropout`` is in place where nobody else reads its input, and keeps a mask, a float of each element (``dropout-inl.h``).
+- ``LRN`` reads input and output; it has a map ``tmp_norm`` in any case, which cuDNN leaves alone (``lrn-inl.h``).
+- ``SoftmaxOutput`` keeps the probabilities. ``Concat`` reads no data; each input gets a copy of its part.
+- ``elemwise_add``: its first input's gradient is the one that it receives, its second's a copy of that
+  (``_backward_add``). The gradients of a map with several readers are summed up in the first (``ElementWiseSum``).
+- Each argument has an array for its gradient, allocated when the network is bound. The momentum is as large as the weight
+  (``sgd_mom_update``); it lies where the weight does, on the device.
+- The workspaces of all operators are one array, as large as the largest; it stays (``resource.cc``, one copy on a GPU).
+
+The two gradients of a convolution are one operator; they are two tasks here, which need no more memory than one.
+"""
+
+from dataclasses import replace
+from typing import ClassVar
+
+from membench.efficiency import Efficiency
+from membench.frameworks.autotuner import Autotuner
+from membench.frameworks.base import Framework
+from membench.frameworks.layers import LayerLibrary, LayerType
+from membench.frameworks.lowering import lower_layers
+from membench.task_graph import Kind, TaskGraph
+
+CONVOLUTION = LayerType(
+    "Convolution", Kind.CONVOLUTION, ("convolution",), reads_input=True, parameters_first=True
+)
+FULLY_CONNECTED = LayerType(
+    "FullyConnected", Kind.LINEAR, ("addmm", "mm"), ("add",), reads_input=True, parameters_first=True
+)
+BATCH_NORM = LayerType(
+    "BatchNorm",
+    Kind.BATCH_NORM,
+    ("native_batch_norm",),
+    ("add_",),
+    keeps_per_channel=("mean", "inverse deviation"),
+    reads_input=True,
+)
+ACTIVATION = LayerType(
+    "Activation", Kind.RELU, ("relu", "relu_"), reads_input=True, reads_output=True, gradient_in_place=True
+)
+DROPOUT = LayerType(
+    "Dropout",
+    Kind.DROPOUT,
+    ("native_dropout",),
+    ("copy_",),
+    may_be_in_place=True,
+    keeps=("mask",),
+    gradient_in_place=True,
+)
+POOLING = LayerType(
+    "Pooling",
+    Kind.POOLING,
+    ("max_pool2d_with_indices", "avg_pool2d", "mean"),
+    reads_input=True,
+    reads_output=True,
+)
+ADAPTIVE_POOLING = LayerType(
+    "Pooling",
+    Kind.POOLING,
+    ("_adaptive_avg_pool2d",),
+    vanishes_at_same_size=True,
+    reads_input=True,
+    reads_output=True,
+)
+LRN = LayerType(
+    "LRN",
+    Kind.NORMALIZATION,
+    ("avg_pool3d",),
+    ("mul", "constant_pad_nd", "add", "pow", "div"),
+    keeps=("norm",),
+    reads_input=True,
+    reads_output=True,
+    forward_passes=2,  # cuDNN reads the input and writes the output
+    data_passes=4,  # input, output, both gradients
+)
+SUM = LayerType("elemwise_add", Kind.ADD, ("add", "add_"), hands_on=1)
+CONCATENATION = LayerType("Concat", Kind.CONCATENATE, ("cat",))
+ZERO_CHANNELS = LayerType("Concat", Kind.CONCATENATE, ("constant_pad_nd",))  # with a constant array of zeros
+SOFTMAX_OUTPUT = LayerType(
+    "SoftmaxOutput",
+    Kind.LOSS,
+    ("_log_softmax",),
+    ("nll_loss_forward", "add", "mul"),
+    keeps=("probabilities",),
+)
+
+MXNET = LayerLibrary(
+    framework="MXNet",
+    types=(
+        CONVOLUTION, FULLY_CONNECTED, BATCH_NORM, ACTIVATION, DROPOUT, POOLING, ADAPTIVE_POOLING, LRN, SUM, CONCATENATION,
+        ZERO_CHANNELS,
+    ),
+    loss=SOFTMAX_OUTPUT,
+    sum_name="sum of gradients",
+    weight_states=("momentum",),
+    sums_in_place=True,
+)  # fmt: skip
+
+
+class MXNet(Framework):
+    """MXNet over cuDNN.
+
+    Args:
+        efficiency: of its kernels.
+        context_bytes: what the process holds on the device whatever the network.
+        autotuner: chooses the algorithms of convolutions; the largest of their workspaces is held for the whole run.
+    """
+
+    name: ClassVar[str] = "mxnet"
+
+    def __init__(self, efficiency: Efficiency, context_bytes: int, autotuner: Autotuner) -> None:
+        self.efficiency = efficiency
+        self._context_bytes = context_bytes
+        self._autotuner = autotuner
+
+    def lower(self, graph: TaskGraph) -> TaskGraph:
+        lowered = lower_layers(graph, MXNET)
+        workspace_bytes = max(self._autotuner.workspace_bytes(task) for task in lowered.tasks)
+        return replace(lowered, overhead_bytes=self._context_bytes + workspace_bytes)

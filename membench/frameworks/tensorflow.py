@@ -1,0 +1,118 @@
+"""TensorFlow over cuDNN, as of 2016: the releases that run on Layrub's CUDA 7.5 and cuDNN 4.
+
+Facts of its published sources (tensorflow/tensorflow, read at a state of release 1.0), none of its code. A tensor is freed
+when the last operator that reads it is done; no operator of that time writes onto its input.
+
+- ``Conv2D`` and ``MatMul`` have no bias; ``BiasAdd`` is an operator with an output of its own. It hands its gradient on, as
+  it is (``nn_grad.py``).
+- ``Relu`` has an output of its own, and its gradient reads that (``numeric_op.h``, ``nn_grad.py``).
+- ``FusedBatchNorm`` keeps the batch's mean and deviation, and its gradient reads its input. That Layrub's networks used it,
+  and not a batch norm composed of a dozen operators, is assumed.
+- ``MaxPool``'s gradient reads input and output, ``AvgPool``'s neither, for it needs but the shape; ``LRN``'s reads both.
+- Dropout multiplies with a float for each element, 0 or 1, which its gradient reads (``nn_ops.py``). The operators that
+  draw it are one task here.
+- ``SparseSoftmaxCrossEntropyWithLogits`` keeps the gradient of the logits, which it computes in the forward pass.
+- ``Add`` hands its gradient on to both inputs: without broadcasting its sums reduce nothing, and share their input's
+  memory (``math_grad.py``, ``reduction_ops_common.h``). ``AddN`` sums up a map's gradients in a tensor of its own.
+- A weight has a slot for the momentum. Its gradient is a tensor like others: applied as soon as it is there, then freed.
+- Scratch memory of a convolution comes out of the same allocator, for that one operator.
+
+Layout: channels lie first, as cuDNN has them. (By default they lie last, and each convolution transposes.)
+"""
+
+from dataclasses import replace
+from typing import ClassVar
+
+from membench.efficiency import Efficiency
+from membench.frameworks.autotuner import Autotuner
+from membench.frameworks.base import Framework
+from membench.frameworks.layers import LayerLibrary, LayerType
+from membench.frameworks.lowering import lower_layers
+from membench.task_graph import Kind, TaskGraph
+
+CONV2D = LayerType("Conv2D", Kind.CONVOLUTION, ("convolution",), reads_input=True, parameters_first=True)
+MATMUL = LayerType("MatMul", Kind.LINEAR, ("addmm", "mm"), ("add",), reads_input=True, parameters_first=True)
+BIAS_ADD = LayerType(
+    "BiasAdd",
+    Kind.OTHER,
+    (),  # part of torch's convolutions and inner products
+    hands_on=1,
+    parameters_first=True,
+)
+FUSED_BATCH_NORM = LayerType(
+    "FusedBatchNorm",
+    Kind.BATCH_NORM,
+    ("native_batch_norm",),
+    ("add_",),
+    keeps_per_channel=("mean", "deviation"),
+    reads_input=True,
+)
+RELU = LayerType("Relu", Kind.RELU, ("relu", "relu_"), reads_output=True)
+DROPOUT = LayerType(
+    "Mul (dropout)",
+    Kind.DROPOUT,
+    ("native_dropout",),
+    ("copy_",),
+    keeps=("mask",),
+    # drawn 1, keep probability added 2, floor 2, input scaled 2, product 3
+    forward_passes=10,
+    data_passes=5,  # product 3, scaled 2
+)
+MAX_POOL = LayerType(
+    "MaxPool", Kind.POOLING, ("max_pool2d_with_indices",), reads_input=True, reads_output=True
+)
+AVERAGE_POOL = LayerType("AvgPool", Kind.POOLING, ("avg_pool2d", "mean"))
+ADAPTIVE_POOL = LayerType("AvgPool", Kind.POOLING, ("_adaptive_avg_pool2d",), vanishes_at_same_size=True)
+LRN = LayerType(
+    "LRN",
+    Kind.NORMALIZATION,
+    ("avg_pool3d",),
+    ("mul", "constant_pad_nd", "add", "pow", "div"),
+    reads_input=True,
+    reads_output=True,
+)
+ADD = LayerType("Add", Kind.ADD, ("add", "add_"), hands_on=2)
+CONCATENATION = LayerType("Concat", Kind.CONCATENATE, ("cat",))
+PAD = LayerType("Pad", Kind.CONCATENATE, ("constant_pad_nd",))
+CROSS_ENTROPY = LayerType(
+    "SparseSoftmaxCrossEntropyWithLogits",
+    Kind.LOSS,
+    ("_log_softmax",),
+    ("nll_loss_forward", "add", "mul"),
+    keeps=("backprop",),
+)
+
+TENSORFLOW = LayerLibrary(
+    framework="TensorFlow",
+    types=(
+        CONV2D, MATMUL, FUSED_BATCH_NORM, RELU, DROPOUT, MAX_POOL, AVERAGE_POOL, ADAPTIVE_POOL, LRN, ADD, CONCATENATION,
+        PAD,
+    ),
+    loss=CROSS_ENTROPY,
+    sum_name="AddN",
+    weight_states=("momentum",),
+    bias=BIAS_ADD,
+    keeps_weight_gradients=False,
+)  # fmt: skip
+
+
+class TensorFlow(Framework):
+    """TensorFlow over cuDNN.
+
+    Args:
+        efficiency: of its kernels.
+        context_bytes: what the process holds on the device whatever the network.
+        autotuner: chooses the algorithms of convolutions; each has its workspace for as long as it runs.
+    """
+
+    name: ClassVar[str] = "tensorflow"
+
+    def __init__(self, efficiency: Efficiency, context_bytes: int, autotuner: Autotuner) -> None:
+        self.efficiency = efficiency
+        self._context_bytes = context_bytes
+        self._autotuner = autotuner
+
+    def lower(self, graph: TaskGraph) -> TaskGraph:
+        lowered = lower_layers(graph, TENSORFLOW)
+        tasks = (replace(t, workspace_bytes=self._autotuner.workspace_bytes(t)) for t in lowered.tasks)
+        return replace(lowered, tasks=tuple(tasks), overhead_bytes=self._context_bytes)

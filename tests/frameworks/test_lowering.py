@@ -1,0 +1,54 @@
+"""What holds for libraries of layers that no framework has."""
+
+from dataclasses import replace
+
+import torch
+from torch import Tensor, nn
+
+from membench.frameworks.lowering import lower_layers
+from membench.frameworks.tensorflow import ADD, RELU, TENSORFLOW
+from membench.task_graph import Phase
+from tests.frameworks.graphs import captured, names, tasks_of
+
+IN_PLACE = replace(
+    TENSORFLOW,
+    types=tuple(replace(kind, gradient_in_place=True) if kind is RELU else kind for kind in TENSORFLOW.types),
+    sums_in_place=True,
+)
+
+
+class TwoBranches(nn.Module):
+    """A sum whose inputs have no other reader, and end in a ReLU each."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.left, self.right, self.classifier = nn.Linear(4, 4), nn.Linear(4, 4), nn.Linear(4, 10)
+        self.first, self.second = nn.ReLU(), nn.ReLU()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.classifier(self.first(self.left(x)) + self.second(self.right(x)))
+
+
+def test_a_gradient_that_several_maps_share_is_not_overwritten() -> None:
+    assert ADD.hands_on == 2
+    graph = lower_layers(captured(TwoBranches(), 2, 4), IN_PLACE)
+    for name in ("first", "second"):
+        [relu] = tasks_of(graph, name, Phase.BACKWARD)
+        assert "classifier:data gradient" in names(graph, relu.reads)
+        assert names(graph, relu.writes) == {f"{name}:data gradient"}
+
+
+def test_a_sum_with_itself_is_no_gradient_to_sum_up_in() -> None:
+    class Doubling(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear, self.classifier = nn.Linear(4, 4), nn.Linear(4, 10)
+
+        def forward(self, x: Tensor) -> Tensor:
+            x = torch.relu(self.linear(x))
+            return self.classifier(x + x)
+
+    graph = lower_layers(captured(Doubling(), 2, 4), IN_PLACE)
+    [total] = [task for task in graph.tasks if task.name.endswith("AddN")]
+    assert names(graph, total.reads) == {"classifier:data gradient"}
+    assert total.creates
