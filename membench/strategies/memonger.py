@@ -3,9 +3,9 @@
 Chen et al., "Training Deep Nets with Sublinear Memory Cost", arXiv 1604.06174, 2016, and the planner that its authors
 published (dmlc/mxnet-memonger). The forward pass keeps only what crosses from one segment to the next; the backward pass
 runs each segment again, convolutions included, right before it needs it. About sqrt(n) segments cost O(sqrt(n)) memory
-and one more forward pass (Section 4.1).
+and one more forward pass (Section 4.3).
 
-- Planning with a budget (Section 4.4, Algorithm 3): a segment ends where its maps exceed B bytes. From the plan with
+- Planning with a budget (Section 4.3, Algorithm 3): a segment ends where its maps exceed B bytes. From the plan with
   B = 0, which keeps x bytes in segments of at most y, follows the guess B = sqrt(x y). Of plans around it, from B / sqrt(2)
   to sqrt(2) B, the one with the least peak is taken.
 - In the paper the user marks where segments may end. Here they may wherever no earlier map is written in place later;
@@ -28,7 +28,7 @@ from membench.strategies.on_demand import compute_on_demand
 from membench.task_graph import Phase, TaskGraph
 
 TRIALS = 6
-"""Plans around the guess, as in the paper."""
+"""Plans around the guess, as many as the published planner tries."""
 
 
 class Memonger(Strategy):

@@ -1,20 +1,20 @@
 """SuperNeurons: liveness analysis, offload of what is costly to compute, recomputation of what is cheap.
 
 Wang et al., "SuperNeurons: Dynamic GPU Memory Management for Training Deep Neural Networks", PPoPP 2018. A block dies after
-its last use (Section 3.2). The others depend on the layer that makes them:
+its last use (liveness analysis). What the backward pass needs is treated by the layer that makes it:
 
-- Unified tensor pool (3.3): the results of checkpoints leave for the host while the layers after them run, and come back
+- Unified tensor pool: the results of checkpoints leave for the host while the layers after them run, and come back
   while the backward pass is at the checkpoint before.
-- Cost-aware recomputation (3.4): what lies between two checkpoints (batch norm, ReLU, pooling, LRN, dropout) is dropped and
-  recomputed from the checkpoint: once for the whole segment (speed-centric) where that takes no more than the neediest task
-  does anyway, for each layer anew (memory-centric) where it would.
+- Cost-aware recomputation: what lies between two checkpoints (batch norm, ReLU, pooling, LRN, dropout) is dropped and
+  recomputed from the checkpoint: once for the whole segment (speed-centric) where that and a layer's gradients take no
+  more than l_peak, which is needed anyway; for each layer anew (memory-centric) where they would.
 
 Readings. Checkpoints are convolutions, linear layers and attention; and joins, layers that read the results of several:
 recomputing a chain of residual units would lead back to its beginning. Linear layers' results are small and stay. What is
-needed as soon as the backward pass begins does not leave.
+needed as soon as the backward pass begins does not leave. l_peak, the paper's neediest layer, is the neediest task.
 
 Without the tensor cache: the paper moves nothing while memory lasts, here every checkpoint moves, as if the device were
-always full. Without its choice of convolution algorithms by free memory (3.5). Not vDNN, which copies what layers read, and
+always full. Without its choice of convolution algorithms by free memory. Not vDNN, which copies what layers read, and
 recomputes nothing. A framework that writes batch norm and ReLU onto a convolution's result leaves nothing to recompute.
 """
 
@@ -65,7 +65,7 @@ class _Checkpoints:
     def segments(self) -> Iterator[Segment]:
         """Yield what is dropped between two checkpoints, and how it is had again."""
         graph = self._graph
-        most_bytes = graph.lower_bound_bytes - graph.external_bytes
+        peak_of_a_task_bytes = graph.lower_bound_bytes - graph.external_bytes
         gradient_bytes = {layer.layer: self._gradient_bytes(layer) for layer in graph.backward_layers}
         for is_checkpoint, run in groupby(graph.forward_layers, lambda layer: layer.layer in self.layers):
             if is_checkpoint:
@@ -74,7 +74,7 @@ class _Checkpoints:
             dropped = frozenset(b for layer in layers for b in layer.creates) - self._written
             recomputed_bytes = sum(graph.blocks[block].size_bytes for block in dropped)
             backward_bytes = max(gradient_bytes.get(layer.layer, 0) for layer in layers)
-            yield Segment(dropped, per_layer=recomputed_bytes + backward_bytes > most_bytes)
+            yield Segment(dropped, per_layer=recomputed_bytes + backward_bytes > peak_of_a_task_bytes)
 
     def _gradient_bytes(self, layer: LayerTasks) -> int:
         touched = (self._graph.blocks[block] for block in layer.touches)
