@@ -7,7 +7,7 @@ import pytest
 
 from membench.backends.cpu import Chaos, CpuBackend
 from membench.errors import InfeasibleSchedule
-from membench.execution.measurement import cpu_peak_bytes
+from membench.execution.measurement import Throughput, cpu_peak_bytes
 from membench.planning.liveness import copied_bytes, live_bytes
 from membench.planning.validate import validate
 from membench.schedule import Offload, Prefetch, Schedule
@@ -44,7 +44,7 @@ def test_results_and_peak_are_exact(network: str, variant: str) -> None:
     check_exact(case, schedule, chaos=None)
     backend = CpuBackend(schedule.graph)
     step = TrainingStep(case.work, case.captured, schedule, backend)
-    measured = step.measure(windows=1, steps_per_window=1)
+    measured = step.measure(samples=Throughput(1, 1, (1.0,)))
     backend.close()
     assert measured.peak_bytes == step.predicted_peak_bytes
 

@@ -41,7 +41,9 @@ def case_of(*layers: nn.Module) -> Reference:
     torch.manual_seed(0)
     arguments = (torch.randn(2, CHANNELS, 6, 6),), (torch.randint(3, (2,)),)
     head = (nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(CHANNELS, 3))
-    return reference_of(Workload("net", nn.Sequential(*layers, *head), nn.functional.cross_entropy, *arguments))
+    return reference_of(
+        Workload("net", nn.Sequential(*layers, *head), nn.functional.cross_entropy, *arguments)
+    )
 
 
 def convolution() -> nn.Conv2d:
