@@ -46,10 +46,12 @@ class InfeasibleSchedule(MembenchError):
 class OutOfMemory(MembenchError):
     """A schedule does not fit the device's memory."""
 
-    def __init__(self, *, needed_bytes: int, capacity_bytes: int) -> None:
-        super().__init__(
-            f"the step needs {format_bytes(needed_bytes)} and the device has {format_bytes(capacity_bytes)}"
-        )
+    def __init__(self, *, needed_bytes: int | None, capacity_bytes: int) -> None:
+        """Args:
+        needed_bytes: None where nobody predicted it.
+        """
+        needed = "more memory" if needed_bytes is None else format_bytes(needed_bytes)
+        super().__init__(f"the step needs {needed} and the device has {format_bytes(capacity_bytes)}")
         self.needed_bytes = needed_bytes
         self.capacity_bytes = capacity_bytes
 

@@ -31,6 +31,8 @@ class Record:
         outcome: how the cell ended; everything but ``ok`` has a `reason`.
         metrics: numbers by name, the unit in the name (``peak_memory_bytes``, ``step_time_s``).
         layer_metrics: of single layers, as ``"metric:layer"``.
+        samples: raw values by metric, of which `metrics` has the median.
+        absent: why a metric is missing, by its name.
         provenance: commit, versions, device, seed, time; empty for simulated cells, whose bytes must not
             depend on when or where they ran.
     """
@@ -42,6 +44,8 @@ class Record:
     reason: str = ""
     metrics: dict[str, float] = field(default_factory=dict)
     layer_metrics: dict[str, float] = field(default_factory=dict)
+    samples: dict[str, tuple[float, ...]] = field(default_factory=dict)
+    absent: dict[str, str] = field(default_factory=dict)
     provenance: dict[str, Any] = field(default_factory=dict)
 
 

@@ -105,7 +105,7 @@ def compile(  # noqa: A001 (the field's word for it)
         return simulated_step(schedule, profile, cost)
     if backend not in ("cpu", "cuda"):
         raise MembenchError(f"there is no backend {backend!r}; choose one of cpu, cuda, simulated")
-    target = _real_device(backend)
+    target = real_device(backend)
     if cuda_graph and backend != "cuda":
         raise MembenchError("cuda_graph=True needs backend='cuda'; leave it out")
     elsewhere = [name for name, weight in module.named_parameters() if weight.device != target]
@@ -164,7 +164,12 @@ def _parse_budget(budget: str | int) -> int:
         raise MembenchError(f"budget: {error}") from error
 
 
-def _real_device(backend: str) -> torch.device:
+def real_device(backend: str) -> torch.device:
+    """Return where a backend runs.
+
+    Raises:
+        MembenchError: it needs a GPU, and there is none.
+    """
     if backend == "cpu":
         return torch.device("cpu")
     if not torch.cuda.is_available():

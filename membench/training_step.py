@@ -12,12 +12,14 @@ from membench.errors import OutOfMemory, ShapeMismatch
 from membench.execution.cuda_graph import ReplayedProgram
 from membench.execution.cuda_memory import capacity_bytes
 from membench.execution.executor import issue
-from membench.execution.measurement import peak_bytes, throughput
+from membench.execution.measurement import Throughput, peak_bytes, throughput
 from membench.record import Source
 from membench.schedule import Schedule
 from membench.step_measurement import StepMeasurement, step_measurement
 from membench.task_graph import RESULT_ROLES
 from membench.workload import Workload
+
+_WINDOWS, _STEPS_PER_WINDOW = 3, 2
 
 
 class TrainingStep:
@@ -33,6 +35,7 @@ class TrainingStep:
         schedule: the program; prints as text.
         predicted_peak_bytes: everything that the step holds at its worst moment. Gradients of an earlier step
             that the caller has not cleared come on top.
+        backend: what runs it.
     """
 
     def __init__(
@@ -48,7 +51,7 @@ class TrainingStep:
         self.predicted_peak_bytes = schedule.peak_bytes
         self._workload = workload
         self._captured = captured
-        self._backend = backend
+        self.backend = backend
         self._replayed = None
         if cuda_graph:
             assert isinstance(backend, CudaBackend)
@@ -77,7 +80,7 @@ class TrainingStep:
         if self._replayed:
             self._move_gradients()
         self._issue(as_tuple(inputs), as_tuple(targets), timed=False)
-        graph, tensors = self.schedule.graph, self._backend.tensors
+        graph, tensors = self.schedule.graph, self.backend.tensors
         assert graph.loss is not None
         loss = tensors.tensor(graph.loss)
         for name, value in graph.gradients:
@@ -91,38 +94,37 @@ class TrainingStep:
         self._release()
         return loss
 
-    def measure(self, *, windows: int = 3, steps_per_window: int = 2) -> StepMeasurement:
+    def measure(self, *, samples: Throughput | None = None) -> StepMeasurement:
         """Measure peak memory in one step, throughput over others, and what overlaps in a last one.
 
         Runs on the example batch. Leaves gradients, buffers and the random generator as they were.
 
         Args:
-            windows: how many samples of the throughput.
-            steps_per_window: how many steps each is the wall time of.
+            samples: the throughput, where it has been measured already.
 
         Raises:
             OutOfMemory: the device has less memory than the step turned out to need.
         """
-        device = self._backend.device
+        device = self.backend.device
         buffers = {name: buffer.clone() for name, buffer in self._buffers.items()}
         with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
             self._run_example()  # warm up
             peak = self.schedule.graph.external_bytes + peak_bytes(self._run_example, device)
-            samples = throughput(
+            samples = samples or throughput(
                 self._run_example,
                 device,
                 images_per_step=self.schedule.graph.batch_size,
-                steps_per_window=steps_per_window,
-                windows=windows,
+                steps_per_window=_STEPS_PER_WINDOW,
+                windows=_WINDOWS,
             )
-            timeline = self._backend.timeline(self._run_example(timed=True))
+            timeline = self.backend.timeline(self._run_example(timed=True))
         for name, buffer in self._buffers.items():
             buffer.copy_(buffers[name])
         return step_measurement(Source.MEASURED, self.schedule, peak, samples, timeline)
 
     def close(self) -> None:
         """Give back threads and host memory."""
-        self._backend.close()
+        self.backend.close()
 
     def _run_example(self, *, timed: bool = False) -> tuple[int, ...]:
         issued = self._issue(self._workload.inputs, self._workload.targets, timed=timed)
@@ -136,7 +138,7 @@ class TrainingStep:
         Raises:
             OutOfMemory: the device's allocator has no more.
         """
-        captured, tensors = self._captured, self._backend.tensors
+        captured, tensors = self._captured, self.backend.tensors
         arguments = _check_arguments("inputs", self._workload.inputs, inputs)
         arguments += _check_arguments("targets", self._workload.targets, targets)
         replayed = None if timed else self._replayed
@@ -152,12 +154,12 @@ class TrainingStep:
                 if replayed:
                     replayed.issue()
                     return ()
-                return issue(self.schedule, self._backend, timed=timed)
+                return issue(self.schedule, self.backend, timed=timed)
         except torch.OutOfMemoryError as error:
             tensors.release_all()
             self._addresses.clear()
             raise OutOfMemory(
-                needed_bytes=self.predicted_peak_bytes, capacity_bytes=capacity_bytes(self._backend.device)
+                needed_bytes=self.predicted_peak_bytes, capacity_bytes=capacity_bytes(self.backend.device)
             ) from error
 
     def _bind_state(self) -> bool:
@@ -167,7 +169,7 @@ class TrainingStep:
             address = tensor.data_ptr()
             if self._addresses.get(block) != address:
                 self._addresses[block] = address
-                self._backend.tensors.hold(block, tensor.detach())
+                self.backend.tensors.hold(block, tensor.detach())
                 changed = True
         return changed
 
@@ -180,7 +182,7 @@ class TrainingStep:
     def _release(self) -> None:
         """Let go of the arguments and of the results, which belong to the caller now."""
         for block in self._handed_over:
-            self._backend.tensors.release(block)
+            self.backend.tensors.release(block)
 
 
 def as_tuple(argument: Any) -> tuple[Any, ...]:

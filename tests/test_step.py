@@ -83,7 +83,7 @@ def test_measure_agrees_with_the_prediction_and_leaves_no_trace(batch: tuple[Ten
     state = {name: value.clone() for name, value in module.state_dict().items()}
     step = membench.compile(module, CRITERION, batch, strategy="layrub_hybrid")
     generator_state = torch.get_rng_state()
-    measured = step.measure(windows=2, steps_per_window=1)
+    measured = step.measure()
     assert measured.source == "measured"
     assert measured.peak_bytes == step.predicted_peak_bytes
     assert measured.offloaded_bytes == measured.unique_saved_bytes == measured.prefetched_bytes > 0

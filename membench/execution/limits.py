@@ -3,27 +3,41 @@
 from collections.abc import Callable
 
 
-def largest(fits: Callable[[int], bool], *, step: int = 1, limit: int = 1 << 20) -> int | None:
-    """Return the largest multiple of `step` for which `fits` holds: double until it fails, then bisect.
+def largest(
+    fits: Callable[[int], bool], *, step: int = 1, limit: int = 1 << 20, guess: int | None = None
+) -> int | None:
+    """Return the largest multiple of `step` for which `fits` holds.
+
+    From the guess, or from `step`, goes up or down in strides that double until the answer changes, then bisects. A
+    right guess is confirmed by two questions.
 
     Args:
         fits: holds up to some number and fails beyond it.
         step: how finely to look.
-        limit: where to stop doubling; at least `step`.
+        limit: where to stop; at least `step`.
+        guess: what a prediction says.
 
     Returns:
         None if not even `step` fits; `limit`, rounded down to a multiple of `step`, if everything does.
     """
-    if not fits(step):
-        return None
     last = limit // step
-    good = 1
-    while good < last:
-        candidate = min(2 * good, last)
-        if not fits(candidate * step):
-            return step * _bisect(fits, good, candidate, step)
-        good = candidate
-    return step * good
+    first = min(max(1, (guess or step) // step), last)
+    good, bad = (first, last + 1) if fits(first * step) else (0, first)
+    upwards = good == first
+    stride = 1
+    while True:
+        candidate = min(good + stride, last) if upwards else bad - stride
+        if not good < candidate < bad:
+            break
+        if fits(candidate * step):
+            good = candidate
+        else:
+            bad = candidate
+        if upwards != (good == candidate):
+            break
+        stride *= 2
+    good = _bisect(fits, good, bad, step)
+    return step * good if good else None
 
 
 def _bisect(fits: Callable[[int], bool], good: int, bad: int, step: int) -> int:
@@ -34,3 +48,10 @@ def _bisect(fits: Callable[[int], bool], good: int, bad: int, step: int) -> int:
         else:
             bad = middle
     return good
+
+
+def by_line(first: tuple[int, float], second: tuple[int, float], capacity: float) -> int:
+    """Return the number at which what grows along a line through two points reaches the capacity."""
+    (x, y), (other_x, other_y) = first, second
+    slope = (other_y - y) / (other_x - x)
+    return int(x + (capacity - y) / slope) if slope > 0 else other_x

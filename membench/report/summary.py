@@ -5,6 +5,8 @@ from collections.abc import Iterator
 from membench.record import Outcome, Record, Source
 from membench.units import format_bytes, format_seconds
 
+_MACHINE = {"cpu": "CPU", "cuda": "GPU"}
+
 
 def summary(record: Record) -> str:
     """Return a cell's configuration and what came out, in a few aligned lines."""
@@ -18,7 +20,9 @@ def _title(record: Record) -> str:
     configuration = record.configuration
     simulated = record.source is Source.SIMULATED
     where = (
-        f"simulated on {configuration['device']['name']}" if simulated else "measured on this machine's CPU"
+        f"simulated on {configuration['device']['name']}"
+        if simulated
+        else f"measured on this machine's {_MACHINE[configuration['backend']['name']]}"
     )
     strategy = configuration["strategy"]["_target_"].rpartition(".")[2]
     return f"{configuration['model']['name']}, batch {configuration['batch_size']}, {strategy}, {where}"
@@ -29,8 +33,8 @@ def _values(record: Record) -> Iterator[tuple[str, str]]:
     if "required_memory_bytes" in metrics:
         capacity = f" of {format_bytes(metrics['capacity_bytes'])}" if "capacity_bytes" in metrics else ""
         yield "peak memory", format_bytes(metrics["required_memory_bytes"]) + capacity
-    if "measured_peak_memory_bytes" in metrics:
-        yield "measured peak", format_bytes(metrics["measured_peak_memory_bytes"])
+    if record.source is Source.MEASURED and "peak_memory_bytes" in metrics:
+        yield "measured peak", format_bytes(metrics["peak_memory_bytes"])
     if "map_memory_bytes" in metrics:
         yield "maps and gradients", format_bytes(metrics["map_memory_bytes"])
         yield "weights", format_bytes(metrics["weight_bytes"])

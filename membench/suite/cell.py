@@ -8,14 +8,15 @@ from torch import Tensor
 
 from membench.capture.capture import CapturedStep, capture
 from membench.configuration import instantiate
-from membench.cost.measured import MeasuredCost
 from membench.cost.roofline import RooflineCost
 from membench.device import DeviceProfile
 from membench.errors import InfeasibleSchedule, OutOfMemory, UnsupportedModel, UnsupportedStrategy
 from membench.frameworks.base import Framework
 from membench.record import Outcome, Record, Source, configuration_hash
-from membench.step import build_step, check_capacity, plan, simulated_step
+from membench.step import check_capacity, plan, real_device, simulated_step
 from membench.strategies.base import Strategy
+from membench.suite.baselines import Baseline
+from membench.suite.measured import CellMeasurement, measure_baseline, measure_strategy
 from membench.suite.metrics import Metrics, layer_metrics, memory_metrics, oracular_metrics, time_metrics
 from membench.task_graph import TaskGraph
 from membench.units import parse_bytes
@@ -73,12 +74,13 @@ class _Graphs:
 def workload_of(configuration: dict[str, Any]) -> Workload:
     """Build the model and an example batch: on the meta device to be simulated, for real to be run."""
     model, batch_size = configuration["model"], int(configuration["batch_size"])
-    is_simulated = configuration["backend"]["name"] == "simulated"
+    backend = configuration["backend"]["name"]
+    device = torch.device("meta") if backend == "simulated" else real_device(backend)
     torch.manual_seed(int(configuration["seed"]))
-    with torch.device("meta" if is_simulated else "cpu"):
+    with torch.device("cpu" if device.type == "cuda" else device):  # the same numbers on every real device
         module, loss = instantiate(model["module"]), instantiate(model["loss"])
         inputs, targets = example_batch(model, batch_size)
-    return Workload(model["name"], module, loss, (inputs,), (targets,))
+    return Workload(model["name"], module.to(device), loss, (inputs.to(device),), (targets.to(device),))
 
 
 def example_batch(model: dict[str, Any], batch_size: int) -> tuple[Tensor, Tensor]:
@@ -95,14 +97,14 @@ def example_batch(model: dict[str, Any], batch_size: int) -> tuple[Tensor, Tenso
 def _run(configuration: dict[str, Any], graphs: _Graphs) -> Record:
     is_simulated = configuration["backend"]["name"] == "simulated"
     source = Source.SIMULATED if is_simulated else Source.MEASURED
-    metrics: Metrics = {}
+    found = CellMeasurement()
     layers: Metrics = {}
     outcome, reason = Outcome.OK, ""
     try:
         if is_simulated:
-            _simulate(configuration, graphs, metrics, layers)
+            _simulate(configuration, graphs, found.metrics, layers)
         else:
-            _measure_on_cpu(configuration, graphs, metrics)
+            found = _measure(configuration, graphs)
     except Exception as error:  # a cell's failure is its record; it never ends a sweep
         outcome = _OUTCOMES.get(type(error), Outcome.FAILED)
         reason = str(error) if outcome is not Outcome.FAILED else f"{type(error).__name__}: {error}"
@@ -112,8 +114,10 @@ def _run(configuration: dict[str, Any], graphs: _Graphs) -> Record:
         source,
         outcome,
         reason,
-        metrics,
+        found.metrics,
         layer_metrics=layers,
+        samples=found.samples,
+        absent=found.absent,
     )
 
 
@@ -136,15 +140,13 @@ def _simulate(configuration: dict[str, Any], graphs: _Graphs, metrics: Metrics, 
     )
 
 
-def _measure_on_cpu(configuration: dict[str, Any], graphs: _Graphs, metrics: Metrics) -> None:
+def _measure(configuration: dict[str, Any], graphs: _Graphs) -> CellMeasurement:
+    strategy = instantiate(configuration["strategy"])
+    budget_bytes = _budget_bytes(configuration)
+    if isinstance(strategy, Baseline):
+        return measure_baseline(strategy, workload_of(configuration), budget_bytes)
     workload, captured = graphs.captured(configuration)
-    strategy: Strategy = instantiate(configuration["strategy"])
-    step = build_step(
-        workload, captured, strategy, MeasuredCost(torch.device("cpu")), _budget_bytes(configuration)
-    )
-    measurement = step.measure()
-    metrics.update(memory_metrics(step.schedule), peak_memory_bytes=step.predicted_peak_bytes)
-    metrics.update(time_metrics(measurement), measured_peak_memory_bytes=measurement.peak_bytes)
+    return measure_strategy(configuration, workload, captured, budget_bytes)
 
 
 def _budget_bytes(configuration: dict[str, Any]) -> int | None:

@@ -2,8 +2,9 @@
 
 import platform
 import subprocess
+from contextlib import suppress
 from datetime import UTC, datetime
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +16,19 @@ def provenance() -> dict[str, Any]:
     return {
         "commit": _git("rev-parse", "HEAD"),
         "clean": _git("status", "--porcelain") == "",
-        "versions": {"python": platform.python_version()} | {name: version(name) for name in _PACKAGES},
+        "versions": {"python": platform.python_version()} | _versions(),
         "machine": f"{platform.system()} {platform.machine()}",
         "time": datetime.now(UTC).isoformat(timespec="seconds"),
     }
+
+
+def _versions() -> dict[str, str]:
+    """Return the versions of those packages that are installed; a machine for measuring has not all."""
+    found = {}
+    for name in _PACKAGES:
+        with suppress(PackageNotFoundError):
+            found[name] = version(name)
+    return found
 
 
 def _git(*arguments: str) -> str | None:

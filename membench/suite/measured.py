@@ -1,0 +1,205 @@
+"""A cell on a real device: cold start, memory and throughput in passes of their own.
+
+1. cold: the process's first step, while libraries still choose their kernels
+2. memory: a step after that
+3. throughput: windows of many steps between synchronisations, with the GPU's energy
+4. overlap (strategies): a step with a clock around every instruction
+
+A baseline goes through the first three as a strategy does.
+"""
+
+import os
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import torch
+
+from membench.backends.cuda import CudaBackend
+from membench.backends.simulated import SimulatedBackend
+from membench.capture.capture import CapturedStep
+from membench.configuration import instantiate
+from membench.cost.cache import WORKSPACE_CAP_VARIABLE, load_cache
+from membench.cost.measured import MeasuredCost
+from membench.errors import OutOfMemory, UnsupportedStrategy
+from membench.execution.cuda_memory import cap_memory, capacity_bytes, read_memory, reset_readings
+from membench.execution.executor import execute
+from membench.execution.measurement import Throughput, synchronize, throughput
+from membench.execution.nvml import Reading, read_energy_j, read_processes
+from membench.planning.algorithms import Preference
+from membench.schedule import Schedule
+from membench.step import build_step
+from membench.suite.baselines import Baseline
+from membench.suite.metrics import Metrics, memory_metrics, time_metrics
+from membench.task_graph import Kind
+from membench.training_step import TrainingStep
+from membench.units import MIB
+from membench.workload import Workload
+
+WINDOWS = 5
+WINDOW_S = 1.0
+WORKSPACE_CAP_MIB = 1
+"""What (m) grants a convolution: cuDNN reads no smaller cap."""
+
+
+@dataclass(frozen=True)
+class CellMeasurement:
+    """What a cell's record says.
+
+    Attributes:
+        samples: raw values by metric.
+        absent: why a metric is missing, by its name.
+    """
+
+    metrics: Metrics = field(default_factory=dict)
+    samples: dict[str, tuple[float, ...]] = field(default_factory=dict)
+    absent: dict[str, str] = field(default_factory=dict)
+
+    def read(self, name: str, reading: Reading) -> None:
+        """Note a number that a driver may keep to itself."""
+        if reading.value is None:
+            self.absent[name] = reading.reason
+        else:
+            self.metrics[name] = reading.value
+
+
+def environment(configuration: dict[str, Any]) -> dict[str, str]:
+    """Return what a cell's process needs in its environment: (m) is a cap that cuDNN reads when it starts."""
+    wants_memory = configuration["strategy"].get("algorithms") == Preference.MEMORY
+    return {WORKSPACE_CAP_VARIABLE: str(WORKSPACE_CAP_MIB)} if wants_memory else {}
+
+
+def measure_baseline(baseline: Baseline, workload: Workload, budget_bytes: int | None) -> CellMeasurement:
+    """Measure a step that membench does not schedule.
+
+    Raises:
+        OutOfMemory: the device, or its cap, is too small.
+    """
+    device = workload.inputs[0].device
+    found = CellMeasurement()
+    _cap(device, budget_bytes)
+    step = baseline.step(workload)
+
+    def run() -> None:
+        step()
+        workload.module.zero_grad(set_to_none=True)
+
+    try:
+        _measure_memory(run, device, found, is_cold=True)
+        samples = _measure_throughput(run, workload, found)
+    except torch.OutOfMemoryError as error:
+        raise OutOfMemory(needed_bytes=None, capacity_bytes=capacity_bytes(device)) from error
+    found.metrics.update(step_time_s=samples.step_time_s, images_per_s=samples.images_per_s)
+    return found
+
+
+def measure_strategy(
+    configuration: dict[str, Any], workload: Workload, captured: CapturedStep, budget_bytes: int | None
+) -> CellMeasurement:
+    """Measure a strategy's step, beside what was predicted of it.
+
+    Raises:
+        OutOfMemory: the device, or its cap, is too small after all.
+        InfeasibleSchedule, UnsupportedStrategy: as the strategy says.
+    """
+    device = workload.inputs[0].device
+    found = CellMeasurement()
+    _cap(device, budget_bytes)
+    cost = MeasuredCost(device, load_cache(device) if device.type == "cuda" else None)
+    step = build_step(
+        workload,
+        captured,
+        instantiate(configuration["strategy"]),
+        cost,
+        budget_bytes,
+        cuda_graph=configuration["backend"].get("cuda_graph", False),
+    )
+    _check_workspace_cap(step.schedule, device)
+    simulated = SimulatedBackend(step.schedule.graph, cost, full_duplex=cost.link.full_duplex)
+    predicted = execute(step.schedule, simulated)
+    found.metrics.update(memory_metrics(step.schedule), predicted_step_time_s=predicted.step_time_s)
+
+    def run() -> None:
+        step(workload.inputs, workload.targets)
+        workload.module.zero_grad(set_to_none=True)
+
+    _measure_memory(run, device, found, is_cold=not cost.has_measured)
+    samples = _measure_throughput(run, workload, found)
+    measurement = step.measure(samples=samples)
+    found.metrics.setdefault("peak_memory_bytes", measurement.peak_bytes)
+    found.metrics.update(time_metrics(measurement))
+    _read_host_memory(step, found)
+    step.close()
+    return found
+
+
+def _cap(device: torch.device, budget_bytes: int | None) -> None:
+    if device.type == "cuda" and budget_bytes is not None:
+        cap_memory(budget_bytes, device)
+
+
+def _measure_memory(
+    run: Callable[[], None], device: torch.device, found: CellMeasurement, *, is_cold: bool
+) -> None:
+    """Run a first step and a second, and read the allocator after each."""
+    if device.type != "cuda":
+        run()
+        return
+    reset_readings(device)
+    run()
+    if is_cold:
+        found.metrics["cold_peak_memory_bytes"] = read_memory(device).allocated_bytes
+    else:
+        found.absent["cold_peak_memory_bytes"] = "operators were timed in this process before; run it again"
+    reset_readings(device)
+    run()
+    readings = asdict(read_memory(device))
+    found.metrics["peak_memory_bytes"] = readings.pop("allocated_bytes")
+    found.metrics.update(readings)
+    processes = read_processes(device)
+    found.read("process_memory_bytes", processes.process_bytes)
+    found.read("other_processes", processes.others)
+
+
+def _measure_throughput(run: Callable[[], None], workload: Workload, found: CellMeasurement) -> Throughput:
+    """Time windows of at least `WINDOW_S`, of as many steps as that takes."""
+    device, batch_size = workload.inputs[0].device, workload.inputs[0].shape[0]
+    one = throughput(run, device, images_per_step=batch_size, steps_per_window=2, windows=1)
+    steps = max(1, round(WINDOW_S / one.step_time_s))
+    synchronize(device)
+    before = read_energy_j(device) if device.type == "cuda" else Reading(None, "the CPU has no such counter")
+    samples = throughput(run, device, images_per_step=batch_size, steps_per_window=steps, windows=WINDOWS)
+    if before.value is None:
+        found.absent["energy_j_per_image"] = before.reason
+    else:
+        after = read_energy_j(device)
+        used_j = (after.value or 0.0) - before.value
+        found.metrics["energy_j_per_image"] = used_j / (batch_size * steps * WINDOWS)
+    found.samples["images_per_s"] = samples.samples_images_per_s
+    found.metrics["interquartile_images_per_s"] = samples.interquartile_images_per_s
+    return samples
+
+
+def _check_workspace_cap(schedule: Schedule, device: torch.device) -> None:
+    """Refuse (m) where cuDNN does not keep the cap that this process asked it for.
+
+    Raises:
+        UnsupportedStrategy: a convolution's workspace exceeds the cap.
+    """
+    if device.type != "cuda" or WORKSPACE_CAP_VARIABLE not in os.environ:
+        return
+    cap_bytes = int(os.environ[WORKSPACE_CAP_VARIABLE]) * MIB
+    largest = max(
+        (task.workspace_bytes for task in schedule.graph.tasks if task.kind is Kind.CONVOLUTION), default=0
+    )
+    if largest > cap_bytes:
+        raise UnsupportedStrategy(
+            f"cuDNN {torch.backends.cudnn.version()} takes {largest:,} bytes of workspace although "
+            f"{WORKSPACE_CAP_VARIABLE}={WORKSPACE_CAP_MIB}; PyTorch offers no other choice of algorithms, so (m) is not run"
+        )
+
+
+def _read_host_memory(step: TrainingStep, found: CellMeasurement) -> None:
+    backend = step.backend
+    if isinstance(backend, CudaBackend):
+        found.metrics["pinned_memory_bytes"] = backend.pinned.size_bytes
