@@ -18,8 +18,7 @@ class StepMeasurement:
         average_bytes: the predicted memory, averaged over the step's time.
         throughput: synchronised wall time of windows of many steps; a single sample where it was simulated.
         compute_time_s: in which the compute stream was busy.
-        exposed_transfer_s: how much longer the step took than its compute stream was busy.
-        copy_alone_s: in which copies were under way and no task was.
+        exposed_transfer_s: in which copies were under way and no task was.
         unique_saved_bytes: size of the blocks that were copied out, each counted once.
     """
 
@@ -29,7 +28,6 @@ class StepMeasurement:
     throughput: Throughput
     compute_time_s: float
     exposed_transfer_s: float
-    copy_alone_s: float
     offloaded_bytes: int
     prefetched_bytes: int
     unique_saved_bytes: int
@@ -56,15 +54,13 @@ def step_measurement(
     copies = {
         i: item.block for i, item in enumerate(schedule.instructions) if isinstance(item, Offload | Prefetch)
     }
-    compute_time_s = timeline.busy_s(COMPUTE_STREAM)
     return StepMeasurement(
         source=source,
         peak_bytes=peak_bytes,
         average_bytes=average_bytes(schedule, timeline),
         throughput=samples,
-        compute_time_s=compute_time_s,
-        exposed_transfer_s=max(0.0, timeline.step_time_s - compute_time_s),
-        copy_alone_s=timeline.alone_s(copies),
+        compute_time_s=timeline.busy_s(COMPUTE_STREAM),
+        exposed_transfer_s=timeline.alone_s(copies),
         offloaded_bytes=copied_bytes(schedule, Offload),
         prefetched_bytes=copied_bytes(schedule, Prefetch),
         unique_saved_bytes=sum(schedule.graph.blocks[block].size_bytes for block in set(copies.values())),

@@ -52,7 +52,6 @@ def time_metrics(measurement: StepMeasurement) -> Metrics:
         "images_per_s": measurement.images_per_s,
         "compute_time_s": measurement.compute_time_s,
         "exposed_transfer_s": measurement.exposed_transfer_s,
-        "copy_alone_s": measurement.copy_alone_s,
         "offloaded_bytes": measurement.offloaded_bytes,
         "prefetched_bytes": measurement.prefetched_bytes,
         "unique_saved_bytes": measurement.unique_saved_bytes,
