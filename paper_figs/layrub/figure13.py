@@ -1,0 +1,23 @@
+"""Figure 13: performance of each system over its own baseline."""
+
+import matplotlib.pyplot as plt
+from matplotlib.figure import Figure
+
+from paper_figs.style import PAPER_LABEL, PAPER_MARKER, bar_groups, by_system, read
+
+
+def draw() -> Figure:
+    table = read("layrub", "figure13")
+    values = by_system(table[table["item"] == "Figure 13"])
+    figure, axes = plt.subplots(figsize=(9, 3.8), layout="constrained")
+    places = bar_groups(axes, values)
+    stated = table[table["metric"].eq("normalized_performance") & table["paper_value"].notna()]
+    for row in stated.itertuples():
+        place = places[row.system][list(values.index).index(row.model)]
+        axes.scatter([place], [row.paper_value], **PAPER_MARKER)
+    axes.scatter([], [], **PAPER_MARKER, label=PAPER_LABEL + " (vDNN(m): less than)")
+    axes.axhline(100, color="#374151", linewidth=0.8, linestyle="--")
+    axes.set_ylabel("performance (own baseline = 100 %)")
+    figure.legend(frameon=False, ncols=5, loc="outside lower center")
+    axes.set_title("Layrub, Figure 13: performance over each system's own baseline, K40M", weight="bold")
+    return figure
