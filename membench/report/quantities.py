@@ -124,11 +124,11 @@ def _metric(paper: Paper, records: Mapping[Cell, Record], cell: Cell, name: str)
     if name == "batch_size":
         return record.configuration["batch_size"]
     if name in ("iteration_time_s", "epoch_time_s"):
-        iteration_time_s = record.metrics["step_time_s"] * steps_per_iteration(
-            model, paper.systems[cell.system]
-        )
-        iterations = paper.training_images[model["dataset"]] / record.configuration["batch_size"]
-        return iteration_time_s * (iterations if name == "epoch_time_s" else 1)
+        steps = steps_per_iteration(model, paper.systems[cell.system])
+        iteration_time_s = record.metrics["step_time_s"] * steps
+        if name == "iteration_time_s":
+            return iteration_time_s
+        return iteration_time_s * paper.training_images[model["dataset"]] / record.configuration["batch_size"]
     if name not in known:
         raise _NoValueError(Outcome.FAILED, f"{cell.model} by {cell.system}: its record has no {name}")
     return known[name]
