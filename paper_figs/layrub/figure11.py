@@ -11,7 +11,7 @@ TICKS = [1, 3, 10, 30, 100, 300, 1000, 3000, 10_000]
 def draw() -> Figure:
     table = read("layrub", "figure11")
     shown = table[table["item"] == "Figure 11"]
-    figure, axes = plt.subplots(figsize=(8, 3.6), layout="constrained")
+    figure, axes = plt.subplots(figsize=(9.5, 4), layout="constrained")
     grouped_bars(axes, shown, unit="MB, log scale")
     batches = shown.drop_duplicates("model")
     labels = [
@@ -20,6 +20,9 @@ def draw() -> Figure:
     axes.set_xticks(range(len(labels)), labels)
     log_axis(axes, TICKS)
     axes.margins(y=0.12)
+    axes.tick_params("x", rotation=20)
     figure.legend(frameon=False, ncols=5, loc="outside lower center")
-    axes.set_title("Layrub, Figure 11: well-known models (their usual batch sizes)", weight="bold")
+    axes.set_title(
+        "Layrub, Figure 11: well-known models (usual batch sizes; LSTMs as PyTorch keeps them)", weight="bold"
+    )
     return figure

@@ -23,6 +23,6 @@ def draw() -> Figure:
     axes.axhline(CAPACITY_MB, color="#374151", linewidth=0.8, linestyle="--", label="memory of a K40M")
     log_axis(axes, [500, 1000, 2000, 5000, 10_000])
     axes.set_ylabel("runtime memory (MB, log scale)")
-    figure.legend(frameon=False, ncols=6, loc="outside lower center")
+    figure.legend(frameon=False, ncols=3, loc="outside lower center")
     axes.set_title("Layrub, Figure 12: runtime memory of each system, K40M", weight="bold")
     return figure
