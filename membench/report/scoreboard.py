@@ -104,15 +104,17 @@ def page(paper: Paper, scores: Sequence[Score]) -> str:
     fitted = [entry for entry in scores if entry.calibrated]
     unfitted = [entry for entry in scores if not entry.calibrated]
     predicted = summarize(unfitted)
+    of_fit = (
+        f"Another {len(fitted)} rows are the baseline on which the cost model was fitted "
+        f"({summarize(fitted).agree} within 10 %): they are listed, and prove nothing. "
+    ) * bool(fitted)
     lines = [
         f"## {paper.title}",
         "",
         f"**{predicted.agree} of {predicted.judged} predicted numbers reproduced**, {predicted.deviate} deviate; "
         f"{total.not_run} not run; {total.inputs} inputs of the experiments, not judged.",
         "",
-        f"Another {len(fitted)} rows are the baseline on which the cost model was fitted "
-        f"({summarize(fitted).agree} within 10 %): they are listed, and prove nothing. All values are simulated on the "
-        f"paper's devices. A row counts as reproduced within 10 % of the paper's number, or where it runs out of memory "
+        f"{of_fit}All values are simulated on the paper's devices. A row counts as reproduced within 10 % of the paper's number, or where it runs out of memory "
         f"as in the paper; each row with its reason: [scoreboard.csv]({paper.name}/scoreboard.csv).",
         "",
         *_markdown_table(
