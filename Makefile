@@ -7,7 +7,7 @@ STAMP := $(VENV)/.installed
 TEST := OMP_NUM_THREADS=1 KINETO_LOG_LEVEL=9 $(RUN) -m pytest --numprocesses 2
 
 .DEFAULT_GOAL := help
-.PHONY: help install test test-slow lint reproduce-layrub reproduce-vdnn figures scoreboard bench clean
+.PHONY: help install test test-slow test-gpu measure lint reproduce-layrub reproduce-vdnn figures scoreboard bench clean
 
 help:  ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -24,6 +24,14 @@ test: $(STAMP)  ## run the tests that need seconds and no GPU
 
 test-slow: $(STAMP)  ## run the slow tests too
 	$(TEST) -m 'not cuda'
+
+test-gpu: $(STAMP)  ## run the tests that need a GPU; fails where there is none
+	@$(RUN) -c 'import sys, torch; sys.exit(0 if torch.cuda.is_available() else "test-gpu needs a GPU, and torch sees none")'
+	$(RUN) -m pytest -m cuda
+
+measure: $(STAMP)  ## measure every strategy on this machine's GPU; write results/measured/
+	$(RUN) -m membench.measure
+	$(RUN) -m membench.measure task=limits budget=12GB
 
 lint: $(STAMP)  ## ruff and mypy
 	$(RUN) -m ruff check .

@@ -14,11 +14,10 @@ from omegaconf import DictConfig
 
 from membench.configuration import CONF_DIRECTORY
 from membench.errors import MembenchError
-from membench.record import Outcome, Record, Source
+from membench.record import Outcome, Record
 from membench.report.summary import summary
 from membench.suite.command_line import check_arguments
 from membench.suite.composition import cell_configuration
-from membench.suite.provenance import provenance
 
 _failures: list[str] = []
 
@@ -29,8 +28,6 @@ def run(config: DictConfig) -> Record:
     from membench.suite.cell import run_cell  # torch takes seconds; a wrong word should not
 
     record = run_cell(cell_configuration(config))
-    if record.source is Source.MEASURED:
-        record = dataclasses.replace(record, provenance=provenance())
     path = Path(HydraConfig.get().runtime.output_dir) / "record.json"
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(dataclasses.asdict(record), indent=1) + "\n")

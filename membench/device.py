@@ -1,5 +1,6 @@
 """DeviceProfile: what a simulator has to know of a device."""
 
+import re
 from dataclasses import dataclass
 
 
@@ -25,3 +26,8 @@ class DeviceProfile:
     device_to_host_bytes_per_s: float
     copy_latency_s: float
     full_duplex: bool
+
+
+def file_name(device: str) -> str:
+    """Return a device's name as files and folders bear it: ``"NVIDIA H200"`` becomes ``"nvidia_h200"``."""
+    return re.sub(r"[^a-z0-9]+", "_", device.lower()).strip("_")

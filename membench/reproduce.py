@@ -22,6 +22,7 @@ from membench.report.scoreboard import Score, scoreboard, summarize
 from membench.report.tables import Measured
 from membench.suite.command_line import explain
 from membench.suite.composition import compose_cells, hydra_composition
+from membench.suite.measured_paper import gpu_at_hand, measure_on_gpu
 from membench.suite.papers import load_paper
 from membench.suite.runner import Job, run_all, run_in_worker
 from membench.suite.tracking import Tracking, log_sweep
@@ -57,6 +58,8 @@ def main(arguments: Sequence[str]) -> int:
     except (HydraException, MembenchError) as error:
         print(explain(error), file=sys.stderr)
         return 2
+    if gpu := gpu_at_hand():
+        measure_on_gpu(paper, compose_cells(paper, needed_cells(paper)), gpu, ROOT / "results" / "measured")
     records, scores = reproduce(paper, workers=settings["workers"], results=ROOT / "results")
     figures = subprocess.run([sys.executable, "-m", "paper_figs", paper.name], cwd=ROOT, check=False)
     run = log_sweep(

@@ -55,9 +55,9 @@ def test_a_wrong_name_is_one_line_and_exit_code_2(tmp_path: Path) -> None:
 def test_the_core_needs_neither_hydra_nor_wandb() -> None:
     program = """
 import sys
-for name in ("hydra", "omegaconf", "wandb", "seaborn", "tqdm"):
+for name in ("hydra", "omegaconf", "wandb", "seaborn"):
     sys.modules[name] = None
-import membench.step, membench.suite.cell, membench.strategies.layrub, membench.report.quantities
+import membench.step, membench.suite.cell, membench.strategies.layrub, membench.report.quantities, membench.measure
 assert membench.compile
 """
     subprocess.run([sys.executable, "-c", program], cwd=ROOT, check=True, timeout=120)

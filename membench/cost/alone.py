@@ -1,6 +1,6 @@
 """Tasks run alone on a device: the memory that each needs beside its arguments and outputs, and its seconds."""
 
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from typing import Any
 
@@ -45,13 +45,14 @@ def _on_cuda(task: Task, graph: TaskGraph, device: torch.device) -> Measured:
     run()
     created_bytes = sum(_rounded_up(graph.blocks[block].size_bytes) for block in task.creates)
     workspace_bytes = max(0, cuda_peak_bytes(run, device) - created_bytes)
-    once_s = _time_s(run, 1)
+    once_s = time_s(run, 1)
     fewest, most = _REPETITIONS
     repetitions = max(fewest, min(most, round(_TIMED_S / max(once_s, 1e-9))))
-    return Measured(workspace_bytes, _time_s(run, repetitions) / repetitions)
+    return Measured(workspace_bytes, time_s(run, repetitions) / repetitions)
 
 
-def _time_s(run: "_Run", repetitions: int) -> float:
+def time_s(run: Callable[[], object], repetitions: int) -> float:
+    """Return the seconds of that many runs on the current GPU, by events."""
     start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
     start.record()
     for _ in range(repetitions):

@@ -3,7 +3,6 @@
 import hashlib
 import json
 import os
-import re
 from collections.abc import Hashable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -13,6 +12,7 @@ import torch
 
 from membench.cost.alone import Measured
 from membench.cost.link import Link
+from membench.device import file_name
 from membench.errors import MembenchError
 from membench.execution.nvml import driver_version
 
@@ -64,8 +64,7 @@ def load_cache(device: torch.device, directory: Path | None = None) -> CostCache
     """
     identity = _identity(device)
     digest = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:12]
-    name = re.sub(r"[^a-z0-9]+", "_", str(identity["device"]).lower()).strip("_")
-    path = (directory or cache_directory()) / f"{name}-{digest}.json"
+    path = (directory or cache_directory()) / f"{file_name(identity['device'])}-{digest}.json"
     if not path.exists():
         return CostCache(path, identity)
     try:

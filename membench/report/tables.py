@@ -29,6 +29,8 @@ class Measured:
         self._values: dict[_MeasuredKey, tuple[float, str]] = {}
         for path in sorted(directory.glob("*/*.csv")):
             for entry in pd.read_csv(path, dtype=str, keep_default_na=False).to_dict("records"):
+                if not entry["measured_value"]:
+                    continue
                 key = (entry["item"], entry["model"], entry["batch_size"], entry["system"], entry["metric"])
                 self._values.setdefault(key, (float(entry["measured_value"]), path.parent.name))
 
@@ -66,7 +68,7 @@ def value_columns(result: Result, measured_value: float | None) -> dict[str, str
     off = deviation(ours, papers) if ours is not None and papers is not None else None
     numbers = (papers, ours, measured_value)
     return {
-        **{name: _number(number) for name, number in zip(VALUE_COLUMNS[:3], numbers, strict=True)},
+        **{name: format_number(number) for name, number in zip(VALUE_COLUMNS[:3], numbers, strict=True)},
         "deviation": "" if off is None else f"{off:.3f}",
     }
 
@@ -88,5 +90,6 @@ def _count(number: int | None) -> str:
     return "" if number is None else str(number)
 
 
-def _number(value: float | None) -> str:
+def format_number(value: float | None) -> str:
+    """Return a number with a fixed count of digits, or nothing for None."""
     return "" if value is None else f"{value:.6g}" if abs(value) < 1e6 else f"{value:.0f}"

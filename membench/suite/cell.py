@@ -10,7 +10,13 @@ from membench.capture.capture import CapturedStep, capture
 from membench.configuration import instantiate
 from membench.cost.roofline import RooflineCost
 from membench.device import DeviceProfile
-from membench.errors import InfeasibleSchedule, OutOfMemory, UnsupportedModel, UnsupportedStrategy
+from membench.errors import (
+    InfeasibleSchedule,
+    MembenchError,
+    OutOfMemory,
+    UnsupportedModel,
+    UnsupportedStrategy,
+)
 from membench.frameworks.base import Framework
 from membench.record import Outcome, Record, Source, configuration_hash
 from membench.step import check_capacity, plan, real_device, simulated_step
@@ -18,6 +24,7 @@ from membench.strategies.base import Strategy
 from membench.suite.baselines import Baseline
 from membench.suite.measured import CellMeasurement, measure_baseline, measure_strategy
 from membench.suite.metrics import Metrics, layer_metrics, memory_metrics, oracular_metrics, time_metrics
+from membench.suite.provenance import device_facts, provenance
 from membench.task_graph import TaskGraph
 from membench.units import parse_bytes
 from membench.workload import Workload
@@ -108,6 +115,7 @@ def _run(configuration: dict[str, Any], graphs: _Graphs) -> Record:
     except Exception as error:  # a cell's failure is its record; it never ends a sweep
         outcome = _OUTCOMES.get(type(error), Outcome.FAILED)
         reason = str(error) if outcome is not Outcome.FAILED else f"{type(error).__name__}: {error}"
+    backend = configuration["backend"]["name"]
     return Record(
         configuration,
         configuration_hash(configuration),
@@ -118,7 +126,16 @@ def _run(configuration: dict[str, Any], graphs: _Graphs) -> Record:
         layer_metrics=layers,
         samples=found.samples,
         absent=found.absent,
+        provenance={} if is_simulated else _provenance(backend),
     )
+
+
+def _provenance(backend: str) -> dict[str, Any]:
+    """Return where and with what a measured cell ran; a device that is not there has no facts."""
+    try:
+        return provenance() | device_facts(backend)
+    except MembenchError:
+        return provenance()
 
 
 def _simulate(configuration: dict[str, Any], graphs: _Graphs, metrics: Metrics, layers: Metrics) -> None:

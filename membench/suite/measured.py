@@ -22,9 +22,15 @@ from membench.configuration import instantiate
 from membench.cost.cache import WORKSPACE_CAP_VARIABLE, load_cache
 from membench.cost.measured import MeasuredCost
 from membench.errors import OutOfMemory, UnsupportedStrategy
-from membench.execution.cuda_memory import cap_memory, capacity_bytes, read_memory, reset_readings
+from membench.execution.cuda_memory import (
+    ALLOCATOR_ENVIRONMENT,
+    cap_memory,
+    capacity_bytes,
+    read_memory,
+    reset_readings,
+)
 from membench.execution.executor import execute
-from membench.execution.measurement import Throughput, synchronize, throughput
+from membench.execution.measurement import Throughput, peak_bytes, synchronize, throughput
 from membench.execution.nvml import Reading, read_energy_j, read_processes
 from membench.planning.algorithms import Preference
 from membench.schedule import Schedule
@@ -64,9 +70,12 @@ class CellMeasurement:
 
 
 def environment(configuration: dict[str, Any]) -> dict[str, str]:
-    """Return what a cell's process needs in its environment: (m) is a cap that cuDNN reads when it starts."""
+    """Return what a cell's process needs in its environment before CUDA and cuDNN start there."""
+    if configuration["backend"]["name"] != "cuda":
+        return {}
     wants_memory = configuration["strategy"].get("algorithms") == Preference.MEMORY
-    return {WORKSPACE_CAP_VARIABLE: str(WORKSPACE_CAP_MIB)} if wants_memory else {}
+    cap = {WORKSPACE_CAP_VARIABLE: str(WORKSPACE_CAP_MIB)} if wants_memory else {}
+    return {**ALLOCATOR_ENVIRONMENT, **cap}
 
 
 def measure_baseline(baseline: Baseline, workload: Workload, budget_bytes: int | None) -> CellMeasurement:
@@ -86,6 +95,8 @@ def measure_baseline(baseline: Baseline, workload: Workload, budget_bytes: int |
 
     try:
         _measure_memory(run, device, found, is_cold=True)
+        if device.type == "cpu":
+            found.metrics["peak_memory_bytes"] = _callers_bytes(workload) + peak_bytes(run, device)
         samples = _measure_throughput(run, workload, found)
     except torch.OutOfMemoryError as error:
         raise OutOfMemory(needed_bytes=None, capacity_bytes=capacity_bytes(device)) from error
@@ -159,6 +170,13 @@ def _measure_memory(
     processes = read_processes(device)
     found.read("process_memory_bytes", processes.process_bytes)
     found.read("other_processes", processes.others)
+
+
+def _callers_bytes(workload: Workload) -> int:
+    """Return what the caller holds before a step: weights, buffers and the batch."""
+    module = workload.module
+    tensors = (*module.parameters(), *module.buffers(), *workload.inputs, *workload.targets)
+    return sum(tensor.untyped_storage().nbytes() for tensor in tensors)
 
 
 def _measure_throughput(run: Callable[[], None], workload: Workload, found: CellMeasurement) -> Throughput:

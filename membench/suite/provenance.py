@@ -1,5 +1,6 @@
 """Where and with what a measured record was made. Simulated records have none: their bytes must not depend on it."""
 
+import os
 import platform
 import subprocess
 from contextlib import suppress
@@ -7,6 +8,8 @@ from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
+
+from membench.execution.nvml import driver_version
 
 _PACKAGES = ("torch", "torchvision", "numpy", "hydra-core")
 
@@ -19,6 +22,31 @@ def provenance() -> dict[str, Any]:
         "versions": {"python": platform.python_version()} | _versions(),
         "machine": f"{platform.system()} {platform.machine()}",
         "time": datetime.now(UTC).isoformat(timespec="seconds"),
+    }
+
+
+def device_facts(backend: str) -> dict[str, Any]:
+    """Return name, memory and software of the device that a backend runs on.
+
+    Raises:
+        MembenchError: it needs a GPU, and there is none.
+    """
+    import torch
+
+    from membench.step import real_device
+
+    device = real_device(backend)
+    if device.type == "cpu":
+        return {"device": "cpu"}
+    properties = torch.cuda.get_device_properties(device)
+    return {
+        "device": properties.name,
+        "device_memory_bytes": properties.total_memory,
+        "compute_capability": f"{properties.major}.{properties.minor}",
+        "driver": driver_version(),
+        "cuda": torch.version.cuda,
+        "cudnn": torch.backends.cudnn.version(),
+        "allocator": os.environ.get("PYTORCH_ALLOC_CONF", ""),
     }
 
 

@@ -8,15 +8,17 @@ time in a worker of its own, and the job whose worker dies again fails.
 """
 
 import multiprocessing
+import os
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
-from typing import Any
+from contextlib import contextmanager
+from typing import Any, TypeVar
 
 from tqdm import tqdm
 
-from membench.execution.limits import largest
+from membench.execution.limits import by_line, largest
 from membench.experiment import LARGEST
 from membench.record import Outcome, Record, Source, configuration_hash
 
@@ -25,6 +27,8 @@ BATCH_SIZE_STEP = 16
 
 PROBES_PER_SEARCH = 12
 """About how many cells a search for the largest batch runs; only orders the jobs."""
+
+T = TypeVar("T")
 
 Configuration = dict[str, Any]
 Job = list[Configuration]
@@ -74,22 +78,73 @@ def run_in_worker(job: Job) -> list[Record]:
     return list(run_cells(job))
 
 
-def run_largest(configuration: Configuration, run: Callable[[Configuration], Record]) -> Record:
-    """Search for the largest batch that fits the device, and return the record of the cell with that batch."""
+def run_fresh(configuration: Configuration) -> Record:
+    """Run one cell in a process of its own, so that no cell finds another's memory or chosen kernels."""
+    from membench.suite.measured import environment
+
+    made: list[Record] = []
+    with _environment(environment(configuration)):
+        _run_jobs([[configuration]], run_in_worker, lambda _, records: made.extend(records), workers=1)
+    return made[0] if made else _failed(configuration, "its worker process died")
+
+
+def call_fresh(function: Callable[[str], T], argument: str) -> T:
+    """Call a function in a process of its own: what it starts, a GPU's context for one, ends with it."""
+    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
+        return pool.submit(function, argument).result()
+
+
+@contextmanager
+def _environment(variables: dict[str, str]) -> Iterator[None]:
+    """Let processes that start now inherit these variables."""
+    before = {name: os.environ.get(name) for name in variables}
+    os.environ.update(variables)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
+
+
+def run_largest(
+    configuration: Configuration,
+    run: Callable[[Configuration], Record],
+    *,
+    capacity_bytes: int | None = None,
+) -> Record:
+    """Search for the largest batch that fits the device, and return the record of the cell with that batch.
+
+    Args:
+        capacity_bytes: of the device; the search then starts at the batch predicted from what two small ones require.
+    """
     tried: dict[int, Record] = {}
 
-    def fits(batch_size: int) -> bool:
-        record = run({**configuration, "batch_size": batch_size})
-        if record.outcome in (Outcome.FAILED, Outcome.UNSUPPORTED):
-            raise _SearchError(record)
-        tried[batch_size] = record
-        return record.outcome is Outcome.OK
+    def probe(batch_size: int) -> Record:
+        if batch_size not in tried:
+            record = run({**configuration, "batch_size": batch_size})
+            if record.outcome in (Outcome.FAILED, Outcome.UNSUPPORTED):
+                raise _SearchError(record)
+            tried[batch_size] = record
+        return tried[batch_size]
 
     try:
-        found = largest(fits, step=BATCH_SIZE_STEP)
+        guess = None if capacity_bytes is None else _predict(probe, capacity_bytes)
+        found = largest(lambda n: probe(n).outcome is Outcome.OK, step=BATCH_SIZE_STEP, guess=guess)
     except _SearchError as error:
         return error.record
     return tried[found or BATCH_SIZE_STEP]
+
+
+def _predict(probe: Callable[[int], Record], capacity_bytes: int) -> int | None:
+    sizes = (BATCH_SIZE_STEP, 2 * BATCH_SIZE_STEP)
+    required = [probe(size).metrics.get("required_memory_bytes") for size in sizes]
+    first, second = required
+    if first is None or second is None:
+        return None
+    return by_line((sizes[0], first), (sizes[1], second), capacity_bytes)
 
 
 class _SearchError(Exception):

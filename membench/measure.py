@@ -1,0 +1,180 @@
+"""Measure every strategy on the GPU at hand; needs neither Hydra nor W&B.
+
+    python -m membench.measure                             all of MODELS, at the paper's batch size and one that fills the card
+    python -m membench.measure models=resnet50 strategies=eager,layrub_hybrid batch_sizes=32,largest
+    python -m membench.measure task=limits budget=12GB     largest batches and greatest depth under a cap
+    python -m membench.measure cuda_graph=true models=resnet1001 strategies=eager batch_sizes=32
+
+Every cell runs in a process of its own. Its record is a line of ``<results>/<gpu>/records.jsonl`` as soon as it is
+there; a cell that has a record is not run again. The tables ``<results>/<gpu>/<task>-<model>.csv`` are made of them.
+"""
+
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from membench import configuration
+from membench.device import file_name
+from membench.errors import MembenchError
+from membench.execution.limits import largest
+from membench.experiment import LARGEST
+from membench.record import Outcome, Record
+from membench.report.measured import measured_table
+from membench.report.tables import write_csv
+from membench.suite.provenance import device_facts
+from membench.suite.records import Records
+from membench.suite.runner import Configuration, call_fresh, run_largest
+from membench.units import parse_bytes
+
+MODELS = ("resnet50", "resnet152", "resnet1001", "vgg16", "wrn28_10", "alexnet")
+LIMIT_MODELS = ("alexnet", "vgg16", "resnet34", "resnet50", "resnet56_cifar", "wrn28_10")
+"""Those of Layrub's Table 7."""
+DEPTHS = (50, 101, 152, 302, 695, 1001, 1172, 1304, 1517)
+"""The ImageNet ResNets that the papers define; the greatest depth is looked for among them."""
+DEPTH_BATCH_SIZES = (32, 16)
+LIMIT_STRATEGIES = ("eager", "network_wide", "layrub_hybrid")
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What the command line may say, as ``name=value``; lists are separated by commas."""
+
+    task: str = "strategies"
+    models: str = ""
+    strategies: str = ""
+    batch_sizes: str = ""
+    budget: str = ""
+    cuda_graph: str = "false"
+    backend: str = "cuda"
+    results: str = str(configuration.CONF_DIRECTORY.parent / "results" / "measured")
+
+
+@dataclass(frozen=True)
+class Run:
+    """One command's settings, where its results go, and how much memory there is (None: not known)."""
+
+    settings: Settings
+    records: Records
+    directory: Path
+    capacity_bytes: int | None
+
+    def cell(self, model: str, batch_size: int, system: str) -> Record:
+        return self.records.run(cell_of(self.settings, model, batch_size, system))
+
+    def largest(self, model: str, system: str) -> Record:
+        """Return the record of the largest batch that fits, or why there is none."""
+        cell = cell_of(self.settings, model, LARGEST, system)
+        return run_largest(cell, self.records.run, capacity_bytes=self.capacity_bytes)
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run the command and return its exit code."""
+    try:
+        settings = parse(arguments)
+        facts = call_fresh(device_facts, settings.backend)
+        budget_bytes = parse_bytes(settings.budget) if settings.budget else None
+        directory = Path(settings.results) / file_name(facts["device"])
+        run = Run(
+            settings,
+            Records(directory / "records.jsonl"),
+            directory,
+            capacity_bytes=budget_bytes or facts.get("device_memory_bytes"),
+        )
+        {"strategies": measure_strategies, "limits": measure_limits}[settings.task](run)
+    except (MembenchError, ValueError) as error:
+        print(f"membench.measure: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+def measure_strategies(run: Run) -> None:
+    """Measure strategies and baselines side by side, model by model."""
+    every = [*configuration.names("baseline"), *configuration.names("strategy")]
+    for model in _list(run.settings.models) or MODELS:
+        made = [
+            (system, run.cell(model, batch_size, system))
+            for batch_size in _batch_sizes(run, model)
+            for system in _list(run.settings.strategies) or every
+        ]
+        write_csv(measured_table("strategies", made), run.directory / f"strategies-{model}.csv")
+
+
+def measure_limits(run: Run) -> None:
+    """Look for the largest batch of each model and the greatest depth, under the budget."""
+    systems = _list(run.settings.strategies) or LIMIT_STRATEGIES
+    for model in _list(run.settings.models) or LIMIT_MODELS:
+        made = [(system, run.largest(model, system)) for system in systems]
+        write_csv(measured_table("largest batch", made), run.directory / f"limits-{model}.csv")
+    deepest = [(system, _deepest(run, size, system)) for size in DEPTH_BATCH_SIZES for system in systems]
+    write_csv(measured_table("greatest depth", deepest), run.directory / "limits-depth.csv")
+
+
+def _deepest(run: Run, batch_size: int, system: str) -> Record:
+    """Return the record of the deepest network that fits, or of the shallowest if none does."""
+
+    def record(position: int) -> Record:
+        return run.cell(f"resnet{DEPTHS[position - 1]}", batch_size, system)
+
+    return record(largest(lambda n: record(n).outcome is Outcome.OK, limit=len(DEPTHS)) or 1)
+
+
+def _batch_sizes(run: Run, model: str) -> list[int]:
+    """Return the batch sizes asked for, ``largest`` replaced by the one with which eager fills the card."""
+    usual = str(configuration.read("model", model)["batch_size"])
+    wanted = _list(run.settings.batch_sizes) or [usual, LARGEST]
+    found = [
+        run.largest(model, "eager").configuration["batch_size"] if size == LARGEST else int(size)
+        for size in wanted
+    ]
+    return [size for size in dict.fromkeys(found) if size != LARGEST]
+
+
+def cell_of(settings: Settings, model: str, batch_size: int | str, system: str) -> Configuration:
+    """Return a cell's configuration, as Hydra would compose it."""
+    group = "baseline" if system in configuration.names("baseline") else "strategy"
+    backend = configuration.read("backend", settings.backend)
+    if settings.backend == "cuda":
+        backend["cuda_graph"] = settings.cuda_graph == "true"
+    return {
+        "model": configuration.read("model", model),
+        "batch_size": batch_size,
+        "strategy": configuration.read(group, system),
+        "framework": configuration.read("framework", "pytorch"),
+        "device": None,
+        "backend": backend,
+        "seed": 0,
+        "budget": settings.budget or None,
+    }
+
+
+def parse(arguments: Sequence[str]) -> Settings:
+    """Return the settings that the arguments name.
+
+    Raises:
+        MembenchError: an argument is no setting, or its value is none; lists what there is.
+    """
+    changes: dict[str, str] = {}
+    known = list(asdict(Settings()))
+    for argument in arguments:
+        name, separator, value = argument.partition("=")
+        if name not in known or not separator:
+            raise MembenchError(f"{argument!r} is no setting; write one of {', '.join(known)} as name=value")
+        changes[name] = value
+    settings = Settings(**changes)
+    for name, choices in (
+        ("task", ("strategies", "limits")),
+        ("backend", ("cpu", "cuda")),
+        ("cuda_graph", ("true", "false")),
+    ):
+        if getattr(settings, name) not in choices:
+            raise MembenchError(f"{name} is one of {', '.join(choices)}, not {getattr(settings, name)!r}")
+    return settings
+
+
+def _list(text: str) -> list[str]:
+    return [word for word in text.split(",") if word]
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,103 @@
+"""The command that measures, with its cells made up."""
+
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from membench import configuration, measure
+from membench.errors import MembenchError
+from membench.measure import Run, Settings, cell_of, measure_limits, measure_strategies, parse
+from membench.record import Outcome, Record
+from membench.suite.records import Records
+from tests.suite.jobs import record_of
+
+CAPACITY_BYTES = 1000
+
+
+def by_batch(cell: dict[str, Any]) -> Record:
+    """A cell that needs 100 bytes and 2 an image."""
+    required = 100 + 2 * cell["batch_size"]
+    outcome = Outcome.OK if required <= CAPACITY_BYTES else Outcome.OUT_OF_MEMORY
+    values = {"required_memory_bytes": float(required)}
+    if outcome is Outcome.OK:
+        values |= {"peak_memory_bytes": float(required), "images_per_s": 10.0}
+    return record_of(cell, outcome, **values)
+
+
+def run_of(tmp_path: Path, asked: list[Any], **settings: str) -> Run:
+    def answer(cell: dict[str, Any]) -> Record:
+        asked.append(
+            (cell["model"]["name"], cell["batch_size"], cell["strategy"]["_target_"].rpartition(".")[2])
+        )
+        return by_batch(cell)
+
+    return Run(Settings(**settings), Records(tmp_path / "records.jsonl", answer), tmp_path, CAPACITY_BYTES)
+
+
+def test_strategies_and_baselines_run_at_the_models_batch_and_at_one_that_fills_the_card(
+    tmp_path: Path,
+) -> None:
+    asked: list[Any] = []
+    measure_strategies(run_of(tmp_path, asked, models="alexnet", strategies="pytorch,eager"))
+    table = pd.read_csv(tmp_path / "strategies-alexnet.csv", dtype=str, keep_default_na=False)
+    usual = configuration.read("model", "alexnet")["batch_size"]
+    assert set(table["batch_size"]) == {str(usual), "448"}  # 100 + 2 * 448 = 996
+    assert set(table["system"]) == {"pytorch", "eager"}
+    assert [batch for _, batch, system in asked if system == "Eager"] == [16, 32, 448, 464, usual]
+    assert list(table[table["metric"] == "images_per_s_over_eager"]["measured_value"]) == ["1"] * 4
+
+
+def test_limits_are_the_largest_batch_and_the_greatest_depth(tmp_path: Path) -> None:
+    def by_depth(cell: dict[str, Any]) -> Record:
+        depth = cell["model"]["module"].get("depth", 0)
+        return record_of(
+            cell,
+            Outcome.OK if depth * cell["batch_size"] <= 32_000 else Outcome.OUT_OF_MEMORY,
+            peak_memory_bytes=1.0,
+            images_per_s=1.0,
+        )
+
+    settings = Settings(task="limits", models="vgg16", strategies="eager")
+    run = Run(settings, Records(tmp_path / "records.jsonl", by_depth), tmp_path, None)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Run, "largest", lambda *_: by_batch(cell_of(settings, "vgg16", 448, "eager")))
+        measure_limits(run)
+    table = pd.read_csv(tmp_path / "limits-depth.csv", dtype=str)
+    found = {(row.model, row.batch_size) for row in table.itertuples()}
+    assert found == {("resnet695", "32"), ("resnet1517", "16")}
+
+
+def test_a_cell_is_what_hydra_would_compose() -> None:
+    cell = cell_of(parse(["cuda_graph=true", "budget=12GB"]), "resnet50", 32, "layrub_hybrid")
+    assert cell["backend"] == {"name": "cuda", "cuda_graph": True}
+    assert (cell["budget"], cell["strategy"]["_target_"]) == (
+        "12GB",
+        "membench.strategies.layrub.LayrubHybrid",
+    )
+
+
+@pytest.mark.parametrize(
+    ("argument", "message"),
+    [
+        ("model=resnet50", "'model=resnet50' is no setting; write one of task, models"),
+        ("limits", "'limits' is no setting"),
+        ("task=all", "task is one of strategies, limits, not 'all'"),
+        ("cuda_graph=yes", "cuda_graph is one of true, false, not 'yes'"),
+    ],
+)
+def test_a_wrong_word_is_answered_with_what_there_is(argument: str, message: str) -> None:
+    with pytest.raises(MembenchError, match=message):
+        parse([argument])
+
+
+def test_without_a_gpu_the_command_says_so(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_gpu(*_: Any) -> None:
+        raise MembenchError("backend 'cuda' needs a GPU")
+
+    monkeypatch.setattr(measure, "call_fresh", no_gpu)
+    assert measure.main([]) == 2
+    assert capsys.readouterr().err == "membench.measure: backend 'cuda' needs a GPU\n"
