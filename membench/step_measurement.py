@@ -18,6 +18,7 @@ class StepMeasurement:
         average_bytes: the predicted memory, averaged over the step's time.
         throughput: synchronised wall time of windows of many steps; a single sample where it was simulated.
         compute_time_s: in which the compute stream was busy.
+        copy_time_s: of all copies together; what of it is not exposed was overlapped.
         exposed_transfer_s: in which copies were under way and no task was.
         unique_saved_bytes: size of the blocks that were copied out, each counted once.
     """
@@ -27,6 +28,7 @@ class StepMeasurement:
     average_bytes: float
     throughput: Throughput
     compute_time_s: float
+    copy_time_s: float
     exposed_transfer_s: float
     offloaded_bytes: int
     prefetched_bytes: int
@@ -60,6 +62,7 @@ def step_measurement(
         average_bytes=average_bytes(schedule, timeline),
         throughput=samples,
         compute_time_s=timeline.busy_s(COMPUTE_STREAM),
+        copy_time_s=sum(span.end_s - span.start_s for span in timeline.spans if span.instruction in copies),
         exposed_transfer_s=timeline.alone_s(copies),
         offloaded_bytes=copied_bytes(schedule, Offload),
         prefetched_bytes=copied_bytes(schedule, Prefetch),

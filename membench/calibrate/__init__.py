@@ -7,4 +7,8 @@ which it has of Caffe alone), and no row of any other system. Prints every resid
 ``conf/framework/<framework>.yaml``, the same bytes each time.
 
 `rows` reads the paper's numbers, `times` and `memory` fit them, `subjects` says what is fitted for each framework.
+
+    python -m membench.calibrate device=cuda
+
+measures this machine's GPU instead (`gpu`) and writes ``conf/device/<gpu>.yaml``.
 """

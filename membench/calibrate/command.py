@@ -1,9 +1,10 @@
-"""The command: fits a framework, prints the residuals, writes its configuration."""
+"""The command: fits a framework, prints the residuals, writes its configuration; or measures a GPU."""
 
 import sys
 
 from membench import configuration
 from membench.calibrate.fit import fit
+from membench.calibrate.gpu import calibrate_gpu
 from membench.calibrate.rows import PAPER_DIRECTORY
 from membench.calibrate.text import residual_lines, yaml_text
 from membench.configuration import CONF_DIRECTORY
@@ -15,6 +16,9 @@ def main(arguments: list[str]) -> int:
     """Run the command; errors are one line."""
     try:
         settings = _parse(arguments)
+        if settings["device"] == "cuda":
+            calibrate_gpu()
+            return 0
         device: DeviceProfile = configuration.load("device", settings["device"])
         result = fit(settings["framework"], PAPER_DIRECTORY / "reference.csv", device)
     except (MembenchError, OSError) as error:

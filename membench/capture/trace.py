@@ -389,7 +389,8 @@ def _gradients(recorder: Recorder, loss: Tensor, weights: dict[str, Tensor]) -> 
             "return a mean or a sum",
         )
     recorder.enter_backward(loss)
-    found = torch.autograd.grad(loss, list(trained.values()), allow_unused=True)
+    with torch.autograd.set_multithreading_enabled(False):  # the recorder hears this thread alone
+        found = torch.autograd.grad(loss, list(trained.values()), allow_unused=True)
     results: dict[str, Tensor | None] = {}
     taken: set[int] = set()
     for name, gradient in zip(trained, found, strict=True):

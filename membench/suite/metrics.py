@@ -51,6 +51,7 @@ def time_metrics(measurement: StepMeasurement) -> Metrics:
         "step_time_s": measurement.step_time_s,
         "images_per_s": measurement.images_per_s,
         "compute_time_s": measurement.compute_time_s,
+        "copy_time_s": measurement.copy_time_s,
         "exposed_transfer_s": measurement.exposed_transfer_s,
         "offloaded_bytes": measurement.offloaded_bytes,
         "prefetched_bytes": measurement.prefetched_bytes,

@@ -13,7 +13,7 @@ from torchvision.models.vision_transformer import VisionTransformer
 
 from membench.capture.capture import CapturedStep, capture
 from membench.cost.measured import MeasuredCost
-from membench.execution.measurement import cpu_peak_bytes
+from membench.execution.measurement import peak_bytes
 from membench.models.lstm import SequenceLoss, language_model
 from membench.models.lstm_cnn import LSTMCNN
 from membench.workload import Workload
@@ -98,14 +98,15 @@ NETWORKS = {
 }
 
 
-def workload(network: Network, name: str, batch_size: int = 2) -> Workload:
+def workload(network: Network, name: str, batch_size: int = 2, device: str = "cpu") -> Workload:
     torch.manual_seed(0)
-    module = network.build()
+    module = network.build().to(device)
     if network.tokens:
-        tokens = torch.randint(CLASSES, (batch_size, network.tokens))
+        tokens = torch.randint(CLASSES, (batch_size, network.tokens)).to(device)
         return Workload(name, module, network.loss, (tokens,), (tokens.roll(-1, dims=1),))
-    images = torch.randn(batch_size, 3, network.image_size, network.image_size)
-    return Workload(name, module, network.loss, (images,), (torch.randint(CLASSES, (batch_size,)),))
+    images = torch.randn(batch_size, 3, network.image_size, network.image_size).to(device)
+    targets = torch.randint(CLASSES, (batch_size,)).to(device)
+    return Workload(name, module, network.loss, (images,), (targets,))
 
 
 @dataclass(frozen=True)
@@ -132,7 +133,8 @@ def _same(first: Tensor | None, second: Tensor | None) -> bool:
     """Compare bits, so that NaN equals NaN and 0.0 is not -0.0."""
     if first is None or second is None:
         return first is second
-    return first.shape == second.shape and first.numpy().tobytes() == second.numpy().tobytes()
+    same_bytes = first.cpu().numpy().tobytes() == second.cpu().numpy().tobytes()
+    return first.shape == second.shape and same_bytes
 
 
 def run_step(work: Workload, step: Callable[[], Tensor], buffers: dict[str, Tensor]) -> Results:
@@ -175,9 +177,9 @@ def reference_of(work: Workload) -> Reference:
         return loss
 
     results = run_step(work, eager, buffers)
-    peak_bytes = cpu_peak_bytes(eager)
+    held_bytes = peak_bytes(eager, work.inputs[0].device)
     work.module.zero_grad(set_to_none=True)
-    return Reference(work, capture(work), buffers, results, peak_bytes)
+    return Reference(work, capture(work), buffers, results, held_bytes)
 
 
 @cache

@@ -39,7 +39,7 @@ def test_what_was_predicted_stands_beside_what_was_measured() -> None:
     metrics = run_cell(cell("layrub_hybrid")).metrics
     assert metrics["required_memory_bytes"] == metrics["peak_memory_bytes"]
     assert metrics["predicted_step_time_s"] > 0
-    assert 0 <= metrics["exposed_transfer_s"] <= metrics["step_time_s"] * 10
+    assert 0 <= metrics["exposed_transfer_s"] <= metrics["copy_time_s"]
 
 
 def test_a_baseline_that_is_not_installed_is_unsupported_and_says_what_to_do() -> None:

@@ -1,0 +1,104 @@
+"""The whole step as one graph, on a stand-in for CUDA's that records what it is asked."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from membench.backends.cuda import CudaBackend
+from membench.capture.capture import capture
+from membench.models.digits import digits_cnn
+from membench.step import plan
+from membench.strategies.base import find_strategy
+from membench.training_step import TrainingStep
+from membench.workload import Workload
+from tests.backends.fake_cuda import fake_cuda
+from tests.contract.networks import COST
+
+CPU = torch.device("cpu")
+
+
+class FakeGraph:
+    """Notes captures and replays; a replay runs what was captured again, into the memory of the capture."""
+
+    made: list["FakeGraph"] = []  # noqa: RUF012 (emptied by the fixture)
+
+    def __init__(self) -> None:
+        self.replays = 0
+        FakeGraph.made.append(self)
+
+    def replay(self) -> None:
+        self.replays += 1
+
+
+@pytest.fixture
+def step(monkeypatch: pytest.MonkeyPatch) -> Iterator[TrainingStep]:
+    @contextmanager
+    def capturing(graph: FakeGraph) -> Iterator[None]:
+        yield
+
+    FakeGraph.made = []
+    torch.manual_seed(0)
+    batch = torch.randn(4, 1, 8, 8), torch.randint(10, (4,))
+    work = Workload("digits", digits_cnn().eval(), nn.functional.cross_entropy, batch[:1], batch[1:])
+    captured = capture(work)
+    schedule = plan(captured.graph, find_strategy("layrub_hybrid")(), COST, None)
+    with fake_cuda(monkeypatch):
+        for name, stand_in in (
+            ("CUDAGraph", FakeGraph),
+            ("graph", capturing),
+            ("synchronize", lambda _: None),
+        ):
+            monkeypatch.setattr(torch.cuda, name, stand_in)
+        yield TrainingStep(work, captured, schedule, CudaBackend(schedule, CPU), cuda_graph=True)
+
+
+def call(step: TrainingStep, arguments: Any = None) -> torch.Tensor:
+    work = step._workload
+    return step(work.inputs if arguments is None else arguments, work.targets)
+
+
+def test_the_first_call_runs_the_second_captures_and_every_later_one_replays(step: TrainingStep) -> None:
+    losses = [call(step) for _ in range(4)]
+    assert [graph.replays for graph in FakeGraph.made] == [3]
+    assert all(torch.equal(loss, losses[0]) for loss in losses)
+
+
+def test_a_loss_and_gradients_that_the_caller_keeps_are_not_overwritten(step: TrainingStep) -> None:
+    module = step._workload.module
+    for _ in range(2):
+        module.zero_grad(set_to_none=True)
+        loss = call(step)
+    graph, tensors = step.schedule.graph, step.backend.tensors
+    assert graph.loss is not None
+    tensors.tensor(graph.loss).zero_()
+    assert loss.item() != 0
+    kept = {
+        name: weight.grad.clone() for name, weight in module.named_parameters() if weight.grad is not None
+    }
+    call(step)  # without clearing: gradients add up
+    for name, weight in module.named_parameters():
+        assert weight.grad is not None and torch.allclose(weight.grad, 2 * kept[name], rtol=1e-4)
+
+
+def test_new_data_are_copied_to_where_the_graph_reads(step: TrainingStep) -> None:
+    call(step)
+    call(step)
+    own = step.backend.tensors._owners[step._captured.inputs[0] or 0]
+    assert own is not None
+    other = torch.randn(4, 1, 8, 8)
+    call(step, other)
+    assert torch.equal(own, other)
+    assert own.data_ptr() != other.data_ptr()
+
+
+def test_a_weight_that_moved_is_captured_again(step: TrainingStep) -> None:
+    for _ in range(3):
+        call(step)
+    weight = next(iter(step._workload.module.parameters()))
+    weight.data = weight.data.clone()
+    call(step)
+    assert [graph.replays for graph in FakeGraph.made] == [2, 1]
