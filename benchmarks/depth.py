@@ -14,6 +14,7 @@ import yaml
 from membench.capture.capture import capture
 from membench.configuration import CONF_DIRECTORY, load
 from membench.cost.roofline import RooflineCost
+from membench.schedule import SubBatches
 from membench.step import plan, simulated_step
 from membench.strategies.layrub import LayrubHybrid
 from membench.suite.cell import workload_of
@@ -41,7 +42,7 @@ def measure(depth: int) -> str:
     lowered = framework.lower(captured.graph)
     schedule = plan(lowered, LayrubHybrid(), cost, None)
     plan_s = lap()
-    simulated_step(schedule, device, cost).measure()
+    simulated_step((SubBatches(schedule),), device, cost).measure()
     simulate_s = lap()
     tasks = len(captured.graph.tasks)
     total_s = capture_s + plan_s + simulate_s

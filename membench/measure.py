@@ -145,6 +145,7 @@ def cell_of(settings: Settings, model: str, batch_size: int | str, system: str) 
         "backend": backend,
         "seed": 0,
         "budget": settings.budget or None,
+        "sub_batch": None,
     }
 
 

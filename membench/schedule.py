@@ -142,3 +142,19 @@ class Schedule:
 
     def _describe(self, block: int) -> str:
         return f"{self.graph.blocks[block].name} ({format_bytes(self.graph.blocks[block].size_bytes)})"
+
+
+@dataclass(frozen=True)
+class SubBatches:
+    """A schedule, and how often it runs in one step: each time on samples of its own, gradients adding up.
+
+    A step in sub-batches is a tuple of these, the last one for the samples that are left over; a step on its whole
+    batch is one that runs once.
+    """
+
+    schedule: Schedule
+    count: int = 1
+
+    @property
+    def samples(self) -> int:
+        return self.count * self.schedule.graph.batch_size

@@ -3,7 +3,8 @@
 capture -> annotate with the device's costs -> strategy -> validate -> a step that runs or simulates
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from functools import cache
 from typing import Any
 
 import torch
@@ -14,20 +15,22 @@ from membench.backends.cpu import CpuBackend
 from membench.backends.cuda import CudaBackend
 from membench.backends.simulated import SimulatedBackend
 from membench.backends.tensor_backend import TensorBackend
-from membench.capture.capture import CapturedStep, capture
+from membench.capture.capture import Captures
 from membench.cost.cache import load_cache
 from membench.cost.measured import MeasuredCost
 from membench.cost.roofline import RooflineCost
 from membench.cost_model import CostModel
 from membench.device import DeviceProfile
-from membench.errors import MembenchError, OutOfMemory, UnsupportedModel
+from membench.errors import InfeasibleSchedule, MembenchError, OutOfMemory, UnsupportedModel
 from membench.execution.executor import execute
 from membench.execution.measurement import Throughput
+from membench.planning.sub_batch import FITTED, GraphAt, fitted_sizes, sub_batch_size
 from membench.planning.validate import validate
 from membench.record import Source
-from membench.schedule import Schedule
-from membench.step_measurement import StepMeasurement, step_measurement
+from membench.schedule import Schedule, SubBatches
+from membench.step_measurement import StepMeasurement, step_measurement, whole_step
 from membench.strategies.base import Strategy, find_strategy
+from membench.sub_batched_step import SubBatchedStep
 from membench.task_graph import TaskGraph
 from membench.timeline import Timeline
 from membench.training_step import TrainingStep, as_tuple
@@ -39,15 +42,15 @@ class SimulatedStep:
     """A captured training step that is played on a virtual device; nothing is allocated.
 
     Attributes:
-        schedule: the program; prints as text.
+        plan: the schedule, and how often it runs in a step; prints as text.
         predicted_peak_bytes: everything that the step would hold at its worst moment.
-        timeline: what would run when, on which stream.
+        timelines: what would run when, on which stream, in one run of each schedule of the plan.
     """
 
-    def __init__(self, schedule: Schedule, timeline: Timeline) -> None:
-        self.schedule = schedule
-        self.predicted_peak_bytes = schedule.peak_bytes
-        self.timeline = timeline
+    def __init__(self, plan: tuple[SubBatches, ...], timelines: tuple[Timeline, ...]) -> None:
+        self.plan = plan
+        self.predicted_peak_bytes = max(part.schedule.peak_bytes for part in plan)
+        self.timelines = timelines
 
     def __call__(self, inputs: Any, targets: Any) -> Tensor:
         raise MembenchError(
@@ -56,10 +59,15 @@ class SimulatedStep:
 
     def measure(self) -> StepMeasurement:
         """Return what the simulation found."""
-        played = Throughput(self.schedule.graph.batch_size, 1, (self.timeline.step_time_s,))
-        return step_measurement(
-            Source.SIMULATED, self.schedule, self.schedule.peak_bytes, played, self.timeline
-        )
+        parts = []
+        for part, timeline in zip(self.plan, self.timelines, strict=True):
+            schedule = part.schedule
+            played = Throughput(schedule.graph.batch_size, 1, (timeline.step_time_s,))
+            measured = step_measurement(Source.SIMULATED, schedule, schedule.peak_bytes, played, timeline)
+            parts.append((measured, part.count))
+        step_time_s = sum(part.step_time_s * count for part, count in parts)
+        samples = Throughput(sum(part.samples for part in self.plan), 1, (step_time_s,))
+        return whole_step(parts, samples, self.predicted_peak_bytes)
 
 
 def compile(  # noqa: A001 (the field's word for it)
@@ -71,8 +79,9 @@ def compile(  # noqa: A001 (the field's word for it)
     backend: str = "cpu",
     device: str | DeviceProfile | None = None,
     budget: str | int | None = None,
+    sub_batch: int | str | None = None,
     cuda_graph: bool = False,
-) -> TrainingStep | SimulatedStep:
+) -> TrainingStep | SubBatchedStep | SimulatedStep:
     """Capture a training step and put it under a memory strategy.
 
     Args:
@@ -84,6 +93,8 @@ def compile(  # noqa: A001 (the field's word for it)
             `device`, at any size, allocating nothing; module and batch may then be on the meta device.
         device: for the simulated backend: a name (``"k40m"``) or a profile.
         budget: the most that the step may hold, weights and inputs included: ``"200 MB"`` or bytes.
+        sub_batch: how many samples to compute at a time, or ``"fitted"`` for the most that the budget has room for
+            (moDNN, Equation 8); by default as the strategy says, which for most is the whole batch.
         cuda_graph: for the cuda backend: replay the step as one CUDA graph, for models bound by launches.
 
     Raises:
@@ -100,9 +111,10 @@ def compile(  # noqa: A001 (the field's word for it)
     if backend == "simulated":
         profile = _find_device(device)
         cost = RooflineCost(profile, configuration.load("framework", "pytorch").efficiency)
-        schedule = plan(capture(workload).graph, chosen, cost, budget_bytes)
-        check_capacity(schedule, profile)
-        return simulated_step(schedule, profile, cost)
+        graph_at = Captures(workload).graph_at
+        parts = plan_step(graph_at, workload.batch_size, chosen, cost, budget_bytes, sub_batch)
+        check_capacity(parts, profile)
+        return simulated_step(parts, profile, cost)
     if backend not in ("cpu", "cuda"):
         raise MembenchError(f"there is no backend {backend!r}; choose one of cpu, cuda, simulated")
     target = real_device(backend)
@@ -114,47 +126,119 @@ def compile(  # noqa: A001 (the field's word for it)
             elsewhere[0], f"its weight is not on {target}", "move the module there, or simulate it"
         )
     measured = MeasuredCost(target, load_cache(target) if backend == "cuda" else None)
-    return build_step(workload, capture(workload), chosen, measured, budget_bytes, cuda_graph=cuda_graph)
+    return build_step(
+        Captures(workload), chosen, measured, budget_bytes, sub_batch=sub_batch, cuda_graph=cuda_graph
+    )
 
 
 def build_step(
-    workload: Workload,
-    captured: CapturedStep,
+    captures: Captures,
     strategy: Strategy,
     cost: MeasuredCost,
     budget_bytes: int | None,
     *,
+    sub_batch: int | str | None = None,
     cuda_graph: bool = False,
-) -> TrainingStep:
-    """Put a captured step under a strategy, to be run on the device whose costs are measured."""
-    schedule = plan(captured.graph, strategy, cost, budget_bytes)
-    backend: TensorBackend
-    is_cuda = cost.device.type == "cuda"
-    backend = CudaBackend(schedule, cost.device) if is_cuda else CpuBackend(schedule.graph)
-    return TrainingStep(workload, captured, schedule, backend, cuda_graph=cuda_graph)
+) -> TrainingStep | SubBatchedStep:
+    """Put a workload under a strategy, to be run on the device whose costs are measured."""
+    batch_size = captures.workload.batch_size
+    parts = plan_step(captures.graph_at, batch_size, strategy, cost, budget_bytes, sub_batch)
+    is_whole = parts[0].schedule.graph.batch_size == batch_size
+    loss = None if is_whole else _zero_loss(parts[0].schedule, cost.device)
+    steps = []
+    for part in parts:
+        size = part.schedule.graph.batch_size
+        backend: TensorBackend
+        is_cuda = cost.device.type == "cuda"
+        backend = CudaBackend(part.schedule, cost.device) if is_cuda else CpuBackend(part.schedule.graph)
+        workload, captured = captures.workload_at(size), captures.at(size)
+        steps.append(
+            TrainingStep(workload, captured, part.schedule, backend, cuda_graph=cuda_graph, loss_so_far=loss)
+        )
+    return steps[0] if loss is None else SubBatchedStep(captures.workload, parts, tuple(steps), loss)
+
+
+def _zero_loss(schedule: Schedule, device: torch.device) -> Tensor:
+    assert schedule.graph.loss is not None
+    return torch.zeros((), dtype=schedule.graph.loss.dtype, device=device)
+
+
+def plan_step(
+    graph_at: GraphAt,
+    batch_size: int,
+    strategy: Strategy,
+    cost: CostModel,
+    budget_bytes: int | None,
+    sub_batch: int | str | None = None,
+) -> tuple[SubBatches, ...]:
+    """Return validated schedules for a whole batch, in as few sub-batches as the strategy finds room for.
+
+    Args:
+        graph_at: the graph at a number of samples.
+        sub_batch: see `compile`.
+
+    Raises:
+        InfeasibleSchedule: no sub-batch that was tried keeps the budget.
+        MembenchError: `sub_batch` is not a size between one and the batch.
+    """
+
+    @cache
+    def annotated_at(size: int) -> TaskGraph:
+        return cost.annotate(graph_at(size))
+
+    sizes: Iterable[int]
+    if sub_batch is None:
+        sizes = strategy.sub_batch_sizes(annotated_at, batch_size, cost, budget_bytes)
+    elif sub_batch == FITTED:
+        sizes = fitted_sizes(annotated_at, batch_size, cost, budget_bytes)
+    else:
+        sizes = (sub_batch_size(sub_batch, batch_size),)
+    refusal: InfeasibleSchedule | None = None
+    for size in sizes:
+        try:
+            schedule = _validated(annotated_at(size), strategy, cost, budget_bytes)
+        except InfeasibleSchedule as error:
+            refusal = error
+            continue
+        parts = [SubBatches(schedule, batch_size // size)]
+        if rest := batch_size % size:
+            parts.append(SubBatches(_validated(annotated_at(rest), strategy, cost, budget_bytes), 1))
+        return tuple(parts)
+    assert refusal is not None, f"strategy {strategy.name} names no sub-batch"
+    raise refusal
 
 
 def plan(graph: TaskGraph, strategy: Strategy, cost: CostModel, budget_bytes: int | None) -> Schedule:
     """Return a validated schedule of a graph."""
-    schedule = strategy.schedule(cost.annotate(graph), cost, budget_bytes)
+    return _validated(cost.annotate(graph), strategy, cost, budget_bytes)
+
+
+def _validated(
+    annotated: TaskGraph, strategy: Strategy, cost: CostModel, budget_bytes: int | None
+) -> Schedule:
+    schedule = strategy.schedule(annotated, cost, budget_bytes)
     validate(schedule, budget_bytes=budget_bytes)
     return schedule
 
 
-def check_capacity(schedule: Schedule, device: DeviceProfile) -> None:
-    """Refuse a schedule that a virtual device has not the memory for.
+def check_capacity(parts: tuple[SubBatches, ...], device: DeviceProfile) -> None:
+    """Refuse schedules that a virtual device has not the memory for.
 
     Raises:
-        OutOfMemory: its peak exceeds the device's memory.
+        OutOfMemory: a peak exceeds the device's memory.
     """
-    if schedule.peak_bytes > device.memory_bytes:
-        raise OutOfMemory(needed_bytes=schedule.peak_bytes, capacity_bytes=device.memory_bytes)
+    needed_bytes = max(part.schedule.peak_bytes for part in parts)
+    if needed_bytes > device.memory_bytes:
+        raise OutOfMemory(needed_bytes=needed_bytes, capacity_bytes=device.memory_bytes)
 
 
-def simulated_step(schedule: Schedule, device: DeviceProfile, cost: CostModel) -> SimulatedStep:
-    """Play a schedule on a virtual device, whether it has the memory or not."""
-    backend = SimulatedBackend(schedule.graph, cost, full_duplex=device.full_duplex)
-    return SimulatedStep(schedule, execute(schedule, backend))
+def simulated_step(parts: tuple[SubBatches, ...], device: DeviceProfile, cost: CostModel) -> SimulatedStep:
+    """Play schedules on a virtual device, whether it has the memory or not."""
+    timelines = []
+    for part in parts:
+        backend = SimulatedBackend(part.schedule.graph, cost, full_duplex=device.full_duplex)
+        timelines.append(execute(part.schedule, backend))
+    return SimulatedStep(parts, tuple(timelines))
 
 
 def _parse_budget(budget: str | int) -> int:

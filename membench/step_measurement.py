@@ -1,6 +1,8 @@
 """One step's memory and time."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from membench.execution.measurement import Throughput
 from membench.planning.liveness import average_bytes, copied_bytes
@@ -67,4 +69,33 @@ def step_measurement(
         offloaded_bytes=copied_bytes(schedule, Offload),
         prefetched_bytes=copied_bytes(schedule, Prefetch),
         unique_saved_bytes=sum(schedule.graph.blocks[block].size_bytes for block in set(copies.values())),
+    )
+
+
+def whole_step(
+    parts: Sequence[tuple[StepMeasurement, int]], samples: Throughput, peak_bytes: int
+) -> StepMeasurement:
+    """Put together a step that runs in sub-batches.
+
+    Args:
+        parts: what one sub-batch holds and takes, and how often it runs.
+        samples: wall time of whole steps.
+        peak_bytes: of the whole step.
+    """
+
+    def total(name: str) -> Any:
+        return sum(getattr(part, name) * count for part, count in parts)
+
+    byte_seconds = sum(part.average_bytes * part.step_time_s * count for part, count in parts)
+    return StepMeasurement(
+        source=parts[0][0].source,
+        peak_bytes=peak_bytes,
+        average_bytes=byte_seconds / total("step_time_s"),
+        throughput=samples,
+        compute_time_s=total("compute_time_s"),
+        copy_time_s=total("copy_time_s"),
+        exposed_transfer_s=total("exposed_transfer_s"),
+        offloaded_bytes=total("offloaded_bytes"),
+        prefetched_bytes=total("prefetched_bytes"),
+        unique_saved_bytes=total("unique_saved_bytes"),
     )

@@ -32,11 +32,20 @@ class Role(StrEnum):
     PARTIAL_GRADIENT = (
         "partial weight gradient"  # of one use of a shared weight, until it is added to the others
     )
+    ACCUMULATED = "accumulated"  # gradients and loss, over the sub-batches of a step
     LOSS = "loss"
 
 
 EXTERNAL_ROLES = frozenset(
-    {Role.INPUT, Role.LABEL, Role.WEIGHT, Role.BUFFER, Role.CONSTANT, Role.OPTIMIZER_STATE}
+    {
+        Role.INPUT,
+        Role.LABEL,
+        Role.WEIGHT,
+        Role.BUFFER,
+        Role.CONSTANT,
+        Role.OPTIMIZER_STATE,
+        Role.ACCUMULATED,
+    }
 )
 """Blocks that live before, during and after the step; they belong to the caller."""
 
@@ -190,7 +199,8 @@ class TaskGraph:
         blocks: by index.
         tasks: in an order in which they can run; ``tasks[i].index == i``.
         layers: names, by the index that blocks and tasks carry.
-        gradients: the `Value` of each trained weight's gradient, by the weight's name (None: unused).
+        gradients: the `Value` of each trained weight's gradient, by the weight's name (None: unused). In a sub-batch it
+            is what the gradients of all sub-batches are added to.
         overhead_bytes: what the framework holds beside the blocks (context, library handles).
     """
 
@@ -211,6 +221,11 @@ class TaskGraph:
         """Bytes of the caller's blocks (weights, buffers, inputs ...) and of the framework's overhead."""
         held = sum(block.size_bytes for block in self.blocks if block.role in EXTERNAL_ROLES)
         return held + self.overhead_bytes
+
+    @cached_property
+    def result_bytes(self) -> int:
+        """Bytes of the blocks that the step hands to its caller."""
+        return sum(block.size_bytes for block in self.blocks if block.role in RESULT_ROLES)
 
     @cached_property
     def last_use(self) -> tuple[int, ...]:

@@ -1,5 +1,6 @@
 """TrainingStep: a captured step under a schedule, as its user calls it."""
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -14,9 +15,9 @@ from membench.execution.cuda_memory import capacity_bytes
 from membench.execution.executor import issue
 from membench.execution.measurement import Throughput, peak_bytes, throughput
 from membench.record import Source
-from membench.schedule import Schedule
+from membench.schedule import Schedule, SubBatches
 from membench.step_measurement import StepMeasurement, step_measurement
-from membench.task_graph import RESULT_ROLES
+from membench.task_graph import RESULT_ROLES, Role, Value
 from membench.workload import Workload
 
 _WINDOWS, _STEPS_PER_WINDOW = 3, 2
@@ -30,9 +31,11 @@ class TrainingStep:
 
     Args:
         cuda_graph: replay the step as one CUDA graph. The gradients then lie in the same memory after every step.
+        loss_so_far: for a sub-batch, the sum to which it adds its loss, and which it returns.
 
     Attributes:
         schedule: the program; prints as text.
+        plan: likewise, as a step that runs it once.
         predicted_peak_bytes: everything that the step holds at its worst moment. Gradients of an earlier step
             that the caller has not cleared come on top.
         backend: what runs it.
@@ -46,8 +49,10 @@ class TrainingStep:
         backend: TensorBackend,
         *,
         cuda_graph: bool = False,
+        loss_so_far: Tensor | None = None,
     ) -> None:
         self.schedule = schedule
+        self.plan = (SubBatches(schedule),)
         self.predicted_peak_bytes = schedule.peak_bytes
         self._workload = workload
         self._captured = captured
@@ -63,6 +68,13 @@ class TrainingStep:
             *((captured.buffers[name], buffer) for name, buffer in self._buffers.items()),
             *captured.constants.items(),
         ]
+        if loss_so_far is not None and schedule.graph.loss is not None:
+            self._state.append((schedule.graph.loss.block, loss_so_far))
+        self._sums = {
+            name: value
+            for name, value in schedule.graph.gradients
+            if value and schedule.graph.blocks[value.block].role is Role.ACCUMULATED
+        }
         self._addresses: dict[int, int] = {}
         self._handed_over = [block.index for block in schedule.graph.blocks if block.role in RESULT_ROLES]
         self._handed_over += [block for block in captured.inputs + captured.targets if block is not None]
@@ -85,7 +97,7 @@ class TrainingStep:
         loss = tensors.tensor(graph.loss)
         for name, value in graph.gradients:
             weight = self._weights[name]
-            if value is None:
+            if value is None or name in self._sums:
                 continue
             gradient = tensors.tensor(value)
             weight.grad = gradient if weight.grad is None else weight.grad.add_(gradient)
@@ -110,17 +122,16 @@ class TrainingStep:
         with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
             self._run_example()  # warm up
             peak = self.schedule.graph.external_bytes + peak_bytes(self._run_example, device)
-            samples = samples or throughput(
-                self._run_example,
-                device,
-                images_per_step=self.schedule.graph.batch_size,
-                steps_per_window=_STEPS_PER_WINDOW,
-                windows=_WINDOWS,
-            )
+            samples = samples or example_throughput(self._run_example, device, self.schedule.graph.batch_size)
             timeline = self.backend.timeline(self._run_example(timed=True))
         for name, buffer in self._buffers.items():
             buffer.copy_(buffers[name])
         return step_measurement(Source.MEASURED, self.schedule, peak, samples, timeline)
+
+    @property
+    def backends(self) -> tuple[TensorBackend, ...]:
+        """What runs it."""
+        return (self.backend,)
 
     def close(self) -> None:
         """Give back threads and host memory."""
@@ -139,8 +150,8 @@ class TrainingStep:
             OutOfMemory: the device's allocator has no more.
         """
         captured, tensors = self._captured, self.backend.tensors
-        arguments = _check_arguments("inputs", self._workload.inputs, inputs)
-        arguments += _check_arguments("targets", self._workload.targets, targets)
+        arguments = check_arguments("inputs", self._workload.inputs, inputs)
+        arguments += check_arguments("targets", self._workload.targets, targets)
         replayed = None if timed else self._replayed
         if replayed:
             arguments = replayed.stage(arguments)
@@ -163,9 +174,10 @@ class TrainingStep:
             ) from error
 
     def _bind_state(self) -> bool:
-        """Bind weights, buffers and constants, again where the caller has given one other memory since."""
+        """Bind weights, buffers, constants and sums of gradients, again where one has other memory since."""
         changed = False
-        for block, tensor in self._state:
+        sums = ((value.block, self._sum(name, value)) for name, value in self._sums.items())
+        for block, tensor in (*self._state, *sums):
             address = tensor.data_ptr()
             if self._addresses.get(block) != address:
                 self._addresses[block] = address
@@ -173,10 +185,20 @@ class TrainingStep:
                 changed = True
         return changed
 
+    def _sum(self, name: str, value: Value) -> Tensor:
+        """Return the gradient so far, in the layout that the step adds in; zero before the first sub-batch."""
+        weight = self._weights[name]
+        if weight.grad is None or weight.grad.stride() != value.stride:
+            total = torch.empty_strided(
+                value.shape, value.stride, dtype=value.dtype, device=self.backend.device
+            )
+            weight.grad = total.zero_() if weight.grad is None else total.copy_(weight.grad)
+        return weight.grad
+
     def _move_gradients(self) -> None:
         """Let gradients that the caller accumulates lie where the next replay does not write."""
-        for weight in self._weights.values():
-            if weight.grad is not None:
+        for name, weight in self._weights.items():
+            if weight.grad is not None and name not in self._sums:
                 weight.grad = weight.grad.clone()
 
     def _release(self) -> None:
@@ -185,12 +207,23 @@ class TrainingStep:
             self.backend.tensors.release(block)
 
 
+def example_throughput(run: Callable[[], object], device: torch.device, batch_size: int) -> Throughput:
+    """Time a few windows of steps on the example batch."""
+    return throughput(
+        run,
+        device,
+        images_per_step=batch_size,
+        steps_per_window=_STEPS_PER_WINDOW,
+        windows=_WINDOWS,
+    )
+
+
 def as_tuple(argument: Any) -> tuple[Any, ...]:
     """Return what a caller gave as one tensor or as several."""
     return tuple(argument) if isinstance(argument, tuple | list) else (argument,)
 
 
-def _check_arguments(name: str, expected: tuple[Any, ...], given: tuple[Any, ...]) -> tuple[Any, ...]:
+def check_arguments(name: str, expected: tuple[Any, ...], given: tuple[Any, ...]) -> tuple[Any, ...]:
     """Return the arguments in the captured memory layout, having checked that they are what was captured."""
     if len(given) != len(expected):
         raise ShapeMismatch(f"the step was captured with {len(expected)} {name} and got {len(given)}")

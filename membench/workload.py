@@ -1,10 +1,12 @@
 """Workload: what is trained, on which shapes."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from torch import Tensor, nn
+
+from membench.errors import UnsupportedModel
 
 
 @dataclass(frozen=True)
@@ -18,6 +20,8 @@ class Workload:
         loss: called with the module's output and the targets; returns a scalar tensor.
         inputs: example batch, tensors whose shapes and dtypes the step is captured for.
         targets: further arguments of the loss.
+        weight: of the loss in the step that this is a sub-batch of.
+        accumulates: gradients are added to what earlier sub-batches of the step have left.
     """
 
     name: str
@@ -25,3 +29,44 @@ class Workload:
     loss: Callable[..., Tensor]
     inputs: tuple[Any, ...]
     targets: tuple[Any, ...]
+    weight: float = 1.0
+    accumulates: bool = False
+
+    @property
+    def batch_size(self) -> int:
+        """Samples in the batch: the first dimension of the first tensor; 1 without one."""
+        first = next((item for item in self.inputs if isinstance(item, Tensor)), None)
+        return first.shape[0] if first is not None and first.dim() else 1
+
+    def sub_batch(self, size: int) -> "Workload":
+        """Return the work on the first `size` samples, as a part of this step.
+
+        The loss must be a mean over the samples: each part counts by its share of them, as in gradient accumulation.
+        What depends on the whole batch, batch norm above all, sees the part alone (moDNN 5.1 leaves that open).
+
+        Raises:
+            UnsupportedModel: a tensor's first dimension is not the batch.
+        """
+        return replace(
+            self,
+            inputs=self.part(self.inputs, 0, size),
+            targets=self.part(self.targets, 0, size),
+            weight=size / self.batch_size,
+            accumulates=True,
+        )
+
+    def part(self, arguments: tuple[Any, ...], start: int, stop: int) -> tuple[Any, ...]:
+        """Return the samples from `start` to `stop` of a batch's inputs or targets.
+
+        Raises:
+            UnsupportedModel: as `sub_batch`.
+        """
+        for argument in arguments:
+            if isinstance(argument, Tensor) and (not argument.dim() or len(argument) != self.batch_size):
+                raise UnsupportedModel(
+                    self.name,
+                    f"an argument of shape {tuple(argument.shape)} cannot be cut into sub-batches of a batch of "
+                    f"{self.batch_size}",
+                    "put the batch first in every tensor, or run the whole batch",
+                )
+        return tuple(item[start:stop] if isinstance(item, Tensor) else item for item in arguments)

@@ -6,6 +6,7 @@ from torch import Tensor
 
 from membench.capture.passes import (
     accumulate_in_place,
+    accumulate_over_sub_batches,
     drop_unused,
     mark_partial_gradients,
     weight_gradient_first,
@@ -53,15 +54,19 @@ def capture(workload: Workload) -> CapturedStep:
     mark_partial_gradients(tasks, blocks)
     tasks = weight_gradient_first(tasks, blocks)
     tasks = accumulate_in_place(tasks, blocks)
-    first = next((item for item in workload.inputs if isinstance(item, Tensor)), None)
+    loss, results = recording.loss, recording.gradients
+    if workload.accumulates:
+        single = [loss, *(value for value in results.values() if value is not None)]
+        sums = accumulate_over_sub_batches(tasks, blocks, single, workload.weight)
+        loss, results = sums[loss.block], {n: v and sums[v.block] for n, v in results.items()}
     graph = TaskGraph(
         name=workload.name,
-        batch_size=first.shape[0] if first is not None and first.dim() else 1,
+        batch_size=workload.batch_size,
         blocks=tuple(blocks),
         tasks=tuple(replace(task, index=index) for index, task in enumerate(tasks)),
         layers=tuple(recording.layers),
-        loss=recording.loss,
-        gradients=tuple(recording.gradients.items()),
+        loss=loss,
+        gradients=tuple(results.items()),
     )
     return CapturedStep(
         graph=graph,
@@ -71,3 +76,32 @@ def capture(workload: Workload) -> CapturedStep:
         targets=tuple(recording.targets),
         constants=recording.constants,
     )
+
+
+class Captures:
+    """What has been captured of one workload, whole and in sub-batches: each size once.
+
+    Attributes:
+        workload: the whole batch.
+    """
+
+    def __init__(self, workload: Workload) -> None:
+        self.workload = workload
+        self._steps: dict[int, CapturedStep] = {}
+
+    def workload_at(self, size: int) -> Workload:
+        """Return the whole batch's work, or that of a sub-batch of it."""
+        return self.workload if size == self.workload.batch_size else self.workload.sub_batch(size)
+
+    def at(self, size: int) -> CapturedStep:
+        """Return the step on that many samples.
+
+        Raises:
+            UnsupportedModel: see `capture` and `Workload.sub_batch`.
+        """
+        if size not in self._steps:
+            self._steps[size] = capture(self.workload_at(size))
+        return self._steps[size]
+
+    def graph_at(self, size: int) -> TaskGraph:
+        return self.at(size).graph

@@ -1,6 +1,6 @@
 """Passes over a recorded step that keep its mathematics, and its bits."""
 
-from collections import Counter
+from collections import Counter, defaultdict
 from dataclasses import replace
 from itertools import groupby
 
@@ -9,7 +9,9 @@ from membench.task_graph import (
     RESULT_ROLES,
     WEIGHT_GRADIENT_ROLES,
     Block,
+    Call,
     GradientOf,
+    Kind,
     Phase,
     Role,
     Task,
@@ -131,3 +133,58 @@ def _accumulation_target(task: Task, blocks: list[Block]) -> Value | None:
     if blocks[output.block].role in RESULT_ROLES and block.role is not Role.PARTIAL_GRADIENT:
         return None
     return first if call.args[1].block != first.block else None
+
+
+def accumulate_over_sub_batches(
+    tasks: list[Task], blocks: list[Block], results: list[Value], loss_weight: float
+) -> dict[int, Value]:
+    """Add each result, as soon as it is complete, to a block that lives as long as the step.
+
+    Appends those blocks, inserts the additions, and returns the sums by the results' blocks. A weight's gradient then
+    dies like any other block (moDNN 5.1; there cuDNN adds while it computes).
+
+    Args:
+        results: gradients of weights, and the loss.
+        loss_weight: what the loss counts in its sum; the gradients have been computed with it.
+    """
+    complete = {block: position for position, task in enumerate(tasks) for block in task.writes}
+    additions: defaultdict[int, list[Task]] = defaultdict(list)
+    sums = {}
+    for value in results:
+        result = blocks[value.block]
+        is_loss = result.role is Role.LOSS
+        blocks[result.index] = replace(result, role=Role.ACTIVATION if is_loss else Role.PARTIAL_GRADIENT)
+        total = replace(
+            result, index=len(blocks), name=f"{result.name}:accumulated", role=Role.ACCUMULATED, layer=-1
+        )
+        blocks.append(total)
+        sums[value.block] = target = replace(value, block=total.index)
+        position = complete[value.block]
+        addition = _addition(tasks[position], target, value, total.size_bytes)
+        if is_loss:
+            addition = _of_loss(addition, loss_weight)
+        additions[position].append(addition)
+    tasks[:] = [each for position, task in enumerate(tasks) for each in (task, *additions[position])]
+    return sums
+
+
+def _addition(after: Task, target: Value, value: Value, size_bytes: int) -> Task:
+    return Task(
+        index=-1,
+        name=f"{after.name}:accumulate",
+        kind=Kind.OTHER,
+        phase=after.phase,
+        layer=after.layer,
+        reads=(target.block, value.block),
+        writes=(target.block,),
+        creates=(),
+        operations=size_bytes // value.dtype.itemsize,
+        moved_bytes=3 * size_bytes,
+        gradient_of=GradientOf.WEIGHT,
+        call=Call("aten.add_.Tensor", (target, value), (), (None,)),
+    )
+
+
+def _of_loss(addition: Task, weight: float) -> Task:
+    assert addition.call is not None
+    return replace(addition, gradient_of=None, call=replace(addition.call, kwargs=(("alpha", weight),)))

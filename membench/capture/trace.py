@@ -324,7 +324,7 @@ def record(workload: Workload) -> Recording:
                 output = torch.func.functional_call(module, tensors, inputs, tie_weights=False)
                 recorder.enter_loss()
                 loss = workload.loss(output, *targets)
-                gradients = _gradients(recorder, loss, weights)
+                gradients = _gradients(recorder, loss, weights, workload.weight)
         except (DataDependentOutputException, DynamicOutputShapeException) as error:
             _refuse(recorder, f"its operators depend on the values of tensors ({error.func})", error)
         except UnsupportedOperatorException as error:
@@ -379,7 +379,9 @@ def _fake(tensor: Tensor, requires_grad: bool = False) -> Tensor:
     )
 
 
-def _gradients(recorder: Recorder, loss: Tensor, weights: dict[str, Tensor]) -> dict[str, Tensor | None]:
+def _gradients(
+    recorder: Recorder, loss: Tensor, weights: dict[str, Tensor], loss_weight: float
+) -> dict[str, Tensor | None]:
     trained = {name: weight for name, weight in weights.items() if weight.requires_grad}
     if not isinstance(loss, Tensor) or loss.dim() != 0 or loss.grad_fn is None:
         shape = tuple(loss.shape) if isinstance(loss, Tensor) else type(loss).__name__
@@ -390,7 +392,8 @@ def _gradients(recorder: Recorder, loss: Tensor, weights: dict[str, Tensor]) -> 
         )
     recorder.enter_backward(loss)
     with torch.autograd.set_multithreading_enabled(False):  # the recorder hears this thread alone
-        found = torch.autograd.grad(loss, list(trained.values()), allow_unused=True)
+        seed = None if loss_weight == 1 else torch.full_like(loss, loss_weight)
+        found = torch.autograd.grad(loss, list(trained.values()), seed, allow_unused=True)
     results: dict[str, Tensor | None] = {}
     taken: set[int] = set()
     for name, gradient in zip(trained, found, strict=True):

@@ -4,10 +4,12 @@ import importlib
 import inspect
 import pkgutil
 from abc import ABC, abstractmethod
+from collections.abc import Iterable
 from typing import ClassVar
 
 from membench.cost_model import CostModel
 from membench.errors import UnsupportedStrategy
+from membench.planning.sub_batch import GraphAt
 from membench.schedule import Schedule
 from membench.task_graph import TaskGraph
 
@@ -20,6 +22,16 @@ class Strategy(ABC):
 
     name: ClassVar[str]
     """How configurations, records and tables call it."""
+
+    def sub_batch_sizes(
+        self, graph_at: GraphAt, batch_size: int, cost: CostModel, budget_bytes: int | None
+    ) -> Iterable[int]:
+        """Return how many samples to compute at a time: the first number whose schedule keeps the budget is taken.
+
+        Args:
+            graph_at: the graph at another batch size, with workspaces.
+        """
+        return (batch_size,)
 
     @abstractmethod
     def schedule(self, graph: TaskGraph, cost: CostModel, budget_bytes: int | None) -> Schedule:

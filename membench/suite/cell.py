@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from membench.capture.capture import CapturedStep, capture
+from membench.capture.capture import Captures
 from membench.configuration import instantiate
 from membench.cost.roofline import RooflineCost
 from membench.device import DeviceProfile
@@ -18,12 +18,13 @@ from membench.errors import (
     UnsupportedStrategy,
 )
 from membench.frameworks.base import Framework
+from membench.planning.sub_batch import GraphAt
 from membench.record import Outcome, Record, Source, configuration_hash
-from membench.step import check_capacity, plan, real_device, simulated_step
+from membench.step import check_capacity, plan_step, real_device, simulated_step
 from membench.strategies.base import Strategy
 from membench.suite.baselines import Baseline
 from membench.suite.measured import CellMeasurement, measure_baseline, measure_strategy
-from membench.suite.metrics import Metrics, layer_metrics, memory_metrics, oracular_metrics, time_metrics
+from membench.suite.metrics import Metrics, layer_metrics, oracular_metrics, plan_metrics, time_metrics
 from membench.suite.provenance import device_facts, provenance
 from membench.task_graph import TaskGraph
 from membench.units import parse_bytes
@@ -47,7 +48,7 @@ def run_cells(configurations: Iterable[dict[str, Any]]) -> Iterator[Record]:
 
     Args:
         configurations: resolved, as plain dicts: ``model`` (name, module, loss, and see `example_batch`),
-            ``batch_size``, ``strategy``, ``framework``, ``device``, ``backend`` (name), ``seed``, ``budget``.
+            ``batch_size``, ``strategy``, ``framework``, ``device``, ``backend`` (name), ``seed``, ``budget``, ``sub_batch``.
     """
     graphs = _Graphs()
     for configuration in configurations:
@@ -55,27 +56,29 @@ def run_cells(configurations: Iterable[dict[str, Any]]) -> Iterator[Record]:
 
 
 class _Graphs:
-    """The graph captured last, so that cells of one model and batch size capture once."""
+    """What was captured last, so that cells of one model and batch size capture once."""
 
     def __init__(self) -> None:
         self._key: Any = None
-        self._workload: Workload | None = None
-        self._captured: CapturedStep | None = None
-        self._lowered: dict[str, TaskGraph] = {}
+        self._captures: Captures | None = None
+        self._lowered: dict[tuple[str, int], TaskGraph] = {}
 
-    def captured(self, configuration: dict[str, Any]) -> tuple[Workload, CapturedStep]:
+    def captures(self, configuration: dict[str, Any]) -> Captures:
         key = configuration_hash({k: configuration[k] for k in ("model", "batch_size", "backend", "seed")})
-        if key != self._key or self._workload is None or self._captured is None:
-            self._workload = workload_of(configuration)
-            self._captured, self._lowered, self._key = capture(self._workload), {}, key
-        return self._workload, self._captured
+        if key != self._key or self._captures is None:
+            self._captures, self._lowered, self._key = Captures(workload_of(configuration)), {}, key
+        return self._captures
 
-    def lowered(self, configuration: dict[str, Any], framework: Framework) -> TaskGraph:
-        _, captured = self.captured(configuration)
-        key = configuration_hash(configuration["framework"])
-        if key not in self._lowered:
-            self._lowered[key] = framework.lower(captured.graph)
-        return self._lowered[key]
+    def lowered_at(self, configuration: dict[str, Any], framework: Framework) -> GraphAt:
+        captures = self.captures(configuration)
+        name = configuration_hash(configuration["framework"])
+
+        def graph_at(size: int) -> TaskGraph:
+            if (name, size) not in self._lowered:
+                self._lowered[name, size] = framework.lower(captures.graph_at(size))
+            return self._lowered[name, size]
+
+        return graph_at
 
 
 def workload_of(configuration: dict[str, Any]) -> Workload:
@@ -142,17 +145,24 @@ def _simulate(configuration: dict[str, Any], graphs: _Graphs, metrics: Metrics, 
     device: DeviceProfile = instantiate(configuration["device"])
     framework: Framework = instantiate(configuration["framework"])
     strategy: Strategy = instantiate(configuration["strategy"])
-    graph = graphs.lowered(configuration, framework)
+    batch_size = int(configuration["batch_size"])
     cost = RooflineCost(device, framework.efficiency)
-    schedule = plan(graph, strategy, cost, _budget_bytes(configuration))
-    metrics.update(memory_metrics(schedule), capacity_bytes=device.memory_bytes)
-    step = simulated_step(schedule, device, cost)
-    metrics.update(oracular_metrics(schedule, step.timeline, device))
-    layers.update(layer_metrics(schedule, step.timeline))
-    check_capacity(schedule, device)
+    parts = plan_step(
+        graphs.lowered_at(configuration, framework),
+        batch_size,
+        strategy,
+        cost,
+        _budget_bytes(configuration),
+        configuration.get("sub_batch"),
+    )
+    metrics.update(plan_metrics(parts), capacity_bytes=device.memory_bytes)
+    step = simulated_step(parts, device, cost)
+    metrics.update(oracular_metrics(parts, step.timelines, device))
+    layers.update(layer_metrics(parts[0].schedule, step.timelines[0]))
+    check_capacity(parts, device)
     metrics.update(time_metrics(step.measure()))
     metrics.update(
-        peak_memory_bytes=schedule.peak_bytes,
+        peak_memory_bytes=step.predicted_peak_bytes,
         feature_images_per_s=metrics["oracular_feature_images_per_s"],
     )
 
@@ -162,8 +172,7 @@ def _measure(configuration: dict[str, Any], graphs: _Graphs) -> CellMeasurement:
     budget_bytes = _budget_bytes(configuration)
     if isinstance(strategy, Baseline):
         return measure_baseline(strategy, workload_of(configuration), budget_bytes)
-    workload, captured = graphs.captured(configuration)
-    return measure_strategy(configuration, workload, captured, budget_bytes)
+    return measure_strategy(configuration, graphs.captures(configuration), budget_bytes)
 
 
 def _budget_bytes(configuration: dict[str, Any]) -> int | None:

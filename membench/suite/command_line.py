@@ -12,6 +12,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from membench import configuration
 from membench.errors import MembenchError
+from membench.planning.sub_batch import FITTED, sub_batch_size
 from membench.suite.composition import hydra_composition
 from membench.units import parse_bytes
 
@@ -69,6 +70,8 @@ def _check_values(config: DictConfig) -> None:
         raise MembenchError(f"batch_size is a positive number of images, not {batch_size!r}")
     if not isinstance(seed, int) or isinstance(seed, bool):
         raise MembenchError(f"seed is a whole number, not {seed!r}")
+    if values["sub_batch"] not in (None, FITTED):
+        sub_batch_size(values["sub_batch"], batch_size)
     if values["budget"] is not None:
         try:
             parse_bytes(values["budget"])

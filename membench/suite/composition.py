@@ -12,7 +12,17 @@ from omegaconf import DictConfig, OmegaConf
 from membench import configuration
 from membench.experiment import Cell, Paper, framework_of
 
-CELL_KEYS = ("model", "batch_size", "strategy", "framework", "device", "backend", "seed", "budget")
+CELL_KEYS = (
+    "model",
+    "batch_size",
+    "strategy",
+    "framework",
+    "device",
+    "backend",
+    "seed",
+    "budget",
+    "sub_batch",
+)
 
 
 @contextmanager
@@ -51,6 +61,7 @@ def _changes(paper: Paper, cell: Cell, read: Callable[[str, str], dict[str, Any]
         "framework": read("framework", framework_of(paper.models[cell.model], system)),
         "device": read("device", paper.devices[cell.device]),
         "budget": system.get("budget"),
+        "sub_batch": system.get("sub_batch"),
     }
 
 
@@ -63,6 +74,7 @@ def overrides(paper: Paper, cell: Cell) -> list[str]:
         f"framework={framework_of(paper.models[cell.model], system)}",
         f"device={paper.devices[cell.device]}",
         *([f"budget='{system['budget']}'"] if "budget" in system else []),
+        *([f"sub_batch={system['sub_batch']}"] if "sub_batch" in system else []),
         *(f"strategy.{option}={value}" for option, value in system.get("set", {}).items()),
     ]
     return words if cell.batch_size is None else [*words, f"batch_size={cell.batch_size}"]

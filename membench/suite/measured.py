@@ -17,7 +17,7 @@ import torch
 
 from membench.backends.cuda import CudaBackend
 from membench.backends.simulated import SimulatedBackend
-from membench.capture.capture import CapturedStep
+from membench.capture.capture import Captures
 from membench.configuration import instantiate
 from membench.cost.cache import WORKSPACE_CAP_VARIABLE, load_cache
 from membench.cost.measured import MeasuredCost
@@ -33,10 +33,11 @@ from membench.execution.executor import execute
 from membench.execution.measurement import Throughput, peak_bytes, synchronize, throughput
 from membench.execution.nvml import Reading, read_energy_j, read_processes
 from membench.planning.algorithms import Preference
-from membench.schedule import Schedule
+from membench.schedule import Schedule, SubBatches
 from membench.step import build_step
+from membench.sub_batched_step import SubBatchedStep
 from membench.suite.baselines import Baseline
-from membench.suite.metrics import Metrics, memory_metrics, time_metrics
+from membench.suite.metrics import Metrics, plan_metrics, time_metrics
 from membench.task_graph import Kind
 from membench.training_step import TrainingStep
 from membench.units import MIB
@@ -105,7 +106,7 @@ def measure_baseline(baseline: Baseline, workload: Workload, budget_bytes: int |
 
 
 def measure_strategy(
-    configuration: dict[str, Any], workload: Workload, captured: CapturedStep, budget_bytes: int | None
+    configuration: dict[str, Any], captures: Captures, budget_bytes: int | None
 ) -> CellMeasurement:
     """Measure a strategy's step, beside what was predicted of it.
 
@@ -113,22 +114,22 @@ def measure_strategy(
         OutOfMemory: the device, or its cap, is too small after all.
         InfeasibleSchedule, UnsupportedStrategy: as the strategy says.
     """
+    workload = captures.workload
     device = workload.inputs[0].device
     found = CellMeasurement()
     _cap(device, budget_bytes)
     cost = MeasuredCost(device, load_cache(device) if device.type == "cuda" else None)
     step = build_step(
-        workload,
-        captured,
+        captures,
         instantiate(configuration["strategy"]),
         cost,
         budget_bytes,
+        sub_batch=configuration.get("sub_batch"),
         cuda_graph=configuration["backend"].get("cuda_graph", False),
     )
-    _check_workspace_cap(step.schedule, device)
-    simulated = SimulatedBackend(step.schedule.graph, cost, full_duplex=cost.link.full_duplex)
-    predicted = execute(step.schedule, simulated)
-    found.metrics.update(memory_metrics(step.schedule), predicted_step_time_s=predicted.step_time_s)
+    _check_workspace_cap(step.plan[0].schedule, device)
+    predicted_s = [_predicted_time_s(part, cost) for part in step.plan]
+    found.metrics.update(plan_metrics(step.plan), predicted_step_time_s=sum(predicted_s))
 
     def run() -> None:
         step(workload.inputs, workload.targets)
@@ -142,6 +143,11 @@ def measure_strategy(
     _read_host_memory(step, found)
     step.close()
     return found
+
+
+def _predicted_time_s(part: SubBatches, cost: MeasuredCost) -> float:
+    simulated = SimulatedBackend(part.schedule.graph, cost, full_duplex=cost.link.full_duplex)
+    return execute(part.schedule, simulated).step_time_s * part.count
 
 
 def _cap(device: torch.device, budget_bytes: int | None) -> None:
@@ -217,7 +223,9 @@ def _check_workspace_cap(schedule: Schedule, device: torch.device) -> None:
         )
 
 
-def _read_host_memory(step: TrainingStep, found: CellMeasurement) -> None:
-    backend = step.backend
-    if isinstance(backend, CudaBackend):
-        found.metrics["pinned_memory_bytes"] = backend.pinned.size_bytes
+def _read_host_memory(step: TrainingStep | SubBatchedStep, found: CellMeasurement) -> None:
+    pinned_bytes = [
+        backend.pinned.size_bytes for backend in step.backends if isinstance(backend, CudaBackend)
+    ]
+    if pinned_bytes:
+        found.metrics["pinned_memory_bytes"] = sum(pinned_bytes)

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from membench.device import DeviceProfile
 from membench.planning.features import feature_layers, has_kind
 from membench.planning.liveness import average_bytes, live_bytes, peak_bytes
-from membench.schedule import Compute, Schedule
+from membench.schedule import Compute, Schedule, SubBatches
 from membench.step_measurement import StepMeasurement
 from membench.task_graph import EXTERNAL_ROLES, Kind, LayerTasks, Phase, Role, Task, TaskGraph
 from membench.timeline import Span, Timeline
@@ -16,11 +16,28 @@ MAP_ROLES = frozenset({Role.ACTIVATION, Role.GRADIENT})
 """What Layrub's Figures 9 to 11 count: activations and their gradients, nothing that a layer holds inside."""
 
 Metrics = dict[str, float]
+_PEAKS = ("required_memory_bytes", "map_memory_bytes", "activation_memory_bytes", "gradient_memory_bytes")
 _WITH_WEIGHTS = frozenset({Kind.CONVOLUTION, Kind.LINEAR})
 
 
+def plan_metrics(parts: tuple[SubBatches, ...]) -> Metrics:
+    """Return what follows from a step's programs alone, whether the device has that memory or not.
+
+    Of a step in sub-batches that is its first one, which is the largest; peaks are the whole step's. Batch norm takes its
+    statistics over ``batch_norm_samples``.
+    """
+    first = parts[0].schedule
+    metrics = memory_metrics(first)
+    for name in _PEAKS:
+        metrics[name] = max(memory_metrics(part.schedule)[name] for part in parts)
+    metrics.update(sub_batch_size=first.graph.batch_size, sub_batches=sum(part.count for part in parts))
+    if any(task.kind is Kind.BATCH_NORM for task in first.graph.tasks):
+        metrics["batch_norm_samples"] = first.graph.batch_size
+    return metrics
+
+
 def memory_metrics(schedule: Schedule) -> Metrics:
-    """Return what follows from the program alone, whether the device has that memory or not."""
+    """Return what follows from one program alone."""
     graph = schedule.graph
     convolutions = [run for run in graph.forward_layers if has_kind(run, frozenset({Kind.CONVOLUTION}))]
     return {
@@ -59,31 +76,40 @@ def time_metrics(measurement: StepMeasurement) -> Metrics:
     }
 
 
-def oracular_metrics(schedule: Schedule, timeline: Timeline, device: DeviceProfile) -> Metrics:
+def oracular_metrics(
+    parts: tuple[SubBatches, ...], timelines: tuple[Timeline, ...], device: DeviceProfile
+) -> Metrics:
     """Return what a device that is like this one, but has the memory, would do (vDNN 4.2's oracular baseline).
 
     Feature extraction is what vDNN times: the step without the classifier's tasks.
+
+    Args:
+        timelines: of one run of each part.
     """
-    graph = schedule.graph
-    spans = list(_compute_spans(schedule, timeline))
+    graph = parts[0].schedule.graph
     features = {layer.layer for layer in feature_layers(graph)}
     busy_s: defaultdict[str, float] = defaultdict(float)
-    for task, span in spans:
-        busy_s["all"] += span.end_s - span.start_s
-        busy_s["features"] += (span.end_s - span.start_s) * (task.layer in features)
-        busy_s["convolution"] += (span.end_s - span.start_s) * (task.kind is Kind.CONVOLUTION)
-    feature_time_s = timeline.step_time_s - (busy_s["all"] - busy_s["features"])
+    for part, timeline in zip(parts, timelines, strict=True):
+        busy_s["step"] += part.count * timeline.step_time_s
+        for task, span in _compute_spans(part.schedule, timeline):
+            time_s = part.count * (span.end_s - span.start_s)
+            busy_s["all"] += time_s
+            busy_s["features"] += time_s * (task.layer in features)
+            busy_s["convolution"] += time_s * (task.kind is Kind.CONVOLUTION)
+    samples = sum(part.samples for part in parts)
+    feature_time_s = busy_s["step"] - (busy_s["all"] - busy_s["features"])
+    first, timeline = parts[0].schedule, timelines[0]
     return {
-        "managed_average_bytes": average_bytes(schedule, timeline) - _classifier_weight_bytes(graph),
-        "managed_average_over_tasks_bytes": _average_over_tasks_bytes(schedule)
+        "managed_average_bytes": average_bytes(first, timeline) - _classifier_weight_bytes(graph),
+        "managed_average_over_tasks_bytes": _average_over_tasks_bytes(first)
         - _classifier_weight_bytes(graph),
-        "oracular_step_time_s": timeline.step_time_s,
-        "oracular_images_per_s": graph.batch_size / timeline.step_time_s,
-        "oracular_feature_images_per_s": graph.batch_size / feature_time_s,
+        "oracular_step_time_s": busy_s["step"],
+        "oracular_images_per_s": samples / busy_s["step"],
+        "oracular_feature_images_per_s": samples / feature_time_s,
         "oracular_compute_time_s": busy_s["all"],
         "oracular_feature_compute_time_s": busy_s["features"],
         "convolution_time_s": busy_s["convolution"],
-        "first_layer_reuse_s": _first_layer_reuse_s(spans),
+        "first_layer_reuse_s": _first_layer_reuse_s(list(_compute_spans(first, timeline))),
         "link_bytes_per_s": max(device.host_to_device_bytes_per_s, device.device_to_host_bytes_per_s),
         "memory_bytes_per_s": device.memory_bytes_per_s,
     }

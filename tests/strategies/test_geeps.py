@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from membench.device import DeviceProfile
 from membench.planning.liveness import live_bytes
 from membench.planning.validate import validate
-from membench.schedule import COMPUTE_STREAM, COPY_STREAM, Compute, Offload, Prefetch, Schedule
+from membench.schedule import COMPUTE_STREAM, COPY_STREAM, Compute, Offload, Prefetch, Schedule, SubBatches
 from membench.step import plan, simulated_step
 from membench.strategies.geeps import COPY_BACK_STREAM, GeePS
 from membench.task_graph import EXTERNAL_ROLES, RESULT_ROLES
@@ -53,12 +53,12 @@ def test_each_map_of_a_chain_leaves_and_comes_back_once() -> None:
 def test_copies_run_beside_the_computation_of_their_neighbours() -> None:
     depth = 12
     schedule = GeePS().schedule(chain([1] * depth), UnitCost(), None)  # a copy takes 1 s, a task 2 s
-    step = simulated_step(schedule, DEVICE, UnitCost())
-    copies = [span for span in step.timeline.spans if span.stream in (COPY_STREAM, COPY_BACK_STREAM)]
-    tasks = [span for span in step.timeline.spans if span.stream == COMPUTE_STREAM]
+    step = simulated_step((SubBatches(schedule),), DEVICE, UnitCost())
+    copies = [span for span in step.timelines[0].spans if span.stream in (COPY_STREAM, COPY_BACK_STREAM)]
+    tasks = [span for span in step.timelines[0].spans if span.stream == COMPUTE_STREAM]
     assert len(copies) == 2 * (depth - 1)
     assert all(any(_overlap_s(copy, task) > 0 for task in tasks) for copy in copies)
-    assert step.timeline.step_time_s == pytest.approx(2.5 * len(schedule.graph.tasks))  # with its launch
+    assert step.timelines[0].step_time_s == pytest.approx(2.5 * len(schedule.graph.tasks))  # with its launch
 
 
 def _overlap_s(first: Span, second: Span) -> float:
@@ -67,10 +67,10 @@ def _overlap_s(first: Span, second: Span) -> float:
 
 def test_a_slow_copy_holds_up_the_layer_after_the_one_that_it_runs_beside() -> None:
     schedule = GeePS().schedule(chain([4] * 5), UnitCost(), None)  # a copy takes 4 s
-    step = simulated_step(schedule, DEVICE, UnitCost())
+    step = simulated_step((SubBatches(schedule),), DEVICE, UnitCost())
     copies = sum(isinstance(item, Offload | Prefetch) for item in schedule.instructions)
     alone = len(schedule.graph.tasks) - copies  # a task runs beside one copy or none
-    assert step.timeline.step_time_s == pytest.approx(2.5 * alone + 4 * copies)
+    assert step.timelines[0].step_time_s == pytest.approx(2.5 * alone + 4 * copies)
 
 
 def test_a_shortcut_comes_back_for_its_forward_reader_without_a_second_copy_out() -> None:

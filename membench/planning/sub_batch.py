@@ -1,0 +1,107 @@
+"""Sub-batches: a batch computed in parts that memory has room for, gradients adding up (moDNN, Section 5)."""
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from functools import partial
+
+import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
+
+from membench.cost_model import CostModel
+from membench.errors import MembenchError
+from membench.planning.algorithms import Preference, prefer
+from membench.task_graph import EXTERNAL_ROLES, RESULT_ROLES, TaskGraph
+
+GraphAt = Callable[[int], TaskGraph]
+"""The graph of a step, or of a sub-batch of it, at a number of samples."""
+
+FITTED = "fitted"
+"""Stands for the largest sub-batch that a budget has room for."""
+
+WINDOW = 0.15
+"""The paper's alpha: which part of all tasks must fit at a time."""
+
+_STEP = 64
+"""Above it, sub-batches are multiples of it; below, powers of two."""
+
+
+def fitted_sizes(
+    graph_at: GraphAt, batch_size: int, cost: CostModel, budget_bytes: int | None
+) -> Iterator[int]:
+    """Yield the largest regular sub-batch whose windows of tasks fit the budget (Equation 8), then smaller ones.
+
+    The smaller ones are for schedules that need more than a window: vDNN+ keeps what it prefetches, a pool has gaps. The
+    paper profiles at a sub-batch, chooses again and repeats until the choice stays. A graph is profiled at each size
+    that is looked at, so the choice stays at once.
+    """
+    fits = partial(_fits, graph_at, cost, budget_bytes)
+    sizes = regular_sizes(batch_size)
+    first, last = (
+        0,
+        len(sizes) - 1,
+    )  # the largest one that fits lies between; the smallest is tried in any case
+    while first < last:
+        middle = (first + last) // 2
+        first, last = (first, middle) if fits(sizes[middle]) else (middle + 1, last)
+    yield from sizes[first:]
+
+
+def regular_sizes(batch_size: int) -> list[int]:
+    """Return the whole batch and the regular sub-batches below it, the largest first.
+
+    The paper rounds to multiples of 64 above 64, to multiples of 32 above 32, and so on; that is, to powers of two
+    below. It does not say in which direction: down, for a budget is a limit.
+    """
+    largest = (batch_size - 1) // _STEP * _STEP
+    powers = [1 << exponent for exponent in range(_STEP.bit_length()) if 1 << exponent < batch_size]
+    return [batch_size, *range(largest, _STEP, -_STEP), *reversed(powers)]
+
+
+def sub_batch_size(given: int | str, batch_size: int) -> int:
+    """Return a sub-batch that somebody wrote down.
+
+    Raises:
+        MembenchError: it is not a number of samples from one to the batch.
+    """
+    try:
+        size = int(given)
+    except ValueError:
+        size = 0
+    if not 1 <= size <= batch_size:
+        raise MembenchError(
+            f"sub_batch={given!r} is no part of a batch of {batch_size}; give a number of samples from 1 to "
+            f"{batch_size}, or {FITTED!r} for as many as the budget has room for"
+        )
+    return size
+
+
+def _fits(graph_at: GraphAt, cost: CostModel, budget_bytes: int | None, size: int) -> bool:
+    if budget_bytes is None:
+        return True
+    return window_bytes(prefer(graph_at(size), cost, Preference.PERFORMANCE)) <= budget_bytes
+
+
+def window_bytes(graph: TaskGraph, window: float = WINDOW) -> int:
+    """Return the most that a run of consecutive tasks needs: its blocks, its largest workspace and what always stays.
+
+    Equation 8, with the workspace that its text names and its print lacks. A window has `window` of the tasks, rounded
+    down, and one at least. Gradients of weights stay from the start: the paper's weight increments.
+    """
+    stays = EXTERNAL_ROLES | RESULT_ROLES
+    size_bytes = [0 if block.role in stays else block.size_bytes for block in graph.blocks]
+    length = max(1, int(window * len(graph.tasks)))
+    workspaces = np.array([0] * (length - 1) + [task.workspace_bytes for task in graph.tasks])
+    largest_workspace = sliding_window_view(workspaces, length).max(axis=1).tolist()
+    touched: Counter[int] = Counter()
+    in_window_bytes = worst_bytes = 0
+    for position, task in enumerate(graph.tasks):
+        for block in {*task.reads, *task.writes}:
+            in_window_bytes += 0 if touched[block] else size_bytes[block]
+            touched[block] += 1
+        if position >= length:
+            left = graph.tasks[position - length]
+            for block in {*left.reads, *left.writes}:
+                touched[block] -= 1
+                in_window_bytes -= 0 if touched[block] else size_bytes[block]
+        worst_bytes = max(worst_bytes, in_window_bytes + largest_workspace[position])
+    return worst_bytes + graph.external_bytes + graph.result_bytes

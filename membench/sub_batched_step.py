@@ -1,0 +1,107 @@
+"""SubBatchedStep: a training step on a batch that is computed in parts."""
+
+from collections.abc import Iterator
+from itertools import repeat
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from membench.backends.tensor_backend import TensorBackend
+from membench.execution.measurement import Throughput, peak_bytes
+from membench.schedule import SubBatches
+from membench.step_measurement import StepMeasurement, whole_step
+from membench.training_step import TrainingStep, as_tuple, check_arguments, example_throughput
+from membench.workload import Workload
+
+
+class SubBatchedStep:
+    """A step in sub-batches that runs on the CPU or a GPU: called like a `TrainingStep`.
+
+    Gradients add up in ``.grad`` from sub-batch to sub-batch as in gradient accumulation, each counting by its share of
+    the samples. For networks that treat samples one by one they are the whole batch's; batch norm takes its statistics
+    from each sub-batch, and updates its running ones once for each.
+
+    Args:
+        workload: the whole batch.
+        steps: one for each of `plan`.
+        loss: the scalar to which they add their losses.
+
+    Attributes:
+        plan: which schedule runs how often.
+        predicted_peak_bytes: everything that the step holds at its worst moment; of the batch only the sub-batch.
+    """
+
+    def __init__(
+        self,
+        workload: Workload,
+        plan: tuple[SubBatches, ...],
+        steps: tuple[TrainingStep, ...],
+        loss: Tensor,
+    ) -> None:
+        self.plan = plan
+        self.predicted_peak_bytes = max(step.predicted_peak_bytes for step in steps)
+        self._workload = workload
+        self._steps = steps
+        self._loss = loss
+
+    def __call__(self, inputs: Any, targets: Any) -> Tensor:
+        """Run one step on new data and return the loss of the whole batch, a scalar without history.
+
+        Args:
+            inputs: a tensor or tuple of tensors, of the whole batch's shapes and dtypes.
+            targets: likewise.
+
+        Raises:
+            ShapeMismatch: the data does not have those shapes and dtypes.
+        """
+        inputs = check_arguments("inputs", self._workload.inputs, as_tuple(inputs))
+        targets = check_arguments("targets", self._workload.targets, as_tuple(targets))
+        self._loss.zero_()
+        for step, start, stop in self._parts():
+            step(self._workload.part(inputs, start, stop), self._workload.part(targets, start, stop))
+        return self._loss.clone()
+
+    def measure(self, *, samples: Throughput | None = None) -> StepMeasurement:
+        """Measure as `TrainingStep.measure` does, on the whole example batch.
+
+        Raises:
+            OutOfMemory: the device has less memory than the step turned out to need.
+        """
+        device = self._steps[0].backend.device
+        module = self._workload.module
+        buffers = {name: buffer.clone() for name, buffer in module.named_buffers()}
+        gradients = {name: weight.grad for name, weight in module.named_parameters()}
+        module.zero_grad(set_to_none=True)
+
+        def run() -> Tensor:
+            return self(self._workload.inputs, self._workload.targets)
+
+        with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+            run()  # warm up; from here on the gradients' sums exist
+            external_bytes = self.plan[0].schedule.graph.external_bytes
+            peak = external_bytes + peak_bytes(run, device)
+            samples = samples or example_throughput(run, device, self._workload.batch_size)
+            parts = [(step.measure(), part.count) for step, part in zip(self._steps, self.plan, strict=True)]
+        for name, buffer in module.named_buffers():
+            buffer.copy_(buffers[name])
+        for name, weight in module.named_parameters():
+            weight.grad = gradients[name]
+        return whole_step(parts, samples, peak)
+
+    @property
+    def backends(self) -> tuple[TensorBackend, ...]:
+        """What runs it, one for each schedule."""
+        return tuple(step.backend for step in self._steps)
+
+    def close(self) -> None:
+        """Give back threads and host memory."""
+        for step in self._steps:
+            step.close()
+
+    def _parts(self) -> Iterator[tuple[TrainingStep, int, int]]:
+        start = 0
+        for step, part in zip(self._steps, self.plan, strict=True):
+            for size in repeat(part.schedule.graph.batch_size, part.count):
+                yield step, start, start + size
+                start += size

@@ -1,0 +1,83 @@
+"""Every strategy in sub-batches: PyTorch's gradient accumulation to the bit, and its predicted peak."""
+
+import pytest
+import torch
+from torch import Tensor
+
+from membench.capture.capture import Captures
+from membench.execution.measurement import cpu_peak_bytes
+from membench.step import build_step
+from membench.strategies.base import strategies
+from membench.sub_batched_step import SubBatchedStep
+from membench.workload import Workload
+from tests.contract.networks import COST, NETWORKS, run_step, workload
+
+BATCH_SIZE = 5
+SUB_BATCH = 2  # twice, and once the sample that is left over
+
+
+def accumulate(work: Workload) -> Tensor:
+    """Compute the sub-batches one after another with plain PyTorch, from gradients of zero."""
+    for weight in work.module.parameters():
+        weight.grad = torch.zeros_like(weight)
+    total = torch.zeros(())
+    for start in range(0, BATCH_SIZE, SUB_BATCH):
+        stop = min(start + SUB_BATCH, BATCH_SIZE)
+        inputs, targets = (work.part(each, start, stop) for each in (work.inputs, work.targets))
+        loss = work.loss(work.module(*inputs), *targets)
+        share = (stop - start) / BATCH_SIZE
+        (loss * share).backward()
+        total.add_(loss.detach(), alpha=share)
+    return total
+
+
+@pytest.mark.parametrize("strategy", strategies())
+@pytest.mark.parametrize("network", ["squeezenet", "resnet18"])
+def test_sub_batches_accumulate_as_pytorch_does(network: str, strategy: str) -> None:
+    work = workload(NETWORKS[network], network, BATCH_SIZE)
+    buffers = {name: buffer.clone() for name, buffer in work.module.named_buffers()}
+    expected = run_step(work, lambda: accumulate(work), buffers)
+    step = build_step(Captures(work), strategies()[strategy](), COST, None, sub_batch=SUB_BATCH)
+    assert isinstance(step, SubBatchedStep)
+    assert [(part.schedule.graph.batch_size, part.count) for part in step.plan] == [(2, 2), (1, 1)]
+    results = run_step(work, lambda: step(work.inputs, work.targets), buffers)
+    assert expected.difference(results) == ""
+    measured = step.measure()
+    assert measured.peak_bytes == step.predicted_peak_bytes
+    assert all(weight.grad is None for weight in work.module.parameters())
+    step.close()
+
+
+def test_without_batch_norm_sub_batches_give_the_whole_batch_s_gradients() -> None:
+    work = workload(NETWORKS["squeezenet"], "squeezenet", BATCH_SIZE)
+    work.module.eval()  # dropout draws differently
+    whole, parts = (
+        build_step(Captures(work), strategies()["eager"](), COST, None, sub_batch=size)
+        for size in (BATCH_SIZE, SUB_BATCH)
+    )
+    of_whole = run_step(work, lambda: whole(work.inputs, work.targets), {})
+    of_parts = run_step(work, lambda: parts(work.inputs, work.targets), {})
+    torch.testing.assert_close(of_parts.loss, of_whole.loss, rtol=1e-5, atol=1e-6)
+    for name, gradient in of_whole.gradients.items():
+        torch.testing.assert_close(of_parts.gradients[name], gradient, rtol=1e-3, atol=1e-5)
+    whole.close()
+    parts.close()
+
+
+def test_a_second_step_adds_to_what_the_caller_has_not_cleared_and_takes_no_more_memory() -> None:
+    work = workload(NETWORKS["squeezenet"], "squeezenet", BATCH_SIZE)
+    work.module.eval()
+    step = build_step(Captures(work), strategies()["layrub_hybrid"](), COST, None, sub_batch=SUB_BATCH)
+    step(work.inputs, work.targets)
+    once = {
+        name: weight.grad.clone()
+        for name, weight in work.module.named_parameters()
+        if weight.grad is not None
+    }
+    assert once
+    peaks = [cpu_peak_bytes(lambda: step(work.inputs, work.targets)) for _ in range(2)]
+    assert peaks[0] == peaks[1]
+    for name, weight in work.module.named_parameters():
+        assert weight.grad is not None
+        torch.testing.assert_close(weight.grad, 3 * once[name], rtol=1e-4, atol=1e-6)
+    step.close()
