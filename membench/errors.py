@@ -56,5 +56,15 @@ class OutOfMemory(MembenchError):
         self.capacity_bytes = capacity_bytes
 
 
+class ExchangeFailed(MembenchError):
+    """A process of a data-parallel step could not exchange data with the others."""
+
+    def __init__(self, what: str, process: int, processes: int) -> None:
+        super().__init__(
+            f"process {process} of {processes} could not exchange {what} with the others: one of them has ended, or did not "
+            "answer in time; look at what that one printed, and start all of them again"
+        )
+
+
 class ShapeMismatch(MembenchError):
     """A step was called with tensors of other shapes or dtypes than it was captured for."""

@@ -2,8 +2,8 @@
 
 Semantics that every backend keeps:
 
-- Streams are in-order queues. A `Compute`, `Offload` or `Prefetch` joins its stream's queue; a `Wait` makes a
-  stream wait for an earlier instruction of another; a `Synchronize` makes the host wait for all of them.
+- Streams are in-order queues. `Work` (a `Compute`, `Offload`, `Prefetch` or `AllReduce`) joins its stream's queue; a
+  `Wait` makes a stream wait for an earlier instruction of another; a `Synchronize` makes the host wait for all of them.
 - Every resident block occupies a *space*, its own size unless it was opened by `Reserve` or taken over by
   `Reuse`. `Compute` opens a space for each block that it creates, `Prefetch` for the block that it
   brings back, `Free` closes it. So the memory in use at each instruction does not depend on timing.
@@ -11,6 +11,7 @@ Semantics that every backend keeps:
 - Memory is given back at the compute stream's position: before a `Free` or `Reuse` of a block, the compute
   stream must have waited for whatever other streams still do with it. `planning.validate` checks that.
 - `Offload` leaves the block on the device; the copy in host memory stays valid until the block is written.
+- `AllReduce` is met by every process of a data-parallel step, each running the same program, in the same order.
 """
 
 from collections.abc import Iterator
@@ -21,6 +22,7 @@ from membench.units import format_bytes
 
 COMPUTE_STREAM = "compute"
 COPY_STREAM = "copy"
+EXCHANGE_STREAM = "exchange"
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +47,20 @@ class Prefetch:
 
     block: int
     stream: str = COPY_STREAM
+
+
+@dataclass(frozen=True, slots=True)
+class AllReduce:
+    """Put the mean of a block over all processes in the block's place, in every process.
+
+    Attributes:
+        root: the process on whose device the mean is taken, and from which it returns; None: wherever the processes
+            meet, which is for the backend to say.
+    """
+
+    block: int
+    root: int | None = None
+    stream: str = EXCHANGE_STREAM
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +106,10 @@ class Synchronize:
     """Make the host wait until every stream is idle."""
 
 
-Instruction = Compute | Offload | Prefetch | Free | Reserve | Reuse | Hold | Wait | Synchronize
+Work = Compute | Offload | Prefetch | AllReduce
+"""What joins a stream's queue and can be waited for."""
+
+Instruction = Work | Free | Reserve | Reuse | Hold | Wait | Synchronize
 
 
 @dataclass(frozen=True)
@@ -126,6 +145,10 @@ class Schedule:
                     what = f"compute {graph.tasks[task].name}"
                 case Offload(block, stream) | Prefetch(block, stream):
                     what = f"{type(instruction).__name__.lower()} {self._describe(block)}"
+                case AllReduce(block, root, stream):
+                    what = f"all-reduce {self._describe(block)}" + (
+                        "" if root is None else f" on process {root}"
+                    )
                 case Free(block):
                     stream, what = "", f"free {self._describe(block)}"
                 case Reserve(block, space_bytes):

@@ -7,7 +7,7 @@ from typing import Any
 from membench.execution.measurement import Throughput
 from membench.planning.liveness import average_bytes, copied_bytes
 from membench.record import Source
-from membench.schedule import COMPUTE_STREAM, Offload, Prefetch, Schedule
+from membench.schedule import COMPUTE_STREAM, AllReduce, Offload, Prefetch, Schedule
 from membench.timeline import Timeline
 
 
@@ -21,7 +21,8 @@ class StepMeasurement:
         throughput: synchronised wall time of windows of many steps; a single sample where it was simulated.
         compute_time_s: in which the compute stream was busy.
         copy_time_s: of all copies together; what of it is not exposed was overlapped.
-        exposed_transfer_s: in which copies were under way and no task was.
+        exchange_time_s: of all means over processes together.
+        exposed_transfer_s: in which copies or exchanges were under way and no task was.
         unique_saved_bytes: size of the blocks that were copied out, each counted once.
     """
 
@@ -31,6 +32,7 @@ class StepMeasurement:
     throughput: Throughput
     compute_time_s: float
     copy_time_s: float
+    exchange_time_s: float
     exposed_transfer_s: float
     offloaded_bytes: int
     prefetched_bytes: int
@@ -58,14 +60,16 @@ def step_measurement(
     copies = {
         i: item.block for i, item in enumerate(schedule.instructions) if isinstance(item, Offload | Prefetch)
     }
+    exchanges = {i for i, item in enumerate(schedule.instructions) if isinstance(item, AllReduce)}
     return StepMeasurement(
         source=source,
         peak_bytes=peak_bytes,
         average_bytes=average_bytes(schedule, timeline),
         throughput=samples,
         compute_time_s=timeline.busy_s(COMPUTE_STREAM),
-        copy_time_s=sum(span.end_s - span.start_s for span in timeline.spans if span.instruction in copies),
-        exposed_transfer_s=timeline.alone_s(copies),
+        copy_time_s=timeline.time_s(copies),
+        exchange_time_s=timeline.time_s(exchanges),
+        exposed_transfer_s=timeline.alone_s(copies.keys() | exchanges),
         offloaded_bytes=copied_bytes(schedule, Offload),
         prefetched_bytes=copied_bytes(schedule, Prefetch),
         unique_saved_bytes=sum(schedule.graph.blocks[block].size_bytes for block in set(copies.values())),

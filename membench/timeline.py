@@ -33,6 +33,10 @@ class Timeline:
         """Return the time in which the stream was working."""
         return sum(span.end_s - span.start_s for span in self.spans if span.stream == stream)
 
+    def time_s(self, instructions: Container[int]) -> float:
+        """Return the time that these instructions took together."""
+        return sum(span.end_s - span.start_s for span in self.spans if span.instruction in instructions)
+
     def alone_s(self, instructions: Container[int]) -> float:
         """Return the time in which some of these instructions were under way and no other was."""
         edges = sorted(

@@ -38,6 +38,10 @@ class Backend(ABC):
         """Give a block memory now and copy it back from the host."""
 
     @abstractmethod
+    def all_reduce(self, block: int, root: int | None, stream: str) -> Event:
+        """Put a block's mean over all processes in its place; see `AllReduce`."""
+
+    @abstractmethod
     def reserve(self, block: int, space_bytes: int) -> None:
         """Open a space larger than the block that will enter it."""
 
@@ -70,5 +74,5 @@ class Backend(ABC):
         """Wait until every stream is idle and say what ran when in the step just ended, which was begun as timed.
 
         Args:
-            issued: positions of the compute, offload and prefetch instructions, in the order of issue.
+            issued: positions of the work, in the order of issue.
         """

@@ -6,6 +6,7 @@
     free(block):      compute thread: drop the storage; torch's allocator takes the memory back at once
     prefetch(block):  compute thread: allocate the block's memory, queue the job
                       copy thread:    block <- host buffer                        then set the event
+    all_reduce(block): as offload, on a thread of its own: Gloo averages the block in place, through host memory
 
 Tasks of the compute stream run on the calling thread; every other stream is a worker thread. "Device" memory is
 what torch's CPU allocator holds. Host buffers are numpy's, which that allocator does not count.
@@ -111,6 +112,9 @@ class CpuBackend(TensorBackend):
         if self._chaos:
             target.fill_(_POISON)
         return self._submit(partial(target.copy_, source), stream)
+
+    def all_reduce(self, block: int, root: int | None, stream: str) -> _Job:
+        return self._submit(partial(self._average_over_processes, block, root), stream)
 
     def free(self, block: int) -> None:
         if self._chaos:

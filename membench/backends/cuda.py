@@ -19,6 +19,14 @@ block leaves and comes back by these calls:
                        back.record(copy)
     wait(compute)      compute.wait_event(back)
 
+A gradient is averaged over the processes by NCCL, which has a stream of its own: that one follows `exchange`, and `exchange`
+follows it, without the host. So it is in order like any other work:
+
+    wait(exchange)     exchange.wait_event(produced)
+    all_reduce(block)  all_reduce or reduce and broadcast, on exchange
+                       averaged.record(exchange)
+    wait(compute)      compute.wait_event(averaged)
+
 So memory is given back and taken at the compute stream's position, as the schedule says, and `record_stream`, which
 would keep memory until the host polls an event, has no part. Outputs and workspaces of a task on another stream come
 from that stream's pool, because torch's allocator knows no other way; the task waits for the compute stream's position
@@ -36,7 +44,7 @@ from torch import Tensor
 
 from membench.backends.pinned import PinnedMemory
 from membench.backends.tensor_backend import TensorBackend
-from membench.schedule import COMPUTE_STREAM, Compute, Offload, Prefetch, Schedule, Wait
+from membench.schedule import COMPUTE_STREAM, Schedule, Wait, Work
 from membench.task_graph import Task
 from membench.timeline import Span, Timeline
 
@@ -96,6 +104,9 @@ class CudaBackend(TensorBackend):
         self.tensors.allocate(self._blocks[block])
         self._follow_compute(stream)
         return self._copy(self.tensors.as_bytes(block), self._host_buffer(block), stream)
+
+    def all_reduce(self, block: int, root: int | None, stream: str) -> torch.cuda.Event | None:
+        return self._issue(stream, partial(self._average_over_processes, block, root))
 
     def wait(self, stream: str, event: torch.cuda.Event) -> None:
         self._stream(stream).wait_event(event)
@@ -176,13 +187,9 @@ class CudaBackend(TensorBackend):
 
 
 def _awaited(schedule: Schedule) -> list[bool]:
-    """Return for each compute, offload and prefetch, in order, whether someone waits for it."""
+    """Return for each work instruction, in order, whether someone waits for it."""
     awaited = {item.instruction for item in schedule.instructions if isinstance(item, Wait)}
-    return [
-        index in awaited
-        for index, item in enumerate(schedule.instructions)
-        if isinstance(item, Compute | Offload | Prefetch)
-    ]
+    return [index in awaited for index, item in enumerate(schedule.instructions) if isinstance(item, Work)]
 
 
 def _record(event: torch.cuda.Event | None, stream: torch.cuda.Stream) -> None:

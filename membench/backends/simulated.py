@@ -45,6 +45,10 @@ class SimulatedBackend(Backend):
         busy_s = self._cost.prefetch_time_s(self._blocks[block].size_bytes)
         return self._work(stream, self._copy_back_engine, 0.0, busy_s)
 
+    def all_reduce(self, block: int, root: int | None, stream: str) -> float:
+        """Take no time: a device of its own has nobody to share with."""
+        return self._work(stream, "exchange", 0.0, 0.0)
+
     def reserve(self, block: int, space_bytes: int) -> None:
         """Memory costs no time, and the schedule knows how much there is."""
 

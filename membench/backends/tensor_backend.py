@@ -3,10 +3,12 @@
 from abc import abstractmethod
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
 
 from membench.backends.base import Backend
 from membench.backends.tensors import DeviceTensors
+from membench.errors import ExchangeFailed
 from membench.task_graph import TaskGraph
 
 
@@ -50,6 +52,26 @@ class TensorBackend(Backend):
     def hold(self, size_bytes: int) -> None:
         self._held = None  # before the new one takes memory
         self._held = self._unfilled(size_bytes)
+
+    def _average_over_processes(self, block: int, root: int | None) -> None:
+        """Average a block over the processes of torch's default group, on the caller's stream.
+
+        Raises:
+            ExchangeFailed: another process has ended, or did not answer in the group's time.
+        """
+        elements = self.tensors.elements(block)
+        try:
+            if root is None:
+                dist.all_reduce(elements)
+            else:
+                dist.reduce(elements, root)
+            elements.div_(dist.get_world_size())  # Gloo has no mean of its own
+            if root is not None:
+                dist.broadcast(elements, root)
+        except RuntimeError as error:
+            raise ExchangeFailed(
+                repr(self._blocks[block].name), dist.get_rank(), dist.get_world_size()
+            ) from error
 
     @abstractmethod
     def _take_host_memory(self, size_bytes: int) -> Tensor:

@@ -75,6 +75,11 @@ class DeviceTensors:
         assert owner is not None, f"block {self._graph.blocks[block].name} is not resident"
         return torch.empty(0, dtype=torch.uint8, device=owner.device).set_(owner.untyped_storage())
 
+    def elements(self, block: int) -> Tensor:
+        """Return a block's memory as a one-dimensional tensor of what tasks keep there."""
+        [dtype] = {self._values[number].dtype for number in self._values_of_block[block]}
+        return self.as_bytes(block).view(dtype)
+
     def tensor(self, value: Value) -> Tensor:
         """Return the tensor that a value describes."""
         owner = self._owners[value.block]

@@ -2,7 +2,7 @@
 
 begin
 for each instruction, in the order of the program:
-    work (compute, offload, prefetch) joins its stream and leaves an event
+    work (compute, offload, prefetch, all-reduce) joins its stream and leaves an event
     a wait makes its stream wait for such an event
     reserve, reuse, hold and free change who holds which memory, here and now
 end: the compute stream has waited for every other
@@ -10,6 +10,7 @@ end: the compute stream has waited for every other
 
 from membench.backends.base import Backend, Event
 from membench.schedule import (
+    AllReduce,
     Compute,
     Free,
     Hold,
@@ -48,6 +49,8 @@ def issue(schedule: Schedule, backend: Backend, *, timed: bool) -> tuple[int, ..
                 events[index] = backend.offload(block, stream)
             case Prefetch(block, stream):
                 events[index] = backend.prefetch(block, stream)
+            case AllReduce(block, root, stream):
+                events[index] = backend.all_reduce(block, root, stream)
             case Wait(stream, earlier):
                 backend.wait(stream, events[earlier])
             case Reuse(block, dead):

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from membench.errors import InvalidSchedule
 from membench.schedule import (
     COMPUTE_STREAM,
+    AllReduce,
     Compute,
     Free,
     Hold,
@@ -37,6 +38,7 @@ class _Memory:
     readers: list[tuple[str, int]] = field(default_factory=list)
     space_bytes: int = 0
     host_copy: tuple[str, int] | None = None  # the offload that made it, while it is valid
+    averaged: bool = False  # over all processes
 
 
 def validate(schedule: Schedule, *, budget_bytes: int | None = None) -> None:
@@ -73,13 +75,11 @@ class _Walk:
                 case Compute(task, stream):
                     self._compute(task, stream)
                 case Offload(block, stream):
-                    self._issue(stream)
-                    self._read(block, stream)
-                    if self.memory[block].host_copy:
-                        self._hazard(f"{self._name(block)} is copied out twice")
-                    self.memory[block].host_copy = (stream, self.index)
+                    self._offload(block, stream)
                 case Prefetch(block, stream):
                     self._prefetch(block, stream)
+                case AllReduce(block, _, stream):
+                    self._all_reduce(block, stream)
                 case Reserve(block, space_bytes):
                     self._open(block, space_bytes)
                 case Reuse(block, dead):
@@ -115,6 +115,13 @@ class _Walk:
             self._write(block, stream)
         self._check_budget(task.workspace_bytes)
 
+    def _offload(self, block: int, stream: str) -> None:
+        self._issue(stream)
+        self._read(block, stream)
+        if self.memory[block].host_copy:
+            self._hazard(f"{self._name(block)} is copied out twice")
+        self.memory[block].host_copy = (stream, self.index)
+
     def _prefetch(self, block: int, stream: str) -> None:
         self._issue(stream)
         memory = self.memory[block]
@@ -127,6 +134,12 @@ class _Walk:
         self._write(block, stream)
         memory.host_copy = host_copy
         self._check_budget(0)
+
+    def _all_reduce(self, block: int, stream: str) -> None:
+        self._issue(stream)
+        self._read(block, stream)
+        self._write(block, stream)
+        self.memory[block].averaged = True
 
     def _wait(self, stream: str, earlier: int) -> None:
         if earlier not in self.clock_of:
@@ -165,6 +178,8 @@ class _Walk:
 
     def _write(self, block: int, stream: str) -> None:
         memory = self.memory[block]
+        if memory.averaged:
+            self._hazard(f"{self._name(block)} changes after it was averaged over all processes")
         self._check_unused(block, stream, "overwritten")
         memory.filled = True
         memory.writer = (stream, self.index)
@@ -233,9 +248,7 @@ class _Walk:
         if missing:
             self._hazard(f"{missing} tasks were never computed")
         for block, memory in zip(self.graph.blocks, self.memory, strict=True):
-            if block.role in EXTERNAL_ROLES:
-                continue
-            if memory.resident != (block.role in RESULT_ROLES):
+            if block.role not in EXTERNAL_ROLES and memory.resident != (block.role in RESULT_ROLES):
                 self._hazard(f"{block.name} is {'still held' if memory.resident else 'lost'} at the end")
             self._check_unused(block.index, COMPUTE_STREAM, "handed to the caller")
 
@@ -249,7 +262,13 @@ class _Walk:
         if access is None:
             return "nobody"
         instruction = self.schedule.instructions[access[1]]
-        what = self.graph.tasks[instruction.task].name if isinstance(instruction, Compute) else "a copy"
+        match instruction:
+            case Compute(task):
+                what = self.graph.tasks[task].name
+            case AllReduce():
+                what = "a mean over processes"
+            case _:
+                what = "a copy"
         return f"{what} (instruction {access[1]} on stream {access[0]})"
 
 

@@ -69,6 +69,7 @@ def time_metrics(measurement: StepMeasurement) -> Metrics:
         "images_per_s": measurement.images_per_s,
         "compute_time_s": measurement.compute_time_s,
         "copy_time_s": measurement.copy_time_s,
+        "exchange_time_s": measurement.exchange_time_s,
         "exposed_transfer_s": measurement.exposed_transfer_s,
         "offloaded_bytes": measurement.offloaded_bytes,
         "prefetched_bytes": measurement.prefetched_bytes,

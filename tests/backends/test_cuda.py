@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+import torch.distributed as dist
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -12,6 +13,7 @@ from membench.backends.cuda import CudaBackend
 from membench.errors import MembenchError
 from membench.execution.executor import execute, issue
 from membench.planning.builder import ScheduleBuilder
+from membench.planning.exchange import Exchange, exchange_gradients
 from membench.schedule import COMPUTE_STREAM as COMPUTE
 from membench.schedule import COPY_STREAM as COPY
 from membench.schedule import Schedule, Wait
@@ -45,6 +47,28 @@ def run(backend: CudaBackend, schedule: Schedule) -> torch.Tensor:
     backend.tensors.hold(0, torch.ones(ROWS, COLUMNS))
     issue(schedule, backend, timed=False)
     return backend.tensors.tensor(value(3))
+
+
+def test_a_mean_over_processes_is_taken_on_the_exchange_stream_between_two_waits(
+    cuda: FakeCuda, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def note(*arguments: object) -> None:
+        cuda.calls.append((cuda.current.name, "all-reduce", ""))
+
+    monkeypatch.setattr(dist, "all_reduce", note)
+    monkeypatch.setattr(dist, "get_world_size", lambda: 1)
+    toy = replace(graph(), gradients=(("weight", value(3)),))
+    schedule = exchange_gradients(migrating(toy), Exchange.AS_MADE)
+    run(CudaBackend(schedule, CPU), schedule)
+    produced, averaged = cuda.calls[-6][2], cuda.calls[-2][2]
+    assert cuda.calls[-6:] == [
+        ("compute", "record", produced),
+        ("stream2", "wait", cuda.calls[0][2]),
+        ("stream2", "wait", produced),
+        ("stream2", "all-reduce", ""),
+        ("stream2", "record", averaged),
+        ("compute", "wait", averaged),
+    ]
 
 
 def test_one_offload_and_one_prefetch_make_exactly_these_calls(cuda: FakeCuda) -> None:

@@ -1,0 +1,77 @@
+"""Every strategy with its gradients averaged over processes: here over one, in whose means nothing may change."""
+
+from collections.abc import Iterator
+
+import pytest
+import torch.distributed as dist
+from hypothesis import HealthCheck, given, settings
+
+from membench.backends.cpu import Chaos
+from membench.execution.measurement import cpu_peak_bytes
+from membench.planning.exchange import Exchange, exchange_gradients
+from membench.planning.liveness import live_bytes
+from membench.planning.validate import validate
+from membench.schedule import AllReduce, Compute, Schedule
+from membench.step import plan
+from membench.strategies.layrub import LayrubIntra
+from membench.strategies.network_wide import NetworkWide
+from tests.contract.networks import COST, Reference, reference, reference_of
+from tests.contract.test_random_networks import PLANS, random_workload
+from tests.contract.test_strategies import VARIANTS, check_exact, step_of
+
+EVERY_STRATEGY = VARIANTS | {
+    "network_wide, gradient streams": NetworkWide(gradient_streams=True),
+    "layrub_intra, gradient streams": LayrubIntra(gradient_streams=True),
+}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_process() -> Iterator[None]:
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()
+
+
+def exchanged(case: Reference, variant: str, exchange: Exchange) -> Schedule:
+    schedule = plan(case.captured.graph, EVERY_STRATEGY[variant], COST, None)
+    averaged = exchange_gradients(schedule, exchange)
+    validate(averaged, budget_bytes=schedule.peak_bytes)
+    return averaged
+
+
+@pytest.mark.parametrize("variant", EVERY_STRATEGY)
+@pytest.mark.parametrize("exchange", Exchange)
+def test_results_and_peak_stay_exact(variant: str, exchange: Exchange) -> None:
+    case = reference("squeezenet")
+    schedule = exchanged(case, variant, exchange)
+    with step_of(case, schedule, chaos=None) as step:
+        check_exact(case, step)
+        if variant in VARIANTS:  # the profiler hears only what the calling thread allocates
+            peak_bytes = cpu_peak_bytes(lambda: step(case.work.inputs, case.work.targets))
+            case.work.module.zero_grad(set_to_none=True)
+            assert schedule.graph.external_bytes + peak_bytes == step.predicted_peak_bytes
+    with step_of(case, schedule, Chaos(seed=3, longest_delay_s=0.0005)) as step:
+        check_exact(case, step)
+
+
+@pytest.mark.parametrize("variant", EVERY_STRATEGY)
+@pytest.mark.parametrize("exchange", Exchange)
+def test_each_gradient_is_averaged_once(variant: str, exchange: Exchange) -> None:
+    schedule = exchanged(reference("resnet18"), variant, exchange)
+    gradients = {value.block for _, value in schedule.graph.gradients if value}
+    exchanges = {i: item.block for i, item in enumerate(schedule.instructions) if isinstance(item, AllReduce)}
+    assert sorted(exchanges.values()) == sorted(gradients)
+    last_task = max(i for i, item in enumerate(schedule.instructions) if isinstance(item, Compute))
+    early = [i for i in exchanges if i < last_task]
+    assert len(early) > len(exchanges) / 2 if exchange is Exchange.AS_MADE else not early
+    assert max(live_bytes(schedule)) == schedule.peak_bytes
+
+
+@settings(max_examples=4, deadline=None, suppress_health_check=list(HealthCheck))
+@given(layers=PLANS)
+def test_random_networks_stay_exact(layers: list[tuple[str, int, int]]) -> None:
+    case = reference_of(random_workload(layers))
+    for exchange in Exchange:
+        for variant in EVERY_STRATEGY:
+            with step_of(case, exchanged(case, variant, exchange), Chaos(seed=5)) as step:
+                check_exact(case, step)
