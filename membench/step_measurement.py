@@ -98,6 +98,7 @@ def whole_step(
         throughput=samples,
         compute_time_s=total("compute_time_s"),
         copy_time_s=total("copy_time_s"),
+        exchange_time_s=total("exchange_time_s"),
         exposed_transfer_s=total("exposed_transfer_s"),
         offloaded_bytes=total("offloaded_bytes"),
         prefetched_bytes=total("prefetched_bytes"),
