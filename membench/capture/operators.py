@@ -24,7 +24,8 @@ KINDS = {
     Kind.DROPOUT: {"native_dropout", "native_dropout_backward"},
     Kind.ADD: {"add", "add_"},
     Kind.CONCATENATE: {"cat"},
-    Kind.LOSS: {"_log_softmax", "_log_softmax_backward_data", "nll_loss_forward", "nll_loss_backward"},
+    Kind.LOSS: {"_log_softmax", "_log_softmax_backward_data", "nll_loss_forward", "nll_loss_backward",
+                "nll_loss2d_forward", "nll_loss2d_backward"},
 }  # fmt: skip
 _KIND_OF_NAME = {name: kind for kind, names in KINDS.items() for name in names}
 

@@ -1,10 +1,13 @@
-"""VGG networks without batch normalisation, and vDNN's deeper ones.
+"""VGG networks without batch normalisation, and the deeper ones of vDNN and moDNN.
 
 Simonyan, Zisserman: "Very Deep Convolutional Networks for Large-Scale Image Recognition" (ICLR 2015): VGG-16
 (Table 1, D, 13 convolutions) and VGG-19 (E, 16 convolutions). VGG-116 to VGG-516 are those of vDNN (Rhu et
 al., MICRO 2016, section 4.3): every 100 more add 20 convolutions to each of the five groups of E, as wide as
 the group. vDNN's numbers count convolutions only (VGG-116 has 116 and three linear layers), and its "VGG-16"
 has 16 of them: VGG-19 here.
+
+VGG-101 is moDNN's (Section 7): VGG-19 with 82 convolutions more. Where they go is not stated. Assumed: every group
+grows in proportion, from 2, 2, 4, 4, 4 of 16 to 12, 12, 25, 25, 24 of 98.
 """
 
 from torchvision.models.vgg import VGG, make_layers
@@ -12,6 +15,7 @@ from torchvision.models.vgg import VGG, make_layers
 CONVOLUTIONS_PER_GROUP = {
     16: (2, 2, 3, 3, 3),
     19: (2, 2, 4, 4, 4),
+    101: (12, 12, 25, 25, 24),
     116: (22, 22, 24, 24, 24),
     216: (42, 42, 44, 44, 44),
     316: (62, 62, 64, 64, 64),

@@ -27,11 +27,20 @@ def test_every_hundred_more_convolutions_add_the_same_parameters(configured_mode
     assert counts[2] - counts[1] == counts[1] - counts[0] == added
 
 
-def test_numbers_of_simonyan_and_zisserman_count_the_linear_layers(configured_model: Build) -> None:
-    assert [len(_convolutions(configured_model(name))) for name in ("vgg16", "vgg19")] == [13, 16]
+@pytest.mark.parametrize("depth", [16, 19, 101])
+def test_numbers_of_simonyan_and_zisserman_and_of_modnn_count_the_linear_layers(
+    depth: int, configured_model: Build
+) -> None:
+    assert len(_convolutions(configured_model(f"vgg{depth}"))) == depth - 3
 
 
-@pytest.mark.parametrize("depth", [depth for depth in CONVOLUTIONS_PER_GROUP if depth > 100])
+def test_groups_of_modnns_network_grow_in_proportion() -> None:
+    """Each has its share of the 98 convolutions, to the nearest half."""
+    shares = [98 * convolutions / 16 for convolutions in CONVOLUTIONS_PER_GROUP[19]]
+    assert CONVOLUTIONS_PER_GROUP[101] == pytest.approx(shares, abs=0.5)
+
+
+@pytest.mark.parametrize("depth", [depth for depth in CONVOLUTIONS_PER_GROUP if depth > 101])
 def test_numbers_of_vdnn_count_the_convolutions(depth: int, configured_model: Build) -> None:
     assert len(_convolutions(configured_model(f"vgg{depth}"))) == depth
 
