@@ -73,7 +73,7 @@ SOFTMAX_LOSS = LayerType(
     "SoftmaxWithLoss",
     Kind.LOSS,
     ("_log_softmax",),
-    ("nll_loss_forward", "add", "mul"),
+    ("nll_loss_forward", "nll_loss2d_forward", "add", "mul"),
     keeps=("probabilities",),
 )
 

@@ -89,7 +89,7 @@ SOFTMAX_OUTPUT = LayerType(
     "SoftmaxOutput",
     Kind.LOSS,
     ("_log_softmax",),
-    ("nll_loss_forward", "add", "mul"),
+    ("nll_loss_forward", "nll_loss2d_forward", "add", "mul"),
     keeps=("probabilities",),
 )
 

@@ -78,7 +78,7 @@ CROSS_ENTROPY = LayerType(
     "SparseSoftmaxCrossEntropyWithLogits",
     Kind.LOSS,
     ("_log_softmax",),
-    ("nll_loss_forward", "add", "mul"),
+    ("nll_loss_forward", "nll_loss2d_forward", "add", "mul"),
     keeps=("backprop",),
 )
 

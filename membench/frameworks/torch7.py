@@ -80,7 +80,7 @@ CROSS_ENTROPY = LayerType(
     "nn.CrossEntropyCriterion",
     Kind.LOSS,
     ("_log_softmax",),
-    ("nll_loss_forward", "add", "mul"),
+    ("nll_loss_forward", "nll_loss2d_forward", "add", "mul"),
     keeps=("log-probabilities",),
 )
 

@@ -10,10 +10,10 @@ from membench.task_graph import Phase, Role, Task, TaskGraph
 from membench.workload import Workload
 
 
-def captured(module: nn.Module, *shape: int) -> TaskGraph:
-    """Capture a network of ten classes."""
-    inputs, targets = torch.randn(*shape), torch.randint(10, (shape[0],))
-    return capture(Workload("network", module, nn.CrossEntropyLoss(), (inputs,), (targets,))).graph
+def captured(module: nn.Module, *shape: int, targets: tuple[int, ...] | None = None) -> TaskGraph:
+    """Capture a network of ten classes; `targets` is the shape of the labels, by default one for each image."""
+    inputs, labels = torch.randn(*shape), torch.randint(10, targets or shape[:1])
+    return capture(Workload("network", module, nn.CrossEntropyLoss(), (inputs,), (labels,))).graph
 
 
 def captured_model(name: str, batch_size: int) -> TaskGraph:
