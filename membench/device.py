@@ -5,6 +5,21 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
+class Power:
+    """What a board takes, in watts.
+
+    Attributes:
+        awake_w: with a program's context, and no work.
+        compute_w: while a kernel runs, the former included.
+        copy_w: what a copy over the link adds, in either direction.
+    """
+
+    awake_w: float
+    compute_w: float
+    copy_w: float
+
+
+@dataclass(frozen=True)
 class DeviceProfile:
     """Capacities and rates of one device, from its datasheet or a published measurement.
 
@@ -16,6 +31,7 @@ class DeviceProfile:
         device_to_host_bytes_per_s: reached by a pinned copy.
         copy_latency_s: from the issue of a copy to its first byte.
         full_duplex: copies in both directions overlap.
+        power: None where nobody states it.
     """
 
     name: str
@@ -26,6 +42,7 @@ class DeviceProfile:
     device_to_host_bytes_per_s: float
     copy_latency_s: float
     full_duplex: bool
+    power: Power | None = None
 
 
 def file_name(device: str) -> str:

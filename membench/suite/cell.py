@@ -25,6 +25,7 @@ from membench.strategies.base import Strategy
 from membench.suite.baselines import Baseline
 from membench.suite.measured import CellMeasurement, measure_baseline, measure_strategy
 from membench.suite.metrics import Metrics, layer_metrics, oracular_metrics, plan_metrics, time_metrics
+from membench.suite.power import power_metrics
 from membench.suite.provenance import device_facts, provenance
 from membench.task_graph import TaskGraph
 from membench.units import parse_bytes
@@ -160,7 +161,10 @@ def _simulate(configuration: dict[str, Any], graphs: _Graphs, metrics: Metrics, 
     metrics.update(oracular_metrics(parts, step.timelines, device))
     layers.update(layer_metrics(parts[0].schedule, step.timelines[0]))
     check_capacity(parts, device)
-    metrics.update(time_metrics(step.measure()))
+    measured = step.measure()
+    metrics.update(time_metrics(measured))
+    if device.power:
+        metrics.update(power_metrics(parts, step.timelines, device.power, images_per_s=measured.images_per_s))
     metrics.update(
         peak_memory_bytes=step.predicted_peak_bytes,
         feature_images_per_s=metrics["oracular_feature_images_per_s"],
