@@ -45,12 +45,18 @@ class Row:
 
 @dataclass(frozen=True)
 class Cell:
-    """One run in the paper's words: the names of `paper.yaml`; no batch size means the model's usual one."""
+    """One run in the paper's words: the names of `paper.yaml`.
+
+    Attributes:
+        batch_size: None: the model's usual one.
+        budget: as a person writes it (``"6 GB"``); None: the system's own.
+    """
 
     model: str
     system: str
     device: str
     batch_size: int | str | None = None
+    budget: str | None = None
 
 
 class Form(StrEnum):

@@ -37,7 +37,7 @@ class Result:
 
 
 class _NoValueError(Exception):
-    """A run did not give a metric."""
+    """A run did not give a metric, or gave one that nothing can be compared with."""
 
     def __init__(self, outcome: Outcome, reason: str) -> None:
         super().__init__(reason)
@@ -97,7 +97,11 @@ def _compared(paper: Paper, records: Mapping[Cell, Record], cell: Cell, quantity
     own = _metric(paper, records, cell, quantity.metric)
     if quantity.form is None:
         return own
-    other = _metric(paper, records, *_reference(paper, cell, quantity))
+    reference, metric = _reference(paper, cell, quantity)
+    other = _metric(paper, records, reference, metric)
+    if not other and quantity.form is not Form.DIFFERENCE:
+        cause = f"{reference.model} by {reference.system}: {metric} is 0, so there is no ratio"
+        raise _NoValueError(Outcome.OK, cause)
     match quantity.form:
         case Form.INCREASE_PERCENT:
             return 100 * (own / other - 1)

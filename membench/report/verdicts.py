@@ -49,7 +49,8 @@ def judge(result: Result, baseline: Result | None) -> Judgement:
     if ours_out_of_memory:
         return Judgement(Verdict.WORSE, f"it ran in the paper and does not fit here: {result.reason}")
     if result.value is None:
-        return Judgement(Verdict.NOT_RUN, f"{result.outcome}: {result.reason}")
+        outcome = "" if result.outcome is Outcome.OK else f"{result.outcome}: "
+        return Judgement(Verdict.NOT_RUN, f"{outcome}{result.reason}")
     if answer.limit:
         return _judge_limit(result.value, row.value, answer.limit)
     ratios = _ratios(result, baseline)

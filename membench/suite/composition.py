@@ -1,6 +1,6 @@
 """Hydra's part outside the command line: names and overrides in, resolved configurations out."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache
 from typing import Any
@@ -60,7 +60,7 @@ def _changes(paper: Paper, cell: Cell, read: Callable[[str, str], dict[str, Any]
         "strategy": read("strategy", system["strategy"]) | system.get("set", {}),
         "framework": read("framework", framework_of(paper.models[cell.model], system)),
         "device": read("device", paper.devices[cell.device]),
-        "budget": system.get("budget"),
+        "budget": _budget(cell, system),
         "sub_batch": system.get("sub_batch"),
     }
 
@@ -73,8 +73,12 @@ def overrides(paper: Paper, cell: Cell) -> list[str]:
         f"strategy={system['strategy']}",
         f"framework={framework_of(paper.models[cell.model], system)}",
         f"device={paper.devices[cell.device]}",
-        *([f"budget='{system['budget']}'"] if "budget" in system else []),
+        *([f"budget='{budget}'"] if (budget := _budget(cell, system)) else []),
         *([f"sub_batch={system['sub_batch']}"] if "sub_batch" in system else []),
         *(f"strategy.{option}={value}" for option, value in system.get("set", {}).items()),
     ]
     return words if cell.batch_size is None else [*words, f"batch_size={cell.batch_size}"]
+
+
+def _budget(cell: Cell, system: Mapping[str, Any]) -> str | None:
+    return cell.budget or system.get("budget")

@@ -13,6 +13,7 @@ The format, by example (`experiments/layrub/table5.yaml` is a real one):
 """
 
 import csv
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -118,10 +119,12 @@ def _quantity(entry: dict[str, Any], sets: dict[str, list[Any]]) -> Quantity:
 
 
 def _shown(entry: dict[str, Any], vocabulary: dict[str, Any]) -> list[tuple[Row, Answer]]:
-    """Return a row without a paper's value for each model and system of a ``shows`` entry, for each layer if it names some."""
+    """Return a row without a paper's value for each model and system of a ``shows`` entry.
+
+    And for each of its ``layers`` or ``budgets``, if it names some, which then stands behind the metric.
+    """
     sets = vocabulary["sets"]
-    quantity = _quantity(entry["value"], sets)
-    layers = [f":{name}" for name in _expand(entry["layers"], sets)] if "layers" in entry else [""]
+    variants = list(_variants(_quantity(entry["value"], sets), entry, sets))
     return [
         (
             Row(
@@ -131,15 +134,27 @@ def _shown(entry: dict[str, Any], vocabulary: dict[str, Any]) -> list[tuple[Row,
                 batch_size=entry.get("batch_size"),
                 device=entry.get("device", vocabulary["device"]),
                 system=system,
-                metric=entry["metric"] + layer,
+                metric=entry["metric"] + suffix,
                 unit=entry["unit"],
             ),
-            Answer(Selection({}), value=replace(quantity, metric=quantity.metric + layer)),
+            Answer(Selection({}), value=quantity),
         )
         for model in _expand(entry["models"], sets)
         for system in _expand(entry["systems"], sets)
-        for layer in layers
+        for suffix, quantity in variants
     ]
+
+
+def _variants(
+    quantity: Quantity, entry: dict[str, Any], sets: dict[str, list[Any]]
+) -> Iterator[tuple[str, Quantity]]:
+    """Yield a quantity, or what becomes of it for each layer or budget, and what is added to the row's metric."""
+    for layer in _expand(entry.get("layers", []), sets):
+        yield f":{layer}", replace(quantity, metric=f"{quantity.metric}:{layer}")
+    for budget in _expand(entry.get("budgets", []), sets):
+        yield f":{budget}", replace(quantity, cell={**quantity.cell, "budget": budget})
+    if "layers" not in entry and "budgets" not in entry:
+        yield "", quantity
 
 
 def _check_each_row_once(reference: list[Row], experiments: list[Experiment]) -> None:

@@ -42,11 +42,11 @@ def test_every_cell_composes(paper: Paper) -> None:
 
 
 def test_cells_are_what_hydra_composes_from_the_same_words(paper: Paper) -> None:
-    """For one cell of each model, system and device."""
+    """For one cell of each model, system, device and budget."""
     configurations = compose_cells(paper, needed_cells(paper))
     chosen = {}
     for cell in configurations:
-        for name in (cell.model, cell.system, cell.device):
+        for name in (cell.model, cell.system, cell.device, cell.budget):
             chosen.setdefault(name, cell)
     with hydra_composition():
         for cell in set(chosen.values()):

@@ -112,6 +112,29 @@ def test_a_missing_metric_is_no_zero() -> None:
     assert "overhead_bytes" in result.reason
 
 
+def test_a_reference_has_the_cell_s_budget_unless_it_says_otherwise() -> None:
+    quantity = answer(
+        form=Form.RATIO,
+        reference={"system": "base"},
+        take=Take.MEAN,
+        over={"budget": ("6 GB", "3 GB")},
+    ).value
+    assert quantity is not None
+    budgets = [(cell.system, cell.budget) for cell in cells_of(PAPER, ROW, quantity)]
+    assert budgets == [("ours", "6 GB"), ("base", "6 GB"), ("ours", "3 GB"), ("base", "3 GB")]
+    free = replace(quantity, reference={"system": "base", "budget": None})
+    assert [cell.budget for cell in cells_of(PAPER, ROW, free)] == ["6 GB", None, "3 GB", None]
+
+
+def test_a_ratio_to_nothing_is_no_value() -> None:
+    records = RECORDS | {cell(system="base"): record(transferred_bytes=0)}
+    records[cell()] = record(transferred_bytes=5)
+    ratio = answer("transferred_bytes", form=Form.RATIO, reference={"system": "base"})
+    result = evaluate(PAPER, replace(ROW, unit="x"), ratio, records)
+    assert (result.value, result.outcome) == (None, Outcome.OK)
+    assert result.reason == "small by base: transferred_bytes is 0, so there is no ratio"
+
+
 def test_cells_of_a_quantity_include_its_reference() -> None:
     quantity = answer(form=Form.RATIO, reference={"system": "base"}).value
     assert quantity is not None

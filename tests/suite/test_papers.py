@@ -48,6 +48,24 @@ shows:
     assert (shown.item, shown.dataset, shown.device, shown.line) == ("Figure 1", "data", "card", None)
 
 
+def test_shown_rows_may_run_over_budgets_or_layers(tmp_path: Path) -> None:
+    text = """
+answers: [{where: {}, input: given}]
+shows:
+  - &time
+    {item: Figure 1, metric: time, unit: s, models: nets, systems: [ours], budgets: [6 GB, 3 GB], value: {metric: time_s}}
+  - {item: Figure 1, metric: maps, unit: MB, models: nets, systems: [ours], layers: [fc], value: {metric: map_bytes}}
+"""
+    shown = load_paper(_write(tmp_path, text)).experiments[0].rows[2:]
+    assert [row.metric for row, _ in shown] == ["time:6 GB", "time:3 GB", "maps:fc"]
+    values = [answer.value for _, answer in shown if answer.value]
+    assert [(value.metric, dict(value.cell)) for value in values] == [
+        ("time_s", {"budget": "6 GB"}),
+        ("time_s", {"budget": "3 GB"}),
+        ("map_bytes:fc", {}),
+    ]
+
+
 @pytest.mark.parametrize(
     ("answers", "expected"),
     [
