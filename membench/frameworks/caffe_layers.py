@@ -13,7 +13,7 @@ Facts of BVLC Caffe with cuDNN (the layers' published sources, branch master of 
 - ``Eltwise`` (SUM) and ``Concat`` copy the gradient for each input; they read no data.
 """
 
-from membench.frameworks.layers import LayerLibrary, LayerType
+from membench.frameworks.layers import LOSS_OPERATORS, LayerLibrary, LayerType
 from membench.task_graph import Kind
 
 CONVOLUTION = LayerType(
@@ -73,7 +73,7 @@ SOFTMAX_LOSS = LayerType(
     "SoftmaxWithLoss",
     Kind.LOSS,
     ("_log_softmax",),
-    ("nll_loss_forward", "nll_loss2d_forward", "add", "mul"),
+    LOSS_OPERATORS,
     keeps=("probabilities",),
 )
 

@@ -9,6 +9,9 @@ from dataclasses import dataclass
 from membench.errors import UnsupportedModel
 from membench.task_graph import Kind, LayerTasks, Phase
 
+LOSS_OPERATORS = ("nll_loss_forward", "nll_loss2d_forward", "add", "add_", "mul")
+"""What torch runs for a classifier's loss beside the softmax: labels of images or pixels, weighted sums of several losses."""
+
 
 @dataclass(frozen=True)
 class LayerType:

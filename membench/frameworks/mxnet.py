@@ -26,7 +26,7 @@ from typing import ClassVar
 from membench.efficiency import Efficiency
 from membench.frameworks.autotuner import Autotuner
 from membench.frameworks.base import Framework
-from membench.frameworks.layers import LayerLibrary, LayerType
+from membench.frameworks.layers import LOSS_OPERATORS, LayerLibrary, LayerType
 from membench.frameworks.lowering import lower_layers
 from membench.task_graph import Kind, TaskGraph
 
@@ -89,7 +89,7 @@ SOFTMAX_OUTPUT = LayerType(
     "SoftmaxOutput",
     Kind.LOSS,
     ("_log_softmax",),
-    ("nll_loss_forward", "nll_loss2d_forward", "add", "mul"),
+    LOSS_OPERATORS,
     keeps=("probabilities",),
 )
 

@@ -23,7 +23,7 @@ from typing import ClassVar
 
 from membench.efficiency import Efficiency
 from membench.frameworks.base import Framework
-from membench.frameworks.layers import LayerLibrary, LayerType
+from membench.frameworks.layers import LOSS_OPERATORS, LayerLibrary, LayerType
 from membench.frameworks.lowering import lower_layers
 from membench.task_graph import Kind, TaskGraph
 
@@ -80,7 +80,7 @@ CROSS_ENTROPY = LayerType(
     "nn.CrossEntropyCriterion",
     Kind.LOSS,
     ("_log_softmax",),
-    ("nll_loss_forward", "nll_loss2d_forward", "add", "mul"),
+    LOSS_OPERATORS,
     keeps=("log-probabilities",),
 )
 
