@@ -34,11 +34,12 @@ PRINTED_UNITS = {
     "x": 1,
     "images": 1,
     "layers": 1,
+    "W": 1,
     "million operations": 1e6,
     "GFLOPS": 1e9,
     "TFLOPS": 1e12,
 }
-"""What one of a printed unit is in membench's own (bytes, seconds, operations, plain counts and ratios)."""
+"""What one of a printed unit is in membench's own (bytes, seconds, watts, operations, plain counts and ratios)."""
 
 
 def parse_bytes(text: str | int) -> int:

@@ -49,6 +49,7 @@ def memory_metrics(schedule: Schedule) -> Metrics:
         "external_bytes": graph.external_bytes - graph.overhead_bytes,
         "weight_bytes": sum(block.size_bytes for block in graph.blocks if block.role is Role.WEIGHT),
         "lower_bound_bytes": graph.lower_bound_bytes,
+        "neediest_task_bytes": _neediest_task_bytes(graph),
         "overhead_bytes": graph.overhead_bytes,
         "operations": sum(task.operations for task in graph.tasks),
         "tasks": len(graph.tasks),
@@ -73,6 +74,7 @@ def time_metrics(measurement: StepMeasurement) -> Metrics:
         "exposed_transfer_s": measurement.exposed_transfer_s,
         "offloaded_bytes": measurement.offloaded_bytes,
         "prefetched_bytes": measurement.prefetched_bytes,
+        "transferred_bytes": measurement.offloaded_bytes + measurement.prefetched_bytes,
         "unique_saved_bytes": measurement.unique_saved_bytes,
     }
 
@@ -141,6 +143,11 @@ def _runs(graph: TaskGraph) -> tuple[LayerTasks, ...]:
 def _needed_bytes(graph: TaskGraph, run: LayerTasks) -> int:
     """Return what a layer needs while it runs: all that it touches, and its workspace."""
     return _size_bytes(graph, run.touches) + max(task.workspace_bytes for task in run.tasks)
+
+
+def _neediest_task_bytes(graph: TaskGraph) -> int:
+    """Return what a schedule must hold if even weights may leave the device (moDNN 7.1, its second lower bound)."""
+    return max(_size_bytes(graph, {*task.reads, *task.writes}) + task.workspace_bytes for task in graph.tasks)
 
 
 def _weight_bytes(graph: TaskGraph, run: LayerTasks) -> int:
