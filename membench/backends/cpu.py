@@ -14,7 +14,8 @@ what torch's CPU allocator holds. Host buffers are numpy's, which that allocator
 
 import random
 import time
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
 from queue import SimpleQueue
@@ -26,6 +27,7 @@ import torch
 from torch import Tensor
 
 from membench.backends.tensor_backend import TensorBackend
+from membench.offsets import Offsets
 from membench.schedule import COMPUTE_STREAM
 from membench.task_graph import Task, TaskGraph
 from membench.timeline import Span, Timeline
@@ -74,10 +76,17 @@ class CpuBackend(TensorBackend):
     Args:
         graph: captured with calls.
         chaos: provoke races; for tests.
+        offsets: put blocks at these addresses of one arena, to check the packing: what an operator returns is copied
+            there, for it takes memory as it likes. Blocks without an address stay where they are.
     """
 
-    def __init__(self, graph: TaskGraph, *, chaos: Chaos | None = None) -> None:
+    def __init__(
+        self, graph: TaskGraph, *, chaos: Chaos | None = None, offsets: Offsets | None = None
+    ) -> None:
         super().__init__(graph, torch.device("cpu"))
+        self._addresses = offsets.addresses if offsets else {}
+        self._arena = torch.empty(offsets.extent_bytes if offsets else 0, dtype=torch.uint8)
+        self._visits: Counter[int] = Counter()  # how often each block has been resident in this step
         self._chaos = random.Random(chaos.seed) if chaos else None
         self._longest_delay_s = chaos.longest_delay_s if chaos else 0.0
         self._queues: dict[str, SimpleQueue[_Ticket | None]] = {}
@@ -89,16 +98,18 @@ class CpuBackend(TensorBackend):
 
     def begin(self, *, timed: bool) -> None:
         self._jobs.clear()
+        self._visits.clear()
         self._synchronized = 0
         self._start_s = time.perf_counter()
 
     def compute(self, task: Task, stream: str) -> _Job:
         if stream != COMPUTE_STREAM:
-            return self._submit(self.tensors.prepare(task), stream)
+            work = partial(self._run, self.tensors.prepare(task), self._places(task.creates))
+            return self._submit(work, stream)
         job = _Job(stream, None)
         self._jobs.append(job)
         job.start_s = time.perf_counter()
-        self.tensors.run(task)
+        self._run(partial(self.tensors.run, task), self._places(task.creates))
         job.end_s = time.perf_counter()
         return job
 
@@ -107,7 +118,10 @@ class CpuBackend(TensorBackend):
         return self._submit(partial(target.copy_, source), stream)
 
     def prefetch(self, block: int, stream: str) -> _Job:
-        self.tensors.allocate(self._blocks[block])
+        if place := self._places((block,)):
+            self.tensors.hold(block, place[block])
+        else:
+            self.tensors.allocate(self._blocks[block])
         target, source = self.tensors.as_bytes(block), self._host_buffer(block)
         if self._chaos:
             target.fill_(_POISON)
@@ -149,6 +163,25 @@ class CpuBackend(TensorBackend):
         for queue in self._queues.values():
             queue.put(None)
         self._queues.clear()
+
+    # ---- the arena ----------------------------------------------------------------------------------
+
+    def _places(self, blocks: Iterable[int]) -> dict[int, Tensor]:
+        """Return the memory of blocks that become resident now, those that have addresses."""
+        places = {}
+        for block in blocks:
+            if block in self._addresses:
+                address = self._addresses[block][self._visits[block]]
+                self._visits[block] += 1
+                places[block] = self._arena[address : address + self._blocks[block].size_bytes]
+        return places
+
+    def _run(self, work: Callable[[], None], places: dict[int, Tensor]) -> None:
+        """Run a task, and put what it has created where it belongs."""
+        work()
+        for block, place in places.items():
+            place.copy_(self.tensors.as_bytes(block))
+            self.tensors.hold(block, place)
 
     # ---- streams and host memory --------------------------------------------------------------------
 

@@ -73,6 +73,10 @@ class DeviceTensors:
         """Return a block's memory as a one-dimensional tensor of bytes."""
         owner = self._owners[block]
         assert owner is not None, f"block {self._graph.blocks[block].name} is not resident"
+        if (
+            owner.dtype is torch.uint8 and owner.dim() == 1
+        ):  # memory given to the block, perhaps a part of an arena
+            return owner
         return torch.empty(0, dtype=torch.uint8, device=owner.device).set_(owner.untyped_storage())
 
     def elements(self, block: int) -> Tensor:
@@ -87,7 +91,7 @@ class DeviceTensors:
         if owner.dtype is value.dtype and owner.shape == value.shape and owner.stride() == value.stride:
             return owner
         empty = torch.empty(0, dtype=value.dtype, device=owner.device)
-        offset = owner.storage_offset() + value.offset
+        offset = owner.storage_offset() * owner.itemsize // value.dtype.itemsize + value.offset
         return empty.set_(owner.untyped_storage(), offset, value.shape, value.stride)
 
     def _forget_views(self, block: int) -> None:

@@ -12,6 +12,7 @@ from membench.capture.passes import (
     weight_gradient_first,
 )
 from membench.capture.trace import record
+from membench.errors import UnsupportedModel
 from membench.task_graph import Role, TaskGraph
 from membench.workload import Workload
 
@@ -100,7 +101,14 @@ class Captures:
             UnsupportedModel: see `capture` and `Workload.sub_batch`.
         """
         if size not in self._steps:
-            self._steps[size] = capture(self.workload_at(size))
+            try:
+                self._steps[size] = capture(self.workload_at(size))
+            except ValueError as error:  # batch norm in training mode refuses a single value per channel
+                raise UnsupportedModel(
+                    self.workload.name,
+                    f"it does not run on {size} of {self.workload.batch_size} samples: {error}",
+                    "raise the budget, or give a larger sub-batch",
+                ) from error
         return self._steps[size]
 
     def graph_at(self, size: int) -> TaskGraph:

@@ -52,6 +52,7 @@ class ScheduleBuilder:
         self._region = region
         self._pool = pool
         self._address: dict[int, int] = {}  # in the pool, of resident blocks
+        self._in_pool_bytes = 0
         self._held_bytes = 0  # of the pool, beside the blocks
         self._program: list[Instruction] = []
         self._space_bytes: dict[int, int] = {}  # of resident blocks
@@ -156,8 +157,9 @@ class ScheduleBuilder:
         else:
             self._emit(Free(block))
             self._live_bytes -= self._space_bytes[block]
-            if self._pool:
+            if self._pool and block in self._address:
                 self._pool.free(self._address.pop(block), self._space_bytes[block])
+                self._in_pool_bytes -= self._space_bytes[block]
         del self._space_bytes[block]
         self._dead.pop(block, None)
 
@@ -239,8 +241,9 @@ class ScheduleBuilder:
         if piece is None:
             self._space_bytes[block] = self.graph.blocks[block].size_bytes
             self._live_bytes += self._space_bytes[block]
-            if self._pool:
+            if self._pool and self._pool.serves(self.graph.blocks[block]):
                 self._address[block] = self._pool.allocate(self._space_bytes[block])
+                self._in_pool_bytes += self._space_bytes[block]
             return
         assert self._region is not None
         self._space_bytes[block] = self._region.piece_bytes[piece]
@@ -250,6 +253,7 @@ class ScheduleBuilder:
             self._live_bytes += self._space_bytes[block]
             if self._pool:  # for good: the region is fixed
                 self._pool.allocate(self._space_bytes[block])
+                self._in_pool_bytes += self._space_bytes[block]
                 self._hold_the_rest(0)
             self._emit(Reserve(block, self._space_bytes[block]))
 
@@ -258,8 +262,7 @@ class ScheduleBuilder:
         if self._pool is None:
             return
         address = self._pool.allocate(workspace_bytes)
-        in_pool_bytes = self._live_bytes - self.graph.external_bytes
-        unused_bytes = self._pool.held_bytes - in_pool_bytes - workspace_bytes
+        unused_bytes = self._pool.held_bytes - self._in_pool_bytes - workspace_bytes
         self._pool.free(address, workspace_bytes)
         if unused_bytes != self._held_bytes:
             self._emit(Hold(unused_bytes))

@@ -6,6 +6,7 @@ A pool counts; it moves nothing. `ScheduleBuilder` turns what it counts into `Ho
 from abc import ABC, abstractmethod
 from bisect import bisect_left, insort
 
+from membench.task_graph import Block
 from membench.units import MIB
 
 ALIGNMENT_BYTES = 256
@@ -17,6 +18,10 @@ LARGEST_WASTE_BYTES = 128 * MIB
 
 class Pool(ABC):
     """Device memory of its own, out of which blocks and workspaces are served."""
+
+    def serves(self, block: Block) -> bool:
+        """Return whether a block lies in the pool, or has memory of its own."""
+        return True
 
     @property
     @abstractmethod
@@ -75,7 +80,7 @@ class BestFitPool(Pool):
         return self._extent_bytes
 
     def allocate(self, size_bytes: int) -> int:
-        size_bytes = _aligned(size_bytes)
+        size_bytes = aligned(size_bytes)
         if not size_bytes:
             return self._extent_bytes
         position = bisect_left(self._by_size, (size_bytes, 0))
@@ -121,5 +126,6 @@ class BestFitPool(Pool):
         del self._by_size[bisect_left(self._by_size, (size_bytes, address))]
 
 
-def _aligned(size_bytes: int) -> int:
+def aligned(size_bytes: int) -> int:
+    """Return the size rounded up to the alignment."""
     return -(-size_bytes // ALIGNMENT_BYTES) * ALIGNMENT_BYTES

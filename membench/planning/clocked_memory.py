@@ -1,0 +1,239 @@
+"""A pool of device memory as a planner sees it: what lies where, what is on the host, and when each copy is done.
+
+moDNN plans by a simulation with a clock (Algorithm 1). This is what its decisions act on: they change the memory, advance
+two clocks, one of computing and one of copying, and leave a list of moves from which a schedule is built.
+"""
+
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass
+from enum import Enum, auto
+from math import inf
+
+from membench.cost_model import CostModel
+from membench.planning.arena import Arena, Segment
+from membench.planning.pool import aligned
+from membench.task_graph import TaskGraph
+
+
+class Move(Enum):
+    OFFLOAD = auto()
+    FREE = auto()
+    PREFETCH = auto()
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """Blocks that have to leave for something to have room.
+
+    Attributes:
+        leaving: in the order in which they are copied.
+        at_s: when all of them are on the host.
+    """
+
+    leaving: tuple[int, ...]
+    at_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class _Window:
+    """Neighbouring segments that are large enough together: the blocks in it, and when the last copy of them is done."""
+
+    leaving: tuple[int, ...]
+    at_s: float
+    copy_free_s: float
+    size_bytes: int
+
+
+class ClockedMemory:
+    """Blocks in one arena, and the time.
+
+    Args:
+        capacity_bytes: of the pool; None: there is always room.
+
+    Attributes:
+        compute_s: when the next task could start.
+        copy_s: when the stream of copies has done what it has been given.
+        moves: what has been decided since `take_moves`.
+    """
+
+    def __init__(self, graph: TaskGraph, cost: CostModel, capacity_bytes: int | None) -> None:
+        self.arena = Arena(capacity_bytes)
+        self.compute_s = self.copy_s = 0.0
+        self.moves: list[tuple[Move, int]] = []
+        self._size_bytes = [block.size_bytes for block in graph.blocks]
+        self._cost = cost
+        self._last_task_s = 0.0  # end of the last task: memory is taken at its position
+        self._address: dict[int, int] = {}
+        self._block_at: dict[int, int] = {}
+        self._ready_s: dict[int, float] = {}
+        self._on_host_s: dict[int, float] = {}
+
+    # ---- what there is ------------------------------------------------------------------------------
+
+    def is_resident(self, block: int) -> bool:
+        return block in self._address
+
+    def resident(self) -> list[int]:
+        """Return the resident blocks in the order of their addresses."""
+        return [self._block_at[address] for address in sorted(self._block_at)]
+
+    def ready_s(self, blocks: Iterable[int]) -> float:
+        """Return when a task that reads these blocks could start."""
+        return max((self.compute_s, *(self._ready_s.get(block, 0.0) for block in blocks)))
+
+    def on_host_s(self, block: int) -> float:
+        """Return when the copy on the host is done; infinity where there is none."""
+        return self._on_host_s.get(block, inf)
+
+    def prefetch_time_s(self, blocks: Iterable[int]) -> float:
+        return sum(self._cost.prefetch_time_s(self._size_bytes[block]) for block in blocks)
+
+    def sizes(self, blocks: Iterable[int]) -> list[int]:
+        return [self._size_bytes[block] for block in blocks]
+
+    # ---- what is done -------------------------------------------------------------------------------
+
+    def offload(self, block: int) -> None:
+        """Start a copy to the host as early as the block and the stream of copies allow, which may be in the past."""
+        self.copy_s = max(self.copy_s, self._ready_s[block])
+        self.copy_s += self._cost.offload_time_s(self._size_bytes[block])
+        self._on_host_s[block] = self.copy_s
+        self.moves.append((Move.OFFLOAD, block))
+
+    def free(self, block: int) -> None:
+        """Give memory back for other blocks, when the copy on the host is done."""
+        self.compute_s = max(self.compute_s, self._on_host_s[block])
+        self.moves.append((Move.FREE, block))
+        self._release(block)
+
+    def evict(self, block: int) -> None:
+        """Free a block, having copied it to the host unless it is there."""
+        if block not in self._on_host_s:
+            self.offload(block)
+        self.free(block)
+
+    def prefetch(self, block: int) -> None:
+        self.copy_s = max(self.copy_s, self._last_task_s)
+        self.copy_s += self._cost.prefetch_time_s(self._size_bytes[block])
+        self._settle(block, self.copy_s)
+        self.moves.append((Move.PREFETCH, block))
+
+    def run(
+        self, reads: Iterable[int], creates: Iterable[int], changes: Iterable[int], time_s: float
+    ) -> None:
+        """Run a task on resident blocks.
+
+        Args:
+            changes: blocks of `reads` that it writes; their copies on the host are worth nothing afterwards.
+        """
+        copied_s = (self._on_host_s.get(block, 0.0) for block in changes)
+        self.compute_s = self._last_task_s = max(self.ready_s(reads), *copied_s, 0.0) + time_s
+        for block in creates:
+            self._settle(block, self.compute_s)
+        for block in changes:
+            self._on_host_s.pop(block, None)
+            self._ready_s[block] = self.compute_s
+
+    def drop(self, block: int) -> None:
+        """Let a block go that nobody needs any more."""
+        self.compute_s = max(self.compute_s, self._on_host_s.pop(block, 0.0))
+        self._release(block)
+
+    def take_moves(self) -> tuple[tuple[Move, int], ...]:
+        moves, self.moves = tuple(self.moves), []
+        return moves
+
+    def _release(self, block: int) -> None:
+        address = self._address.pop(block)
+        if self._size_bytes[block]:
+            del self._block_at[address]
+        self.arena.free(address, self._size_bytes[block])
+
+    def _settle(self, block: int, ready_s: float) -> None:
+        self._address[block] = self.arena.allocate(self._size_bytes[block])
+        if self._size_bytes[block]:
+            self._block_at[self._address[block]] = block
+        self._ready_s[block] = ready_s
+
+    # ---- offloading schemes -------------------------------------------------------------------------
+
+    def find_room(self, sizes_bytes: Sequence[int], may_leave: Callable[[int], bool]) -> Room | None:
+        """Return which blocks to evict so that these sizes, served one after another, all have room (moDNN 4.3).
+
+        For each size in turn: of all runs of neighbouring segments that would be large enough, the one whose copies are
+        done first; among equals the one with fewest bytes. None where there is no such run.
+        """
+        leaving: list[int] = []
+        copy_free_s, at_s = self.copy_s, 0.0
+        while (position := self.arena.first_without_room(sizes_bytes)) is not None:
+            before = [(self.arena.allocate(size), size) for size in sizes_bytes[:position]]
+            needed_bytes = aligned(sizes_bytes[position])
+            window = self._best_window(needed_bytes, set(leaving), may_leave, copy_free_s)
+            for address, size_bytes in reversed(before):
+                self.arena.free(address, size_bytes)
+            if window is None:
+                break
+            for block in window.leaving:
+                self.arena.free(self._address[block], self._size_bytes[block])
+            leaving += window.leaving
+            copy_free_s, at_s = window.copy_free_s, max(at_s, window.at_s)
+        for block in leaving:
+            self.arena.place(self._address[block], self._size_bytes[block])
+        return None if position is not None else Room(tuple(leaving), at_s)
+
+    def _best_window(
+        self, size_bytes: int, gone: set[int], may_leave: Callable[[int], bool], copy_free_s: float
+    ) -> _Window | None:
+        """Args:
+        gone: blocks whose room has been given away already.
+        """
+        segments = self.arena.segments()
+        movable = [self._movable(segment, gone, may_leave) for segment in segments]
+        best: _Window | None = None
+        for first in range(len(segments)):
+            window = self._window(segments, movable, first, size_bytes, copy_free_s)
+            if window and (not best or self._rank(window) < self._rank(best)):
+                best = window
+        return best
+
+    def _movable(
+        self, segment: Segment, gone: set[int], may_leave: Callable[[int], bool]
+    ) -> Collection[int] | None:
+        """Return the blocks that would have to leave a segment; None where it has to stay."""
+        if segment.is_free:
+            return ()
+        block = self._block_at.get(segment.address)
+        return (block,) if block is not None and block not in gone and may_leave(block) else None
+
+    def _window(
+        self,
+        segments: list[Segment],
+        movable: list[Collection[int] | None],
+        first: int,
+        size_bytes: int,
+        copy_free_s: float,
+    ) -> _Window | None:
+        """Return the shortest run of segments from `first` that is large enough."""
+        leaving: list[int] = []
+        found_bytes, left_bytes = 0.0, 0
+        at_s = 0.0
+        for position in range(first, len(segments)):
+            blocks = movable[position]
+            if blocks is None:
+                return None
+            for block in blocks:
+                leaving.append(block)
+                left_bytes += self._size_bytes[block]
+                if block in self._on_host_s:
+                    at_s = max(at_s, self._on_host_s[block])
+                else:
+                    copy_free_s = max(copy_free_s, self._ready_s[block])
+                    copy_free_s += self._cost.offload_time_s(self._size_bytes[block])
+                    at_s = max(at_s, copy_free_s)
+            found_bytes += segments[position].size_bytes
+            if found_bytes >= size_bytes:
+                return _Window(tuple(leaving), at_s, copy_free_s, left_bytes)
+        return None
+
+    def _rank(self, window: _Window) -> tuple[float, int]:
+        return max(window.at_s, self.compute_s), window.size_bytes

@@ -1,0 +1,165 @@
+"""moDNN: any budget down to the lower bound, on virtual time and for real; the simulation is the schedule's."""
+
+from dataclasses import replace
+from functools import cache
+
+import pytest
+
+from membench import configuration
+from membench.backends.cpu import CpuBackend
+from membench.capture.capture import Captures
+from membench.cost.roofline import RooflineCost
+from membench.cost_model import CostModel
+from membench.device import DeviceProfile
+from membench.errors import InfeasibleSchedule
+from membench.execution.measurement import cpu_peak_bytes
+from membench.planning.algorithms import Preference, prefer
+from membench.planning.pool import aligned
+from membench.planning.validate import validate
+from membench.schedule import Offload, Prefetch, Schedule, SubBatches
+from membench.step import plan_step, simulated_step
+from membench.strategies.modnn import Modnn, _Simulation
+from membench.task_graph import EXTERNAL_ROLES, RESULT_ROLES, Kind, TaskGraph
+from membench.training_step import TrainingStep
+from tests.backends.test_simulated import UnitCost
+from tests.contract.networks import COST, NETWORKS, Reference, reference, run_step, workload
+from tests.strategies.test_vdnn import TwoWays, chain
+
+BATCH_SIZE = 16
+DEVICE = DeviceProfile("unit", 1 << 40, 1.0, 1.0, 1.0, 1.0, 0.0, False)
+
+
+def lower_bound_bytes(graph: TaskGraph, cost: CostModel) -> int:
+    """Equation 7 by its definition, in the pool's alignment."""
+    smallest = prefer(graph, cost, Preference.MEMORY)
+    stays = EXTERNAL_ROLES | RESULT_ROLES
+    needs = []
+    for task in smallest.tasks:
+        sizes = [
+            smallest.blocks[b].size_bytes
+            for b in {*task.reads, *task.writes}
+            if smallest.blocks[b].role not in stays
+        ]
+        needs.append(sum(map(aligned, (*sizes, task.workspace_bytes))))
+    return max(needs) + smallest.external_bytes + smallest.result_bytes
+
+
+def budgets(graph: TaskGraph, cost: CostModel, count: int) -> list[int]:
+    """Return budgets from the lower bound to what the step needs without one."""
+    low, high = lower_bound_bytes(graph, cost), Modnn().schedule(graph, cost, None).peak_bytes
+    return [low + (high - low) * number // (count - 1) for number in range(count)]
+
+
+NETWORK = chain(*[Kind.CONVOLUTION, Kind.RELU, Kind.POOLING] * 4)
+
+
+class SlowLink(TwoWays):
+    """Moving a map takes longer than any workspace gains."""
+
+    def offload_time_s(self, size_bytes: int) -> float:
+        return 10.0 * size_bytes
+
+
+def time_s(schedule: Schedule, cost: CostModel) -> float:
+    return simulated_step((SubBatches(schedule),), DEVICE, cost).measure().step_time_s
+
+
+@pytest.mark.parametrize("number", range(12))
+def test_every_budget_from_the_lower_bound_on_is_kept(number: int) -> None:
+    budget_bytes = budgets(NETWORK, TwoWays(), 12)[number]
+    schedule = Modnn().schedule(NETWORK, TwoWays(), budget_bytes)
+    validate(schedule, budget_bytes=budget_bytes)
+    blocks = [item.block for item in schedule.instructions if isinstance(item, Offload)]
+    assert len(blocks) == len(set(blocks))
+
+
+def test_below_the_lower_bound_it_refuses_and_says_what_it_needs() -> None:
+    bound_bytes = lower_bound_bytes(NETWORK, TwoWays())
+    with pytest.raises(InfeasibleSchedule) as refusal:
+        Modnn().schedule(NETWORK, TwoWays(), bound_bytes - 1)
+    assert refusal.value.needed_bytes == bound_bytes
+
+
+def test_without_a_limit_nothing_moves_and_every_convolution_is_fast() -> None:
+    schedule = Modnn().schedule(NETWORK, TwoWays(), None)
+    assert not any(isinstance(item, Offload | Prefetch) for item in schedule.instructions)
+    assert {t.algorithm for t in schedule.graph.tasks if t.convolution} == {"fast"}
+    assert time_s(schedule, TwoWays()) == sum(
+        TwoWays().task_time_s(task) + TwoWays().launch_time_s(task) for task in schedule.graph.tasks
+    )
+
+
+def test_a_workspace_that_delays_more_than_it_gains_is_not_given() -> None:
+    bound_bytes = lower_bound_bytes(NETWORK, TwoWays())
+    slow_times_s = [
+        time_s(Modnn().schedule(NETWORK, SlowLink(), bound_bytes + extra), SlowLink()) for extra in (0, 512)
+    ]
+    schedule = Modnn().schedule(NETWORK, SlowLink(), bound_bytes)
+    algorithms = [task.algorithm for task in schedule.graph.tasks if task.convolution]
+    assert "small" in algorithms
+    assert slow_times_s == sorted(slow_times_s, reverse=True)
+
+
+def test_a_task_waits_only_for_the_transfers_that_it_depends_on() -> None:
+    schedule = Modnn().schedule(NETWORK, UnitCost(), budgets(NETWORK, UnitCost(), 3)[1])
+    text = str(schedule)
+    assert "synchronize" not in text
+    assert any(isinstance(item, Offload) for item in schedule.instructions)
+
+
+@pytest.mark.parametrize("network", ["squeezenet", "resnet18", "densenet"])
+def test_budgets_hold_for_real_and_every_bit_is_eager_s(network: str) -> None:
+    case = reference(network)
+    graph = COST.annotate(case.captured.graph)
+    for budget_bytes in budgets(graph, COST, 4)[:3]:
+        check_for_real(case, Modnn().schedule(graph, COST, budget_bytes), budget_bytes)
+
+
+def check_for_real(case: Reference, schedule: Schedule, budget_bytes: int) -> None:
+    validate(schedule, budget_bytes=budget_bytes)
+    step = TrainingStep(case.work, case.captured, schedule, CpuBackend(schedule.graph))
+    results = run_step(case.work, lambda: step(case.work.inputs, case.work.targets), case.buffers)
+    assert case.results.difference(results) == ""
+    peak_bytes = cpu_peak_bytes(lambda: step(case.work.inputs, case.work.targets))
+    case.work.module.zero_grad(set_to_none=True)
+    assert schedule.graph.external_bytes + peak_bytes == schedule.peak_bytes <= budget_bytes
+    step.close()
+
+
+def on_a_k40() -> tuple[DeviceProfile, CostModel]:
+    device = configuration.load("device", "k40_modnn")
+    return device, RooflineCost(device, configuration.load("framework", "modnn").efficiency)
+
+
+EIGHT = ("alexnet", "lstm", "resnet18", "densenet", "googlenet", "shufflenet", "squeezenet", "vgg11_bn")
+
+
+@pytest.mark.parametrize(
+    "network", [pytest.param(name, marks=pytest.mark.slow if name in EIGHT[3:] else ()) for name in EIGHT]
+)
+def test_more_memory_never_costs_time(network: str) -> None:
+    """Twelve budgets from the lower bound of one sample to what the whole batch takes."""
+    device, cost = on_a_k40()
+    graph_at = cache(Captures(workload(NETWORKS[network], network, BATCH_SIZE)).graph_at)
+    low = lower_bound_bytes(cost.annotate(graph_at(1)), cost)
+    high = plan_step(graph_at, BATCH_SIZE, Modnn(), cost, None)[0].schedule.peak_bytes
+    times_s = []
+    for number in range(12):
+        budget_bytes = int(low * (high / low) ** (number / 11)) + 1
+        parts = plan_step(graph_at, BATCH_SIZE, Modnn(), cost, budget_bytes)
+        assert all(part.schedule.peak_bytes <= budget_bytes for part in parts)
+        times_s.append(simulated_step(parts, device, cost).measure().step_time_s)
+    assert times_s == sorted(times_s, reverse=True)
+
+
+@pytest.mark.parametrize("number", range(4))
+def test_the_simulation_s_clock_is_the_schedule_s(number: int) -> None:
+    device, cost = on_a_k40()
+    graph = cost.annotate(reference("squeezenet").captured.graph)
+    budget_bytes = budgets(graph, cost, 4)[number]
+    simulation = _Simulation(prefer(graph, cost, Preference.MEMORY), cost, budget_bytes)
+    for _ in simulation.run():
+        pass
+    schedule = Modnn().schedule(graph, cost, budget_bytes)
+    played = simulated_step((SubBatches(schedule),), replace(device, full_duplex=False), cost)
+    assert simulation.end_s == pytest.approx(played.measure().step_time_s)
