@@ -16,7 +16,7 @@ from dataclasses import replace
 
 from membench.frameworks.layers import LayerLibrary
 from membench.frameworks.net import Net, NetLayer, read_net
-from membench.task_graph import Block, GradientOf, Kind, Phase, Role, Task, TaskGraph
+from membench.task_graph import Block, GradientOf, Kind, Phase, Role, Task, TaskGraph, Value
 
 
 def lower_layers(graph: TaskGraph, library: LayerLibrary) -> TaskGraph:
@@ -64,6 +64,16 @@ class _GraphWriter:
             blocks=tuple(self._blocks),
             tasks=tuple(self._tasks),
             layers=tuple(self._names),
+            gradients=self._gradients_of_weights(),
+        )
+
+    def _gradients_of_weights(self) -> tuple[tuple[str, Value | None], ...]:
+        """Return where each weight's gradient lies; none where the framework does not keep them."""
+        kept = {self._blocks[weight].name: block for weight, block in self._weight_gradient.items()}
+        return tuple(
+            (name, value and replace(value, block=kept[name], offset=0))
+            for name, value in self._captured.gradients
+            if value is None or name in kept
         )
 
     # ---- forward ------------------------------------------------------------------------------------

@@ -16,7 +16,7 @@ copies across layers.
 """
 
 from collections.abc import Iterator, Sequence
-from enum import Enum, auto
+from enum import StrEnum
 
 from membench.cost_model import CostModel
 from membench.errors import InfeasibleSchedule
@@ -31,12 +31,12 @@ from membench.task_graph import Kind, LayerTasks, TaskGraph
 CONVOLUTIONS = frozenset({Kind.CONVOLUTION})
 
 
-class Policy(Enum):
+class Policy(StrEnum):
     """Whose inputs are offloaded (Section 3.3)."""
 
-    NONE = auto()
-    CONV = auto()
-    ALL = auto()
+    NONE = "none"
+    CONV = "conv"
+    ALL = "all"
 
 
 class VdnnAll(Strategy):
@@ -68,19 +68,26 @@ class VdnnConv(Strategy):
 
 
 class VdnnDyn(Strategy):
-    """The first of the paper's trials that keeps the budget; without a budget the fastest."""
+    """The first of the paper's trials that keeps the budget; without a budget the fastest.
+
+    Args:
+        policies: those that are tried, in this order; with one alone only the algorithms are dynamic.
+    """
 
     name = "vdnn_dyn"
+
+    def __init__(self, policies: Sequence[Policy] = tuple(Policy)) -> None:
+        self._policies = tuple(map(Policy, policies))
 
     def schedule(self, graph: TaskGraph, cost: CostModel, budget_bytes: int | None) -> Schedule:
         smallest = prefer(graph, cost, Preference.MEMORY)
         last_resort = _offload(self.name, smallest, budget_bytes, Policy.ALL)
         fastest = prefer(graph, cost, Preference.PERFORMANCE)
-        for policy in (Policy.NONE, Policy.CONV, Policy.ALL):
+        for policy in self._policies:
             if schedule := self._trial(fastest, budget_bytes, policy):
                 return schedule
         assert budget_bytes is not None, "the first trial fits where there is no budget"
-        for policy in (Policy.CONV, Policy.ALL):
+        for policy in (policy for policy in self._policies if policy is not Policy.NONE):
             downgraded = self._downgrade(smallest, cost, budget_bytes, policy)
             if schedule := self._trial(downgraded, budget_bytes, policy):
                 return schedule

@@ -7,6 +7,7 @@ from torch import Tensor, nn
 
 from membench.frameworks.lowering import lower_layers
 from membench.frameworks.tensorflow import ADD, RELU, TENSORFLOW
+from membench.frameworks.torch7 import TORCH7
 from membench.task_graph import Phase
 from tests.frameworks.graphs import captured, names, tasks_of
 
@@ -52,3 +53,15 @@ def test_a_sum_with_itself_is_no_gradient_to_sum_up_in() -> None:
     [total] = [task for task in graph.tasks if task.name.endswith("AddN")]
     assert names(graph, total.reads) == {"classifier:data gradient"}
     assert total.creates
+
+
+def test_a_lowered_graph_knows_where_the_gradients_of_weights_lie() -> None:
+    """As several devices have to, which sum them up."""
+    step = captured(TwoBranches(), 2, 4)
+    graph = lower_layers(step, TORCH7)
+    shapes = {name: value.shape for name, value in step.gradients if value}
+    assert {name: value.shape for name, value in graph.gradients if value} == shapes
+    assert {graph.blocks[value.block].name for _, value in graph.gradients if value} == {
+        f"{name}:gradient" for name in shapes
+    }
+    assert not lower_layers(step, TENSORFLOW).gradients

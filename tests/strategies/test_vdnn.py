@@ -165,3 +165,14 @@ def test_dyn_steps_down_only_the_convolutions_that_lack_room() -> None:
     schedule = VdnnDyn().schedule(NETWORK, TwoWays(), budget_bytes)
     assert {"fast", "small"} == set(algorithms(schedule))
     validate(schedule, budget_bytes=budget_bytes)
+
+
+def test_dyn_may_keep_to_one_policy_whatever_the_budget() -> None:
+    """Then it is that policy, with the algorithms that there is room for."""
+    always_all = VdnnDyn(policies=["all"])
+    free = always_all.schedule(NETWORK, TwoWays(), None)
+    assert offloaded(free) == offloaded(VdnnAll().schedule(NETWORK, TwoWays(), None)) != set()
+    assert set(algorithms(free)) == {"fast"}
+    tight = always_all.schedule(NETWORK, TwoWays(), free.peak_bytes - 1)
+    assert offloaded(tight) == offloaded(free)
+    assert set(algorithms(tight)) == {"fast", "small"}
