@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from membench import configuration
+from membench import configuration, processes
 from membench.backends.cpu import CpuBackend
 from membench.backends.cuda import CudaBackend
 from membench.backends.simulated import SimulatedBackend
@@ -24,6 +24,7 @@ from membench.device import DeviceProfile
 from membench.errors import InfeasibleSchedule, MembenchError, OutOfMemory, UnsupportedModel
 from membench.execution.executor import execute
 from membench.execution.measurement import Throughput
+from membench.planning.exchange import Exchange, exchange_in_last_run, find_exchange
 from membench.planning.sub_batch import FITTED, GraphAt, fitted_sizes, sub_batch_size
 from membench.planning.validate import validate
 from membench.record import Source
@@ -80,6 +81,7 @@ def compile(  # noqa: A001 (the field's word for it)
     device: str | DeviceProfile | None = None,
     budget: str | int | None = None,
     sub_batch: int | str | None = None,
+    exchange: str | None = None,
     cuda_graph: bool = False,
 ) -> TrainingStep | SubBatchedStep | SimulatedStep:
     """Capture a training step and put it under a memory strategy.
@@ -95,6 +97,9 @@ def compile(  # noqa: A001 (the field's word for it)
         budget: the most that the step may hold, weights and inputs included: ``"200 MB"`` or bytes.
         sub_batch: how many samples to compute at a time, or ``"fitted"`` for the most that the budget has room for
             (moDNN, Equation 8); by default as the strategy says, which for most is the whole batch.
+        exchange: for the processes of torch's default group, each of which compiles with its share of a batch: average
+            their gradients ``"as_made"`` or ``"at_end"`` (moDNN, Section 6.2), so that ``.grad`` is the whole batch's.
+            All start from the first one's weights and buffers, and run its schedule; the loss is the share's own.
         cuda_graph: for the cuda backend: replay the step as one CUDA graph, for models bound by launches.
 
     Raises:
@@ -102,7 +107,8 @@ def compile(  # noqa: A001 (the field's word for it)
         UnsupportedStrategy: no such strategy, or it cannot schedule this graph.
         InfeasibleSchedule: the strategy cannot keep the budget; names what it needs and the lower bound.
         OutOfMemory: the step does not fit the simulated device.
-        MembenchError: an unknown backend or device, or no GPU.
+        ExchangeFailed: another process has ended, or did not answer in time; steps raise it too.
+        MembenchError: an unknown backend, device or exchange, no GPU, or no group of processes to exchange with.
     """
     inputs, targets = as_tuple(batch[0]), as_tuple(batch[1])
     workload = Workload(type(module).__name__, module, loss, inputs, targets)
@@ -127,7 +133,13 @@ def compile(  # noqa: A001 (the field's word for it)
         )
     measured = MeasuredCost(target, load_cache(target) if backend == "cuda" else None)
     return build_step(
-        Captures(workload), chosen, measured, budget_bytes, sub_batch=sub_batch, cuda_graph=cuda_graph
+        Captures(workload),
+        chosen,
+        measured,
+        budget_bytes,
+        sub_batch=sub_batch,
+        exchange=None if exchange is None else find_exchange(exchange),
+        cuda_graph=cuda_graph,
     )
 
 
@@ -138,11 +150,26 @@ def build_step(
     budget_bytes: int | None,
     *,
     sub_batch: int | str | None = None,
+    exchange: Exchange | None = None,
     cuda_graph: bool = False,
 ) -> TrainingStep | SubBatchedStep:
-    """Put a workload under a strategy, to be run on the device whose costs are measured."""
+    """Put a workload under a strategy, to be run on the device whose costs are measured.
+
+    Raises:
+        MembenchError: there are no processes to exchange with; and see `compile`.
+    """
     batch_size = captures.workload.batch_size
-    parts = plan_step(captures.graph_at, batch_size, strategy, cost, budget_bytes, sub_batch)
+
+    def make_plan() -> tuple[SubBatches, ...]:
+        parts = plan_step(captures.graph_at, batch_size, strategy, cost, budget_bytes, sub_batch)
+        return exchange_in_last_run(parts, exchange) if exchange else parts
+
+    if exchange:
+        processes.take_over(captures.workload.module)
+        # measured times differ, and with them what a strategy decides; the processes must meet in one order
+        parts = processes.from_first(make_plan, "the schedule")
+    else:
+        parts = make_plan()
     is_whole = parts[0].schedule.graph.batch_size == batch_size
     loss = None if is_whole else _zero_loss(parts[0].schedule, cost.device)
     steps = []

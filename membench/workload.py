@@ -6,7 +6,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from membench.errors import UnsupportedModel
+from membench.errors import MembenchError, UnsupportedModel
 
 
 @dataclass(frozen=True)
@@ -54,6 +54,21 @@ class Workload:
             weight=size / self.batch_size,
             accumulates=True,
         )
+
+    def share(self, process: int, processes: int) -> "Workload":
+        """Return the work of one of several processes that share a batch: equal parts, each a batch of its own.
+
+        Raises:
+            MembenchError: the batch does not divide.
+            UnsupportedModel: as `sub_batch`.
+        """
+        size, rest = divmod(self.batch_size, processes)
+        if rest:
+            raise MembenchError(
+                f"a batch of {self.batch_size} has no {processes} equal shares; take a multiple of {processes}"
+            )
+        bounds = (process * size, (process + 1) * size)
+        return replace(self, inputs=self.part(self.inputs, *bounds), targets=self.part(self.targets, *bounds))
 
     def part(self, arguments: tuple[Any, ...], start: int, stop: int) -> tuple[Any, ...]:
         """Return the samples from `start` to `stop` of a batch's inputs or targets.

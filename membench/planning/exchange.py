@@ -15,6 +15,8 @@ from collections import defaultdict
 from dataclasses import replace
 from enum import StrEnum
 
+from membench.errors import MembenchError
+from membench.planning.validate import validate
 from membench.schedule import (
     COMPUTE_STREAM,
     EXCHANGE_STREAM,
@@ -24,6 +26,7 @@ from membench.schedule import (
     Offload,
     Prefetch,
     Schedule,
+    SubBatches,
     Wait,
 )
 
@@ -36,6 +39,17 @@ class Exchange(StrEnum):
 
     AS_MADE = "as_made"
     AT_END = "at_end"
+
+
+def find_exchange(name: str) -> Exchange:
+    """Return the exchange of that name.
+
+    Raises:
+        MembenchError: there is none; lists those there are.
+    """
+    if name not in tuple(Exchange):
+        raise MembenchError(f"there is no exchange {name!r}; choose one of {', '.join(Exchange)}")
+    return Exchange(name)
 
 
 def exchange_gradients(schedule: Schedule, exchange: Exchange) -> Schedule:
@@ -52,6 +66,16 @@ def exchange_gradients(schedule: Schedule, exchange: Exchange) -> Schedule:
         for block in due[index]:
             program.average(block, last_uses[block])
     return replace(schedule, instructions=program.finish())
+
+
+def exchange_in_last_run(parts: tuple[SubBatches, ...], exchange: Exchange) -> tuple[SubBatches, ...]:
+    """Return a validated step whose last run exchanges the gradients, to which every sub-batch has added by then."""
+    *before, last = parts
+    if last.count > 1:
+        before.append(replace(last, count=last.count - 1))
+    exchanging = exchange_gradients(last.schedule, exchange)
+    validate(exchanging)
+    return (*before, SubBatches(exchanging))
 
 
 def _last_uses(schedule: Schedule) -> dict[int, dict[str, int]]:

@@ -41,6 +41,11 @@ def _values(record: Record) -> Iterator[tuple[str, str]]:
     if "step_time_s" in metrics:
         yield "step time", format_seconds(metrics["step_time_s"])
         yield "throughput", f"{metrics['images_per_s']:,.1f} images/s"
+    if metrics.get("processes", 1) > 1:
+        yield (
+            "processes",
+            f"{metrics['processes']}; gradients exchanged in {format_seconds(metrics['exchange_time_s'])}",
+        )
     if "exposed_transfer_s" in metrics:
         exposed = metrics["exposed_transfer_s"]
         copied_out, back = metrics["offloaded_bytes"], metrics["prefetched_bytes"]

@@ -19,6 +19,7 @@ from membench.errors import (
 )
 from membench.frameworks.base import Framework
 from membench.planning.sub_batch import GraphAt
+from membench.processes import joined
 from membench.record import Outcome, Record, Source, configuration_hash
 from membench.step import check_capacity, plan_step, real_device, simulated_step
 from membench.strategies.base import Strategy
@@ -49,7 +50,8 @@ def run_cells(configurations: Iterable[dict[str, Any]]) -> Iterator[Record]:
 
     Args:
         configurations: resolved, as plain dicts: ``model`` (name, module, loss, and see `example_batch`),
-            ``batch_size``, ``strategy``, ``framework``, ``device``, ``backend`` (name), ``seed``, ``budget``, ``sub_batch``.
+            ``batch_size``, ``strategy``, ``framework``, ``device``, ``backend`` (name), ``seed``, ``budget``, ``sub_batch``,
+            ``exchange``. Of several processes, each runs its share of the batch.
     """
     graphs = _Graphs()
     for configuration in configurations:
@@ -67,7 +69,9 @@ class _Graphs:
     def captures(self, configuration: dict[str, Any]) -> Captures:
         key = configuration_hash({k: configuration[k] for k in ("model", "batch_size", "backend", "seed")})
         if key != self._key or self._captures is None:
-            self._captures, self._lowered, self._key = Captures(workload_of(configuration)), {}, key
+            processes = joined()
+            workload = workload_of(configuration).share(processes.rank, processes.count)
+            self._captures, self._lowered, self._key = Captures(workload), {}, key
         return self._captures
 
     def lowered_at(self, configuration: dict[str, Any], framework: Framework) -> GraphAt:
@@ -175,6 +179,8 @@ def _measure(configuration: dict[str, Any], graphs: _Graphs) -> CellMeasurement:
     strategy = instantiate(configuration["strategy"])
     budget_bytes = _budget_bytes(configuration)
     if isinstance(strategy, Baseline):
+        if joined().count > 1:
+            raise UnsupportedStrategy("a baseline runs alone: start it without torchrun")
         return measure_baseline(strategy, workload_of(configuration), budget_bytes)
     return measure_strategy(configuration, graphs.captures(configuration), budget_bytes)
 

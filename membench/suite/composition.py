@@ -22,6 +22,7 @@ CELL_KEYS = (
     "seed",
     "budget",
     "sub_batch",
+    "exchange",
 )
 
 
