@@ -16,6 +16,7 @@ from membench.backends.cuda import CudaBackend
 from membench.backends.simulated import SimulatedBackend
 from membench.backends.tensor_backend import TensorBackend
 from membench.capture.capture import Captures
+from membench.cluster import ALONE, Cluster
 from membench.cost.cache import load_cache
 from membench.cost.measured import MeasuredCost
 from membench.cost.roofline import RooflineCost
@@ -44,12 +45,15 @@ class SimulatedStep:
 
     Attributes:
         plan: the schedule, and how often it runs in a step; prints as text.
-        predicted_peak_bytes: everything that the step would hold at its worst moment.
+        predicted_peak_bytes: everything that a device would hold at its worst moment.
         timelines: what would run when, on which stream, in one run of each schedule of the plan.
     """
 
-    def __init__(self, plan: tuple[SubBatches, ...], timelines: tuple[Timeline, ...]) -> None:
+    def __init__(
+        self, plan: tuple[SubBatches, ...], timelines: tuple[Timeline, ...], *, devices: int
+    ) -> None:
         self.plan = plan
+        self._devices = devices
         self.predicted_peak_bytes = max(part.schedule.peak_bytes for part in plan)
         self.timelines = timelines
 
@@ -59,7 +63,7 @@ class SimulatedStep:
         )
 
     def measure(self) -> StepMeasurement:
-        """Return what the simulation found."""
+        """Return what the simulation found: memory and times of one device, throughput of all."""
         parts = []
         for part, timeline in zip(self.plan, self.timelines, strict=True):
             schedule = part.schedule
@@ -67,7 +71,8 @@ class SimulatedStep:
             measured = step_measurement(Source.SIMULATED, schedule, schedule.peak_bytes, played, timeline)
             parts.append((measured, part.count))
         step_time_s = sum(part.step_time_s * count for part, count in parts)
-        samples = Throughput(sum(part.samples for part in self.plan), 1, (step_time_s,))
+        images = self._devices * sum(part.samples for part in self.plan)
+        samples = Throughput(images, 1, (step_time_s,))
         return whole_step(parts, samples, self.predicted_peak_bytes)
 
 
@@ -79,6 +84,7 @@ def compile(  # noqa: A001 (the field's word for it)
     strategy: str | Strategy = "eager",
     backend: str = "cpu",
     device: str | DeviceProfile | None = None,
+    cluster: str | Cluster = ALONE,
     budget: str | int | None = None,
     sub_batch: int | str | None = None,
     exchange: str | None = None,
@@ -94,11 +100,13 @@ def compile(  # noqa: A001 (the field's word for it)
         backend: ``"cpu"`` and ``"cuda"`` run for real, where module and batch are; ``"simulated"`` plays the step on
             `device`, at any size, allocating nothing; module and batch may then be on the meta device.
         device: for the simulated backend: a name (``"k40m"``) or a profile.
+        cluster: for the simulated backend: how many such devices there are, each with a batch like this one, and how
+            they are joined; a name (``"modnn_k40x4"``) or a description.
         budget: the most that the step may hold, weights and inputs included: ``"200 MB"`` or bytes.
         sub_batch: how many samples to compute at a time, or ``"fitted"`` for the most that the budget has room for
             (moDNN, Equation 8); by default as the strategy says, which for most is the whole batch.
-        exchange: for the processes of torch's default group, each of which compiles with its share of a batch: average
-            their gradients ``"as_made"`` or ``"at_end"`` (moDNN, Section 6.2), so that ``.grad`` is the whole batch's.
+        exchange: for the processes of torch's default group, each of which compiles with its share of a batch, and for
+            a cluster: average their gradients ``"as_made"`` or ``"at_end"`` (moDNN, Section 6.2), so that ``.grad`` is the whole batch's.
             All start from the first one's weights and buffers, and run its schedule; the loss is the share's own.
         cuda_graph: for the cuda backend: replay the step as one CUDA graph, for models bound by launches.
 
@@ -116,11 +124,14 @@ def compile(  # noqa: A001 (the field's word for it)
     budget_bytes = None if budget is None else _parse_budget(budget)
     if backend == "simulated":
         profile = _find_device(device)
-        cost = RooflineCost(profile, configuration.load("framework", "pytorch").efficiency)
+        joined: Cluster = configuration.load("cluster", cluster) if isinstance(cluster, str) else cluster
+        cost = RooflineCost(joined.loaded(profile), configuration.load("framework", "pytorch").efficiency)
         graph_at = Captures(workload).graph_at
         parts = plan_step(graph_at, workload.batch_size, chosen, cost, budget_bytes, sub_batch)
+        if joined.devices > 1:
+            parts = exchange_in_last_run(parts, find_exchange(exchange or Exchange.AS_MADE))
         check_capacity(parts, profile)
-        return simulated_step(parts, profile, cost)
+        return simulated_step(parts, profile, cost, joined)
     if backend not in ("cpu", "cuda"):
         raise MembenchError(f"there is no backend {backend!r}; choose one of cpu, cuda, simulated")
     target = real_device(backend)
@@ -259,13 +270,19 @@ def check_capacity(parts: tuple[SubBatches, ...], device: DeviceProfile) -> None
         raise OutOfMemory(needed_bytes=needed_bytes, capacity_bytes=device.memory_bytes)
 
 
-def simulated_step(parts: tuple[SubBatches, ...], device: DeviceProfile, cost: CostModel) -> SimulatedStep:
-    """Play schedules on a virtual device, whether it has the memory or not."""
+def simulated_step(
+    parts: tuple[SubBatches, ...], device: DeviceProfile, cost: CostModel, cluster: Cluster = ALONE
+) -> SimulatedStep:
+    """Play schedules on a virtual device, whether it has the memory or not.
+
+    Args:
+        cost: of the device while all others of its cluster copy too.
+    """
     timelines = []
     for part in parts:
-        backend = SimulatedBackend(part.schedule.graph, cost, full_duplex=device.full_duplex)
+        backend = SimulatedBackend(part.schedule.graph, cost, full_duplex=device.full_duplex, cluster=cluster)
         timelines.append(execute(part.schedule, backend))
-    return SimulatedStep(parts, tuple(timelines))
+    return SimulatedStep(parts, tuple(timelines), devices=cluster.devices)
 
 
 def _parse_budget(budget: str | int) -> int:

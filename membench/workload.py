@@ -62,11 +62,7 @@ class Workload:
             MembenchError: the batch does not divide.
             UnsupportedModel: as `sub_batch`.
         """
-        size, rest = divmod(self.batch_size, processes)
-        if rest:
-            raise MembenchError(
-                f"a batch of {self.batch_size} has no {processes} equal shares; take a multiple of {processes}"
-            )
+        size = share_size(self.batch_size, processes)
         bounds = (process * size, (process + 1) * size)
         return replace(self, inputs=self.part(self.inputs, *bounds), targets=self.part(self.targets, *bounds))
 
@@ -85,3 +81,17 @@ class Workload:
                     "put the batch first in every tensor, or run the whole batch",
                 )
         return tuple(item[start:stop] if isinstance(item, Tensor) else item for item in arguments)
+
+
+def share_size(batch_size: int, shares: int) -> int:
+    """Return the samples of each of several equal shares of a batch.
+
+    Raises:
+        MembenchError: the batch does not divide.
+    """
+    size, rest = divmod(batch_size, shares)
+    if rest:
+        raise MembenchError(
+            f"a batch of {batch_size} has no {shares} equal shares; take a multiple of {shares}"
+        )
+    return size

@@ -10,7 +10,7 @@ import membench.units
 PACKAGE = Path(membench.units.__file__).parent
 VERBS = {path.name for path in PACKAGE.iterdir() if path.is_dir() and (path / "__init__.py").exists()}
 NOUNS = {
-    "convolution", "cost_model", "device", "efficiency", "errors", "experiment", "record", "schedule", "task_graph", "timeline",
+    "cluster", "convolution", "cost_model", "device", "efficiency", "errors", "experiment", "record", "schedule", "task_graph", "timeline",
     "units", "workload",
 }  # fmt: skip
 ALLOWED = {

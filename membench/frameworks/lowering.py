@@ -12,11 +12,12 @@ The tasks have no calls: such a graph is only simulated.
 """
 
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import replace
 
 from membench.frameworks.layers import LayerLibrary
 from membench.frameworks.net import Net, NetLayer, read_net
-from membench.task_graph import Block, GradientOf, Kind, Phase, Role, Task, TaskGraph
+from membench.task_graph import Block, GradientOf, Kind, Phase, Role, Task, TaskGraph, Value
 
 
 def lower_layers(graph: TaskGraph, library: LayerLibrary) -> TaskGraph:
@@ -64,7 +65,15 @@ class _GraphWriter:
             blocks=tuple(self._blocks),
             tasks=tuple(self._tasks),
             layers=tuple(self._names),
+            gradients=tuple(self._kept_gradients()),
         )
+
+    def _kept_gradients(self) -> Iterator[tuple[str, Value]]:
+        """Yield the gradients that stay, by their weights' names; those that are applied at once are nobody's result."""
+        blocks = {self._blocks[weight].name: block for weight, block in self._weight_gradient.items()}
+        for name, value in self._captured.gradients:
+            if value is not None and name in blocks:
+                yield name, replace(value, block=blocks[name])
 
     # ---- forward ------------------------------------------------------------------------------------
 

@@ -1,6 +1,7 @@
 """A record for a person to read on a terminal."""
 
 from collections.abc import Iterator
+from typing import Any
 
 from membench.record import Outcome, Record, Source
 from membench.units import format_bytes, format_seconds
@@ -20,12 +21,18 @@ def _title(record: Record) -> str:
     configuration = record.configuration
     simulated = record.source is Source.SIMULATED
     where = (
-        f"simulated on {configuration['device']['name']}"
+        f"simulated on {_devices(configuration)}"
         if simulated
         else f"measured on this machine's {_MACHINE[configuration['backend']['name']]}"
     )
     strategy = configuration["strategy"]["_target_"].rpartition(".")[2]
     return f"{configuration['model']['name']}, batch {configuration['batch_size']}, {strategy}, {where}"
+
+
+def _devices(configuration: dict[str, Any]) -> str:
+    name, cluster = configuration["device"]["name"], configuration["cluster"]
+    devices = cluster.get("hosts", 1) * cluster.get("devices_per_host", 1)
+    return name if devices == 1 else f"{devices} x {name}"
 
 
 def _values(record: Record) -> Iterator[tuple[str, str]]:

@@ -17,7 +17,7 @@ from membench.planning.sub_batch import FITTED, sub_batch_size
 from membench.suite.composition import hydra_composition
 from membench.units import parse_bytes
 
-GROUPS = ("model", "strategy", "device", "framework", "backend", "tracking")
+GROUPS = ("model", "strategy", "device", "cluster", "framework", "backend", "tracking")
 
 
 def check_arguments(arguments: Sequence[str]) -> None:
