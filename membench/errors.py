@@ -1,10 +1,22 @@
 """Errors for the user: each states what was wrong, with which value, and what to do about it."""
 
+from typing import Any
+
 from membench.units import format_bytes
 
 
 class MembenchError(Exception):
     """Base of all errors that a user can cause and mend; the command line prints them as one line."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle without the constructor, whose arguments the message has swallowed."""
+        return _restored, (type(self), self.args, vars(self))
+
+
+def _restored(kind: type[MembenchError], args: tuple[Any, ...], attributes: dict[str, Any]) -> MembenchError:
+    error = kind.__new__(kind, *args)
+    vars(error).update(attributes)
+    return error
 
 
 class UnsupportedModel(MembenchError):

@@ -159,8 +159,10 @@ class Paper:
     Attributes:
         models: by the paper's name: ``configuration`` (in conf/model), ``dataset``, and where it matters ``layers``,
             ``batch_sizes`` by name, ``steps_per_iteration`` (see the function), and a ``framework`` of its own.
-        systems: by the paper's name: ``strategy``, ``framework``, ``set`` for options of the strategy, ``budget``.
+        systems: by the paper's name: ``strategy``, ``framework``, ``set`` for options of the strategy, ``budget``,
+            ``exchange``, and ``cluster`` for options of the cluster.
         devices: names in conf/device.
+        clusters: names in conf/cluster, for those of `devices` that are several.
         training_images: in each data set.
     """
 
@@ -170,6 +172,7 @@ class Paper:
     models: Mapping[str, Mapping[str, Any]]
     systems: Mapping[str, Mapping[str, Any]]
     devices: Mapping[str, str]
+    clusters: Mapping[str, str]
     training_images: Mapping[str, int]
     experiments: tuple[Experiment, ...]
     inconsistencies: tuple[Remark, ...]

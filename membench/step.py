@@ -10,12 +10,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from membench import configuration
+from membench import configuration, processes
 from membench.backends.cpu import CpuBackend
 from membench.backends.cuda import CudaBackend
 from membench.backends.simulated import SimulatedBackend
 from membench.backends.tensor_backend import TensorBackend
 from membench.capture.capture import Captures
+from membench.cluster import ALONE, Cluster
 from membench.cost.cache import load_cache
 from membench.cost.measured import MeasuredCost
 from membench.cost.roofline import RooflineCost
@@ -24,6 +25,7 @@ from membench.device import DeviceProfile
 from membench.errors import InfeasibleSchedule, MembenchError, OutOfMemory, UnsupportedModel
 from membench.execution.executor import execute
 from membench.execution.measurement import Throughput
+from membench.planning.exchange import Exchange, exchange_in_last_run, find_exchange
 from membench.planning.sub_batch import FITTED, GraphAt, fitted_sizes, sub_batch_size
 from membench.planning.validate import validate
 from membench.record import Source
@@ -43,12 +45,15 @@ class SimulatedStep:
 
     Attributes:
         plan: the schedule, and how often it runs in a step; prints as text.
-        predicted_peak_bytes: everything that the step would hold at its worst moment.
+        predicted_peak_bytes: everything that a device would hold at its worst moment.
         timelines: what would run when, on which stream, in one run of each schedule of the plan.
     """
 
-    def __init__(self, plan: tuple[SubBatches, ...], timelines: tuple[Timeline, ...]) -> None:
+    def __init__(
+        self, plan: tuple[SubBatches, ...], timelines: tuple[Timeline, ...], *, devices: int
+    ) -> None:
         self.plan = plan
+        self._devices = devices
         self.predicted_peak_bytes = max(part.schedule.peak_bytes for part in plan)
         self.timelines = timelines
 
@@ -58,7 +63,7 @@ class SimulatedStep:
         )
 
     def measure(self) -> StepMeasurement:
-        """Return what the simulation found."""
+        """Return what the simulation found: memory and times of one device, throughput of all."""
         parts = []
         for part, timeline in zip(self.plan, self.timelines, strict=True):
             schedule = part.schedule
@@ -66,7 +71,8 @@ class SimulatedStep:
             measured = step_measurement(Source.SIMULATED, schedule, schedule.peak_bytes, played, timeline)
             parts.append((measured, part.count))
         step_time_s = sum(part.step_time_s * count for part, count in parts)
-        samples = Throughput(sum(part.samples for part in self.plan), 1, (step_time_s,))
+        images = self._devices * sum(part.samples for part in self.plan)
+        samples = Throughput(images, 1, (step_time_s,))
         return whole_step(parts, samples, self.predicted_peak_bytes)
 
 
@@ -78,8 +84,10 @@ def compile(  # noqa: A001 (the field's word for it)
     strategy: str | Strategy = "eager",
     backend: str = "cpu",
     device: str | DeviceProfile | None = None,
+    cluster: str | Cluster = ALONE,
     budget: str | int | None = None,
     sub_batch: int | str | None = None,
+    exchange: str | None = None,
     cuda_graph: bool = False,
 ) -> TrainingStep | SubBatchedStep | SimulatedStep:
     """Capture a training step and put it under a memory strategy.
@@ -92,9 +100,14 @@ def compile(  # noqa: A001 (the field's word for it)
         backend: ``"cpu"`` and ``"cuda"`` run for real, where module and batch are; ``"simulated"`` plays the step on
             `device`, at any size, allocating nothing; module and batch may then be on the meta device.
         device: for the simulated backend: a name (``"k40m"``) or a profile.
+        cluster: for the simulated backend: how many such devices there are, each with a batch like this one, and how
+            they are joined; a name (``"modnn_k40x4"``) or a description.
         budget: the most that the step may hold, weights and inputs included: ``"200 MB"`` or bytes.
         sub_batch: how many samples to compute at a time, or ``"fitted"`` for the most that the budget has room for
             (moDNN, Equation 8); by default as the strategy says, which for most is the whole batch.
+        exchange: for the processes of torch's default group, each of which compiles with its share of a batch, and for
+            a cluster: average their gradients ``"as_made"`` or ``"at_end"`` (moDNN, Section 6.2), so that ``.grad`` is the whole batch's.
+            All start from the first one's weights and buffers, and run its schedule; the loss is the share's own.
         cuda_graph: for the cuda backend: replay the step as one CUDA graph, for models bound by launches.
 
     Raises:
@@ -102,7 +115,8 @@ def compile(  # noqa: A001 (the field's word for it)
         UnsupportedStrategy: no such strategy, or it cannot schedule this graph.
         InfeasibleSchedule: the strategy cannot keep the budget; names what it needs and the lower bound.
         OutOfMemory: the step does not fit the simulated device.
-        MembenchError: an unknown backend or device, or no GPU.
+        ExchangeFailed: another process has ended, or did not answer in time; steps raise it too.
+        MembenchError: an unknown backend, device or exchange, no GPU, or no group of processes to exchange with.
     """
     inputs, targets = as_tuple(batch[0]), as_tuple(batch[1])
     workload = Workload(type(module).__name__, module, loss, inputs, targets)
@@ -110,11 +124,14 @@ def compile(  # noqa: A001 (the field's word for it)
     budget_bytes = None if budget is None else _parse_budget(budget)
     if backend == "simulated":
         profile = _find_device(device)
-        cost = RooflineCost(profile, configuration.load("framework", "pytorch").efficiency)
+        joined: Cluster = configuration.load("cluster", cluster) if isinstance(cluster, str) else cluster
+        cost = RooflineCost(joined.loaded(profile), configuration.load("framework", "pytorch").efficiency)
         graph_at = Captures(workload).graph_at
         parts = plan_step(graph_at, workload.batch_size, chosen, cost, budget_bytes, sub_batch)
+        if joined.devices > 1:
+            parts = exchange_in_last_run(parts, find_exchange(exchange or Exchange.AS_MADE))
         check_capacity(parts, profile)
-        return simulated_step(parts, profile, cost)
+        return simulated_step(parts, profile, cost, joined)
     if backend not in ("cpu", "cuda"):
         raise MembenchError(f"there is no backend {backend!r}; choose one of cpu, cuda, simulated")
     target = real_device(backend)
@@ -127,7 +144,13 @@ def compile(  # noqa: A001 (the field's word for it)
         )
     measured = MeasuredCost(target, load_cache(target) if backend == "cuda" else None)
     return build_step(
-        Captures(workload), chosen, measured, budget_bytes, sub_batch=sub_batch, cuda_graph=cuda_graph
+        Captures(workload),
+        chosen,
+        measured,
+        budget_bytes,
+        sub_batch=sub_batch,
+        exchange=None if exchange is None else find_exchange(exchange),
+        cuda_graph=cuda_graph,
     )
 
 
@@ -138,11 +161,26 @@ def build_step(
     budget_bytes: int | None,
     *,
     sub_batch: int | str | None = None,
+    exchange: Exchange | None = None,
     cuda_graph: bool = False,
 ) -> TrainingStep | SubBatchedStep:
-    """Put a workload under a strategy, to be run on the device whose costs are measured."""
+    """Put a workload under a strategy, to be run on the device whose costs are measured.
+
+    Raises:
+        MembenchError: there are no processes to exchange with; and see `compile`.
+    """
     batch_size = captures.workload.batch_size
-    parts = plan_step(captures.graph_at, batch_size, strategy, cost, budget_bytes, sub_batch)
+
+    def make_plan() -> tuple[SubBatches, ...]:
+        parts = plan_step(captures.graph_at, batch_size, strategy, cost, budget_bytes, sub_batch)
+        return exchange_in_last_run(parts, exchange) if exchange else parts
+
+    if exchange:
+        processes.take_over(captures.workload.module)
+        # measured times differ, and with them what a strategy decides; the processes must meet in one order
+        parts = processes.from_first(make_plan, "the schedule")
+    else:
+        parts = make_plan()
     is_whole = parts[0].schedule.graph.batch_size == batch_size
     loss = None if is_whole else _zero_loss(parts[0].schedule, cost.device)
     steps = []
@@ -232,13 +270,19 @@ def check_capacity(parts: tuple[SubBatches, ...], device: DeviceProfile) -> None
         raise OutOfMemory(needed_bytes=needed_bytes, capacity_bytes=device.memory_bytes)
 
 
-def simulated_step(parts: tuple[SubBatches, ...], device: DeviceProfile, cost: CostModel) -> SimulatedStep:
-    """Play schedules on a virtual device, whether it has the memory or not."""
+def simulated_step(
+    parts: tuple[SubBatches, ...], device: DeviceProfile, cost: CostModel, cluster: Cluster = ALONE
+) -> SimulatedStep:
+    """Play schedules on a virtual device, whether it has the memory or not.
+
+    Args:
+        cost: of the device while all others of its cluster copy too.
+    """
     timelines = []
     for part in parts:
-        backend = SimulatedBackend(part.schedule.graph, cost, full_duplex=device.full_duplex)
+        backend = SimulatedBackend(part.schedule.graph, cost, full_duplex=device.full_duplex, cluster=cluster)
         timelines.append(execute(part.schedule, backend))
-    return SimulatedStep(parts, tuple(timelines))
+    return SimulatedStep(parts, tuple(timelines), devices=cluster.devices)
 
 
 def _parse_budget(budget: str | int) -> int:

@@ -6,7 +6,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from membench.errors import UnsupportedModel
+from membench.errors import MembenchError, UnsupportedModel
 
 
 @dataclass(frozen=True)
@@ -55,6 +55,17 @@ class Workload:
             accumulates=True,
         )
 
+    def share(self, process: int, processes: int) -> "Workload":
+        """Return the work of one of several processes that share a batch: equal parts, each a batch of its own.
+
+        Raises:
+            MembenchError: the batch does not divide.
+            UnsupportedModel: as `sub_batch`.
+        """
+        size = share_size(self.batch_size, processes)
+        bounds = (process * size, (process + 1) * size)
+        return replace(self, inputs=self.part(self.inputs, *bounds), targets=self.part(self.targets, *bounds))
+
     def part(self, arguments: tuple[Any, ...], start: int, stop: int) -> tuple[Any, ...]:
         """Return the samples from `start` to `stop` of a batch's inputs or targets.
 
@@ -70,3 +81,17 @@ class Workload:
                     "put the batch first in every tensor, or run the whole batch",
                 )
         return tuple(item[start:stop] if isinstance(item, Tensor) else item for item in arguments)
+
+
+def share_size(batch_size: int, shares: int) -> int:
+    """Return the samples of each of several equal shares of a batch.
+
+    Raises:
+        MembenchError: the batch does not divide.
+    """
+    size, rest = divmod(batch_size, shares)
+    if rest:
+        raise MembenchError(
+            f"a batch of {batch_size} has no {shares} equal shares; take a multiple of {shares}"
+        )
+    return size

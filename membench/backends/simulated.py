@@ -1,13 +1,24 @@
-"""A virtual device: the same instructions, on virtual clocks.
+"""Virtual devices: the same instructions, on virtual clocks.
 
 Streams are in-order queues. Kernels of different streams overlap only in their launch, since one of them fills the
-device; each copy engine moves one block at a time. The host issues without delay and stops at a synchronize.
+device; each copy engine moves one block at a time, whichever is ready first. The host issues without delay and stops at a
+synchronize.
+
+Of a cluster one device is played, because all do the same at the same time: one that shares its link with others has its
+part of the rate throughout, which is exact where all copy whenever one does. What real devices gain by falling out of
+step, or lose by being unequal, is not seen.
 """
 
+from bisect import bisect_left, insort
+
 from membench.backends.base import Backend
+from membench.backends.simulated_exchange import COPY_BACK, COPY_OUT, exchange_stages
+from membench.cluster import ALONE, Cluster
 from membench.cost_model import CostModel
 from membench.task_graph import Task, TaskGraph
 from membench.timeline import Span, Timeline
+
+_KERNELS = "kernels"
 
 
 class SimulatedBackend(Backend):
@@ -15,39 +26,52 @@ class SimulatedBackend(Backend):
 
     Args:
         graph: needs no calls.
-        cost: seconds of tasks and copies.
+        cost: seconds of tasks, and of copies while all devices of the cluster copy.
         full_duplex: copies in both directions overlap.
+        cluster: with whom the device exchanges gradients.
     """
 
-    def __init__(self, graph: TaskGraph, cost: CostModel, *, full_duplex: bool) -> None:
+    def __init__(
+        self, graph: TaskGraph, cost: CostModel, *, full_duplex: bool, cluster: Cluster = ALONE
+    ) -> None:
         self._blocks = graph.blocks
         self._cost = cost
-        self._copy_back_engine = "copy back" if full_duplex else "copy out"
+        self._cluster = cluster
+        self._full_duplex = full_duplex
         self._spans: list[tuple[str, float, float]] = []
         self._stream_free_s: dict[str, float] = {}
-        self._engine_free_s: dict[str, float] = {}
+        self._engines: dict[str, _Engine] = {}
         self._host_s = 0.0
 
     def begin(self, *, timed: bool) -> None:
         self._spans.clear()
         self._stream_free_s.clear()
-        self._engine_free_s.clear()
+        self._engines.clear()
         self._host_s = 0.0
 
     def compute(self, task: Task, stream: str) -> float:
         launch_s = self._cost.launch_time_s(task)
-        return self._work(stream, "kernels", launch_s, self._cost.task_time_s(task))
+        return self._work(stream, _KERNELS, launch_s, self._cost.task_time_s(task))
 
     def offload(self, block: int, stream: str) -> float:
-        return self._work(stream, "copy out", 0.0, self._cost.offload_time_s(self._blocks[block].size_bytes))
+        return self._work(stream, COPY_OUT, 0.0, self._cost.offload_time_s(self._blocks[block].size_bytes))
 
     def prefetch(self, block: int, stream: str) -> float:
-        busy_s = self._cost.prefetch_time_s(self._blocks[block].size_bytes)
-        return self._work(stream, self._copy_back_engine, 0.0, busy_s)
+        return self._work(stream, COPY_BACK, 0.0, self._cost.prefetch_time_s(self._blocks[block].size_bytes))
 
     def all_reduce(self, block: int, root: int | None, stream: str) -> float:
-        """Take no time: a device of its own has nobody to share with."""
-        return self._work(stream, "exchange", 0.0, 0.0)
+        """Pass a block through the exchange's stages; each is a queue, so that the next block follows on its heels."""
+        size_bytes = self._blocks[block].size_bytes
+        start_s = end_s = self._ready_s(stream)
+        queue = stream
+        for number, (engine, busy_s) in enumerate(
+            exchange_stages(self._cluster, self._cost, size_bytes, root)
+        ):
+            from_s, end_s = self._serve(queue, engine, end_s, busy_s)
+            start_s = start_s if number else from_s
+            queue = f"{stream}, after stage {number}"
+        self._spans.append((stream, start_s, end_s))
+        return end_s
 
     def reserve(self, block: int, space_bytes: int) -> None:
         """Memory costs no time, and the schedule knows how much there is."""
@@ -75,9 +99,52 @@ class SimulatedBackend(Backend):
         return Timeline(tuple(spans), self._host_s)
 
     def _work(self, stream: str, engine: str, launch_s: float, busy_s: float) -> float:
-        start_s = max(self._host_s, self._stream_free_s.get(stream, 0.0))
-        busy_from_s = max(start_s + launch_s, self._engine_free_s.get(engine, 0.0))
-        end_s = busy_from_s + busy_s
-        self._stream_free_s[stream] = self._engine_free_s[engine] = end_s
-        self._spans.append((stream, busy_from_s, end_s))
-        return end_s
+        span_s = self._serve(stream, engine, self._ready_s(stream) + launch_s, busy_s)
+        self._spans.append((stream, *span_s))
+        return span_s[1]
+
+    def _ready_s(self, stream: str) -> float:
+        return max(self._host_s, self._stream_free_s.get(stream, 0.0))
+
+    def _serve(self, queue: str, engine: str, ready_s: float, busy_s: float) -> tuple[float, float]:
+        """Return from when to when an engine serves a queue's next job, which is ready then and not earlier."""
+        if engine == COPY_BACK and not self._full_duplex:
+            engine = COPY_OUT
+        ready_s = max(ready_s, self._stream_free_s.get(queue, 0.0))
+        served_by = self._engines.setdefault(engine, _Engine(fills_gaps=engine != _KERNELS))
+        start_s = served_by.serve(ready_s, busy_s)
+        self._stream_free_s[queue] = start_s + busy_s
+        return start_s, start_s + busy_s
+
+
+class _Engine:
+    """Serves one job at a time.
+
+    Args:
+        fills_gaps: a job that is ready while the engine waits for one issued earlier goes first if it is done by then.
+            Kernels are launched in the order of issue.
+    """
+
+    def __init__(self, *, fills_gaps: bool) -> None:
+        self._fills_gaps = fills_gaps
+        self._free_s = 0.0
+        self._gaps: list[tuple[float, float]] = []  # (end, start), in order; none overlap
+
+    def serve(self, ready_s: float, busy_s: float) -> float:
+        """Return when a job starts."""
+        for position in range(bisect_left(self._gaps, (ready_s + busy_s, 0.0)), len(self._gaps)):
+            gap_end_s, gap_start_s = self._gaps[position]
+            start_s = max(gap_start_s, ready_s)
+            if start_s + busy_s <= gap_end_s:
+                del self._gaps[position]
+                self._note_gap(gap_start_s, start_s)
+                self._note_gap(start_s + busy_s, gap_end_s)
+                return start_s
+        start_s = max(self._free_s, ready_s)
+        self._note_gap(self._free_s, start_s)
+        self._free_s = start_s + busy_s
+        return start_s
+
+    def _note_gap(self, start_s: float, end_s: float) -> None:
+        if self._fills_gaps and start_s < end_s:
+            insort(self._gaps, (end_s, start_s))

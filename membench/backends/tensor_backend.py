@@ -3,12 +3,11 @@
 from abc import abstractmethod
 
 import torch
-import torch.distributed as dist
 from torch import Tensor
 
+from membench import processes
 from membench.backends.base import Backend
 from membench.backends.tensors import DeviceTensors
-from membench.errors import ExchangeFailed
 from membench.task_graph import TaskGraph
 
 
@@ -54,24 +53,12 @@ class TensorBackend(Backend):
         self._held = self._unfilled(size_bytes)
 
     def _average_over_processes(self, block: int, root: int | None) -> None:
-        """Average a block over the processes of torch's default group, on the caller's stream.
+        """Put a block's mean over the processes in its place, on the caller's stream.
 
         Raises:
             ExchangeFailed: another process has ended, or did not answer in the group's time.
         """
-        elements = self.tensors.elements(block)
-        try:
-            if root is None:
-                dist.all_reduce(elements)
-            else:
-                dist.reduce(elements, root)
-            elements.div_(dist.get_world_size())  # Gloo has no mean of its own
-            if root is not None:
-                dist.broadcast(elements, root)
-        except RuntimeError as error:
-            raise ExchangeFailed(
-                repr(self._blocks[block].name), dist.get_rank(), dist.get_world_size()
-            ) from error
+        processes.average(self.tensors.elements(block), root, repr(self._blocks[block].name))
 
     @abstractmethod
     def _take_host_memory(self, size_bytes: int) -> Tensor:

@@ -15,6 +15,8 @@ from collections import defaultdict
 from dataclasses import replace
 from enum import StrEnum
 
+from membench.errors import MembenchError, UnsupportedStrategy
+from membench.planning.validate import validate
 from membench.schedule import (
     COMPUTE_STREAM,
     EXCHANGE_STREAM,
@@ -24,7 +26,9 @@ from membench.schedule import (
     Offload,
     Prefetch,
     Schedule,
+    SubBatches,
     Wait,
+    Work,
 )
 
 ROOT = 0
@@ -38,20 +42,49 @@ class Exchange(StrEnum):
     AT_END = "at_end"
 
 
+def find_exchange(name: str) -> Exchange:
+    """Return the exchange of that name.
+
+    Raises:
+        MembenchError: there is none; lists those there are.
+    """
+    if name not in tuple(Exchange):
+        raise MembenchError(f"there is no exchange {name!r}; choose one of {', '.join(Exchange)}")
+    return Exchange(name)
+
+
 def exchange_gradients(schedule: Schedule, exchange: Exchange) -> Schedule:
-    """Return the schedule with every weight's gradient averaged over all processes, once, when it is complete."""
+    """Return the schedule with every weight's gradient averaged over all processes, once, when it is complete.
+
+    Raises:
+        UnsupportedStrategy: the step keeps no gradient, because its framework applies each at once.
+    """
     last_uses = _last_uses(schedule)
-    due: defaultdict[int, list[int]] = defaultdict(
-        list
-    )  # instruction -> gradients that are complete after it
-    for block, uses in last_uses.items():
-        due[max(uses.values()) if exchange is Exchange.AS_MADE else len(schedule) - 1].append(block)
-    program = _Program(None if exchange is Exchange.AS_MADE else ROOT)
+    if not last_uses:
+        raise UnsupportedStrategy(
+            f"{schedule.graph.name} keeps no gradient that processes could exchange; choose another framework"
+        )
+    is_early = exchange is Exchange.AS_MADE
+    after = last_uses if is_early else dict.fromkeys(last_uses, _last_work(schedule))
+    due: defaultdict[int, list[int]] = defaultdict(list)  # instruction -> gradients that leave after it
+    for block, instructions in after.items():
+        due[max(instructions.values())].append(block)
+    program = _Program(None if is_early else ROOT)
     for index, instruction in enumerate(schedule.instructions):
         program.keep(instruction)
         for block in due[index]:
-            program.average(block, last_uses[block])
+            program.average(block, after[block])
     return replace(schedule, instructions=program.finish())
+
+
+def exchange_in_last_run(parts: tuple[SubBatches, ...], exchange: Exchange) -> tuple[SubBatches, ...]:
+    """Return a validated step whose last run exchanges the gradients, to which every sub-batch has added by then."""
+    *before, last = parts
+    if last.count > 1:
+        before.append(replace(last, count=last.count - 1))
+    exchanging = exchange_gradients(last.schedule, exchange)
+    validate(exchanging)
+    return (*before, SubBatches(exchanging))
 
 
 def _last_uses(schedule: Schedule) -> dict[int, dict[str, int]]:
@@ -71,6 +104,11 @@ def _last_uses(schedule: Schedule) -> dict[int, dict[str, int]]:
     return uses
 
 
+def _last_work(schedule: Schedule) -> dict[str, int]:
+    """Return each stream's last instruction."""
+    return {item.stream: index for index, item in enumerate(schedule.instructions) if isinstance(item, Work)}
+
+
 class _Program:
     """A schedule's instructions, numbered anew as exchanges are put between them."""
 
@@ -87,8 +125,13 @@ class _Program:
         self._position.append(len(self._instructions))
         self._instructions.append(instruction)
 
-    def average(self, block: int, uses: dict[str, int]) -> None:
-        for stream, index in uses.items():
+    def average(self, block: int, after: dict[str, int]) -> None:
+        """Exchange a gradient after instructions of other streams.
+
+        Args:
+            after: by stream.
+        """
+        for stream, index in after.items():
             if self._waited.get(stream, -1) < index:
                 self._instructions.append(Wait(EXCHANGE_STREAM, self._position[index]))
                 self._waited[stream] = index

@@ -129,7 +129,9 @@ def _metric(paper: Paper, records: Mapping[Cell, Record], cell: Cell, name: str)
         return record.configuration["batch_size"]
     if name in ("iteration_time_s", "epoch_time_s"):
         steps = steps_per_iteration(model, paper.systems[cell.system])
-        iteration_time_s = record.metrics["step_time_s"] * steps
+        step_time_s = record.metrics["step_time_s"]
+        local_step_time_s = record.metrics.get("local_step_time_s", step_time_s)  # without an exchange
+        iteration_time_s = (steps - 1) * local_step_time_s + step_time_s
         if name == "iteration_time_s":
             return iteration_time_s
         return iteration_time_s * paper.training_images[model["dataset"]] / record.configuration["batch_size"]

@@ -1,6 +1,7 @@
 """A record for a person to read on a terminal."""
 
 from collections.abc import Iterator
+from typing import Any
 
 from membench.record import Outcome, Record, Source
 from membench.units import format_bytes, format_seconds
@@ -20,12 +21,18 @@ def _title(record: Record) -> str:
     configuration = record.configuration
     simulated = record.source is Source.SIMULATED
     where = (
-        f"simulated on {configuration['device']['name']}"
+        f"simulated on {_devices(configuration)}"
         if simulated
         else f"measured on this machine's {_MACHINE[configuration['backend']['name']]}"
     )
     strategy = configuration["strategy"]["_target_"].rpartition(".")[2]
     return f"{configuration['model']['name']}, batch {configuration['batch_size']}, {strategy}, {where}"
+
+
+def _devices(configuration: dict[str, Any]) -> str:
+    name, cluster = configuration["device"]["name"], configuration["cluster"]
+    devices = cluster.get("hosts", 1) * cluster.get("devices_per_host", 1)
+    return name if devices == 1 else f"{devices} x {name}"
 
 
 def _values(record: Record) -> Iterator[tuple[str, str]]:
@@ -41,6 +48,11 @@ def _values(record: Record) -> Iterator[tuple[str, str]]:
     if "step_time_s" in metrics:
         yield "step time", format_seconds(metrics["step_time_s"])
         yield "throughput", f"{metrics['images_per_s']:,.1f} images/s"
+    if metrics.get("processes", 1) > 1:
+        yield (
+            "processes",
+            f"{metrics['processes']}; gradients exchanged in {format_seconds(metrics['exchange_time_s'])}",
+        )
     if "exposed_transfer_s" in metrics:
         exposed = metrics["exposed_transfer_s"]
         copied_out, back = metrics["offloaded_bytes"], metrics["prefetched_bytes"]

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from membench.capture.capture import Captures
+from membench.cluster import Cluster
 from membench.configuration import instantiate
 from membench.cost.roofline import RooflineCost
 from membench.device import DeviceProfile
@@ -18,7 +19,9 @@ from membench.errors import (
     UnsupportedStrategy,
 )
 from membench.frameworks.base import Framework
+from membench.planning.exchange import exchange_in_last_run, find_exchange
 from membench.planning.sub_batch import GraphAt
+from membench.processes import joined
 from membench.record import Outcome, Record, Source, configuration_hash
 from membench.step import check_capacity, plan_step, real_device, simulated_step
 from membench.strategies.base import Strategy
@@ -29,7 +32,7 @@ from membench.suite.power import power_metrics
 from membench.suite.provenance import device_facts, provenance
 from membench.task_graph import TaskGraph
 from membench.units import parse_bytes
-from membench.workload import Workload
+from membench.workload import Workload, share_size
 
 _OUTCOMES: dict[type[Exception], Outcome] = {
     OutOfMemory: Outcome.OUT_OF_MEMORY,
@@ -49,7 +52,8 @@ def run_cells(configurations: Iterable[dict[str, Any]]) -> Iterator[Record]:
 
     Args:
         configurations: resolved, as plain dicts: ``model`` (name, module, loss, and see `example_batch`),
-            ``batch_size``, ``strategy``, ``framework``, ``device``, ``backend`` (name), ``seed``, ``budget``, ``sub_batch``.
+            ``batch_size``, ``strategy``, ``framework``, ``device``, ``backend`` (name), ``seed``, ``budget``, ``sub_batch``,
+            ``exchange``, and to be simulated ``cluster``. Of several processes or devices, each runs its share of the batch.
     """
     graphs = _Graphs()
     for configuration in configurations:
@@ -67,7 +71,9 @@ class _Graphs:
     def captures(self, configuration: dict[str, Any]) -> Captures:
         key = configuration_hash({k: configuration[k] for k in ("model", "batch_size", "backend", "seed")})
         if key != self._key or self._captures is None:
-            self._captures, self._lowered, self._key = Captures(workload_of(configuration)), {}, key
+            processes = joined()
+            workload = workload_of(configuration).share(processes.rank, processes.count)
+            self._captures, self._lowered, self._key = Captures(workload), {}, key
         return self._captures
 
     def lowered_at(self, configuration: dict[str, Any], framework: Framework) -> GraphAt:
@@ -146,25 +152,31 @@ def _simulate(configuration: dict[str, Any], graphs: _Graphs, metrics: Metrics, 
     device: DeviceProfile = instantiate(configuration["device"])
     framework: Framework = instantiate(configuration["framework"])
     strategy: Strategy = instantiate(configuration["strategy"])
-    batch_size = int(configuration["batch_size"])
-    cost = RooflineCost(device, framework.efficiency)
-    parts = plan_step(
-        graphs.lowered_at(configuration, framework),
-        batch_size,
+    cluster: Cluster = instantiate(configuration["cluster"])
+    share = share_size(int(configuration["batch_size"]), cluster.devices)
+    cost = RooflineCost(cluster.loaded(device), framework.efficiency)
+    local = parts = plan_step(
+        graphs.lowered_at({**configuration, "batch_size": share}, framework),
+        share,
         strategy,
         cost,
         _budget_bytes(configuration),
         configuration.get("sub_batch"),
     )
-    metrics.update(plan_metrics(parts), capacity_bytes=device.memory_bytes)
-    step = simulated_step(parts, device, cost)
+    if cluster.devices > 1:
+        parts = exchange_in_last_run(local, find_exchange(configuration["exchange"]))
+    metrics.update(plan_metrics(parts), capacity_bytes=device.memory_bytes, devices=cluster.devices)
+    step = simulated_step(parts, device, cost, cluster)
     metrics.update(oracular_metrics(parts, step.timelines, device))
     layers.update(layer_metrics(parts[0].schedule, step.timelines[0]))
     check_capacity(parts, device)
     measured = step.measure()
     metrics.update(time_metrics(measured))
-    if device.power:
-        metrics.update(power_metrics(parts, step.timelines, device.power, images_per_s=measured.images_per_s))
+    if cluster.devices > 1:
+        metrics["local_step_time_s"] = simulated_step(local, device, cost).measure().step_time_s
+    if device.power:  # of one device
+        images_per_s = measured.images_per_s / cluster.devices
+        metrics.update(power_metrics(parts, step.timelines, device.power, images_per_s=images_per_s))
     metrics.update(
         peak_memory_bytes=step.predicted_peak_bytes,
         feature_images_per_s=metrics["oracular_feature_images_per_s"],
@@ -175,6 +187,8 @@ def _measure(configuration: dict[str, Any], graphs: _Graphs) -> CellMeasurement:
     strategy = instantiate(configuration["strategy"])
     budget_bytes = _budget_bytes(configuration)
     if isinstance(strategy, Baseline):
+        if joined().count > 1:
+            raise UnsupportedStrategy("a baseline runs alone: start it without torchrun")
         return measure_baseline(strategy, workload_of(configuration), budget_bytes)
     return measure_strategy(configuration, graphs.captures(configuration), budget_bytes)
 

@@ -12,11 +12,12 @@ from omegaconf.errors import OmegaConfBaseException
 
 from membench import configuration
 from membench.errors import MembenchError
+from membench.planning.exchange import find_exchange
 from membench.planning.sub_batch import FITTED, sub_batch_size
 from membench.suite.composition import hydra_composition
 from membench.units import parse_bytes
 
-GROUPS = ("model", "strategy", "device", "framework", "backend", "tracking")
+GROUPS = ("model", "strategy", "device", "cluster", "framework", "backend", "tracking")
 
 
 def check_arguments(arguments: Sequence[str]) -> None:
@@ -72,6 +73,10 @@ def _check_values(config: DictConfig) -> None:
         raise MembenchError(f"seed is a whole number, not {seed!r}")
     if values["sub_batch"] not in (None, FITTED):
         sub_batch_size(values["sub_batch"], batch_size)
+    find_exchange(values["exchange"])
+    timeout_s = values["timeout_s"]
+    if not isinstance(timeout_s, int | float) or timeout_s <= 0:
+        raise MembenchError(f"timeout_s is a positive number of seconds, not {timeout_s!r}")
     if values["budget"] is not None:
         try:
             parse_bytes(values["budget"])

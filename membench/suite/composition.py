@@ -18,10 +18,12 @@ CELL_KEYS = (
     "strategy",
     "framework",
     "device",
+    "cluster",
     "backend",
     "seed",
     "budget",
     "sub_batch",
+    "exchange",
 )
 
 
@@ -60,8 +62,10 @@ def _changes(paper: Paper, cell: Cell, read: Callable[[str, str], dict[str, Any]
         "strategy": read("strategy", system["strategy"]) | system.get("set", {}),
         "framework": read("framework", framework_of(paper.models[cell.model], system)),
         "device": read("device", paper.devices[cell.device]),
+        "cluster": read("cluster", paper.clusters.get(cell.device, "one")) | system.get("cluster", {}),
         "budget": _budget(cell, system),
         "sub_batch": system.get("sub_batch"),
+        **({"exchange": system["exchange"]} if "exchange" in system else {}),
     }
 
 
@@ -73,8 +77,10 @@ def overrides(paper: Paper, cell: Cell) -> list[str]:
         f"strategy={system['strategy']}",
         f"framework={framework_of(paper.models[cell.model], system)}",
         f"device={paper.devices[cell.device]}",
+        *([f"cluster={paper.clusters[cell.device]}"] if cell.device in paper.clusters else []),
+        *(f"cluster.{option}={value}" for option, value in system.get("cluster", {}).items()),
         *([f"budget='{budget}'"] if (budget := _budget(cell, system)) else []),
-        *([f"sub_batch={system['sub_batch']}"] if "sub_batch" in system else []),
+        *([f"{key}={system[key]}" for key in ("sub_batch", "exchange") if key in system]),
         *(f"strategy.{option}={value}" for option, value in system.get("set", {}).items()),
     ]
     return words if cell.batch_size is None else [*words, f"batch_size={cell.batch_size}"]

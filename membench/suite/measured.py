@@ -33,6 +33,8 @@ from membench.execution.executor import execute
 from membench.execution.measurement import Throughput, peak_bytes, synchronize, throughput
 from membench.execution.nvml import Reading, read_energy_j, read_processes
 from membench.planning.algorithms import Preference
+from membench.planning.exchange import find_exchange
+from membench.processes import from_first, joined
 from membench.schedule import Schedule, SubBatches
 from membench.step import build_step
 from membench.sub_batched_step import SubBatchedStep
@@ -125,11 +127,14 @@ def measure_strategy(
         cost,
         budget_bytes,
         sub_batch=configuration.get("sub_batch"),
+        exchange=find_exchange(configuration["exchange"]) if joined().count > 1 else None,
         cuda_graph=configuration["backend"].get("cuda_graph", False),
     )
     _check_workspace_cap(step.plan[0].schedule, device)
-    predicted_s = [_predicted_time_s(part, cost) for part in step.plan]
-    found.metrics.update(plan_metrics(step.plan), predicted_step_time_s=sum(predicted_s))
+    predicted_s = from_first(
+        lambda: _predicted_time_s(step.plan, cost), "the prediction"
+    )  # which has the costs
+    found.metrics.update(plan_metrics(step.plan), predicted_step_time_s=predicted_s, processes=joined().count)
 
     def run() -> None:
         step(workload.inputs, workload.targets)
@@ -145,9 +150,13 @@ def measure_strategy(
     return found
 
 
-def _predicted_time_s(part: SubBatches, cost: MeasuredCost) -> float:
-    simulated = SimulatedBackend(part.schedule.graph, cost, full_duplex=cost.link.full_duplex)
-    return execute(part.schedule, simulated).step_time_s * part.count
+def _predicted_time_s(plan: tuple[SubBatches, ...], cost: MeasuredCost) -> float:
+    """Return the seconds of a step that a simulation with the measured costs finds; exchanges take none there."""
+    time_s = 0.0
+    for part in plan:
+        simulated = SimulatedBackend(part.schedule.graph, cost, full_duplex=cost.link.full_duplex)
+        time_s += execute(part.schedule, simulated).step_time_s * part.count
+    return time_s
 
 
 def _cap(device: torch.device, budget_bytes: int | None) -> None:
@@ -186,13 +195,14 @@ def _callers_bytes(workload: Workload) -> int:
 
 
 def _measure_throughput(run: Callable[[], None], workload: Workload, found: CellMeasurement) -> Throughput:
-    """Time windows of at least `WINDOW_S`, of as many steps as that takes."""
+    """Time windows of at least `WINDOW_S`, of as many steps as that takes; the images are those of all processes."""
     device, batch_size = workload.inputs[0].device, workload.inputs[0].shape[0]
-    one = throughput(run, device, images_per_step=batch_size, steps_per_window=2, windows=1)
-    steps = max(1, round(WINDOW_S / one.step_time_s))
+    images = batch_size * joined().count
+    one = throughput(run, device, images_per_step=images, steps_per_window=2, windows=1)
+    steps = from_first(lambda: max(1, round(WINDOW_S / one.step_time_s)), "the number of steps")
     synchronize(device)
     before = read_energy_j(device) if device.type == "cuda" else Reading(None, "the CPU has no such counter")
-    samples = throughput(run, device, images_per_step=batch_size, steps_per_window=steps, windows=WINDOWS)
+    samples = throughput(run, device, images_per_step=images, steps_per_window=steps, windows=WINDOWS)
     if before.value is None:
         found.absent["energy_j_per_image"] = before.reason
     else:

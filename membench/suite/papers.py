@@ -43,6 +43,7 @@ def load_paper(directory: Path) -> Paper:
         models=vocabulary["models"],
         systems=vocabulary["systems"],
         devices=vocabulary["devices"],
+        clusters=vocabulary.get("clusters", {}),
         training_images=vocabulary["training_images"],
         experiments=tuple(experiments),
         **{kind: tuple(_remark(entry) for entry in remarks[kind] or ()) for kind in remarks},

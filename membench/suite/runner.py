@@ -62,7 +62,7 @@ def run_all(
         interrupted = _run_jobs(jobs, run_job, keep, workers=workers)
         for job in interrupted:
             for again in _run_jobs([job], run_job, keep, workers=1):
-                keep(again, [_failed(configuration, "its worker process died") for configuration in again])
+                keep(again, [failed(configuration, "its worker process died") for configuration in again])
     return [records[configuration_hash(configuration)] for configuration in configurations]
 
 
@@ -85,7 +85,7 @@ def run_fresh(configuration: Configuration) -> Record:
     made: list[Record] = []
     with _environment(environment(configuration)):
         _run_jobs([[configuration]], run_in_worker, lambda _, records: made.extend(records), workers=1)
-    return made[0] if made else _failed(configuration, "its worker process died")
+    return made[0] if made else failed(configuration, "its worker process died")
 
 
 def call_fresh(function: Callable[[str], T], argument: str) -> T:
@@ -192,12 +192,13 @@ def _run_jobs(
                 interrupted.append(job)
             except Exception as error:  # a cell's failure is its record; it never ends a sweep
                 keep(
-                    job, [_failed(configuration, f"{type(error).__name__}: {error}") for configuration in job]
+                    job, [failed(configuration, f"{type(error).__name__}: {error}") for configuration in job]
                 )
     return interrupted
 
 
-def _failed(configuration: Configuration, reason: str) -> Record:
+def failed(configuration: Configuration, reason: str) -> Record:
+    """Return the record of a cell that could not run."""
     simulated = configuration["backend"]["name"] == "simulated"
     source = Source.SIMULATED if simulated else Source.MEASURED
     return Record(configuration, configuration_hash(configuration), source, Outcome.FAILED, reason)

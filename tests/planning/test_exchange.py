@@ -82,9 +82,8 @@ def test_at_the_end_all_means_are_taken_on_one_process_after_the_last_task(sched
     assert work[-2:] == [AllReduce(LAST, root=0), AllReduce(FIRST, root=0)]
 
 
-@pytest.mark.parametrize("exchange", Exchange)
-def test_no_wait_is_superfluous(schedule: Schedule, exchange: Exchange) -> None:
-    averaged = exchange_gradients(schedule, exchange)
+def test_no_wait_is_superfluous(schedule: Schedule) -> None:
+    averaged = exchange_gradients(schedule, Exchange.AS_MADE)
     added = [
         index
         for index, item in enumerate(averaged.instructions)
@@ -112,6 +111,19 @@ def test_a_gradient_that_changes_after_its_mean_is_a_hazard(
     program = [*tasks[:2], AllReduce(LAST, stream=COMPUTE_STREAM), *tasks[2:], *ends]
     with pytest.raises(InvalidSchedule, match="averaged|not resident"):
         validate(replace(schedule, instructions=tuple(wrong(program))))
+
+
+def test_at_the_end_no_gradient_leaves_before_every_stream_is_done(schedule: Schedule) -> None:
+    averaged = exchange_gradients(schedule, Exchange.AT_END)
+    waits = [
+        averaged.instructions[item.instruction]
+        for item in averaged.instructions
+        if isinstance(item, Wait) and item.stream == EXCHANGE_STREAM
+    ]
+    assert {(item.stream, item.task) for item in waits if isinstance(item, Compute)} == {
+        (COMPUTE_STREAM, 3),
+        (OTHER_STREAM, 2),
+    }
 
 
 def test_it_prints(schedule: Schedule) -> None:

@@ -19,6 +19,7 @@ PAPER = Paper(
     },
     systems={"base": {"framework": "caffe"}, "ours": {"framework": "mxnet"}},
     devices={"a card": "card"},
+    clusters={},
     training_images={"data": 1000},
     experiments=(),
     inconsistencies=(),

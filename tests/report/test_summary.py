@@ -7,6 +7,7 @@ CONFIGURATION = {
     "batch_size": 32,
     "strategy": {"_target_": "membench.strategies.eager.Eager"},
     "device": {"name": "k40m"},
+    "cluster": {},
 }
 METRICS = {
     "required_memory_bytes": 3 * GIB,
@@ -32,6 +33,17 @@ def test_a_run_says_memory_time_and_transfers() -> None:
         "1.0 MB to the host, 2.0 MB back; 100 ms of it beside no computation",
     ):
         assert expected in text
+
+
+def test_devices_of_a_cluster_and_processes_are_counted() -> None:
+    cluster = CONFIGURATION | {"cluster": {"hosts": 2, "devices_per_host": 4}}
+    text = summary(Record(cluster, "hash", Source.SIMULATED, Outcome.OK, "", METRICS))
+    assert text.splitlines()[0] == "resnet50, batch 32, Eager, simulated on 8 x k40m"
+    measured = METRICS | {"processes": 2, "exchange_time_s": 0.25}
+    record = Record(
+        CONFIGURATION | {"backend": {"name": "cpu"}}, "hash", Source.MEASURED, Outcome.OK, "", measured
+    )
+    assert "2; gradients exchanged in 250 ms" in summary(record)
 
 
 def test_a_run_that_does_not_fit_says_so_and_what_it_needs() -> None:

@@ -38,6 +38,9 @@ def test_accepts(arguments: list[str]) -> None:
         (["-m", "batch_size=1,-1"], "batch_size is a positive number of images, not -1"),
         (["seed=1.5"], "seed is a whole number, not 1.5"),
         (["budget=small"], "budget: 'small' is not a size"),
+        (["cluster=cloud"], "cluster 'cloud' is not known; there are: layrub_two_nodes, modnn_k40x4, one"),
+        (["exchange=never"], "there is no exchange 'never'; choose one of as_made, at_end"),
+        (["timeout_s=0"], "timeout_s is a positive number of seconds, not 0"),
         (["model=3"], "Config group override must be a string"),
     ],
 )

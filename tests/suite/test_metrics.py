@@ -13,6 +13,7 @@ def _metrics(strategy: str, *, device: str = "k40_modnn", **options: Any) -> dic
         "strategy": configuration.read("strategy", strategy) | options,
         "framework": configuration.read("framework", "modnn"),
         "device": configuration.read("device", device),
+        "cluster": configuration.read("cluster", "one"),
         "backend": {"name": "simulated"},
         "seed": 0,
         "budget": None,
