@@ -3,7 +3,8 @@
 Semantics that every backend keeps:
 
 - Streams are in-order queues. `Work` (a `Compute`, `Offload`, `Prefetch` or `AllReduce`) joins its stream's queue; a
-  `Wait` makes a stream wait for an earlier instruction of another; a `Synchronize` makes the host wait for all of them.
+  `Wait` makes a stream wait for an earlier instruction of another; a `Synchronize` makes the host wait for all of them but
+  the exchange between processes, which no method's own synchronization was meant for.
 - Every resident block occupies a *space*, its own size unless it was opened by `Reserve` or taken over by
   `Reuse`. `Compute` opens a space for each block that it creates, `Prefetch` for the block that it
   brings back, `Free` closes it. So the memory in use at each instruction does not depend on timing.
@@ -103,7 +104,7 @@ class Wait:
 
 @dataclass(frozen=True, slots=True)
 class Synchronize:
-    """Make the host wait until every stream is idle."""
+    """Make the host wait until every stream is idle, the exchange's excepted."""
 
 
 Work = Compute | Offload | Prefetch | AllReduce

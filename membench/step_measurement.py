@@ -21,7 +21,7 @@ class StepMeasurement:
         throughput: synchronised wall time of windows of many steps; a single sample where it was simulated.
         compute_time_s: in which the compute stream was busy.
         copy_time_s: of all copies together; what of it is not exposed was overlapped.
-        exchange_time_s: of all means over processes together.
+        exchange_time_s: in which some mean over processes was under way.
         exposed_transfer_s: in which copies or exchanges were under way and no task was.
         unique_saved_bytes: size of the blocks that were copied out, each counted once.
     """
@@ -67,8 +67,8 @@ def step_measurement(
         average_bytes=average_bytes(schedule, timeline),
         throughput=samples,
         compute_time_s=timeline.busy_s(COMPUTE_STREAM),
-        copy_time_s=timeline.time_s(copies),
-        exchange_time_s=timeline.time_s(exchanges),
+        copy_time_s=sum(span.end_s - span.start_s for span in timeline.spans if span.instruction in copies),
+        exchange_time_s=timeline.under_way_s(exchanges),
         exposed_transfer_s=timeline.alone_s(copies.keys() | exchanges),
         offloaded_bytes=copied_bytes(schedule, Offload),
         prefetched_bytes=copied_bytes(schedule, Prefetch),

@@ -33,9 +33,15 @@ class Timeline:
         """Return the time in which the stream was working."""
         return sum(span.end_s - span.start_s for span in self.spans if span.stream == stream)
 
-    def time_s(self, instructions: Container[int]) -> float:
-        """Return the time that these instructions took together."""
-        return sum(span.end_s - span.start_s for span in self.spans if span.instruction in instructions)
+    def under_way_s(self, instructions: Container[int]) -> float:
+        """Return the time in which some of these instructions were under way."""
+        total_s = until_s = 0.0
+        for start_s, end_s in sorted(
+            (s.start_s, s.end_s) for s in self.spans if s.instruction in instructions
+        ):
+            total_s += max(0.0, end_s - max(start_s, until_s))
+            until_s = max(until_s, end_s)
+        return total_s
 
     def alone_s(self, instructions: Container[int]) -> float:
         """Return the time in which some of these instructions were under way and no other was."""

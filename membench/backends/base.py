@@ -63,7 +63,7 @@ class Backend(ABC):
 
     @abstractmethod
     def synchronize(self) -> None:
-        """Make the host wait for every stream."""
+        """Make the host wait for every stream but the exchange's."""
 
     @abstractmethod
     def end(self) -> None:

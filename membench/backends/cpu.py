@@ -28,7 +28,7 @@ from torch import Tensor
 
 from membench.backends.tensor_backend import TensorBackend
 from membench.offsets import Offsets
-from membench.schedule import COMPUTE_STREAM
+from membench.schedule import COMPUTE_STREAM, EXCHANGE_STREAM
 from membench.task_graph import Task, TaskGraph
 from membench.timeline import Span, Timeline
 
@@ -143,11 +143,13 @@ class CpuBackend(TensorBackend):
 
     def synchronize(self) -> None:
         for job in self._jobs[self._synchronized :]:
-            job.wait()
+            if job.stream != EXCHANGE_STREAM:
+                job.wait()
         self._synchronized = len(self._jobs)
 
     def end(self) -> None:
-        self.synchronize()
+        for job in self._jobs:
+            job.wait()
         self._step_time_s = time.perf_counter() - self._start_s
 
     def timeline(self, issued: tuple[int, ...]) -> Timeline:

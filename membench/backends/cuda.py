@@ -35,7 +35,7 @@ as a prefetch does, so the same argument holds for them.
 Host buffers are page-locked, of exact size, and kept. Events are made once and recorded again in every step.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from functools import partial
 from typing import NamedTuple
 
@@ -44,7 +44,7 @@ from torch import Tensor
 
 from membench.backends.pinned import PinnedMemory
 from membench.backends.tensor_backend import TensorBackend
-from membench.schedule import COMPUTE_STREAM, Schedule, Wait, Work
+from membench.schedule import COMPUTE_STREAM, EXCHANGE_STREAM, Schedule, Wait, Work
 from membench.task_graph import Task
 from membench.timeline import Span, Timeline
 
@@ -113,14 +113,14 @@ class CudaBackend(TensorBackend):
 
     def synchronize(self) -> None:
         if torch.cuda.is_current_stream_capturing():  # into a graph, in which no host takes part
-            self._join()
+            self._join(self._own_work())
             return
-        for stream in self._streams.values():
+        for stream in self._own_work():
             stream.synchronize()
 
     def end(self) -> None:
         if torch.cuda.is_current_stream_capturing():
-            self._join()  # a graph must not end with a stream that has gone on alone
+            self._join(self._streams.values())  # a graph must not end with a stream that has gone on alone
         _record(self._step.end, self._streams[COMPUTE_STREAM])
 
     def timeline(self, issued: tuple[int, ...]) -> Timeline:
@@ -134,7 +134,8 @@ class CudaBackend(TensorBackend):
 
     def close(self) -> None:
         """Wait for the copies under way and give the host memory back."""
-        self.synchronize()
+        for stream in self._streams.values():
+            stream.synchronize()
         self._host.clear()
         self.pinned.close()
 
@@ -171,11 +172,15 @@ class CudaBackend(TensorBackend):
         self._here.record(self._streams[COMPUTE_STREAM])
         self._stream(stream).wait_event(self._here)
 
-    def _join(self) -> None:
-        """Make every stream wait for every other, without the host."""
-        for stream in self._streams.values():
+    def _own_work(self) -> list[torch.cuda.Stream]:
+        """Return the streams that no other process has to do with."""
+        return [stream for name, stream in self._streams.items() if name != EXCHANGE_STREAM]
+
+    def _join(self, streams: Collection[torch.cuda.Stream]) -> None:
+        """Make each of these streams wait for the others, without the host."""
+        for stream in streams:
             self._here.record(stream)
-            for other in self._streams.values():
+            for other in streams:
                 other.wait_event(self._here)
 
     def _since_start_s(self, event: torch.cuda.Event | None) -> float:

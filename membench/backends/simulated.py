@@ -15,6 +15,7 @@ from membench.backends.base import Backend
 from membench.backends.simulated_exchange import COPY_BACK, COPY_OUT, exchange_stages
 from membench.cluster import ALONE, Cluster
 from membench.cost_model import CostModel
+from membench.schedule import EXCHANGE_STREAM
 from membench.task_graph import Task, TaskGraph
 from membench.timeline import Span, Timeline
 
@@ -40,12 +41,14 @@ class SimulatedBackend(Backend):
         self._full_duplex = full_duplex
         self._spans: list[tuple[str, float, float]] = []
         self._stream_free_s: dict[str, float] = {}
+        self._stage_free_s: dict[int, float] = {}  # of the exchange
         self._engines: dict[str, _Engine] = {}
         self._host_s = 0.0
 
     def begin(self, *, timed: bool) -> None:
         self._spans.clear()
         self._stream_free_s.clear()
+        self._stage_free_s.clear()
         self._engines.clear()
         self._host_s = 0.0
 
@@ -63,13 +66,12 @@ class SimulatedBackend(Backend):
         """Pass a block through the exchange's stages; each is a queue, so that the next block follows on its heels."""
         size_bytes = self._blocks[block].size_bytes
         start_s = end_s = self._ready_s(stream)
-        queue = stream
-        for number, (engine, busy_s) in enumerate(
-            exchange_stages(self._cluster, self._cost, size_bytes, root)
-        ):
-            from_s, end_s = self._serve(queue, engine, end_s, busy_s)
-            start_s = start_s if number else from_s
-            queue = f"{stream}, after stage {number}"
+        stages = exchange_stages(self._cluster, self._cost, size_bytes, root)
+        for stage, (engine, busy_s) in enumerate(stages):
+            from_s = self._serve(engine, max(end_s, self._stage_free_s.get(stage, 0.0)), busy_s)
+            start_s = start_s if stage else from_s
+            end_s = self._stage_free_s[stage] = from_s + busy_s
+        self._stream_free_s[stream] = self._stage_free_s.get(0, start_s)
         self._spans.append((stream, start_s, end_s))
         return end_s
 
@@ -89,32 +91,31 @@ class SimulatedBackend(Backend):
         self._stream_free_s[stream] = max(self._stream_free_s.get(stream, 0.0), event)
 
     def synchronize(self) -> None:
-        self._host_s = max(self._host_s, *self._stream_free_s.values(), 0.0)
+        own_work_s = [free_s for stream, free_s in self._stream_free_s.items() if stream != EXCHANGE_STREAM]
+        self._host_s = max(self._host_s, *own_work_s, 0.0)
 
     def end(self) -> None:
-        self.synchronize()
+        self._host_s = max(self._host_s, *self._stream_free_s.values(), *self._stage_free_s.values(), 0.0)
 
     def timeline(self, issued: tuple[int, ...]) -> Timeline:
         spans = (Span(index, *span) for index, span in zip(issued, self._spans, strict=True))
         return Timeline(tuple(spans), self._host_s)
 
     def _work(self, stream: str, engine: str, launch_s: float, busy_s: float) -> float:
-        span_s = self._serve(stream, engine, self._ready_s(stream) + launch_s, busy_s)
-        self._spans.append((stream, *span_s))
-        return span_s[1]
+        start_s = self._serve(engine, self._ready_s(stream) + launch_s, busy_s)
+        end_s = self._stream_free_s[stream] = start_s + busy_s
+        self._spans.append((stream, start_s, end_s))
+        return end_s
 
     def _ready_s(self, stream: str) -> float:
         return max(self._host_s, self._stream_free_s.get(stream, 0.0))
 
-    def _serve(self, queue: str, engine: str, ready_s: float, busy_s: float) -> tuple[float, float]:
-        """Return from when to when an engine serves a queue's next job, which is ready then and not earlier."""
+    def _serve(self, engine: str, ready_s: float, busy_s: float) -> float:
+        """Return when an engine starts a job that is ready then and not earlier."""
         if engine == COPY_BACK and not self._full_duplex:
             engine = COPY_OUT
-        ready_s = max(ready_s, self._stream_free_s.get(queue, 0.0))
         served_by = self._engines.setdefault(engine, _Engine(fills_gaps=engine != _KERNELS))
-        start_s = served_by.serve(ready_s, busy_s)
-        self._stream_free_s[queue] = start_s + busy_s
-        return start_s, start_s + busy_s
+        return served_by.serve(ready_s, busy_s)
 
 
 class _Engine:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from membench.errors import InvalidSchedule
 from membench.schedule import (
     COMPUTE_STREAM,
+    EXCHANGE_STREAM,
     AllReduce,
     Compute,
     Free,
@@ -149,7 +150,11 @@ class _Walk:
         _merge(clock, {self.stream_of[earlier]: earlier})
 
     def _synchronize(self) -> None:
-        everything = {stream: clock[stream] for stream, clock in self.clocks.items() if stream in clock}
+        everything = {
+            stream: clock[stream]
+            for stream, clock in self.clocks.items()
+            if stream in clock and stream != EXCHANGE_STREAM
+        }
         for clock in self.clocks.values():
             _merge(clock, everything)
         self.synchronized = everything

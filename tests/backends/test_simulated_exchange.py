@@ -7,7 +7,7 @@ from membench.cluster import Cluster
 from membench.configuration import load
 from membench.device import DeviceProfile
 from membench.execution.executor import execute
-from membench.schedule import AllReduce, Compute, Instruction, Offload, Prefetch, Schedule, Wait
+from membench.schedule import AllReduce, Compute, Instruction, Offload, Prefetch, Schedule, Synchronize, Wait
 from membench.task_graph import Block, Kind, Phase, Role, Task, TaskGraph
 from tests.backends.test_simulated import UnitCost
 
@@ -73,6 +73,13 @@ def test_a_copy_does_not_wait_for_a_gradient_that_comes_back_later() -> None:
     assert step_time_s(*program, cluster=slow) == exchanged_s
     late = (AllReduce(0), Offload(1), Prefetch(1), *(Offload(2) for _ in range(20)))
     assert step_time_s(*late, cluster=slow) == 8 + 22 * 8
+
+
+def test_a_method_s_own_synchronization_does_not_wait_for_the_exchange() -> None:
+    exchanged_s = COMPUTED_S + 8 + 0.5 + 8
+    program = (Compute(0), Wait("exchange", 0), AllReduce(0), Synchronize(), Compute(1))
+    assert step_time_s(*program) == exchanged_s
+    assert step_time_s(*program, *(Compute(2) for _ in range(9))) == 11 * COMPUTED_S
 
 
 def test_devices_that_share_a_link_have_their_part_of_its_rate() -> None:

@@ -17,6 +17,7 @@ from membench.schedule import (
     Compute,
     Instruction,
     Schedule,
+    Synchronize,
     Wait,
 )
 from membench.task_graph import Block, Kind, Phase, Role, Task, TaskGraph, Value
@@ -124,6 +125,14 @@ def test_at_the_end_no_gradient_leaves_before_every_stream_is_done(schedule: Sch
         (COMPUTE_STREAM, 3),
         (OTHER_STREAM, 2),
     }
+
+
+def test_a_synchronize_does_not_stand_for_a_wait_for_the_exchange(schedule: Schedule) -> None:
+    averaged = exchange_gradients(schedule, Exchange.AS_MADE)
+    *program, last_wait = averaged.instructions
+    assert isinstance(last_wait, Wait)
+    with pytest.raises(InvalidSchedule, match="handed to the caller"):
+        validate(replace(averaged, instructions=(*program, Synchronize())))
 
 
 def test_it_prints(schedule: Schedule) -> None:

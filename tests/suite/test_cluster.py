@@ -74,6 +74,7 @@ def test_sub_batches_exchange_once(records: dict[str, Record]) -> None:
     exchanged, whole = records["four, in sub-batches"].metrics, records["four"].metrics
     assert exchanged["sub_batches"] == 4
     assert exchanged["exchange_time_s"] < 2 * whole["exchange_time_s"]
+    assert exchanged["exchange_time_s"] < exchanged["step_time_s"]
 
 
 def test_a_batch_that_does_not_divide_is_refused(records: dict[str, Record]) -> None:
