@@ -34,6 +34,7 @@ class Role(StrEnum):
     )
     ACCUMULATED = "accumulated"  # gradients and loss, over the sub-batches of a step
     LOSS = "loss"
+    OUTPUT = "output"  # of the module, where the step is one of inference
 
 
 EXTERNAL_ROLES = frozenset(
@@ -49,7 +50,7 @@ EXTERNAL_ROLES = frozenset(
 )
 """Blocks that live before, during and after the step; they belong to the caller."""
 
-RESULT_ROLES = frozenset({Role.LOSS, Role.WEIGHT_GRADIENT})
+RESULT_ROLES = frozenset({Role.LOSS, Role.WEIGHT_GRADIENT, Role.OUTPUT})
 """Blocks that a step hands to its caller."""
 
 
@@ -60,6 +61,13 @@ class Phase(StrEnum):
     FORWARD = "forward"
     LOSS = "loss"
     BACKWARD = "backward"
+
+
+class Mode(StrEnum):
+    """What a step is for."""
+
+    TRAINING = "training"
+    INFERENCE = "inference"  # the forward pass alone; its result is the module's output
 
 
 class Kind(StrEnum):
@@ -193,14 +201,16 @@ class LayerTasks:
 
 @dataclass(frozen=True)
 class TaskGraph:
-    """A training step of one model at one batch size.
+    """A step of training or of inference of one model at one batch size.
 
     Attributes:
         blocks: by index.
         tasks: in an order in which they can run; ``tasks[i].index == i``.
         layers: names, by the index that blocks and tasks carry.
+        loss: None in a step of inference.
         gradients: the `Value` of each trained weight's gradient, by the weight's name (None: unused). In a sub-batch it
             is what the gradients of all sub-batches are added to.
+        output: what the module returns in a step of inference, with `Value` in place of tensors.
         overhead_bytes: what the framework holds beside the blocks (context, library handles).
     """
 
@@ -211,10 +221,15 @@ class TaskGraph:
     layers: tuple[str, ...]
     loss: Value | None = None
     gradients: tuple[tuple[str, Value | None], ...] = ()
+    output: Any = None
     overhead_bytes: int = 0
 
     def __getstate__(self) -> dict[str, Any]:
         return {key: value for key, value in self.__dict__.items() if key in self.__dataclass_fields__}
+
+    @property
+    def mode(self) -> Mode:
+        return Mode.TRAINING if self.output is None else Mode.INFERENCE
 
     @cached_property
     def external_bytes(self) -> int:

@@ -11,7 +11,7 @@ from membench.cost_model import CostModel
 from membench.errors import UnsupportedStrategy
 from membench.planning.sub_batch import GraphAt
 from membench.schedule import Schedule
-from membench.task_graph import TaskGraph
+from membench.task_graph import Mode, TaskGraph
 
 
 class Strategy(ABC):
@@ -22,6 +22,8 @@ class Strategy(ABC):
 
     name: ClassVar[str]
     """How configurations, records and tables call it."""
+    modes: ClassVar[frozenset[Mode]] = frozenset({Mode.TRAINING})
+    """What steps it schedules; most methods manage what the forward pass keeps for the backward pass."""
 
     def sub_batch_sizes(
         self, graph_at: GraphAt, batch_size: int, cost: CostModel, budget_bytes: int | None
