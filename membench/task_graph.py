@@ -48,7 +48,7 @@ EXTERNAL_ROLES = frozenset(
         Role.ACCUMULATED,
     }
 )
-"""Blocks that live before, during and after the step; they belong to the caller."""
+"""Blocks that belong to the caller and live before, during and after the step: on the device, or at home on the host."""
 
 RESULT_ROLES = frozenset({Role.LOSS, Role.WEIGHT_GRADIENT, Role.OUTPUT})
 """Blocks that a step hands to its caller."""
@@ -97,14 +97,33 @@ class GradientOf(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class HostHome:
+    """Where in host memory a block lies before the step: in the caller's tensor of `block`, from `offset_bytes` on."""
+
+    block: int
+    offset_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class Block:
-    """One storage of device memory; views share it and in-place operators write to it."""
+    """One storage of device memory; views share it and in-place operators write to it.
+
+    Attributes:
+        home: for a block of the caller's that lives on the host and visits the device: a prefetch brings it, and it is
+            freed without a copy back. None: as its role says, on the device all the time or made there.
+    """
 
     index: int
     name: str
     size_bytes: int
     role: Role
     layer: int
+    home: HostHome | None = None
+
+    @property
+    def is_external(self) -> bool:
+        """Whether it is on the device before, during and after the step."""
+        return self.role in EXTERNAL_ROLES and self.home is None
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,8 +252,8 @@ class TaskGraph:
 
     @cached_property
     def external_bytes(self) -> int:
-        """Bytes of the caller's blocks (weights, buffers, inputs ...) and of the framework's overhead."""
-        held = sum(block.size_bytes for block in self.blocks if block.role in EXTERNAL_ROLES)
+        """Bytes of the caller's blocks on the device (weights, buffers, inputs ...) and of the framework's overhead."""
+        held = sum(block.size_bytes for block in self.blocks if block.is_external)
         return held + self.overhead_bytes
 
     @cached_property
@@ -254,7 +273,7 @@ class TaskGraph:
     @cached_property
     def lower_bound_bytes(self) -> int:
         """What any schedule must hold: the caller's blocks and the neediest task's (moDNN, Equation 7)."""
-        internal = [0 if block.role in EXTERNAL_ROLES else block.size_bytes for block in self.blocks]
+        internal = [0 if block.is_external else block.size_bytes for block in self.blocks]
         worst = max(
             (
                 sum(internal[b] for b in {*task.reads, *task.writes}) + task.workspace_bytes

@@ -158,7 +158,7 @@ class TrainingStep:
             arguments = replayed.stage(arguments)
         for block, argument in zip(captured.inputs + captured.targets, arguments, strict=True):
             if block is not None:
-                tensors.hold(block, argument)
+                self.backend.bind(block, argument)
         if self._bind_state() and self._replayed:
             self._replayed.forget()
         try:
@@ -182,7 +182,7 @@ class TrainingStep:
             address = tensor.data_ptr()
             if self._addresses.get(block) != address:
                 self._addresses[block] = address
-                self.backend.tensors.hold(block, tensor.detach())
+                self.backend.bind(block, tensor.detach())
                 changed = True
         return changed
 
@@ -205,7 +205,7 @@ class TrainingStep:
     def _release(self) -> None:
         """Let go of the arguments and of the results, which belong to the caller now."""
         for block in self._handed_over:
-            self.backend.tensors.release(block)
+            self.backend.unbind(block)
 
 
 def example_throughput(run: Callable[[], object], device: torch.device, batch_size: int) -> Throughput:

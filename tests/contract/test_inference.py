@@ -14,12 +14,15 @@ from membench.backends.cpu import Chaos, CpuBackend
 from membench.capture.capture import CapturedStep, capture
 from membench.errors import UnsupportedStrategy
 from membench.execution.measurement import cpu_peak_bytes
+from membench.planning.builder import ScheduleBuilder
+from membench.planning.rewrite import keep_on_host
+from membench.planning.validate import validate
 from membench.schedule import Schedule
 from membench.step import TrainingStep, plan
 from membench.strategies.base import strategies
 from membench.strategies.eager import Eager
 from membench.strategies.layrub import LayrubHybrid
-from membench.task_graph import Mode, Phase, Role
+from membench.task_graph import EXTERNAL_ROLES, Mode, Phase, Role, TaskGraph
 from membench.workload import Workload
 from tests.contract.networks import COST, NETWORKS, workload
 from tests.contract.test_strategies import EACH_NETWORK
@@ -61,6 +64,46 @@ def test_every_strategy_for_inference_is_exact(variant: str) -> None:
     check("resnet18", schedule, chaos=None)
     check("resnet18", schedule, Chaos(seed=3, longest_delay_s=0.0005))
     assert pickle.loads(pickle.dumps(schedule)) == schedule
+
+
+def visiting(graph: TaskGraph) -> Schedule:
+    """Let everything of the caller's visit the device for one task at a time."""
+    graph = COST.annotate(keep_on_host(graph, EXTERNAL_ROLES))
+    builder = ScheduleBuilder("visiting", graph, budget_bytes=None)
+    for task in graph.tasks:
+        visitors = [block for block in task.reads if graph.blocks[block].home]
+        for block in visitors:
+            builder.prefetch(block)
+        builder.compute(task)
+        for block in visitors:
+            builder.free(block)
+        builder.free_dead()
+    return builder.finish()
+
+
+@pytest.mark.parametrize("network", EACH_NETWORK)
+def test_weights_may_live_on_the_host_and_visit(network: str) -> None:
+    schedule = visiting(inference(network)[1].graph)
+    validate(schedule)
+    assert schedule.graph.external_bytes == 0
+    check(network, schedule, chaos=None)
+    check(network, schedule, Chaos(seed=3, longest_delay_s=0.0005))
+
+
+def test_a_weight_that_the_caller_changes_or_replaces_is_seen() -> None:
+    module, images = nn.Linear(3, 2).eval(), torch.randn(4, 3)
+    work = Workload("linear", module, None, (images,))
+    captured = capture(work)
+    schedule = visiting(captured.graph)
+    step = TrainingStep(work, captured, schedule, CpuBackend(schedule.graph))
+    for change in (
+        lambda: None,
+        lambda: module.weight.data.mul_(2),
+        lambda: module.bias.data.set_(torch.ones(2)),
+    ):
+        change()
+        assert step(images).equal(module(images))
+        assert step(images + 1).equal(module(images + 1))
 
 
 def test_a_strategy_for_training_alone_is_refused() -> None:
