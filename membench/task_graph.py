@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import cached_property
 from itertools import groupby
+from math import prod
 from typing import Any
 
 import torch
@@ -135,6 +136,12 @@ class Value:
     shape: tuple[int, ...]
     stride: tuple[int, ...]
     offset: int
+
+    @property
+    def extent_bytes(self) -> int:
+        """Bytes of its elements; those that a stride of zero repeats count once."""
+        counted = (size if stride else 1 for size, stride in zip(self.shape, self.stride, strict=True))
+        return prod(counted) * self.dtype.itemsize
 
 
 @dataclass(frozen=True, slots=True)

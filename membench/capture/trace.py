@@ -231,7 +231,9 @@ class Recorder(TorchDispatchMode):
                 writes=tuple(dict.fromkeys((*writes, *creates))),
                 creates=tuple(creates),
                 operations=operators.floating_point_operations(func, args, kwargs, output),
-                moved_bytes=sum(_extent_bytes(t) for t in tree_leaves((recorded_args, tuple(values)))),
+                moved_bytes=sum(
+                    v.extent_bytes for v in tree_leaves((recorded_args, values)) if isinstance(v, Value)
+                ),
                 gradient_of=operators.gradient_of(func, args) if self.phase is Phase.BACKWARD else None,
                 random=operators.is_random(func),
                 convolution=operators.convolution_of(func, args, output),
@@ -253,15 +255,6 @@ def _blocks_in(argument: Any) -> Iterator[int]:
     elif isinstance(argument, tuple):
         for item in argument:
             yield from _blocks_in(item)
-
-
-def _extent_bytes(value: Any) -> int:
-    if not isinstance(value, Value):
-        return 0
-    elements = 1
-    for size, stride in zip(value.shape, value.stride, strict=True):
-        elements *= size if stride else 1
-    return elements * value.dtype.itemsize
 
 
 def _autograd_nodes(loss: Tensor) -> Iterable[Any]:
