@@ -268,7 +268,7 @@ def _validated(
     annotated: TaskGraph, strategy: Strategy, cost: CostModel, budget_bytes: int | None
 ) -> Schedule:
     if annotated.mode not in strategy.modes:
-        able = ", ".join(name for name, known in strategies().items() if annotated.mode in known.modes)
+        able = ", ".join(strategies(annotated.mode))
         raise UnsupportedStrategy(
             f"strategy {strategy.name!r} schedules no step of {annotated.mode}; choose one of {able}"
         )

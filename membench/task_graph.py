@@ -278,17 +278,18 @@ class TaskGraph:
         return tuple(last)
 
     @cached_property
+    def needed_bytes(self) -> tuple[int, ...]:
+        """For each task what any schedule must hold while it runs: the caller's blocks, its own and its workspace."""
+        internal = [0 if block.is_external else block.size_bytes for block in self.blocks]
+        return tuple(
+            self.external_bytes + sum(internal[b] for b in {*task.reads, *task.writes}) + task.workspace_bytes
+            for task in self.tasks
+        )
+
+    @cached_property
     def lower_bound_bytes(self) -> int:
         """What any schedule must hold: the caller's blocks and the neediest task's (moDNN, Equation 7)."""
-        internal = [0 if block.is_external else block.size_bytes for block in self.blocks]
-        worst = max(
-            (
-                sum(internal[b] for b in {*task.reads, *task.writes}) + task.workspace_bytes
-                for task in self.tasks
-            ),
-            default=0,
-        )
-        return self.external_bytes + worst
+        return max(self.needed_bytes, default=self.external_bytes)
 
     @cached_property
     def largest_workspace_bytes(self) -> int:

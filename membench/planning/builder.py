@@ -71,6 +71,16 @@ class ScheduleBuilder:
 
     # ---- what a strategy asks -----------------------------------------------------------------------
 
+    @property
+    def live_bytes(self) -> int:
+        """What is held now: the caller's blocks and every space that is open."""
+        return self._live_bytes
+
+    @property
+    def peak_bytes(self) -> int:
+        """The most that has been held so far."""
+        return self._peak_bytes
+
     def is_resident(self, block: int) -> bool:
         return block in self._space_bytes
 

@@ -45,8 +45,12 @@ class Strategy(ABC):
         """
 
 
-def strategies() -> dict[str, type[Strategy]]:
-    """Return every concrete strategy of this package by name."""
+def strategies(mode: Mode = Mode.TRAINING) -> dict[str, type[Strategy]]:
+    """Return every concrete strategy of this package that schedules such steps, by name."""
+    return {name: strategy for name, strategy in _all_strategies().items() if mode in strategy.modes}
+
+
+def _all_strategies() -> dict[str, type[Strategy]]:
     package = importlib.import_module(__package__ or "")
     found = {}
     for module in pkgutil.iter_modules(package.__path__, f"{__package__}."):
@@ -62,7 +66,7 @@ def find_strategy(name: str) -> type[Strategy]:
     Raises:
         UnsupportedStrategy: there is none; lists those there are.
     """
-    known = strategies()
+    known = _all_strategies()
     if name not in known:
         raise UnsupportedStrategy(f"there is no strategy {name!r}; choose one of {', '.join(known)}")
     return known[name]

@@ -27,7 +27,7 @@ from membench.workload import Workload
 from tests.contract.networks import COST, NETWORKS, workload
 from tests.contract.test_strategies import EACH_NETWORK
 
-VARIANTS = {name: strategy() for name, strategy in strategies().items() if Mode.INFERENCE in strategy.modes}
+VARIANTS = {name: strategy() for name, strategy in strategies(Mode.INFERENCE).items()}
 
 
 @cache

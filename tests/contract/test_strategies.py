@@ -16,14 +16,11 @@ from membench.step import TrainingStep, plan
 from membench.strategies.base import Strategy, strategies
 from membench.strategies.layrub import LayrubHybrid, LayrubInter
 from membench.strategies.network_wide import NetworkWide
-from membench.task_graph import Mode
 from tests.contract.networks import COST, NETWORKS, ONLY_SLOW, Reference, reference, run_step
 
 EACH_NETWORK = [pytest.param(name, marks=pytest.mark.slow if name in ONLY_SLOW else ()) for name in NETWORKS]
 
-VARIANTS: dict[str, Strategy] = {
-    name: strategy() for name, strategy in strategies().items() if Mode.TRAINING in strategy.modes
-} | {
+VARIANTS: dict[str, Strategy] = {name: strategy() for name, strategy in strategies().items()} | {
     "network_wide, shared gradients": NetworkWide(shared_gradients=True),
     "layrub_inter, fixed region": LayrubInter(fixed_region=True),
     "layrub_hybrid, fixed region": LayrubHybrid(fixed_region=True),
