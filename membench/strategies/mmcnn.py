@@ -73,11 +73,12 @@ class Mmcnn(Strategy):
         if budget_bytes is None or normal.peak_bytes <= budget_bytes:
             return normal.finish()
         visiting = keep_on_host(graph, EXTERNAL_ROLES)
-        decisions = algorithm_1(layers_of(visiting), budget_bytes, self._pn_max)
+        layers = layers_of(visiting)
+        decisions = algorithm_1(layers, budget_bytes, self._pn_max)
         split = _refine(visiting, cost, _parts(visiting, decisions), budget_bytes)
         builder = ScheduleBuilder(self.name, split, budget_bytes=budget_bytes)
         Residency(builder, budget_bytes, _ends_of_segments(split)).run()
-        return replace(builder.finish(), decisions=_named(decisions))
+        return replace(builder.finish(), decisions=_named(layers, decisions))
 
 
 def algorithm_1(layers: Sequence[Layer], limit_bytes: int, pn_max: int) -> list[Decision]:
@@ -224,12 +225,13 @@ def _ends_of_segments(graph: TaskGraph) -> list[int]:
     return ends[::-1]
 
 
-def _named(decisions: Sequence[Decision]) -> tuple[tuple[str, float], ...]:
+def _named(layers: Sequence[Layer], decisions: Sequence[Decision]) -> tuple[tuple[str, float], ...]:
     """Return Algorithm 1's answers by name and layer, for records."""
     return tuple(
         (f"{name}:layer {number}", value)
-        for number, decision in enumerate(decisions, start=1)
+        for number, (layer, decision) in enumerate(zip(layers, decisions, strict=True), start=1)
         for name, value in (
+            ("counted_weight_bytes", layer.weight_bytes),
             ("conv_number", decision.conv_number),
             ("self_number", decision.self_number),
             ("counted_memory_bytes", decision.memory_bytes),
