@@ -7,7 +7,7 @@ STAMP := $(VENV)/.installed
 TEST := OMP_NUM_THREADS=1 KINETO_LOG_LEVEL=9 $(RUN) -m pytest --numprocesses 2
 
 .DEFAULT_GOAL := help
-.PHONY: help install test test-slow test-gpu measure lint reproduce-layrub reproduce-vdnn figures scoreboard bench clean
+.PHONY: help install test test-slow test-gpu measure lint reproduce-layrub reproduce-vdnn reproduce-mmcnn figures scoreboard bench clean
 
 help:  ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -43,6 +43,9 @@ reproduce-layrub: $(STAMP)  ## run Layrub's experiments; write results/, SCOREBO
 
 reproduce-vdnn: $(STAMP)  ## likewise vDNN's
 	$(RUN) -m membench.reproduce vdnn
+
+reproduce-mmcnn: $(STAMP)  ## likewise mmCNN's
+	$(RUN) -m membench.reproduce mmcnn
 
 figures: $(STAMP)  ## redraw paper_figs/ from results/
 	$(RUN) -m paper_figs

@@ -120,12 +120,14 @@ class Schedule:
     Attributes:
         strategy: name of the method that made it.
         peak_bytes: what the step holds on the device at its worst moment, all included.
+        decisions: what the method decided on beside the program, in numbers by name, for records.
     """
 
     strategy: str
     graph: TaskGraph
     instructions: tuple[Instruction, ...]
     peak_bytes: int
+    decisions: tuple[tuple[str, float], ...] = ()
 
     def __len__(self) -> int:
         return len(self.instructions)

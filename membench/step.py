@@ -1,4 +1,4 @@
-"""The library entry: `membench.compile` turns a training step into one with a memory strategy.
+"""The library entry: `membench.compile` turns a step into one with a memory strategy.
 
 capture -> annotate with the device's costs -> strategy -> validate -> a step that runs or simulates
 """
@@ -22,7 +22,13 @@ from membench.cost.measured import MeasuredCost
 from membench.cost.roofline import RooflineCost
 from membench.cost_model import CostModel
 from membench.device import DeviceProfile
-from membench.errors import InfeasibleSchedule, MembenchError, OutOfMemory, UnsupportedModel
+from membench.errors import (
+    InfeasibleSchedule,
+    MembenchError,
+    OutOfMemory,
+    UnsupportedModel,
+    UnsupportedStrategy,
+)
 from membench.execution.executor import execute
 from membench.execution.measurement import Throughput
 from membench.planning.exchange import Exchange, exchange_in_last_run, find_exchange
@@ -31,7 +37,7 @@ from membench.planning.validate import validate
 from membench.record import Source
 from membench.schedule import Schedule, SubBatches
 from membench.step_measurement import StepMeasurement, step_measurement, whole_step
-from membench.strategies.base import Strategy, find_strategy
+from membench.strategies.base import Strategy, find_strategy, strategies
 from membench.sub_batched_step import SubBatchedStep
 from membench.task_graph import TaskGraph
 from membench.timeline import Timeline
@@ -57,7 +63,7 @@ class SimulatedStep:
         self.predicted_peak_bytes = max(part.schedule.peak_bytes for part in plan)
         self.timelines = timelines
 
-    def __call__(self, inputs: Any, targets: Any) -> Tensor:
+    def __call__(self, inputs: Any, targets: Any = ()) -> Any:
         raise MembenchError(
             "a simulated step computes nothing; compile with backend='cpu' or backend='cuda' to run it"
         )
@@ -78,7 +84,7 @@ class SimulatedStep:
 
 def compile(  # noqa: A001 (the field's word for it)
     module: nn.Module,
-    loss: Callable[..., Tensor],
+    loss: Callable[..., Tensor] | None,
     batch: tuple[Any, Any],
     *,
     strategy: str | Strategy = "eager",
@@ -90,12 +96,14 @@ def compile(  # noqa: A001 (the field's word for it)
     exchange: str | None = None,
     cuda_graph: bool = False,
 ) -> TrainingStep | SubBatchedStep | SimulatedStep:
-    """Capture a training step and put it under a memory strategy.
+    """Capture a step of training or of inference and put it under a memory strategy.
 
     Args:
         module: the network, in the mode (training or evaluation) in which the step is to run.
-        loss: called with the module's output and the targets; returns a scalar.
-        batch: example ``(inputs, targets)``, each a tensor or a tuple; the step is made for their shapes.
+        loss: called with the module's output and the targets; returns a scalar. None: inference; the step returns
+            what the module does.
+        batch: example ``(inputs, targets)``, each a tensor or a tuple (inference has no targets: ``(inputs, ())``); the
+            step is made for their shapes.
         strategy: a name (``"layrub_hybrid"``) or an instance.
         backend: ``"cpu"`` and ``"cuda"`` run for real, where module and batch are; ``"simulated"`` plays the step on
             `device`, at any size, allocating nothing; module and batch may then be on the meta device.
@@ -247,13 +255,23 @@ def plan_step(
 
 
 def plan(graph: TaskGraph, strategy: Strategy, cost: CostModel, budget_bytes: int | None) -> Schedule:
-    """Return a validated schedule of a graph."""
+    """Return a validated schedule of a graph.
+
+    Raises:
+        UnsupportedStrategy: the strategy is not made for such a step, or cannot schedule this graph.
+        InfeasibleSchedule: the strategy cannot keep the budget.
+    """
     return _validated(cost.annotate(graph), strategy, cost, budget_bytes)
 
 
 def _validated(
     annotated: TaskGraph, strategy: Strategy, cost: CostModel, budget_bytes: int | None
 ) -> Schedule:
+    if annotated.mode not in strategy.modes:
+        able = ", ".join(strategies(annotated.mode))
+        raise UnsupportedStrategy(
+            f"strategy {strategy.name!r} schedules no step of {annotated.mode}; choose one of {able}"
+        )
     schedule = strategy.schedule(annotated, cost, budget_bytes)
     validate(schedule, budget_bytes=budget_bytes)
     return schedule

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import cached_property
 from itertools import groupby
+from math import prod
 from typing import Any
 
 import torch
@@ -34,6 +35,7 @@ class Role(StrEnum):
     )
     ACCUMULATED = "accumulated"  # gradients and loss, over the sub-batches of a step
     LOSS = "loss"
+    OUTPUT = "output"  # of the module, where the step is one of inference
 
 
 EXTERNAL_ROLES = frozenset(
@@ -47,9 +49,9 @@ EXTERNAL_ROLES = frozenset(
         Role.ACCUMULATED,
     }
 )
-"""Blocks that live before, during and after the step; they belong to the caller."""
+"""Blocks that belong to the caller and live before, during and after the step: on the device, or at home on the host."""
 
-RESULT_ROLES = frozenset({Role.LOSS, Role.WEIGHT_GRADIENT})
+RESULT_ROLES = frozenset({Role.LOSS, Role.WEIGHT_GRADIENT, Role.OUTPUT})
 """Blocks that a step hands to its caller."""
 
 
@@ -60,6 +62,13 @@ class Phase(StrEnum):
     FORWARD = "forward"
     LOSS = "loss"
     BACKWARD = "backward"
+
+
+class Mode(StrEnum):
+    """What a step is for."""
+
+    TRAINING = "training"
+    INFERENCE = "inference"  # the forward pass alone; its result is the module's output
 
 
 class Kind(StrEnum):
@@ -89,14 +98,33 @@ class GradientOf(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class HostHome:
+    """Where in host memory a block lies before the step: in the caller's tensor of `block`, from `offset_bytes` on."""
+
+    block: int
+    offset_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class Block:
-    """One storage of device memory; views share it and in-place operators write to it."""
+    """One storage of device memory; views share it and in-place operators write to it.
+
+    Attributes:
+        home: for a block of the caller's that lives on the host and visits the device: a prefetch brings it, and it is
+            freed without a copy back. None: as its role says, on the device all the time or made there.
+    """
 
     index: int
     name: str
     size_bytes: int
     role: Role
     layer: int
+    home: HostHome | None = None
+
+    @property
+    def is_external(self) -> bool:
+        """Whether it is on the device before, during and after the step."""
+        return self.role in EXTERNAL_ROLES and self.home is None
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +136,12 @@ class Value:
     shape: tuple[int, ...]
     stride: tuple[int, ...]
     offset: int
+
+    @property
+    def extent_bytes(self) -> int:
+        """Bytes of its elements; those that a stride of zero repeats count once."""
+        counted = (size if stride else 1 for size, stride in zip(self.shape, self.stride, strict=True))
+        return prod(counted) * self.dtype.itemsize
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,14 +227,16 @@ class LayerTasks:
 
 @dataclass(frozen=True)
 class TaskGraph:
-    """A training step of one model at one batch size.
+    """A step of training or of inference of one model at one batch size.
 
     Attributes:
         blocks: by index.
         tasks: in an order in which they can run; ``tasks[i].index == i``.
         layers: names, by the index that blocks and tasks carry.
+        loss: None in a step of inference.
         gradients: the `Value` of each trained weight's gradient, by the weight's name (None: unused). In a sub-batch it
             is what the gradients of all sub-batches are added to.
+        output: what the module returns in a step of inference, with `Value` in place of tensors.
         overhead_bytes: what the framework holds beside the blocks (context, library handles).
     """
 
@@ -211,15 +247,20 @@ class TaskGraph:
     layers: tuple[str, ...]
     loss: Value | None = None
     gradients: tuple[tuple[str, Value | None], ...] = ()
+    output: Any = None
     overhead_bytes: int = 0
 
     def __getstate__(self) -> dict[str, Any]:
         return {key: value for key, value in self.__dict__.items() if key in self.__dataclass_fields__}
 
+    @property
+    def mode(self) -> Mode:
+        return Mode.TRAINING if self.output is None else Mode.INFERENCE
+
     @cached_property
     def external_bytes(self) -> int:
-        """Bytes of the caller's blocks (weights, buffers, inputs ...) and of the framework's overhead."""
-        held = sum(block.size_bytes for block in self.blocks if block.role in EXTERNAL_ROLES)
+        """Bytes of the caller's blocks on the device (weights, buffers, inputs ...) and of the framework's overhead."""
+        held = sum(block.size_bytes for block in self.blocks if block.is_external)
         return held + self.overhead_bytes
 
     @cached_property
@@ -237,17 +278,18 @@ class TaskGraph:
         return tuple(last)
 
     @cached_property
+    def needed_bytes(self) -> tuple[int, ...]:
+        """For each task what any schedule must hold while it runs: the caller's blocks, its own and its workspace."""
+        internal = [0 if block.is_external else block.size_bytes for block in self.blocks]
+        return tuple(
+            self.external_bytes + sum(internal[b] for b in {*task.reads, *task.writes}) + task.workspace_bytes
+            for task in self.tasks
+        )
+
+    @cached_property
     def lower_bound_bytes(self) -> int:
         """What any schedule must hold: the caller's blocks and the neediest task's (moDNN, Equation 7)."""
-        internal = [0 if block.role in EXTERNAL_ROLES else block.size_bytes for block in self.blocks]
-        worst = max(
-            (
-                sum(internal[b] for b in {*task.reads, *task.writes}) + task.workspace_bytes
-                for task in self.tasks
-            ),
-            default=0,
-        )
-        return self.external_bytes + worst
+        return max(self.needed_bytes, default=self.external_bytes)
 
     @cached_property
     def largest_workspace_bytes(self) -> int:

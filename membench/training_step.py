@@ -5,6 +5,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_map_only
 
 from membench.backends.cuda import CudaBackend
 from membench.backends.tensor_backend import TensorBackend
@@ -27,7 +28,8 @@ class TrainingStep:
     """A captured training step that runs on the CPU or a GPU under a schedule.
 
     Calling it computes the loss and leaves gradients in ``.grad`` and statistics in the buffers as
-    ``loss.backward()`` would; an optimizer works on top unchanged. On a GPU it returns as soon as everything is issued.
+    ``loss.backward()`` would; an optimizer works on top unchanged. A step of inference returns what the module would.
+    On a GPU it returns as soon as everything is issued.
 
     Args:
         cuda_graph: replay the step as one CUDA graph. The gradients then lie in the same memory after every step.
@@ -79,12 +81,12 @@ class TrainingStep:
         self._handed_over = [block.index for block in schedule.graph.blocks if block.role in RESULT_ROLES]
         self._handed_over += [block for block in captured.inputs + captured.targets if block is not None]
 
-    def __call__(self, inputs: Any, targets: Any) -> Tensor:
-        """Run one step on new data and return the loss, a scalar without history.
+    def __call__(self, inputs: Any, targets: Any = ()) -> Any:
+        """Run one step on new data and return the loss, a scalar without history, or the module's output.
 
         Args:
             inputs: a tensor or tuple of tensors, of the captured shapes and dtypes.
-            targets: likewise.
+            targets: likewise; none in a step of inference.
 
         Raises:
             ShapeMismatch: the data does not have the captured shapes and dtypes.
@@ -93,8 +95,7 @@ class TrainingStep:
             self._move_gradients()
         self._issue(as_tuple(inputs), as_tuple(targets), timed=False)
         graph, tensors = self.schedule.graph, self.backend.tensors
-        assert graph.loss is not None
-        loss = tensors.tensor(graph.loss)
+        result = tree_map_only(Value, tensors.tensor, graph.output if graph.loss is None else graph.loss)
         for name, value in graph.gradients:
             weight = self._weights[name]
             if value is None or name in self._sums:
@@ -102,9 +103,9 @@ class TrainingStep:
             gradient = tensors.tensor(value)
             weight.grad = gradient if weight.grad is None else weight.grad.add_(gradient)
         if self._replayed and self._replayed.keeps_results:
-            return loss.clone()
+            return tree_map_only(Tensor, Tensor.clone, result)
         self._release()
-        return loss
+        return result
 
     def measure(self, *, samples: Throughput | None = None) -> StepMeasurement:
         """Measure peak memory in one step, throughput over others, and what overlaps in a last one.
@@ -157,7 +158,7 @@ class TrainingStep:
             arguments = replayed.stage(arguments)
         for block, argument in zip(captured.inputs + captured.targets, arguments, strict=True):
             if block is not None:
-                tensors.hold(block, argument)
+                self.backend.bind(block, argument)
         if self._bind_state() and self._replayed:
             self._replayed.forget()
         try:
@@ -181,7 +182,7 @@ class TrainingStep:
             address = tensor.data_ptr()
             if self._addresses.get(block) != address:
                 self._addresses[block] = address
-                self.backend.tensors.hold(block, tensor.detach())
+                self.backend.bind(block, tensor.detach())
                 changed = True
         return changed
 
@@ -204,7 +205,7 @@ class TrainingStep:
     def _release(self) -> None:
         """Let go of the arguments and of the results, which belong to the caller now."""
         for block in self._handed_over:
-            self.backend.tensors.release(block)
+            self.backend.unbind(block)
 
 
 def example_throughput(run: Callable[[], object], device: torch.device, batch_size: int) -> Throughput:

@@ -34,6 +34,7 @@ PRINTED_UNITS = {
     "x": 1,
     "images": 1,
     "layers": 1,
+    "parts": 1,
     "W": 1,
     "million operations": 1e6,
     "GFLOPS": 1e9,

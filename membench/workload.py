@@ -1,4 +1,4 @@
-"""Workload: what is trained, on which shapes."""
+"""Workload: what is trained or inferred, on which shapes."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -11,13 +11,14 @@ from membench.errors import MembenchError, UnsupportedModel
 
 @dataclass(frozen=True)
 class Workload:
-    """One training step to be captured: ``loss(module(*inputs), *targets)`` and its gradients.
+    """One step to be captured: ``loss(module(*inputs), *targets)`` and its gradients, or ``module(*inputs)`` alone.
 
     Attributes:
         name: shown in records and tables.
         module: the network; its parameters may be on any device, ``meta`` included, where nothing is
             allocated and the step can be simulated but not run.
-        loss: called with the module's output and the targets; returns a scalar tensor.
+        loss: called with the module's output and the targets; returns a scalar tensor. None: the step is one of
+            inference, without gradients, and the module's output is its result.
         inputs: example batch, tensors whose shapes and dtypes the step is captured for.
         targets: further arguments of the loss.
         weight: of the loss in the step that this is a sub-batch of.
@@ -26,9 +27,9 @@ class Workload:
 
     name: str
     module: nn.Module
-    loss: Callable[..., Tensor]
+    loss: Callable[..., Tensor] | None
     inputs: tuple[Any, ...]
-    targets: tuple[Any, ...]
+    targets: tuple[Any, ...] = ()
     weight: float = 1.0
     accumulates: bool = False
 
@@ -45,8 +46,12 @@ class Workload:
         What depends on the whole batch, batch norm above all, sees the part alone (moDNN 5.1 leaves that open).
 
         Raises:
-            UnsupportedModel: a tensor's first dimension is not the batch.
+            UnsupportedModel: a tensor's first dimension is not the batch, or there is no loss.
         """
+        if self.loss is None:
+            raise UnsupportedModel(
+                self.name, "a step of inference has no gradients that add up", "give it smaller batches"
+            )
         return replace(
             self,
             inputs=self.part(self.inputs, 0, size),

@@ -36,6 +36,8 @@ COLORS = {
     "feature maps": "#3b82c4",
     "gradient maps": "#8fc1e3",
     "workspace": "#b4bbc0",
+    "conv_number": "#e0a458",
+    "self_number": "#3b82c4",
     "forward": "#3b82c4",
     "backward": "#123c69",
     "parameters": "#e0a458",

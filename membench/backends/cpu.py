@@ -9,7 +9,8 @@
     all_reduce(block): as offload, on a thread of its own: Gloo averages the block in place, through host memory
 
 Tasks of the compute stream run on the calling thread; every other stream is a worker thread. "Device" memory is
-what torch's CPU allocator holds. Host buffers are numpy's, which that allocator does not count.
+what torch's CPU allocator holds. Host buffers are numpy's, which that allocator does not count. A block whose home is
+the host comes straight from the caller's tensor, which counts as host memory then.
 """
 
 import random
@@ -201,6 +202,12 @@ class CpuBackend(TensorBackend):
             self._queues[stream] = queue
             Thread(target=_serve, args=(queue,), name=f"membench {stream}", daemon=True).start()
         return self._queues[stream]
+
+    def _settle(self, block: int, memory: Tensor) -> None:
+        self._host[block] = memory
+
+    def _leave(self, block: int) -> None:
+        self._host.pop(block, None)
 
     def _take_host_memory(self, size_bytes: int) -> Tensor:
         return torch.from_numpy(np.empty(size_bytes, dtype=np.uint8))

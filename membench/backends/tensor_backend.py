@@ -8,7 +8,7 @@ from torch import Tensor
 from membench import processes
 from membench.backends.base import Backend
 from membench.backends.tensors import DeviceTensors
-from membench.task_graph import TaskGraph
+from membench.task_graph import Block, TaskGraph
 
 
 class TensorBackend(Backend):
@@ -29,6 +29,35 @@ class TensorBackend(Backend):
         self._slack: dict[int, Tensor] = {}  # what a block leaves unused of a space larger than itself
         self._space_bytes: dict[int, int] = {}
         self._held: Tensor | None = None
+        self._visitors: dict[int, list[Block]] = {}  # the caller's block -> blocks whose home is in it
+        for block in graph.blocks:
+            if block.home:
+                self._visitors.setdefault(block.home.block, []).append(block)
+
+    def bind(self, block: int, tensor: Tensor) -> None:
+        """Let a block lie in a tensor of the caller's; where its home is the host, whatever visits comes from there."""
+        if block not in self._visitors:
+            self.tensors.hold(block, tensor)
+            return
+        memory = _bytes_of(tensor, self._blocks[block].size_bytes)
+        for visitor in self._visitors[block]:
+            assert visitor.home is not None
+            start = visitor.home.offset_bytes
+            self._settle(visitor.index, memory[start : start + visitor.size_bytes])
+
+    def unbind(self, block: int) -> None:
+        """Let go of a tensor of the caller's."""
+        self.tensors.release(block)
+        for visitor in self._visitors.get(block, ()):
+            self._leave(visitor.index)
+
+    @abstractmethod
+    def _settle(self, block: int, memory: Tensor) -> None:
+        """Make memory of the caller's, as bytes, a block's home."""
+
+    @abstractmethod
+    def _leave(self, block: int) -> None:
+        """Let go of the caller's memory that was a block's home."""
 
     @abstractmethod
     def close(self) -> None:
@@ -72,3 +101,11 @@ class TensorBackend(Backend):
 
     def _unfilled(self, size_bytes: int) -> Tensor:
         return torch.empty(size_bytes, dtype=torch.uint8, device=self.device)
+
+
+def _bytes_of(tensor: Tensor, size_bytes: int) -> Tensor:
+    """Return that much of the memory in which a tensor lies, from its first element on."""
+    empty = torch.empty(0, dtype=torch.uint8, device=tensor.device)
+    return empty.set_(
+        tensor.untyped_storage(), tensor.storage_offset() * tensor.itemsize, (size_bytes,), (1,)
+    )

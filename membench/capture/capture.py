@@ -3,6 +3,7 @@
 from dataclasses import dataclass, replace
 
 from torch import Tensor
+from torch.utils._pytree import tree_leaves
 
 from membench.capture.passes import (
     accumulate_in_place,
@@ -13,7 +14,7 @@ from membench.capture.passes import (
 )
 from membench.capture.trace import record
 from membench.errors import UnsupportedModel
-from membench.task_graph import Role, TaskGraph
+from membench.task_graph import EXTERNAL_ROLES, Role, TaskGraph, Value
 from membench.workload import Workload
 
 
@@ -36,7 +37,7 @@ class CapturedStep:
 
 
 def capture(workload: Workload) -> CapturedStep:
-    """Capture the training step of `workload`: forward, loss and the gradients of all weights.
+    """Capture the step of `workload`: forward, loss and the gradients of all weights, or the forward pass alone.
 
     Runs on fake tensors: needs no data and no device memory. Time is linear in the number of operators.
 
@@ -50,13 +51,18 @@ def capture(workload: Workload) -> CapturedStep:
         blocks[block] = replace(blocks[block], role=Role.WEIGHT_GRADIENT)
     for name, block in gradients.items():
         blocks[block] = replace(blocks[block], name=f"{name}:gradient")
-    blocks[recording.loss.block] = replace(blocks[recording.loss.block], role=Role.LOSS, name="loss")
+    if recording.loss is not None:
+        blocks[recording.loss.block] = replace(blocks[recording.loss.block], role=Role.LOSS, name="loss")
+    for value in tree_leaves(recording.output):
+        if isinstance(value, Value) and blocks[value.block].role not in EXTERNAL_ROLES:
+            blocks[value.block] = replace(blocks[value.block], role=Role.OUTPUT)
     tasks = drop_unused(recording.tasks, blocks)
     mark_partial_gradients(tasks, blocks)
     tasks = weight_gradient_first(tasks, blocks)
     tasks = accumulate_in_place(tasks, blocks)
     loss, results = recording.loss, recording.gradients
     if workload.accumulates:
+        assert loss is not None
         single = [loss, *(value for value in results.values() if value is not None)]
         sums = accumulate_over_sub_batches(tasks, blocks, single, workload.weight)
         loss, results = sums[loss.block], {n: v and sums[v.block] for n, v in results.items()}
@@ -68,6 +74,7 @@ def capture(workload: Workload) -> CapturedStep:
         layers=tuple(recording.layers),
         loss=loss,
         gradients=tuple(results.items()),
+        output=recording.output,
     )
     return CapturedStep(
         graph=graph,

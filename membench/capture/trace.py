@@ -1,4 +1,4 @@
-"""Workload -> recorded tasks: run one training step on fake tensors and write down every operator.
+"""Workload -> recorded tasks: run one step on fake tensors and write down every operator.
 
     with FakeTensorMode, Recorder:                 no data, no device memory, any size
         output = module(inputs)                    hooks on modules say which layer is running
@@ -6,7 +6,7 @@
         walk the autograd graph of the loss:       each node will say which layer's backward is running
         gradients = autograd.grad(loss, weights)
 
-A dispatch mode sees each operator after autograd, forward and backward alike. What shares a storage is one
+A step of inference ends with the module's output, and autograd is off. A dispatch mode sees each operator after autograd, forward and backward alike. What shares a storage is one
 block; a view makes no task. The backward of a convolution is issued as two calls, weight gradient first.
 """
 
@@ -28,7 +28,7 @@ from torch._subclasses.fake_tensor import (
 )
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
+from torch.utils._pytree import tree_leaves, tree_map_only
 
 from membench.capture import operators
 from membench.errors import UnsupportedModel
@@ -42,7 +42,9 @@ class Recording:
 
     Attributes:
         constants: tensors that the model made or holds outside its parameters and buffers, by block.
+        loss: None in a step of inference.
         gradients: `Value` of each trained weight's gradient, None where the loss does not depend on it.
+        output: of a step of inference, with `Value` in place of tensors.
         weights, buffers, inputs, targets: blocks in the order of the module's and the workload's tensors.
     """
 
@@ -50,8 +52,9 @@ class Recording:
     tasks: list[Task]
     layers: list[str]
     constants: dict[int, Tensor]
-    loss: Value
+    loss: Value | None
     gradients: dict[str, Value | None]
+    output: Any
     weights: dict[str, int]
     buffers: dict[str, int]
     inputs: list[int | None]
@@ -228,7 +231,9 @@ class Recorder(TorchDispatchMode):
                 writes=tuple(dict.fromkeys((*writes, *creates))),
                 creates=tuple(creates),
                 operations=operators.floating_point_operations(func, args, kwargs, output),
-                moved_bytes=sum(_extent_bytes(t) for t in tree_leaves((recorded_args, tuple(values)))),
+                moved_bytes=sum(
+                    v.extent_bytes for v in tree_leaves((recorded_args, values)) if isinstance(v, Value)
+                ),
                 gradient_of=operators.gradient_of(func, args) if self.phase is Phase.BACKWARD else None,
                 random=operators.is_random(func),
                 convolution=operators.convolution_of(func, args, output),
@@ -250,15 +255,6 @@ def _blocks_in(argument: Any) -> Iterator[int]:
     elif isinstance(argument, tuple):
         for item in argument:
             yield from _blocks_in(item)
-
-
-def _extent_bytes(value: Any) -> int:
-    if not isinstance(value, Value):
-        return 0
-    elements = 1
-    for size, stride in zip(value.shape, value.stride, strict=True):
-        elements *= size if stride else 1
-    return elements * value.dtype.itemsize
 
 
 def _autograd_nodes(loss: Tensor) -> Iterable[Any]:
@@ -301,7 +297,7 @@ def _dropout(
 
 
 def record(workload: Workload) -> Recording:
-    """Trace one training step of `workload`.
+    """Trace one step of `workload`.
 
     Raises:
         UnsupportedModel: the step depends on data, or does what a graph cannot express; names the layer.
@@ -309,8 +305,11 @@ def record(workload: Workload) -> Recording:
     recorder = Recorder()
     module = workload.module
     fake_mode = FakeTensorMode(allow_non_fake_inputs=True)
-    with fake_mode:
-        weights = {name: _fake(p, requires_grad=p.requires_grad) for name, p in module.named_parameters()}
+    trains = workload.loss is not None
+    with fake_mode, torch.set_grad_enabled(trains):
+        weights = {
+            n: _fake(p, requires_grad=trains and p.requires_grad) for n, p in module.named_parameters()
+        }
         buffers = {name: _fake(b) for name, b in module.named_buffers()}
         inputs = tuple(_fake(item) if isinstance(item, Tensor) else item for item in workload.inputs)
         targets = tuple(_fake(item) if isinstance(item, Tensor) else item for item in workload.targets)
@@ -322,15 +321,18 @@ def record(workload: Workload) -> Recording:
             with recorder, _FusedDropout(), _layer_hooks(module, recorder, buffers):
                 tensors = _by_every_name(module, {**weights, **buffers})
                 output = torch.func.functional_call(module, tensors, inputs, tie_weights=False)
-                recorder.enter_loss()
-                loss = workload.loss(output, *targets)
-                gradients = _gradients(recorder, loss, weights, workload.weight)
+                loss, gradients = None, {}
+                if workload.loss is not None:
+                    recorder.enter_loss()
+                    loss = workload.loss(output, *targets)
+                    gradients = _gradients(recorder, loss, weights, workload.weight)
         except (DataDependentOutputException, DynamicOutputShapeException) as error:
             _refuse(recorder, f"its operators depend on the values of tensors ({error.func})", error)
         except UnsupportedOperatorException as error:
             _refuse(recorder, f"operator {error.func} has no shape function", error)
-        recorded_loss = recorder.value(loss)
+        recorded_loss = None if loss is None else recorder.value(loss)
         gradient_values = {n: None if g is None else recorder.value(g) for n, g in gradients.items()}
+        recorded_output = None if trains else tree_map_only(Tensor, recorder.value, output)
     return Recording(
         blocks=recorder.blocks,
         tasks=recorder.tasks,
@@ -338,6 +340,7 @@ def record(workload: Workload) -> Recording:
         constants=recorder.constants,
         loss=recorded_loss,
         gradients=gradient_values,
+        output=recorded_output,
         weights=weight_blocks,
         buffers=buffer_blocks,
         inputs=input_blocks,

@@ -17,17 +17,17 @@ from torch import nn
 Layers = dict[str, nn.Module]
 
 
-def alexnet() -> nn.Sequential:
+def alexnet(classes: int = 1000) -> nn.Sequential:
     """Return AlexNet: normalisation before pooling."""
-    return _network(lambda number: norm(number) | pool(number))
+    return _network(lambda number: norm(number) | pool(number), classes)
 
 
 def caffenet() -> nn.Sequential:
     """Return CaffeNet: pooling before normalisation, which leaves less to normalise; otherwise AlexNet."""
-    return _network(lambda number: pool(number) | norm(number))
+    return _network(lambda number: pool(number) | norm(number), classes=1000)
 
 
-def _network(norm_and_pool: Callable[[int], Layers]) -> nn.Sequential:
+def _network(norm_and_pool: Callable[[int], Layers], classes: int) -> nn.Sequential:
     return nn.Sequential(
         OrderedDict(
             conv1=nn.Conv2d(3, 96, 11, stride=4),
@@ -50,7 +50,7 @@ def _network(norm_and_pool: Callable[[int], Layers]) -> nn.Sequential:
             fc7=nn.Linear(4096, 4096),
             relu7=nn.ReLU(inplace=True),
             drop7=nn.Dropout(0.5),
-            fc8=nn.Linear(4096, 1000),
+            fc8=nn.Linear(4096, classes),
         )
     )
 

@@ -10,6 +10,7 @@ VGG-101 is moDNN's (Section 7): VGG-19 with 82 convolutions more. Where they go 
 grows in proportion, from 2, 2, 4, 4, 4 of 16 to 12, 12, 25, 25, 24 of 98.
 """
 
+from torch import nn
 from torchvision.models.vgg import VGG, make_layers
 
 CONVOLUTIONS_PER_GROUP = {
@@ -37,3 +38,10 @@ def vgg(depth: int) -> VGG:
     for channels, convolutions in zip(CHANNELS_PER_GROUP, CONVOLUTIONS_PER_GROUP[depth], strict=True):
         layers += [channels] * convolutions + ["M"]
     return VGG(make_layers(layers))
+
+
+def vgg_without_average(depth: int) -> VGG:
+    """Return VGG-``depth`` as Caffe deploys it: without torchvision's average pooling, which at 224 px copies its map."""
+    network = vgg(depth)
+    network.avgpool = nn.Identity()
+    return network

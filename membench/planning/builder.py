@@ -23,7 +23,7 @@ from membench.schedule import (
     Synchronize,
     Wait,
 )
-from membench.task_graph import EXTERNAL_ROLES, RESULT_ROLES, Task, TaskGraph
+from membench.task_graph import RESULT_ROLES, Task, TaskGraph
 
 
 class ScheduleBuilder:
@@ -57,7 +57,7 @@ class ScheduleBuilder:
         self._program: list[Instruction] = []
         self._space_bytes: dict[int, int] = {}  # of resident blocks
         self._dead: dict[int, None] = {}  # resident blocks, in the order in which they died
-        self._on_host: set[int] = set()
+        self._on_host = {block.index for block in graph.blocks if block.home}
         self._leftover: dict[int, int] = {}  # piece of the region -> dead block that still holds its space
         self._computed: set[int] = set()
         self._uses_left = _count_uses(graph)
@@ -70,6 +70,16 @@ class ScheduleBuilder:
         self._peak_task = "the caller's weights and inputs"
 
     # ---- what a strategy asks -----------------------------------------------------------------------
+
+    @property
+    def live_bytes(self) -> int:
+        """What is held now: the caller's blocks and every space that is open."""
+        return self._live_bytes
+
+    @property
+    def peak_bytes(self) -> int:
+        """The most that has been held so far."""
+        return self._peak_bytes
 
     def is_resident(self, block: int) -> bool:
         return block in self._space_bytes
@@ -284,7 +294,7 @@ class ScheduleBuilder:
             )
 
     def _is_external(self, block: int) -> bool:
-        return self.graph.blocks[block].role in EXTERNAL_ROLES
+        return self.graph.blocks[block].is_external
 
     def _name(self, block: int) -> str:
         return self.graph.blocks[block].name

@@ -34,7 +34,9 @@ def live_bytes(schedule: Schedule, roles: frozenset[Role] | None = None) -> list
     if roles is None:
         total_bytes = graph.external_bytes
     else:
-        total_bytes = sum(b.size_bytes for b in graph.blocks if b.layer < 0 and counted[b.index])
+        total_bytes = sum(
+            b.size_bytes for b in graph.blocks if b.layer < 0 and counted[b.index] and not b.home
+        )
     space_bytes: dict[int, int] = {}
     held_bytes = 0
     result = []

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from membench.planning.liveness import residencies
 from membench.schedule import Schedule
-from membench.task_graph import EXTERNAL_ROLES, RESULT_ROLES, Role
+from membench.task_graph import RESULT_ROLES, Role
 
 Interval = tuple[int, int]
 """First and last event of a residency, in the order of the program."""
@@ -74,7 +74,7 @@ def _intervals(schedule: Schedule) -> dict[int, list[Interval]]:
     intervals: dict[int, list[Interval]] = defaultdict(list)
     position = 0
     for position, (block, begins) in enumerate(residencies(schedule)):
-        if blocks[block].role in EXTERNAL_ROLES | RESULT_ROLES:
+        if blocks[block].is_external or blocks[block].role in RESULT_ROLES:
             continue
         if begins:
             began[block] = position

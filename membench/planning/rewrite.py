@@ -3,10 +3,13 @@
 from dataclasses import dataclass, replace
 
 import torch
+from torch.utils._pytree import tree_leaves
 
 from membench.task_graph import (
+    EXTERNAL_ROLES,
     Block,
     Call,
+    HostHome,
     Kind,
     Phase,
     Role,
@@ -15,6 +18,22 @@ from membench.task_graph import (
     Value,
     rename_blocks,
 )
+
+
+def keep_on_host(graph: TaskGraph, roles: frozenset[Role]) -> TaskGraph:
+    """Let the caller's blocks of these roles live in host memory, and visit the device when they are asked for.
+
+    What the step updates or returns stays on the device.
+    """
+    stay = {block for task in graph.tasks for block in task.writes}
+    stay |= {value.block for value in tree_leaves(graph.output) if isinstance(value, Value)}
+    blocks = (
+        replace(block, home=HostHome(block.index))
+        if block.role in roles & EXTERNAL_ROLES and block.index not in stay
+        else block
+        for block in graph.blocks
+    )
+    return replace(graph, blocks=tuple(blocks))
 
 
 def mask_relu(graph: TaskGraph) -> TaskGraph:

@@ -23,10 +23,12 @@ from membench.schedule import (
     Synchronize,
     Wait,
 )
-from membench.task_graph import EXTERNAL_ROLES, RESULT_ROLES
+from membench.task_graph import RESULT_ROLES
 
 Clock = dict[str, int]
 """For each stream the index of the latest of its instructions known to have finished."""
+
+_BEFORE_THE_STEP = (COMPUTE_STREAM, -1)
 
 
 @dataclass
@@ -38,7 +40,7 @@ class _Memory:
     writer: tuple[str, int] | None = None
     readers: list[tuple[str, int]] = field(default_factory=list)
     space_bytes: int = 0
-    host_copy: tuple[str, int] | None = None  # the offload that made it, while it is valid
+    host_copy: tuple[str, int] | None = None  # what made it, while it is valid
     averaged: bool = False  # over all processes
 
 
@@ -62,8 +64,9 @@ class _Walk:
         self.stream_of: dict[int, str] = {}
         self.memory = [_Memory() for _ in self.graph.blocks]
         for block in self.graph.blocks:
-            if block.role in EXTERNAL_ROLES:
-                self.memory[block.index].resident = self.memory[block.index].filled = True
+            memory = self.memory[block.index]
+            memory.resident = memory.filled = block.is_external
+            memory.host_copy = _BEFORE_THE_STEP if block.home else None
         self.computed: set[int] = set()
         self.live_bytes = self.graph.external_bytes
         self.held_bytes = 0
@@ -221,7 +224,7 @@ class _Walk:
 
     def _close(self, block: int) -> None:
         memory = self.memory[block]
-        if not memory.resident or self.graph.blocks[block].role in EXTERNAL_ROLES:
+        if not memory.resident or self.graph.blocks[block].is_external:
             self._hazard(f"{self._name(block)} is given back although the step does not hold it")
         self._check_unused(block, COMPUTE_STREAM, "given back")
         memory.resident = memory.filled = False
@@ -253,7 +256,9 @@ class _Walk:
         if missing:
             self._hazard(f"{missing} tasks were never computed")
         for block, memory in zip(self.graph.blocks, self.memory, strict=True):
-            if block.role not in EXTERNAL_ROLES and memory.resident != (block.role in RESULT_ROLES):
+            if block.home and memory.host_copy is None:
+                self._hazard(f"{block.name} was written, and its home on the host has not got that")
+            if not block.is_external and memory.resident != (block.role in RESULT_ROLES):
                 self._hazard(f"{block.name} is {'still held' if memory.resident else 'lost'} at the end")
             self._check_unused(block.index, COMPUTE_STREAM, "handed to the caller")
 

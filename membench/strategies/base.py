@@ -11,7 +11,7 @@ from membench.cost_model import CostModel
 from membench.errors import UnsupportedStrategy
 from membench.planning.sub_batch import GraphAt
 from membench.schedule import Schedule
-from membench.task_graph import TaskGraph
+from membench.task_graph import Mode, TaskGraph
 
 
 class Strategy(ABC):
@@ -22,6 +22,8 @@ class Strategy(ABC):
 
     name: ClassVar[str]
     """How configurations, records and tables call it."""
+    modes: ClassVar[frozenset[Mode]] = frozenset({Mode.TRAINING})
+    """What steps it schedules; most methods manage what the forward pass keeps for the backward pass."""
 
     def sub_batch_sizes(
         self, graph_at: GraphAt, batch_size: int, cost: CostModel, budget_bytes: int | None
@@ -43,8 +45,12 @@ class Strategy(ABC):
         """
 
 
-def strategies() -> dict[str, type[Strategy]]:
-    """Return every concrete strategy of this package by name."""
+def strategies(mode: Mode = Mode.TRAINING) -> dict[str, type[Strategy]]:
+    """Return every concrete strategy of this package that schedules such steps, by name."""
+    return {name: strategy for name, strategy in _all_strategies().items() if mode in strategy.modes}
+
+
+def _all_strategies() -> dict[str, type[Strategy]]:
     package = importlib.import_module(__package__ or "")
     found = {}
     for module in pkgutil.iter_modules(package.__path__, f"{__package__}."):
@@ -60,7 +66,7 @@ def find_strategy(name: str) -> type[Strategy]:
     Raises:
         UnsupportedStrategy: there is none; lists those there are.
     """
-    known = strategies()
+    known = _all_strategies()
     if name not in known:
         raise UnsupportedStrategy(f"there is no strategy {name!r}; choose one of {', '.join(known)}")
     return known[name]

@@ -15,11 +15,12 @@ from membench.planning.pool import BestFitPool
 from membench.schedule import Schedule
 from membench.strategies.base import Strategy
 from membench.strategies.on_demand import compute_on_demand
-from membench.task_graph import TaskGraph
+from membench.task_graph import Mode, TaskGraph
 
 
 class BestFit(Strategy):
     name = "best_fit"
+    modes = frozenset(Mode)
 
     def schedule(self, graph: TaskGraph, cost: CostModel, budget_bytes: int | None) -> Schedule:
         builder = ScheduleBuilder(self.name, graph, budget_bytes=budget_bytes, pool=BestFitPool())

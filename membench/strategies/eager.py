@@ -9,11 +9,12 @@ from membench.planning.rewrite import join_convolution_backward
 from membench.schedule import Schedule
 from membench.strategies.base import Strategy
 from membench.strategies.on_demand import compute_on_demand
-from membench.task_graph import TaskGraph
+from membench.task_graph import Mode, TaskGraph
 
 
 class Eager(Strategy):
     name = "eager"
+    modes = frozenset(Mode)
 
     def schedule(self, graph: TaskGraph, cost: CostModel, budget_bytes: int | None) -> Schedule:
         graph = cost.annotate(join_convolution_backward(graph))

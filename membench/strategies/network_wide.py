@@ -15,7 +15,7 @@ from membench.schedule import Schedule
 from membench.strategies.base import Strategy
 from membench.strategies.on_demand import compute_on_demand
 from membench.strategies.streams import gradient_stream
-from membench.task_graph import Role, TaskGraph
+from membench.task_graph import Mode, Role, TaskGraph
 
 
 class NetworkWide(Strategy):
@@ -26,6 +26,7 @@ class NetworkWide(Strategy):
     """
 
     name = "network_wide"
+    modes = frozenset(Mode)
 
     def __init__(
         self,

@@ -29,6 +29,7 @@ class Baseline(ABC):
         """
 
         def run() -> Tensor:
+            assert workload.loss is not None, "a baseline runs training steps"
             with self.saving(workload):
                 loss = workload.loss(workload.module(*workload.inputs), *workload.targets)
             loss.backward()

@@ -89,7 +89,10 @@ class _Graphs:
 
 
 def workload_of(configuration: dict[str, Any]) -> Workload:
-    """Build the model and an example batch: on the meta device to be simulated, for real to be run."""
+    """Build the model and an example batch: on the meta device to be simulated, for real to be run.
+
+    A model without a loss is there for inference.
+    """
     model, batch_size = configuration["model"], int(configuration["batch_size"])
     backend = configuration["backend"]["name"]
     device = torch.device("meta") if backend == "simulated" else real_device(backend)
@@ -97,6 +100,8 @@ def workload_of(configuration: dict[str, Any]) -> Workload:
     with torch.device("cpu" if device.type == "cuda" else device):  # the same numbers on every real device
         module, loss = instantiate(model["module"]), instantiate(model["loss"])
         inputs, targets = example_batch(model, batch_size)
+    if loss is None:
+        return Workload(model["name"], module.to(device).eval(), None, (inputs.to(device),))
     return Workload(model["name"], module.to(device), loss, (inputs.to(device),), (targets.to(device),))
 
 

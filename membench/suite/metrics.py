@@ -119,9 +119,9 @@ def oracular_metrics(
 
 
 def layer_metrics(schedule: Schedule, timeline: Timeline) -> Metrics:
-    """Return numbers of single layers with weights, as ``"metric:layer"``."""
+    """Return numbers of single layers with weights, as ``"metric:layer"``, and what the method decided on."""
     graph = schedule.graph
-    metrics: Metrics = {}
+    metrics: Metrics = dict(schedule.decisions)
     for run in graph.forward_layers:
         if has_kind(run, _WITH_WEIGHTS):
             name = graph.layers[run.layer]

@@ -80,8 +80,18 @@ def _experiment(path: Path, vocabulary: dict[str, Any], reference: list[Row]) ->
         shown = tuple(pair for entry in content.get("shows", ()) for pair in _shown(entry, vocabulary))
     except (KeyError, TypeError, ValueError) as error:
         raise MembenchError(f"{path.name} does not read as an experiment: {error}") from error
-    answered = tuple((row, answer) for row in reference for answer in answers if answer.where.matches(row))
+    answered = tuple(
+        (row, _for_row(answer, row)) for row in reference for answer in answers if answer.where.matches(row)
+    )
     return Experiment(path.stem, content["title"], answers, answered + shown)
+
+
+def _for_row(answer: Answer, row: Row) -> Answer:
+    """Return an answer whose metric is of the layer that the row's note begins with: ``"self_number:{note}"``."""
+    if answer.value is None:
+        return answer
+    layer = row.note.split(";")[0]
+    return replace(answer, value=replace(answer.value, metric=answer.value.metric.format(note=layer)))
 
 
 def _answer(entry: dict[str, Any], sets: dict[str, list[Any]]) -> Answer:

@@ -24,7 +24,7 @@ from membench.schedule import (
     Synchronize,
     Wait,
 )
-from membench.task_graph import Block, Kind, Phase, Role, Task, TaskGraph
+from membench.task_graph import Block, HostHome, Kind, Phase, Role, Task, TaskGraph
 
 INPUT, FIRST, SECOND, GRADIENT, RESULT = range(5)
 
@@ -248,3 +248,53 @@ def test_validate_counts_what_a_pool_leaves_unused(graph: TaskGraph) -> None:
     assert schedule.instructions[-1] == Hold(0)
     still_held = replace(schedule, instructions=schedule.instructions[:-1])
     assert "unused bytes are still held at the end" in hazard(still_held)
+
+
+@pytest.fixture
+def visited(graph: TaskGraph) -> TaskGraph:
+    """The same graph; its input lives on the host."""
+    at_home = replace(graph.blocks[INPUT], home=HostHome(INPUT))
+    return replace(graph, blocks=(at_home, *graph.blocks[1:]))
+
+
+def visiting(graph: TaskGraph) -> Schedule:
+    """Bring the input for the one task that reads it, and drop it without a copy back."""
+    builder = ScheduleBuilder("test", graph, budget_bytes=None)
+    builder.prefetch(INPUT)
+    for task in graph.tasks:
+        builder.compute(task)
+        builder.free_dead()
+    return builder.finish()
+
+
+def test_a_block_at_home_on_the_host_visits_and_leaves_without_a_copy(visited: TaskGraph) -> None:
+    schedule = visiting(visited)
+    validate(schedule)
+    assert visited.external_bytes == 0
+    assert visited.lower_bound_bytes == 100 + 80 + 5
+    assert max(live_bytes(schedule)) == schedule.peak_bytes == 100 + 80 + 5
+    assert live_bytes(schedule, frozenset({Role.INPUT}))[:2] == [100, 100]
+    assert live_bytes(schedule)[-1] == 20  # the result alone
+    assert copied_bytes(schedule, Prefetch) == 100
+    assert copied_bytes(schedule, Offload) == 0
+
+
+def test_a_block_at_home_on_the_host_is_not_there_by_itself(visited: TaskGraph) -> None:
+    builder = ScheduleBuilder("test", visited, budget_bytes=None)
+    with pytest.raises(UnsupportedStrategy, match="reads 'input', which is not resident"):
+        builder.compute(visited.tasks[0])
+    builder.prefetch(INPUT)
+    with pytest.raises(UnsupportedStrategy, match="on the host already; a second copy would be wasted"):
+        builder.offload(INPUT)
+    schedule = visiting(visited)
+    assert "still held at the end" in hazard(
+        without(replace(schedule, peak_bytes=1000), lambda i: i == Free(INPUT))
+    )
+    never_brought = replace(schedule, instructions=(Compute(0), *schedule.instructions[2:]))
+    assert "is read while it is not resident" in hazard(never_brought)
+
+
+def test_what_is_written_at_home_on_the_host_must_go_back(visited: TaskGraph) -> None:
+    update = replace(visited.tasks[0], writes=(INPUT, FIRST))
+    graph = replace(visited, tasks=(update, *visited.tasks[1:]))
+    assert "its home on the host has not got that" in hazard(visiting(graph))

@@ -83,3 +83,13 @@ shows:
 def test_refuses_what_does_not_add_up(answers: str, expected: str, tmp_path: Path) -> None:
     with pytest.raises(MembenchError, match=expected):
         load_paper(_write(tmp_path, f"answers: {answers}\n"))
+
+
+def test_a_metric_may_be_of_the_layer_that_a_rows_note_names(tmp_path: Path) -> None:
+    experiment = 'answers:\n  - {where: {item: Table 1}, value: {metric: "memory:{note}"}}\n'
+    directory = _write(tmp_path, experiment)
+    rows = (directory / "reference.csv").read_text().replace("false,,,", "false,layer 7; as printed,,")
+    (directory / "reference.csv").write_text(rows)
+    [first, second] = load_paper(directory).experiments[0].rows
+    assert first[1].value is not None and first[1].value.metric == "memory:layer 7"
+    assert second[1].value is not None and second[1].value.metric == "memory:"

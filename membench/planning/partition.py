@@ -1,0 +1,396 @@
+"""Layers computed part by part: some rows of a map at a time, or some output channels with only their weights.
+
+mmCNN, Section 3.1: output channels do not depend on each other (Equation 2), so a convolution or a linear layer may
+compute some of them at a time, with the matching weights, and put them together (Equation 3). Where a map itself is too
+large, a layer computes some rows of it, from the rows that its window reaches; these rows lie in blocks of their own,
+*bands*, which may leave for host memory one by one.
+
+    convolution in 2 x 3 parts       for each share of the channels, for each band of rows:
+                                         gather the rows that the band reads      [where they lie in several bands]
+                                         pad them                                 [where the window reaches beyond the map]
+                                         compute
+                                     for each band: concatenate its channels
+
+Every operator computes what it computes as a whole, on fewer rows or channels. Element-wise operators, normalisation and
+maximum pooling give the same bits; convolutions and linear layers sum in the order that their kernel chooses for the
+shape. An operator of which rows cannot be computed by themselves reads its maps as a whole: they are gathered first.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import Any
+
+from torch.utils._pytree import tree_leaves, tree_map_only
+
+from membench.planning.channels import Share, shares
+from membench.planning.windows import Window, rows_of, window_of
+from membench.task_graph import RESULT_ROLES, Block, Call, Kind, Role, Task, TaskGraph, Value
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """In how many parts a task is computed: shares of its output's rows, and of its output's channels."""
+
+    rows: int = 1
+    channels: int = 1
+
+
+@dataclass(frozen=True)
+class Partition:
+    """A graph computed in parts.
+
+    Attributes:
+        origin: for each of its tasks the index of the task of the whole graph that it is a part of.
+    """
+
+    graph: TaskGraph
+    origin: tuple[int, ...]
+
+
+def partition(graph: TaskGraph, parts: Mapping[int, Parts]) -> Partition:
+    """Compute tasks of a graph of inference in parts; the same results, in the order of the graph.
+
+    Args:
+        graph: captured with calls.
+        parts: by the task's index; at most the rows and channels that there are. A task that allows neither is left
+            whole, and so is one that updates a map in place: it takes the bands that the map has.
+    """
+    rewriter = _Rewriter(graph)
+    for task in graph.tasks:
+        rewriter.rewrite(task, parts.get(task.index, Parts()))
+    tasks = tuple(replace(task, index=index) for index, task in enumerate(rewriter.tasks))
+    return Partition(replace(graph, blocks=tuple(rewriter.blocks), tasks=tasks), tuple(rewriter.origin))
+
+
+def most_parts(graph: TaskGraph) -> list[Parts]:
+    """Return for each task the most parts that it can be computed in."""
+    splittable = _splittable_blocks(graph)
+    return [_most_parts(task, splittable) for task in graph.tasks]
+
+
+def _most_parts(task: Task, splittable: set[int]) -> Parts:
+    result = task.call.outputs[0] if task.call else None
+    if task.call is None or result is None:
+        return Parts()
+    has_rows = window_of(task.call) is not None and result.block in splittable
+    return Parts(rows_of(result) if has_rows else 1, len(shares(task.call, most=True)))
+
+
+@dataclass(frozen=True, slots=True)
+class _Band:
+    """Some rows of a map, in a block of their own."""
+
+    start: int
+    end: int
+    block: int
+
+
+class _Rewriter:
+    def __init__(self, graph: TaskGraph) -> None:
+        self.graph = graph
+        self.blocks: list[Block] = list(graph.blocks)
+        self.tasks: list[Task] = []
+        self.origin: list[int] = []
+        self._task = graph.tasks[0]  # that is being rewritten
+        self._bands: dict[int, tuple[_Band, ...]] = {}  # of a block that has been split
+        self._created: dict[int, Value] = {}  # a split block -> the map as its task created it
+        self._gathered: dict[int, int] = {}  # a split block -> the block in which it lies as a whole
+        self._weights: dict[tuple[int, int, int], int] = {}  # (weight, from byte, to byte) -> its own block
+        self._splittable = _splittable_blocks(graph)
+
+    def rewrite(self, task: Task, parts: Parts) -> None:
+        self._task = task
+        call = task.call
+        if call is None:
+            self._keep(task)
+            return
+        window = window_of(call)
+        if call.outputs[0] is None:
+            self._update(task, call, window)
+            return
+        may_split = window is not None and call.outputs[0].block in self._splittable
+        bounds = _bounds(rows_of(call.outputs[0]), parts.rows) if may_split else []
+        channels = shares(call, parts.channels)
+        if len(bounds) <= 2 and len(channels) == 1:
+            self._keep(task)
+        elif len(bounds) <= 2:
+            self._compute_channels(task, call, channels)
+        else:
+            assert window is not None
+            self._compute_rows(task, call, window, bounds, channels)
+
+    # ---- a task as a whole, in channels, in rows ----------------------------------------------------
+
+    def _keep(self, task: Task) -> None:
+        if task.call is None or not self._bands.keys() & {*task.reads, *task.writes}:
+            self._add(task)
+        else:
+            self._add_call(task.name, self._whole_call(task.call), task.creates, task.operations)
+
+    def _compute_channels(self, task: Task, call: Call, channels: list[Share]) -> None:
+        """Compute some output channels at a time, and put them together (mmCNN, Equations 2 and 3)."""
+        result = call.outputs[0]
+        assert result is not None
+        pieces = [
+            self._compute_part(task.name + share.label, self._whole_call(self._narrow(call, share)))
+            for share in channels
+        ]
+        self._concatenate(task.name, pieces, 1, result)
+
+    def _compute_rows(
+        self, task: Task, call: Call, window: Window, bounds: list[int], channels: list[Share]
+    ) -> None:
+        """Compute some rows at a time, each band of them in a block of its own."""
+        result = call.outputs[0]
+        assert result is not None
+        pieces: list[list[Value]] = [[] for _ in bounds[1:]]
+        for share in channels:  # each weight comes once
+            of_share = self._narrow(call, share)
+            for position, (start, end) in enumerate(pairwise(bounds)):
+                name = f"{task.name}[rows {start}:{end}]{share.label}"
+                part = self._call_for_rows(of_share, window, start, end)
+                pieces[position].append(self._compute_part(name, part))
+        bands = []
+        for (start, end), of_band in zip(pairwise(bounds), pieces, strict=True):
+            value = of_band[0]
+            if len(of_band) > 1:
+                value = self._new_value(f"{task.name}[rows {start}:{end}]", _with_rows(result, end - start))
+                self._concatenate(task.name, of_band, 1, value)
+            bands.append(_Band(start, end, value.block))
+        self._bands[result.block] = tuple(bands)
+        self._created[result.block] = result
+
+    def _update(self, task: Task, call: Call, window: Window | None) -> None:
+        """Update a map in place, in the bands that it has, or else in those of what it is updated from."""
+        target = call.args[0]
+        banded = [v for v in _values(call.args) if v.block in self._bands]
+        if window is None or not banded:
+            self._keep(task)
+            return
+        by = target if target.block in self._bands else banded[0]
+        for band in self._bands[by.block]:
+            part = self._call_for_rows(call, window, band.start, band.end)
+            operations = task.operations * (band.end - band.start) // rows_of(target)
+            self._add_call(f"{task.name}[rows {band.start}:{band.end}]", part, (), operations)
+        self._gathered.pop(target.block, None)
+
+    def _compute_part(self, name: str, call: Call) -> Value:
+        """Add a part of the task whose outputs lie in new blocks; return the first of them."""
+        outputs = tuple(value and self._new_value(name, value) for value in call.outputs)
+        creates = tuple(value.block for value in outputs if value is not None)
+        assert self._task.call is not None
+        result, whole = outputs[0], self._task.call.outputs[0]
+        assert result is not None and whole is not None
+        operations = self._task.operations * result.extent_bytes // whole.extent_bytes
+        self._add_call(name, replace(call, outputs=outputs), creates, operations)
+        return result
+
+    def _narrow(self, call: Call, share: Share) -> Call:
+        return share.narrow(call, self._share_of_weight)
+
+    # ---- arguments ----------------------------------------------------------------------------------
+
+    def _call_for_rows(self, call: Call, window: Window, start: int, end: int) -> Call:
+        """Return a call for some rows of the output, having gathered and padded the rows that it reads."""
+        first, last = window.reads(start, end)
+        args = list(call.args)
+
+        def rows(value: Value) -> Value:
+            above, below = max(0, -first), max(0, last - rows_of(value))
+            inside = self._rows(value, first + above, last - below)
+            return self._pad(inside, above, below, window.fill) if above or below else inside
+
+        for position, argument in enumerate(args):
+            read = rows if position in window.maps else self._whole_value
+            args[position] = tree_map_only(Value, read, argument)
+        if window.padding_argument is not None and len(args) > window.padding_argument:
+            args[window.padding_argument] = (0, *args[window.padding_argument][1:])
+        outputs = tuple(
+            _with_rows(out, end - start) if out is not None and len(out.shape) >= 4 else out
+            for out in call.outputs
+        )
+        return replace(call, args=tuple(args), outputs=outputs)
+
+    def _rows(self, value: Value, start: int, end: int) -> Value:
+        """Return rows of a map as one value; where they lie in several bands, copy them together."""
+        if value.block not in self._bands or not _has_rows_of(self._created[value.block], value):
+            return _narrow_rows(self._whole_value(value), start, end)
+        touched = [band for band in self._bands[value.block] if band.start < end and start < band.end]
+        pieces = []
+        for band in touched:
+            held = _in_band(value, band, rows_of(self._created[value.block]))
+            low, high = max(start, band.start), min(end, band.end)
+            pieces.append(_narrow_rows(held, low - band.start, high - band.start))
+        if len(pieces) == 1:
+            return pieces[0]
+        name = f"{self.blocks[value.block].name}[rows {start}:{end}]"
+        gathered = self._new_value(name, _with_rows(value, end - start))
+        self._concatenate(name, pieces, -2, gathered)
+        return gathered
+
+    def _pad(self, value: Value, above: int, below: int, fill: float) -> Value:
+        name = f"{self._task.name}:pad"
+        padded = self._new_value(name, _with_rows(value, rows_of(value) + above + below))
+        call = Call("aten.constant_pad_nd.default", (value, (0, 0, above, below), fill), (), (padded,))
+        self._add_call(name, call, (padded.block,), 0, kind=Kind.OTHER)
+        return padded
+
+    def _whole_call(self, call: Call) -> Call:
+        """Return a call that reads every map as a whole."""
+        args, kwargs = tree_map_only(Value, self._whole_value, (call.args, call.kwargs))
+        return replace(call, args=args, kwargs=kwargs)
+
+    def _whole_value(self, value: Value) -> Value:
+        """Return where a value lies in the whole map, gathered for all who read it so."""
+        if value.block not in self._bands:
+            return value
+        if value.block not in self._gathered:
+            created = self._created[value.block]
+            self._gathered[value.block] = self._rows(created, 0, rows_of(created)).block
+        return replace(value, block=self._gathered[value.block])
+
+    def _share_of_weight(self, weight: Value, share: Value) -> Value:
+        """Give a share of a weight a block of its own; it comes from its place in the caller's tensor."""
+        whole = self.blocks[weight.block]
+        if whole.home is None:
+            return share
+        start, size_bytes = (share.offset - weight.offset) * share.dtype.itemsize, share.extent_bytes
+        key = (weight.block, start, size_bytes)
+        if key not in self._weights:
+            home = replace(whole.home, offset_bytes=whole.home.offset_bytes + start)
+            block = Block(
+                len(self.blocks),
+                f"{whole.name}[{start}:{start + size_bytes} B]",
+                size_bytes,
+                whole.role,
+                -1,
+                home,
+            )
+            self.blocks.append(block)
+            self._weights[key] = block.index
+        return replace(share, block=self._weights[key], offset=0)
+
+    # ---- new tasks and blocks -----------------------------------------------------------------------
+
+    def _new_value(self, name: str, layout: Value) -> Value:
+        """Return a value in a new block that it fills."""
+        layout = _compact(layout)
+        index = len(self.blocks)
+        block = Block(index, name, layout.extent_bytes, Role.ACTIVATION, self._task.layer)
+        self.blocks.append(block)
+        return replace(layout, block=index)
+
+    def _concatenate(self, name: str, pieces: list[Value], dimension: int, result: Value) -> None:
+        call = Call("aten.cat.default", (tuple(pieces), dimension), (), (result,))
+        self._add_call(f"{name}:cat", call, (result.block,), 0, kind=Kind.CONCATENATE)
+
+    def _add_call(
+        self, name: str, call: Call, creates: tuple[int, ...], operations: int, kind: Kind | None = None
+    ) -> None:
+        reads = tuple(dict.fromkeys(v.block for v in _values((call.args, call.kwargs))))
+        updates = () if creates else (call.args[0].block,)
+        moved_bytes = sum(v.extent_bytes for v in _values((call.args, call.outputs)))
+        task = replace(
+            self._task,
+            name=name,
+            kind=kind or self._task.kind,
+            reads=reads,
+            writes=creates or updates,
+            creates=creates,
+            operations=operations,
+            moved_bytes=moved_bytes,
+            workspace_bytes=0,
+            convolution=None,
+            call=call,
+        )
+        self._add(task)
+
+    def _add(self, task: Task) -> None:
+        self.tasks.append(task)
+        self.origin.append(self._task.index)
+
+
+def _splittable_blocks(graph: TaskGraph) -> set[int]:
+    """Return the blocks that may lie in bands: maps of which every update goes over rows as they lie."""
+    read = {block for task in graph.tasks for block in task.reads}
+    maps: dict[int, Value] = {}
+    for task in graph.tasks:
+        call = task.call
+        if call is None:
+            continue
+        result = call.outputs[0]
+        if result is None:
+            target = call.args[0]
+            if target.block in maps and (
+                window_of(call) is None or not _has_rows_of(maps[target.block], target)
+            ):
+                del maps[target.block]
+        elif (
+            graph.blocks[result.block].role not in RESULT_ROLES
+            and result.extent_bytes == graph.blocks[result.block].size_bytes
+            and _has_rows_of(result, result)
+            and not read.intersection(task.creates[1:])
+        ):
+            maps[result.block] = result
+    return set(maps)
+
+
+def _has_rows_of(whole: Value, value: Value) -> bool:
+    """Return whether a value is whole rows of a map in row-major order, all channels' or some channels'."""
+    if len(value.shape) < 4 or value.shape[-2:] != whole.shape[-2:]:
+        return False
+    rows, columns = value.shape[-2:]
+    plane = rows * columns
+    outer = zip(value.shape[:-2], value.stride[:-2], strict=True)
+    return (
+        (value.stride[-1] == 1 or columns == 1)
+        and (value.stride[-2] == columns or rows == 1)
+        and value.offset % plane == 0
+        and all(stride % plane == 0 for size, stride in outer if size > 1)
+    )
+
+
+def _in_band(value: Value, band: _Band, rows: int) -> Value:
+    """Return where the rows of a value that are in a band lie in its block."""
+    columns = value.shape[-1]
+    plane, own_plane = rows * columns, (band.end - band.start) * columns
+    return replace(
+        value,
+        block=band.block,
+        shape=(*value.shape[:-2], band.end - band.start, columns),
+        stride=(*(stride // plane * own_plane for stride in value.stride[:-2]), columns, 1),
+        offset=value.offset // plane * own_plane,
+    )
+
+
+def _narrow_rows(value: Value, start: int, end: int) -> Value:
+    return replace(
+        value,
+        shape=(*value.shape[:-2], end - start, value.shape[-1]),
+        offset=value.offset + start * value.stride[-2],
+    )
+
+
+def _with_rows(value: Value, rows: int) -> Value:
+    """Return a value of the same map with another number of rows."""
+    return _compact(replace(value, shape=(*value.shape[:-2], rows, value.shape[-1])))
+
+
+def _compact(value: Value) -> Value:
+    """Return a value in row-major order from the start of its block."""
+    strides, step = [], 1
+    for size in reversed(value.shape):
+        strides.append(step)
+        step *= max(size, 1)
+    return replace(value, stride=tuple(reversed(strides)), offset=0)
+
+
+def _bounds(size: int, parts: int) -> list[int]:
+    """Return where even shares of something begin and end."""
+    parts = min(parts, size)
+    return [number * size // parts for number in range(parts + 1)]
+
+
+def _values(arguments: Any) -> Iterator[Value]:
+    return (leaf for leaf in tree_leaves(arguments) if isinstance(leaf, Value))

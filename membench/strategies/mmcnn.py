@@ -1,0 +1,239 @@
+"""mmCNN: inference of large networks in very little device memory.
+
+mmCNN's paper, Section 3: weights and maps live in host memory and visit the device. Layers are taken in *convolutional segments*: what follows one convolution or linear layer, up to and including the next (Figure 5).
+For each segment Algorithm 1 decides in how many parts the weights at its end come, while its first layer runs
+(conv_number; 0: they come when they are needed), and in how many parts each layer computes (self_number). Where the
+network fits as a whole, it runs as usual (the paper's normal mode).
+
+The paper counts a layer's maps and weights, nothing else. A real operator also has a workspace, gathers rows that lie in
+several bands, and pooling returns indices; so after Algorithm 1 whatever does not fit is split further (`_refine`), maps by
+rows, weights by output channels. That, and bringing weights as early as room allows instead of at a segment's first layer
+only, is what differs from the paper. Not vDNN's inference mode (`vdnn_inference`), which splits nothing.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from math import ceil
+
+from membench.cost_model import CostModel
+from membench.errors import InfeasibleSchedule
+from membench.planning.builder import ScheduleBuilder
+from membench.planning.partition import Partition, Parts, most_parts, partition
+from membench.planning.residency import Residency
+from membench.planning.rewrite import keep_on_host
+from membench.schedule import Schedule
+from membench.strategies.base import Strategy
+from membench.strategies.on_demand import compute_on_demand
+from membench.task_graph import EXTERNAL_ROLES, Kind, LayerTasks, Mode, Role, Task, TaskGraph
+
+_ENDS_SEGMENT = frozenset({Kind.CONVOLUTION, Kind.LINEAR})
+
+
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """What the control module knows of a layer: its input and output maps, and its weights if it ends a segment."""
+
+    map_bytes: int
+    weight_bytes: int = 0
+    ends_segment: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """Algorithm 1's answer for a layer.
+
+    Attributes:
+        conv_number: parts in which the weights at the end of the segment come from here on; 0: none come.
+        self_number: parts in which the layer computes.
+        map_parts: parts in which its maps lie, one of the reasons for `self_number`; its weights are the other.
+        memory_bytes: what the layer holds, as the paper counts.
+    """
+
+    conv_number: int
+    self_number: int
+    map_parts: int
+    memory_bytes: float
+
+
+class Mmcnn(Strategy):
+    """Args:
+    pn_max: the most parts in which weights are brought ahead; the paper gives no value, and 5 fits its tables best.
+    """
+
+    name = "mmcnn"
+    modes = frozenset({Mode.INFERENCE})
+
+    def __init__(self, pn_max: int = 5) -> None:
+        self._pn_max = pn_max
+
+    def schedule(self, graph: TaskGraph, cost: CostModel, budget_bytes: int | None) -> Schedule:
+        normal = ScheduleBuilder(self.name, graph, budget_bytes=budget_bytes)
+        compute_on_demand(normal)
+        if budget_bytes is None or normal.peak_bytes <= budget_bytes:
+            return normal.finish()
+        visiting = keep_on_host(graph, EXTERNAL_ROLES)
+        layers = layers_of(visiting)
+        decisions = algorithm_1(layers, budget_bytes, self._pn_max)
+        split = _refine(visiting, cost, _parts(visiting, decisions), budget_bytes)
+        builder = ScheduleBuilder(self.name, split, budget_bytes=budget_bytes)
+        Residency(builder, budget_bytes, _ends_of_segments(split)).run()
+        return replace(builder.finish(), decisions=_named(layers, decisions))
+
+
+def algorithm_1(layers: Sequence[Layer], limit_bytes: int, pn_max: int) -> list[Decision]:
+    """Decide conv_number and self_number of each layer, as the paper's tables show them.
+
+    The rule that Tables 3 to 6 follow, where the printed algorithm leaves rounding, the bound and a branch open. A layer
+    whose maps exceed the limit even in no parts that there are gets as many parts as it takes.
+    """
+    decisions: list[Decision] = []
+    for segment in _segments(layers):
+        map_parts = [max(1, ceil(layer.map_bytes / limit_bytes)) for layer in segment]
+        held_bytes = [layer.map_bytes / parts for layer, parts in zip(segment, map_parts, strict=True)]
+        conv_numbers, self_numbers = [0] * len(segment), list(map_parts)
+        weight_bytes = segment[-1].weight_bytes
+        mem_max, at_end = max(held_bytes), held_bytes[-1]
+        conv_part_num = _parts_in(weight_bytes, limit_bytes - mem_max)
+        if conv_part_num <= pn_max:  # the weights come while the segment's first layer runs
+            conv_numbers[0] = conv_part_num
+            held_bytes[0] += weight_bytes / conv_part_num
+            self_numbers[-1] = max(self_numbers[-1], conv_part_num)
+        else:  # the last layer brings its own
+            self_numbers[-1] = max(self_numbers[-1], _parts_in(weight_bytes, limit_bytes - at_end))
+            held_bytes[-1] += weight_bytes / self_numbers[-1]
+        found = zip(conv_numbers, self_numbers, map_parts, held_bytes, strict=True)
+        decisions += [Decision(*numbers) for numbers in found]
+    return decisions
+
+
+def _segments(layers: Sequence[Layer]) -> list[Sequence[Layer]]:
+    """Return the convolutional segments (Figure 5); layers behind the last convolution bring no weights."""
+    ends = [position + 1 for position, layer in enumerate(layers) if layer.ends_segment]
+    bounds = [0, *ends, *([len(layers)] if ends[-1:] != [len(layers)] else [])]
+    return [layers[start:end] for start, end in pairwise(bounds)]
+
+
+def _parts_in(weight_bytes: int, free_bytes: float) -> int:
+    """Return in how many parts weights fit into some memory; where there is none, in as many as they have bytes."""
+    return max(1, ceil(weight_bytes / free_bytes)) if free_bytes > 0 else max(1, weight_bytes)
+
+
+def layers_of(graph: TaskGraph) -> list[Layer]:
+    """Return the data layer and the network's layers, as the paper numbers them from 1 on."""
+    created = [0] * len(graph.blocks)
+    for position, run in enumerate(graph.forward_layers):
+        for block in run.creates:
+            created[block] = position
+    data_bytes = sum(block.size_bytes for block in graph.blocks if block.role is Role.INPUT)
+    return [Layer(data_bytes), *(_layer(graph, run) for run in graph.forward_layers)]
+
+
+def _layer(graph: TaskGraph, run: LayerTasks) -> Layer:
+    """Count what the layer reads from others and hands on: not what lives and dies inside of it."""
+    last_task = run.tasks[-1].index
+    inner = {
+        b for b in run.creates if graph.last_use[b] <= last_task and graph.blocks[b].role is not Role.OUTPUT
+    }
+    touched = [graph.blocks[b] for b in run.touches - inner]
+    return Layer(
+        map_bytes=sum(b.size_bytes for b in touched if b.role in _MAPS),
+        weight_bytes=sum(b.size_bytes for b in touched if b.role is Role.WEIGHT),
+        ends_segment=any(task.kind in _ENDS_SEGMENT for task in run.tasks),
+    )
+
+
+_MAPS = frozenset({Role.INPUT, Role.ACTIVATION, Role.OUTPUT})
+
+
+def _parts(graph: TaskGraph, decisions: Sequence[Decision]) -> dict[int, Parts]:
+    """Return the parts of each task: the layer's maps in rows, and its weights in channels where they need more."""
+    parts = {}
+    for run, decision in zip(graph.forward_layers, decisions[1:], strict=True):
+        channels = 1 if decision.self_number == decision.map_parts else decision.self_number
+        for task in run.tasks:
+            parts[task.index] = Parts(decision.map_parts, channels)
+    return parts
+
+
+def _refine(graph: TaskGraph, cost: CostModel, parts: dict[int, Parts], budget_bytes: int) -> TaskGraph:
+    """Split further what does not fit, until every task does.
+
+    Raises:
+        InfeasibleSchedule: something does not fit in any parts; names the smallest budget for which all does.
+    """
+    most = most_parts(graph)
+    limit_bytes, stuck = budget_bytes, ""
+    while True:
+        split = partition(graph, parts)
+        annotated = cost.annotate(split.graph)
+        too_large = [t for t in annotated.tasks if annotated.needed_bytes[t.index] > limit_bytes]
+        if not too_large:
+            break
+        finer = _finer(replace(split, graph=annotated), too_large, parts, most, limit_bytes)
+        if not finer:
+            worst = max(too_large, key=lambda task: annotated.needed_bytes[task.index])
+            limit_bytes, stuck = annotated.needed_bytes[worst.index], worst.name
+        parts = {**parts, **finer}
+    if stuck:
+        raise InfeasibleSchedule(
+            task=stuck, needed_bytes=limit_bytes, budget_bytes=budget_bytes, lower_bound_bytes=limit_bytes
+        )
+    return annotated
+
+
+def _finer(
+    split: Partition, too_large: list[Task], parts: dict[int, Parts], most: Sequence[Parts], limit_bytes: int
+) -> dict[int, Parts]:
+    """Return more parts for the tasks that are too large and for those that made what they read."""
+    graph = split.graph
+    maker = {block: split.origin[task.index] for task in graph.tasks for block in task.creates}
+    finer: dict[int, Parts] = {}
+    for task in too_large:
+        origin = split.origin[task.index]
+        needed_bytes = graph.needed_bytes[task.index]
+        weight_bytes = sum(
+            graph.blocks[b].size_bytes for b in task.reads if graph.blocks[b].role is Role.WEIGHT
+        )
+        by_channels = 2 * weight_bytes > needed_bytes or parts[origin].rows == most[origin].rows
+        excess = needed_bytes / limit_bytes
+        own, allowed = parts[origin], most[origin]
+        if by_channels:
+            own = replace(own, channels=min(allowed.channels, _more(own.channels, excess)))
+        makers = {maker[block] for block in task.reads if block in maker}
+        for other in makers | {origin}:
+            rows = min(most[other].rows, _more(parts[other].rows, excess))
+            if rows > parts[other].rows and not (by_channels and own != parts[origin]):
+                finer[other] = replace(parts[other], rows=rows)
+        if own != parts[origin]:
+            finer[origin] = replace(finer.get(origin, own), channels=own.channels)
+    return finer
+
+
+def _more(parts: int, excess: float) -> int:
+    """Return a quarter more parts at least: what a part holds of its halo and its weights does not shrink with it."""
+    return ceil(parts * max(excess, 1.25))
+
+
+def _ends_of_segments(graph: TaskGraph) -> list[int]:
+    """Return for each task the index behind the next part of a convolution or linear layer after it."""
+    ends, end = [], len(graph.tasks)
+    for task in reversed(graph.tasks):
+        ends.append(end)
+        if task.kind in _ENDS_SEGMENT:
+            end = task.index + 1
+    return ends[::-1]
+
+
+def _named(layers: Sequence[Layer], decisions: Sequence[Decision]) -> tuple[tuple[str, float], ...]:
+    """Return Algorithm 1's answers by name and layer, for records."""
+    return tuple(
+        (f"{name}:layer {number}", value)
+        for number, (layer, decision) in enumerate(zip(layers, decisions, strict=True), start=1)
+        for name, value in (
+            ("counted_weight_bytes", layer.weight_bytes),
+            ("conv_number", decision.conv_number),
+            ("self_number", decision.self_number),
+            ("counted_memory_bytes", decision.memory_bytes),
+        )
+    )

@@ -1,0 +1,29 @@
+"""vDNN's inference mode, with which mmCNN compares itself (Section 2.3 of mmCNN's paper).
+
+Weights live in host memory; a layer's come when it runs and go when it is done, and so do its maps. Nothing is split: the
+layer with the most weights, the first linear one of most networks, is what has to fit. Not `mmcnn`.
+"""
+
+from membench.cost_model import CostModel
+from membench.planning.builder import ScheduleBuilder
+from membench.planning.rewrite import keep_on_host
+from membench.schedule import Schedule
+from membench.strategies.base import Strategy
+from membench.task_graph import EXTERNAL_ROLES, Mode, TaskGraph
+
+
+class VdnnInference(Strategy):
+    name = "vdnn_inference"
+    modes = frozenset({Mode.INFERENCE})
+
+    def schedule(self, graph: TaskGraph, cost: CostModel, budget_bytes: int | None) -> Schedule:
+        graph = cost.annotate(keep_on_host(graph, EXTERNAL_ROLES))
+        builder = ScheduleBuilder(self.name, graph, budget_bytes=budget_bytes)
+        for layer in graph.forward_layers:
+            for block in sorted(layer.reads):
+                if builder.is_on_host(block) and not builder.is_resident(block):
+                    builder.prefetch(block)
+            for task in layer.tasks:
+                builder.compute(task)
+                builder.free_dead()
+        return builder.finish()

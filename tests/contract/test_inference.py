@@ -1,0 +1,135 @@
+"""Steps of inference: under every strategy the output is the module's, to the bit, and the peak is exact."""
+
+import pickle
+from dataclasses import replace
+from functools import cache
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves
+
+import membench
+from membench.backends.cpu import Chaos, CpuBackend
+from membench.capture.capture import CapturedStep, capture
+from membench.errors import UnsupportedStrategy
+from membench.execution.measurement import cpu_peak_bytes
+from membench.planning.builder import ScheduleBuilder
+from membench.planning.rewrite import keep_on_host
+from membench.planning.validate import validate
+from membench.schedule import Schedule
+from membench.step import TrainingStep, plan
+from membench.strategies.base import strategies
+from membench.strategies.eager import Eager
+from membench.strategies.layrub import LayrubHybrid
+from membench.task_graph import EXTERNAL_ROLES, Mode, Phase, Role, TaskGraph
+from membench.workload import Workload
+from tests.contract.networks import COST, NETWORKS, workload
+from tests.contract.test_strategies import EACH_NETWORK
+
+VARIANTS = {name: strategy() for name, strategy in strategies(Mode.INFERENCE).items()}
+
+
+@cache
+def inference(network: str) -> tuple[Workload, CapturedStep, list[Tensor]]:
+    """Return the network in evaluation mode, captured, and what plain PyTorch computes."""
+    work = replace(workload(NETWORKS[network], network), loss=None, targets=())
+    work.module.eval()
+    with torch.no_grad():
+        return work, capture(work), tree_leaves(work.module(*work.inputs))
+
+
+def check(network: str, schedule: Schedule, chaos: Chaos | None) -> None:
+    work, captured, expected = inference(network)
+    backend = CpuBackend(schedule.graph, chaos=chaos)
+    step = TrainingStep(work, captured, schedule, backend)
+    for ours, theirs in zip(tree_leaves(step(work.inputs)), expected, strict=True):
+        assert ours.numpy().tobytes() == theirs.numpy().tobytes()
+    if chaos is None:
+        peak_bytes = cpu_peak_bytes(lambda: step(work.inputs))
+        assert schedule.graph.external_bytes + peak_bytes == step.predicted_peak_bytes
+    backend.close()
+
+
+@pytest.mark.parametrize("network", EACH_NETWORK)
+def test_the_output_is_the_modules_and_the_peak_is_exact(network: str) -> None:
+    schedule = plan(inference(network)[1].graph, Eager(), COST, None)
+    check(network, schedule, chaos=None)
+    check(network, schedule, Chaos(seed=3, longest_delay_s=0.0005))
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_every_strategy_for_inference_is_exact(variant: str) -> None:
+    schedule = plan(inference("resnet18")[1].graph, VARIANTS[variant], COST, None)
+    check("resnet18", schedule, chaos=None)
+    check("resnet18", schedule, Chaos(seed=3, longest_delay_s=0.0005))
+    assert pickle.loads(pickle.dumps(schedule)) == schedule
+
+
+def visiting(graph: TaskGraph) -> Schedule:
+    """Let everything of the caller's visit the device for one task at a time."""
+    graph = COST.annotate(keep_on_host(graph, EXTERNAL_ROLES))
+    builder = ScheduleBuilder("visiting", graph, budget_bytes=None)
+    for task in graph.tasks:
+        visitors = [block for block in task.reads if graph.blocks[block].home]
+        for block in visitors:
+            builder.prefetch(block)
+        builder.compute(task)
+        for block in visitors:
+            builder.free(block)
+        builder.free_dead()
+    return builder.finish()
+
+
+@pytest.mark.parametrize("network", EACH_NETWORK)
+def test_weights_may_live_on_the_host_and_visit(network: str) -> None:
+    schedule = visiting(inference(network)[1].graph)
+    validate(schedule)
+    assert schedule.graph.external_bytes == 0
+    check(network, schedule, chaos=None)
+    check(network, schedule, Chaos(seed=3, longest_delay_s=0.0005))
+
+
+def test_a_weight_that_the_caller_changes_or_replaces_is_seen() -> None:
+    module, images = nn.Linear(3, 2).eval(), torch.randn(4, 3)
+    work = Workload("linear", module, None, (images,))
+    captured = capture(work)
+    schedule = visiting(captured.graph)
+    step = TrainingStep(work, captured, schedule, CpuBackend(schedule.graph))
+    for change in (
+        lambda: None,
+        lambda: module.weight.data.mul_(2),
+        lambda: module.bias.data.set_(torch.ones(2)),
+    ):
+        change()
+        assert step(images).equal(module(images))
+        assert step(images + 1).equal(module(images + 1))
+
+
+def test_a_strategy_for_training_alone_is_refused() -> None:
+    with pytest.raises(
+        UnsupportedStrategy, match="'layrub_hybrid' schedules no step of inference; choose one of .*eager"
+    ):
+        plan(inference("resnet18")[1].graph, LayrubHybrid(), COST, None)
+
+
+def test_a_graph_of_inference_has_a_forward_pass_and_an_output_alone() -> None:
+    _, captured, _ = inference("resnet18")
+    graph = captured.graph
+    assert {task.phase for task in graph.tasks} == {Phase.FORWARD}
+    assert graph.loss is None and graph.gradients == () and captured.targets == ()
+    assert [block.name for block in graph.blocks if block.role is Role.OUTPUT] == ["fc:addmm"]
+
+
+class Answers(nn.Module):
+    """Returns a structure, with an input in it."""
+
+    def forward(self, images: Tensor) -> dict[str, object]:
+        return {"sum": images.sum(), "parts": (images, images.exp()[:1]), "kind": "answer"}
+
+
+def test_the_output_has_the_structure_that_the_module_returns() -> None:
+    images = torch.randn(2, 3)
+    answer = membench.compile(Answers(), None, (images, ()))(images)
+    assert answer["kind"] == "answer" and answer["parts"][0].equal(images)
+    assert answer["sum"].equal(images.sum()) and answer["parts"][1].equal(images.exp()[:1])
