@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from membench.planning.recompute import is_recomputed
-from membench.schedule import Compute, Instruction, Offload, Prefetch, Schedule
+from membench.schedule import AllReduce, Compute, Instruction, Offload, Prefetch, Schedule
 from membench.task_graph import Phase
 from membench.timeline import Timeline
 
@@ -40,7 +40,7 @@ class Run:
         match instruction:
             case Compute(task):
                 return graph.layers[graph.tasks[task].layer]
-            case Offload(block) | Prefetch(block):
+            case Offload(block) | Prefetch(block) | AllReduce(block):
                 layer = graph.blocks[block].layer
                 return graph.layers[layer] if layer >= 0 else graph.blocks[block].name
         return self.activity(instruction)
