@@ -9,10 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import matplotlib as mpl
+import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.colors import to_rgba
 from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter, FuncFormatter
+from numpy.typing import NDArray
 
 from membench.report.occupancy import Occupancy, occupancy, thin
 from membench.report.run import Run
@@ -44,7 +47,7 @@ OTHER_COLORS = ("#0f766e", "#be185d", "#4d7c0f")
 """Of holders and activities that have no color of their own."""
 
 _COLUMNS = 1500
-"""About the pixels of the picture's width: what is closer together cannot be told apart."""
+"""About the pixels of the picture's width: what is closer together cannot be told apart, and shows its mean."""
 _WIDTH_INCHES = 11.0
 _DETAILED_TASKS = 14
 """Tasks of the compute stream that the detail shows, half before and half after the peak."""
@@ -76,7 +79,7 @@ def draw(run: Run) -> Figure:
         _draw_memory(axes[0], run, held)
         whole = (0.0, run.timeline.step_time_s)
         _draw_streams(axes[1], run, whole, labelled=detail is None)
-        axes[1].set_title("streams" if detail else "streams, by layer")
+        axes[1].set_title("streams; paler where idle in between" if detail else "streams, by layer")
         _activity_legend(axes[1], run)
         if detail is not None:
             _draw_streams(axes[2], run, detail, labelled=True)
@@ -154,16 +157,17 @@ def _draw_streams(axes: Axes, run: Run, window_s: tuple[float, float], *, labell
     bars = _bars(run, window_s)
     colors = _colors(ACTIVITY_COLORS, [activity for activity, _ in bars])
     for (activity, stream), spans in bars.items():
-        intervals = merged(spans, 0.0 if labelled else (window_s[1] - window_s[0]) / _COLUMNS)
-        axes.broken_barh(
-            intervals,
-            (rows[stream] - 0.4, 0.8),
-            facecolor=colors[activity],
-            edgecolor="white",
-            linewidth=0.6 if labelled else 0.0,
-        )
+        row, color = rows[stream], colors[activity]
         if labelled:
-            _write_labels(axes, run, spans, window_s, rows[stream])
+            intervals = [(span.start_s, span.end_s - span.start_s) for span in spans]
+            axes.broken_barh(intervals, (row - 0.4, 0.8), facecolor=color, edgecolor="white", linewidth=0.6)
+            _write_labels(axes, run, spans, window_s, row)
+        else:
+            pixels = np.tile(to_rgba(color), (1, _COLUMNS, 1))
+            pixels[0, :, 3] = busy_share(spans, np.linspace(*window_s, _COLUMNS + 1))
+            axes.imshow(
+                pixels, extent=(*window_s, row + 0.4, row - 0.4), aspect="auto", interpolation="nearest"
+            )
     axes.set_xlim(*window_s)
     axes.set_ylim(len(rows) - 0.5, -0.5)
     axes.set_yticks(range(len(rows)), list(rows))
@@ -192,29 +196,37 @@ def _bars(run: Run, window_s: tuple[float, float]) -> dict[tuple[str, str], list
 def _write_labels(
     axes: Axes, run: Run, spans: Sequence[Span], window_s: tuple[float, float], row: int
 ) -> None:
-    """Write its layer into each bar that has room for it, upright where the bar is narrow."""
+    """Write its layer into each bar that has room for it."""
     inches_per_s = 0.75 * _WIDTH_INCHES / (window_s[1] - window_s[0])
     for span in spans:
         start_s, end_s = max(span.start_s, window_s[0]), min(span.end_s, window_s[1])
-        text = run.label(run.schedule.instructions[span.instruction])
-        width_inches, length_inches = (end_s - start_s) * inches_per_s, len(text) * _INCHES_PER_CHARACTER
-        is_wide = width_inches > length_inches
-        if is_wide or (width_inches > _INCHES_PER_LINE and length_inches < 0.8 * _DETAILED_ROW_INCHES):
-            axes.text(
-                (start_s + end_s) / 2, row, text, rotation=0 if is_wide else 90,
-                ha="center", va="center", fontsize=6.5, color="white",
-            )  # fmt: skip
+        label = run.label(run.schedule.instructions[span.instruction])
+        text, rotation = fitting_label(label, (end_s - start_s) * inches_per_s, 0.8 * _DETAILED_ROW_INCHES)
+        axes.text(
+            (start_s + end_s) / 2, row, text, rotation=rotation,
+            ha="center", va="center", fontsize=6.5, color="white",
+        )  # fmt: skip
 
 
-def merged(spans: Sequence[Span], apart_s: float) -> list[tuple[float, float]]:
-    """Return (start, duration) of bars; spans that follow each other in less than `apart_s` are one bar."""
-    bars: list[tuple[float, float]] = []
-    for span in sorted(spans, key=lambda s: s.start_s):
-        if bars and span.start_s - sum(bars[-1]) < apart_s:
-            bars[-1] = (bars[-1][0], max(sum(bars[-1]), span.end_s) - bars[-1][0])
-        else:
-            bars.append((span.start_s, span.end_s - span.start_s))
-    return bars
+def fitting_label(label: str, width_inches: float, height_inches: float) -> tuple[str, int]:
+    """Return what of a label fits a bar, and its rotation: all of it, upright in a narrow bar, or its last part."""
+    for text in (label, label.rpartition(".")[2]):
+        length_inches = len(text) * _INCHES_PER_CHARACTER
+        if length_inches < width_inches:
+            return text, 0
+        if length_inches < height_inches and width_inches > _INCHES_PER_LINE:
+            return text, 90
+    return "", 0
+
+
+def busy_share(spans: Sequence[Span], edges_s: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return which part of the time between each two edges is within one of a stream's spans."""
+    spans = sorted(spans, key=lambda span: span.start_s)
+    times_s = np.array([time_s for span in spans for time_s in (span.start_s, span.end_s)])
+    lengths_s = np.array([span.end_s - span.start_s for span in spans])
+    busy_s = np.cumsum(np.stack([np.zeros_like(lengths_s), lengths_s], axis=1).ravel())
+    until_edges_s = np.interp(edges_s, times_s, busy_s)
+    return np.clip(np.diff(until_edges_s) / np.diff(edges_s), 0.0, 1.0)
 
 
 def _colors(known: Mapping[str, str], names: Sequence[str]) -> dict[str, str]:
