@@ -8,7 +8,7 @@ Nothing is run and no number is computed anew: verdicts and values are those of 
 import base64
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
@@ -228,6 +228,8 @@ def _numbers(paper: Paper, experiment: Experiment, sources: Sources) -> list[Num
             numbers.append(Number(row, shown, None))
         else:
             entry = of_line[row.line]
+            if entry["batch_size"]:  # where the paper leaves it open, the one that was run
+                row = replace(row, batch_size=int(entry["batch_size"]))
             verdict = Verdict(entry["verdict"])
             numbers.append(Number(row, entry, verdict, is_calibrated(paper, row, verdict)))
     return numbers
@@ -253,10 +255,11 @@ def _origins(name: str, stated: Sequence[Number], sources: Sources) -> Iterator[
     where = f"simulated: {', '.join(devices) or 'no device named'}"
     yield _origin(where, sources.results / name, len(simulated))
     measured = Measured(sources.results / "measured")
-    found = [device for number in stated if (device := measured.find(number.row)[1])]
-    for device in dict.fromkeys(found):
-        folder = sources.results / "measured" / device
-        yield _origin(f"measured: {device}", folder, found.count(device))
+    devices = [measured.find(number.row)[1] for number in stated if number.entry["measured_value"]]
+    for device in dict.fromkeys(devices):
+        folder = sources.results / "measured" / device if device else sources.results / name
+        where = device or "where each number's reason says"
+        yield _origin(f"measured: {where}", folder, devices.count(device))
 
 
 def _origin(device: str, folder: Path, count: int) -> Origin:

@@ -3,9 +3,9 @@
 from dataclasses import dataclass
 
 from membench.planning.recompute import is_recomputed
-from membench.schedule import AllReduce, Compute, Instruction, Offload, Prefetch, Schedule
+from membench.schedule import Compute, Schedule, Work
 from membench.task_graph import Phase
-from membench.timeline import Timeline
+from membench.timeline import Span, Timeline
 
 
 @dataclass(frozen=True)
@@ -25,22 +25,26 @@ class Run:
     capacity_bytes: int | None = None
     measured_peak_bytes: int | None = None
 
-    def activity(self, instruction: Instruction) -> str:
-        """Return what kind of work an instruction is: a pass of the step, or a copy by its kind."""
-        if not isinstance(instruction, Compute):
-            return type(instruction).__name__.lower()
-        task = self.schedule.graph.tasks[instruction.task]
+    def work(self, span: Span) -> Work:
+        """Return the instruction whose time a span is."""
+        instruction = self.schedule.instructions[span.instruction]
+        assert isinstance(instruction, Work), f"instruction {span.instruction} takes no time"
+        return instruction
+
+    def activity(self, span: Span) -> str:
+        """Return what kind of work was done: a pass of the step, or the instruction's kind."""
+        work = self.work(span)
+        if not isinstance(work, Compute):
+            return type(work).__name__.lower()
+        task = self.schedule.graph.tasks[work.task]
         if is_recomputed(task):
             return "recomputed"
         return "backward" if task.phase is Phase.BACKWARD else "forward"
 
-    def label(self, instruction: Instruction) -> str:
-        """Return the layer that an instruction works for, or what it is where it has none."""
-        graph = self.schedule.graph
-        match instruction:
-            case Compute(task):
-                return graph.layers[graph.tasks[task].layer]
-            case Offload(block) | Prefetch(block) | AllReduce(block):
-                layer = graph.blocks[block].layer
-                return graph.layers[layer] if layer >= 0 else graph.blocks[block].name
-        return self.activity(instruction)
+    def label(self, span: Span) -> str:
+        """Return the layer that was worked for; of a block that belongs to none, its name."""
+        work, graph = self.work(span), self.schedule.graph
+        layer = graph.tasks[work.task].layer if isinstance(work, Compute) else graph.blocks[work.block].layer
+        return (
+            graph.layers[layer] if layer >= 0 or isinstance(work, Compute) else graph.blocks[work.block].name
+        )

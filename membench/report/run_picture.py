@@ -188,7 +188,7 @@ def _bars(run: Run, window_s: tuple[float, float]) -> dict[tuple[str, str], list
     bars: dict[tuple[str, str], list[Span]] = {}
     for span in run.timeline.spans:
         if span.end_s > window_s[0] and span.start_s < window_s[1]:
-            activity = run.activity(run.schedule.instructions[span.instruction])
+            activity = run.activity(span)
             bars.setdefault((activity, span.stream), []).append(span)
     return bars
 
@@ -200,7 +200,7 @@ def _write_labels(
     inches_per_s = 0.75 * _WIDTH_INCHES / (window_s[1] - window_s[0])
     for span in spans:
         start_s, end_s = max(span.start_s, window_s[0]), min(span.end_s, window_s[1])
-        label = run.label(run.schedule.instructions[span.instruction])
+        label = run.label(span)
         text, rotation = fitting_label(label, (end_s - start_s) * inches_per_s, 0.8 * _DETAILED_ROW_INCHES)
         axes.text(
             (start_s + end_s) / 2, row, text, rotation=rotation,

@@ -10,7 +10,7 @@ from typing import Any
 
 from membench.report.occupancy import occupancy
 from membench.report.run import Run
-from membench.schedule import Compute, Offload, Prefetch
+from membench.schedule import Compute
 
 _US_PER_S = 1e6
 _PROCESS = 1
@@ -39,17 +39,14 @@ def _spans(run: Run) -> Iterator[dict[str, Any]]:
     tracks = {stream: track for track, stream in enumerate(streams(run))}
     graph = run.schedule.graph
     for span in run.timeline.spans:
-        instruction = run.schedule.instructions[span.instruction]
-        activity = run.activity(instruction)
-        arguments: dict[str, Any] = {"instruction": span.instruction, "layer": run.label(instruction)}
-        name = activity
-        match instruction:
-            case Compute(task):
-                name = graph.tasks[task].name
-                arguments["workspace_bytes"] = graph.tasks[task].workspace_bytes
-            case Offload(block) | Prefetch(block):
-                name = f"{activity} {graph.blocks[block].name}"
-                arguments["size_bytes"] = graph.blocks[block].size_bytes
+        work, activity = run.work(span), run.activity(span)
+        arguments: dict[str, Any] = {"instruction": span.instruction, "layer": run.label(span)}
+        if isinstance(work, Compute):
+            name = graph.tasks[work.task].name
+            arguments["workspace_bytes"] = graph.tasks[work.task].workspace_bytes
+        else:
+            name = f"{activity} {graph.blocks[work.block].name}"
+            arguments["size_bytes"] = graph.blocks[work.block].size_bytes
         yield {
             "ph": "X",
             "pid": _PROCESS,

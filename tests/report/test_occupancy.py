@@ -24,7 +24,7 @@ def test_the_highest_column_is_the_schedules_peak(strategy: str) -> None:
     assert held.ends_s[-1] == run.timeline.step_time_s
 
 
-@pytest.mark.parametrize("strategy", strategies())
+@pytest.mark.parametrize("strategy", ["eager", "network_wide", "layrub_hybrid"])
 def test_weights_and_inputs_are_there_all_the_time(strategy: str) -> None:
     run = network_run(strategy)
     held = occupancy(run.schedule, run.timeline).held_bytes
