@@ -7,7 +7,8 @@ STAMP := $(VENV)/.installed
 TEST := OMP_NUM_THREADS=1 KINETO_LOG_LEVEL=9 $(RUN) -m pytest --numprocesses 2
 
 .DEFAULT_GOAL := help
-.PHONY: help install test test-slow test-gpu measure lint reproduce-layrub reproduce-vdnn reproduce-mmcnn figures scoreboard bench clean
+.PHONY: help install test test-slow test-gpu measure lint figures report scoreboard bench clean
+.PHONY: reproduce-layrub reproduce-vdnn reproduce-mmcnn
 
 help:  ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -49,6 +50,9 @@ reproduce-mmcnn: $(STAMP)  ## likewise mmCNN's
 
 figures: $(STAMP)  ## redraw paper_figs/ from results/
 	$(RUN) -m paper_figs
+
+report: $(STAMP)  ## write outputs/report/index.html: a page per paper from results/ and paper_figs/
+	$(RUN) -m membench.report
 
 scoreboard: $(STAMP)  ## show how many of the papers' numbers come out
 	@cat results/SCOREBOARD.md

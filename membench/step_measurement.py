@@ -24,6 +24,7 @@ class StepMeasurement:
         exchange_time_s: in which some mean over processes was under way.
         exposed_transfer_s: in which copies or exchanges were under way and no task was.
         unique_saved_bytes: size of the blocks that were copied out, each counted once.
+        timelines: what ran when, in one run of each of the step's schedules.
     """
 
     source: Source
@@ -37,6 +38,7 @@ class StepMeasurement:
     offloaded_bytes: int
     prefetched_bytes: int
     unique_saved_bytes: int
+    timelines: tuple[Timeline, ...]
 
     @property
     def step_time_s(self) -> float:
@@ -73,6 +75,7 @@ def step_measurement(
         offloaded_bytes=copied_bytes(schedule, Offload),
         prefetched_bytes=copied_bytes(schedule, Prefetch),
         unique_saved_bytes=sum(schedule.graph.blocks[block].size_bytes for block in set(copies.values())),
+        timelines=(timeline,),
     )
 
 
@@ -103,4 +106,5 @@ def whole_step(
         offloaded_bytes=total("offloaded_bytes"),
         prefetched_bytes=total("prefetched_bytes"),
         unique_saved_bytes=total("unique_saved_bytes"),
+        timelines=tuple(timeline for part, _ in parts for timeline in part.timelines),
     )

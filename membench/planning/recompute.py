@@ -32,6 +32,9 @@ _BATCH_NORMS = frozenset({"aten.native_batch_norm.default", "aten.cudnn_batch_no
 _EXACT_FROM_MASK = frozenset({torch.float32, torch.float64})
 """Half precisions round dropout's scale before they multiply with it, but not in its backward, which stands in for it."""
 
+_AGAIN = " again"
+"""What the names of recomputed tasks end in."""
+
 _Repetition = tuple[int, int]
 """A segment, and the layer of the backward pass (its position) for which it runs again."""
 
@@ -67,6 +70,11 @@ def recompute(graph: TaskGraph, segments: Sequence[Segment]) -> TaskGraph:
     Time is linear in tasks, and for `per_layer` in the recomputed ones.
     """
     return _Recomputation(graph, segments).rewrite()
+
+
+def is_recomputed(task: Task) -> bool:
+    """Return whether a task runs a second time what the forward pass has run before."""
+    return task.name.endswith(_AGAIN)
 
 
 class _Recomputation:
@@ -152,7 +160,7 @@ class _Recomputation:
                 copies[block] = self._add_copy(self._graph.blocks[block])
             renamed = {block: copies[block] for block in {*again.reads, *again.writes} if block in copies}
             copy = rename_blocks(again, renamed)
-            tasks.append(replace(copy, name=f"{again.name} again", phase=Phase.BACKWARD))
+            tasks.append(replace(copy, name=f"{again.name}{_AGAIN}", phase=Phase.BACKWARD))
         return copies
 
     def _needed_for(self, wanted: list[int]) -> list[Task]:

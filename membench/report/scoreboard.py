@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import pandas as pd
 
@@ -33,6 +34,16 @@ class Score:
         return self.judgement.verdict
 
 
+class Judged(Protocol):
+    """What is counted: a `Score`, or a row read from a scoreboard."""
+
+    @property
+    def verdict(self) -> Verdict: ...
+
+    @property
+    def calibrated(self) -> bool: ...
+
+
 def score(paper: Paper, results: Iterable[Result]) -> list[Score]:
     """Judge every row that the paper states, in the order of `reference.csv`."""
     stated = sorted(
@@ -47,13 +58,18 @@ def _score(paper: Paper, result: Result, by_key: dict[tuple[object, ...], Result
     baseline = by_key.get(_key(row, **result.answer.baseline)) if result.answer.baseline else None
     judgement = judge(result, baseline)
     cause = "; ".join(_texts(paper.causes, row)) if judgement.verdict in DEVIATES else ""
-    judged = judgement.verdict in AGREES + DEVIATES
-    calibrated = judged and row.value is not None and bool(_texts(paper.calibration, row))
+    calibrated = is_calibrated(paper, row, judgement.verdict)
     remarks = _texts(paper.inconsistencies, row) if judgement.verdict is not Verdict.INPUT else []
     remarks += _texts(paper.calibration, row) if calibrated else []
     sentences = [judgement.reason, cause, *remarks]
     reason = "; ".join(sentence for sentence in sentences if sentence)
     return Score(result, Judgement(judgement.verdict, reason), cause, calibrated)
+
+
+def is_calibrated(paper: Paper, row: Row, verdict: Verdict) -> bool:
+    """Return whether the cost model was fitted on a row."""
+    judged = verdict in AGREES + DEVIATES
+    return judged and row.value is not None and bool(_texts(paper.calibration, row))
 
 
 def scoreboard(scores: Sequence[Score], measured: Measured) -> pd.DataFrame:
@@ -85,7 +101,7 @@ class Summary:
     inputs: int
 
 
-def summarize(scores: Sequence[Score]) -> Summary:
+def summarize(scores: Sequence[Judged]) -> Summary:
     counts = Counter(entry.verdict for entry in scores)
     agree, deviate = sum(counts[v] for v in AGREES), sum(counts[v] for v in DEVIATES)
     return Summary(

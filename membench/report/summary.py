@@ -11,19 +11,19 @@ _MACHINE = {"cpu": "CPU", "cuda": "GPU"}
 
 def summary(record: Record) -> str:
     """Return a cell's configuration and what came out, in a few aligned lines."""
-    lines = [_title(record), *(f"  {name:<20} {value}" for name, value in _values(record))]
+    lines = [title(record.configuration), *(f"  {name:<20} {value}" for name, value in _values(record))]
     if record.outcome is not Outcome.OK:
         lines.insert(1, f"  {str(record.outcome).replace('_', ' ')}: {record.reason}")
     return "\n".join(lines)
 
 
-def _title(record: Record) -> str:
-    configuration = record.configuration
-    simulated = record.source is Source.SIMULATED
+def title(configuration: dict[str, Any]) -> str:
+    """Return what ran and where, in a line."""
+    backend = configuration["backend"]["name"]
     where = (
         f"simulated on {_devices(configuration)}"
-        if simulated
-        else f"measured on this machine's {_MACHINE[configuration['backend']['name']]}"
+        if backend == "simulated"
+        else f"measured on this machine's {_MACHINE[backend]}"
     )
     strategy = configuration["strategy"]["_target_"].rpartition(".")[2]
     return f"{configuration['model']['name']}, batch {configuration['batch_size']}, {strategy}, {where}"

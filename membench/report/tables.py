@@ -28,7 +28,7 @@ class Measured:
     def __init__(self, directory: Path) -> None:
         self._values: dict[_MeasuredKey, tuple[float, str]] = {}
         for path in sorted(directory.glob("*/*.csv")):
-            for entry in pd.read_csv(path, dtype=str, keep_default_na=False).to_dict("records"):
+            for entry in read_csv(path):
                 if not entry["measured_value"]:
                     continue
                 key = (entry["item"], entry["model"], entry["batch_size"], entry["system"], entry["metric"])
@@ -71,6 +71,12 @@ def value_columns(result: Result, measured_value: float | None) -> dict[str, str
         **{name: format_number(number) for name, number in zip(VALUE_COLUMNS[:3], numbers, strict=True)},
         "deviation": "" if off is None else f"{off:.3f}",
     }
+
+
+def read_csv(path: Path) -> list[dict[str, str]]:
+    """Read what `write_csv` wrote: the rows as text by column."""
+    rows = pd.read_csv(path, dtype=str, keep_default_na=False).to_dict("records")
+    return [{str(name): str(value) for name, value in row.items()} for row in rows]
 
 
 def write_csv(frame: pd.DataFrame, path: Path) -> None:

@@ -23,7 +23,8 @@ from membench.planning.exchange import exchange_in_last_run, find_exchange
 from membench.planning.sub_batch import GraphAt
 from membench.processes import joined
 from membench.record import Outcome, Record, Source, configuration_hash
-from membench.step import check_capacity, plan_step, real_device, simulated_step
+from membench.schedule import SubBatches
+from membench.step import SimulatedStep, check_capacity, plan_step, real_device, simulated_step
 from membench.strategies.base import Strategy
 from membench.suite.baselines import Baseline
 from membench.suite.measured import CellMeasurement, measure_baseline, measure_strategy
@@ -55,12 +56,12 @@ def run_cells(configurations: Iterable[dict[str, Any]]) -> Iterator[Record]:
             ``batch_size``, ``strategy``, ``framework``, ``device``, ``backend`` (name), ``seed``, ``budget``, ``sub_batch``,
             ``exchange``, and to be simulated ``cluster``. Of several processes or devices, each runs its share of the batch.
     """
-    graphs = _Graphs()
+    graphs = Graphs()
     for configuration in configurations:
         yield _run(configuration, graphs)
 
 
-class _Graphs:
+class Graphs:
     """What was captured last, so that cells of one model and batch size capture once."""
 
     def __init__(self) -> None:
@@ -116,7 +117,7 @@ def example_batch(model: dict[str, Any], batch_size: int) -> tuple[Tensor, Tenso
     return inputs, torch.randint(model["classes"], (batch_size, *model.get("target_shape", ())))
 
 
-def _run(configuration: dict[str, Any], graphs: _Graphs) -> Record:
+def _run(configuration: dict[str, Any], graphs: Graphs) -> Record:
     is_simulated = configuration["backend"]["name"] == "simulated"
     source = Source.SIMULATED if is_simulated else Source.MEASURED
     found = CellMeasurement()
@@ -153,44 +154,63 @@ def _provenance(backend: str) -> dict[str, Any]:
         return provenance()
 
 
-def _simulate(configuration: dict[str, Any], graphs: _Graphs, metrics: Metrics, layers: Metrics) -> None:
+def _simulate(configuration: dict[str, Any], graphs: Graphs, metrics: Metrics, layers: Metrics) -> None:
     device: DeviceProfile = instantiate(configuration["device"])
-    framework: Framework = instantiate(configuration["framework"])
-    strategy: Strategy = instantiate(configuration["strategy"])
     cluster: Cluster = instantiate(configuration["cluster"])
-    share = share_size(int(configuration["batch_size"]), cluster.devices)
-    cost = RooflineCost(cluster.loaded(device), framework.efficiency)
-    local = parts = plan_step(
-        graphs.lowered_at({**configuration, "batch_size": share}, framework),
-        share,
-        strategy,
-        cost,
-        _budget_bytes(configuration),
-        configuration.get("sub_batch"),
-    )
-    if cluster.devices > 1:
-        parts = exchange_in_last_run(local, find_exchange(configuration["exchange"]))
-    metrics.update(plan_metrics(parts), capacity_bytes=device.memory_bytes, devices=cluster.devices)
-    step = simulated_step(parts, device, cost, cluster)
-    metrics.update(oracular_metrics(parts, step.timelines, device))
-    layers.update(layer_metrics(parts[0].schedule, step.timelines[0]))
-    check_capacity(parts, device)
+    local = planned_step(configuration, graphs)
+    step = played_step(configuration, local)
+    metrics.update(plan_metrics(step.plan), capacity_bytes=device.memory_bytes, devices=cluster.devices)
+    metrics.update(oracular_metrics(step.plan, step.timelines, device))
+    layers.update(layer_metrics(step.plan[0].schedule, step.timelines[0]))
+    check_capacity(step.plan, device)
     measured = step.measure()
     metrics.update(time_metrics(measured))
     if cluster.devices > 1:
-        metrics["local_step_time_s"] = simulated_step(local, device, cost).measure().step_time_s
+        alone = simulated_step(local, device, _cost(configuration))
+        metrics["local_step_time_s"] = alone.measure().step_time_s
     if device.power:  # of one device
         images_per_s = measured.images_per_s / cluster.devices
-        metrics.update(power_metrics(parts, step.timelines, device.power, images_per_s=images_per_s))
+        metrics.update(power_metrics(step.plan, step.timelines, device.power, images_per_s=images_per_s))
     metrics.update(
         peak_memory_bytes=step.predicted_peak_bytes,
         feature_images_per_s=metrics["oracular_feature_images_per_s"],
     )
 
 
-def _measure(configuration: dict[str, Any], graphs: _Graphs) -> CellMeasurement:
+def planned_step(configuration: dict[str, Any], graphs: Graphs) -> tuple[SubBatches, ...]:
+    """Plan a simulated cell's step on one device's share of the batch, before any exchange with others."""
+    framework: Framework = instantiate(configuration["framework"])
+    strategy: Strategy = instantiate(configuration["strategy"])
+    cluster: Cluster = instantiate(configuration["cluster"])
+    share = share_size(int(configuration["batch_size"]), cluster.devices)
+    return plan_step(
+        graphs.lowered_at({**configuration, "batch_size": share}, framework),
+        share,
+        strategy,
+        _cost(configuration),
+        budget_bytes_of(configuration),
+        configuration.get("sub_batch"),
+    )
+
+
+def played_step(configuration: dict[str, Any], local: tuple[SubBatches, ...]) -> SimulatedStep:
+    """Play a plan on the cell's devices, whether they have the memory or not."""
+    cluster: Cluster = instantiate(configuration["cluster"])
+    parts = local
+    if cluster.devices > 1:
+        parts = exchange_in_last_run(local, find_exchange(configuration["exchange"]))
+    return simulated_step(parts, instantiate(configuration["device"]), _cost(configuration), cluster)
+
+
+def _cost(configuration: dict[str, Any]) -> RooflineCost:
+    cluster: Cluster = instantiate(configuration["cluster"])
+    framework: Framework = instantiate(configuration["framework"])
+    return RooflineCost(cluster.loaded(instantiate(configuration["device"])), framework.efficiency)
+
+
+def _measure(configuration: dict[str, Any], graphs: Graphs) -> CellMeasurement:
     strategy = instantiate(configuration["strategy"])
-    budget_bytes = _budget_bytes(configuration)
+    budget_bytes = budget_bytes_of(configuration)
     if isinstance(strategy, Baseline):
         if joined().count > 1:
             raise UnsupportedStrategy("a baseline runs alone: start it without torchrun")
@@ -198,6 +218,6 @@ def _measure(configuration: dict[str, Any], graphs: _Graphs) -> CellMeasurement:
     return measure_strategy(configuration, graphs.captures(configuration), budget_bytes)
 
 
-def _budget_bytes(configuration: dict[str, Any]) -> int | None:
+def budget_bytes_of(configuration: dict[str, Any]) -> int | None:
     budget = configuration.get("budget")
     return None if budget is None else parse_bytes(budget)

@@ -17,8 +17,8 @@ _PACKAGES = ("torch", "torchvision", "numpy", "hydra-core")
 def provenance() -> dict[str, Any]:
     """Return commit, whether the tree was clean, versions, processor and time."""
     return {
-        "commit": _git("rev-parse", "HEAD"),
-        "clean": _git("status", "--porcelain") == "",
+        "commit": git("rev-parse", "HEAD"),
+        "clean": git("status", "--porcelain") == "",
         "versions": {"python": platform.python_version()} | _versions(),
         "machine": f"{platform.system()} {platform.machine()}",
         "time": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -59,7 +59,7 @@ def _versions() -> dict[str, str]:
     return found
 
 
-def _git(*arguments: str) -> str | None:
+def git(*arguments: str) -> str | None:
     """Return what git says, or None outside a repository."""
     root = Path(__file__).parent
     try:

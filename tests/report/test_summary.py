@@ -8,6 +8,7 @@ CONFIGURATION = {
     "strategy": {"_target_": "membench.strategies.eager.Eager"},
     "device": {"name": "k40m"},
     "cluster": {},
+    "backend": {"name": "simulated"},
 }
 METRICS = {
     "required_memory_bytes": 3 * GIB,

@@ -1,0 +1,302 @@
+"""The report: a self-contained HTML page for each paper, and an index.
+
+    results/*.csv, paper_figs/*.png, experiments/ (titles, remarks) -> pages that need neither network nor scripts
+
+Nothing is run and no number is computed anew: verdicts and values are those of the tables.
+"""
+
+import base64
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+
+from membench.errors import MembenchError
+from membench.experiment import Experiment, Paper, Remark, Row
+from membench.report.scoreboard import DEVIATES, Summary, is_calibrated, summarize
+from membench.report.tables import KEY_COLUMNS, VALUE_COLUMNS, Measured, read_csv
+from membench.report.verdicts import Verdict
+from membench.suite.papers import load_paper
+from membench.suite.provenance import git
+
+Entry = Mapping[str, str]
+"""A line of a table of results, by column."""
+
+_SHOWN_KEYS = tuple(name for name in KEY_COLUMNS if name != "unit")
+
+
+@dataclass(frozen=True)
+class Sources:
+    """Folders that the report is made of."""
+
+    results: Path
+    figures: Path
+    experiments: Path
+
+
+@dataclass(frozen=True)
+class Number:
+    """One number with the paper's value and ours beside it.
+
+    Attributes:
+        row: as the experiment has it.
+        entry: as the results have it.
+        verdict: None where the paper prints no such number and a figure merely shows ours.
+        calibrated: the cost model was fitted on it.
+    """
+
+    row: Row
+    entry: Entry
+    verdict: Verdict | None
+    calibrated: bool = False
+
+    @property
+    def values(self) -> dict[str, str]:
+        """The paper's, simulated and measured value with their unit, and the deviation."""
+        unit = self.entry["unit"]
+        values = {name: _with_unit(self.entry[name], unit) for name in VALUE_COLUMNS[:3]}
+        if self.row.oom:
+            values["paper_value"] = values["paper_value"] or "out of memory"
+        if self.verdict is Verdict.OUT_OF_MEMORY:
+            values["simulated_value"] = "out of memory"
+        off = self.entry["deviation"]
+        return {**values, "deviation": f"{float(off):+.1%}" if off else ""}
+
+
+@dataclass(frozen=True)
+class Section:
+    """One table or figure of a paper.
+
+    Attributes:
+        common: the columns that are the same in all its numbers.
+        columns: those that differ.
+        inputs: numbers that the experiments start from; they are not judged.
+        figure: as a data URL; empty where there is none.
+    """
+
+    name: str
+    title: str
+    common: Mapping[str, str]
+    columns: tuple[str, ...]
+    numbers: tuple[Number, ...]
+    inputs: tuple[Number, ...]
+    figure: str
+
+    @property
+    def label(self) -> str:
+        """``"Table 5"`` of ``table5``."""
+        return _label(self.name)
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Where and when numbers were made.
+
+    Attributes:
+        commit: the last one that changed them; empty where git knows of none.
+        changed: the files differ from that commit.
+    """
+
+    device: str
+    count: int
+    commit: str
+    date: str
+    changed: bool
+
+
+@dataclass(frozen=True)
+class Difference:
+    """A known cause of deviations, or an inconsistency of the paper's, and how many numbers it bears on."""
+
+    text: str
+    count: int
+
+
+@dataclass(frozen=True)
+class PaperPage:
+    """All that one paper's page shows.
+
+    Attributes:
+        predicted: counts without the rows on which the cost model was fitted.
+        fitted: counts of those.
+    """
+
+    name: str
+    title: str
+    predicted: Summary
+    fitted: Summary
+    verdicts: Mapping[Verdict, int]
+    origins: tuple[Origin, ...]
+    differences: tuple[Difference, ...]
+    inconsistencies: tuple[Difference, ...]
+    sections: tuple[Section, ...]
+    figures: Mapping[str, str]
+
+
+def write_report(names: Sequence[str], sources: Sources, directory: Path) -> list[Path]:
+    """Write ``<paper>.html`` for each paper and ``index.html``, and return their paths.
+
+    Raises:
+        MembenchError: a paper has no results, or they are older than its experiments.
+    """
+    environment = Environment(
+        loader=PackageLoader("membench.report"), autoescape=True, undefined=StrictUndefined,
+        trim_blocks=True, lstrip_blocks=True,
+    )  # fmt: skip
+    pages = [read_page(name, sources) for name in names]
+    directory.mkdir(parents=True, exist_ok=True)
+    written = []
+    for page in pages:
+        written.append(directory / f"{page.name}.html")
+        written[-1].write_text(environment.get_template("paper.html").render(page=page))
+    known = {path.parent.name for path in sources.experiments.glob("*/paper.yaml")}
+    devices = [_origin(path.name, sources.results / "measured" / path.name, 0) for path in _measured(sources)]
+    without = sorted(known - set(names))
+    index = environment.get_template("index.html").render(pages=pages, without=without, devices=devices)
+    (directory / "index.html").write_text(index)
+    return [directory / "index.html", *written]
+
+
+def papers_with_results(sources: Sources) -> list[str]:
+    """Return the papers that have experiments and a scoreboard."""
+    known = (path.parent.name for path in sources.experiments.glob("*/paper.yaml"))
+    return sorted(name for name in known if (sources.results / name / "scoreboard.csv").exists())
+
+
+def read_page(name: str, sources: Sources) -> PaperPage:
+    """Read what a paper's page shows.
+
+    Raises:
+        MembenchError: there are no results, or they are older than the experiments.
+    """
+    if name not in papers_with_results(sources):
+        raise MembenchError(f"there are no results of {name!r}; run `make reproduce-{name}` first")
+    paper = load_paper(sources.experiments / name)
+    numbers = {experiment.name: _numbers(paper, experiment, sources) for experiment in paper.experiments}
+    stated = [number for found in numbers.values() for number in found if number.verdict is not None]
+    figures = {
+        path.stem: _data_url(path) for path in sorted((sources.figures / name).glob("*.png"), key=_order)
+    }
+    experiments = sorted(paper.experiments, key=lambda experiment: _order(Path(experiment.name)))
+    return PaperPage(
+        name=name,
+        title=paper.title,
+        predicted=summarize([_judged(number) for number in stated if not number.calibrated]),
+        fitted=summarize([_judged(number) for number in stated if number.calibrated]),
+        verdicts={
+            verdict: sum(number.verdict is verdict and not number.calibrated for number in stated)
+            for verdict in Verdict
+        },
+        origins=tuple(_origins(name, stated, sources)),
+        differences=_differences(paper.causes, [n for n in stated if n.verdict in DEVIATES]),
+        inconsistencies=_differences(paper.inconsistencies, stated),
+        sections=tuple(_section(e, numbers[e.name], figures.pop(e.name, "")) for e in experiments),
+        figures={_label(stem): url for stem, url in figures.items()},
+    )
+
+
+@dataclass(frozen=True)
+class _Judged:
+    verdict: Verdict
+    calibrated: bool
+
+
+def _judged(number: Number) -> _Judged:
+    assert number.verdict is not None
+    return _Judged(number.verdict, number.calibrated)
+
+
+def _numbers(paper: Paper, experiment: Experiment, sources: Sources) -> list[Number]:
+    """Put an experiment's rows beside the lines of its table and of the scoreboard.
+
+    Raises:
+        MembenchError: their numbers of lines differ.
+    """
+    folder = sources.results / paper.name
+    lines = sorted(row.line or 0 for other in paper.experiments for row, _ in other.rows if row.line)
+    table, board = read_csv(folder / f"{experiment.name}.csv"), read_csv(folder / "scoreboard.csv")
+    if len(table) != len(experiment.rows) or len(board) != len(lines):
+        raise MembenchError(
+            f"results/{paper.name} is older than experiments/{paper.name}; run `make reproduce-{paper.name}` again"
+        )
+    of_line = dict(zip(lines, board, strict=True))
+    numbers = []
+    for (row, _), shown in zip(experiment.rows, table, strict=True):
+        if row.line is None:
+            numbers.append(Number(row, shown, None))
+        else:
+            entry = of_line[row.line]
+            if entry["batch_size"]:  # where the paper leaves it open, the one that was run
+                row = replace(row, batch_size=int(entry["batch_size"]))
+            verdict = Verdict(entry["verdict"])
+            numbers.append(Number(row, entry, verdict, is_calibrated(paper, row, verdict)))
+    return numbers
+
+
+def _section(experiment: Experiment, numbers: Sequence[Number], figure: str) -> Section:
+    distinct = {name: list(dict.fromkeys(n.entry[name] for n in numbers)) for name in _SHOWN_KEYS}
+    return Section(
+        name=experiment.name,
+        title=experiment.title,
+        common={name: values[0] for name, values in distinct.items() if len(values) == 1 and values[0]},
+        columns=tuple(name for name, values in distinct.items() if len(values) > 1),
+        numbers=tuple(n for n in numbers if n.verdict is not Verdict.INPUT),
+        inputs=tuple(n for n in numbers if n.verdict is Verdict.INPUT),
+        figure=figure,
+    )
+
+
+def _origins(name: str, stated: Sequence[Number], sources: Sources) -> Iterator[Origin]:
+    """Yield first what was simulated, then what was measured on each device."""
+    simulated = [number for number in stated if number.entry["simulated_value"]]
+    devices = list(dict.fromkeys(n.entry["device"] for n in simulated if n.entry["device"]))
+    where = f"simulated: {', '.join(devices) or 'no device named'}"
+    yield _origin(where, sources.results / name, len(simulated))
+    measured = Measured(sources.results / "measured")
+    devices = [measured.find(number.row)[1] for number in stated if number.entry["measured_value"]]
+    for device in dict.fromkeys(devices):
+        folder = sources.results / "measured" / device if device else sources.results / name
+        where = device or "where each number's reason says"
+        yield _origin(f"measured: {where}", folder, devices.count(device))
+
+
+def _origin(device: str, folder: Path, count: int) -> Origin:
+    path = str(folder.resolve())
+    commit, _, date = (git("log", "-1", "--format=%h %cs", "--", path) or "").partition(" ")
+    changed = bool(commit and git("status", "--porcelain", "--", path))
+    return Origin(device, count, commit, date, changed)
+
+
+def _measured(sources: Sources) -> list[Path]:
+    return sorted(path for path in (sources.results / "measured").glob("*") if path.is_dir())
+
+
+def _differences(remarks: Sequence[Remark], numbers: Sequence[Number]) -> tuple[Difference, ...]:
+    counts = (Difference(r.text, sum(r.where.matches(n.row) for n in numbers)) for r in remarks)
+    return tuple(sorted((d for d in counts if d.count), key=lambda d: -d.count))
+
+
+def _data_url(path: Path) -> str:
+    return f"data:image/png;base64,{base64.b64encode(path.read_bytes()).decode()}"
+
+
+def _label(name: str) -> str:
+    return re.sub(r"(?<=[a-z])(?=\d)", " ", name).capitalize()
+
+
+def _order(path: Path) -> tuple[int, int, str]:
+    """Sort tables by number, then figures by number, then the rest."""
+    match = re.fullmatch(r"(table|figure)(\d+)(.*)", path.stem)
+    if not match:
+        return 2, 0, path.stem
+    return ("table", "figure").index(match.group(1)), int(match.group(2)), match.group(3)
+
+
+def _with_unit(value: str, unit: str) -> str:
+    if not value:
+        return ""
+    number = float(value)
+    text = f"{number:,.0f}" if abs(number) >= 10_000 else f"{number:,.4g}"
+    return f"{text} {unit}".strip()

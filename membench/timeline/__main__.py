@@ -1,0 +1,56 @@
+"""`python -m membench.timeline model=resnet50 strategy=vdnn_all device=k40m batch_size=32`: pictures of one step.
+
+Takes the options of `python -m membench`, and so draws simulated runs and, with backend=cpu or backend=cuda, measured
+ones. Writes a picture (.png, .pdf) and a trace (.trace.json) that chrome://tracing and Perfetto open.
+"""
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from hydra import compose
+
+from membench.device import file_name
+from membench.errors import MembenchError
+from membench.suite.command_line import check_arguments
+from membench.suite.composition import cell_configuration, hydra_composition
+
+DIRECTORY = Path("outputs") / "timelines"
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run the command and return its exit code."""
+    if {"-h", "--help"} & set(arguments):
+        print(__doc__)
+        return 0
+    try:
+        check_arguments(arguments)
+        with hydra_composition():
+            configuration = cell_configuration(compose("config", list(arguments)))
+        for path in _write(configuration):
+            print(path)
+    except MembenchError as error:
+        print(error, file=sys.stderr)
+        return 2
+    return 0
+
+
+def _write(configuration: dict[str, Any]) -> list[Path]:
+    from membench.report.run_picture import (
+        draw,
+        save,
+    )  # torch and matplotlib take seconds; a wrong word should not
+    from membench.report.run_trace import trace_json
+    from membench.suite.observe import observe
+
+    run = observe(configuration)
+    path = DIRECTORY / file_name(run.title)
+    pictures = save(draw(run), path)
+    trace = path.with_name(f"{path.name}.trace.json")
+    trace.write_text(trace_json(run))
+    return [*pictures, trace]
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

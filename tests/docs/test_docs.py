@@ -1,0 +1,190 @@
+"""The documentation holds: its examples run, its commands are commands, its numbers are those of the files."""
+
+import re
+import sys
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import yaml
+from torch import nn
+
+import membench.calibrate.command
+import membench.measure
+import membench.reproduce
+from membench import configuration
+from membench.backends.cpu import Chaos
+from membench.device import DeviceProfile
+from membench.record import Outcome
+from membench.report.__main__ import main as report
+from membench.report.results import evaluate_all, needed_cells
+from membench.report.scoreboard import score
+from membench.report.verdicts import Verdict
+from membench.schedule import Offload
+from membench.step import plan
+from membench.strategies.eager import Eager
+from membench.suite.cell import run_cell
+from membench.suite.command_line import check_arguments
+from membench.suite.composition import compose_cells
+from membench.suite.papers import load_paper
+from tests.contract.networks import COST, reference
+from tests.contract.test_strategies import check_exact, step_of
+from tests.docs.pages import PAGES, ROOT, Code, code_of, commands_of, mentioned_files
+
+EXAMPLE = {code.file: code for page in PAGES for code in code_of(page) if code.file}
+COMMANDS = sorted({command for page in PAGES for command in commands_of(page)})
+
+
+def _write(code: Code, root: Path) -> Path:
+    path = root / code.file
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(code.text)
+    return path
+
+
+# ---- adding a strategy ------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def example_strategy(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """The class of the worked example, imported from the page under the name that its file would have."""
+    path = _write(EXAMPLE["membench/strategies/offload_large.py"], tmp_path_factory.mktemp("example"))
+    spec = spec_from_file_location("membench.strategies.offload_large", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = sys.modules[spec.name] = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    yield module.OffloadLarge
+    del sys.modules[spec.name]
+
+
+@pytest.mark.parametrize("network", ["alexnet", "resnet18", "densenet", "lstm"])
+def test_the_example_strategy_is_exact_and_saves_memory(example_strategy: Any, network: str) -> None:
+    case = reference(network)
+    schedule = plan(case.captured.graph, example_strategy(least_bytes=1), COST, None)
+    assert any(isinstance(instruction, Offload) for instruction in schedule.instructions)
+    with step_of(case, schedule, Chaos(seed=3, longest_delay_s=0.0005)) as step:
+        check_exact(case, step)
+
+
+def test_the_example_strategy_holds_less_than_eager(example_strategy: Any) -> None:
+    layers = [layer for _ in range(8) for layer in (nn.Conv2d(8, 8, 3, padding=1), nn.ReLU(inplace=True))]
+    module = nn.Sequential(*layers, nn.Flatten(), nn.Linear(8 * 1024, 10)).to("meta")
+    batch = torch.randn(64, 8, 32, 32, device="meta"), torch.randint(10, (64,), device="meta")
+    strategies = (Eager(), example_strategy())
+    peaks = [
+        membench.compile(
+            module, nn.functional.cross_entropy, batch, strategy=strategy, backend="simulated", device="k40m"
+        ).predicted_peak_bytes
+        for strategy in strategies
+    ]
+    assert peaks[1] < 0.6 * peaks[0]
+
+
+def test_the_example_strategy_is_short_and_its_configuration_builds_it(example_strategy: Any) -> None:
+    assert len(EXAMPLE["membench/strategies/offload_large.py"].text.splitlines()) < 40
+    built = configuration.instantiate(yaml.safe_load(EXAMPLE["conf/strategy/offload_large.yaml"].text))
+    assert isinstance(built, example_strategy)
+
+
+# ---- adding a model, a device, an experiment --------------------------------------------------------
+
+
+def test_the_example_program_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    (program,) = (code for code in code_of("docs/model.md") if code.language == "python")
+    exec(program.text, {})
+    peak_bytes, images_per_s = map(float, capsys.readouterr().out.split())
+    assert peak_bytes > 4096 * 64 * 32 * 32 * 4  # a map of the convolution
+    assert images_per_s > 0
+
+
+def test_the_example_model_runs_as_a_cell() -> None:
+    record = run_cell(_cell(model=yaml.safe_load(EXAMPLE["conf/model/squeezenet.yaml"].text)))
+    assert record.outcome is Outcome.OK, record.reason
+
+
+def test_the_example_device_runs_a_cell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    _write(EXAMPLE["conf/device/example_card.yaml"], tmp_path)
+    monkeypatch.setattr(configuration, "CONF_DIRECTORY", tmp_path / "conf")
+    assert isinstance(configuration.load("device", "example_card"), DeviceProfile)
+    device = configuration.read("device", "example_card")
+    monkeypatch.undo()
+    assert run_cell(_cell(device=device)).outcome is Outcome.OK
+
+
+def test_the_example_paper_is_reproduced_from_its_files(tmp_path: Path) -> None:
+    for file, code in EXAMPLE.items():
+        if file.startswith("experiments/example/"):
+            _write(code, tmp_path)
+    paper = load_paper(tmp_path / "experiments" / "example")
+    cells = compose_cells(paper, needed_cells(paper))
+    records = {cell: run_cell(found) for cell, found in cells.items()}
+    results = evaluate_all(paper, records)["table1"]
+    assert [result.value is not None for result in results] == [True, True, False, True, True]
+    scores = score(paper, results)
+    assert len(scores) == 3
+    assert scores[2].verdict is Verdict.INPUT
+
+
+def _cell(**changed: Any) -> dict[str, Any]:
+    return {
+        "model": configuration.read("model", "lenet"),
+        "batch_size": 2,
+        "strategy": configuration.read("strategy", "eager"),
+        "framework": configuration.read("framework", "pytorch"),
+        "device": configuration.read("device", "k40m"),
+        "backend": configuration.read("backend", "simulated"),
+        "seed": 0,
+        "budget": None,
+        **changed,
+    }
+
+
+# ---- commands, files, numbers -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_commands_are_commands(command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    if command.startswith("make "):
+        assert re.search(rf"^{command.split()[1]}:", (ROOT / "Makefile").read_text(), re.MULTILINE)
+        return
+    module, *words = command.partition("-m ")[2].split()
+    match module:
+        case "membench" | "membench.timeline":
+            check_arguments(words)
+        case "membench.report":
+            monkeypatch.chdir(ROOT)
+            assert report([*words, f"to={tmp_path}"] if "compare" not in words else words) == 0
+        case "membench.measure":
+            membench.measure.parse(words)
+        case "membench.calibrate":
+            membench.calibrate.command._parse(words)
+        case "membench.reproduce":
+            membench.reproduce._settings(words)
+        case _:
+            assert module == "pytest"
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_files_that_a_page_names_exist(page: str) -> None:
+    missing = [path for path in mentioned_files(page) if path not in EXAMPLE and not (ROOT / path).exists()]
+    assert not missing
+
+
+def test_residuals_are_those_of_the_calibrated_files() -> None:
+    """A new fit changes the comments of its file; the same lines then go into the page."""
+    told = [code.text.strip() for code in code_of("docs/simulation.md") if code.language == "text"]
+    assert told == [residuals for path in _frameworks() if (residuals := _residuals(path))]
+
+
+def _frameworks() -> list[Path]:
+    return sorted((configuration.CONF_DIRECTORY / "framework").glob("*.yaml"))
+
+
+def _residuals(path: Path) -> str:
+    """Return the table of residuals in a file's comments, empty where nothing was fitted."""
+    comments = [line.removeprefix("# ") for line in path.read_text().splitlines() if line.startswith("# ")]
+    table = [line for line in comments if re.match(r"Table \d+, |  \S.*%\s+\S+%$", line)]
+    return "\n".join(table)

@@ -1,0 +1,118 @@
+"""The report: every stated number is on its paper's page, counts are the scoreboard's, and nothing comes from outside."""
+
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+from shutil import copytree
+
+import pandas as pd
+import pytest
+
+from membench.configuration import CONF_DIRECTORY
+from membench.errors import MembenchError
+from membench.report.pages import Sources, papers_with_results, read_page, write_report
+
+ROOT = CONF_DIRECTORY.parent
+SOURCES = Sources(ROOT / "results", ROOT / "paper_figs", ROOT / "experiments")
+PAPERS = papers_with_results(SOURCES)
+
+
+class _Reader(HTMLParser):
+    """Collects what a browser would fetch, the rows of tables, and whether every tag is closed in order."""
+
+    VOID = frozenset({"meta", "img"})
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.fetched: list[str] = []
+        self.tags: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        self.fetched += [value or "" for name, value in attrs if name in ("src", "srcset", "data")]
+        if tag == "link":
+            self.fetched.append("link")
+        if tag not in self.VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+
+@pytest.fixture(scope="module")
+def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    written = write_report(PAPERS, SOURCES, tmp_path_factory.mktemp("report"))
+    return {path.stem: path.read_text() for path in written}
+
+
+def test_pages_are_self_contained(pages: dict[str, str]) -> None:
+    assert set(pages) == {"index", *PAPERS}
+    for text in pages.values():
+        reader = _Reader()
+        reader.feed(text)
+        assert not reader.open
+        assert "script" not in reader.tags
+        assert all(url.startswith("data:image/png;base64,") for url in reader.fetched)
+        assert not re.findall(r"@import|url\(", text)
+        assert 'name="viewport"' in text
+
+
+@pytest.mark.parametrize("paper", PAPERS)
+def test_every_stated_number_is_on_the_page_with_its_verdict(paper: str, pages: dict[str, str]) -> None:
+    board = pd.read_csv(SOURCES.results / paper / "scoreboard.csv", keep_default_na=False)
+    page = read_page(paper, SOURCES)
+    numbers = [number for section in page.sections for number in (*section.numbers, *section.inputs)]
+    stated = [number for number in numbers if number.verdict is not None]
+    assert sorted(map(str, (n.verdict for n in stated))) == sorted(board["verdict"])
+    assert pages[paper].count("<tr>") >= len(numbers)
+    for section in page.sections:
+        assert f'id="{section.name}"' in pages[paper]
+
+
+@pytest.mark.parametrize("paper", PAPERS)
+def test_the_glance_is_the_scoreboards(paper: str, pages: dict[str, str]) -> None:
+    total = read_page(paper, SOURCES).predicted
+    headline = f"{total.agree} of {total.judged} predicted numbers reproduced"
+    assert headline in (SOURCES.results / paper / "summary.md").read_text()
+    assert headline in pages[paper]
+    assert headline in pages["index"]
+
+
+@pytest.mark.parametrize("paper", PAPERS)
+def test_every_figure_is_inlined(paper: str, pages: dict[str, str]) -> None:
+    drawn = len(list((SOURCES.figures / paper).glob("*.png")))
+    assert pages[paper].count("data:image/png;base64,") == drawn > 0
+
+
+def test_measured_numbers_name_their_device(tmp_path: Path) -> None:
+    copytree(SOURCES.results, tmp_path / "results")
+    path = tmp_path / "results" / "vdnn" / "scoreboard.csv"
+    board = pd.read_csv(path, dtype=str, keep_default_na=False)
+    first = board.index[board["simulated_value"] != ""][0]
+    board.loc[first, "measured_value"] = "3"
+    board.to_csv(path, index=False)
+    folder = tmp_path / "results" / "measured" / "some_gpu"
+    folder.mkdir(parents=True)
+    columns = ["item", "model", "batch_size", "system", "metric", "measured_value"]
+    board.loc[[first], columns].to_csv(folder / "vdnn.csv", index=False)
+    sources = Sources(tmp_path / "results", SOURCES.figures, SOURCES.experiments)
+    simulated, measured = read_page("vdnn", sources).origins
+    assert simulated.device.startswith("simulated: ")
+    assert simulated.commit == ""  # outside of the repository nobody knows one
+    assert (measured.device, measured.count) == ("measured: some_gpu", 1)
+    written = write_report(["vdnn"], sources, tmp_path / "report")
+    assert "results/measured/some_gpu/" in written[0].read_text()
+
+
+def test_stale_results_are_refused_and_missing_ones_named(tmp_path: Path) -> None:
+    copytree(SOURCES.results / "vdnn", tmp_path / "vdnn")
+    sources = Sources(tmp_path, SOURCES.figures, SOURCES.experiments)
+    with pytest.raises(MembenchError, match="no results of 'layrub'"):
+        read_page("layrub", sources)
+    index, *_ = write_report(["vdnn"], sources, tmp_path / "report")
+    assert "make reproduce-layrub" in index.read_text()
+    board = tmp_path / "vdnn" / "scoreboard.csv"
+    board.write_text("\n".join(board.read_text().splitlines()[:-1]) + "\n")
+    with pytest.raises(MembenchError, match="results/vdnn is older than experiments/vdnn"):
+        read_page("vdnn", sources)

@@ -1,0 +1,79 @@
+"""Pictures and traces of a run: all that ran is in them, and deep networks stay quick and small."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from membench.report.occupancy import occupancy
+from membench.report.run_picture import busy_share, draw, fitting_label, save
+from membench.report.run_trace import trace_json
+from membench.strategies.base import strategies
+from membench.timeline import Span
+from tests.report.runs import chain_run, network_run
+
+INTERVALS = st.lists(st.tuples(st.integers(0, 1000), st.integers(1, 50)), min_size=1)
+
+
+@pytest.mark.parametrize("strategy", strategies())
+def test_a_trace_has_every_span_and_the_peak(strategy: str) -> None:
+    run = network_run(strategy)
+    events = json.loads(trace_json(run))["traceEvents"]
+    spans = [event for event in events if event["ph"] == "X"]
+    assert [event["args"]["instruction"] for event in spans] == [s.instruction for s in run.timeline.spans]
+    last_us = max(event["ts"] + event["dur"] for event in spans)
+    assert last_us == pytest.approx(1e6 * max(span.end_s for span in run.timeline.spans))
+    held = [sum(event["args"].values()) for event in events if event["ph"] == "C"]
+    assert max(held) == run.schedule.peak_bytes
+    tracks = {event["tid"]: event["args"]["name"] for event in events if event["name"] == "thread_name"}
+    assert {tracks[event["tid"]] for event in spans} == {span.stream for span in run.timeline.spans}
+
+
+@pytest.mark.parametrize("strategy", ["layrub_hybrid", "memonger"])
+def test_a_picture_names_what_is_in_it(strategy: str, tmp_path: Path) -> None:
+    run = network_run(strategy)
+    figure = draw(run)
+    memory, streams = figure.axes
+    names = {text.get_text() for text in memory.get_legend().get_texts()}
+    assert names == set(occupancy(run.schedule, run.timeline).held_bytes)
+    rows = [label.get_text() for label in streams.get_yticklabels()]
+    assert rows == list(dict.fromkeys(span.stream for span in run.timeline.spans))
+    paths = save(figure, tmp_path / "deep" / "run")
+    assert [path.name for path in paths] == ["run.png", "run.pdf"]
+    assert all(path.stat().st_size > 1000 for path in paths)
+
+
+def test_a_deep_network_is_drawn_whole_and_near_its_peak(tmp_path: Path) -> None:
+    figure = draw(chain_run("layrub_hybrid", [1000] * 1000))
+    _, whole, detail = figure.axes
+    assert not whole.collections
+    assert whole.images
+    assert sum(len(bars.get_paths()) for bars in detail.collections) < 100
+    assert detail.get_xlim()[1] - detail.get_xlim()[0] < 0.1 * whole.get_xlim()[1]
+    _, pdf = save(figure, tmp_path / "run")
+    assert pdf.stat().st_size < 1_000_000
+
+
+@settings(deadline=None, max_examples=40)
+@given(INTERVALS, st.integers(1, 30))
+def test_busy_shares_add_up_to_the_spans(lengths: list[tuple[int, int]], columns: int) -> None:
+    spans, now_s = [], 0
+    for idle_s, busy_s in lengths:
+        spans.append(Span(len(spans), "any", now_s + idle_s, now_s + idle_s + busy_s))
+        now_s += idle_s + busy_s
+    shares = busy_share(spans, np.linspace(0, now_s, columns + 1))
+    assert shares.min() >= 0
+    assert shares.max() <= 1
+    assert shares.sum() * now_s / columns == pytest.approx(sum(busy_s for _, busy_s in lengths))
+
+
+@pytest.mark.parametrize(
+    ("width_inches", "expected"),
+    [(1.0, ("layer1.conv2", 0)), (0.2, ("layer1.conv2", 90)), (0.05, ("", 0))],
+)
+def test_a_label_is_written_where_there_is_room(width_inches: float, expected: tuple[str, int]) -> None:
+    assert fitting_label("layer1.conv2", width_inches, 0.8) == expected
+    assert fitting_label("layer1.conv2", 0.5, 0.3) == ("conv2", 0)
