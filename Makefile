@@ -7,7 +7,7 @@ STAMP := $(VENV)/.installed
 TEST := OMP_NUM_THREADS=1 KINETO_LOG_LEVEL=9 $(RUN) -m pytest --numprocesses 2
 
 .DEFAULT_GOAL := help
-.PHONY: help install test test-slow test-gpu measure lint reproduce-layrub reproduce-vdnn figures scoreboard bench clean
+.PHONY: help install test test-slow test-gpu measure lint reproduce-layrub reproduce-vdnn train-layrub figures scoreboard bench clean
 
 help:  ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -43,6 +43,9 @@ reproduce-layrub: $(STAMP)  ## run Layrub's experiments; write results/, SCOREBO
 
 reproduce-vdnn: $(STAMP)  ## likewise vDNN's
 	$(RUN) -m membench.reproduce vdnn
+
+train-layrub: $(STAMP)  ## train to accuracy for Layrub's Figure 15 (minutes); what was run before is not run again
+	OMP_NUM_THREADS=1 $(RUN) -m membench.train layrub
 
 figures: $(STAMP)  ## redraw paper_figs/ from results/
 	$(RUN) -m paper_figs

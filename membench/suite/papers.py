@@ -33,7 +33,11 @@ def load_paper(directory: Path) -> Paper:
     vocabulary = _read(directory / "paper.yaml")
     remarks = _read(directory / "remarks.yaml")
     reference = read_reference(directory / "reference.csv")
-    files = [path for path in sorted(directory.glob("*.yaml")) if path.stem not in {"paper", "remarks"}]
+    files = [
+        path
+        for path in sorted(directory.glob("*.yaml"))
+        if path.stem not in {"paper", "remarks", "trainings"}
+    ]
     experiments = [_experiment(path, vocabulary, reference) for path in files]
     _check_each_row_once(reference, experiments)
     return Paper(
