@@ -18,8 +18,8 @@ from membench.configuration import CONF_DIRECTORY, instantiate
 from membench.errors import MembenchError
 from membench.record import Outcome
 from membench.suite.command_line import explain, shown
-from membench.suite.trainings import Training, compose_training, load_trainings, run_trainings
-from membench.training import check_fit
+from membench.suite.papers import read_trainings
+from membench.suite.trainings import Training, compose_training, compose_trainings, run_trainings
 
 ROOT = CONF_DIRECTORY.parent
 GROUPS = ("model", "data", "strategy", "backend")
@@ -52,11 +52,15 @@ def _asked(arguments: Sequence[str]) -> tuple[list[Training], Path]:
             f"{' '.join(arguments)!r} is neither one paper nor a list of option=value; "
             f"papers with trainings: {', '.join(known)}"
         )
-    return load_trainings(ROOT / "experiments" / papers[0] / "trainings.yaml"), ROOT / "results" / papers[0]
+    return compose_trainings(
+        read_trainings(ROOT / "experiments" / papers[0] / "trainings.yaml")
+    ), ROOT / "results" / papers[0]
 
 
 def _check_data(training: Training) -> None:
     """Refuse data that is not there, or that the model does not take, before anything runs."""
+    from membench.training import check_fit  # torch takes seconds; a wrong word should not
+
     configuration = training.runs[0]
     model = configuration["model"]
     dataset = instantiate(configuration["data"])

@@ -17,31 +17,13 @@ from torch import Tensor, nn
 from membench.dataset import Dataset, Split
 from membench.errors import MembenchError
 from membench.execution.measurement import synchronize
+from membench.recipe import Recipe
 from membench.step import compile as compile_step
 from membench.step import real_device
 from membench.strategies.base import Strategy
 from membench.training_step import TrainingStep
 
 _TEST_BATCH = 256
-
-
-@dataclass(frozen=True)
-class Recipe:
-    """How a network is trained, whatever the strategy.
-
-    The learning rate stays what it is; weights decay with the gradient (L2). The last batch of an epoch is smaller
-    where the images do not divide: none is left out.
-
-    Attributes:
-        seed: of the order of the images and of dropout.
-    """
-
-    epochs: int
-    batch_size: int
-    learning_rate: float
-    momentum: float
-    weight_decay: float
-    seed: int
 
 
 @dataclass(frozen=True)

@@ -35,6 +35,7 @@ PRINTED_UNITS = {
     "images": 1,
     "layers": 1,
     "W": 1,
+    "epochs": 1,
     "million operations": 1e6,
     "GFLOPS": 1e9,
     "TFLOPS": 1e12,

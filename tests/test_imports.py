@@ -11,7 +11,7 @@ PACKAGE = Path(membench.units.__file__).parent
 VERBS = {path.name for path in PACKAGE.iterdir() if path.is_dir() and (path / "__init__.py").exists()}
 NOUNS = {
     "cluster", "convolution", "cost_model", "dataset", "device", "efficiency", "errors", "experiment",
-    "offsets", "record", "schedule", "task_graph", "timeline", "units", "workload",
+    "offsets", "recipe", "record", "schedule", "task_graph", "timeline", "units", "workload",
 }  # fmt: skip
 ALLOWED = {
     "strategies": {"planning"},

@@ -11,7 +11,8 @@ from membench.data.digits import digits
 from membench.dataset import Dataset, Split
 from membench.errors import InfeasibleSchedule, MembenchError
 from membench.models.digits import digits_cnn
-from membench.training import Epoch, Recipe, accuracy, check_fit, train
+from membench.recipe import Recipe
+from membench.training import Epoch, accuracy, check_fit, train
 
 CRITERION = nn.CrossEntropyLoss()
 RECIPE = Recipe(epochs=2, batch_size=48, learning_rate=0.05, momentum=0.9, weight_decay=1e-4, seed=3)

@@ -8,11 +8,12 @@ from tqdm import tqdm
 
 from membench.configuration import instantiate
 from membench.dataset import Dataset
+from membench.recipe import Recipe
 from membench.record import Outcome, Record, Source, configuration_hash
 from membench.step import real_device
 from membench.suite.cell import outcome_of
 from membench.suite.provenance import device_facts, provenance
-from membench.training import Epoch, Recipe, check_fit, train
+from membench.training import Epoch, check_fit, train
 
 
 def run_training(configuration: dict[str, Any]) -> Record:

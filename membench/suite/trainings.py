@@ -5,11 +5,11 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
-import yaml
 from hydra import compose
 from omegaconf import DictConfig, OmegaConf
 
 from membench.errors import MembenchError
+from membench.recipe import Recipe
 from membench.record import Outcome, Record
 from membench.report.curves import curve_table, describe_run, describe_training
 from membench.report.tables import write_csv
@@ -17,8 +17,6 @@ from membench.suite.command_line import parse_changes
 from membench.suite.composition import hydra_composition
 from membench.suite.records import Records
 from membench.suite.runner import Configuration
-from membench.suite.training import run_training
-from membench.training import Recipe
 from membench.units import parse_bytes
 
 
@@ -49,14 +47,16 @@ def compose_training(overrides: Sequence[str]) -> tuple[Training, Path]:
     return _training(_title(config), config), Path(config.output)
 
 
-def load_trainings(path: Path) -> list[Training]:
-    """Read the trainings of a paper: what all have in common, and what is each one's own, as `conf/train.yaml` names it."""
-    content = yaml.safe_load(path.read_text())
+def compose_trainings(options: Mapping[str, Mapping[str, Any]]) -> list[Training]:
+    """Return the trainings of a paper.
+
+    Args:
+        options: of `conf/train.yaml`, by the training's name.
+    """
     with hydra_composition():
         return [
             _training(name, compose("train", [f"{key}={value}" for key, value in settings.items()]))
-            for name, own in content["trainings"].items()
-            for settings in [content["common"] | own]
+            for name, settings in options.items()
         ]
 
 
@@ -66,6 +66,8 @@ def run_trainings(trainings: Sequence[Training], directory: Path) -> dict[str, l
     Returns:
         The records of each training, one for each seed.
     """
+    from membench.suite.training import run_training  # torch takes seconds
+
     records = Records(directory / "training.jsonl", run_training, describe_run)
     made: dict[str, list[Record]] = {}
     for training in trainings:
@@ -78,7 +80,7 @@ def run_trainings(trainings: Sequence[Training], directory: Path) -> dict[str, l
 
 def find_trainings(trainings: Sequence[Training], directory: Path) -> dict[str, list[Record]]:
     """Return the records of those trainings that were run to the end as they are described now, every seed of them."""
-    records = Records(directory / "training.jsonl", run_training)
+    records = Records(directory / "training.jsonl")
     found = {}
     for training in trainings:
         known = [records.find(configuration) for configuration in training.runs]
