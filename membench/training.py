@@ -18,9 +18,10 @@ from membench.dataset import Dataset, Split
 from membench.errors import MembenchError
 from membench.execution.measurement import synchronize
 from membench.recipe import Recipe
+from membench.step import SimulatedStep, real_device
 from membench.step import compile as compile_step
-from membench.step import real_device
 from membench.strategies.base import Strategy
+from membench.sub_batched_step import SubBatchedStep
 from membench.training_step import TrainingStep
 
 _TEST_BATCH = 256
@@ -69,10 +70,10 @@ def train(
     order = torch.Generator().manual_seed(recipe.seed)
     module.train()
 
-    def step_for(batch_size: int) -> TrainingStep:
+    def step_for(batch_size: int) -> TrainingStep | SubBatchedStep:
         example = _on(device, images.batch(torch.arange(batch_size)))
         step = compile_step(module, loss, example, strategy=strategy, backend=backend, budget=budget)
-        assert isinstance(step, TrainingStep)
+        assert not isinstance(step, SimulatedStep)
         return step
 
     steps = {len(part): step_for(len(part)) for part in torch.arange(len(images)).split(recipe.batch_size)}

@@ -66,5 +66,4 @@ def digits_alexnet() -> nn.Sequential:
     for layer in network:
         if isinstance(layer, nn.Conv2d | nn.Linear):
             nn.init.kaiming_normal_(layer.weight, nonlinearity="relu")
-            nn.init.zeros_(layer.bias)
     return network

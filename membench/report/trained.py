@@ -1,6 +1,11 @@
-"""Values of a paper's rows that come from trainings: the mean over their seeds."""
+"""Values of a paper's rows that come from trainings: the mean over their seeds.
+
+A run that never reaches the target accuracy counts with all the epochs and all the time that it ran, which is the least that
+it would have taken; the result's reason says so.
+"""
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from statistics import fmean
 
 from membench.experiment import Answer, Paper, Row
@@ -16,9 +21,16 @@ _METRICS: dict[str, Callable[[Record, float], float | None]] = {
     "test_accuracy_percent": lambda record, _: 100 * record.metrics["test_accuracy"],
 }
 
+_FULL: dict[str, Callable[[Record], float]] = {
+    "epochs_to_accuracy": lambda record: len(record.samples["time_s"]),
+    "time_to_accuracy_s": lambda record: sum(record.samples["time_s"]),
+}
 
-class _NoValueError(Exception):
-    """A training was not run, or did not get that far."""
+
+@dataclass(frozen=True)
+class _Mean:
+    value: float
+    remark: str
 
 
 def evaluate_trained(paper: Paper, row: Row, answer: Answer, trainings: Trainings) -> Result:
@@ -29,22 +41,27 @@ def evaluate_trained(paper: Paper, row: Row, answer: Answer, trainings: Training
     """
     quantity = answer.trained
     assert quantity is not None
-    try:
-        value = _mean(paper, quantity.training, quantity.metric, trainings)
-        if quantity.ratio_to:
-            value /= _mean(paper, quantity.ratio_to, quantity.metric, trainings)
-    except _NoValueError as error:
-        return Result(row, answer, outcome=Outcome.FAILED, reason=str(error))
-    return Result(row, answer, value=value, outcome=Outcome.OK)
+    names = [name for name in (quantity.training, quantity.ratio_to) if name]
+    missing = [name for name in names if name not in trainings]
+    if missing:
+        reason = f"{missing[0]!r} has not been trained; run `make train-{paper.name}`"
+        return Result(row, answer, outcome=Outcome.FAILED, reason=reason)
+    means = [
+        _mean(trainings[name], quantity.metric, paper.trainings[name]["target_accuracy"]) for name in names
+    ]
+    value = means[0].value / means[1].value if quantity.ratio_to else means[0].value
+    remarks = (f"{name}: {mean.remark}" for name, mean in zip(names, means, strict=True) if mean.remark)
+    return Result(row, answer, value=value, outcome=Outcome.OK, reason="; ".join(remarks))
 
 
-def _mean(paper: Paper, training: str, metric: str, trainings: Trainings) -> float:
-    if training not in trainings:
-        raise _NoValueError(f"{training!r} has not been trained; run `make train-{paper.name}`")
-    target_accuracy = paper.trainings[training]["target_accuracy"]
-    values = [_METRICS[metric](record, target_accuracy) for record in trainings[training]]
-    reached = [value for value in values if value is not None]
-    if len(reached) < len(values):
-        never = len(values) - len(reached)
-        raise _NoValueError(f"{training!r}: {never} of {len(values)} runs never reach {target_accuracy:.0%}")
-    return fmean(reached)
+def _mean(training: Sequence[Record], metric: str, target_accuracy: float) -> _Mean:
+    values = [_METRICS[metric](record, target_accuracy) for record in training]
+    never = values.count(None)
+    remark = (
+        f"{never} of {len(values)} runs do not reach {target_accuracy:.0%} and count in full" if never else ""
+    )
+    full = [
+        _FULL[metric](record) if value is None else value
+        for record, value in zip(training, values, strict=True)
+    ]
+    return _Mean(fmean(full), remark)

@@ -79,6 +79,7 @@ def _judge_direction(result: Result, baseline: Result | None) -> Judgement:
         return Judgement(Verdict.NOT_RUN, f"{result.value:.3g} {row.unit} here; {answer.in_kind}")
     ours, papers = sides
     reason = f"judged by its direction alone: {ours:.3g} here and {papers:.3g} in the paper {of_what}; {answer.in_kind}"
+    reason += f"; {result.reason}" if result.reason else ""
     if (ours - 1) * (papers - 1) > 0:
         return Judgement(Verdict.REPRODUCED, reason)
     return Judgement(Verdict.BETTER if (ours > papers) == answer.higher_is_better else Verdict.WORSE, reason)

@@ -37,11 +37,17 @@ def test_values_are_means_over_seeds(metric: str, ratio_to: str, value: float) -
     assert (found.value, found.outcome) == (pytest.approx(value), Outcome.OK)
 
 
-def test_what_was_not_trained_or_never_got_there_has_no_value_but_a_reason() -> None:
+def test_a_run_that_never_got_there_counts_in_full_and_the_reason_says_so() -> None:
+    remark = "slow: 2 of 2 runs do not reach 95% and count in full"
+    never = result("slow", "epochs_to_accuracy", target_accuracy=0.95)
+    assert (never.value, never.reason) == (3, remark)
+    assert result("slow", "time_to_accuracy_s", target_accuracy=0.95).value == 6
+    assert remark in result("fast", "epochs_to_accuracy", "slow", target_accuracy=0.95).reason
+
+
+def test_what_was_not_trained_has_no_value_but_a_reason() -> None:
     missing = result("missing", "epochs_to_accuracy")
     assert (missing.value, missing.reason) == (None, "'missing' has not been trained; run `make train-paper`")
-    never = result("slow", "epochs_to_accuracy", target_accuracy=0.95)
-    assert (never.value, never.reason) == (None, "'slow': 2 of 2 runs never reach 95%")
     assert result("fast", "epochs_to_accuracy", "missing").value is None
 
 
