@@ -17,7 +17,7 @@ from membench.configuration import CONF_DIRECTORY
 from membench.errors import MembenchError
 from membench.record import Outcome, Record
 from membench.report.summary import summary
-from membench.suite.command_line import check_arguments
+from membench.suite.command_line import check_arguments, shown
 from membench.suite.composition import cell_configuration
 from membench.suite.runner import failed
 
@@ -44,7 +44,7 @@ def run(config: DictConfig) -> Record | None:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(dataclasses.asdict(record), indent=1) + "\n")
     print(summary(record))
-    print(f"  {'record':<20} {_shown(path)}")
+    print(f"  {'record':<20} {shown(path)}")
     return record
 
 
@@ -58,10 +58,6 @@ def main() -> int:
             return 2
     run()
     return 1 if _failures else 0
-
-
-def _shown(path: Path) -> str:
-    return str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path)
 
 
 if __name__ == "__main__":

@@ -1,5 +1,6 @@
 """Errors for the user: each states what was wrong, with which value, and what to do about it."""
 
+from pathlib import Path
 from typing import Any
 
 from membench.units import format_bytes
@@ -80,3 +81,18 @@ class ExchangeFailed(MembenchError):
 
 class ShapeMismatch(MembenchError):
     """A step was called with tensors of other shapes or dtypes than it was captured for."""
+
+
+class MissingDataset(MembenchError):
+    """A data set's files are not where they should be."""
+
+    def __init__(self, name: str, *, missing: Path, root: Path, download: str) -> None:
+        """Args:
+        missing: what was looked for under `root`.
+        download: what to download and where from.
+        """
+        super().__init__(
+            f"{name} has no {missing}: download {download} and unpack it in {root}, "
+            "or name the directory that holds it with data.root=DIRECTORY"
+        )
+        self.missing = missing

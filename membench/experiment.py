@@ -97,6 +97,21 @@ class Quantity:
 
 
 @dataclass(frozen=True)
+class TrainedQuantity:
+    """A value computed from trainings: the mean over their seeds.
+
+    Attributes:
+        training: a name of `Paper.trainings`.
+        metric: ``epochs_to_accuracy``, ``time_to_accuracy_s`` or ``test_accuracy_percent``.
+        ratio_to: the training whose value it is divided by; none: it stands alone.
+    """
+
+    training: str
+    metric: str
+    ratio_to: str = ""
+
+
+@dataclass(frozen=True)
 class Selection:
     """Rows by their columns: each named column must match one of its patterns (``*`` stands for anything)."""
 
@@ -117,9 +132,11 @@ def column_text(row: Row, name: str) -> str:
 
 @dataclass(frozen=True)
 class Answer:
-    """What stands for the rows that `where` matches: exactly one of value, input and not_run.
+    """What stands for the rows that `where` matches: exactly one of value, trained, input and not_run.
 
     Attributes:
+        in_kind: why the number cannot be compared with the paper's, of which only the direction is judged then: to
+            which side of the baseline's it lies, or, without one, of 1.
         limit: the paper says only that its number is a ``lower`` or an ``upper`` limit.
         higher_is_better: the direction in which a deviation is a gain.
         baseline: what differs in the row of the baseline, through the ratio to which a row is judged.
@@ -127,11 +144,13 @@ class Answer:
 
     where: Selection
     value: Quantity | None = None
+    trained: TrainedQuantity | None = None
+    in_kind: str = ""
     input: str = ""
     not_run: str = ""
     limit: str = ""
     higher_is_better: bool = False
-    baseline: Mapping[str, str] = field(default_factory=dict)
+    baseline: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -164,6 +183,7 @@ class Paper:
         devices: names in conf/device.
         clusters: names in conf/cluster, for those of `devices` that are several.
         training_images: in each data set.
+        trainings: by name, options of `conf/train.yaml`; none where nothing is trained to accuracy.
     """
 
     name: str
@@ -178,6 +198,7 @@ class Paper:
     inconsistencies: tuple[Remark, ...]
     causes: tuple[Remark, ...]
     calibration: tuple[Remark, ...]
+    trainings: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
 
 def framework_of(model: Mapping[str, Any], system: Mapping[str, Any]) -> str:

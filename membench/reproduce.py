@@ -26,6 +26,7 @@ from membench.suite.measured_paper import gpu_at_hand, measure_on_gpu
 from membench.suite.papers import load_paper
 from membench.suite.runner import Job, run_all, run_in_worker
 from membench.suite.tracking import Tracking, log_sweep
+from membench.suite.trainings import compose_trainings, find_trainings
 
 ROOT = CONF_DIRECTORY.parent
 
@@ -47,7 +48,8 @@ def reproduce(
         run_job=run_job,
     )
     records = dict(zip(configurations, made, strict=True))
-    return records, write_results(paper, evaluate_all(paper, records), results)
+    trainings = find_trainings(compose_trainings(paper.trainings), results / paper.name)
+    return records, write_results(paper, evaluate_all(paper, records, trainings), results)
 
 
 def main(arguments: Sequence[str]) -> int:

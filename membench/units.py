@@ -36,6 +36,7 @@ PRINTED_UNITS = {
     "layers": 1,
     "parts": 1,
     "W": 1,
+    "epochs": 1,
     "million operations": 1e6,
     "GFLOPS": 1e9,
     "TFLOPS": 1e12,

@@ -3,11 +3,12 @@
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from membench.experiment import Cell, Paper
+from membench.experiment import Answer, Cell, Paper, Row
 from membench.record import Record
 from membench.report.quantities import Result, cells_of, evaluate
 from membench.report.scoreboard import Score, page, score, scoreboard
 from membench.report.tables import Measured, table, write_csv
+from membench.report.trained import Trainings, evaluate_trained
 
 
 def needed_cells(paper: Paper) -> list[Cell]:
@@ -22,10 +23,22 @@ def needed_cells(paper: Paper) -> list[Cell]:
     return list(cells)
 
 
-def evaluate_all(paper: Paper, records: Mapping[Cell, Record]) -> dict[str, list[Result]]:
-    """Return the results of each experiment, by its name."""
+def evaluate_all(
+    paper: Paper, records: Mapping[Cell, Record], trainings: Trainings
+) -> dict[str, list[Result]]:
+    """Return the results of each experiment, by its name.
+
+    Args:
+        trainings: those that were run.
+    """
+
+    def result(row: Row, answer: Answer) -> Result:
+        if answer.trained:
+            return evaluate_trained(paper, row, answer, trainings)
+        return evaluate(paper, row, answer, records)
+
     return {
-        experiment.name: [evaluate(paper, row, answer, records) for row, answer in experiment.rows]
+        experiment.name: [result(row, answer) for row, answer in experiment.rows]
         for experiment in paper.experiments
     }
 

@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import pandas as pd
 
@@ -124,13 +124,18 @@ def page(paper: Paper, scores: Sequence[Score]) -> str:
         f"Another {len(fitted)} rows are the baseline on which the cost model was fitted "
         f"({summarize(fitted).agree} within 10 %): they are listed, and prove nothing. "
     ) * bool(fitted)
+    of_values = (
+        "Values are simulated on the paper's devices; accuracies come from trainings of a small network, and only their direction is judged."
+        if paper.trainings
+        else "All values are simulated on the paper's devices."
+    )
     lines = [
         f"## {paper.title}",
         "",
         f"**{predicted.agree} of {predicted.judged} predicted numbers reproduced**, {predicted.deviate} deviate; "
         f"{total.not_run} not run; {total.inputs} inputs of the experiments, not judged.",
         "",
-        f"{of_fit}All values are simulated on the paper's devices. A row counts as reproduced within 10 % of the paper's number, or where it runs out of memory "
+        f"{of_fit}{of_values} A row counts as reproduced within 10 % of the paper's number, or where it runs out of memory "
         f"as in the paper; each row with its reason: [scoreboard.csv]({paper.name}/scoreboard.csv).",
         "",
         *_markdown_table(
@@ -179,7 +184,7 @@ def _deviations(scores: Sequence[Score]) -> list[str]:
                 (
                     _describe(entry.result.row),
                     f"{values['paper_value'] or 'out of memory'} {entry.result.row.unit}",
-                    f"{values['simulated_value'] or 'out of memory'} {entry.result.row.unit}",
+                    f"{values['simulated_value'] or values['measured_value'] or 'out of memory'} {entry.result.row.unit}",
                     str(entry.verdict),
                     entry.judgement.reason or "no cause found yet",
                 )
@@ -213,8 +218,6 @@ def _texts(remarks: Iterable[Remark], row: Row) -> list[str]:
     return [remark.text for remark in remarks if remark.where.matches(row)]
 
 
-def _key(row: Row, **changed: str) -> tuple[object, ...]:
-    columns = {
-        name: getattr(row, name) for name in ("item", "model", "batch_size", "device", "system", "metric")
-    }
-    return (*(columns | changed).values(), row.claim_id)
+def _key(row: Row, **changed: Any) -> tuple[object, ...]:
+    names = ("item", "model", "batch_size", "device", "system", "metric", "claim_id")
+    return tuple(({name: getattr(row, name) for name in names} | changed).values())

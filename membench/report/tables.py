@@ -63,10 +63,14 @@ def key_columns(row: Row) -> dict[str, str]:
 
 
 def value_columns(result: Result, measured_value: float | None) -> dict[str, str]:
-    """Return the paper's value and ours; `deviation` is the simulated one's, as a fraction of the paper's."""
+    """Return the paper's value and ours; `deviation` is our own value's, as a fraction of the paper's.
+
+    What was trained was measured. What answers in kind deviates from the paper in more than its value.
+    """
     papers, ours = result.row.value, result.value
-    off = deviation(ours, papers) if ours is not None and papers is not None else None
-    numbers = (papers, ours, measured_value)
+    in_kind = result.answer.in_kind
+    off = deviation(ours, papers) if ours is not None and papers is not None and not in_kind else None
+    numbers = (papers, None, ours) if result.answer.trained else (papers, ours, measured_value)
     return {
         **{name: format_number(number) for name, number in zip(VALUE_COLUMNS[:3], numbers, strict=True)},
         "deviation": "" if off is None else f"{off:.3f}",

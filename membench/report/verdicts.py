@@ -1,7 +1,8 @@
 """The verdict on a row: our value against the paper's (DESIGN 7).
 
 A row is judged by its ratio to the baseline of the same run where the paper prints the baseline too, otherwise by its
-own value. Within 10 % it is reproduced; beyond that better or worse, in the direction that a user would prefer.
+own value. Within 10 % it is reproduced; beyond that better or worse, in the direction that a user would prefer. A row
+answered in kind is reproduced if our number lies to the same side of its baseline as the paper's.
 """
 
 from dataclasses import dataclass
@@ -41,8 +42,10 @@ def judge(result: Result, baseline: Result | None) -> Judgement:
     row, answer = result.row, result.answer
     if answer.input:
         return Judgement(Verdict.INPUT, answer.input)
-    if answer.value is None:
+    if answer.not_run:
         return Judgement(Verdict.NOT_RUN, answer.not_run)
+    if answer.in_kind:
+        return _judge_direction(result, baseline)
     ours_out_of_memory = result.outcome is Outcome.OUT_OF_MEMORY
     if row.value is None:
         return _judge_without_number(result, ours_out_of_memory)
@@ -62,6 +65,24 @@ def judge(result: Result, baseline: Result | None) -> Judgement:
         _compare(ours, papers, higher_is_better=answer.higher_is_better),
         f"judged by its ratio to {system}: {ours:.3g} here, {papers:.3g} in the paper",
     )
+
+
+def _judge_direction(result: Result, baseline: Result | None) -> Judgement:
+    row, answer = result.row, result.answer
+    if result.value is None or row.value is None:
+        return Judgement(Verdict.NOT_RUN, result.reason or "the paper prints no number")
+    if answer.baseline:
+        sides, of_what = _ratios(result, baseline), "beside its baseline"
+    else:
+        sides, of_what = ((result.value, row.value) if row.unit == "x" else None), "beside 1"
+    if sides is None:
+        return Judgement(Verdict.NOT_RUN, f"{result.value:.3g} {row.unit} here; {answer.in_kind}")
+    ours, papers = sides
+    reason = f"judged by its direction alone: {ours:.3g} here and {papers:.3g} in the paper {of_what}; {answer.in_kind}"
+    reason += f"; {result.reason}" if result.reason else ""
+    if (ours - 1) * (papers - 1) > 0:
+        return Judgement(Verdict.REPRODUCED, reason)
+    return Judgement(Verdict.BETTER if (ours > papers) == answer.higher_is_better else Verdict.WORSE, reason)
 
 
 def _judge_limit(ours: float, papers: float, limit: str) -> Judgement:

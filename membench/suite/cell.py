@@ -129,8 +129,7 @@ def _run(configuration: dict[str, Any], graphs: Graphs) -> Record:
         else:
             found = _measure(configuration, graphs)
     except Exception as error:  # a cell's failure is its record; it never ends a sweep
-        outcome = _OUTCOMES.get(type(error), Outcome.FAILED)
-        reason = str(error) if outcome is not Outcome.FAILED else f"{type(error).__name__}: {error}"
+        outcome, reason = outcome_of(error)
     backend = configuration["backend"]["name"]
     return Record(
         configuration,
@@ -144,6 +143,12 @@ def _run(configuration: dict[str, Any], graphs: Graphs) -> Record:
         absent=found.absent,
         provenance={} if is_simulated else _provenance(backend),
     )
+
+
+def outcome_of(error: Exception) -> tuple[Outcome, str]:
+    """Return how a run ended that raised an error, and why."""
+    outcome = _OUTCOMES.get(type(error), Outcome.FAILED)
+    return outcome, str(error) if outcome is not Outcome.FAILED else f"{type(error).__name__}: {error}"
 
 
 def _provenance(backend: str) -> dict[str, Any]:

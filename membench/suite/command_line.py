@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Sequence
+from pathlib import Path
 
 from hydra import compose
 from hydra.core.override_parser.overrides_parser import OverridesParser
@@ -28,10 +29,7 @@ def check_arguments(arguments: Sequence[str]) -> None:
     """
     words = [word for word in arguments if not word.startswith("-")]
     try:
-        parsed = OverridesParser.create().parse_overrides(words)
-        for override in parsed:
-            if override.type is not OverrideType.CHANGE:
-                raise MembenchError(f"{override.input_line!r} is no choice; write option=value")
+        parsed = parse_changes(words)
         with hydra_composition():
             plain = [override.input_line or "" for override in parsed if not override.is_sweep_override()]
             _check_values(compose("config", plain))
@@ -41,19 +39,42 @@ def check_arguments(arguments: Sequence[str]) -> None:
         raise MembenchError(explain(error)) from error
 
 
-def explain(error: Exception) -> str:
-    """Return one line that says what was wrong with the command and what there is."""
+def parse_changes(words: Sequence[str]) -> list[Override]:
+    """Return the words ``option=value`` as Hydra reads them.
+
+    Raises:
+        HydraException: a word is no override.
+        MembenchError: it adds or deletes an option.
+    """
+    parsed = OverridesParser.create().parse_overrides(list(words))
+    for override in parsed:
+        if override.type is not OverrideType.CHANGE:
+            raise MembenchError(f"{override.input_line!r} is no choice; write option=value")
+    return parsed
+
+
+def explain(error: Exception, groups: Sequence[str] = GROUPS) -> str:
+    """Return one line that says what was wrong with the command and what there is.
+
+    Args:
+        groups: those that the command's configuration is composed from.
+    """
     if isinstance(error, MissingConfigException) and error.missing_cfg_file:
         group, _, name = error.missing_cfg_file.rpartition("/")
         return f"{group} {name!r} is not known; there are: {', '.join(configuration.names(group))}"
     cause = error.__cause__
     if isinstance(cause, OmegaConfBaseException) and isinstance(cause.parent_node, DictConfig):
-        options = (str(key) for key in cause.parent_node if key not in ("hydra", "_target_"))
-        return f"{cause.full_key!r} is not an option; there are: {', '.join(options)}"
+        options = [str(key) for key in cause.parent_node if key not in ("hydra", "_target_")]
+        return f"{cause.full_key!r} is not an option; there are: {', '.join(options) or 'none'}"
     unknown_group = re.match(r"Could not override '([^']+)'", str(error))
     if unknown_group:
-        return f"{unknown_group.group(1)!r} is not an option; there are: {', '.join(GROUPS)}"
+        return f"{unknown_group.group(1)!r} is not an option; there are: {', '.join(groups)}"
     return " ".join(str(error).partition("See https:")[0].split())
+
+
+def shown(path: Path) -> str:
+    """Return a path as a person on this command line would write it."""
+    return str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path)
 
 
 def _choices(override: Override) -> list[str]:

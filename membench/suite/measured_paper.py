@@ -57,7 +57,7 @@ def measured_rows(paper: Paper, records: Mapping[Cell, Record]) -> pd.DataFrame:
     """Return the rows of which the records give a value, in the row's unit."""
     columns = [
         {**key_columns(result.row), "measured_value": format_number(result.value)}
-        for results in evaluate_all(paper, records).values()
+        for results in evaluate_all(paper, records, trainings={}).values()
         for result in results
         if result.value is not None
     ]

@@ -10,6 +10,9 @@ The format, by example (`experiments/layrub/table5.yaml` is a real one):
         not_run: MXNet is not built yet
     shows:
       - {item: Figure 14, metric: normalised_time, unit: x, models: table 5, systems: [Layrub-hybrid], value: {...}}
+
+What is trained to accuracy stands in ``trainings.yaml``; ``trained: {training: NAME, metric: epochs_to_accuracy}`` in place of
+``value`` answers a row with it.
 """
 
 import csv
@@ -21,7 +24,18 @@ from typing import Any
 import yaml
 
 from membench.errors import MembenchError
-from membench.experiment import Answer, Experiment, Form, Paper, Quantity, Remark, Row, Selection, Take
+from membench.experiment import (
+    Answer,
+    Experiment,
+    Form,
+    Paper,
+    Quantity,
+    Remark,
+    Row,
+    Selection,
+    Take,
+    TrainedQuantity,
+)
 
 
 def load_paper(directory: Path) -> Paper:
@@ -30,10 +44,15 @@ def load_paper(directory: Path) -> Paper:
     Raises:
         MembenchError: a row is answered by no experiment or by two, or a file does not read as an experiment.
     """
-    vocabulary = _read(directory / "paper.yaml")
+    trainings = read_trainings(directory / "trainings.yaml")
+    vocabulary = _read(directory / "paper.yaml") | {"trainings": trainings}
     remarks = _read(directory / "remarks.yaml")
     reference = read_reference(directory / "reference.csv")
-    files = [path for path in sorted(directory.glob("*.yaml")) if path.stem not in {"paper", "remarks"}]
+    files = [
+        path
+        for path in sorted(directory.glob("*.yaml"))
+        if path.stem not in {"paper", "remarks", "trainings"}
+    ]
     experiments = [_experiment(path, vocabulary, reference) for path in files]
     _check_each_row_once(reference, experiments)
     return Paper(
@@ -45,9 +64,18 @@ def load_paper(directory: Path) -> Paper:
         devices=vocabulary["devices"],
         clusters=vocabulary.get("clusters", {}),
         training_images=vocabulary["training_images"],
+        trainings=trainings,
         experiments=tuple(experiments),
         **{kind: tuple(_remark(entry) for entry in remarks[kind] or ()) for kind in remarks},
     )
+
+
+def read_trainings(path: Path) -> dict[str, dict[str, Any]]:
+    """Read a paper's trainings by name: what all have in common and what is each one's own; none without the file."""
+    if not path.exists():
+        return {}
+    content = _read(path)
+    return {name: content["common"] | own for name, own in content["trainings"].items()}
 
 
 def read_reference(path: Path) -> list[Row]:
@@ -98,14 +126,16 @@ def _answer(entry: dict[str, Any], sets: dict[str, list[Any]]) -> Answer:
     answer = Answer(
         where=_selection(entry["where"]),
         value=_quantity(entry["value"], sets) if "value" in entry else None,
+        trained=TrainedQuantity(**entry["trained"]) if "trained" in entry else None,
+        in_kind=entry.get("in_kind", ""),
         input=entry.get("input", ""),
         not_run=entry.get("not_run", ""),
         limit=entry.get("limit", ""),
         higher_is_better=entry.get("better", "lower") == "higher",
         baseline=entry.get("baseline", {}),
     )
-    if sum(map(bool, (answer.value, answer.input, answer.not_run))) != 1:
-        raise ValueError(f"{entry['where']} needs exactly one of value, input and not_run")
+    if sum(map(bool, (answer.value, answer.trained, answer.input, answer.not_run))) != 1:
+        raise ValueError(f"{entry['where']} needs exactly one of value, trained, input and not_run")
     if answer.limit not in ("", "lower", "upper"):
         raise ValueError(f"{entry['where']} has limit {answer.limit!r}; write lower or upper")
     return answer
@@ -132,8 +162,11 @@ def _quantity(entry: dict[str, Any], sets: dict[str, list[Any]]) -> Quantity:
 def _shown(entry: dict[str, Any], vocabulary: dict[str, Any]) -> list[tuple[Row, Answer]]:
     """Return a row without a paper's value for each model and system of a ``shows`` entry.
 
-    And for each of its ``layers`` or ``budgets``, if it names some, which then stands behind the metric.
+    And for each of its ``layers`` or ``budgets``, if it names some, which then stands behind the metric. One that names
+    ``trainings`` has a row for each of these instead.
     """
+    if "trainings" in entry:
+        return [_shown_training(entry, name, vocabulary["trainings"][name]) for name in entry["trainings"]]
     sets = vocabulary["sets"]
     variants = list(_variants(_quantity(entry["value"], sets), entry, sets))
     return [
@@ -166,6 +199,20 @@ def _variants(
         yield f":{budget}", replace(quantity, cell={**quantity.cell, "budget": budget})
     if "layers" not in entry and "budgets" not in entry:
         yield "", quantity
+
+
+def _shown_training(entry: dict[str, Any], name: str, options: dict[str, Any]) -> tuple[Row, Answer]:
+    """Return a row without a paper's value for one training; it ran on no device of the paper."""
+    row = Row(
+        item=entry["item"],
+        model=options["model"],
+        dataset=options["data"],
+        batch_size=options["batch_size"],
+        system=name,
+        metric=entry["metric"],
+        unit=entry["unit"],
+    )
+    return row, Answer(Selection({}), trained=TrainedQuantity(name, entry["metric"]))
 
 
 def _check_each_row_once(reference: list[Row], experiments: list[Experiment]) -> None:

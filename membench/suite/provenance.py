@@ -15,10 +15,13 @@ _PACKAGES = ("torch", "torchvision", "numpy", "hydra-core")
 
 
 def provenance() -> dict[str, Any]:
-    """Return commit, whether the tree was clean, versions, processor and time."""
+    """Return commit, whether the tree was clean, versions, processor and time.
+
+    Changes under ``results`` do not count: runs write there, and read nothing from it that could change a number.
+    """
     return {
         "commit": git("rev-parse", "HEAD"),
-        "clean": git("status", "--porcelain") == "",
+        "clean": git("status", "--porcelain", "--", ":/", ":(exclude,top)results") == "",
         "versions": {"python": platform.python_version()} | _versions(),
         "machine": f"{platform.system()} {platform.machine()}",
         "time": datetime.now(UTC).isoformat(timespec="seconds"),

@@ -5,9 +5,11 @@ from collections import Counter
 from hydra import compose
 
 from membench.experiment import LARGEST, Paper, Row
+from membench.record import configuration_hash
 from membench.report.results import needed_cells
 from membench.suite.composition import cell_configuration, compose_cells, hydra_composition, overrides
 from membench.suite.papers import read_reference
+from membench.suite.trainings import compose_trainings
 from membench.units import PRINTED_UNITS
 from tests.experiments.conftest import EXPERIMENTS
 
@@ -21,7 +23,7 @@ def test_each_reference_row_is_accounted_for_once(paper: Paper) -> None:
 def test_what_is_not_judged_has_a_reason(paper: Paper) -> None:
     for experiment in paper.experiments:
         for row, answer in experiment.rows:
-            assert answer.value or len(answer.input or answer.not_run) > 3, row
+            assert answer.value or answer.trained or len(answer.input or answer.not_run) > 3, row
 
 
 def test_judged_rows_have_a_unit_that_is_known(paper: Paper) -> None:
@@ -67,3 +69,17 @@ def test_no_paper_value_is_in_an_experiment_file(paper: Paper) -> None:
                 assert answer.value.times in (1, 0.5, 20)
                 sizes = {answer.value.cell.get("batch_size"), answer.value.reference.get("batch_size")}
                 assert sizes <= {None, 32, "normal", "extreme", LARGEST}
+
+
+def test_what_is_trained_composes_and_is_named_once(paper: Paper) -> None:
+    trainings = compose_trainings(paper.trainings)
+    hashes = [configuration_hash(run) for training in trainings for run in training.runs]
+    assert len(set(hashes)) == len(hashes)
+    for training in trainings:
+        assert len(training.runs) >= 3
+        assert {run["backend"]["name"] for run in training.runs} == {"cpu"}
+    for experiment in paper.experiments:
+        for row, answer in experiment.rows:
+            if answer.trained:
+                assert {answer.trained.training, answer.trained.ratio_to} <= {"", *paper.trainings}
+                assert answer.in_kind or row.line is None

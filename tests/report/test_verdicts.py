@@ -5,13 +5,15 @@ from dataclasses import replace
 
 import pytest
 
-from membench.experiment import Answer, Selection
+from membench.experiment import Answer, Selection, TrainedQuantity
 from membench.record import Outcome
 from membench.report.quantities import Result
 from membench.report.verdicts import Verdict, deviation, judge
 from tests.report.conftest import ROW
 
 Make = Callable[..., Result]
+EPOCHS = replace(ROW, metric="epochs", unit="epochs")
+TRAINED = TrainedQuantity("small net", "epochs_to_accuracy")
 
 
 @pytest.mark.parametrize(
@@ -100,3 +102,34 @@ def test_inputs_and_what_is_not_run_keep_their_reason() -> None:
     missing = judge(Result(ROW, Answer(Selection({}), not_run="not built")), None)
     assert (listed.verdict, listed.reason) == (Verdict.INPUT, "a batch size")
     assert (missing.verdict, missing.reason) == (Verdict.NOT_RUN, "not built")
+
+
+@pytest.mark.parametrize(
+    ("ours", "our_baseline", "verdict"),
+    [
+        (5.0, 8.0, Verdict.REPRODUCED),
+        (9.0, 8.0, Verdict.WORSE),
+        (8.0, 8.0, Verdict.WORSE),  # no direction at all
+    ],
+)
+def test_in_kind_only_the_direction_beside_the_baseline_is_judged(
+    ours: float, our_baseline: float, verdict: Verdict
+) -> None:
+    kind = Answer(Selection({}), trained=TRAINED, in_kind="smaller", baseline={"claim_id": "b"})
+    baseline = Result(replace(EPOCHS, value=53.0), kind, our_baseline, Outcome.OK)
+    judgement = judge(Result(replace(EPOCHS, value=31.0), kind, ours, Outcome.OK), baseline)
+    assert judgement.verdict is verdict
+    assert "judged by its direction alone" in judgement.reason
+    assert "0.585 in the paper" in judgement.reason
+    assert judgement.reason.endswith("; smaller")
+
+
+def test_in_kind_a_ratio_is_judged_beside_one_and_another_number_stands_alone() -> None:
+    kind = Answer(Selection({}), trained=TRAINED, in_kind="smaller", higher_is_better=True)
+    ratio = replace(EPOCHS, unit="x", value=1.4)
+    assert judge(Result(ratio, kind, 3.0, Outcome.OK), None).verdict is Verdict.REPRODUCED
+    assert judge(Result(ratio, kind, 0.9, Outcome.OK), None).verdict is Verdict.WORSE
+    alone = judge(Result(replace(EPOCHS, value=53.0), kind, 8.0, Outcome.OK), None)
+    assert (alone.verdict, alone.reason) == (Verdict.NOT_RUN, "8 epochs here; smaller")
+    missing = judge(Result(ratio, kind, None, Outcome.FAILED, "not trained"), None)
+    assert (missing.verdict, missing.reason) == (Verdict.NOT_RUN, "not trained")

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from membench.errors import MembenchError
+from membench.experiment import TrainedQuantity
 from membench.suite.papers import load_paper
 
 HEAD = "item,model,dataset,batch_size,device,system,metric,unit,value,oom,note,figure,claim_id"
@@ -66,6 +67,32 @@ shows:
     ]
 
 
+def test_reads_trainings_and_rows_that_they_answer_or_show(tmp_path: Path) -> None:
+    text = """
+answers:
+  - where: {}
+    trained: {training: fast, metric: epochs_to_accuracy, ratio_to: slow}
+    in_kind: smaller
+shows:
+  - {item: Figure 1, metric: epochs_to_accuracy, unit: epochs, trainings: [fast, slow]}
+"""
+    (tmp_path / "trainings.yaml").write_text(
+        "common: {model: net, data: digits, batch_size: 4}\ntrainings: {fast: {batch_size: 8}, slow: {}}\n"
+    )
+    paper = load_paper(_write(tmp_path, text))
+    assert paper.trainings["fast"] == {"model": "net", "data": "digits", "batch_size": 8}
+    *_, (fast, answer), (slow, _) = paper.experiments[0].rows
+    assert (fast.system, fast.model, fast.dataset, fast.batch_size, slow.batch_size) == (
+        "fast",
+        "net",
+        "digits",
+        8,
+        4,
+    )
+    assert answer.trained == TrainedQuantity("fast", "epochs_to_accuracy")
+    assert paper.experiments[0].answers[0].in_kind == "smaller"
+
+
 @pytest.mark.parametrize(
     ("answers", "expected"),
     [
@@ -75,7 +102,7 @@ shows:
             "line 3 .* 2 times, not once: table1",
         ),
         ("[{where: {colour: red}, input: given}]", "rows have no column colour"),
-        ("[{where: {}}]", "exactly one of value, input and not_run"),
+        ("[{where: {}}]", "exactly one of value, trained, input and not_run"),
         ("[{where: {}, value: {metric: m, ratio: {}, percent: {}}}]", "at most one form"),
         ("[{where: {}, value: {metric: m, rato: {}}}]", "is no quantity"),
     ],

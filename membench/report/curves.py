@@ -1,0 +1,168 @@
+"""What trainings came to: tidy curves, means and spreads over seeds, and whether two systems' curves differ.
+
+A training is a list of records, one for each seed; a record's samples are its values after each epoch.
+"""
+
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate, combinations
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from membench.record import Outcome, Record
+
+Curves = npt.NDArray[np.float64]
+
+SIGNIFICANCE = 0.05
+
+
+@dataclass(frozen=True)
+class Spread:
+    """Values of one quantity, one for each seed.
+
+    Attributes:
+        deviation: the sample standard deviation; zero for a single value.
+    """
+
+    mean: float
+    deviation: float
+    smallest: float
+    largest: float
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Whether a system's curve differs from the reference's by more than seeds differ from each other.
+
+    The gap between the mean curves, averaged over the epochs, is set beside the gaps that come out when the same runs are
+    dealt out to the two systems in every other way (an exact permutation test).
+
+    Attributes:
+        gap: in the metric's own unit.
+        probability: how many of all ways give at least this gap, as a fraction.
+    """
+
+    gap: float
+    probability: float
+
+    @property
+    def differs(self) -> bool:
+        return self.probability < SIGNIFICANCE
+
+
+def spread(values: Sequence[float]) -> Spread:
+    """Return mean and spread of at least one value."""
+    deviation = statistics.stdev(values) if len(values) > 1 else 0.0
+    return Spread(statistics.fmean(values), deviation, min(values), max(values))
+
+
+def curves(training: Sequence[Record], metric: str) -> Curves:
+    """Return a metric after each epoch, a row for each seed."""
+    return np.array([record.samples[metric] for record in training])
+
+
+def epochs_to_accuracy(record: Record, accuracy: float) -> int | None:
+    """Return after how many epochs a run first reached a test accuracy (a fraction), or None if it never did."""
+    for epoch, reached in enumerate(record.samples["test_accuracy"], start=1):
+        if reached >= accuracy:
+            return epoch
+    return None
+
+
+def time_to_accuracy_s(record: Record, accuracy: float) -> float | None:
+    """Return how long a run trained until it first reached a test accuracy, tests not counted, or None."""
+    epochs = epochs_to_accuracy(record, accuracy)
+    return None if epochs is None else sum(record.samples["time_s"][:epochs])
+
+
+def compare(training: Sequence[Record], reference: Sequence[Record], metric: str) -> Comparison:
+    """Compare two systems' curves.
+
+    With four seeds each, the smallest probability is 1 in 35; three are too few to find any difference at `SIGNIFICANCE`.
+    """
+    runs = np.concatenate([curves(training, metric), curves(reference, metric)])
+    gaps = [_gap(runs, list(chosen)) for chosen in combinations(range(len(runs)), len(training))]
+    found = gaps[0]  # the first combination is the real one
+    as_large = sum(gap >= found * (1 - 1e-12) for gap in gaps)
+    return Comparison(float(found), as_large / len(gaps))
+
+
+def _gap(runs: Curves, chosen: list[int]) -> float:
+    others = np.delete(runs, chosen, axis=0)
+    return float(np.abs(runs[chosen].mean(axis=0) - others.mean(axis=0)).mean())
+
+
+def curve_table(trainings: Sequence[tuple[str, Sequence[Record]]]) -> pd.DataFrame:
+    """Return one row for each training, seed and epoch, with what was run and by which code.
+
+    Args:
+        trainings: by name; runs that did not end well have the epochs that they reached.
+    """
+    rows = [row for name, training in trainings for record in training for row in _rows(name, record)]
+    return pd.DataFrame(rows)
+
+
+def _rows(name: str, record: Record) -> list[dict[str, object]]:
+    configuration, recipe = record.configuration, record.configuration["recipe"]
+    provenance, samples = record.provenance, record.samples
+    if record.outcome is not Outcome.OK:
+        return []
+    return [
+        {
+            "training": name,
+            "model": configuration["model"]["name"],
+            "data": configuration["data"]["_target_"].rpartition(".")[2],
+            "strategy": configuration["strategy"]["_target_"].rpartition(".")[2],
+            **{key: recipe[key] for key in ("batch_size", "learning_rate", "seed")},
+            "epoch": epoch,
+            "loss": f"{loss:.6g}",
+            "training_accuracy": f"{training:.4f}",
+            "test_accuracy": f"{test:.4f}",
+            "time_s": f"{time_s:.3f}",
+            "configuration": record.configuration_hash,
+            "device": provenance["device"],
+            "torch": provenance["versions"]["torch"],
+            "commit": (provenance["commit"] or "")[:12] + ("" if provenance["clean"] else " with changes"),
+        }
+        for epoch, (loss, training, test, time_s) in enumerate(
+            zip(
+                samples["loss"],
+                samples["training_accuracy"],
+                samples["test_accuracy"],
+                accumulate(samples["time_s"]),
+                strict=True,
+            ),
+            start=1,
+        )
+    ]
+
+
+def describe_run(record: Record) -> str:
+    """Return a run as one line for a terminal."""
+    seed = f"  seed {record.configuration['recipe']['seed']}"
+    if record.outcome is not Outcome.OK:
+        return f"{seed}  {str(record.outcome).replace('_', ' ')}: {record.reason}"
+    metrics = record.metrics
+    return (
+        f"{seed}  loss {metrics['loss']:.4f}  training {metrics['training_accuracy']:7.2%}"
+        f"  test {metrics['test_accuracy']:7.2%}  {sum(record.samples['time_s']):.1f} s"
+    )
+
+
+def describe_training(training: Sequence[Record], target_accuracy: float) -> str:
+    """Return mean and spread over a training's seeds as lines for a terminal."""
+    ended = [record for record in training if record.outcome is Outcome.OK]
+    if not ended:
+        return "  no run ended well"
+    final = spread([record.metrics["test_accuracy"] for record in ended])
+    reached = [epochs_to_accuracy(record, target_accuracy) for record in ended]
+    epochs = ", ".join("never" if epoch is None else str(epoch) for epoch in reached)
+    return "\n".join(
+        (
+            f"  mean of {len(ended)}  test accuracy {final.mean:.2%}, standard deviation {100 * final.deviation:.2f} points",
+            f"  epochs to {target_accuracy:.0%}  {epochs}",
+        )
+    )

@@ -1,0 +1,129 @@
+"""Trainings of several seeds: composed by Hydra from `conf/train.yaml`, run, or found among earlier records."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from hydra import compose
+from omegaconf import DictConfig, OmegaConf
+
+from membench.errors import MembenchError
+from membench.recipe import Recipe
+from membench.record import Outcome, Record
+from membench.report.curves import curve_table, describe_run, describe_training
+from membench.report.tables import write_csv
+from membench.suite.command_line import parse_changes
+from membench.suite.composition import hydra_composition
+from membench.suite.records import Records
+from membench.suite.runner import Configuration
+from membench.units import parse_bytes
+
+
+@dataclass(frozen=True)
+class Training:
+    """One network, trained once for each seed.
+
+    Attributes:
+        runs: a configuration for each seed, as `run_training` takes it.
+        target_accuracy: a fraction; how soon it is reached is reported.
+    """
+
+    name: str
+    runs: tuple[Configuration, ...]
+    target_accuracy: float
+
+
+def compose_training(overrides: Sequence[str]) -> tuple[Training, Path]:
+    """Return the training that a command line's words describe, and where its files go.
+
+    Raises:
+        HydraException: a word names nothing that there is.
+        MembenchError: a value is none; says in one line what is expected.
+    """
+    parse_changes(overrides)
+    with hydra_composition():
+        config = compose("train", list(overrides))
+    return _training(_title(config), config), Path(config.output)
+
+
+def compose_trainings(options: Mapping[str, Mapping[str, Any]]) -> list[Training]:
+    """Return the trainings of a paper.
+
+    Args:
+        options: of `conf/train.yaml`, by the training's name.
+    """
+    with hydra_composition():
+        return [
+            _training(name, compose("train", [f"{key}={value}" for key, value in settings.items()]))
+            for name, settings in options.items()
+        ]
+
+
+def run_trainings(trainings: Sequence[Training], directory: Path) -> dict[str, list[Record]]:
+    """Run what has no record yet, and write ``training.jsonl`` (records) and ``training.csv`` (curves).
+
+    Returns:
+        The records of each training, one for each seed.
+    """
+    from membench.suite.training import run_training  # torch takes seconds
+
+    records = Records(directory / "training.jsonl", run_training, describe_run)
+    made: dict[str, list[Record]] = {}
+    for training in trainings:
+        print(training.name)
+        made[training.name] = [records.run(configuration) for configuration in training.runs]
+        print(describe_training(made[training.name], training.target_accuracy), flush=True)
+    write_csv(curve_table(list(made.items())), directory / "training.csv")
+    return made
+
+
+def find_trainings(trainings: Sequence[Training], directory: Path) -> dict[str, list[Record]]:
+    """Return the records of those trainings that were run to the end as they are described now, every seed of them."""
+    records = Records(directory / "training.jsonl")
+    found = {}
+    for training in trainings:
+        known = [records.find(configuration) for configuration in training.runs]
+        if all(record is not None and record.outcome is Outcome.OK for record in known):
+            found[training.name] = [record for record in known if record]
+    return found
+
+
+def _training(name: str, config: DictConfig) -> Training:
+    values = OmegaConf.to_container(config, resolve=True)
+    assert isinstance(values, dict)
+    _check(values)
+    runs = tuple(
+        {
+            **{key: values[key] for key in ("model", "data", "strategy", "backend", "budget")},
+            "recipe": {key.name: values[key.name] for key in fields(Recipe) if key.name != "seed"}
+            | {"seed": seed},
+        }
+        for seed in values["seeds"]
+    )
+    return Training(name, runs, values["target_accuracy"])
+
+
+def _check(values: Mapping[Any, Any]) -> None:
+    """Refuse numbers that no training can have."""
+    for name in ("epochs", "batch_size"):
+        if not isinstance(values[name], int) or values[name] < 1:
+            raise MembenchError(f"{name} is a positive whole number, not {values[name]!r}")
+    for name in ("learning_rate", "momentum", "weight_decay"):
+        if not isinstance(values[name], int | float) or values[name] < 0:
+            raise MembenchError(f"{name} is a number and not negative, not {values[name]!r}")
+    seeds = values["seeds"]
+    if not isinstance(seeds, list) or not seeds or not all(isinstance(seed, int) for seed in seeds):
+        raise MembenchError(f"seeds is a list of whole numbers, [0, 1, 2], not {seeds!r}")
+    if values["backend"]["name"] == "simulated":
+        raise MembenchError("a simulated step computes nothing; train with backend=cpu or backend=cuda")
+    if values["budget"] is not None:
+        try:
+            parse_bytes(values["budget"])
+        except ValueError as error:
+            raise MembenchError(f"budget: {error}") from error
+
+
+def _title(config: DictConfig) -> str:
+    data, strategy = (config[group]["_target_"].rpartition(".")[2] for group in ("data", "strategy"))
+    return f"{config.model.name} on {data}, batch {config.batch_size}, {strategy}, {config.epochs} epochs"

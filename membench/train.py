@@ -1,0 +1,71 @@
+"""Train networks to accuracy under memory strategies, with several seeds, and write their curves.
+
+    python -m membench.train model=digits_cnn data=digits strategy=layrub_hybrid epochs=20 seeds=[0,1,2]
+    python -m membench.train layrub          the trainings of a paper, experiments/layrub/trainings.yaml
+
+The first writes ``training.csv`` (a row for each seed and epoch) and ``training.jsonl`` (the records, with their provenance) to
+``output``, the second to results/<paper>; a run of a paper's that has its record there is not run again.
+"""
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from hydra.errors import HydraException
+from omegaconf.errors import OmegaConfBaseException
+
+from membench.configuration import CONF_DIRECTORY, instantiate
+from membench.errors import MembenchError
+from membench.record import Outcome
+from membench.suite.command_line import explain, shown
+from membench.suite.papers import read_trainings
+from membench.suite.trainings import Training, compose_training, compose_trainings, run_trainings
+
+ROOT = CONF_DIRECTORY.parent
+GROUPS = ("model", "data", "strategy", "backend")
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run the command and return its exit code."""
+    try:
+        trainings, directory = _asked(arguments)
+        for training in trainings:
+            _check_data(training)
+    except (HydraException, OmegaConfBaseException, MembenchError) as error:
+        print(explain(error, GROUPS), file=sys.stderr)
+        return 2
+    made = run_trainings(trainings, directory)
+    print(f"curves in {shown(directory / 'training.csv')}, records in {shown(directory / 'training.jsonl')}")
+    failed = [record for training in made.values() for record in training if record.outcome is not Outcome.OK]
+    return 1 if failed else 0
+
+
+def _asked(arguments: Sequence[str]) -> tuple[list[Training], Path]:
+    """Return what the command line asks for, and where its files go."""
+    known = sorted(path.parent.name for path in (ROOT / "experiments").glob("*/trainings.yaml"))
+    papers = [word for word in arguments if "=" not in word]
+    if not papers:
+        training, directory = compose_training(arguments)
+        return [training], directory
+    if len(arguments) > 1 or papers[0] not in known:
+        raise MembenchError(
+            f"{' '.join(arguments)!r} is neither one paper nor a list of option=value; "
+            f"papers with trainings: {', '.join(known)}"
+        )
+    return compose_trainings(
+        read_trainings(ROOT / "experiments" / papers[0] / "trainings.yaml")
+    ), ROOT / "results" / papers[0]
+
+
+def _check_data(training: Training) -> None:
+    """Refuse data that is not there, or that the model does not take, before anything runs."""
+    from membench.training import check_fit  # torch takes seconds; a wrong word should not
+
+    configuration = training.runs[0]
+    model = configuration["model"]
+    dataset = instantiate(configuration["data"])
+    check_fit(dataset, model=model["name"], input_shape=model["input_shape"], classes=model["classes"])
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
