@@ -111,7 +111,7 @@ class Block:
 
     Attributes:
         home: for a block of the caller's that lives on the host and visits the device: a prefetch brings it, and it is
-            freed without a copy back. None: as its role says, on the device all the time or made there.
+            freed without a copy back, unless the step has written it. None: as its role says, on the device all the time or made there.
     """
 
     index: int

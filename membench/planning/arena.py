@@ -16,9 +16,12 @@ from membench.offsets import Offsets
 from membench.planning.liveness import residencies
 from membench.planning.pool import Pool, aligned
 from membench.schedule import Schedule
-from membench.task_graph import EXTERNAL_ROLES, RESULT_ROLES, Block
+from membench.task_graph import RESULT_ROLES, Block
 
-_STAYS = EXTERNAL_ROLES | RESULT_ROLES
+
+def lies_in_arena(block: Block) -> bool:
+    """Return whether a block comes and goes within a step: the caller's blocks and the results do not."""
+    return not block.is_external and block.role not in RESULT_ROLES
 
 
 class Segment(NamedTuple):
@@ -45,7 +48,7 @@ class Arena(Pool):
         self._extent_bytes = 0
 
     def serves(self, block: Block) -> bool:
-        return block.role not in _STAYS
+        return lies_in_arena(block)
 
     @property
     def held_bytes(self) -> int:
@@ -158,7 +161,7 @@ def _residencies(schedule: Schedule) -> list[_Residency]:
     blocks = schedule.graph.blocks
     began: dict[int, int] = {}
     ended: dict[int, int] = {}
-    events = [event for event in residencies(schedule) if blocks[event[0]].role not in _STAYS]
+    events = [event for event in residencies(schedule) if lies_in_arena(blocks[event[0]])]
     for position, (block, begins) in enumerate(events):
         if begins:
             began[block] = position

@@ -85,8 +85,10 @@ class ScheduleBuilder:
         return block in self._space_bytes
 
     def is_dead(self, block: int) -> bool:
-        """Return whether no later task touches the block and the caller does not get it."""
-        return not self._uses_left[block] and self.graph.blocks[block].role not in RESULT_ROLES
+        """Return whether no later task touches the block and the caller does not get it, or has got it."""
+        wanted = self.graph.blocks[block]
+        is_taken_home = wanted.home is None or block in self._on_host
+        return not self._uses_left[block] and wanted.role not in RESULT_ROLES and is_taken_home
 
     def dead_blocks(self) -> list[int]:
         """Return the resident dead blocks, in the order in which they died."""
@@ -121,11 +123,11 @@ class ScheduleBuilder:
         for block in task.writes:
             self._last_write[block] = (stream, index)
             self._readers.pop(block, None)
+        self._on_host.difference_update(task.writes)
         for block in dict.fromkeys((*task.reads, *task.writes)):
             self._uses_left[block] -= 1
             if self.is_resident(block) and self.is_dead(block):
                 self._dead[block] = None
-        self._on_host.difference_update(task.writes)
 
     def offload(self, block: int, *, stream: str = COPY_STREAM) -> None:
         """Copy a resident block to the host; it stays on the device until it is freed."""

@@ -66,7 +66,7 @@ class ClockedMemory:
         self._address: dict[int, int] = {}
         self._block_at: dict[int, int] = {}
         self._ready_s: dict[int, float] = {}
-        self._on_host_s: dict[int, float] = {}
+        self._on_host_s = {block.index: 0.0 for block in graph.blocks if block.home}
 
     # ---- what there is ------------------------------------------------------------------------------
 

@@ -20,13 +20,17 @@ from membench.task_graph import (
 )
 
 
-def keep_on_host(graph: TaskGraph, roles: frozenset[Role]) -> TaskGraph:
+def keep_on_host(graph: TaskGraph, roles: frozenset[Role], *, updated: bool = False) -> TaskGraph:
     """Let the caller's blocks of these roles live in host memory, and visit the device when they are asked for.
 
-    What the step updates or returns stays on the device.
+    What the step returns stays on the device.
+
+    Args:
+        updated: so may what the step updates, for a strategy that copies it back; otherwise it stays on the device.
     """
-    stay = {block for task in graph.tasks for block in task.writes}
-    stay |= {value.block for value in tree_leaves(graph.output) if isinstance(value, Value)}
+    stay = set() if updated else {block for task in graph.tasks for block in task.writes}
+    returned = tree_leaves((graph.output, graph.loss))
+    stay |= {value.block for value in returned if isinstance(value, Value)}
     blocks = (
         replace(block, home=HostHome(block.index))
         if block.role in roles & EXTERNAL_ROLES and block.index not in stay

@@ -10,7 +10,8 @@ from numpy.lib.stride_tricks import sliding_window_view
 from membench.cost_model import CostModel
 from membench.errors import MembenchError
 from membench.planning.algorithms import Preference, prefer
-from membench.task_graph import EXTERNAL_ROLES, RESULT_ROLES, TaskGraph
+from membench.planning.arena import lies_in_arena
+from membench.task_graph import TaskGraph
 
 GraphAt = Callable[[int], TaskGraph]
 """The graph of a step, or of a sub-batch of it, at a number of samples."""
@@ -87,8 +88,7 @@ def window_bytes(graph: TaskGraph, window: float = WINDOW) -> int:
     Equation 8, with the workspace that its text names and its print lacks. A window has `window` of the tasks, rounded
     down, and one at least. Gradients of weights stay from the start: the paper's weight increments.
     """
-    stays = EXTERNAL_ROLES | RESULT_ROLES
-    size_bytes = [0 if block.role in stays else block.size_bytes for block in graph.blocks]
+    size_bytes = [block.size_bytes if lies_in_arena(block) else 0 for block in graph.blocks]
     length = max(1, int(window * len(graph.tasks)))
     workspaces = np.array([0] * (length - 1) + [task.workspace_bytes for task in graph.tasks])
     largest_workspace = sliding_window_view(workspaces, length).max(axis=1).tolist()

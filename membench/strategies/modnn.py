@@ -10,13 +10,14 @@ Before training, a simulation with a clock walks over the tasks (Algorithm 1) an
 A batch for which not even a window of tasks has room is computed in sub-batches (Equation 8). The schedule says the same as
 the simulation: one stream of copies, and a task waits for the transfers that it depends on, for nothing else.
 
-Weights and their gradients always stay. Not vDNN, which decides layer by layer and cannot keep an arbitrary budget; not
+Weights and their gradients stay, unless `offload_weights` lets them visit the device like everything else, which the paper
+analyses (its second lower bound) and has not built. Not vDNN, which decides layer by layer and cannot keep an arbitrary budget; not
 SuperNeurons, which recomputes.
 """
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 from itertools import accumulate
 from math import inf
 
@@ -24,27 +25,36 @@ from membench.convolution import Algorithm
 from membench.cost_model import CostModel
 from membench.errors import InfeasibleSchedule
 from membench.planning.algorithms import Preference, prefer
-from membench.planning.arena import Arena
+from membench.planning.arena import Arena, lies_in_arena
 from membench.planning.builder import ScheduleBuilder
 from membench.planning.clocked_memory import ClockedMemory, Move
 from membench.planning.pool import aligned
+from membench.planning.rewrite import keep_on_host
 from membench.planning.sub_batch import GraphAt, fitted_sizes
 from membench.schedule import Schedule
 from membench.strategies.base import Strategy
-from membench.task_graph import EXTERNAL_ROLES, RESULT_ROLES, Task, TaskGraph
+from membench.task_graph import Role, Task, TaskGraph
 
 
 class Modnn(Strategy):
-    """One GPU's schedule; the gradients of several are exchanged around it."""
+    """One GPU's schedule; the gradients of several are exchanged around it.
+
+    Args:
+        offload_weights: weights, and what the step updates for them, live on the host.
+    """
 
     name = "modnn"
+
+    def __init__(self, offload_weights: bool = False) -> None:
+        self._offload_weights = offload_weights
 
     def sub_batch_sizes(
         self, graph_at: GraphAt, batch_size: int, cost: CostModel, budget_bytes: int | None
     ) -> Iterable[int]:
-        return fitted_sizes(graph_at, batch_size, cost, budget_bytes)
+        return fitted_sizes(lambda size: self._placed(graph_at(size)), batch_size, cost, budget_bytes)
 
     def schedule(self, graph: TaskGraph, cost: CostModel, budget_bytes: int | None) -> Schedule:
+        graph = self._placed(graph)
         simulation = _Simulation(prefer(graph, cost, Preference.MEMORY), cost, budget_bytes)
         decisions = list(simulation.run())
         tasks = tuple(decision.task for decision in decisions)
@@ -64,7 +74,15 @@ class Modnn(Strategy):
                 carry_out[move](block)
             builder.compute(decision.task)
             builder.free_dead()
+        for move, block in simulation.last_moves():
+            carry_out[move](block)
         return builder.finish()
+
+    def _placed(self, graph: TaskGraph) -> TaskGraph:
+        return keep_on_host(graph, _OF_WEIGHTS, updated=True) if self._offload_weights else graph
+
+
+_OF_WEIGHTS = frozenset({Role.WEIGHT, Role.ACCUMULATED, Role.OPTIMIZER_STATE})
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,13 +103,16 @@ class _Simulation:
         self._graph = graph
         self._cost = cost
         self._budget_bytes = budget_bytes
-        self._in_pool = [block.role not in EXTERNAL_ROLES | RESULT_ROLES for block in graph.blocks]
+        self._in_pool = [lies_in_arena(block) for block in graph.blocks]
         self._memory = ClockedMemory(graph, cost, self.capacity_bytes)
         self._uses = self._find_uses()  # of each block, the last one first
         self._unused: set[int] = (
             set()
         )  # resident blocks that nobody has used since they were produced or came back
-        self._absent: list[tuple[int, int]] = []  # (next use, block), a heap
+        self._absent = [
+            (self._uses[b.index][-1], b.index) for b in graph.blocks if b.home and self._uses[b.index]
+        ]
+        heapify(self._absent)  # (next use, block)
         self._leaving: list[int] = []  # being copied to the host, to be freed once they are there
         self._ways = [self._find_ways(task) for task in graph.tasks]
         times = (self._time_s(task, ways[0]) for task, ways in zip(graph.tasks, self._ways, strict=True))
@@ -105,6 +126,10 @@ class _Simulation:
             way = self._choose_algorithm(task)
             self._prefetch_for_later(task, way)
             yield self._compute(task, way)
+
+    def last_moves(self) -> tuple[tuple[Move, int], ...]:
+        """Return what is left to do when all tasks have run."""
+        return self._memory.take_moves()
 
     @property
     def end_s(self) -> float:
@@ -190,7 +215,11 @@ class _Simulation:
         for block in (*inputs, *creates):
             if self._uses[block] and self._uses[block][-1] == task.index:
                 self._uses[block].pop()
-            if not self._uses[block]:
+            if self._uses[block]:
+                continue
+            if self._graph.blocks[block].home and memory.on_host_s(block) == inf:
+                memory.evict(block)
+            else:
                 memory.drop(block)
         return _Decision(moves, replace(task, algorithm=way.name, workspace_bytes=way.workspace_bytes))
 
@@ -303,7 +332,7 @@ class _Simulation:
         tasks = self._graph.tasks
         locked_bytes = [0] * (len(tasks) + 1)  # as changes from task to task
         for block, uses in enumerate(self._uses):
-            if self._in_pool[block] and len(uses) > 1:
+            if self._in_pool[block] and len(uses) > 1 and not self._graph.blocks[block].home:
                 locked_bytes[uses[-1] + 1] += aligned(self._graph.blocks[block].size_bytes)
                 locked_bytes[uses[-2]] -= aligned(self._graph.blocks[block].size_bytes)
         locked_bytes = list(accumulate(locked_bytes))

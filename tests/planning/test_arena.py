@@ -3,7 +3,7 @@
 from itertools import pairwise
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from membench.backends.cpu import CpuBackend
@@ -20,6 +20,7 @@ from tests.contract.networks import COST, reference, run_step
 UNIT = ALIGNMENT_BYTES
 
 
+@settings(deadline=None)
 @given(st.lists(st.tuples(st.booleans(), st.integers(0, 9 * UNIT), st.integers(0, 1 << 30)), max_size=60))
 def test_pieces_in_use_never_overlap_and_nothing_is_lost(steps: list[tuple[bool, int, int]]) -> None:
     capacity_bytes = 40 * UNIT

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from membench.errors import MembenchError
@@ -33,6 +33,7 @@ def by_definition(graph: TaskGraph, window: float) -> int:
     return worst + sum(block.size_bytes for block in graph.blocks if block.role in stays)
 
 
+@settings(deadline=None)
 @given(st.floats(0.01, 1.0), st.lists(st.integers(0, 5 * MAP_BYTES), min_size=14, max_size=14))
 def test_a_window_needs_its_distinct_blocks_its_largest_workspace_and_what_stays(
     window: float, workspaces: list[int]
@@ -56,6 +57,7 @@ def test_sub_batches_are_multiples_of_64_or_powers_of_two(batch_size: int, expec
     assert regular_sizes(batch_size) == expected
 
 
+@settings(deadline=None)
 @given(st.integers(1, 300), st.integers(0, 100_000))
 def test_the_largest_sub_batch_whose_windows_fit_is_tried_first_and_then_every_smaller_one(
     batch_size: int, budget_bytes: int

@@ -1,9 +1,12 @@
 """moDNN: any budget down to the lower bound, on virtual time and for real; the simulation is the schedule's."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
+from typing import Any
 
 import pytest
+from torch import Tensor
 
 from membench import configuration
 from membench.backends.cpu import CpuBackend
@@ -14,15 +17,16 @@ from membench.device import DeviceProfile
 from membench.errors import InfeasibleSchedule
 from membench.execution.measurement import cpu_peak_bytes
 from membench.planning.algorithms import Preference, prefer
+from membench.planning.arena import lies_in_arena
 from membench.planning.pool import aligned
 from membench.planning.validate import validate
 from membench.schedule import Offload, Prefetch, Schedule, SubBatches
-from membench.step import plan_step, simulated_step
+from membench.step import build_step, plan_step, simulated_step
 from membench.strategies.modnn import Modnn, _Simulation
-from membench.task_graph import EXTERNAL_ROLES, RESULT_ROLES, Kind, TaskGraph
+from membench.task_graph import Kind, TaskGraph
 from membench.training_step import TrainingStep
 from tests.backends.test_simulated import UnitCost
-from tests.contract.networks import COST, NETWORKS, Reference, reference, run_step, workload
+from tests.contract.networks import COST, NETWORKS, Reference, Results, reference, run_step, workload
 from tests.strategies.test_vdnn import TwoWays, chain
 
 BATCH_SIZE = 16
@@ -32,13 +36,12 @@ DEVICE = DeviceProfile("unit", 1 << 40, 1.0, 1.0, 1.0, 1.0, 0.0, False)
 def lower_bound_bytes(graph: TaskGraph, cost: CostModel) -> int:
     """Equation 7 by its definition, in the pool's alignment."""
     smallest = prefer(graph, cost, Preference.MEMORY)
-    stays = EXTERNAL_ROLES | RESULT_ROLES
     needs = []
     for task in smallest.tasks:
         sizes = [
             smallest.blocks[b].size_bytes
             for b in {*task.reads, *task.writes}
-            if smallest.blocks[b].role not in stays
+            if lies_in_arena(smallest.blocks[b])
         ]
         needs.append(sum(map(aligned, (*sizes, task.workspace_bytes))))
     return max(needs) + smallest.external_bytes + smallest.result_bytes
@@ -163,3 +166,27 @@ def test_the_simulation_s_clock_is_the_schedule_s(number: int) -> None:
     schedule = Modnn().schedule(graph, cost, budget_bytes)
     played = simulated_step((SubBatches(schedule),), replace(device, full_duplex=False), cost)
     assert simulation.end_s == pytest.approx(played.measure().step_time_s)
+
+
+def results_of(case: Reference, step: Callable[[Any, Any], Tensor]) -> Results:
+    return run_step(case.work, lambda: step(case.work.inputs, case.work.targets), case.buffers)
+
+
+@pytest.mark.parametrize("sub_batch", [2, 1])
+def test_weights_may_live_on_the_host(sub_batch: int) -> None:
+    """The batch's gradients are its results; those of a sub-batch are sums that come and go like the weights."""
+    case = reference("squeezenet")
+    captures = Captures(case.work)
+    resident, visiting = (
+        build_step(captures, Modnn(offload_weights), COST, None, sub_batch=sub_batch)
+        for offload_weights in (False, True)
+    )
+    expected = results_of(case, resident)
+    least_bytes = min(lower_bound_bytes(part.schedule.graph, COST) for part in visiting.plan)
+    tight = build_step(captures, Modnn(offload_weights=True), COST, least_bytes, sub_batch=sub_batch)
+    for step in (visiting, tight):
+        assert expected.difference(results_of(case, step)) == ""
+        assert step.plan[0].schedule.graph.external_bytes < resident.plan[0].schedule.graph.external_bytes
+    assert tight.predicted_peak_bytes <= least_bytes < resident.predicted_peak_bytes
+    for step in (resident, visiting, tight):
+        step.close()
