@@ -19,12 +19,14 @@ import threading
 import time
 from collections import deque
 from collections.abc import Mapping
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from membench.execution.nvml import visible_gpus
 from membench.record import Configuration, Outcome, Record
+from membench.suite.gpu_lock import free_gpu
 from membench.suite.worker_main import CELL, RECORD
 
 STDERR_TAIL_LINES = 20
@@ -38,6 +40,8 @@ class Interrupted(Exception):
 
 class Workers:
     """Runs simulated cells in one warm child for each thread, and every measured cell in a fresh child.
+
+    A cell on a GPU has that GPU to itself: cells of other threads and processes of this machine wait, or take another GPU.
 
     Args:
         timeout_s: of one cell; None for no limit.
@@ -65,12 +69,16 @@ class Workers:
             return self._warm().run(configuration, self._timeout_s)
         from membench.suite.measured import environment  # takes torch
 
-        fresh = self._new(environment(configuration))
-        try:
-            return fresh.run(configuration, self._timeout_s)
-        finally:
-            fresh.close()
-            self._workers.discard(fresh)
+        with ExitStack() as held:
+            variables = environment(configuration)
+            if configuration["backend"]["name"] == "cuda":
+                variables |= held.enter_context(free_gpu(visible_gpus()))
+            fresh = self._new(variables)
+            try:
+                return fresh.run(configuration, self._timeout_s)
+            finally:
+                fresh.close()
+                self._workers.discard(fresh)
 
     def close(self) -> None:
         """Stop every child; threads that wait for one are interrupted."""

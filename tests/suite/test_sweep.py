@@ -16,7 +16,7 @@ from membench.configuration import CONF_DIRECTORY
 from membench.record import Outcome
 
 ROOT = CONF_DIRECTORY.parent
-FAULTS = ("Raises", "UsesUpMemory", "Exits", "IsKilled", "Hangs")
+FAULTS = ("Raises", "UsesUpMemory", "Exits", "IsKilled", "Hangs")  # what ends the last child stands last
 
 
 def _needs(launcher: str) -> Any:
@@ -68,8 +68,8 @@ def _records(directory: Path) -> dict[tuple[str, int], dict[str, Any]]:
 
 @pytest.mark.parametrize("launcher", LAUNCHERS)
 def test_each_fault_is_a_record_and_the_sweep_goes_on(launcher: str, tmp_path: Path) -> None:
-    targets = [f"tests.suite.faults.{fault}" for fault in FAULTS]
-    words = f"strategy._target_={','.join([*targets, 'membench.strategies.eager.Eager'])}"
+    targets = ["membench.strategies.eager.Eager", *(f"tests.suite.faults.{fault}" for fault in FAULTS)]
+    words = f"strategy._target_={','.join(targets)}"
     code, said, complained = _end(
         _start(tmp_path, words, "batch_size=4", "time_limit_s=20", f"hydra/launcher={launcher}")
     )
