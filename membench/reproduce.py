@@ -28,7 +28,7 @@ from membench.suite.measured_paper import gpu_at_hand, measure_on_gpu
 from membench.suite.papers import load_paper
 from membench.suite.records import Records, Rerun
 from membench.suite.runner import run_all
-from membench.suite.tracking import Tracking, log_sweep
+from membench.suite.tracking import Sweep, Tracking, log_sweep
 from membench.suite.trainings import compose_trainings, find_trainings
 from membench.suite.worker import Workers
 
@@ -105,13 +105,19 @@ def _run(paper: Paper, settings: dict[str, Any]) -> int:
     figures = subprocess.run([sys.executable, "-m", "paper_figs", paper.name], cwd=ROOT, check=False)
     run = log_sweep(
         Tracking(**settings["tracking"]),
-        scoreboard(scores, Measured(MEASURED)),
-        name=f"reproduce {paper.name}",
-        group=f"reproduce-{paper.name}",
-        job_type="report",
-        tags=[f"paper:{paper.name}", *(f"device:{name}" for name in sorted(set(paper.devices.values())))],
-        configuration=settings,
-        summary=vars(summarize(scores)),
+        Sweep(
+            name=f"reproduce {paper.name}",
+            group=f"reproduce-{paper.name}",
+            tags=[f"paper:{paper.name}", *(f"device:{name}" for name in sorted(set(paper.devices.values())))],
+            configuration=settings,
+            summary=vars(summarize(scores)),
+            rows=scoreboard(scores, Measured(MEASURED)),
+            files={
+                paper.name: ROOT / "results" / paper.name,
+                "SCOREBOARD.md": ROOT / "results" / "SCOREBOARD.md",
+            },
+            records=made,
+        ),
     )
     print(closing_summary(paper, made, scores, run))
     return figures.returncode or int(settings["strict"] and has_failed(made))

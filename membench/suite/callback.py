@@ -14,7 +14,7 @@ from membench.launched import launched
 from membench.record import Configuration, Record
 from membench.suite.listing import has_failed, plan, totals
 from membench.suite.records import Records, Rerun, directory_of
-from membench.suite.tracking import Tracking, log_sweep
+from membench.suite.tracking import Sweep, Tracking, log_sweep
 from membench.suite.worker import Workers
 from membench.suite.worker_main import CELL, RECORD
 
@@ -25,13 +25,14 @@ class SweepCallback(Callback):
     def on_run_end(self, config: DictConfig, **kwargs: Any) -> None:
         if launched().rank:
             return  # the first of several processes speaks for all
-        self._end(config, [Path(config.hydra.run.dir)])
+        self._end(config, Path(config.hydra.run.dir), [Path(config.hydra.run.dir)])
 
     def on_multirun_end(self, config: DictConfig, **kwargs: Any) -> None:
-        folders = [path.parent for path in Path(config.hydra.sweep.dir).glob(f"*/{CELL}")]
-        self._end(config, sorted(folders, key=lambda folder: int(folder.name)))
+        sweep = Path(config.hydra.sweep.dir)
+        folders = [path.parent for path in sweep.glob(f"*/{CELL}")]
+        self._end(config, sweep, sorted(folders, key=lambda folder: int(folder.name)))
 
-    def _end(self, config: DictConfig, folders: list[Path]) -> None:
+    def _end(self, config: DictConfig, sweep: Path, folders: list[Path]) -> None:
         if config.dry_run:
             cells = [json.loads((folder / CELL).read_text()) for folder in folders]
             print(_plan(cells, Path(config.records), Rerun(config.rerun)))
@@ -40,7 +41,7 @@ class SweepCallback(Callback):
         if len(records) > 1:
             print(totals(records))
         if made := [record for record in records if record]:
-            _log(config, made)
+            _log(config, sweep, made)
         if config.strict and has_failed(records):
             sys.exit(1)
 
@@ -56,19 +57,21 @@ def _plan(cells: Iterable[Configuration], root: Path, rerun: Rerun) -> str:
     return plan([(Records(directory, Workers().run, rerun), of_one) for directory, of_one in groups.items()])
 
 
-def _log(config: DictConfig, records: list[Record]) -> None:
+def _log(config: DictConfig, folder: Path, records: list[Record]) -> None:
     settings = OmegaConf.to_container(config.tracking, resolve=True)
     assert isinstance(settings, dict)
     log_sweep(
         Tracking(**{str(key): value for key, value in settings.items()}),
-        pd.DataFrame([row(record) for record in records]),
-        name=f"{len(records)} cells",
-        group="command line",
-        job_type="cell",
-        tags=sorted({f"backend:{record.configuration['backend']['name']}" for record in records}),
-        configuration={"cells": [record.configuration for record in records]},
-        summary={"cells": len(records)},
-        failed=has_failed(records),
+        Sweep(
+            name=f"{len(records)} cells",
+            group="-".join(folder.parts[-2:]),
+            tags=sorted({f"backend:{record.configuration['backend']['name']}" for record in records}),
+            configuration={"overrides": list(config.hydra.overrides.task)},
+            summary={"cells": len(records)},
+            rows=pd.DataFrame([row(record) for record in records]),
+            files={f"{path.parent.name}.json": path for path in sorted(folder.rglob(RECORD))},
+            records=records,
+        ),
     )
 
 

@@ -44,11 +44,11 @@ class Workers:
     A cell on a GPU has that GPU to itself: cells of other threads and processes of this machine wait, or take another GPU.
 
     Args:
-        timeout_s: of one cell; None for no limit.
+        time_limit_s: of one cell; None for no limit.
     """
 
-    def __init__(self, timeout_s: float | None = None) -> None:
-        self._timeout_s = timeout_s
+    def __init__(self, time_limit_s: float | None = None) -> None:
+        self._timeout_s = time_limit_s
         self._of_thread = threading.local()
         self._workers: set[Worker] = set()
         self._closed = False
@@ -117,14 +117,14 @@ class Worker:
         self._starting = threading.Lock()
         self._running = threading.Lock()
 
-    def run(self, configuration: Configuration, timeout_s: float | None = None) -> Record:
+    def run(self, configuration: Configuration, time_limit_s: float | None = None) -> Record:
         """Run a cell; see `Workers.run`."""
         with self._running:
             child = self._started()
             stderr_start = self._stderr.stat().st_size
             (self._directory / CELL).write_text(json.dumps(configuration))
             _ask(child)
-            is_in_time = _answers(child, timeout_s)
+            is_in_time = _answers(child, time_limit_s)
             if self._closed:
                 raise Interrupted
             made = self._directory / RECORD
@@ -133,7 +133,7 @@ class Worker:
                 made.unlink()
             else:
                 _stop(child, grace_s=_POLL_S if is_in_time else 0)
-                record = _of_death(configuration, child.returncode, None if is_in_time else timeout_s)
+                record = _of_death(configuration, child.returncode, None if is_in_time else time_limit_s)
             if not record.outcome.is_failure:
                 return record
             return replace(record, stderr_tail=_tail(self._stderr, stderr_start))
@@ -170,7 +170,7 @@ class Worker:
                         start_new_session=True,
                     )
         if is_new:
-            _answers(self._child, timeout_s=None)
+            _answers(self._child, time_limit_s=None)
         return self._child
 
 
@@ -181,10 +181,10 @@ def _ask(child: subprocess.Popen[bytes]) -> None:
         child.stdin.flush()
 
 
-def _answers(child: subprocess.Popen[bytes], timeout_s: float | None) -> bool:
+def _answers(child: subprocess.Popen[bytes], time_limit_s: float | None) -> bool:
     """Wait until a child answers or ends; return whether that was within the limit."""
     assert child.stdout
-    deadline_s = float("inf") if timeout_s is None else time.monotonic() + timeout_s
+    deadline_s = float("inf") if time_limit_s is None else time.monotonic() + time_limit_s
     while (left_s := deadline_s - time.monotonic()) > 0:
         answered, _, _ = select.select([child.stdout], [], [], min(left_s, _POLL_S))
         if answered:

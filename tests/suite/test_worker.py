@@ -39,7 +39,7 @@ def test_the_time_limit_stops_a_cell_and_all_that_it_started(worker: Worker, tmp
     worker.run(small_cell())
     note = tmp_path / "started"
     hangs = {"_target_": "tests.suite.faults.Hangs", "note": str(note)}
-    record = worker.run(small_cell(strategy=hangs), timeout_s=5)
+    record = worker.run(small_cell(strategy=hangs), time_limit_s=5)
     assert (record.outcome, record.signal) == (Outcome.TIMEOUT, "SIGKILL")
     assert "not done after 5 s" in record.reason
     assert not _is_alive(int(note.read_text()))
