@@ -7,7 +7,7 @@ STAMP := $(VENV)/.installed
 TEST := OMP_NUM_THREADS=1 KINETO_LOG_LEVEL=9 $(RUN) -m pytest --numprocesses 2
 
 .DEFAULT_GOAL := help
-.PHONY: help install test test-slow test-gpu measure lint figures report scoreboard bench clean
+.PHONY: help install test test-slow test-gpu measure lint figures report scoreboard sync bench clean
 .PHONY: reproduce-layrub reproduce-vdnn reproduce-mmcnn train-layrub
 
 help:  ## show this list
@@ -17,7 +17,7 @@ install: $(STAMP)  ## make .venv with the exact versions of constraints.txt
 
 $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(RUN) -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
+	$(RUN) -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev,launchers]'
 	@touch $@
 
 test: $(STAMP)  ## run the tests that need seconds and no GPU
@@ -59,6 +59,9 @@ report: $(STAMP)  ## write outputs/report/index.html: a page per paper from resu
 
 scoreboard: $(STAMP)  ## show how many of the papers' numbers come out
 	@cat results/SCOREBOARD.md
+
+sync: $(STAMP)  ## upload the W&B runs that were logged offline; needs `wandb login`
+	WANDB_DIR=outputs $(RUN) -m wandb sync --yes
 
 bench: $(STAMP)  ## measure membench itself
 	@for script in benchmarks/*.py; do $(RUN) $$script || exit 1; done

@@ -5,8 +5,8 @@
     python -m membench.measure task=limits budget=12GB     largest batches and greatest depth under a cap
     python -m membench.measure cuda_graph=true models=resnet1001 strategies=eager batch_sizes=32
 
-Every cell runs in a process of its own. Its record is a line of ``<results>/<gpu>/records.jsonl`` as soon as it is
-there; a cell that has a record is not run again. The tables ``<results>/<gpu>/<task>-<model>.csv`` are made of them.
+Every cell runs in a process of its own. Its record is a file in ``<results>/<gpu>/records`` as soon as it is there; a cell
+that has one is not run again unless ``rerun`` says so. The tables ``<results>/<gpu>/<task>-<model>.csv`` are made of them.
 """
 
 import sys
@@ -19,12 +19,13 @@ from membench.device import file_name
 from membench.errors import MembenchError
 from membench.execution.limits import largest
 from membench.experiment import LARGEST
-from membench.record import Outcome, Record
+from membench.record import Configuration, Outcome, Record
 from membench.report.measured import measured_table
 from membench.report.tables import write_csv
-from membench.suite.provenance import device_facts
-from membench.suite.records import Records
-from membench.suite.runner import Configuration, call_fresh, run_largest
+from membench.suite.listing import INTERRUPTED, announced
+from membench.suite.provenance import device_facts_from_outside
+from membench.suite.records import Records, Rerun
+from membench.suite.worker import Workers
 from membench.units import parse_bytes
 
 MODELS = ("resnet50", "resnet152", "resnet1001", "vgg16", "wrn28_10", "alexnet")
@@ -47,6 +48,8 @@ class Settings:
     budget: str = ""
     cuda_graph: str = "false"
     backend: str = "cuda"
+    rerun: str = str(Rerun.MISSING)
+    time_limit_s: str = "3600"
     results: str = str(configuration.CONF_DIRECTORY.parent / "results" / "measured")
 
 
@@ -65,23 +68,27 @@ class Run:
     def largest(self, model: str, system: str) -> Record:
         """Return the record of the largest batch that fits, or why there is none."""
         cell = cell_of(self.settings, model, LARGEST, system)
-        return run_largest(cell, self.records.run, capacity_bytes=self.capacity_bytes)
+        return self.records.run(cell, capacity_bytes=self.capacity_bytes)
 
 
 def main(arguments: Sequence[str]) -> int:
     """Run the command and return its exit code."""
     try:
         settings = parse(arguments)
-        facts = call_fresh(device_facts, settings.backend)
+        facts = device_facts_from_outside(settings.backend)
         budget_bytes = parse_bytes(settings.budget) if settings.budget else None
         directory = Path(settings.results) / file_name(facts["device"])
-        run = Run(
-            settings,
-            Records(directory / "records.jsonl"),
-            directory,
-            capacity_bytes=budget_bytes or facts.get("device_memory_bytes"),
-        )
-        {"strategies": measure_strategies, "limits": measure_limits}[settings.task](run)
+        with Workers(float(settings.time_limit_s)) as workers:
+            run = Run(
+                settings,
+                Records(directory / "records", announced(workers.run), Rerun(settings.rerun)),
+                directory,
+                capacity_bytes=budget_bytes or facts.get("device_memory_bytes"),
+            )
+            {"strategies": measure_strategies, "limits": measure_limits}[settings.task](run)
+    except KeyboardInterrupt:
+        print(INTERRUPTED, file=sys.stderr)
+        return 130
     except (MembenchError, ValueError) as error:
         print(f"membench.measure: {error}", file=sys.stderr)
         return 2
@@ -167,6 +174,7 @@ def parse(arguments: Sequence[str]) -> Settings:
         ("task", ("strategies", "limits")),
         ("backend", ("cpu", "cuda")),
         ("cuda_graph", ("true", "false")),
+        ("rerun", tuple(Rerun)),
     ):
         if getattr(settings, name) not in choices:
             raise MembenchError(f"{name} is one of {', '.join(choices)}, not {getattr(settings, name)!r}")

@@ -7,7 +7,6 @@ alone, and nothing here costs it anything.
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from datetime import timedelta
 from typing import TypeVar
 
@@ -15,28 +14,16 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from membench.errors import ExchangeFailed, MembenchError
+from membench.launched import Processes, launched
 
 _ENGINES = {"cpu": "gloo", "cuda": "nccl"}
 
 T = TypeVar("T")
 
 
-@dataclass(frozen=True)
-class Processes:
-    """How many processes there are, and which of them this is."""
-
-    rank: int
-    count: int
-
-
 def joined() -> Processes:
     """Return the processes that this one has joined; itself where it is alone."""
     return Processes(dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else Processes(0, 1)
-
-
-def launched() -> Processes:
-    """Return the processes that torchrun has started; this one where it has not."""
-    return Processes(int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1")))
 
 
 @contextmanager

@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import Any
 
@@ -12,7 +12,13 @@ class Outcome(StrEnum):
     OUT_OF_MEMORY = "out_of_memory"
     INFEASIBLE = "infeasible"
     UNSUPPORTED = "unsupported"
+    TIMEOUT = "timeout"
     FAILED = "failed"
+
+    @property
+    def is_failure(self) -> bool:
+        """Whether this tells nothing of the method: something went wrong, and may go right another time."""
+        return self in (Outcome.TIMEOUT, Outcome.FAILED)
 
 
 class Source(StrEnum):
@@ -20,12 +26,16 @@ class Source(StrEnum):
     MEASURED = "measured"
 
 
+Configuration = dict[str, Any]
+"""What a cell is, fully resolved: plain dicts, lists, strings and numbers."""
+
+
 @dataclass(frozen=True)
 class Record:
     """What was run, where, and what came out.
 
     Attributes:
-        configuration: fully resolved; plain dicts, lists, strings and numbers.
+        configuration: of the cell.
         configuration_hash: of `configuration`, so that equal cells are known as equal.
         source: whether the metrics were simulated or measured.
         outcome: how the cell ended; everything but ``ok`` has a `reason`.
@@ -35,9 +45,11 @@ class Record:
         absent: why a metric is missing, by its name.
         provenance: commit, versions, device, seed, time; empty for simulated cells, whose bytes must not
             depend on when or where they ran.
+        signal: that ended the cell's process, ``SIGKILL`` for one.
+        stderr_tail: the last lines that the process of a failed cell wrote.
     """
 
-    configuration: dict[str, Any]
+    configuration: Configuration
     configuration_hash: str
     source: Source
     outcome: Outcome
@@ -47,6 +59,32 @@ class Record:
     samples: dict[str, tuple[float, ...]] = field(default_factory=dict)
     absent: dict[str, str] = field(default_factory=dict)
     provenance: dict[str, Any] = field(default_factory=dict)
+    signal: str = ""
+    stderr_tail: str = ""
+
+    def to_json(self) -> str:
+        """Return the record as text; `from_json` reads it back."""
+        return json.dumps(asdict(self), indent=1)
+
+    @classmethod
+    def from_json(cls, text: str) -> "Record":
+        return cls.from_values(json.loads(text))
+
+    @classmethod
+    def from_values(cls, values: dict[str, Any]) -> "Record":
+        """Return the record of which ``dataclasses.asdict`` gave these values."""
+        samples = {name: tuple(numbers) for name, numbers in values["samples"].items()}
+        source, outcome = Source(values["source"]), Outcome(values["outcome"])
+        return cls(**{**values, "samples": samples, "source": source, "outcome": outcome})
+
+    @classmethod
+    def of_failure(
+        cls, configuration: Configuration, outcome: Outcome, reason: str, *, signal: str = ""
+    ) -> "Record":
+        """Return the record of a cell that gave none itself."""
+        simulated = configuration["backend"]["name"] == "simulated"
+        source = Source.SIMULATED if simulated else Source.MEASURED
+        return cls(configuration, configuration_hash(configuration), source, outcome, reason, signal=signal)
 
 
 def configuration_hash(configuration: Any) -> str:

@@ -5,7 +5,7 @@ experiments/<paper> -> cells -> records -> results/<paper>/*.csv, SCOREBOARD.md 
 
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,40 +14,55 @@ from hydra.errors import HydraException
 from omegaconf import OmegaConf
 
 from membench.configuration import CONF_DIRECTORY
+from membench.device import file_name
 from membench.errors import MembenchError
 from membench.experiment import Cell, Paper
-from membench.record import Outcome, Record
+from membench.record import Configuration, Record
 from membench.report.results import evaluate_all, needed_cells, write_results
 from membench.report.scoreboard import Score, scoreboard, summarize
 from membench.report.tables import Measured
-from membench.suite.command_line import explain
+from membench.suite.command_line import check_running, explain
 from membench.suite.composition import compose_cells, hydra_composition
+from membench.suite.listing import INTERRUPTED, announced, has_failed, plan, totals
 from membench.suite.measured_paper import gpu_at_hand, measure_on_gpu
 from membench.suite.papers import load_paper
-from membench.suite.runner import Job, run_all, run_in_worker
-from membench.suite.tracking import Tracking, log_sweep
+from membench.suite.records import Records, Rerun
+from membench.suite.runner import run_all
+from membench.suite.tracking import Sweep, Tracking, log_sweep
 from membench.suite.trainings import compose_trainings, find_trainings
+from membench.suite.worker import Workers
 
 ROOT = CONF_DIRECTORY.parent
-
+RECORDS = ROOT / "outputs" / "records" / "simulated"
+MEASURED = ROOT / "results" / "measured"
 
 USUAL_LAYERS = 20
 """Of a model whose depth the paper's vocabulary does not give; only orders the jobs."""
 
 
 def reproduce(
-    paper: Paper, *, workers: int, results: Path, run_job: Callable[[Job], list[Record]] = run_in_worker
+    paper: Paper,
+    cells: Mapping[Cell, Configuration],
+    run: Callable[[Configuration], Record],
+    *,
+    workers: int,
+    results: Path,
+    stop: Callable[[], None],
 ) -> tuple[dict[Cell, Record], list[Score]]:
-    """Run every cell that a paper's rows need and write its tables and its scoreboard."""
-    configurations = compose_cells(paper, needed_cells(paper))
+    """Run every cell that a paper's rows need and write its tables and its scoreboard.
+
+    Args:
+        run, workers, stop: see `run_all`.
+    """
     layers = {model["configuration"]: model.get("layers", USUAL_LAYERS) for model in paper.models.values()}
     made = run_all(
-        list(configurations.values()),
+        list(cells.values()),
+        run,
         workers=workers,
         size=lambda configuration: layers[configuration["model"]["name"]],
-        run_job=run_job,
+        stop=stop,
     )
-    records = dict(zip(configurations, made, strict=True))
+    records = dict(zip(cells, made, strict=True))
     trainings = find_trainings(compose_trainings(paper.trainings), results / paper.name)
     return records, write_results(paper, evaluate_all(paper, records, trainings), results)
 
@@ -60,35 +75,63 @@ def main(arguments: Sequence[str]) -> int:
     except (HydraException, MembenchError) as error:
         print(explain(error), file=sys.stderr)
         return 2
-    if gpu := gpu_at_hand():
-        measure_on_gpu(paper, compose_cells(paper, needed_cells(paper)), gpu, ROOT / "results" / "measured")
-    records, scores = reproduce(paper, workers=settings["workers"], results=ROOT / "results")
+    try:
+        return _run(paper, settings)
+    except KeyboardInterrupt:
+        print(INTERRUPTED, file=sys.stderr)
+        return 130
+
+
+def _run(paper: Paper, settings: dict[str, Any]) -> int:
+    cells = compose_cells(paper, needed_cells(paper))
+    rerun = Rerun(settings["rerun"])
+    with Workers(settings["time_limit_s"]) as workers:
+        known = Records(RECORDS, workers.run, rerun)
+        if settings["dry_run"]:
+            print(plan([(known, list(cells.values()))]))
+            return 0
+        if gpu := gpu_at_hand():
+            folder = MEASURED / file_name(gpu["device"])
+            measure_on_gpu(paper, cells, Records(folder / "records", announced(workers.run), rerun), folder)
+        records, scores = reproduce(
+            paper,
+            cells,
+            known.run,
+            workers=settings["workers"],
+            results=ROOT / "results",
+            stop=workers.close,
+        )
+    made = list(records.values())
     figures = subprocess.run([sys.executable, "-m", "paper_figs", paper.name], cwd=ROOT, check=False)
     run = log_sweep(
         Tracking(**settings["tracking"]),
-        scoreboard(scores, Measured(ROOT / "results" / "measured")),
-        name=f"reproduce {paper.name}",
-        group=f"reproduce-{paper.name}",
-        job_type="report",
-        tags=[f"paper:{paper.name}", *(f"device:{name}" for name in sorted(set(paper.devices.values())))],
-        configuration=settings,
-        summary=vars(summarize(scores)),
+        Sweep(
+            name=f"reproduce {paper.name}",
+            group=f"reproduce-{paper.name}",
+            tags=[f"paper:{paper.name}", *(f"device:{name}" for name in sorted(set(paper.devices.values())))],
+            configuration=settings,
+            summary=vars(summarize(scores)),
+            rows=scoreboard(scores, Measured(MEASURED)),
+            files={
+                paper.name: ROOT / "results" / paper.name,
+                "SCOREBOARD.md": ROOT / "results" / "SCOREBOARD.md",
+            },
+            records=made,
+        ),
     )
-    print(closing_summary(paper, records, scores, run))
-    return figures.returncode
+    print(closing_summary(paper, made, scores, run))
+    return figures.returncode or int(settings["strict"] and has_failed(made))
 
 
 def closing_summary(
-    paper: Paper, records: dict[Cell, Record], scores: Sequence[Score], run: Path | None
+    paper: Paper, records: Sequence[Record], scores: Sequence[Score], run: Path | None
 ) -> str:
     """Return what came out, and where to look."""
     predicted = summarize([entry for entry in scores if not entry.calibrated])
     total = summarize(scores)
-    failures = [
-        f"  {cell.model} by {cell.system}: {r.reason}" for cell, r in records.items() if _is_failure(r)
-    ]
     lines = [
         "",
+        totals(records),
         f"{paper.name}: {predicted.agree} of {predicted.judged} predicted numbers reproduced, "
         f"{predicted.deviate} deviate, {total.not_run} not run",
         f"  (besides: {total.calibrated} rows on which the cost model was fitted, {total.inputs} inputs)",
@@ -96,13 +139,8 @@ def closing_summary(
         f"  every row    results/{paper.name}/scoreboard.csv",
         f"  figures      paper_figs/{paper.name}/",
         *([f"  W&B run      {run}"] if run else []),
-        *([f"{len(failures)} cells failed:", *failures] if failures else []),
     ]
     return "\n".join(lines)
-
-
-def _is_failure(record: Record) -> bool:
-    return record.outcome in (Outcome.FAILED, Outcome.UNSUPPORTED)
 
 
 def _settings(arguments: Sequence[str]) -> dict[str, Any]:
@@ -115,6 +153,7 @@ def _settings(arguments: Sequence[str]) -> dict[str, Any]:
     if settings["paper"] not in known:
         asked = "name a paper" if settings["paper"] == "???" else f"there is no paper {settings['paper']!r}"
         raise MembenchError(f"{asked}; there are: {', '.join(known)}")
+    check_running({str(key): value for key, value in settings.items()})
     return {str(key): value for key, value in settings.items()}
 
 

@@ -17,7 +17,8 @@ from omegaconf.errors import OmegaConfBaseException
 from membench.configuration import CONF_DIRECTORY, instantiate
 from membench.errors import MembenchError
 from membench.record import Outcome
-from membench.suite.command_line import explain, shown
+from membench.suite.command_line import explain
+from membench.suite.files import shown
 from membench.suite.papers import read_trainings
 from membench.suite.trainings import Training, compose_training, compose_trainings, run_trainings
 

@@ -33,7 +33,7 @@ def run_of(tmp_path: Path, asked: list[Any], **settings: str) -> Run:
         )
         return by_batch(cell)
 
-    return Run(Settings(**settings), Records(tmp_path / "records.jsonl", answer), tmp_path, CAPACITY_BYTES)
+    return Run(Settings(**settings), Records(tmp_path / "records", answer), tmp_path, CAPACITY_BYTES)
 
 
 def test_strategies_and_baselines_run_at_the_models_batch_and_at_one_that_fills_the_card(
@@ -60,7 +60,7 @@ def test_limits_are_the_largest_batch_and_the_greatest_depth(tmp_path: Path) -> 
         )
 
     settings = Settings(task="limits", models="vgg16", strategies="eager")
-    run = Run(settings, Records(tmp_path / "records.jsonl", by_depth), tmp_path, None)
+    run = Run(settings, Records(tmp_path / "records", by_depth), tmp_path, None)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Run, "largest", lambda *_: by_batch(cell_of(settings, "vgg16", 448, "eager")))
         measure_limits(run)
@@ -98,6 +98,6 @@ def test_without_a_gpu_the_command_says_so(
     def no_gpu(*_: Any) -> None:
         raise MembenchError("backend 'cuda' needs a GPU")
 
-    monkeypatch.setattr(measure, "call_fresh", no_gpu)
+    monkeypatch.setattr(measure, "device_facts_from_outside", no_gpu)
     assert measure.main([]) == 2
     assert capsys.readouterr().err == "membench.measure: backend 'cuda' needs a GPU\n"

@@ -2,15 +2,19 @@
 
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pandas as pd
 import pytest
 
 from membench.configuration import CONF_DIRECTORY
-from membench.record import Outcome
+from membench.record import Configuration, Outcome, Record
+from membench.report.results import needed_cells
+from membench.report.scoreboard import Score
 from membench.report.verdicts import Verdict
 from membench.reproduce import closing_summary, main, reproduce
+from membench.suite.composition import compose_cells
 from membench.suite.papers import load_paper
 from tests.suite import jobs
 
@@ -18,10 +22,20 @@ ROOT = CONF_DIRECTORY.parent
 LAYRUB = load_paper(ROOT / "experiments" / "layrub")
 
 
+CELLS = compose_cells(LAYRUB, needed_cells(LAYRUB))
+
+
+def _reproduce(
+    directory: Path, run: Callable[[Configuration], Record], workers: int = 2
+) -> tuple[list[Record], list[Score]]:
+    records, scores = reproduce(LAYRUB, CELLS, run, workers=workers, results=directory, stop=lambda: None)
+    return list(records.values()), scores
+
+
 @pytest.fixture(scope="module")
 def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory = tmp_path_factory.mktemp("results")
-    reproduce(LAYRUB, workers=2, results=directory, run_job=jobs.made_up)
+    _reproduce(directory, jobs.made_up)
     return directory
 
 
@@ -30,7 +44,7 @@ def _bytes(directory: Path) -> dict[str, bytes]:
 
 
 def test_same_bytes_when_run_again(results: Path, tmp_path: Path) -> None:
-    reproduce(LAYRUB, workers=1, results=tmp_path, run_job=jobs.made_up)
+    _reproduce(tmp_path, jobs.made_up, workers=1)
     assert _bytes(tmp_path) == _bytes(results)
 
 
@@ -63,11 +77,11 @@ def test_each_experiment_has_a_table_and_the_page_links_to_the_rows(results: Pat
 
 
 def test_closing_summary_names_failures(tmp_path: Path) -> None:
-    records, scores = reproduce(LAYRUB, workers=2, results=tmp_path, run_job=jobs.fail)
-    assert {record.outcome for record in records.values()} == {Outcome.FAILED}
+    records, scores = _reproduce(tmp_path, jobs.fail)
+    assert {record.outcome for record in records} == {Outcome.FAILED}
     text = closing_summary(LAYRUB, records, scores, None)
     assert "0 of 0 predicted numbers reproduced" in text
-    assert f"{len(records)} cells failed:" in text
+    assert f"{len(records)} cells: {len(records)} failed\n" in text
     assert "RuntimeError: no such luck" in text
 
 
@@ -77,7 +91,15 @@ def test_closing_summary_names_failures(tmp_path: Path) -> None:
         ([], "name a paper; there are: layrub, vdnn"),
         (["nobody"], "there is no paper 'nobody'; there are: layrub, vdnn"),
         (["layrub", "tracking=paper"], "tracking 'paper' is not known; there are: disabled, offline, online"),
-        (["layrub", "speed=3"], "'speed' is not an option; there are: tracking, paper, workers"),
+        (["layrub", "rerun=some"], "rerun is one of missing, failed, all, not 'some'"),
+        (
+            ["layrub", "time_limit_s=0"],
+            "time_limit_s is a positive number of seconds, or null for no limit, not 0",
+        ),
+        (
+            ["layrub", "speed=3"],
+            "'speed' is not an option; there are: tracking, time_limit_s, rerun, dry_run, strict, paper, workers",
+        ),
     ],
 )
 def test_a_wrong_word_is_answered_in_one_line(

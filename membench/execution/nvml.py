@@ -7,9 +7,10 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
-import torch
+if TYPE_CHECKING:
+    import torch  # takes seconds, which who asks for names alone need not wait
 
 T = TypeVar("T")
 
@@ -35,13 +36,40 @@ class ProcessReading:
     others: Reading
 
 
+@dataclass(frozen=True)
+class Gpu:
+    """A GPU as ``CUDA_VISIBLE_DEVICES`` may name it, and as people do."""
+
+    uuid: str
+    name: str
+
+
+def visible_gpus() -> list[Gpu]:
+    """Return the GPUs that a process started now would see; none where there is no driver."""
+
+    def ask(nvml: Any) -> list[Gpu]:
+        handles = [nvml.nvmlDeviceGetHandleByIndex(index) for index in range(nvml.nvmlDeviceGetCount())]
+        return [Gpu(nvml.nvmlDeviceGetUUID(handle), nvml.nvmlDeviceGetName(handle)) for handle in handles]
+
+    every = _ask(ask)[0] or []
+    wanted = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if wanted is None:
+        return every
+    return [
+        gpu
+        for word in wanted.split(",")
+        for index, gpu in enumerate(every)
+        if word == str(index) or (word and gpu.uuid.startswith(word))
+    ]
+
+
 def driver_version() -> str | None:
     """Return the driver's version, or None where there is no driver."""
     reading = _ask(lambda nvml: str(nvml.nvmlSystemGetDriverVersion()))
     return reading[0]
 
 
-def read_processes(device: torch.device) -> ProcessReading:
+def read_processes(device: "torch.device") -> ProcessReading:
     """Return this process's memory on a GPU and the number of other processes there."""
 
     def ask(nvml: Any) -> list[tuple[int, int | None]]:
@@ -62,7 +90,7 @@ def read_processes(device: torch.device) -> ProcessReading:
     return ProcessReading(Reading(own[0]), others)
 
 
-def read_energy_j(device: torch.device) -> Reading:
+def read_energy_j(device: "torch.device") -> Reading:
     """Return the joules that the GPU has used since the driver started."""
     value, reason = _ask(
         lambda nvml: nvml.nvmlDeviceGetTotalEnergyConsumption(_handle(nvml, device)) * 1e-3  # millijoules
@@ -70,8 +98,10 @@ def read_energy_j(device: torch.device) -> Reading:
     return Reading(value, reason)
 
 
-def _handle(nvml: Any, device: torch.device) -> Any:
+def _handle(nvml: Any, device: "torch.device") -> Any:
     """Return the handle of torch's device, found by UUID: the library's order may be another."""
+    import torch
+
     return nvml.nvmlDeviceGetHandleByUUID(f"GPU-{torch.cuda.get_device_properties(device).uuid}")
 
 

@@ -1,48 +1,78 @@
-"""Gathers the records of a command, one or many, and logs them as one W&B run at its end."""
+"""What a command, of one cell or many, says and logs at its end, in the process that started it."""
 
+import json
+import sys
+from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 import pandas as pd
-from hydra.core.utils import JobReturn
 from hydra.experimental.callback import Callback
 from omegaconf import DictConfig, OmegaConf
 
-from membench.record import Outcome, Record
-from membench.suite.tracking import Tracking, log_sweep
+from membench.launched import launched
+from membench.record import Configuration, Record
+from membench.suite.listing import has_failed, plan, totals
+from membench.suite.records import Records, Rerun, directory_of
+from membench.suite.tracking import Sweep, Tracking, log_sweep
+from membench.suite.worker import Workers
+from membench.suite.worker_main import CELL, RECORD
 
 
 class SweepCallback(Callback):
-    """Hydra's hooks around jobs and sweeps; see `conf/config.yaml`."""
-
-    def __init__(self) -> None:
-        self._records: list[Record] = []
-
-    def on_job_end(self, config: DictConfig, job_return: JobReturn, **kwargs: Any) -> None:
-        if isinstance(job_return._return_value, Record):
-            self._records.append(job_return._return_value)
+    """Hydra's hooks; see `conf/config.yaml`. Jobs may have run in other processes, so their files tell of them."""
 
     def on_run_end(self, config: DictConfig, **kwargs: Any) -> None:
-        self._log(config)
+        if launched().rank:
+            return  # the first of several processes speaks for all
+        self._end(config, Path(config.hydra.run.dir), [Path(config.hydra.run.dir)])
 
     def on_multirun_end(self, config: DictConfig, **kwargs: Any) -> None:
-        self._log(config)
+        sweep = Path(config.hydra.sweep.dir)
+        folders = [path.parent for path in sweep.glob(f"*/{CELL}")]
+        self._end(config, sweep, sorted(folders, key=lambda folder: int(folder.name)))
 
-    def _log(self, config: DictConfig) -> None:
-        if not self._records:
+    def _end(self, config: DictConfig, sweep: Path, folders: list[Path]) -> None:
+        if config.dry_run:
+            cells = [json.loads((folder / CELL).read_text()) for folder in folders]
+            print(_plan(cells, Path(config.records), Rerun(config.rerun)))
             return
-        settings = OmegaConf.to_container(config.tracking, resolve=True)
-        assert isinstance(settings, dict)
-        log_sweep(
-            Tracking(**{str(key): value for key, value in settings.items()}),
-            pd.DataFrame([row(record) for record in self._records]),
-            name=f"{len(self._records)} cells",
-            group="command line",
-            job_type="cell",
-            tags=sorted({f"backend:{record.configuration['backend']['name']}" for record in self._records}),
-            configuration={"cells": [record.configuration for record in self._records]},
-            summary={"cells": len(self._records)},
-            failed=any(record.outcome is Outcome.FAILED for record in self._records),
-        )
+        records = [_record(folder / RECORD) for folder in folders]
+        if len(records) > 1:
+            print(totals(records))
+        if made := [record for record in records if record]:
+            _log(config, sweep, made)
+        if config.strict and has_failed(records):
+            sys.exit(1)
+
+
+def _record(path: Path) -> Record | None:
+    return Record.from_json(path.read_text()) if path.exists() else None
+
+
+def _plan(cells: Iterable[Configuration], root: Path, rerun: Rerun) -> str:
+    groups: dict[Path, list[Configuration]] = {}
+    for cell in cells:
+        groups.setdefault(directory_of(cell, root), []).append(cell)
+    return plan([(Records(directory, Workers().run, rerun), of_one) for directory, of_one in groups.items()])
+
+
+def _log(config: DictConfig, folder: Path, records: list[Record]) -> None:
+    settings = OmegaConf.to_container(config.tracking, resolve=True)
+    assert isinstance(settings, dict)
+    log_sweep(
+        Tracking(**{str(key): value for key, value in settings.items()}),
+        Sweep(
+            name=f"{len(records)} cells",
+            group="-".join(folder.parts[-2:]),
+            tags=sorted({f"backend:{record.configuration['backend']['name']}" for record in records}),
+            configuration={"overrides": list(config.hydra.overrides.task)},
+            summary={"cells": len(records)},
+            rows=pd.DataFrame([row(record) for record in records]),
+            files={f"{path.parent.name}.json": path for path in sorted(folder.rglob(RECORD))},
+            records=records,
+        ),
+    )
 
 
 def row(record: Record) -> dict[str, Any]:

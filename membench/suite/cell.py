@@ -1,5 +1,6 @@
 """One cell of an experiment: a configuration goes in, a record comes out, whatever happens."""
 
+import traceback
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -40,6 +41,8 @@ _OUTCOMES: dict[type[Exception], Outcome] = {
     InfeasibleSchedule: Outcome.INFEASIBLE,
     UnsupportedModel: Outcome.UNSUPPORTED,
     UnsupportedStrategy: Outcome.UNSUPPORTED,
+    MemoryError: Outcome.OUT_OF_MEMORY,
+    torch.OutOfMemoryError: Outcome.OUT_OF_MEMORY,
 }
 
 
@@ -148,7 +151,10 @@ def _run(configuration: dict[str, Any], graphs: Graphs) -> Record:
 def outcome_of(error: Exception) -> tuple[Outcome, str]:
     """Return how a run ended that raised an error, and why."""
     outcome = _OUTCOMES.get(type(error), Outcome.FAILED)
-    return outcome, str(error) if outcome is not Outcome.FAILED else f"{type(error).__name__}: {error}"
+    if outcome is Outcome.FAILED:
+        traceback.print_exception(error)
+        return outcome, f"{type(error).__name__}: {error}"
+    return outcome, str(error) or "the machine's memory is used up"
 
 
 def _provenance(backend: str) -> dict[str, Any]:

@@ -1,8 +1,8 @@
 """The command line's words, checked before anything runs: a wrong one is answered in one line."""
 
 import re
-from collections.abc import Sequence
-from pathlib import Path
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from hydra import compose
 from hydra.core.override_parser.overrides_parser import OverridesParser
@@ -13,9 +13,8 @@ from omegaconf.errors import OmegaConfBaseException
 
 from membench import configuration
 from membench.errors import MembenchError
-from membench.planning.exchange import find_exchange
-from membench.planning.sub_batch import FITTED, sub_batch_size
 from membench.suite.composition import hydra_composition
+from membench.suite.records import Rerun
 from membench.units import parse_bytes
 
 GROUPS = ("model", "strategy", "device", "cluster", "framework", "backend", "tracking")
@@ -61,7 +60,10 @@ def explain(error: Exception, groups: Sequence[str] = GROUPS) -> str:
     """
     if isinstance(error, MissingConfigException) and error.missing_cfg_file:
         group, _, name = error.missing_cfg_file.rpartition("/")
-        return f"{group} {name!r} is not known; there are: {', '.join(configuration.names(group))}"
+        known = f"{group} {name!r} is not known; there are: {', '.join(configuration.names(group))}"
+        return (
+            known if group != "hydra/launcher" else f"{known}; some need: pip install 'membench[launchers]'"
+        )
     cause = error.__cause__
     if isinstance(cause, OmegaConfBaseException) and isinstance(cause.parent_node, DictConfig):
         options = [str(key) for key in cause.parent_node if key not in ("hydra", "_target_")]
@@ -72,9 +74,22 @@ def explain(error: Exception, groups: Sequence[str] = GROUPS) -> str:
     return " ".join(str(error).partition("See https:")[0].split())
 
 
-def shown(path: Path) -> str:
-    """Return a path as a person on this command line would write it."""
-    return str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path)
+def check_running(settings: Mapping[str, Any]) -> None:
+    """Refuse values that `conf/running.yaml` does not allow.
+
+    Raises:
+        MembenchError: says what it allows.
+    """
+    rerun, time_limit_s = settings["rerun"], settings["time_limit_s"]
+    if rerun not in list(Rerun):
+        raise MembenchError(f"rerun is one of {', '.join(Rerun)}, not {rerun!r}")
+    if time_limit_s is not None and not (isinstance(time_limit_s, int | float) and time_limit_s > 0):
+        raise MembenchError(
+            f"time_limit_s is a positive number of seconds, or null for no limit, not {time_limit_s!r}"
+        )
+    for switch in ("dry_run", "strict"):
+        if not isinstance(settings[switch], bool):
+            raise MembenchError(f"{switch} is true or false, not {settings[switch]!r}")
 
 
 def _choices(override: Override) -> list[str]:
@@ -92,14 +107,26 @@ def _check_values(config: DictConfig) -> None:
         raise MembenchError(f"batch_size is a positive number of images, not {batch_size!r}")
     if not isinstance(seed, int) or isinstance(seed, bool):
         raise MembenchError(f"seed is a whole number, not {seed!r}")
-    if values["sub_batch"] not in (None, FITTED):
-        sub_batch_size(values["sub_batch"], batch_size)
-    find_exchange(values["exchange"])
+    _check_planning(values)
     timeout_s = values["timeout_s"]
     if not isinstance(timeout_s, int | float) or timeout_s <= 0:
         raise MembenchError(f"timeout_s is a positive number of seconds, not {timeout_s!r}")
+    check_running({str(key): value for key, value in values.items()})
     if values["budget"] is not None:
         try:
             parse_bytes(values["budget"])
         except ValueError as error:
             raise MembenchError(f"budget: {error}") from error
+
+
+def _check_planning(values: Mapping[Any, Any]) -> None:
+    """Refuse what planning would; planning takes torch, seconds that the defaults need not."""
+    if values["exchange"] != "as_made":
+        from membench.planning.exchange import find_exchange
+
+        find_exchange(values["exchange"])
+    if values["sub_batch"] is not None:
+        from membench.planning.sub_batch import FITTED, sub_batch_size
+
+        if values["sub_batch"] != FITTED:
+            sub_batch_size(values["sub_batch"], values["batch_size"])

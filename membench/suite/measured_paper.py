@@ -1,56 +1,49 @@
 """A paper's experiments on the GPU at hand: its methods on PyTorch, within the memory of its own device."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
 from membench import configuration
-from membench.device import file_name
 from membench.errors import MembenchError
-from membench.experiment import LARGEST, Cell, Paper
-from membench.record import Record
+from membench.experiment import Cell, Paper
+from membench.record import Configuration, Record
 from membench.report.results import evaluate_all
 from membench.report.tables import format_number, key_columns, write_csv
-from membench.suite.provenance import device_facts
+from membench.suite.provenance import device_facts_from_outside
 from membench.suite.records import Records
-from membench.suite.runner import Configuration, call_fresh, run_largest
 
 
 def gpu_at_hand() -> dict[str, Any] | None:
     """Return what there is to know of this machine's GPU, or None without one."""
     try:
-        return call_fresh(device_facts, "cuda")
+        return device_facts_from_outside("cuda")
     except MembenchError:
         return None
 
 
 def measure_on_gpu(
-    paper: Paper, cells: Mapping[Cell, Configuration], gpu: dict[str, Any], directory: Path
+    paper: Paper, cells: Mapping[Cell, Configuration], records: Records, directory: Path
 ) -> None:
-    """Run a paper's cells on the GPU and write the values of its rows to ``<directory>/<gpu>/<paper>.csv``."""
-    folder = directory / file_name(gpu["device"])
-    records = Records(folder / "records.jsonl")
-    write_csv(
-        measured_rows(paper, {cell: run_on_gpu(found, records.run) for cell, found in cells.items()}),
-        folder / f"{paper.name}.csv",
-    )
+    """Run a paper's cells on the GPU and write the values of its rows to ``<directory>/<paper>.csv``."""
+    made = {
+        cell: records.run(on_gpu(found), capacity_bytes=found["device"]["memory_bytes"])
+        for cell, found in cells.items()
+    }
+    write_csv(measured_rows(paper, made), directory / f"{paper.name}.csv")
 
 
-def run_on_gpu(cell: Configuration, run: Callable[[Configuration], Record]) -> Record:
-    """Run a simulated cell's method on the GPU, capped at the memory of the device that it was simulated on."""
-    capacity_bytes = cell["device"]["memory_bytes"]
-    measured = {
+def on_gpu(cell: Configuration) -> Configuration:
+    """Return a simulated cell's method on the GPU, capped at the memory of the device that it was simulated on."""
+    return {
         **cell,
         "device": None,
         "framework": configuration.read("framework", "pytorch"),
         "backend": configuration.read("backend", "cuda"),
-        "budget": cell["budget"] or str(capacity_bytes),
+        "budget": cell["budget"] or str(cell["device"]["memory_bytes"]),
     }
-    if cell["batch_size"] == LARGEST:
-        return run_largest(measured, run, capacity_bytes=capacity_bytes)
-    return run(measured)
 
 
 def measured_rows(paper: Paper, records: Mapping[Cell, Record]) -> pd.DataFrame:

@@ -1,14 +1,17 @@
 """Where and with what a measured record was made. Simulated records have none: their bytes must not depend on it."""
 
+import json
 import os
 import platform
 import subprocess
+import sys
 from contextlib import suppress
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+from membench.errors import MembenchError
 from membench.execution.nvml import driver_version
 
 _PACKAGES = ("torch", "torchvision", "numpy", "hydra-core")
@@ -53,6 +56,20 @@ def device_facts(backend: str) -> dict[str, Any]:
     }
 
 
+def device_facts_from_outside(backend: str) -> dict[str, Any]:
+    """Return `device_facts` without starting the device in this process: a GPU's context would stay on it.
+
+    Raises:
+        MembenchError: as `device_facts`.
+    """
+    command = [sys.executable, "-m", __spec__.name, backend]
+    asked = subprocess.run(command, capture_output=True, text=True, check=False)
+    if asked.returncode != 0:
+        raise MembenchError(asked.stderr.strip())
+    facts: dict[str, Any] = json.loads(asked.stdout)
+    return facts
+
+
 def _versions() -> dict[str, str]:
     """Return the versions of those packages that are installed; a machine for measuring has not all."""
     found = {}
@@ -70,3 +87,10 @@ def git(*arguments: str) -> str | None:
     except (OSError, subprocess.CalledProcessError):
         return None
     return done.stdout.strip()
+
+
+if __name__ == "__main__":
+    try:
+        print(json.dumps(device_facts(sys.argv[1])))
+    except MembenchError as error:
+        sys.exit(str(error))

@@ -1,69 +1,142 @@
-"""Measured records of one device, kept in a file, so that a sweep that was stopped goes on where it stopped."""
+"""Records on disk, so that a sweep that was stopped goes on where it stopped.
+
+A directory has a file for each configuration, named by its hash, which is there as soon as the cell is done. It is
+current while the sources that decided it are the same; otherwise it is stale, and as good as missing.
+"""
 
 import json
-from collections.abc import Callable
+import statistics
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterable
 from dataclasses import asdict
+from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from membench.record import Outcome, Record, Source, configuration_hash
-from membench.suite.runner import Configuration, run_fresh
-from membench.units import format_bytes
+from membench.device import file_name
+from membench.execution.nvml import visible_gpus
+from membench.experiment import LARGEST
+from membench.record import Configuration, Outcome, Record, configuration_hash
+from membench.suite.files import write_whole
+from membench.suite.search import run_largest
+from membench.suite.sources import sources_hash
 
 
-def describe_cell(record: Record) -> str:
-    """Return a record as one line for a terminal."""
-    cell, metrics = record.configuration, record.metrics
-    name = cell["strategy"]["_target_"].rpartition(".")[2]
-    head = f"{cell['model']['name']:<12} batch {cell['batch_size']:>5}  {name:<16}"
-    if record.outcome is not Outcome.OK:
-        return f"{head} {record.outcome}: {record.reason}"
-    return f"{head} {format_bytes(metrics['peak_memory_bytes']):>10} {metrics['images_per_s']:10.1f} images/s"
+def directory_of(cell: Configuration, root: Path) -> Path:
+    """Return where below `root` a cell's record lies: apart by the device that it was measured on."""
+    backend: str = cell["backend"]["name"]
+    if backend != "cuda":
+        return root / backend
+    return root / next((file_name(gpu.name) for gpu in visible_gpus()), backend)
+
+
+class Rerun(StrEnum):
+    """Which cells run: those without a current record, those that failed besides, or all."""
+
+    MISSING = "missing"
+    FAILED = "failed"
+    ALL = "all"
+
+
+class State(StrEnum):
+    """What is known of a cell before it runs."""
+
+    DONE = "done"
+    FAILED = "failed"
+    STALE = "stale"
+    MISSING = "missing"
+
+
+_RUN_AGAIN = {
+    Rerun.MISSING: {State.MISSING, State.STALE},
+    Rerun.FAILED: {State.MISSING, State.STALE, State.FAILED},
+    Rerun.ALL: set(State),
+}
 
 
 class Records:
-    """The records of one device, a line of JSON each, in the order in which they were made.
+    """The records in a directory, and the way to those that are not there.
 
     Args:
-        path: the file; it need not exist.
-        run: how a cell that has no record is run.
-        describe: how a new record is shown, as a line for a terminal.
+        directory: need not exist; processes may share it.
+        run: how a cell is run.
+        rerun: which of the cells that have a record run all the same, once.
     """
 
     def __init__(
-        self,
-        path: Path,
-        run: Callable[[Configuration], Record] = run_fresh,
-        describe: Callable[[Record], str] = describe_cell,
+        self, directory: Path, run: Callable[[Configuration], Record], rerun: Rerun = Rerun.MISSING
     ) -> None:
-        self._path = path
+        self._directory = directory
         self._run = run
-        self._describe = describe
-        self._known: dict[str, Record] = {}
-        if path.exists():
-            for line in path.read_text().splitlines():
-                record = _record(json.loads(line))
-                self._known[record.configuration_hash] = record
+        self._rerun = rerun
+        self._made: set[str] = set()
 
-    def find(self, cell: Configuration) -> Record | None:
-        """Return a cell's record, if the file has one."""
-        return self._known.get(configuration_hash(cell))
+    def run(self, cell: Configuration, *, capacity_bytes: int | None = None) -> Record:
+        """Return a cell's record, from the disk or from a run.
 
-    def run(self, cell: Configuration) -> Record:
-        """Return a cell's record, from the file or from a run; one that failed is run again."""
-        known = self.find(cell)
-        if known is not None and known.outcome is not Outcome.FAILED:
-            return known
-        record = self._run(cell)
-        self._known[record.configuration_hash] = record
-        self._path.parent.mkdir(parents=True, exist_ok=True)
-        with self._path.open("a") as file:
-            file.write(json.dumps(asdict(record)) + "\n")
-        print(self._describe(record), flush=True)
+        Args:
+            cell: as `run_cells` takes it; or with a batch size of ``largest``, which is searched for.
+            capacity_bytes: see `run_largest`.
+        """
+        key, entry = configuration_hash(cell), self._entry(cell)
+        if key in self._made or self._state(cell, entry) not in _RUN_AGAIN[self._rerun]:
+            return Record.from_values(entry["record"])
+        sources = sources_hash(cell)  # of now: they may be edited while the cell runs
+        start_s = time.perf_counter()
+        if cell["batch_size"] == LARGEST:
+            record = run_largest(cell, self.run, capacity_bytes=capacity_bytes)
+        else:
+            record = self._run(cell)
+        self._keep(cell, record, sources, time.perf_counter() - start_s)
+        self._made.add(key)
         return record
 
+    def is_due(self, cell: Configuration) -> bool:
+        """Return whether `run` would run this cell."""
+        return self.state(cell) in _RUN_AGAIN[self._rerun]
 
-def _record(entry: dict[str, Any]) -> Record:
-    samples = {name: tuple(values) for name, values in entry["samples"].items()}
-    source, outcome = Source(entry["source"]), Outcome(entry["outcome"])
-    return Record(**{**entry, "samples": samples, "source": source, "outcome": outcome})
+    def state(self, cell: Configuration) -> State:
+        return self._state(cell, self._entry(cell))
+
+    def expected_time_s(self, cells: Iterable[Configuration]) -> list[float | None]:
+        """Return what each cell is likely to take: as before, or else as its model's cells, or as any; None if none ran."""
+        took_s: defaultdict[str | None, list[float]] = defaultdict(list)
+        for path in self._directory.glob("*.json"):
+            entry = json.loads(path.read_text())
+            for name in (path.stem, entry["record"]["configuration"]["model"]["name"], None):
+                took_s[name].append(entry["run_time_s"])
+        return [
+            next(
+                (
+                    statistics.median(took_s[name])
+                    for name in (configuration_hash(cell), cell["model"]["name"], None)
+                    if name in took_s
+                ),
+                None,
+            )
+            for cell in cells
+        ]
+
+    def _state(self, cell: Configuration, entry: dict[str, Any]) -> State:
+        if not entry:
+            return State.MISSING
+        if entry["sources_hash"] != sources_hash(cell):
+            return State.STALE
+        return State.FAILED if Outcome(entry["record"]["outcome"]).is_failure else State.DONE
+
+    def _entry(self, cell: Configuration) -> dict[str, Any]:
+        path = self._path(cell)
+        return json.loads(path.read_text()) if path.exists() else {}
+
+    def _keep(self, cell: Configuration, record: Record, sources: str, run_time_s: float) -> None:
+        entry = {
+            "sources_hash": sources,
+            "run_time_s": round(run_time_s, 3),
+            "record": asdict(record),
+        }
+        self._directory.mkdir(parents=True, exist_ok=True)
+        write_whole(self._path(cell), json.dumps(entry, indent=1) + "\n")
+
+    def _path(self, cell: Configuration) -> Path:
+        return self._directory / f"{configuration_hash(cell)}.json"

@@ -1,47 +1,127 @@
-"""Weights & Biases: one run for a sweep, owned by the process that started it."""
+"""Weights & Biases: a report run for each sweep and, grouped with it, a run for each cell.
+
+The process that started the sweep logs all of them when it ends, from records, so that no cell's end can leave a run
+half written.
+"""
 
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import pandas as pd
+
+from membench.record import Outcome, Record
+from membench.suite.listing import has_failed, title
+
+if TYPE_CHECKING:
+    import wandb  # takes half a second
 
 
 @dataclass(frozen=True)
 class Tracking:
-    """Where sweeps are logged; `conf/tracking/` has a file for each mode."""
+    """Where sweeps are logged; `conf/tracking/` has a file for each mode.
+
+    Attributes:
+        cell_runs: whether each cell has a run of its own beside the sweep's.
+    """
 
     mode: Literal["disabled", "offline", "online"]
     project: str
     directory: str
+    cell_runs: bool
 
 
-def log_sweep(
+@dataclass(frozen=True)
+class Sweep:
+    """What the runs of a sweep say.
+
+    Attributes:
+        group: of the runs.
+        rows: for the table of the report run.
+        files: for its artifact, by their names there; folders with all that is in them.
+        records: of the cells.
+    """
+
+    name: str
+    group: str
+    tags: Sequence[str]
+    configuration: Mapping[str, Any]
+    summary: Mapping[str, float]
+    rows: pd.DataFrame
+    files: Mapping[str, Path]
+    records: Sequence[Record]
+
+
+def log_sweep(tracking: Tracking, sweep: Sweep) -> Path | None:
+    """Log a finished sweep.
+
+    Returns:
+        The report run's directory, or None when tracking is disabled.
+    """
+    if tracking.mode == "disabled":
+        return None
+    os.environ.setdefault("WANDB_ERROR_REPORTING", "false")
+    os.environ.setdefault("WANDB_DATA_DIR", str(Path(tracking.directory).resolve()))
+    Path(tracking.directory).mkdir(parents=True, exist_ok=True)
+    if tracking.cell_runs:
+        for record in sweep.records:
+            _log_cell(tracking, sweep.group, record)
+    return _log_report(tracking, sweep)
+
+
+def _log_cell(tracking: Tracking, group: str, record: Record) -> None:
+    run = _start(
+        tracking,
+        name=" ".join(title(record.configuration).split()),
+        group=group,
+        job_type="cell",
+        tags=[str(record.outcome), str(record.source)],
+        configuration=record.configuration,
+    )
+    run.summary.update({"outcome": str(record.outcome), "reason": record.reason, **record.metrics})
+    if record.stderr_tail:
+        run.summary["stderr_tail"] = record.stderr_tail
+    run.finish(exit_code=int(record.outcome.is_failure))
+
+
+def _log_report(tracking: Tracking, sweep: Sweep) -> Path:
+    import wandb
+
+    run = _start(
+        tracking,
+        name=sweep.name,
+        group=sweep.group,
+        job_type="report",
+        tags=sweep.tags,
+        configuration=sweep.configuration,
+    )
+    outcomes = {
+        f"cells_{outcome}": sum(record.outcome is outcome for record in sweep.records) for outcome in Outcome
+    }
+    run.log({"rows": wandb.Table(dataframe=sweep.rows), **outcomes, **sweep.summary})
+    artifact = wandb.Artifact(name=sweep.group.replace("/", "-"), type="results")
+    for name, path in sweep.files.items():
+        artifact.add_dir(str(path), name) if path.is_dir() else artifact.add_file(str(path), name)
+    run.log_artifact(artifact)
+    directory = Path(run.dir).parent
+    run.finish(exit_code=int(has_failed(sweep.records)))
+    return directory
+
+
+def _start(
     tracking: Tracking,
-    rows: pd.DataFrame,
     *,
     name: str,
     group: str,
     job_type: str,
     tags: Sequence[str],
     configuration: Mapping[str, Any],
-    summary: Mapping[str, float],
-    failed: bool = False,
-) -> Path | None:
-    """Log a finished sweep as one run with a table of its rows.
+) -> "wandb.Run":
+    import wandb
 
-    Returns:
-        The run's directory, or None when tracking is disabled.
-    """
-    if tracking.mode == "disabled":
-        return None
-    os.environ.setdefault("WANDB_ERROR_REPORTING", "false")
-    import wandb  # takes half a second
-
-    Path(tracking.directory).mkdir(parents=True, exist_ok=True)
-    run = wandb.init(
+    return wandb.init(
         mode=tracking.mode,
         project=tracking.project,
         dir=tracking.directory,
@@ -52,7 +132,3 @@ def log_sweep(
         config=dict(configuration),
         settings=wandb.Settings(silent=True, console="off", x_disable_stats=True, disable_git=True),
     )
-    run.log({"rows": wandb.Table(dataframe=rows), **summary})
-    directory = Path(run.dir).parent
-    run.finish(exit_code=int(failed))
-    return directory

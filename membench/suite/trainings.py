@@ -10,13 +10,12 @@ from omegaconf import DictConfig, OmegaConf
 
 from membench.errors import MembenchError
 from membench.recipe import Recipe
-from membench.record import Outcome, Record
+from membench.record import Configuration, Outcome, Record
 from membench.report.curves import curve_table, describe_run, describe_training
 from membench.report.tables import write_csv
 from membench.suite.command_line import parse_changes
 from membench.suite.composition import hydra_composition
-from membench.suite.records import Records
-from membench.suite.runner import Configuration
+from membench.suite.training_log import TrainingLog
 from membench.units import parse_bytes
 
 
@@ -68,11 +67,13 @@ def run_trainings(trainings: Sequence[Training], directory: Path) -> dict[str, l
     """
     from membench.suite.training import run_training  # torch takes seconds
 
-    records = Records(directory / "training.jsonl", run_training, describe_run)
+    log = TrainingLog(directory / "training.jsonl")
     made: dict[str, list[Record]] = {}
     for training in trainings:
         print(training.name)
-        made[training.name] = [records.run(configuration) for configuration in training.runs]
+        made[training.name] = [
+            log.run(configuration, run_training, describe_run) for configuration in training.runs
+        ]
         print(describe_training(made[training.name], training.target_accuracy), flush=True)
     write_csv(curve_table(list(made.items())), directory / "training.csv")
     return made
@@ -80,10 +81,10 @@ def run_trainings(trainings: Sequence[Training], directory: Path) -> dict[str, l
 
 def find_trainings(trainings: Sequence[Training], directory: Path) -> dict[str, list[Record]]:
     """Return the records of those trainings that were run to the end as they are described now, every seed of them."""
-    records = Records(directory / "training.jsonl")
+    log = TrainingLog(directory / "training.jsonl")
     found = {}
     for training in trainings:
-        known = [records.find(configuration) for configuration in training.runs]
+        known = [log.find(configuration) for configuration in training.runs]
         if all(record is not None and record.outcome is Outcome.OK for record in known):
             found[training.name] = [record for record in known if record]
     return found

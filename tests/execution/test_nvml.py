@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 
+from membench.execution import nvml
 from membench.execution.nvml import read_energy_j, read_processes
 
 GPU = torch.device("cuda", 0)
@@ -74,3 +75,18 @@ def test_a_counter_that_is_not_there_and_a_library_that_is_not_there_have_a_reas
     assert read_energy_j(GPU).reason == "RuntimeError: Not Supported"
     install(None)
     assert read_energy_j(GPU).reason == "nvidia-ml-py is not installed"
+
+
+@pytest.mark.parametrize(
+    ("visible", "expected"),
+    [(None, ["GPU-a1", "GPU-b2"]), ("1,0", ["GPU-b2", "GPU-a1"]), ("GPU-b", ["GPU-b2"]), ("", [])],
+)
+def test_visible_gpus_are_those_that_a_process_would_see(
+    visible: str | None, expected: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    every = [nvml.Gpu("GPU-a1", "a card"), nvml.Gpu("GPU-b2", "a card")]
+    monkeypatch.setattr(nvml, "_ask", lambda _: (every, ""))
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    if visible is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    assert [gpu.uuid for gpu in nvml.visible_gpus()] == expected

@@ -1,12 +1,15 @@
 """Every paper's experiment files: they compose, and account for every number that the paper states."""
 
 from collections import Counter
+from pathlib import Path
 
 from hydra import compose
 
+from membench.configuration import read
 from membench.experiment import LARGEST, Paper, Row
 from membench.record import configuration_hash
-from membench.report.results import needed_cells
+from membench.report.results import evaluate_all, needed_cells, write_results
+from membench.suite.cell import run_cells
 from membench.suite.composition import cell_configuration, compose_cells, hydra_composition, overrides
 from membench.suite.papers import read_reference
 from membench.suite.trainings import compose_trainings
@@ -53,6 +56,19 @@ def test_cells_are_what_hydra_composes_from_the_same_words(paper: Paper) -> None
     with hydra_composition():
         for cell in set(chosen.values()):
             assert cell_configuration(compose("config", overrides(paper, cell))) == configurations[cell]
+
+
+def test_every_experiment_runs_on_a_small_network(paper: Paper, tmp_path: Path) -> None:
+    """In a fast mode: each cell with its own system, device and options, but LeNet and a batch of four."""
+    small = {"model": read("model", "lenet"), "batch_size": 4}
+    cells = {cell: found | small for cell, found in compose_cells(paper, needed_cells(paper)).items()}
+    distinct = {configuration_hash(found): found for found in cells.values()}
+    made = dict(zip(distinct, run_cells(distinct.values()), strict=True))
+    failed = {record.reason for record in made.values() if record.outcome.is_failure}
+    assert not failed
+    results = evaluate_all(paper, {cell: made[configuration_hash(found)] for cell, found in cells.items()})
+    write_results(paper, results, tmp_path)
+    assert {path.stem for path in (tmp_path / paper.name).glob("*.csv")} >= results.keys()
 
 
 def test_remarks_are_about_rows_that_exist(paper: Paper) -> None:

@@ -1,11 +1,9 @@
-"""Stand-ins for what a worker does; worker processes import them by name."""
+"""Stand-ins for what a worker does."""
 
-import os
-import sys
 import time
+from dataclasses import replace
 
-from membench.record import Outcome, Record, Source, configuration_hash
-from membench.suite.runner import Job
+from membench.record import Configuration, Outcome, Record, Source, configuration_hash
 
 
 def record_of(configuration: dict, outcome: Outcome = Outcome.OK, **metrics: float) -> Record:
@@ -20,35 +18,18 @@ def record_of(configuration: dict, outcome: Outcome = Outcome.OK, **metrics: flo
     )
 
 
-def answer(job: Job) -> list[Record]:
-    """Finish in an order that has nothing to do with the order of the jobs."""
-    time.sleep(0.02 * (len(job[0]["model"]["name"]) % 3))
-    return [record_of(cell, metric=float(len(cell["model"]["name"]))) for cell in job]
+def answer(cell: Configuration) -> Record:
+    """Finish in an order that has nothing to do with the order of the cells."""
+    time.sleep(0.02 * (len(cell["model"]["name"]) % 3))
+    return record_of(cell, metric=float(len(cell["model"]["name"])))
 
 
-def raise_on_bad(job: Job) -> list[Record]:
-    if job[0]["model"]["name"] == "bad":
-        raise RuntimeError("no such luck")
-    return answer(job)
+def fail(cell: Configuration) -> Record:
+    return replace(record_of(cell, Outcome.FAILED), reason="RuntimeError: no such luck")
 
 
-def fail(job: Job) -> list[Record]:
-    raise RuntimeError("no such luck")
-
-
-def die_on_bad(job: Job) -> list[Record]:
-    if job[0]["model"]["name"] == "bad":
-        sys.stdout.flush()
-        os._exit(3)
-    return answer(job)
-
-
-def made_up(job: Job) -> list[Record]:
-    """Answer every cell with numbers that depend on its configuration alone."""
-    return [_made_up(cell) for cell in job]
-
-
-def _made_up(cell: dict) -> Record:
+def made_up(cell: Configuration) -> Record:
+    """Answer a cell with numbers that depend on its configuration alone."""
     found = {**cell, "batch_size": 96 if cell["batch_size"] == "largest" else cell["batch_size"]}
     spread = int(configuration_hash(found), 16) % 1000 / 1000
     memory_bytes = (1 + spread) * 3e7 * found["batch_size"]

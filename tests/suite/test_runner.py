@@ -1,9 +1,13 @@
-"""The runner: workers, order, failures, deaths, and the search for the largest batch."""
+"""The runner: order, equal cells, threads that are stopped, and the search for the largest batch."""
 
+import threading
 from typing import Any
 
-from membench.record import Outcome, Record
-from membench.suite.runner import run_all, run_largest
+import pytest
+
+from membench.record import Configuration, Outcome, Record
+from membench.suite.runner import run_all
+from membench.suite.search import run_largest
 from tests.suite import jobs
 
 
@@ -20,27 +24,31 @@ def _size(configuration: dict[str, Any]) -> float:
     return len(configuration["model"]["name"])
 
 
+def _run_all(cells: list[Configuration], workers: int) -> list[Record]:
+    return run_all(cells, jobs.answer, workers=workers, size=_size, stop=lambda: None)
+
+
 def test_records_come_back_in_the_order_asked_for_and_equal_cells_run_once() -> None:
     cells = [_cell("a"), _cell("bbb"), _cell("cc"), _cell("a"), _cell("bbb", strategy="other")]
-    records = run_all(cells, workers=2, size=_size, run_job=jobs.answer)
+    records = _run_all(cells, workers=2)
     assert [record.configuration for record in records] == cells
     assert [record.metrics["metric"] for record in records] == [1, 3, 2, 1, 3]
     assert records[0] is records[3]
-    again = run_all(cells[::-1], workers=1, size=lambda _: 0, run_job=jobs.answer)
-    assert again[::-1] == records
+    assert _run_all(cells[::-1], workers=1)[::-1] == records
 
 
-def test_a_job_that_raises_is_a_failed_record() -> None:
-    records = run_all([_cell("good"), _cell("bad")], workers=2, size=_size, run_job=jobs.raise_on_bad)
-    assert [record.outcome for record in records] == [Outcome.OK, Outcome.FAILED]
-    assert records[1].reason == "RuntimeError: no such luck"
+def test_an_interrupt_stops_the_other_threads_and_reaches_the_caller() -> None:
+    stopped = threading.Event()
 
+    def run(cell: Configuration) -> Record:
+        if cell["model"]["name"] == "interrupts":
+            raise KeyboardInterrupt
+        assert stopped.wait(timeout=10)
+        raise InterruptedError
 
-def test_a_worker_that_dies_takes_only_its_own_job_along() -> None:
-    cells = [_cell("bad"), *(_cell(f"good{number}") for number in range(4))]
-    records = run_all(cells, workers=2, size=_size, run_job=jobs.die_on_bad)
-    assert [record.outcome for record in records] == [Outcome.FAILED, *[Outcome.OK] * 4]
-    assert "died" in records[0].reason
+    with pytest.raises(KeyboardInterrupt):
+        run_all([_cell("interrupts"), _cell("waits")], run, workers=2, size=_size, stop=stopped.set)
+    assert stopped.is_set()
 
 
 def test_largest_batch_is_found_and_its_record_returned() -> None:
@@ -53,9 +61,10 @@ def test_largest_batch_is_found_and_its_record_returned() -> None:
     assert record.configuration["batch_size"] == 2096  # the largest multiple of 16
 
 
-def test_a_search_that_fails_for_another_reason_is_not_taken_for_a_full_device() -> None:
-    record = run_largest(_cell("net", "largest"), lambda cell: jobs.record_of(cell, Outcome.FAILED))
-    assert record.outcome is Outcome.FAILED
+@pytest.mark.parametrize("outcome", [Outcome.FAILED, Outcome.TIMEOUT, Outcome.UNSUPPORTED])
+def test_a_search_that_fails_for_another_reason_is_not_taken_for_a_full_device(outcome: Outcome) -> None:
+    record = run_largest(_cell("net", "largest"), lambda cell: jobs.record_of(cell, outcome))
+    assert record.outcome is outcome
 
 
 def test_a_network_that_never_fits_is_out_of_memory() -> None:

@@ -1,48 +1,93 @@
-"""A sweep is one W&B run; an offline one is read back from its files, without a network."""
+"""A sweep is one report run and a run for each cell; offline ones are read back from their files, without a network."""
 
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
+import pytest
 
-from membench.suite.tracking import Tracking, log_sweep
+from membench.record import Outcome
+from membench.suite.tracking import Sweep, Tracking, log_sweep
+from tests.suite.cells import small_cell
+from tests.suite.jobs import record_of
 
 ROWS = pd.DataFrame({"model": ["lenet", "alexnet"], "peak_memory_bytes": [1, 2]})
-
-
-def _log(tracking: Tracking) -> Path | None:
-    return log_sweep(
-        tracking,
-        ROWS,
-        name="a sweep",
-        group="sweeps",
-        job_type="report",
-        tags=["paper:layrub", "device:k40m"],
-        configuration={"paper": "layrub"},
-        summary={"agree": 7},
-    )
+GOOD = record_of(small_cell(), peak_memory_bytes=1.0)
+BAD = replace(record_of(small_cell(batch_size=5), Outcome.FAILED), stderr_tail="no such luck")
+SWEEP = Sweep(
+    name="a sweep",
+    group="sweeps/7",
+    tags=["paper:layrub", "device:k40m"],
+    configuration={"paper": "layrub"},
+    summary={"agree": 7},
+    rows=ROWS,
+    files={},
+    records=[GOOD, BAD],
+)
 
 
 def test_disabled_writes_nothing(tmp_path: Path) -> None:
-    assert _log(Tracking("disabled", "membench", str(tmp_path / "none"))) is None
+    assert log_sweep(Tracking("disabled", "membench", str(tmp_path / "none"), True), SWEEP) is None
     assert not (tmp_path / "none").exists()
 
 
-def test_offline_run_is_read_back(tmp_path: Path) -> None:
-    run = _log(Tracking("offline", "membench", str(tmp_path)))
+@pytest.fixture(scope="module")
+def logged(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """What each offline run says, by its folder's place: cells first, the report last."""
+    directory = tmp_path_factory.mktemp("tracking")
+    file = directory / "table.csv"
+    file.write_text("model\n")
+    run = log_sweep(
+        Tracking("offline", "membench", str(directory / "outputs"), True),
+        replace(SWEEP, files={"table.csv": file}),
+    )
     assert run is not None
-    text = _inspect(run)
-    for expected in ("a sweep", "sweeps", "report", "paper:layrub", "device:k40m"):
-        assert expected in text, expected
-    records = [json.loads(line) for line in text.splitlines()]
-    history = [record for record in records if "history" in json.dumps(record)]
-    assert any("agree" in json.dumps(record) and "7" in json.dumps(record) for record in history)
     tables = [json.loads(path.read_text()) for path in run.rglob("*.table.json")]
     assert [(table["columns"], table["data"]) for table in tables] == [
         (["model", "peak_memory_bytes"], [["lenet", 1], ["alexnet", 2]])
     ]
+    others = [path for path in run.parent.glob("offline-run-*") if path != run]
+    return {"report": _inspect(run), **{f"cell {i}": _inspect(path) for i, path in enumerate(sorted(others))}}
+
+
+def test_the_report_run_has_the_table_the_counts_and_the_files(logged: dict[str, str]) -> None:
+    report = logged["report"]
+    for expected in ("a sweep", "sweeps/7", "report", "paper:layrub", "agree", "cells_failed", "table.csv"):
+        assert expected in report, expected
+    assert _exit_code(report) == 1
+
+
+def test_each_cell_has_a_run_in_the_group_and_a_failed_one_is_marked(logged: dict[str, str]) -> None:
+    cells = [text for name, text in logged.items() if name != "report"]
+    assert len(cells) == 2
+    assert all("sweeps/7" in text for text in cells)
+    bad = [text for text in cells if "no such luck" in text]
+    assert [_exit_code(text) for text in bad] == [1]
+    assert [_exit_code(text) for text in cells if text not in bad] == [0]
+
+
+def test_cells_have_no_runs_where_they_are_too_many(tmp_path: Path) -> None:
+    log_sweep(Tracking("offline", "membench", str(tmp_path), False), SWEEP)
+    assert len(list(tmp_path.glob("wandb/offline-run-*"))) == 1
+
+
+def _exit_code(text: str) -> int:
+    exits: list[Any] = [json.loads(line) for line in text.splitlines() if '"exit"' in line]
+    assert len(exits) == 1, exits
+    return int(_find(exits[0], "exit").get("exit_code", _find(exits[0], "exit").get("exitCode", 0)))
+
+
+def _find(value: Any, name: str) -> Any:
+    """Return what a mapping of this name holds, wherever it lies."""
+    if isinstance(value, dict):
+        if name in value:
+            return value[name]
+        return next((found for inner in value.values() if (found := _find(inner, name)) is not None), None)
+    return None
 
 
 def _inspect(run: Path) -> str:
