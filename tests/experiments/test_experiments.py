@@ -84,7 +84,7 @@ def test_no_paper_value_is_in_an_experiment_file(paper: Paper) -> None:
             if answer.value:
                 assert answer.value.times in (1, 0.5, 20)
                 sizes = {answer.value.cell.get("batch_size"), answer.value.reference.get("batch_size")}
-                assert sizes <= {None, 32, "normal", "extreme", LARGEST}
+                assert sizes <= {None, 32, "normal", "extreme", "one node", "two nodes", LARGEST}
 
 
 def test_what_is_trained_composes_and_is_named_once(paper: Paper) -> None:

@@ -12,12 +12,8 @@ def _experiment(name: str) -> Experiment:
 
 
 def test_every_row_of_times_and_memories_is_judged() -> None:
-    for name in ("table5", "table6"):
+    for name in ("table5", "table6", "table8"):
         assert all(answer.value is not None for _, answer in _experiment(name).rows)
-
-
-def test_what_is_not_built_is_named() -> None:
-    assert all("not built" in answer.not_run for _, answer in _experiment("table8").rows)
 
 
 def test_figures_show_every_strategy() -> None:

@@ -5,6 +5,7 @@ gradients that it found.
 """
 
 import sys
+from contextlib import suppress
 from itertools import product
 
 import torch
@@ -12,6 +13,7 @@ from torch import Tensor, nn
 
 from membench.capture.capture import Captures
 from membench.cost.measured import MeasuredCost
+from membench.errors import InfeasibleSchedule
 from membench.planning.exchange import Exchange
 from membench.processes import join, joined
 from membench.step import build_step
@@ -54,6 +56,9 @@ def main(output: str) -> None:
         inputs, targets = (share(tensor, rank, count) for tensor in batch())
         captures = Captures(Workload("tiny", module, CRITERION, (inputs,), (targets,)))
         cost = MeasuredCost(torch.device("cpu"))
+        with suppress(InfeasibleSchedule):  # the first one's refusal is everybody's
+            build_step(captures, strategies()["eager"](), cost, 1, exchange=Exchange.AS_MADE)
+            raise AssertionError(f"process {rank} has a step in one byte")
         for strategy, exchange, how in product(strategies(), Exchange, SUB_BATCHES):
             chosen = strategies()[strategy]()
             step = build_step(captures, chosen, cost, None, sub_batch=SUB_BATCHES[how], exchange=exchange)
