@@ -8,7 +8,7 @@ TEST := OMP_NUM_THREADS=1 KINETO_LOG_LEVEL=9 $(RUN) -m pytest --numprocesses 2
 
 .DEFAULT_GOAL := help
 .PHONY: help install test test-slow test-gpu measure lint figures report scoreboard sync bench clean
-.PHONY: reproduce-layrub reproduce-vdnn reproduce-mmcnn train-layrub
+.PHONY: reproduce-layrub reproduce-vdnn reproduce-modnn reproduce-mmcnn train-layrub
 
 help:  ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -44,6 +44,9 @@ reproduce-layrub: $(STAMP)  ## run Layrub's experiments; write results/, SCOREBO
 
 reproduce-vdnn: $(STAMP)  ## likewise vDNN's
 	$(RUN) -m membench.reproduce vdnn
+
+reproduce-modnn: $(STAMP)  ## likewise moDNN's
+	$(RUN) -m membench.reproduce modnn
 
 reproduce-mmcnn: $(STAMP)  ## likewise mmCNN's
 	$(RUN) -m membench.reproduce mmcnn

@@ -41,6 +41,15 @@ COLORS = {
     "forward": "#3b82c4",
     "backward": "#123c69",
     "parameters": "#e0a458",
+    "ideal case": "#7f8c8d",
+    "moDNN": "#123c69",
+    "vDNN": "#3f9b6c",
+    "vDNN+": "#d98b2b",
+    "lower bound": "#3b82c4",
+    "lower bound, weights offloaded": "#8fc1e3",
+    "sub-batch size selection": "#3b82c4",
+    "offloading and prefetching": "#3f9b6c",
+    "convolution algorithm selection": "#c7b3e5",
     "activations_and_gradients": "#7f8c8d",
 }
 PAPER_MARKER = {
@@ -90,6 +99,26 @@ def by_system(frame: pd.DataFrame) -> pd.DataFrame:
     """Return our values, a row per model and a column per system, in the order of the table."""
     values = frame.pivot_table(index="model", columns="system", values="simulated_value", sort=False)
     return values.reindex(index=in_order(frame["model"]), columns=in_order(frame["system"]))
+
+
+def stated(table: pd.DataFrame, **columns: str) -> float:
+    """Return the paper's number in the first row with these columns."""
+    rows = table[table["paper_value"].notna()]
+    for name, value in columns.items():
+        rows = rows[rows[name] == value]
+    return float(rows["paper_value"].iloc[0])
+
+
+def with_mean(values: pd.DataFrame) -> pd.DataFrame:
+    """Return a table with a row for the mean of all others."""
+    return pd.concat([values, values.mean().rename("mean").to_frame().T])
+
+
+def mark_means(axes: Axes, places: dict[str, list[float]], stated: dict[str, float]) -> None:
+    """Mark the means that a paper states, by column, in the last group of `bar_groups`."""
+    for name, value in stated.items():
+        axes.scatter([places[name][-1]], [value], **PAPER_MARKER)
+    axes.scatter([], [], **PAPER_MARKER, label=PAPER_LABEL)
 
 
 def grouped_bars(axes: Axes, frame: pd.DataFrame, *, unit: str) -> None:

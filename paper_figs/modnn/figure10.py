@@ -1,0 +1,24 @@
+"""Figure 10: time of one batch within 12 GB."""
+
+import matplotlib.pyplot as plt
+from matplotlib.figure import Figure
+
+from paper_figs.style import bar_groups, by_system, mark_means, read, stated, with_mean
+
+
+def draw() -> Figure:
+    table = read("modnn", "figure10")
+    shown = table[(table["item"] == "Figure 10") & (table["metric"] == "training_time")]
+    times = by_system(shown)
+    values = with_mean(times[["moDNN", "vDNN"]].div(times["ideal case"], axis=0))
+    figure, axes = plt.subplots(figsize=(8.4, 3.6), layout="constrained")
+    places = bar_groups(axes, values)
+    overheads = {
+        name: stated(table, metric="time_overhead_avg", system=f"{name} vs ideal case") for name in values
+    }
+    mark_means(axes, places, {name: 1 + overhead / 100 for name, overhead in overheads.items()})
+    axes.axhline(1, color="#374151", linewidth=0.8, linestyle="--")
+    axes.set_ylabel("time of one batch (ideal case = 1)")
+    figure.legend(frameon=False, ncols=3, loc="outside lower center")
+    axes.set_title("moDNN, Figure 10: time of one batch, K40 with 12 GB", weight="bold")
+    return figure

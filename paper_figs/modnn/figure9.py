@@ -1,0 +1,34 @@
+"""Figure 9: memory of the ideal case, and moDNN's lower bounds."""
+
+import matplotlib.pyplot as plt
+from matplotlib.figure import Figure
+
+from paper_figs.style import PAPER_LABEL, PAPER_MARKER, bar_groups, in_order, log_axis, read, stated
+
+CAPACITY_GB = 12
+SERIES = {
+    "memory_requirement": "ideal case",
+    "lower_bound": "lower bound",
+    "lower_bound_weights_offloaded": "lower bound, weights offloaded",
+}
+
+
+def draw() -> Figure:
+    table = read("modnn", "figure9")
+    shown = table[table["item"] == "Figure 9"]
+    values = shown.pivot_table(index="model", columns="metric", values="simulated_value", sort=False)
+    values = values.reindex(index=in_order(shown["model"]))[list(SERIES)].rename(columns=SERIES)
+    figure, axes = plt.subplots(figsize=(8.4, 3.8), layout="constrained")
+    places = bar_groups(axes, values)
+    position = list(values.index).index("VGG-101")
+    ideal = table[(table["system"] == "ideal case") & (table["item"] != "Figure 9")]
+    largest = ideal["paper_value"].max()
+    least = stated(table, model="VGG-101", system="moDNN lower bound (sub-batch 1, weights resident)")
+    axes.scatter([places["ideal case"][position]], [largest], **PAPER_MARKER, label=PAPER_LABEL)
+    axes.scatter([places["lower bound"][position]], [least], **PAPER_MARKER)
+    axes.axhline(CAPACITY_GB, color="#374151", linewidth=0.8, linestyle="--", label="memory of a K40")
+    log_axis(axes, [0.02, 0.1, 0.5, 2, 10, 50])
+    axes.set_ylabel("memory (GB, log scale)")
+    figure.legend(frameon=False, ncols=3, loc="outside lower center")
+    axes.set_title("moDNN, Figure 9: memory of the ideal case, and the least that will do", weight="bold")
+    return figure
