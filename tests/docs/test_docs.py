@@ -122,7 +122,7 @@ def test_the_example_paper_is_reproduced_from_its_files(tmp_path: Path) -> None:
     paper = load_paper(tmp_path / "experiments" / "example")
     cells = compose_cells(paper, needed_cells(paper))
     records = {cell: run_cell(found) for cell, found in cells.items()}
-    results = evaluate_all(paper, records)["table1"]
+    results = evaluate_all(paper, records, trainings={})["table1"]
     assert [result.value is not None for result in results] == [True, True, False, True, True]
     scores = score(paper, results)
     assert len(scores) == 3
