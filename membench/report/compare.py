@@ -81,10 +81,10 @@ def compare(before: Iterable[Entry], after: Iterable[Entry], *, tolerance: float
     Args:
         tolerance: as a fraction of the value before.
     """
-    first, second = _by_key(before, "paper", *KEY_COLUMNS), _by_key(after, "paper", *KEY_COLUMNS)
+    first, second = by_key(before, "paper", *KEY_COLUMNS), by_key(after, "paper", *KEY_COLUMNS)
     pairs = [(first.pop(key), second.pop(key)) for key in list(first) if key in second]
     names = ("paper", *(name for name in KEY_COLUMNS if name != _FOUND_BY_US), "paper_value")
-    first, second = _by_key(first.values(), *names), _by_key(second.values(), *names)
+    first, second = by_key(first.values(), *names), by_key(second.values(), *names)
     pairs += [(first.pop(key), second.pop(key)) for key in list(first) if key in second]
     changes = [change for pair in pairs if (change := _change(*pair, tolerance)).differences]
     return Comparison(
@@ -122,7 +122,7 @@ def describe(row: Entry) -> str:
     return ", ".join(name for name in names if name)
 
 
-def _by_key(rows: Iterable[Entry], *names: str) -> dict[_Key, Entry]:
+def by_key(rows: Iterable[Entry], *names: str) -> dict[_Key, Entry]:
     """Return rows by these columns; of those that are alike in them, each counts by its position."""
     seen: Counter[_Key] = Counter()
     keyed = {}

@@ -14,9 +14,10 @@ from pathlib import Path
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from membench.errors import MembenchError
-from membench.experiment import Experiment, Paper, Remark, Row
+from membench.experiment import Answer, Experiment, Paper, Remark, Row
+from membench.report.compare import by_key
 from membench.report.scoreboard import DEVIATES, Summary, is_calibrated, summarize
-from membench.report.tables import KEY_COLUMNS, VALUE_COLUMNS, Measured, read_csv
+from membench.report.tables import KEY_COLUMNS, VALUE_COLUMNS, Measured, format_number, key_columns, read_csv
 from membench.report.verdicts import Verdict
 from membench.suite.papers import load_paper
 from membench.suite.provenance import git
@@ -139,7 +140,7 @@ def write_report(names: Sequence[str], sources: Sources, directory: Path) -> lis
     """Write ``<paper>.html`` for each paper and ``index.html``, and return their paths.
 
     Raises:
-        MembenchError: a paper has no results, or they are older than its experiments.
+        MembenchError: a paper has no results.
     """
     environment = Environment(
         loader=PackageLoader("membench.report"), autoescape=True, undefined=StrictUndefined,
@@ -166,10 +167,10 @@ def papers_with_results(sources: Sources) -> list[str]:
 
 
 def read_page(name: str, sources: Sources) -> PaperPage:
-    """Read what a paper's page shows.
+    """Read what a paper's page shows. A number that its results do not have yet is one that was not run.
 
     Raises:
-        MembenchError: there are no results, or they are older than the experiments.
+        MembenchError: there are no results.
     """
     if name not in papers_with_results(sources):
         raise MembenchError(f"there are no results of {name!r}; run `make reproduce-{name}` first")
@@ -209,30 +210,39 @@ def _judged(number: Number) -> _Judged:
 
 
 def _numbers(paper: Paper, experiment: Experiment, sources: Sources) -> list[Number]:
-    """Put an experiment's rows beside the lines of its table and of the scoreboard.
-
-    Raises:
-        MembenchError: their numbers of lines differ.
-    """
+    """Put an experiment's rows beside the scoreboard's lines, and those that it shows beside its table's."""
     folder = sources.results / paper.name
-    lines = sorted(row.line or 0 for other in paper.experiments for row, _ in other.rows if row.line)
-    table, board = read_csv(folder / f"{experiment.name}.csv"), read_csv(folder / "scoreboard.csv")
-    if len(table) != len(experiment.rows) or len(board) != len(lines):
-        raise MembenchError(
-            f"results/{paper.name} is older than experiments/{paper.name}; run `make reproduce-{paper.name}` again"
-        )
-    of_line = dict(zip(lines, board, strict=True))
-    numbers = []
-    for (row, _), shown in zip(experiment.rows, table, strict=True):
-        if row.line is None:
-            numbers.append(Number(row, shown, None))
-        else:
-            entry = of_line[row.line]
-            if entry["batch_size"]:  # where the paper leaves it open, the one that was run
-                row = replace(row, batch_size=int(entry["batch_size"]))
-            verdict = Verdict(entry["verdict"])
-            numbers.append(Number(row, entry, verdict, is_calibrated(paper, row, verdict)))
-    return numbers
+    stated = [(row, answer) for row, answer in experiment.rows if row.line is not None]
+    shown = [row for row, _ in experiment.rows if row.line is None]
+    known = _matched([row for row, _ in stated], read_csv(folder / "scoreboard.csv"))
+    numbers = [_number(paper, row, answer, entry) for (row, answer), entry in zip(stated, known, strict=True)]
+    path = folder / f"{experiment.name}.csv"
+    table = read_csv(path) if path.exists() else []
+    drawn = zip(shown, _matched(shown, table), strict=True)
+    return [*numbers, *(Number(row, entry, None) for row, entry in drawn if entry)]
+
+
+def _matched(rows: Sequence[Row], entries: Sequence[Entry]) -> list[Entry | None]:
+    """Return each row's line, or None where the results have none.
+
+    Rows that are alike in all but their batch size, which may be one that we found, pair up in their order.
+    """
+    names = (*(name for name in KEY_COLUMNS if name != "batch_size"), "paper_value")
+    own = [{**key_columns(row), "paper_value": format_number(row.value)} for row in rows]
+    known = by_key(entries, *names)
+    return [known.get(key) for key in by_key(own, *names)]
+
+
+def _number(paper: Paper, row: Row, answer: Answer, entry: Entry | None) -> Number:
+    if entry is None:
+        verdict = Verdict.INPUT if answer.input else Verdict.NOT_RUN
+        values = {**dict.fromkeys(VALUE_COLUMNS, ""), "paper_value": format_number(row.value)}
+        reason = f"not in the results yet: make reproduce-{paper.name}"
+        return Number(row, {**key_columns(row), **values, "reason": answer.input or reason}, verdict)
+    if entry["batch_size"]:  # where the paper leaves it open, the one that was run
+        row = replace(row, batch_size=int(entry["batch_size"]))
+    verdict = Verdict(entry["verdict"])
+    return Number(row, entry, verdict, is_calibrated(paper, row, verdict))
 
 
 def _section(experiment: Experiment, numbers: Sequence[Number], figure: str) -> Section:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 import yaml
+from hydra import compose
 from torch import nn
 
 import membench.calibrate.command
@@ -27,7 +28,7 @@ from membench.step import plan
 from membench.strategies.eager import Eager
 from membench.suite.cell import run_cell
 from membench.suite.command_line import check_arguments
-from membench.suite.composition import compose_cells
+from membench.suite.composition import cell_configuration, compose_cells, hydra_composition
 from membench.suite.papers import load_paper
 from tests.contract.networks import COST, reference
 from tests.contract.test_strategies import check_exact, step_of
@@ -121,7 +122,7 @@ def test_the_example_paper_is_reproduced_from_its_files(tmp_path: Path) -> None:
     paper = load_paper(tmp_path / "experiments" / "example")
     cells = compose_cells(paper, needed_cells(paper))
     records = {cell: run_cell(found) for cell, found in cells.items()}
-    results = evaluate_all(paper, records)["table1"]
+    results = evaluate_all(paper, records, trainings={})["table1"]
     assert [result.value is not None for result in results] == [True, True, False, True, True]
     scores = score(paper, results)
     assert len(scores) == 3
@@ -129,17 +130,9 @@ def test_the_example_paper_is_reproduced_from_its_files(tmp_path: Path) -> None:
 
 
 def _cell(**changed: Any) -> dict[str, Any]:
-    return {
-        "model": configuration.read("model", "lenet"),
-        "batch_size": 2,
-        "strategy": configuration.read("strategy", "eager"),
-        "framework": configuration.read("framework", "pytorch"),
-        "device": configuration.read("device", "k40m"),
-        "backend": configuration.read("backend", "simulated"),
-        "seed": 0,
-        "budget": None,
-        **changed,
-    }
+    with hydra_composition():
+        words = ["model=lenet", "batch_size=2", "strategy=eager", "framework=pytorch"]
+        return cell_configuration(compose("config", words)) | changed
 
 
 # ---- commands, files, numbers -----------------------------------------------------------------------
