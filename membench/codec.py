@@ -58,6 +58,9 @@ class MapCodec(Codec):
     It encodes into memory of the caller's and needs no other: its steps write to a staging buffer of stated size.
     """
 
+    streams: int = 1
+    """On how many streams a device is to work on a map, each on its share of the rows; prices a simulated conversion."""
+
     @property
     @abstractmethod
     def rounding(self) -> float:

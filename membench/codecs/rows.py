@@ -61,6 +61,7 @@ class CompressedRows(MapCodec):
         column_type: of a column index.
         offset_type: of a row's end within its block.
         piece_elements: about how many are worked on at a time; bounds the staging buffer.
+        streams: see `MapCodec`.
 
     Raises:
         MembenchError: the integers are too narrow for the columns, or there is no such value format.
@@ -71,6 +72,7 @@ class CompressedRows(MapCodec):
     column_type: torch.dtype
     offset_type: torch.dtype
     piece_elements: int = 2**20
+    streams: int = 1
 
     def __post_init__(self) -> None:
         if self.values not in FORMATS:
@@ -251,7 +253,12 @@ _OFFSETS = {"uint8": torch.uint8, "uint16": torch.uint16}
 
 
 def vp_encoding(
-    *, values: str = "fp16", columns: int = 256, row_offsets: str = "uint16", piece_elements: int = 2**20
+    *,
+    values: str = "fp16",
+    columns: int = 256,
+    row_offsets: str = "uint16",
+    piece_elements: int = 2**20,
+    streams: int = 1,
 ) -> CompressedRows:
     """Return EPMC's VPEncoding: narrow values, 8-bit columns, 16-bit row offsets, or 8-bit ones for narrow matrices.
 
@@ -260,4 +267,4 @@ def vp_encoding(
     """
     if row_offsets not in _OFFSETS:
         raise MembenchError(f"there are no {row_offsets!r} row offsets; choose of {', '.join(_OFFSETS)}")
-    return CompressedRows(values, columns, torch.uint8, _OFFSETS[row_offsets], piece_elements)
+    return CompressedRows(values, columns, torch.uint8, _OFFSETS[row_offsets], piece_elements, streams)
