@@ -152,6 +152,13 @@ class Schedule:
     peak_bytes: int
     decisions: tuple[tuple[str, float], ...] = ()
 
+    @property
+    def rounding(self) -> float:
+        """The largest relative error of a number that waits for its use in encoded form; 0: all results are exact."""
+        return max(
+            (item.codec.rounding for item in self.instructions if isinstance(item, Encode)), default=0.0
+        )
+
     def __len__(self) -> int:
         return len(self.instructions)
 

@@ -14,7 +14,7 @@ NOUNS = {
 }  # fmt: skip
 VERBS = {path.parent.name for path in PACKAGE.glob("*/__init__.py")} - NOUNS
 ALLOWED = {
-    "strategies": {"planning"},
+    "strategies": {"planning", "codecs"},
     "execution": {"backends"},
     "cost": {"backends", "execution"},  # measuring a task alone runs it
     "frameworks": {"cost"},  # which algorithms a framework takes follows from what they compute

@@ -19,12 +19,15 @@ from membench.task_graph import Role
 from membench.timeline import Timeline
 
 
-def residencies(schedule: Schedule) -> Iterator[tuple[int, bool]]:
+def residencies(schedule: Schedule, *, until: int | None = None) -> Iterator[tuple[int, bool]]:
     """Yield (block, True where it becomes resident or False where it ceases to be), in order.
 
     A block whose space is reused ceases there; one that the caller gets never does.
+
+    Args:
+        until: the position of the first instruction that does not count.
     """
-    for instruction in schedule.instructions:
+    for instruction in schedule.instructions[:until]:
         match instruction:
             case Compute(task):
                 for block in schedule.graph.tasks[task].creates:
