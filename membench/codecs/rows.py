@@ -244,9 +244,9 @@ def _positions(mask: Tensor, room: Tensor) -> Tensor:
     return found.view(-1)
 
 
-def csr(*, columns: int = 256, values: str = "fp32") -> CompressedRows:
+def csr(*, columns: int = 256, values: str = "fp32", streams: int = 1) -> CompressedRows:
     """Return CSR as cuSPARSE has it: 32-bit columns and row offsets; lossless with single-precision values."""
-    return CompressedRows(values, columns, torch.int32, torch.int32)
+    return CompressedRows(values, columns, torch.int32, torch.int32, streams=streams)
 
 
 _OFFSETS = {"uint8": torch.uint8, "uint16": torch.uint16}

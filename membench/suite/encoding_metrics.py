@@ -14,16 +14,21 @@ def encoding_metrics(schedule: Schedule) -> dict[str, float]:
 
     ``rounding`` says of every schedule what precision its gradients lose; 0: none. ``planned_density`` is the fraction of
     non-zeros that room was made for, averaged over the encoded maps by size. ``layer_output_bytes`` adds up what every
-    layer of the forward pass puts out, as if nothing were written in place.
+    layer of the forward pass puts out, as if nothing were written in place;
+    ``weight_state_bytes`` are weights, gradients and momentum.
     """
     graph = schedule.graph
     encodes = [item for item in schedule.instructions if isinstance(item, Encode)]
     dense_bytes = sum(graph.blocks[item.block].size_bytes for item in encodes)
     room_bytes = torch.float32.itemsize * sum(_planned_nonzeros(graph, item) for item in encodes)
+    layer_output_bytes = _layer_output_bytes(graph)
+    weight_bytes = sum(block.size_bytes for block in graph.blocks if block.role is Role.WEIGHT)
     return {
         "rounding": schedule.rounding,
         "stored_map_bytes": _stored_map_bytes(schedule),
-        "layer_output_bytes": _layer_output_bytes(graph),
+        "layer_output_bytes": layer_output_bytes,
+        "weight_state_bytes": 3 * weight_bytes,
+        "layer_output_and_weight_state_bytes": layer_output_bytes + 3 * weight_bytes,
         "dense_bytes_of_encoded_maps": dense_bytes,
         "encoded_bytes": sum(graph.blocks[item.encoded].size_bytes for item in encodes),
         "planned_density": room_bytes / dense_bytes if encodes else 1.0,
