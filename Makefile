@@ -8,7 +8,7 @@ TEST := OMP_NUM_THREADS=1 KINETO_LOG_LEVEL=9 $(RUN) -m pytest --numprocesses 2
 
 .DEFAULT_GOAL := help
 .PHONY: help install test test-slow test-gpu measure lint figures report scoreboard sync bench clean
-.PHONY: reproduce-layrub reproduce-vdnn reproduce-modnn reproduce-mmcnn train-layrub
+.PHONY: reproduce-layrub reproduce-vdnn reproduce-modnn reproduce-mmcnn reproduce-epmc train-layrub
 
 help:  ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -50,6 +50,9 @@ reproduce-modnn: $(STAMP)  ## likewise moDNN's
 
 reproduce-mmcnn: $(STAMP)  ## likewise mmCNN's
 	$(RUN) -m membench.reproduce mmcnn
+
+reproduce-epmc: $(STAMP)  ## likewise EPMC's
+	$(RUN) -m membench.reproduce epmc
 
 train-layrub: $(STAMP)  ## train to accuracy for Layrub's Figure 15 (minutes); what was run before is not run again
 	OMP_NUM_THREADS=1 $(RUN) -m membench.train layrub

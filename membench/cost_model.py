@@ -2,6 +2,7 @@
 
 from abc import ABC, abstractmethod
 
+from membench.codec import MapCodec
 from membench.convolution import Algorithm
 from membench.task_graph import Task, TaskGraph
 
@@ -32,3 +33,7 @@ class CostModel(ABC):
     @abstractmethod
     def prefetch_time_s(self, size_bytes: int) -> float:
         """Return the seconds of a copy from the host to the device."""
+
+    @abstractmethod
+    def codec_time_s(self, codec: MapCodec, size_bytes: int, encoded_bytes: int) -> float:
+        """Return the seconds of encoding a map of that size into so many bytes, or of decoding it."""

@@ -13,6 +13,8 @@ class Efficiency:
         memory: of the peak memory bandwidth, in the layers that compute little for each byte.
         launch_s: seconds of every task before its work starts: dispatch, launches and gaps between its kernels.
         step_s: seconds of every step that belong to no task: data layer, update of the weights, the host's own work.
+        codec: of the peak memory bandwidth, in what one stream converts between a map and its encoded form; None: as `memory`.
+        codec_streams: how many times as fast as one stream many together are at best.
         convolution: of the peak arithmetic rate, by the name of each algorithm that its library has for convolutions; empty
             where the framework leaves no choice, and `arithmetic` holds for them too.
     """
@@ -21,4 +23,6 @@ class Efficiency:
     memory: float
     launch_s: float = 0.0
     step_s: float = 0.0
+    codec: float | None = None
+    codec_streams: float = 1.0
     convolution: Mapping[str, float] = field(default_factory=dict)

@@ -13,11 +13,14 @@ Semantics that every backend keeps:
   stream must have waited for whatever other streams still do with it. `planning.validate` checks that.
 - `Offload` leaves the block on the device; the copy in host memory stays valid until the block is written.
 - `AllReduce` is met by every process of a data-parallel step, each running the same program, in the same order.
+- `Encode` leaves it too, and opens a space for the encoded form, a block of its own: as large as was planned for the
+  data, whatever it turns out to need. Data that does not fit is an error. The encoded form is valid as a host copy is.
 """
 
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from membench.codec import MapCodec
 from membench.task_graph import TaskGraph
 from membench.units import format_bytes
 
@@ -65,6 +68,26 @@ class AllReduce:
 
 
 @dataclass(frozen=True, slots=True)
+class Encode:
+    """Open a space for a block's encoded form and write it."""
+
+    block: int
+    encoded: int
+    codec: MapCodec
+    stream: str
+
+
+@dataclass(frozen=True, slots=True)
+class Decode:
+    """Open a space for a block and fill it from its encoded form."""
+
+    block: int
+    encoded: int
+    codec: MapCodec
+    stream: str
+
+
+@dataclass(frozen=True, slots=True)
 class Free:
     """Close a block's space."""
 
@@ -107,7 +130,7 @@ class Synchronize:
     """Make the host wait until every stream is idle, the exchange's excepted."""
 
 
-Work = Compute | Offload | Prefetch | AllReduce
+Work = Compute | Offload | Prefetch | Encode | Decode | AllReduce
 """What joins a stream's queue and can be waited for."""
 
 Instruction = Work | Free | Reserve | Reuse | Hold | Wait | Synchronize
@@ -128,6 +151,13 @@ class Schedule:
     instructions: tuple[Instruction, ...]
     peak_bytes: int
     decisions: tuple[tuple[str, float], ...] = ()
+
+    @property
+    def rounding(self) -> float:
+        """The largest relative error of a number that waits for its use in encoded form; 0: all results are exact."""
+        return max(
+            (item.codec.rounding for item in self.instructions if isinstance(item, Encode)), default=0.0
+        )
 
     def __len__(self) -> int:
         return len(self.instructions)
@@ -152,6 +182,9 @@ class Schedule:
                     what = f"all-reduce {self._describe(block)}" + (
                         "" if root is None else f" on process {root}"
                     )
+                case Encode(block, encoded, codec, stream) | Decode(block, encoded, codec, stream):
+                    verb = type(instruction).__name__.lower()
+                    what = f"{verb} {self._describe(block)}, as {self._describe(encoded)} by {codec}"
                 case Free(block):
                     stream, what = "", f"free {self._describe(block)}"
                 case Reserve(block, space_bytes):

@@ -27,6 +27,7 @@ class Role(StrEnum):
     CONSTANT = "constant"
     OPTIMIZER_STATE = "optimizer state"
     ACTIVATION = "activation"
+    ENCODED = "encoded"  # form of an activation
     INTERNAL = "internal"  # what a framework's layer holds inside, beside its output
     GRADIENT = "gradient"  # of an activation
     WEIGHT_GRADIENT = "weight gradient"

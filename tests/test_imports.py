@@ -9,12 +9,12 @@ import membench.units
 
 PACKAGE = Path(membench.units.__file__).parent
 NOUNS = {
-    "cluster", "convolution", "cost_model", "dataset", "device", "efficiency", "errors", "experiment",
+    "cluster", "codec", "convolution", "cost_model", "dataset", "device", "efficiency", "errors", "experiment",
     "offsets", "recipe", "record", "schedule", "task_graph", "timeline", "units", "workload",
 }  # fmt: skip
 VERBS = {path.parent.name for path in PACKAGE.glob("*/__init__.py")} - NOUNS
 ALLOWED = {
-    "strategies": {"planning"},
+    "strategies": {"planning", "codecs"},
     "execution": {"backends"},
     "cost": {"backends", "execution"},  # measuring a task alone runs it
     "frameworks": {"cost"},  # which algorithms a framework takes follows from what they compute

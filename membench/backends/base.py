@@ -3,6 +3,7 @@
 from abc import ABC, abstractmethod
 from typing import Any
 
+from membench.codec import MapCodec
 from membench.task_graph import Task
 from membench.timeline import Timeline
 
@@ -40,6 +41,18 @@ class Backend(ABC):
     @abstractmethod
     def all_reduce(self, block: int, root: int | None, stream: str) -> Event:
         """Put a block's mean over all processes in its place; see `AllReduce`."""
+
+    @abstractmethod
+    def encode(self, block: int, encoded: int, codec: MapCodec, stream: str) -> Event:
+        """Give a block's encoded form memory now and encode it.
+
+        Raises:
+            EncodingOverflow: the data does not fit what was planned; at the latest when somebody waits for it.
+        """
+
+    @abstractmethod
+    def decode(self, block: int, encoded: int, codec: MapCodec, stream: str) -> Event:
+        """Give a block memory now and fill it from its encoded form."""
 
     @abstractmethod
     def reserve(self, block: int, space_bytes: int) -> None:

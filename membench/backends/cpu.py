@@ -28,6 +28,7 @@ import torch
 from torch import Tensor
 
 from membench.backends.tensor_backend import TensorBackend
+from membench.codec import MapCodec
 from membench.offsets import Offsets
 from membench.schedule import COMPUTE_STREAM, EXCHANGE_STREAM
 from membench.task_graph import Task, TaskGraph
@@ -107,22 +108,14 @@ class CpuBackend(TensorBackend):
         if stream != COMPUTE_STREAM:
             work = partial(self._run, self.tensors.prepare(task), self._places(task.creates))
             return self._submit(work, stream)
-        job = _Job(stream, None)
-        self._jobs.append(job)
-        job.start_s = time.perf_counter()
-        self._run(partial(self.tensors.run, task), self._places(task.creates))
-        job.end_s = time.perf_counter()
-        return job
+        return self._do(partial(self._run, partial(self.tensors.run, task), self._places(task.creates)))
 
     def offload(self, block: int, stream: str) -> _Job:
         source, target = self.tensors.as_bytes(block), self._host_buffer(block)
         return self._submit(partial(target.copy_, source), stream)
 
     def prefetch(self, block: int, stream: str) -> _Job:
-        if place := self._places((block,)):
-            self.tensors.hold(block, place[block])
-        else:
-            self.tensors.allocate(self._blocks[block])
+        self._allocate(block)
         target, source = self.tensors.as_bytes(block), self._host_buffer(block)
         if self._chaos:
             target.fill_(_POISON)
@@ -130,6 +123,16 @@ class CpuBackend(TensorBackend):
 
     def all_reduce(self, block: int, root: int | None, stream: str) -> _Job:
         return self._submit(partial(self._average_over_processes, block, root), stream)
+
+    def encode(self, block: int, encoded: int, codec: MapCodec, stream: str) -> _Job:
+        work = self._encoding(block, encoded, codec, stream)
+        return self._do(work) if stream == COMPUTE_STREAM else self._submit(work, stream)
+
+    def decode(self, block: int, encoded: int, codec: MapCodec, stream: str) -> _Job:
+        work = self._decoding(block, encoded, codec, stream)
+        if self._chaos:
+            self.tensors.as_bytes(block).fill_(_POISON)
+        return self._do(work) if stream == COMPUTE_STREAM else self._submit(work, stream)
 
     def free(self, block: int) -> None:
         if self._chaos:
@@ -186,7 +189,22 @@ class CpuBackend(TensorBackend):
             place.copy_(self.tensors.as_bytes(block))
             self.tensors.hold(block, place)
 
+    def _allocate(self, block: int) -> None:
+        if place := self._places((block,)):
+            self.tensors.hold(block, place[block])
+        else:
+            super()._allocate(block)
+
     # ---- streams and host memory --------------------------------------------------------------------
+
+    def _do(self, work: Callable[[], object]) -> _Job:
+        """Do work of the compute stream, here and now."""
+        job = _Job(COMPUTE_STREAM, None)
+        self._jobs.append(job)
+        job.start_s = time.perf_counter()
+        work()
+        job.end_s = time.perf_counter()
+        return job
 
     def _submit(self, work: Callable[[], object], stream: str) -> _Job:
         if self._chaos:

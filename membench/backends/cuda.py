@@ -44,6 +44,7 @@ from torch import Tensor
 
 from membench.backends.pinned import PinnedMemory
 from membench.backends.tensor_backend import TensorBackend
+from membench.codec import MapCodec
 from membench.schedule import COMPUTE_STREAM, EXCHANGE_STREAM, Schedule, Wait, Work
 from membench.task_graph import Task
 from membench.timeline import Span, Timeline
@@ -101,12 +102,18 @@ class CudaBackend(TensorBackend):
         return self._copy(self._host_buffer(block), self.tensors.as_bytes(block), stream)
 
     def prefetch(self, block: int, stream: str) -> torch.cuda.Event | None:
-        self.tensors.allocate(self._blocks[block])
+        self._allocate(block)
         self._follow_compute(stream)
         return self._copy(self.tensors.as_bytes(block), self._host_buffer(block), stream)
 
     def all_reduce(self, block: int, root: int | None, stream: str) -> torch.cuda.Event | None:
         return self._issue(stream, partial(self._average_over_processes, block, root))
+
+    def encode(self, block: int, encoded: int, codec: MapCodec, stream: str) -> torch.cuda.Event | None:
+        return self._convert(self._encoding(block, encoded, codec, stream), stream)
+
+    def decode(self, block: int, encoded: int, codec: MapCodec, stream: str) -> torch.cuda.Event | None:
+        return self._convert(self._decoding(block, encoded, codec, stream), stream)
 
     def wait(self, stream: str, event: torch.cuda.Event) -> None:
         self._stream(stream).wait_event(event)
@@ -166,6 +173,12 @@ class CudaBackend(TensorBackend):
 
     def _copy(self, target: Tensor, source: Tensor, stream: str) -> torch.cuda.Event | None:
         return self._issue(stream, partial(target.copy_, source, non_blocking=True))
+
+    def _convert(self, work: Callable[[], object], stream: str) -> torch.cuda.Event | None:
+        """Issue a codec's work, which writes to memory that has just been taken."""
+        if stream != COMPUTE_STREAM:
+            self._follow_compute(stream)
+        return self._issue(stream, work)
 
     def _follow_compute(self, stream: str) -> None:
         """Make a stream wait for the compute stream's position, where memory has just been taken."""

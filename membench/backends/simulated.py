@@ -1,8 +1,8 @@
 """Virtual devices: the same instructions, on virtual clocks.
 
 Streams are in-order queues. Kernels of different streams overlap only in their launch, since one of them fills the
-device; each copy engine moves one block at a time, whichever is ready first. The host issues without delay and stops at a
-synchronize.
+device; each copy engine moves one block at a time, whichever is ready first. Encoding and decoding leave the device room
+for kernels, and run one after another. The host issues without delay and stops at a synchronize.
 
 Of a cluster one device is played, because all do the same at the same time: one that shares its link with others has its
 part of the rate throughout, which is exact where all copy whenever one does. What real devices gain by falling out of
@@ -14,6 +14,7 @@ from bisect import bisect_left, insort
 from membench.backends.base import Backend
 from membench.backends.simulated_exchange import COPY_BACK, COPY_OUT, exchange_stages
 from membench.cluster import ALONE, Cluster
+from membench.codec import MapCodec
 from membench.cost_model import CostModel
 from membench.schedule import EXCHANGE_STREAM
 from membench.task_graph import Task, TaskGraph
@@ -74,6 +75,12 @@ class SimulatedBackend(Backend):
         self._stream_free_s[stream] = self._stage_free_s.get(0, start_s)
         self._spans.append((stream, start_s, end_s))
         return end_s
+
+    def encode(self, block: int, encoded: int, codec: MapCodec, stream: str) -> float:
+        sizes_bytes = (self._blocks[block].size_bytes, self._blocks[encoded].size_bytes)
+        return self._work(stream, "codec", 0.0, self._cost.codec_time_s(codec, *sizes_bytes))
+
+    decode = encode
 
     def reserve(self, block: int, space_bytes: int) -> None:
         """Memory costs no time, and the schedule knows how much there is."""

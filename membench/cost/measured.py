@@ -1,15 +1,18 @@
 """Costs measured on the device at hand: tasks alone, once per operator and shapes, and the link."""
 
+import time
 from collections.abc import Hashable
 from dataclasses import replace
 
 import torch
 
+from membench.codec import MapCodec
 from membench.convolution import Algorithm
 from membench.cost.alone import Measured, key_of, measure_alone
 from membench.cost.cache import CostCache
 from membench.cost.link import Link, measure_link
 from membench.cost_model import CostModel
+from membench.execution.measurement import synchronize
 from membench.task_graph import Kind, Task, TaskGraph
 
 
@@ -30,6 +33,7 @@ class MeasuredCost(CostModel):
         self._cache = cache
         self._library_bytes = cache.library_bytes if cache else 0
         self._measured: dict[Hashable, Measured] = {}
+        self._codec_s: dict[tuple[MapCodec, int, int], float] = {}
         self._link = cache.link if cache else None
 
     def annotate(self, graph: TaskGraph) -> TaskGraph:
@@ -65,6 +69,23 @@ class MeasuredCost(CostModel):
 
     def prefetch_time_s(self, size_bytes: int) -> float:
         return self.link.latency_s + size_bytes / self.link.host_to_device_bytes_per_s
+
+    def codec_time_s(self, codec: MapCodec, size_bytes: int, encoded_bytes: int) -> float:
+        """Return the time to encode a map with half as many non-zeros as there is room for."""
+        key = (codec, size_bytes, encoded_bytes)
+        if key not in self._codec_s:
+            elements = size_bytes // torch.float32.itemsize
+            density = codec.capacity(elements, encoded_bytes) / (2 * max(1, elements))
+            source = (torch.rand(elements, device=self.device) < density).float()
+            sizes = (encoded_bytes, codec.staging_bytes(elements))
+            rooms = [torch.empty(size, dtype=torch.uint8, device=self.device) for size in sizes]
+            codec.encode_into(source, *rooms)  # the first run is a cold start
+            synchronize(self.device)
+            start_s = time.perf_counter()
+            codec.encode_into(source, *rooms)
+            synchronize(self.device)
+            self._codec_s[key] = time.perf_counter() - start_s
+        return self._codec_s[key]
 
     @property
     def link(self) -> Link:

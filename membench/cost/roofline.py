@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 
+from membench.codec import MapCodec
 from membench.convolution import Algorithm
 from membench.cost.convolution import ConvolutionAlgorithm, work
 from membench.cost_model import CostModel
@@ -85,6 +86,13 @@ class RooflineCost(CostModel):
 
     def prefetch_time_s(self, size_bytes: int) -> float:
         return self._device.copy_latency_s + size_bytes / self._device.host_to_device_bytes_per_s
+
+    def codec_time_s(self, codec: MapCodec, size_bytes: int, encoded_bytes: int) -> float:
+        """Return the time to move both forms once, at the rate that the codec's streams reach together."""
+        one_stream = self._efficiency.memory if self._efficiency.codec is None else self._efficiency.codec
+        speedup = min(codec.streams, self._efficiency.codec_streams)
+        bytes_per_s = self._device.memory_bytes_per_s * one_stream * speedup
+        return self._efficiency.launch_s + (size_bytes + encoded_bytes) / bytes_per_s
 
 
 def _checked(fractions: Mapping[str, float]) -> dict[str, float]:

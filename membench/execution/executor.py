@@ -2,7 +2,7 @@
 
 begin
 for each instruction, in the order of the program:
-    work (compute, offload, prefetch, all-reduce) joins its stream and leaves an event
+    work (compute, offload, prefetch, encode, decode, all-reduce) joins its stream and leaves an event
     a wait makes its stream wait for such an event
     reserve, reuse, hold and free change who holds which memory, here and now
 end: the compute stream has waited for every other
@@ -12,6 +12,8 @@ from membench.backends.base import Backend, Event
 from membench.schedule import (
     AllReduce,
     Compute,
+    Decode,
+    Encode,
     Free,
     Hold,
     Offload,
@@ -43,12 +45,10 @@ def issue(schedule: Schedule, backend: Backend, *, timed: bool) -> tuple[int, ..
         match instruction:
             case Compute(task, stream):
                 events[index] = backend.compute(tasks[task], stream)
+            case Offload() | Prefetch() | Encode() | Decode():
+                events[index] = _move(instruction, backend)
             case Free(block):
                 backend.free(block)
-            case Offload(block, stream):
-                events[index] = backend.offload(block, stream)
-            case Prefetch(block, stream):
-                events[index] = backend.prefetch(block, stream)
             case AllReduce(block, root, stream):
                 events[index] = backend.all_reduce(block, root, stream)
             case Wait(stream, earlier):
@@ -63,3 +63,15 @@ def issue(schedule: Schedule, backend: Backend, *, timed: bool) -> tuple[int, ..
                 backend.synchronize()
     backend.end()
     return tuple(events)
+
+
+def _move(instruction: Offload | Prefetch | Encode | Decode, backend: Backend) -> Event:
+    match instruction:
+        case Offload(block, stream):
+            return backend.offload(block, stream)
+        case Prefetch(block, stream):
+            return backend.prefetch(block, stream)
+        case Encode(block, encoded, codec, stream):
+            return backend.encode(block, encoded, codec, stream)
+        case Decode(block, encoded, codec, stream):
+            return backend.decode(block, encoded, codec, stream)

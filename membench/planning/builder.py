@@ -5,6 +5,7 @@ valid copy on the host and which are dead, adds the waits between streams that a
 what cannot be.
 """
 
+from membench.codec import MapCodec
 from membench.errors import InfeasibleSchedule, UnsupportedStrategy
 from membench.planning.pool import Pool
 from membench.planning.region import Region
@@ -12,6 +13,8 @@ from membench.schedule import (
     COMPUTE_STREAM,
     COPY_STREAM,
     Compute,
+    Decode,
+    Encode,
     Free,
     Hold,
     Instruction,
@@ -58,6 +61,7 @@ class ScheduleBuilder:
         self._space_bytes: dict[int, int] = {}  # of resident blocks
         self._dead: dict[int, None] = {}  # resident blocks, in the order in which they died
         self._on_host = {block.index for block in graph.blocks if block.home}
+        self._encoded: dict[int, Encode] = {}  # how a block was encoded last, until it is written or decoded
         self._leftover: dict[int, int] = {}  # piece of the region -> dead block that still holds its space
         self._computed: set[int] = set()
         self._uses_left = _count_uses(graph)
@@ -97,6 +101,9 @@ class ScheduleBuilder:
     def is_on_host(self, block: int) -> bool:
         return block in self._on_host
 
+    def is_encoded(self, block: int) -> bool:
+        return block in self._encoded
+
     # ---- what a strategy decides --------------------------------------------------------------------
 
     def compute(self, task: Task, *, stream: str = COMPUTE_STREAM) -> None:
@@ -128,6 +135,8 @@ class ScheduleBuilder:
             self._uses_left[block] -= 1
             if self.is_resident(block) and self.is_dead(block):
                 self._dead[block] = None
+        for block in task.writes:
+            self._forget_encoded(block)
 
     def offload(self, block: int, *, stream: str = COPY_STREAM) -> None:
         """Copy a resident block to the host; it stays on the device until it is freed."""
@@ -148,20 +157,42 @@ class ScheduleBuilder:
             self._refuse(f"{self._name(block)!r} was never offloaded, or has been written since")
         if self.is_dead(block):
             self._refuse(f"no later task touches {self._name(block)!r}; a copy back would be wasted")
-        self._open_space(block, stream)
-        self._wait_for_users(stream, block)  # among them the copy to the host
-        self._hold_the_rest(0)
-        index = self._emit(Prefetch(block, stream), stream)
-        self._note_live(0, f"the prefetch of {self._name(block)}")
-        self._last_write[block] = (stream, index)
-        self._readers.pop(block, None)
+        self._fill(block, Prefetch(block, stream))
+
+    def encode(self, block: int, encoded: int, codec: MapCodec, *, stream: str) -> None:
+        """Write a resident block's encoded form, a block of the graph that no task touches.
+
+        The original stays until it is freed; the encoded form dies when it is decoded.
+        """
+        if not self.is_resident(block):
+            self._refuse(f"{self._name(block)!r} is not resident and cannot be encoded")
+        self._wait_for_writer(stream, block)
+        encode = Encode(block, encoded, codec, stream)
+        index = self._fill(encoded, encode)
+        self._readers.setdefault(block, []).append((stream, index))
+        self._uses_left[encoded] = 1
+        self._encoded[block] = encode
+
+    def decode(self, block: int, *, stream: str) -> None:
+        """Bring a block back from its encoded form, into memory that is free at the compute stream's position."""
+        if self.is_resident(block):
+            self._refuse(f"{self._name(block)!r} is resident already")
+        if not self.is_encoded(block):
+            self._refuse(f"{self._name(block)!r} was never encoded, or has been written since")
+        encode = self._encoded[block]
+        self._wait_for_writer(stream, encode.encoded)
+        index = self._fill(block, Decode(block, encode.encoded, encode.codec, stream))
+        self._readers.setdefault(encode.encoded, []).append((stream, index))
+        self._forget_encoded(block)
 
     def free(self, block: int) -> None:
         """Give a block's memory back, as soon as the compute stream has waited for what still uses it."""
         if not self.is_resident(block):
             self._refuse(f"{self._name(block)!r} is not resident and cannot be freed")
-        if not self.is_dead(block) and not self.is_on_host(block):
-            self._refuse(f"{self._name(block)!r} is still needed and has no copy on the host")
+        if not (self.is_dead(block) or self.is_on_host(block) or self.is_encoded(block)):
+            self._refuse(
+                f"{self._name(block)!r} is still needed and has no copy on the host, and no encoded form"
+            )
         self._wait_for_users(COMPUTE_STREAM, block)
         piece = self._region.piece_of(block) if self._region else None
         if piece is not None:
@@ -220,6 +251,23 @@ class ScheduleBuilder:
         return Schedule(self._strategy, self.graph, tuple(self._program), self._peak_bytes)
 
     # ---- inside -------------------------------------------------------------------------------------
+
+    def _fill(self, block: int, work: Prefetch | Encode | Decode) -> int:
+        """Open a block's space, let a copy or a codec fill it, and return the position of that instruction."""
+        self._open_space(block, work.stream)
+        self._wait_for_users(work.stream, block)  # among them the copy out, or the encoding
+        self._hold_the_rest(0)
+        index = self._emit(work, work.stream)
+        self._note_live(0, f"the {type(work).__name__.lower()} of {self._name(work.block)}")
+        self._last_write[block] = (work.stream, index)
+        self._readers.pop(block, None)
+        return index
+
+    def _forget_encoded(self, block: int) -> None:
+        """Let a block's encoded form die, if it has one."""
+        if encode := self._encoded.pop(block, None):
+            self._uses_left[encode.encoded] = 0
+            self._dead[encode.encoded] = None
 
     def _emit(self, instruction: Instruction, stream: str | None = None) -> int:
         self._program.append(instruction)

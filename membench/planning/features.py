@@ -1,6 +1,8 @@
 """Feature extraction and classifier: the two parts that vDNN treats differently (Section 2.1 and 3.2)."""
 
-from membench.task_graph import Kind, LayerTasks, TaskGraph
+import torch
+
+from membench.task_graph import Kind, LayerTasks, Role, TaskGraph
 
 _KINDS = frozenset({Kind.CONVOLUTION, Kind.POOLING})
 
@@ -14,3 +16,16 @@ def feature_layers(graph: TaskGraph) -> tuple[LayerTasks, ...]:
 
 def has_kind(layer: LayerTasks, kinds: frozenset[Kind]) -> bool:
     return any(task.kind in kinds for task in layer.tasks)
+
+
+def floating_maps(graph: TaskGraph) -> frozenset[int]:
+    """Return the blocks of activations that hold single-precision numbers: no indices, no masks."""
+    others = {
+        value.block
+        for task in graph.tasks
+        if task.call
+        for value in task.call.outputs
+        if value is not None and value.dtype is not torch.float32
+    }
+    maps = {block.index for block in graph.blocks if block.role is Role.ACTIVATION}
+    return frozenset(maps - others)

@@ -2,22 +2,37 @@
 
 from collections.abc import Iterator
 
-from membench.schedule import COMPUTE_STREAM, Compute, Free, Hold, Offload, Prefetch, Reserve, Reuse, Schedule
+from membench.schedule import (
+    COMPUTE_STREAM,
+    Compute,
+    Decode,
+    Encode,
+    Free,
+    Hold,
+    Offload,
+    Prefetch,
+    Reserve,
+    Reuse,
+    Schedule,
+)
 from membench.task_graph import Role
 from membench.timeline import Timeline
 
 
-def residencies(schedule: Schedule) -> Iterator[tuple[int, bool]]:
+def residencies(schedule: Schedule, *, until: int | None = None) -> Iterator[tuple[int, bool]]:
     """Yield (block, True where it becomes resident or False where it ceases to be), in order.
 
     A block whose space is reused ceases there; one that the caller gets never does.
+
+    Args:
+        until: the position of the first instruction that does not count.
     """
-    for instruction in schedule.instructions:
+    for instruction in schedule.instructions[:until]:
         match instruction:
             case Compute(task):
                 for block in schedule.graph.tasks[task].creates:
                     yield block, True
-            case Prefetch(block):
+            case Prefetch(block) | Decode(block) | Encode(encoded=block):
                 yield block, True
             case Free(block) | Reuse(dead=block):
                 yield block, False
@@ -47,7 +62,7 @@ def live_bytes(schedule: Schedule, roles: frozenset[Role] | None = None) -> list
             case Compute(task):
                 opened = graph.tasks[task].creates
                 workspace_bytes = graph.tasks[task].workspace_bytes if roles is None else 0
-            case Prefetch(block):
+            case Prefetch(block) | Decode(block) | Encode(encoded=block):
                 opened = (block,)
             case Reserve(block, size):
                 space_bytes[block] = size

@@ -13,6 +13,8 @@ from membench.schedule import (
     EXCHANGE_STREAM,
     AllReduce,
     Compute,
+    Decode,
+    Encode,
     Free,
     Hold,
     Offload,
@@ -42,6 +44,7 @@ class _Memory:
     space_bytes: int = 0
     host_copy: tuple[str, int] | None = None  # what made it, while it is valid
     averaged: bool = False  # over all processes
+    encoded_by: Encode | None = None  # the latest of this block, while what it wrote is valid
 
 
 def validate(schedule: Schedule, *, budget_bytes: int | None = None) -> None:
@@ -78,10 +81,10 @@ class _Walk:
             match instruction:
                 case Compute(task, stream):
                     self._compute(task, stream)
-                case Offload(block, stream):
-                    self._offload(block, stream)
-                case Prefetch(block, stream):
-                    self._prefetch(block, stream)
+                case Offload() | Prefetch():
+                    self._copy(instruction)
+                case Encode() | Decode():
+                    self._convert(instruction)
                 case AllReduce(block, _, stream):
                     self._all_reduce(block, stream)
                 case Reserve(block, space_bytes):
@@ -119,24 +122,45 @@ class _Walk:
             self._write(block, stream)
         self._check_budget(task.workspace_bytes)
 
-    def _offload(self, block: int, stream: str) -> None:
-        self._issue(stream)
-        self._read(block, stream)
-        if self.memory[block].host_copy:
-            self._hazard(f"{self._name(block)} is copied out twice")
-        self.memory[block].host_copy = (stream, self.index)
-
-    def _prefetch(self, block: int, stream: str) -> None:
+    def _copy(self, copy: Offload | Prefetch) -> None:
+        block, stream = copy.block, copy.stream
         self._issue(stream)
         memory = self.memory[block]
+        if isinstance(copy, Offload):
+            self._read(block, stream)
+            if memory.host_copy:
+                self._hazard(f"{self._name(block)} is copied out twice")
+            memory.host_copy = (stream, self.index)
+            return
         if memory.host_copy is None:
             self._hazard(f"{self._name(block)} has no valid copy on the host")
         elif not self._known(stream, memory.host_copy):
             self._hazard(f"{self._name(block)} comes back before its copy out is known to be done")
-        host_copy = memory.host_copy
+        self._fill(block, stream, again=True)
+
+    def _convert(self, conversion: Encode | Decode) -> None:
+        block, encoded, stream = conversion.block, conversion.encoded, conversion.stream
+        self._issue(stream)
+        memory = self.memory[block]
+        if isinstance(conversion, Encode):
+            self._read(block, stream)
+            self._fill(encoded, stream)
+            memory.encoded_by = conversion
+            return
+        self._read(encoded, stream)
+        made = memory.encoded_by
+        if made is None or (made.encoded, made.codec) != (encoded, conversion.codec):
+            self._hazard(f"{self._name(block)} has no valid form in {self._name(encoded)}")
+        self._fill(block, stream, again=True)
+
+    def _fill(self, block: int, stream: str, *, again: bool = False) -> None:
+        """Open a space and fill it; `again`: with what the block held before, so that its copies stay valid."""
+        memory = self.memory[block]
+        host_copy, encoded_by = memory.host_copy, memory.encoded_by
         self._take_memory(block, stream)
         self._write(block, stream)
-        memory.host_copy = host_copy
+        if again:
+            memory.host_copy, memory.encoded_by = host_copy, encoded_by
         self._check_budget(0)
 
     def _all_reduce(self, block: int, stream: str) -> None:
@@ -192,7 +216,7 @@ class _Walk:
         memory.filled = True
         memory.writer = (stream, self.index)
         memory.readers = [reader for reader in memory.readers if reader[1] == self.index]
-        memory.host_copy = None
+        memory.host_copy = memory.encoded_by = None
 
     def _check_unused(self, block: int, stream: str, verb: str) -> None:
         memory = self.memory[block]
@@ -278,7 +302,7 @@ class _Walk:
             case AllReduce():
                 what = "a mean over processes"
             case _:
-                what = "a copy"
+                what = f"the {type(instruction).__name__.lower()}"
         return f"{what} (instruction {access[1]} on stream {access[0]})"
 
 

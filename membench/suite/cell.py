@@ -28,6 +28,7 @@ from membench.schedule import SubBatches
 from membench.step import SimulatedStep, check_capacity, plan_step, real_device, simulated_step
 from membench.strategies.base import Strategy
 from membench.suite.baselines import Baseline
+from membench.suite.map_study import MapStudy
 from membench.suite.measured import CellMeasurement, measure_baseline, measure_strategy
 from membench.suite.metrics import Metrics, layer_metrics, oracular_metrics, plan_metrics, time_metrics
 from membench.suite.power import power_metrics
@@ -168,6 +169,11 @@ def _provenance(backend: str) -> dict[str, Any]:
 def _simulate(configuration: dict[str, Any], graphs: Graphs, metrics: Metrics, layers: Metrics) -> None:
     device: DeviceProfile = instantiate(configuration["device"])
     cluster: Cluster = instantiate(configuration["cluster"])
+    strategy = instantiate(configuration["strategy"])
+    if isinstance(strategy, MapStudy):
+        rows, columns = int(configuration["batch_size"]), configuration["model"]["input_shape"][0]
+        metrics.update(strategy.metrics(rows, columns, _cost(configuration)))
+        return
     local = planned_step(configuration, graphs)
     step = played_step(configuration, local)
     metrics.update(plan_metrics(step.plan), capacity_bytes=device.memory_bytes, devices=cluster.devices)
@@ -226,6 +232,10 @@ def _measure(configuration: dict[str, Any], graphs: Graphs) -> CellMeasurement:
         if joined().count > 1:
             raise UnsupportedStrategy("a baseline runs alone: start it without torchrun")
         return measure_baseline(strategy, workload_of(configuration), budget_bytes)
+    if isinstance(strategy, MapStudy):
+        raise UnsupportedStrategy(
+            "a study of synthetic maps is simulated; benchmarks/codecs.py times codecs here"
+        )
     return measure_strategy(configuration, graphs.captures(configuration), budget_bytes)
 
 

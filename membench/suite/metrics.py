@@ -9,6 +9,7 @@ from membench.planning.features import feature_layers, has_kind
 from membench.planning.liveness import average_bytes, live_bytes, peak_bytes
 from membench.schedule import Compute, Schedule, SubBatches
 from membench.step_measurement import StepMeasurement
+from membench.suite.encoding_metrics import codec_time_metrics, encoding_metrics
 from membench.task_graph import EXTERNAL_ROLES, Kind, LayerTasks, Phase, Role, Task, TaskGraph
 from membench.timeline import Span, Timeline
 
@@ -40,7 +41,7 @@ def memory_metrics(schedule: Schedule) -> Metrics:
     """Return what follows from one program alone."""
     graph = schedule.graph
     convolutions = [run for run in graph.forward_layers if has_kind(run, frozenset({Kind.CONVOLUTION}))]
-    return {
+    return encoding_metrics(schedule) | {
         "required_memory_bytes": schedule.peak_bytes,
         "map_memory_bytes": peak_bytes(schedule, MAP_ROLES),
         "activation_memory_bytes": peak_bytes(schedule, frozenset({Role.ACTIVATION})),
@@ -102,7 +103,7 @@ def oracular_metrics(
     samples = sum(part.samples for part in parts)
     feature_time_s = busy_s["step"] - (busy_s["all"] - busy_s["features"])
     first, timeline = parts[0].schedule, timelines[0]
-    return {
+    return codec_time_metrics(first, timeline) | {
         "managed_average_bytes": average_bytes(first, timeline) - _classifier_weight_bytes(graph),
         "managed_average_over_tasks_bytes": _average_over_tasks_bytes(first)
         - _classifier_weight_bytes(graph),

@@ -3,10 +3,23 @@
 import pytest
 
 from membench.backends.simulated import SimulatedBackend
+from membench.codec import MapCodec
+from membench.codecs.rows import csr
 from membench.convolution import Algorithm
 from membench.cost_model import CostModel
 from membench.execution.executor import execute
-from membench.schedule import Compute, Free, Instruction, Offload, Prefetch, Schedule, Synchronize, Wait
+from membench.schedule import (
+    Compute,
+    Decode,
+    Encode,
+    Free,
+    Instruction,
+    Offload,
+    Prefetch,
+    Schedule,
+    Synchronize,
+    Wait,
+)
 from membench.task_graph import Block, Kind, Phase, Role, Task, TaskGraph
 
 
@@ -31,6 +44,9 @@ class UnitCost(CostModel):
     def prefetch_time_s(self, size_bytes: int) -> float:
         return float(size_bytes)
 
+    def codec_time_s(self, codec: MapCodec, size_bytes: int, encoded_bytes: int) -> float:
+        return float(size_bytes + encoded_bytes)
+
 
 def graph() -> TaskGraph:
     blocks = tuple(Block(i, f"block{i}", 3, Role.ACTIVATION, 0) for i in range(3))
@@ -41,7 +57,11 @@ def graph() -> TaskGraph:
 def step_time_s(*program: Instruction, full_duplex: bool = True) -> float:
     schedule = Schedule("test", graph(), program, 0)
     timeline = execute(schedule, SimulatedBackend(schedule.graph, UnitCost(), full_duplex=full_duplex))
-    issued = [i for i, item in enumerate(program) if isinstance(item, Compute | Offload | Prefetch)]
+    issued = [
+        i
+        for i, item in enumerate(program)
+        if isinstance(item, Compute | Offload | Prefetch | Encode | Decode)
+    ]
     assert [span.instruction for span in timeline.spans] == issued
     return timeline.step_time_s
 
@@ -65,6 +85,13 @@ def test_copies_of_both_directions_share_one_engine_without_full_duplex() -> Non
     both = (Offload(0, "out"), Prefetch(1, "back"))
     assert step_time_s(*both) == pytest.approx(3.0)
     assert step_time_s(*both, full_duplex=False) == pytest.approx(6.0)
+
+
+def test_a_codec_works_beside_kernels_and_one_block_at_a_time() -> None:
+    encode, decode = (kind(0, 1, csr(), "codec") for kind in (Encode, Decode))
+    assert step_time_s(encode, Compute(1)) == pytest.approx(6.0)
+    assert step_time_s(encode, Encode(0, 1, csr(), "other"), decode) == pytest.approx(18.0)
+    assert step_time_s(Encode(0, 1, csr(), "compute"), Compute(1)) == pytest.approx(8.5)
 
 
 def test_memory_costs_no_time() -> None:

@@ -128,6 +128,13 @@ class Results:
                     return f"{kind[:-1]} of {name}"
         return ""
 
+    def gradient_error(self, other: "Results") -> float:
+        """Return the relative error of the other's gradients, all weights' together, in the Euclidean norm."""
+        assert self.gradients.keys() == other.gradients.keys()
+        pairs = [(own, other.gradients[name]) for name, own in self.gradients.items() if own is not None]
+        ours, theirs = (torch.cat([pair[i].flatten() for pair in pairs]) for i in range(2))
+        return float((ours - theirs).norm() / ours.norm().clamp(min=torch.finfo().tiny))
+
 
 def _same(first: Tensor | None, second: Tensor | None) -> bool:
     """Compare bits, so that NaN equals NaN and 0.0 is not -0.0."""

@@ -1,0 +1,86 @@
+"""How fast maps are encoded and decoded, against the CSR of scipy.sparse and of torch, in one run.
+
+On a GPU, torch's is cuSPARSE's. A ratio above 1 says how many times faster ours is; the times are the best of several,
+taken in turns so that a busy machine slows all alike.
+"""
+
+import time
+import warnings
+from collections.abc import Callable
+from functools import partial
+
+import scipy.sparse
+import torch
+from torch import Tensor
+
+from membench.codec import Codec
+from membench.codecs.mask import BitMask
+from membench.codecs.rows import csr, vp_encoding
+from membench.execution.measurement import synchronize
+
+ROWS, COLUMNS = 16_000, 256
+DENSITIES = (0.1, 0.5, 0.9)
+REPETITIONS = 5
+
+OURS: dict[str, Codec] = {
+    "CSR": csr(),
+    "VPEncoding FP16": vp_encoding(),
+    "VPEncoding FP10": vp_encoding(values="fp10"),
+    "VPEncoding FP8": vp_encoding(values="fp8"),
+    "bit mask": BitMask(),
+}
+
+
+def best_times_s(runs: dict[str, Callable[[], object]], device: torch.device) -> dict[str, float]:
+    """Return the best of several times of each, the first not counted."""
+    best = dict.fromkeys(runs, float("inf"))
+    for repetition in range(REPETITIONS + 1):
+        for name, run in runs.items():
+            synchronize(device)
+            start_s = time.perf_counter()
+            run()
+            synchronize(device)
+            if repetition:
+                best[name] = min(best[name], time.perf_counter() - start_s)
+    return best
+
+
+def measure(matrix: Tensor) -> tuple[dict[str, float], dict[str, float]]:
+    """Return the seconds that each takes to encode a matrix, and to decode it."""
+    host = matrix.cpu().numpy()
+    theirs, on_host = matrix.to_sparse_csr(), scipy.sparse.csr_matrix(host)
+    encode: dict[str, Callable[[], object]] = {
+        name: partial(codec.encode, matrix) for name, codec in OURS.items()
+    }
+    encode |= {"torch": matrix.to_sparse_csr, "scipy": partial(scipy.sparse.csr_matrix, host)}
+    decode: dict[str, Callable[[], object]] = {
+        name: partial(codec.decode, codec.encode(matrix)) for name, codec in OURS.items()
+    }
+    decode |= {"torch": theirs.to_dense, "scipy": on_host.toarray}
+    return best_times_s(encode, matrix.device), best_times_s(decode, matrix.device)
+
+
+def main() -> None:
+    torch.set_num_threads(1)  # as scipy
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    print(
+        f"{ROWS} x {COLUMNS} float32 on {device}: MB/s of the dense map (times as fast as torch's CSR, as scipy's)"
+    )
+    for density in DENSITIES:
+        matrix = torch.randn(ROWS, COLUMNS, device=device)
+        matrix[torch.rand(ROWS, COLUMNS, device=device) >= density] = 0.0
+        encode_s, decode_s = measure(matrix)
+        for name in encode_s:
+            columns = (_column("encode", matrix, encode_s, name), _column("decode", matrix, decode_s, name))
+            print(f"  density {density:.1f}  {name:16s}", *columns, sep="  ")
+
+
+def _column(verb: str, matrix: Tensor, times_s: dict[str, float], name: str) -> str:
+    rate = matrix.nbytes / times_s[name] / 1e6
+    ratios = [times_s[other] / times_s[name] for other in ("torch", "scipy")]
+    return f"{verb} {rate:6.0f} MB/s ({ratios[0]:5.2f}x, {ratios[1]:5.2f}x)"
+
+
+if __name__ == "__main__":
+    warnings.filterwarnings("ignore", message="Sparse CSR tensor support is in beta")
+    main()

@@ -1,0 +1,35 @@
+"""A codec that measures: how full are a model's maps, on real data?"""
+
+import torch
+from torch import Tensor
+
+from membench.codec import MapCodec
+
+
+class DensityMeter(MapCodec):
+    """Copies one map as it is, and notes how full it was.
+
+    Attributes:
+        density: the largest fraction of non-zeros that was seen.
+    """
+
+    def __init__(self) -> None:
+        self.density = 0.0
+
+    @property
+    def rounding(self) -> float:
+        return 0.0
+
+    def size_bytes(self, elements: int, nonzeros: int) -> int:
+        return torch.float32.itemsize * elements
+
+    def staging_bytes(self, elements: int) -> int:
+        return 0
+
+    def encode_into(self, source: Tensor, target: Tensor, staging: Tensor) -> None:
+        nonzeros = int(torch.count_nonzero(source.view(torch.int32)))
+        self.density = max(self.density, nonzeros / max(1, source.numel()))
+        target.copy_(source.view(torch.uint8))
+
+    def decode_into(self, source: Tensor, target: Tensor, staging: Tensor) -> None:
+        target.copy_(source.view(torch.float32))

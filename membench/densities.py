@@ -1,0 +1,43 @@
+"""Densities of a model's maps, measured in one step: what strategies that compress plan with."""
+
+import torch
+
+from membench.backends.cpu import CpuBackend
+from membench.backends.cuda import CudaBackend
+from membench.backends.tensor_backend import TensorBackend
+from membench.capture.capture import capture
+from membench.codecs.meter import DensityMeter
+from membench.cost.measured import MeasuredCost
+from membench.schedule import COMPUTE_STREAM
+from membench.strategies.compression import compress, encodable_maps
+from membench.training_step import TrainingStep
+from membench.workload import Workload
+
+
+def measure_densities(workload: Workload) -> dict[int, float]:
+    """Return the fraction of non-zeros of each map that can be encoded, in one step on the example batch.
+
+    By the map's block, as `Epmc` takes it for its ``density``. Another batch, or another draw of dropout, may have fuller
+    maps. Gradients, buffers and the random generator stay as they were.
+    """
+    module = workload.module
+    device = next(module.parameters()).device
+    captured = capture(workload)
+    graph = MeasuredCost(device).annotate(captured.graph)
+    meters = {block: DensityMeter() for block in encodable_maps(graph)}
+    schedule = compress("densities", graph, None, meters, 1.0, stream=COMPUTE_STREAM)
+    backend: TensorBackend = (
+        CudaBackend(schedule, device) if device.type == "cuda" else CpuBackend(schedule.graph)
+    )
+    step = TrainingStep(workload, captured, schedule, backend)
+    buffers = {name: buffer.clone() for name, buffer in module.named_buffers()}
+    gradients = {name: weight.grad for name, weight in module.named_parameters()}
+    module.zero_grad(set_to_none=True)
+    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+        step(workload.inputs, workload.targets)
+    step.close()
+    for name, buffer in module.named_buffers():
+        buffer.copy_(buffers[name])
+    for name, weight in module.named_parameters():
+        weight.grad = gradients[name]
+    return {block: meter.density for block, meter in meters.items()}

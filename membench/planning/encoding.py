@@ -1,0 +1,43 @@
+"""Encoded forms of maps, planned before anybody has seen the data: their sizes follow from densities."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+
+import torch
+
+from membench.codec import MapCodec
+from membench.task_graph import Block, Role, TaskGraph
+
+
+def encoded_bytes(block: Block, codec: MapCodec, density: float) -> int:
+    """Return the room for a map of which at most that fraction is not zero."""
+    elements = _elements(block)
+    return codec.size_bytes(elements, math.ceil(density * elements))
+
+
+def add_encoded_forms(
+    graph: TaskGraph, codecs: Mapping[int, MapCodec], densities: Mapping[int, float]
+) -> tuple[TaskGraph, dict[int, int]]:
+    """Return the graph with a block for the encoded form of each of these maps, and which is whose.
+
+    The codecs' staging buffer stays for the whole run and counts as overhead; one stream is to encode and decode.
+
+    Args:
+        codecs: by the map's block; it holds float32.
+        densities: likewise; the most that is planned for.
+    """
+    blocks = list(graph.blocks)
+    forms: dict[int, int] = {}
+    for index, codec in codecs.items():
+        block = graph.blocks[index]
+        forms[index] = len(blocks)
+        size_bytes = encoded_bytes(block, codec, densities[index])
+        blocks.append(Block(len(blocks), f"{block.name}:encoded", size_bytes, Role.ENCODED, block.layer))
+    staging = (codec.staging_bytes(_elements(graph.blocks[index])) for index, codec in codecs.items())
+    overhead_bytes = graph.overhead_bytes + max(staging, default=0)
+    return replace(graph, blocks=tuple(blocks), overhead_bytes=overhead_bytes), forms
+
+
+def _elements(block: Block) -> int:
+    return block.size_bytes // torch.float32.itemsize

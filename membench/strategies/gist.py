@@ -1,0 +1,33 @@
+"""Gist, lossless part: one bit for an element of a ReLU's output that only its own gradient reads (Jain et al. 2018, 3.1).
+
+Where pooling follows a ReLU, the backward pass needs of the ReLU's output which elements are positive. EPMC names this
+as usable beside its own encoding (Section 2). Not Layrub's mask, which takes a byte an element and replaces what the
+backward pass reads; here the bits become a map of ones and zeros again just before, which Gist's own kernels spare.
+"""
+
+from membench.codecs.mask import BitMask
+from membench.cost_model import CostModel
+from membench.planning.rewrite import join_convolution_backward
+from membench.schedule import COMPUTE_STREAM, Schedule
+from membench.strategies.base import Strategy
+from membench.strategies.compression import compress, encodable_maps
+from membench.task_graph import Kind, Phase, TaskGraph
+
+
+class Gist(Strategy):
+    name = "gist"
+
+    def schedule(self, graph: TaskGraph, cost: CostModel, budget_bytes: int | None) -> Schedule:
+        graph = cost.annotate(join_convolution_backward(graph))
+        codecs = {block: BitMask() for block in encodable_maps(graph) if only_signs_are_read(graph, block)}
+        return compress(self.name, graph, budget_bytes, codecs, 1.0, stream=COMPUTE_STREAM)
+
+
+def only_signs_are_read(graph: TaskGraph, block: int) -> bool:
+    """Return whether the backward pass reads a map for gradients of ReLUs alone."""
+    readers = [task for task in graph.tasks if task.phase is Phase.BACKWARD and block in task.reads]
+    return all(task.kind is Kind.RELU and _is_threshold(task.call) for task in readers)
+
+
+def _is_threshold(call: object) -> bool:
+    return call is None or getattr(call, "operator", "") == "aten.threshold_backward.default"

@@ -1,0 +1,28 @@
+"""Figure 2: what takes the time of a step when cuSPARSE converts every map between the layers."""
+
+import matplotlib.pyplot as plt
+from matplotlib.figure import Figure
+
+from paper_figs.style import COLORS, PAPER_LABEL, PAPER_MARKER, in_order, read
+
+
+def draw() -> Figure:
+    table = read("epmc", "figure2")
+    shown = table[table["item"] == "Figure 2"]
+    values = shown.pivot_table(index="model", columns="metric", values="simulated_value")
+    values = values.reindex(in_order(shown["model"]))[["compression", "convolution"]]
+    values["other layers"] = 100 - values.sum(axis=1)
+    figure, axes = plt.subplots(figsize=(6.5, 4), layout="constrained")
+    below = values["compression"] * 0
+    for part in values.columns:
+        axes.bar(values.index, values[part], 0.6, bottom=below, label=part, color=COLORS[part])
+        below = below + values[part]
+    stated = table[table["metric"] == "compression_time_share"].set_index("model")["paper_value"]
+    for models, share in stated.items():
+        axes.scatter(models.split(", "), [share] * len(models.split(", ")), **PAPER_MARKER)
+    axes.scatter([], [], **PAPER_MARKER, label=f"compression, {PAPER_LABEL}")
+    axes.set_ylabel("share of a step's time (%)")
+    axes.grid(visible=False, axis="x")
+    figure.legend(frameon=False, ncols=2, loc="outside lower center")
+    axes.set_title("EPMC, Figure 2: time of the serial baseline by what it does", weight="bold")
+    return figure

@@ -1,0 +1,75 @@
+"""Maps that are encoded and decoded by a real backend."""
+
+import pytest
+import torch
+
+from membench.backends.cpu import Chaos, CpuBackend
+from membench.codec import EncodingOverflow, MapCodec
+from membench.codecs.rows import csr, vp_encoding
+from membench.execution.executor import execute
+from membench.execution.measurement import cpu_peak_bytes
+from membench.planning.builder import ScheduleBuilder
+from membench.planning.encoding import add_encoded_forms
+from membench.schedule import Schedule
+from tests.backends.toy import COLUMNS, ROWS, graph, value
+
+FIRST, ENCODED = 1, 4
+
+
+def encoding(codec: MapCodec, stream: str, density: float = 0.5) -> Schedule:
+    """Encode the first result while the second is computed, and decode it for the sum; it is a ReLU's output."""
+    toy, _ = add_encoded_forms(graph("aten.relu.default"), {FIRST: codec}, {FIRST: density})
+    builder = ScheduleBuilder("test", toy, budget_bytes=None)
+    builder.compute(toy.tasks[0])
+    builder.encode(FIRST, ENCODED, codec, stream=stream)
+    builder.compute(toy.tasks[1])
+    builder.free(FIRST)
+    builder.decode(FIRST, stream=stream)
+    builder.free_dead()
+    builder.compute(toy.tasks[2])
+    builder.free_dead()
+    return builder.finish()
+
+
+def half_negative() -> torch.Tensor:
+    numbers = torch.rand(ROWS, COLUMNS) + 0.1
+    numbers[::2] *= -1
+    return numbers
+
+
+@pytest.mark.parametrize("chaos", [None, Chaos(seed=1)])
+@pytest.mark.parametrize("stream", ["compute", "codec"])
+@pytest.mark.parametrize("codec", [csr(), vp_encoding(values="fp32"), vp_encoding(values="fp10")], ids=str)
+def test_a_map_comes_back_from_its_encoded_form(codec: MapCodec, stream: str, chaos: Chaos | None) -> None:
+    schedule = encoding(codec, stream)
+    backend = CpuBackend(schedule.graph, chaos=chaos)
+    numbers = half_negative()
+    backend.tensors.hold(0, numbers)
+    execute(schedule, backend)
+    once = numbers.relu()
+    result = backend.tensors.tensor(value(3))
+    error = (result - (once + once.exp())).abs()
+    assert bool((error <= codec.rounding * once).all())
+    backend.close()
+
+
+@pytest.mark.parametrize("stream", ["compute", "codec"])
+def test_the_measured_peak_is_the_predicted_one(stream: str) -> None:
+    schedule = encoding(csr(), stream, density=1.0)  # more room than the data needs
+    backend = CpuBackend(schedule.graph)
+    backend.tensors.hold(0, half_negative())
+    execute(schedule, backend)  # takes the staging buffer, which stays
+    backend.tensors.release(3)
+    peak_bytes = cpu_peak_bytes(lambda: execute(schedule, backend))
+    assert schedule.graph.external_bytes + peak_bytes == schedule.peak_bytes
+    backend.close()
+
+
+@pytest.mark.parametrize("stream", ["compute", "codec"])
+def test_more_data_than_was_planned_for_is_an_error(stream: str) -> None:
+    schedule = encoding(vp_encoding(), stream, density=0.4)
+    backend = CpuBackend(schedule.graph)
+    backend.tensors.hold(0, half_negative())
+    with pytest.raises(EncodingOverflow, match="a density above 0.4"):
+        execute(schedule, backend)
+    backend.close()
