@@ -1,7 +1,7 @@
 """Errors for the user: each states what was wrong, with which value, and what to do about it."""
 
-from typing import Any
 from pathlib import Path
+from typing import Any
 
 from membench.units import format_bytes
 
