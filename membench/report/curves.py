@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from membench.record import Outcome, Record
+from membench.record import Outcome, Record, configuration_hash
 
 Curves = npt.NDArray[np.float64]
 
@@ -95,6 +95,50 @@ def _gap(runs: Curves, chosen: list[int]) -> float:
     return float(np.abs(runs[chosen].mean(axis=0) - others.mean(axis=0)).mean())
 
 
+def comparison_table(trainings: Sequence[tuple[str, Sequence[Record]]]) -> pd.DataFrame:
+    """Return how each strategy's curves compare with eager's of the same network, data, recipe and seeds.
+
+    Args:
+        trainings: by name; those that did not end well, or have no such counterpart, are left out.
+    """
+    ended = [(name, runs) for name, runs in trainings if all(run.outcome is Outcome.OK for run in runs)]
+    references = {
+        _all_but_strategy(runs): (name, runs) for name, runs in ended if _strategy(runs[0]) == "Eager"
+    }
+    rows = []
+    for name, training in ended:
+        reference_name, reference = references.get(_all_but_strategy(training), (name, training))
+        if reference_name == name:
+            continue
+        for metric in ("loss", "training_accuracy", "test_accuracy"):
+            found = compare(training, reference, metric)
+            rows.append(
+                {
+                    "training": name,
+                    "reference": reference_name,
+                    "metric": metric,
+                    "seeds": len(training),
+                    "mean": f"{curves(training, metric)[:, -1].mean():.5f}",
+                    "reference_mean": f"{curves(reference, metric)[:, -1].mean():.5f}",
+                    "gap": f"{found.gap:.5f}",
+                    "probability": f"{found.probability:.4f}",
+                    "differs": "yes" if found.differs else "no",
+                }
+            )
+    return pd.DataFrame(rows)
+
+
+def _all_but_strategy(training: Sequence[Record]) -> str:
+    return configuration_hash(
+        [{**record.configuration, "strategy": None, "budget": None} for record in training]
+    )
+
+
+def _strategy(record: Record) -> str:
+    name: str = record.configuration["strategy"]["_target_"].rpartition(".")[2]
+    return name
+
+
 def curve_table(trainings: Sequence[tuple[str, Sequence[Record]]]) -> pd.DataFrame:
     """Return one row for each training, seed and epoch, with what was run and by which code.
 
@@ -115,7 +159,7 @@ def _rows(name: str, record: Record) -> list[dict[str, object]]:
             "training": name,
             "model": configuration["model"]["name"],
             "data": configuration["data"]["_target_"].rpartition(".")[2],
-            "strategy": configuration["strategy"]["_target_"].rpartition(".")[2],
+            "strategy": _strategy(record),
             **{key: recipe[key] for key in ("batch_size", "learning_rate", "seed")},
             "epoch": epoch,
             "loss": f"{loss:.6g}",

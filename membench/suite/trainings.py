@@ -11,7 +11,7 @@ from omegaconf import DictConfig, OmegaConf
 from membench.errors import MembenchError
 from membench.recipe import Recipe
 from membench.record import Configuration, Outcome, Record
-from membench.report.curves import curve_table, describe_run, describe_training
+from membench.report.curves import comparison_table, curve_table, describe_run, describe_training
 from membench.report.tables import write_csv
 from membench.suite.command_line import parse_changes
 from membench.suite.composition import hydra_composition
@@ -60,7 +60,7 @@ def compose_trainings(options: Mapping[str, Mapping[str, Any]]) -> list[Training
 
 
 def run_trainings(trainings: Sequence[Training], directory: Path) -> dict[str, list[Record]]:
-    """Run what has no record yet, and write ``training.jsonl`` (records) and ``training.csv`` (curves).
+    """Run what has no record yet; write ``training.jsonl`` (records), ``training.csv`` and ``training_comparisons.csv``.
 
     Returns:
         The records of each training, one for each seed.
@@ -76,6 +76,10 @@ def run_trainings(trainings: Sequence[Training], directory: Path) -> dict[str, l
         ]
         print(describe_training(made[training.name], training.target_accuracy), flush=True)
     write_csv(curve_table(list(made.items())), directory / "training.csv")
+    comparisons = comparison_table(list(made.items()))
+    if len(comparisons):
+        write_csv(comparisons, directory / "training_comparisons.csv")
+        print(comparisons.to_string(index=False), flush=True)
     return made
 
 

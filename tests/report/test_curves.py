@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from membench.record import Outcome, Record, Source
 from membench.report.curves import (
     compare,
+    comparison_table,
     curve_table,
     describe_run,
     describe_training,
@@ -129,3 +130,35 @@ def test_lines_for_a_terminal() -> None:
     assert "mean of 2  test accuracy 79.00%, standard deviation 26.87 points" in text
     assert "epochs to 97%  2, never" in text
     assert describe_training([failed], 0.97) == "  no run ended well"
+
+
+def test_strategies_are_compared_with_eager_of_the_same_recipe() -> None:
+    def named(strategy: str, batch_size: int, accuracies: list[float]) -> list[Record]:
+        runs = [run([accuracy], seed) for seed, accuracy in enumerate(accuracies)]
+        recipe = {"batch_size": batch_size, "learning_rate": 0.05}
+        return [
+            replace(
+                found,
+                configuration=found.configuration
+                | {"strategy": {"_target_": f"a.{strategy}"}, "recipe": recipe | {"seed": seed}},
+            )
+            for seed, found in enumerate(runs)
+        ]
+
+    reference = [0.90, 0.91, 0.92, 0.93]
+    trainings = [
+        ("plain", named("Eager", 64, reference)),
+        ("exact", named("Exact", 64, reference)),
+        ("rounded", named("Rounded", 64, [0.5, 0.51, 0.52, 0.53])),
+        ("alone", named("Rounded", 128, reference)),
+    ]
+    table = comparison_table(trainings).set_index(["training", "metric"])
+    assert set(table["reference"]) == {"plain"}
+    assert {name for name, _ in table.index} == {"exact", "rounded"}
+    assert table.loc[("exact", "test_accuracy"), ["gap", "probability", "differs"]].tolist() == [
+        "0.00000",
+        "1.0000",
+        "no",
+    ]
+    assert table.loc[("rounded", "test_accuracy"), ["gap", "differs"]].tolist() == ["0.40000", "yes"]
+    assert table.loc[("rounded", "loss"), "differs"] == "no"
