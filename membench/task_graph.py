@@ -123,6 +123,11 @@ class Block:
     home: HostHome | None = None
 
     @property
+    def is_part(self) -> bool:
+        """Whether it is a share of another block of the caller's."""
+        return self.home is not None and self.home.block != self.index
+
+    @property
     def is_external(self) -> bool:
         """Whether it is on the device before, during and after the step."""
         return self.role in EXTERNAL_ROLES and self.home is None

@@ -23,6 +23,8 @@ from typing import Any
 
 from torch.utils._pytree import tree_leaves, tree_map_only
 
+from membench.convolution import Convolution
+from membench.planning.bands import Band, compact, has_rows_of, in_band, narrow_rows, with_rows
 from membench.planning.channels import Share, shares
 from membench.planning.windows import Window, rows_of, window_of
 from membench.task_graph import RESULT_ROLES, Block, Call, Kind, Role, Task, TaskGraph, Value
@@ -77,15 +79,6 @@ def _most_parts(task: Task, splittable: set[int]) -> Parts:
     return Parts(rows_of(result) if has_rows else 1, len(shares(task.call, most=True)))
 
 
-@dataclass(frozen=True, slots=True)
-class _Band:
-    """Some rows of a map, in a block of their own."""
-
-    start: int
-    end: int
-    block: int
-
-
 class _Rewriter:
     def __init__(self, graph: TaskGraph) -> None:
         self.graph = graph
@@ -93,7 +86,7 @@ class _Rewriter:
         self.tasks: list[Task] = []
         self.origin: list[int] = []
         self._task = graph.tasks[0]  # that is being rewritten
-        self._bands: dict[int, tuple[_Band, ...]] = {}  # of a block that has been split
+        self._bands: dict[int, tuple[Band, ...]] = {}  # of a block that has been split
         self._created: dict[int, Value] = {}  # a split block -> the map as its task created it
         self._gathered: dict[int, int] = {}  # a split block -> the block in which it lies as a whole
         self._weights: dict[tuple[int, int, int], int] = {}  # (weight, from byte, to byte) -> its own block
@@ -155,9 +148,9 @@ class _Rewriter:
         for (start, end), of_band in zip(pairwise(bounds), pieces, strict=True):
             value = of_band[0]
             if len(of_band) > 1:
-                value = self._new_value(f"{task.name}[rows {start}:{end}]", _with_rows(result, end - start))
+                value = self._new_value(f"{task.name}[rows {start}:{end}]", with_rows(result, end - start))
                 self._concatenate(task.name, of_band, 1, value)
-            bands.append(_Band(start, end, value.block))
+            bands.append(Band(start, end, value.block))
         self._bands[result.block] = tuple(bands)
         self._created[result.block] = result
 
@@ -207,31 +200,31 @@ class _Rewriter:
         if window.padding_argument is not None and len(args) > window.padding_argument:
             args[window.padding_argument] = (0, *args[window.padding_argument][1:])
         outputs = tuple(
-            _with_rows(out, end - start) if out is not None and len(out.shape) >= 4 else out
+            with_rows(out, end - start) if out is not None and len(out.shape) >= 4 else out
             for out in call.outputs
         )
         return replace(call, args=tuple(args), outputs=outputs)
 
     def _rows(self, value: Value, start: int, end: int) -> Value:
         """Return rows of a map as one value; where they lie in several bands, copy them together."""
-        if value.block not in self._bands or not _has_rows_of(self._created[value.block], value):
-            return _narrow_rows(self._whole_value(value), start, end)
+        if value.block not in self._bands or not has_rows_of(self._created[value.block], value):
+            return narrow_rows(self._whole_value(value), start, end)
         touched = [band for band in self._bands[value.block] if band.start < end and start < band.end]
         pieces = []
         for band in touched:
-            held = _in_band(value, band, rows_of(self._created[value.block]))
+            held = in_band(value, band, rows_of(self._created[value.block]))
             low, high = max(start, band.start), min(end, band.end)
-            pieces.append(_narrow_rows(held, low - band.start, high - band.start))
+            pieces.append(narrow_rows(held, low - band.start, high - band.start))
         if len(pieces) == 1:
             return pieces[0]
         name = f"{self.blocks[value.block].name}[rows {start}:{end}]"
-        gathered = self._new_value(name, _with_rows(value, end - start))
+        gathered = self._new_value(name, with_rows(value, end - start))
         self._concatenate(name, pieces, -2, gathered)
         return gathered
 
     def _pad(self, value: Value, above: int, below: int, fill: float) -> Value:
         name = f"{self._task.name}:pad"
-        padded = self._new_value(name, _with_rows(value, rows_of(value) + above + below))
+        padded = self._new_value(name, with_rows(value, rows_of(value) + above + below))
         call = Call("aten.constant_pad_nd.default", (value, (0, 0, above, below), fill), (), (padded,))
         self._add_call(name, call, (padded.block,), 0, kind=Kind.OTHER)
         return padded
@@ -275,7 +268,7 @@ class _Rewriter:
 
     def _new_value(self, name: str, layout: Value) -> Value:
         """Return a value in a new block that it fills."""
-        layout = _compact(layout)
+        layout = compact(layout)
         index = len(self.blocks)
         block = Block(index, name, layout.extent_bytes, Role.ACTIVATION, self._task.layer)
         self.blocks.append(block)
@@ -301,7 +294,7 @@ class _Rewriter:
             operations=operations,
             moved_bytes=moved_bytes,
             workspace_bytes=0,
-            convolution=None,
+            convolution=_geometry(self._task, call) if kind is None else None,
             call=call,
         )
         self._add(task)
@@ -323,67 +316,34 @@ def _splittable_blocks(graph: TaskGraph) -> set[int]:
         if result is None:
             target = call.args[0]
             if target.block in maps and (
-                window_of(call) is None or not _has_rows_of(maps[target.block], target)
+                window_of(call) is None or not has_rows_of(maps[target.block], target)
             ):
                 del maps[target.block]
         elif (
             graph.blocks[result.block].role not in RESULT_ROLES
             and result.extent_bytes == graph.blocks[result.block].size_bytes
-            and _has_rows_of(result, result)
+            and has_rows_of(result, result)
             and not read.intersection(task.creates[1:])
         ):
             maps[result.block] = result
     return set(maps)
 
 
-def _has_rows_of(whole: Value, value: Value) -> bool:
-    """Return whether a value is whole rows of a map in row-major order, all channels' or some channels'."""
-    if len(value.shape) < 4 or value.shape[-2:] != whole.shape[-2:]:
-        return False
-    rows, columns = value.shape[-2:]
-    plane = rows * columns
-    outer = zip(value.shape[:-2], value.stride[:-2], strict=True)
-    return (
-        (value.stride[-1] == 1 or columns == 1)
-        and (value.stride[-2] == columns or rows == 1)
-        and value.offset % plane == 0
-        and all(stride % plane == 0 for size, stride in outer if size > 1)
-    )
-
-
-def _in_band(value: Value, band: _Band, rows: int) -> Value:
-    """Return where the rows of a value that are in a band lie in its block."""
-    columns = value.shape[-1]
-    plane, own_plane = rows * columns, (band.end - band.start) * columns
+def _geometry(task: Task, call: Call) -> Convolution | None:
+    """Return the geometry of a part of a convolution."""
+    if task.convolution is None or call.outputs[0] is None:
+        return None
+    images, weight = call.args[:2]
+    *_, rows, columns = call.outputs[0].shape
     return replace(
-        value,
-        block=band.block,
-        shape=(*value.shape[:-2], band.end - band.start, columns),
-        stride=(*(stride // plane * own_plane for stride in value.stride[:-2]), columns, 1),
-        offset=value.offset // plane * own_plane,
+        task.convolution,
+        input_channels=images.shape[1],
+        output_channels=weight.shape[0],
+        input_size=images.shape[2:],
+        output_size=(rows, columns),
+        padding=call.args[4],
+        groups=call.args[8],
     )
-
-
-def _narrow_rows(value: Value, start: int, end: int) -> Value:
-    return replace(
-        value,
-        shape=(*value.shape[:-2], end - start, value.shape[-1]),
-        offset=value.offset + start * value.stride[-2],
-    )
-
-
-def _with_rows(value: Value, rows: int) -> Value:
-    """Return a value of the same map with another number of rows."""
-    return _compact(replace(value, shape=(*value.shape[:-2], rows, value.shape[-1])))
-
-
-def _compact(value: Value) -> Value:
-    """Return a value in row-major order from the start of its block."""
-    strides, step = [], 1
-    for size in reversed(value.shape):
-        strides.append(step)
-        step *= max(size, 1)
-    return replace(value, stride=tuple(reversed(strides)), offset=0)
 
 
 def _bounds(size: int, parts: int) -> list[int]:

@@ -163,7 +163,9 @@ def _refine(graph: TaskGraph, cost: CostModel, parts: dict[int, Parts], budget_b
         InfeasibleSchedule: something does not fit in any parts; names the smallest budget for which all does.
     """
     most = most_parts(graph)
-    limit_bytes, stuck = budget_bytes, ""
+    limit_bytes, stuck = max(
+        (budget_bytes, ""), *((_whole_bytes(graph, task), task.name) for task in graph.tasks)
+    )
     while True:
         split = partition(graph, parts)
         annotated = cost.annotate(split.graph)
@@ -180,6 +182,12 @@ def _refine(graph: TaskGraph, cost: CostModel, parts: dict[int, Parts], budget_b
             task=stuck, needed_bytes=limit_bytes, budget_bytes=budget_bytes, lower_bound_bytes=limit_bytes
         )
     return annotated
+
+
+def _whole_bytes(graph: TaskGraph, task: Task) -> int:
+    """Return the bytes of what a task reads of the caller's that lies in no parts: all but weights."""
+    read = (graph.blocks[block] for block in task.reads)
+    return sum(block.size_bytes for block in read if block.home and block.role is not Role.WEIGHT)
 
 
 def _finer(

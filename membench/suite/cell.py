@@ -87,10 +87,18 @@ class Graphs:
 
         def graph_at(size: int) -> TaskGraph:
             if (name, size) not in self._lowered:
-                self._lowered[name, size] = framework.lower(captures.graph_at(size))
+                self._lowered[name, size] = _lower(framework, captures.graph_at(size))
             return self._lowered[name, size]
 
         return graph_at
+
+
+def _lower(framework: Framework, graph: TaskGraph) -> TaskGraph:
+    lowered = framework.lower(graph)
+    if lowered.mode is not graph.mode:
+        cause = f"framework {framework.name!r} runs no step of {graph.mode}"
+        raise UnsupportedModel(graph.name, cause, "choose framework=pytorch")
+    return lowered
 
 
 def workload_of(configuration: dict[str, Any]) -> Workload:

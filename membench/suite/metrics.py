@@ -48,7 +48,7 @@ def memory_metrics(schedule: Schedule) -> Metrics:
         "gradient_memory_bytes": peak_bytes(schedule, frozenset({Role.GRADIENT})),
         "workspace_bytes": graph.largest_workspace_bytes,
         "external_bytes": graph.external_bytes - graph.overhead_bytes,
-        "weight_bytes": sum(block.size_bytes for block in graph.blocks if block.role is Role.WEIGHT),
+        "weight_bytes": sum(b.size_bytes for b in graph.blocks if b.role is Role.WEIGHT and not b.is_part),
         "lower_bound_bytes": graph.lower_bound_bytes,
         "neediest_task_bytes": _neediest_task_bytes(graph),
         "overhead_bytes": graph.overhead_bytes,

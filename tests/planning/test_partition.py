@@ -209,6 +209,8 @@ def test_only_the_matching_weights_come() -> None:
     assert len(convolutions) == 8
     assert all(len({b.index for b in weights}.intersection(t.reads)) == 1 for t in convolutions)
     assert sum(t.operations for t in convolutions) == graph.tasks[0].operations
+    assert all(t.convolution and t.convolution.output_channels == 2 for t in convolutions)
+    assert {t.convolution.output_size for t in convolutions if t.convolution} == {(3, 6)}
 
 
 def test_a_part_reads_the_rows_of_its_window_alone() -> None:

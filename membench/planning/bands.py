@@ -1,0 +1,64 @@
+"""Bands: some rows of a map in a block of their own, and where a value's rows lie in them."""
+
+from dataclasses import dataclass, replace
+
+from membench.task_graph import Value
+
+
+@dataclass(frozen=True, slots=True)
+class Band:
+    """Some rows of a map, in a block of their own."""
+
+    start: int
+    end: int
+    block: int
+
+
+def has_rows_of(whole: Value, value: Value) -> bool:
+    """Return whether a value is whole rows of a map in row-major order, all channels' or some channels'."""
+    if len(value.shape) < 4 or value.shape[-2:] != whole.shape[-2:]:
+        return False
+    rows, columns = value.shape[-2:]
+    plane = rows * columns
+    outer = zip(value.shape[:-2], value.stride[:-2], strict=True)
+    return (
+        (value.stride[-1] == 1 or columns == 1)
+        and (value.stride[-2] == columns or rows == 1)
+        and value.offset % plane == 0
+        and all(stride % plane == 0 for size, stride in outer if size > 1)
+    )
+
+
+def in_band(value: Value, band: Band, rows: int) -> Value:
+    """Return where the rows of a value that are in a band lie in its block."""
+    columns = value.shape[-1]
+    plane, own_plane = rows * columns, (band.end - band.start) * columns
+    return replace(
+        value,
+        block=band.block,
+        shape=(*value.shape[:-2], band.end - band.start, columns),
+        stride=(*(stride // plane * own_plane for stride in value.stride[:-2]), columns, 1),
+        offset=value.offset // plane * own_plane,
+    )
+
+
+def narrow_rows(value: Value, start: int, end: int) -> Value:
+    return replace(
+        value,
+        shape=(*value.shape[:-2], end - start, value.shape[-1]),
+        offset=value.offset + start * value.stride[-2],
+    )
+
+
+def with_rows(value: Value, rows: int) -> Value:
+    """Return a value of the same map with another number of rows."""
+    return compact(replace(value, shape=(*value.shape[:-2], rows, value.shape[-1])))
+
+
+def compact(value: Value) -> Value:
+    """Return a value in row-major order from the start of its block."""
+    strides, step = [], 1
+    for size in reversed(value.shape):
+        strides.append(step)
+        step *= max(size, 1)
+    return replace(value, stride=tuple(reversed(strides)), offset=0)
