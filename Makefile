@@ -57,6 +57,9 @@ reproduce-epmc: $(STAMP)  ## likewise EPMC's
 train-layrub: $(STAMP)  ## train to accuracy for Layrub's Figure 15 (minutes); what was run before is not run again
 	OMP_NUM_THREADS=1 $(RUN) -m membench.train layrub
 
+train-epmc: $(STAMP)  ## likewise for EPMC's Figure 10: rounded activations beside the baseline
+	OMP_NUM_THREADS=1 $(RUN) -m membench.train epmc
+
 figures: $(STAMP)  ## redraw paper_figs/ from results/
 	$(RUN) -m paper_figs
 
