@@ -134,7 +134,7 @@ def closing_summary(
         totals(records),
         f"{paper.name}: {predicted.agree} of {predicted.judged} predicted numbers reproduced, "
         f"{predicted.deviate} deviate, {total.not_run} not run",
-        f"  (besides: {total.calibrated} rows on which the cost model was fitted, {total.inputs} inputs)",
+        f"  (besides: {total.calibrated} rows on which the model was fitted, {total.inputs} inputs)",
         "  at a glance  results/SCOREBOARD.md",
         f"  every row    results/{paper.name}/scoreboard.csv",
         f"  figures      paper_figs/{paper.name}/",

@@ -45,7 +45,7 @@ class Number:
         row: as the experiment has it.
         entry: as the results have it.
         verdict: None where the paper prints no such number and a figure merely shows ours.
-        calibrated: the cost model was fitted on it.
+        calibrated: the model was fitted on it.
     """
 
     row: Row
@@ -120,7 +120,7 @@ class PaperPage:
     """All that one paper's page shows.
 
     Attributes:
-        predicted: counts without the rows on which the cost model was fitted.
+        predicted: counts without the rows on which the model was fitted.
         fitted: counts of those.
     """
 

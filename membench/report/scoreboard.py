@@ -121,7 +121,7 @@ def page(paper: Paper, scores: Sequence[Score]) -> str:
     unfitted = [entry for entry in scores if not entry.calibrated]
     predicted = summarize(unfitted)
     of_fit = (
-        f"Another {len(fitted)} rows are the baseline on which the cost model was fitted "
+        f"Another {len(fitted)} rows are those on which the model was fitted "
         f"({summarize(fitted).agree} within 10 %): they are listed, and prove nothing. "
     ) * bool(fitted)
     of_values = (
