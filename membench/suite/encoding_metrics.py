@@ -52,14 +52,15 @@ def _planned_nonzeros(graph: TaskGraph, encode: Encode) -> int:
 
 
 def _stored_map_bytes(schedule: Schedule) -> int:
-    """Return the floating-point maps, dense or encoded, that are held where the backward pass begins."""
+    """Return the floating-point maps, dense or encoded, that are held where the backward pass begins, or at the end."""
     graph = schedule.graph
     kept = floating_maps(graph) | {b.index for b in graph.blocks if b.role is Role.ENCODED}
-    turn = next(
+    backward = (
         position
         for position, item in enumerate(schedule.instructions)
         if isinstance(item, Compute) and graph.tasks[item.task].phase is Phase.BACKWARD
     )
+    turn = next(backward, None)  # none in inference
     held: set[int] = set()
     for block, begins in residencies(schedule, until=turn):
         (held.add if begins else held.discard)(block)

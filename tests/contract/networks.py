@@ -1,7 +1,7 @@
 """Networks for the contract tests: torchvision's classification models, small, on real numbers."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 
 import torch
@@ -109,6 +109,11 @@ def workload(network: Network, name: str, batch_size: int = 2, device: str = "cp
     return Workload(name, module, network.loss, (images,), (targets,))
 
 
+GRADIENT_BOUND = 4.0
+"""How many times the rounding of a saved map the relative error of all gradients together may be. Each weight's gradient
+sums products with one rounded factor; terms that cancel raise its relative error."""
+
+
 @dataclass(frozen=True)
 class Results:
     """What a training step leaves behind."""
@@ -127,6 +132,14 @@ class Results:
                 if not _same(ours.get(name), theirs.get(name)):
                     return f"{kind[:-1]} of {name}"
         return ""
+
+    def check(self, other: "Results", *, rounding: float) -> None:
+        """Check that others are the same bits, or of a schedule that rounds, the same up to the bound on gradients."""
+        if not rounding:
+            assert self.difference(other) == ""
+            return
+        assert replace(self, gradients={}).difference(replace(other, gradients={})) == ""
+        assert self.gradient_error(other) <= GRADIENT_BOUND * rounding
 
     def gradient_error(self, other: "Results") -> float:
         """Return the relative error of the other's gradients, all weights' together, in the Euclidean norm."""

@@ -3,7 +3,6 @@
 import pickle
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import replace
 
 import pytest
 
@@ -30,11 +29,6 @@ VARIANTS: dict[str, Strategy] = {name: strategy() for name, strategy in strategi
 }
 
 
-GRADIENT_BOUND = 4.0
-"""How many times the rounding of a saved map the relative error of all gradients together may be. Each weight's gradient
-sums products with one rounded factor; terms that cancel raise its relative error."""
-
-
 def schedule_of(case: Reference, variant: str) -> Schedule:
     return plan(case.captured.graph, VARIANTS[variant], COST, None)
 
@@ -47,13 +41,8 @@ def step_of(case: Reference, schedule: Schedule, chaos: Chaos | None) -> Iterato
 
 
 def check_exact(case: Reference, step: TrainingStep) -> None:
-    """Results are the same bits, or of a schedule that rounds, the same up to the stated bound on gradients."""
     results = run_step(case.work, lambda: step(case.work.inputs, case.work.targets), case.buffers)
-    if not step.schedule.rounding:
-        assert case.results.difference(results) == ""
-        return
-    assert replace(case.results, gradients={}).difference(replace(results, gradients={})) == ""
-    assert case.results.gradient_error(results) <= GRADIENT_BOUND * step.schedule.rounding
+    case.results.check(results, rounding=step.schedule.rounding)
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
