@@ -102,7 +102,7 @@ class TrainedQuantity:
 
     Attributes:
         training: a name of `Paper.trainings`.
-        metric: ``epochs_to_accuracy``, ``time_to_accuracy_s`` or ``test_accuracy_percent``.
+        metric: ``epochs_to_accuracy``, ``time_to_accuracy_s``, ``test_accuracy_percent`` or ``training_accuracy_percent``.
         ratio_to: the training whose value it is divided by; none: it stands alone.
     """
 

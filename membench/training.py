@@ -106,12 +106,48 @@ def accuracy(module: nn.Module, split: Split, device: torch.device) -> float:
     """Return the fraction of images that a network in evaluation mode classifies rightly; leaves its mode as it was."""
     was_training = module.training
     module.eval()
-    right = 0
     with torch.no_grad():
-        for part in torch.arange(len(split)).split(_TEST_BATCH):
-            images, labels = _on(device, split.batch(part))
-            right += int((module(images).argmax(1) == labels).sum())
+        found = _fraction_right(module, split, device, _TEST_BATCH)
     module.train(was_training)
+    return found
+
+
+def accuracy_of_inference(
+    module: nn.Module,
+    split: Split,
+    *,
+    strategy: str | Strategy,
+    backend: str = "cpu",
+    budget: str | int | None = None,
+) -> float:
+    """Return the fraction of images that a network classifies rightly, one at a time, under a strategy of inference.
+
+    mmCNN's Table 1 compares this with `accuracy`.
+
+    Args:
+        module: the network, in evaluation mode, on the backend's device.
+        budget: the most that inference may hold.
+
+    Raises:
+        UnsupportedModel, UnsupportedStrategy, InfeasibleSchedule: as `membench.compile`.
+    """
+    device = real_device(backend)
+    example, _ = _on(device, split.batch(torch.arange(1)))
+    step = compile_step(module, None, (example, ()), strategy=strategy, backend=backend, budget=budget)
+    assert isinstance(step, TrainingStep)
+    try:
+        return _fraction_right(step, split, device, batch_size=1)
+    finally:
+        step.close()
+
+
+def _fraction_right(
+    predict: Callable[[Tensor], Tensor], split: Split, device: torch.device, batch_size: int
+) -> float:
+    right = 0
+    for part in torch.arange(len(split)).split(batch_size):
+        images, labels = _on(device, split.batch(part))
+        right += int((predict(images).argmax(1) == labels).sum())
     return right / len(split)
 
 

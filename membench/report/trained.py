@@ -19,6 +19,7 @@ _METRICS: dict[str, Callable[[Record, float], float | None]] = {
     "epochs_to_accuracy": epochs_to_accuracy,
     "time_to_accuracy_s": time_to_accuracy_s,
     "test_accuracy_percent": lambda record, _: 100 * record.metrics["test_accuracy"],
+    "training_accuracy_percent": lambda record, _: 100 * record.metrics["training_accuracy"],
 }
 
 _FULL: dict[str, Callable[[Record], float]] = {

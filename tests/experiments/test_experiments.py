@@ -93,6 +93,7 @@ def test_what_is_trained_composes_and_is_named_once(paper: Paper) -> None:
     assert len(set(hashes)) == len(hashes)
     for training in trainings:
         assert len(training.runs) >= 3
+        assert paper.trainings[training.name]["target_accuracy"] == training.target_accuracy
         assert {run["backend"]["name"] for run in training.runs} == {"cpu"}
     for experiment in paper.experiments:
         for row, answer in experiment.rows:
