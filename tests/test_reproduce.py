@@ -21,7 +21,7 @@ from tests.suite import jobs
 
 ROOT = CONF_DIRECTORY.parent
 LAYRUB = load_paper(ROOT / "experiments" / "layrub")
-
+PAPERS = ", ".join(sorted(path.parent.name for path in (ROOT / "experiments").glob("*/paper.yaml")))
 
 CELLS = compose_cells(LAYRUB, needed_cells(LAYRUB))
 
@@ -74,7 +74,8 @@ def test_each_experiment_has_a_table_and_the_page_links_to_the_rows(results: Pat
     page = (results / "SCOREBOARD.md").read_text()
     assert page.startswith("# Scoreboard\n")
     assert "(layrub/scoreboard.csv)" in page
-    assert "training on several nodes" in page
+    reasons = {answer.not_run for experiment in LAYRUB.experiments for answer in experiment.answers}
+    assert all(reason in page for reason in reasons)
 
 
 def test_closing_summary_names_failures(tmp_path: Path) -> None:
@@ -89,8 +90,8 @@ def test_closing_summary_names_failures(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
-        ([], "name a paper; there are: layrub, vdnn"),
-        (["nobody"], "there is no paper 'nobody'; there are: layrub, vdnn"),
+        ([], f"name a paper; there are: {PAPERS}"),
+        (["nobody"], f"there is no paper 'nobody'; there are: {PAPERS}"),
         (["layrub", "tracking=paper"], "tracking 'paper' is not known; there are: disabled, offline, online"),
         (["layrub", "rerun=some"], "rerun is one of missing, failed, all, not 'some'"),
         (

@@ -66,7 +66,8 @@ def test_every_experiment_runs_on_a_small_network(paper: Paper, tmp_path: Path) 
     made = dict(zip(distinct, run_cells(distinct.values()), strict=True))
     failed = {record.reason for record in made.values() if record.outcome.is_failure}
     assert not failed
-    results = evaluate_all(paper, {cell: made[configuration_hash(found)] for cell, found in cells.items()})
+    records = {cell: made[configuration_hash(found)] for cell, found in cells.items()}
+    results = evaluate_all(paper, records, {})
     write_results(paper, results, tmp_path)
     assert {path.stem for path in (tmp_path / paper.name).glob("*.csv")} >= results.keys()
 
