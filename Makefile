@@ -8,7 +8,7 @@ TEST := OMP_NUM_THREADS=1 KINETO_LOG_LEVEL=9 $(RUN) -m pytest --numprocesses 2
 
 .DEFAULT_GOAL := help
 .PHONY: help install test test-slow test-gpu measure lint figures report scoreboard sync bench clean
-.PHONY: reproduce-layrub reproduce-vdnn reproduce-modnn reproduce-mmcnn reproduce-epmc train-layrub
+.PHONY: reproduce-layrub reproduce-vdnn reproduce-modnn reproduce-mmcnn reproduce-epmc train-layrub train-epmc
 
 help:  ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
