@@ -1,0 +1,25 @@
+"""Figure 17: speedup on four GPUs over the ideal case on one."""
+
+import matplotlib.pyplot as plt
+from matplotlib.figure import Figure
+
+from paper_figs.style import bar_groups, by_system, mark_means, read, stated, with_mean
+
+IDEAL, MODNN = "ideal case, naive accumulation", "moDNN, 1 core"
+
+
+def draw() -> Figure:
+    table = read("modnn", "figure17")
+    times = by_system(table[table["item"] == "Figure 17"])
+    values = with_mean(1 / times[[IDEAL, MODNN]].div(times["ideal case"], axis=0))
+    figure, axes = plt.subplots(figsize=(8.4, 3.6), layout="constrained")
+    places = bar_groups(axes, values)
+    papers = {
+        IDEAL: "ideal case (naive gradient accumulation), 4 GPUs vs 1-GPU ideal case",
+        MODNN: "moDNN, 4 GPUs, 1 CPU core, vs 1-GPU ideal case",
+    }
+    mark_means(axes, places, {name: stated(table, system=system) for name, system in papers.items()})
+    axes.set_ylabel("speedup over one GPU")
+    figure.legend(frameon=False, ncols=3, loc="outside lower center")
+    axes.set_title("moDNN, Figure 17: speedup on four K40 over the ideal case on one", weight="bold")
+    return figure
