@@ -21,8 +21,8 @@ from membench.step import plan
 from membench.training_step import TrainingStep
 from tests.backends.fake_cuda import FakeCuda, fake_cuda
 from tests.backends.toy import COLUMNS, ROWS, SIZE_BYTES, graph, migrating, value
-from tests.contract.networks import COST, reference_of, run_step
-from tests.contract.test_random_networks import PLANS, random_workload
+from tests.contract.networks import COST, run_step
+from tests.contract.test_random_networks import PLANS, random_reference
 from tests.contract.test_strategies import VARIANTS
 
 CPU = torch.device("cpu")
@@ -164,9 +164,8 @@ def test_host_memory_that_cannot_be_locked_is_refused(
 def test_random_networks_are_exact_under_every_strategy(
     strategy: str, layers: list[tuple[str, int, int]], seed: int
 ) -> None:
-    torch.manual_seed(seed)
-    work = random_workload(layers)
-    case = reference_of(work)
+    case = random_reference(layers, seed)
+    work = case.work
     schedule = plan(case.captured.graph, VARIANTS[strategy], COST, None)
     with pytest.MonkeyPatch.context() as patch, fake_cuda(patch):
         step = TrainingStep(work, case.captured, schedule, PoisoningBackend(schedule, CPU))

@@ -1,5 +1,6 @@
 """Random networks: branches, concatenations, in-place operators, shared weights, dropout, under every strategy."""
 
+from functools import cache
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ from torch import Tensor, nn
 from membench.backends.cpu import Chaos
 from membench.step import plan
 from membench.workload import Workload
-from tests.contract.networks import COST, reference_of
+from tests.contract.networks import COST, Reference, reference_of
 from tests.contract.test_strategies import VARIANTS, check_exact, step_of
 
 CHANNELS = 4
@@ -79,13 +80,23 @@ def random_workload(layers: list[tuple[str, int, int]]) -> Workload:
     return Workload("random", RandomNetwork(layers), nn.functional.cross_entropy, *arguments)
 
 
+def random_reference(layers: list[tuple[str, int, int]], seed: int) -> Reference:
+    """Return a network, which every strategy gets to see: examples are the same for each, so it is captured once."""
+    return _random_reference(tuple(layers), seed)
+
+
+@cache
+def _random_reference(layers: tuple[tuple[str, int, int], ...], seed: int) -> Reference:
+    torch.manual_seed(seed)
+    return reference_of(random_workload(list(layers)))
+
+
 @pytest.mark.parametrize("variant", VARIANTS)
 @settings(max_examples=15, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 @given(layers=PLANS, seed=st.integers(0, 1000))
 @example(layers=[("dropout", 0, 0), ("relu", 0, 0), ("transposed", 1, 0)], seed=0)  # permutes a gradient
 def test_random_networks_are_exact(variant: str, layers: list[tuple[str, int, int]], seed: int) -> None:
-    torch.manual_seed(seed)
-    case = reference_of(random_workload(layers))
+    case = random_reference(layers, seed)
     schedule = plan(case.captured.graph, VARIANTS[variant], COST, None)
     with step_of(case, schedule, Chaos(seed, longest_delay_s=0.0003)) as step:
         check_exact(case, step)
