@@ -29,7 +29,7 @@ def test_sweep_prints_a_summary_and_writes_a_record_of_each_cell_and_one_offline
     assert all(record["metrics"]["peak_memory_bytes"] > 0 for record in records)
     assert all(record["provenance"] == {} for record in records)
     runs = list(tmp_path.glob("outputs/wandb/offline-run-*"))
-    assert len(runs) == 1
+    assert len(runs) == 3  # the sweep's and its cells'
 
 
 def test_a_measured_record_has_its_provenance(tmp_path: Path) -> None:

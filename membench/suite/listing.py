@@ -81,9 +81,9 @@ def plan(groups: Sequence[tuple[Records, Sequence[Configuration]]]) -> str:
             )
             lines.append(f"  {state:<8} {title(cell)} {time}".rstrip())
     counts = ", ".join(f"{count} {state}" for state, count in sorted(states.items()))
-    time = f"about {format_seconds(expected_s)} one after another" if unknown < due else "time unknown"
-    beside = f" and {unknown} of unknown time" if 0 < unknown < due else ""
-    return "\n".join([*lines, f"{_cells(len(lines))}: {counts}; {due} to run, {time}{beside}"])
+    known = f", about {format_seconds(expected_s)} one after another" if unknown < due else ""
+    beside = f", {unknown} of unknown time" if unknown else ""
+    return "\n".join([*lines, f"{_cells(len(lines))}: {counts}; {due} to run{known}{beside}"])
 
 
 def _cells(count: int) -> str:

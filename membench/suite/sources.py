@@ -15,7 +15,9 @@ from pathlib import Path
 from typing import Any
 
 _RUNS_CELLS = "membench.suite.cell"
-_INSTALLED = tuple(sysconfig.get_paths()[name] for name in ("stdlib", "purelib", "platlib"))
+_STANDARD_LIBRARY = Path(sysconfig.get_paths()["stdlib"])
+_INSTALLED = {"site-packages", "dist-packages"}
+"""Folders of installed packages, those of an environment that another one builds on included."""
 
 
 def sources_hash(configuration: Any) -> str:
@@ -52,9 +54,11 @@ def _module(name: str) -> tuple[str, Path] | None:
     """Return the module that a dotted name is or lies in, and its file; None if it is installed or not there."""
     root, *inner = name.split(".")
     spec = importlib.util.find_spec(root)
-    if spec is None or not spec.origin or not spec.has_location or spec.origin.startswith(_INSTALLED):
+    if spec is None or not spec.origin or not spec.has_location:
         return None
     module, path = root, Path(spec.origin)
+    if path.is_relative_to(_STANDARD_LIBRARY) or _INSTALLED & set(path.parts):
+        return None
     for part in inner:
         package, file = path.parent / part / "__init__.py", path.parent / f"{part}.py"
         if path.name != "__init__.py" or not (package.exists() or file.exists()):

@@ -92,7 +92,7 @@ def test_a_search_goes_on_from_the_batches_that_it_tried(tmp_path: Path) -> None
 
 def test_a_plan_lists_states_and_the_time_that_is_left(tmp_path: Path) -> None:
     records = Records(tmp_path, Runner())
-    assert plan([(records, [_cell("a")])]).endswith("1 cell: 1 missing; 1 to run, time unknown")
+    assert plan([(records, [_cell("a")])]).endswith("1 cell: 1 missing; 1 to run, 1 of unknown time")
     records.run(_cell("a"))
     text = plan([(records, [_cell("a"), _cell("b")])])
     assert text.splitlines()[0].split() == ["done", "a", "batch", "4", "Eager"]

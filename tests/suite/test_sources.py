@@ -60,3 +60,16 @@ def test_a_cells_own_strategy_counts_and_others_do_not(monkeypatch: pytest.Monke
 
 def test_a_target_that_does_not_exist_is_no_error() -> None:
     assert sources.sources_hash({"strategy": {"_target_": "nobody.knows.This"}})
+
+
+def test_what_is_installed_is_not_read_wherever_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "other" / "site-packages"
+    folder.mkdir(parents=True)
+    (folder / "theirnets.py").write_text("class Net: pass")
+    monkeypatch.syspath_prepend(str(folder))
+    _forget()
+    assert sources._module("theirnets.Net") is None
+    assert sources._module("json.decoder") is None
+    assert sources._module("sys") is None
