@@ -173,7 +173,7 @@ def test_resnet50_does_not_fit_the_smaller_device(graphs: dict[str, TaskGraph]) 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["device=k80"], "there is no device 'k80'; choose one of k40_modnn, k40_vdnn, k40m"),
+        (["device=k80"], "there is no device 'k80'; choose one of"),
         (["device=titan_z"], "no time of Caffe on device 'titan_z'"),
         (["framework=mxnet", "device=titan_z"], "no time of MXNet on device 'titan_z'"),
         (["framework=torch7"], "no paper's rows to fit framework 'torch7' on; choose one of caffe, mxnet"),

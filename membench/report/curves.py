@@ -18,6 +18,9 @@ Curves = npt.NDArray[np.float64]
 
 SIGNIFICANCE = 0.05
 
+_SAME = 1e-9
+"""Gaps that differ by less are equal: sums of the same numbers in another order."""
+
 
 @dataclass(frozen=True)
 class Spread:
@@ -86,7 +89,7 @@ def compare(training: Sequence[Record], reference: Sequence[Record], metric: str
     runs = np.concatenate([curves(training, metric), curves(reference, metric)])
     gaps = [_gap(runs, list(chosen)) for chosen in combinations(range(len(runs)), len(training))]
     found = gaps[0]  # the first combination is the real one
-    as_large = sum(gap >= found * (1 - 1e-12) for gap in gaps)
+    as_large = sum(gap >= found - _SAME for gap in gaps)
     return Comparison(float(found), as_large / len(gaps))
 
 

@@ -107,6 +107,8 @@ class _LateCopies(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func is not torch.ops.aten.copy_.default or self.cuda.current is self.cuda.compute:
+            current = self.cuda.current
+            current.run_until(current.issued)  # a stream is in order: its late copies come first
             return func(*args, **(kwargs or {}))
         target, source = args[:2]
         self.cuda.calls.append((self.cuda.current.name, "copy", ""))

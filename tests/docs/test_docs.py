@@ -15,6 +15,7 @@ from torch import nn
 import membench.calibrate.command
 import membench.measure
 import membench.reproduce
+import membench.train
 from membench import configuration
 from membench.backends.cpu import Chaos
 from membench.device import DeviceProfile
@@ -156,6 +157,8 @@ def test_commands_are_commands(command: str, tmp_path: Path, monkeypatch: pytest
             membench.calibrate.command._parse(words)
         case "membench.reproduce":
             membench.reproduce._settings(words)
+        case "membench.train":
+            membench.train._asked(words)
         case _:
             assert module == "pytest"
 

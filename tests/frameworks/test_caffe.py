@@ -75,7 +75,9 @@ def test_every_strategy_can_schedule_it(name: str, lowered: Callable[[str], Task
     for strategy in strategies().values():
         other = strategy().schedule(graph, COST, None)
         validate(other)
-        assert other.peak_bytes <= schedule.peak_bytes + held(other.graph, *MAPS) - held(graph, *MAPS)
+        added_bytes = held(other.graph, *MAPS) - held(graph, *MAPS)  # masks, encoded forms
+        added_bytes += other.graph.overhead_bytes - graph.overhead_bytes  # what encoding stages
+        assert other.peak_bytes <= schedule.peak_bytes + max(0, added_bytes)
 
 
 @pytest.mark.parametrize("name", ["lenet", "cifar10_quick", "alexnet", "caffenet", "vgg16", "digits_cnn"])
