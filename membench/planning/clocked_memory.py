@@ -27,7 +27,7 @@ class Room:
 
     Attributes:
         leaving: in the order in which they are copied.
-        at_s: when all of them are on the host.
+        at_s: when all of them are on the host, and what is needed of them is back.
     """
 
     leaving: tuple[int, ...]
@@ -181,6 +181,13 @@ class ClockedMemory:
             self.arena.place(self._address[block], self._size_bytes[block])
         return None if position is not None else Room(tuple(leaving), at_s)
 
+    def defragment(self, needed: Iterable[int]) -> Room:
+        """Return how to make all of the pool free: everything leaves, and what a task needs comes back (moDNN 4.3)."""
+        leaving = tuple(self.resident())
+        at_s, copy_free_s = self._left_s(leaving, self.copy_s)
+        back_s = max(copy_free_s, self._last_task_s) + self.prefetch_time_s(needed)
+        return Room(leaving, max(at_s, back_s))
+
     def _best_window(
         self, size_bytes: int, gone: set[int], may_leave: Callable[[int], bool], copy_free_s: float
     ) -> _Window | None:
@@ -215,25 +222,27 @@ class ClockedMemory:
     ) -> _Window | None:
         """Return the shortest run of segments from `first` that is large enough."""
         leaving: list[int] = []
-        found_bytes, left_bytes = 0.0, 0
-        at_s = 0.0
+        found_bytes = 0.0
         for position in range(first, len(segments)):
             blocks = movable[position]
             if blocks is None:
                 return None
-            for block in blocks:
-                leaving.append(block)
-                left_bytes += self._size_bytes[block]
-                if block in self._on_host_s:
-                    at_s = max(at_s, self._on_host_s[block])
-                else:
-                    copy_free_s = max(copy_free_s, self._ready_s[block])
-                    copy_free_s += self._cost.offload_time_s(self._size_bytes[block])
-                    at_s = max(at_s, copy_free_s)
+            leaving += blocks
             found_bytes += segments[position].size_bytes
             if found_bytes >= size_bytes:
-                return _Window(tuple(leaving), at_s, copy_free_s, left_bytes)
+                at_s, copy_free_s = self._left_s(leaving, copy_free_s)
+                return _Window(tuple(leaving), at_s, copy_free_s, sum(self.sizes(leaving)))
         return None
+
+    def _left_s(self, blocks: Iterable[int], copy_free_s: float) -> tuple[float, float]:
+        """Return when all of these would be on the host, and the stream of copies, free at `copy_free_s`, free again."""
+        at_s = 0.0
+        for block in blocks:
+            if block not in self._on_host_s:
+                copy_free_s = max(copy_free_s, self._ready_s[block])
+                copy_free_s += self._cost.offload_time_s(self._size_bytes[block])
+            at_s = max(at_s, self._on_host_s.get(block, copy_free_s))
+        return at_s, copy_free_s
 
     def _rank(self, window: _Window) -> tuple[float, int]:
         return max(window.at_s, self.compute_s), window.size_bytes

@@ -4,7 +4,8 @@ Before training, a simulation with a clock walks over the tasks (Algorithm 1) an
 
 1. prepare: the task's inputs and outputs get addresses in one pool; where there is no room, the blocks leave whose copies
    delay the task least (Section 4.3). Where no contiguous room can be made, everything leaves and the inputs come back.
-2. each convolution runs with the algorithm that gains the most, the delays that its workspace causes set off (Equation 10).
+2. each convolution runs with the algorithm that gains the most, the delays that its workspace causes set off (Equation 10);
+   room for a workspace is made in the same way.
 3. what later tasks lack comes back as late as it may, but no later (Equation 9), unless that would be in vain.
 
 A batch for which not even a window of tasks has room is computed in sub-batches (Equation 8). The schedule says the same as
@@ -27,7 +28,7 @@ from membench.errors import InfeasibleSchedule
 from membench.planning.algorithms import Preference, prefer
 from membench.planning.arena import Arena, lies_in_arena
 from membench.planning.builder import ScheduleBuilder
-from membench.planning.clocked_memory import ClockedMemory, Move
+from membench.planning.clocked_memory import ClockedMemory, Move, Room
 from membench.planning.pool import aligned
 from membench.planning.rewrite import keep_on_host
 from membench.planning.sub_batch import GraphAt, fitted_sizes
@@ -140,39 +141,29 @@ class _Simulation:
 
     def _prepare(self, task: Task) -> None:
         """Let the task's inputs be resident and its outputs have room."""
-        memory = self._memory
-        missing = self._missing(task)
-        wanted = memory.sizes(missing) + self._pending(task, task.workspace_bytes)
-        room = memory.find_room(wanted, lambda block: self._may_leave(block, task, task.index))
-        for block in memory.resident() if room is None else room.leaving:
-            self._evict(block)
+        room = self._find_room(task, task.workspace_bytes)
         if room is None:
-            missing = self._missing(task)
-            self._check_lower_bound(task, memory.sizes(missing) + self._pending(task, task.workspace_bytes))
-        for block in missing:
-            self._prefetch(block)
+            raise self._below_lower_bound(task)
+        self._make(room, task)
 
     def _choose_algorithm(self, task: Task) -> Algorithm:
         """Return the algorithm that gains the most over the smallest one (Equation 10); give its workspace room."""
         ways = self._ways[task.index]
         if len(ways) == 1:
             return ways[0]
-        memory, best, best_gain_s = self._memory, None, 0.0
-        start_s = memory.ready_s(self._inputs(task))
+        best, best_gain_s = None, 0.0
+        start_s = self._memory.ready_s(self._inputs(task))
         smallest = min(ways, key=lambda way: way.workspace_bytes)
         for way in ways:
-            room = memory.find_room(
-                self._pending(task, way.workspace_bytes), lambda b: self._may_leave(b, task, task.index)
-            )
+            room = self._find_room(task, way.workspace_bytes)
             if room is None:
                 continue
             gain_s = smallest.time_s - way.time_s - max(0.0, room.at_s - start_s)
             gain_s -= self._prefetch_delay_s(task, way)
             if best is None or gain_s > best_gain_s:
-                best, best_gain_s, leaving = way, gain_s, room.leaving
+                best, best_gain_s, best_room = way, gain_s, room
         assert best is not None, "the smallest algorithm has room since the task was prepared"
-        for block in leaving:
-            self._evict(block)
+        self._make(best_room, task)
         return best
 
     def _prefetch_delay_s(self, task: Task, way: Algorithm) -> float:
@@ -237,6 +228,13 @@ class _Simulation:
 
     # ---- moves --------------------------------------------------------------------------------------
 
+    def _make(self, room: Room, task: Task) -> None:
+        """Let blocks leave for a task, and what it lacks come back."""
+        for block in room.leaving:
+            self._evict(block)
+        for block in self._missing(task):
+            self._prefetch(block)
+
     def _evict(self, block: int) -> None:
         self._memory.evict(block)
         self._unused.discard(block)
@@ -257,6 +255,19 @@ class _Simulation:
     def _may_leave(self, block: int, task: Task, until: int) -> bool:
         """Return whether a block may leave while nobody needs it before the task `until`, that one included (4.3)."""
         return block not in self._unused and self._uses[block][-1] > until
+
+    def _find_room(self, task: Task, workspace_bytes: int) -> Room | None:
+        """Return what has to leave so that a task has room; all does where no contiguous room can be made (4.3).
+
+        The paper leaves a workspace out of the second case. Without it, one small block that must stay and lies in the
+        middle of an almost empty pool forbids the fastest algorithm.
+        """
+        memory, missing = self._memory, self._missing(task)
+        wanted = memory.sizes(missing) + self._pending(task, workspace_bytes)
+        room = memory.find_room(wanted, lambda block: self._may_leave(block, task, task.index))
+        if room is None and self._has_room_alone(task, workspace_bytes):
+            room = memory.defragment(self._inputs(task))
+        return room
 
     def _room_to_prefetch(
         self, task: Task, way: Algorithm, later: int, missing: list[int]
@@ -338,24 +349,26 @@ class _Simulation:
         locked_bytes = list(accumulate(locked_bytes))
         following = [len(tasks)] * (len(tasks) + 1)
         for task in reversed(tasks):
-            needed_bytes = locked_bytes[task.index] + self._needed_bytes(task)
+            needed_bytes = locked_bytes[task.index] + self._needed_bytes(task, task.workspace_bytes)
             is_full = self.capacity_bytes is not None and needed_bytes > self.capacity_bytes
             following[task.index] = task.index if is_full else following[task.index + 1]
         return following
 
-    def _needed_bytes(self, task: Task) -> int:
+    def _needed_bytes(self, task: Task, workspace_bytes: int) -> int:
         blocks = (*self._inputs(task), *self._pooled(task.creates))
-        return sum(map(aligned, (*self._memory.sizes(blocks), task.workspace_bytes)))
+        return sum(map(aligned, (*self._memory.sizes(blocks), workspace_bytes)))
 
-    def _check_lower_bound(self, task: Task, sizes_bytes: list[int]) -> None:
-        """Refuse a budget below Equation 7 for this task: it has no room even in an empty pool."""
-        if self._memory.arena.first_without_room(sizes_bytes) is None:
-            return
+    def _has_room_alone(self, task: Task, workspace_bytes: int) -> bool:
+        """Return whether a task has room in an empty pool."""
+        return self.capacity_bytes is None or self._needed_bytes(task, workspace_bytes) <= self.capacity_bytes
+
+    def _below_lower_bound(self, task: Task) -> InfeasibleSchedule:
+        """Return the refusal of a budget below Equation 7."""
         assert self._budget_bytes is not None
         stays_bytes = self._graph.external_bytes + self._graph.result_bytes
-        raise InfeasibleSchedule(
+        return InfeasibleSchedule(
             task=task.name,
-            needed_bytes=stays_bytes + self._needed_bytes(task),
+            needed_bytes=stays_bytes + self._needed_bytes(task, task.workspace_bytes),
             budget_bytes=self._budget_bytes,
             lower_bound_bytes=self._graph.lower_bound_bytes,
         )

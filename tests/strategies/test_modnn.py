@@ -3,9 +3,11 @@
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
+from math import inf
 from typing import Any
 
 import pytest
+import yaml
 from torch import Tensor
 
 from membench import configuration
@@ -19,12 +21,18 @@ from membench.execution.measurement import cpu_peak_bytes
 from membench.planning.algorithms import Preference, prefer
 from membench.planning.arena import lies_in_arena
 from membench.planning.pool import aligned
+from membench.planning.sub_batch import FITTED
 from membench.planning.validate import validate
 from membench.schedule import Offload, Prefetch, Schedule, SubBatches
 from membench.step import build_step, plan_step, simulated_step
+from membench.strategies.base import Strategy
+from membench.strategies.layrub import LayrubHybrid
 from membench.strategies.modnn import Modnn, _Simulation
+from membench.strategies.vdnn import VdnnDyn
+from membench.suite.cell import workload_of
 from membench.task_graph import Kind, TaskGraph
 from membench.training_step import TrainingStep
+from membench.units import GIB
 from tests.backends.test_simulated import UnitCost
 from tests.contract.networks import COST, NETWORKS, Reference, Results, reference, run_step, workload
 from tests.strategies.test_vdnn import TwoWays, chain
@@ -153,6 +161,42 @@ def test_more_memory_never_costs_time(network: str) -> None:
         assert all(part.schedule.peak_bytes <= budget_bytes for part in parts)
         times_s.append(simulated_step(parts, device, cost).measure().step_time_s)
     assert times_s == sorted(times_s, reverse=True)
+
+
+PAPERS_BATCH_SIZES = {
+    "fcn8s": 128,
+    "vgg16": 256,
+    "vgg19": 256,
+    "vgg101": 128,
+    "resnet34_he": 256,
+    "resnet152": 256,
+}
+
+
+@pytest.mark.parametrize(
+    "model",
+    [pytest.param(m, marks=() if m in ("fcn8s", "vgg16") else pytest.mark.slow) for m in PAPERS_BATCH_SIZES],
+)
+def test_it_is_no_slower_than_vdnn_and_layrub_within_the_same_budget(model: str) -> None:
+    """FCN within 4 GB: room for FFT's workspace in its first fully connected layer takes moving a small map."""
+    device, cost = on_a_k40()
+    batch_size = PAPERS_BATCH_SIZES[model]
+    description = yaml.safe_load((configuration.CONF_DIRECTORY / "model" / f"{model}.yaml").read_text())
+    simulated = {"model": description, "batch_size": batch_size, "backend": {"name": "simulated"}, "seed": 0}
+    captures = Captures(workload_of(simulated))
+    framework = configuration.load("framework", "modnn")
+    graph_at = cache(lambda size: framework.lower(captures.graph_at(size)))
+
+    def step_time_s(strategy: Strategy, budget_gib: int, sub_batch: str | None) -> float:
+        try:
+            parts = plan_step(graph_at, batch_size, strategy, cost, budget_gib * GIB, sub_batch)
+        except InfeasibleSchedule:
+            return inf
+        return simulated_step(parts, device, cost).measure().step_time_s
+
+    for budget_gib in (3, 4, 6, 12):
+        others_s = [step_time_s(other, budget_gib, FITTED) for other in (VdnnDyn(["all"]), LayrubHybrid())]
+        assert step_time_s(Modnn(), budget_gib, None) <= min(others_s)
 
 
 @pytest.mark.parametrize("number", range(4))
