@@ -72,6 +72,10 @@ class _Job:
             raise self.error
 
 
+_DONE = _Job(COMPUTE_STREAM, None)
+"""Stands for work of the calling thread that nobody times."""
+
+
 class CpuBackend(TensorBackend):
     """Runs the tasks of one graph on the CPU.
 
@@ -92,13 +96,15 @@ class CpuBackend(TensorBackend):
         self._chaos = random.Random(chaos.seed) if chaos else None
         self._longest_delay_s = chaos.longest_delay_s if chaos else 0.0
         self._queues: dict[str, SimpleQueue[_Ticket | None]] = {}
-        self._jobs: list[_Job] = []
+        self._timed = False
+        self._jobs: list[_Job] = []  # of the step; those of the compute stream only if it is timed
         self._synchronized = 0  # how many of the jobs the host has waited for
         self._start_s = self._step_time_s = 0.0
 
     # ---- instructions -------------------------------------------------------------------------------
 
     def begin(self, *, timed: bool) -> None:
+        self._timed = timed
         self._jobs.clear()
         self._visits.clear()
         self._synchronized = 0
@@ -106,9 +112,9 @@ class CpuBackend(TensorBackend):
 
     def compute(self, task: Task, stream: str) -> _Job:
         if stream != COMPUTE_STREAM:
-            work = partial(self._run, self.tensors.prepare(task), self._places(task.creates))
-            return self._submit(work, stream)
-        return self._do(partial(self._run, partial(self.tensors.run, task), self._places(task.creates)))
+            return self._submit(self._placing(self.tensors.prepare(task), task), stream)
+        run = partial(self.tensors.run, task)
+        return self._do(self._placing(run, task) if self._addresses else run)
 
     def offload(self, block: int, stream: str) -> _Job:
         source, target = self.tensors.as_bytes(block), self._host_buffer(block)
@@ -182,12 +188,17 @@ class CpuBackend(TensorBackend):
                 places[block] = self._arena[address : address + self._blocks[block].size_bytes]
         return places
 
-    def _run(self, work: Callable[[], None], places: dict[int, Tensor]) -> None:
-        """Run a task, and put what it has created where it belongs."""
-        work()
-        for block, place in places.items():
-            place.copy_(self.tensors.as_bytes(block))
-            self.tensors.hold(block, place)
+    def _placing(self, run: Callable[[], None], task: Task) -> Callable[[], None]:
+        """Return what runs a task and puts what it has created where it belongs."""
+        places = self._places(task.creates)
+
+        def run_and_place() -> None:
+            run()
+            for block, place in places.items():
+                place.copy_(self.tensors.as_bytes(block))
+                self.tensors.hold(block, place)
+
+        return run_and_place
 
     def _allocate(self, block: int) -> None:
         if place := self._places((block,)):
@@ -199,6 +210,9 @@ class CpuBackend(TensorBackend):
 
     def _do(self, work: Callable[[], object]) -> _Job:
         """Do work of the compute stream, here and now."""
+        if not self._timed:
+            work()
+            return _DONE
         job = _Job(COMPUTE_STREAM, None)
         self._jobs.append(job)
         job.start_s = time.perf_counter()

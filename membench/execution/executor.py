@@ -45,10 +45,10 @@ def issue(schedule: Schedule, backend: Backend, *, timed: bool) -> tuple[int, ..
         match instruction:
             case Compute(task, stream):
                 events[index] = backend.compute(tasks[task], stream)
-            case Offload() | Prefetch() | Encode() | Decode():
-                events[index] = _move(instruction, backend)
             case Free(block):
                 backend.free(block)
+            case Offload() | Prefetch() | Encode() | Decode():
+                events[index] = _move(instruction, backend)
             case AllReduce(block, root, stream):
                 events[index] = backend.all_reduce(block, root, stream)
             case Wait(stream, earlier):

@@ -173,24 +173,40 @@ def join_convolution_backward(graph: TaskGraph) -> TaskGraph:
     """
     tasks: list[Task] = []
     for task in graph.tasks:
-        if tasks and _are_halves(tasks[-1], task):
-            task = _joined(tasks.pop(), task)
-        tasks.append(replace(task, index=len(tasks)))
-    return replace(graph, tasks=tuple(tasks))
+        position = _weight_half(tasks, task)
+        tasks.append(task if position is None else _joined(tasks.pop(position), task))
+    return replace(graph, tasks=tuple(replace(task, index=index) for index, task in enumerate(tasks)))
+
+
+def _weight_half(before: list[Task], data: Task) -> int | None:
+    """Return where the weight gradient of a data gradient's convolution stands, if it can wait until now."""
+    if _mask(data) != (True, False, False):
+        return None
+    for position in reversed(range(len(before))):
+        weight = before[position]
+        if weight.layer != data.layer or weight.phase != data.phase:
+            return None
+        if _are_halves(weight, data):
+            overtaken = any(
+                {*weight.reads, *weight.writes} & {*task.writes} or {*weight.writes} & {*task.reads}
+                for task in before[position + 1 :]
+            )
+            return None if overtaken else position
+    return None
+
+
+def _mask(task: Task) -> tuple[bool, ...]:
+    """Return which gradients a convolution's backward computes: of its input, weight and bias; of any other task none."""
+    is_backward = task.call is not None and task.call.operator == "aten.convolution_backward.default"
+    return tuple(task.call.args[-1]) if task.call and is_backward else ()
 
 
 def _are_halves(weight: Task, data: Task) -> bool:
-    """Return whether two tasks are the weight and the data gradient of one convolution."""
-    if weight.call is None or data.call is None or weight.layer != data.layer:
+    """Return whether a task is the weight gradient of the convolution of which another one is the data gradient."""
+    assert data.call is not None
+    if weight.call is None or _mask(weight)[:1] != (False,):
         return False
-    are_convolutions = weight.call.operator == data.call.operator == "aten.convolution_backward.default"
-    masks = (weight.call.args[-1], data.call.args[-1]) if are_convolutions else ()
-    return (
-        len(masks) == 2
-        and not masks[0][0]
-        and masks[1] == (True, False, False)
-        and ((weight.call.args[0], weight.call.args[2]) == (data.call.args[0], data.call.args[2]))
-    )
+    return (weight.call.args[0], weight.call.args[2]) == (data.call.args[0], data.call.args[2])
 
 
 def _joined(weight: Task, data: Task) -> Task:
