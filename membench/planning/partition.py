@@ -16,18 +16,26 @@ maximum pooling give the same bits; convolutions and linear layers sum in the or
 shape. An operator of which rows cannot be computed by themselves reads its maps as a whole: they are gathered first.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Any
-
-from torch.utils._pytree import tree_leaves, tree_map_only
 
 from membench.convolution import Convolution
-from membench.planning.bands import Band, compact, has_rows_of, in_band, narrow_rows, with_rows
+from membench.planning.bands import Band, has_rows_of, in_band, narrow_rows, row_major, with_rows
 from membench.planning.channels import Share, shares
 from membench.planning.windows import Window, rows_of, window_of
-from membench.task_graph import RESULT_ROLES, Block, Call, Kind, Role, Task, TaskGraph, Value
+from membench.task_graph import (
+    RESULT_ROLES,
+    Block,
+    Call,
+    Kind,
+    Role,
+    Task,
+    TaskGraph,
+    Value,
+    map_values,
+    values_in,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,8 +69,8 @@ def partition(graph: TaskGraph, parts: Mapping[int, Parts]) -> Partition:
     rewriter = _Rewriter(graph)
     for task in graph.tasks:
         rewriter.rewrite(task, parts.get(task.index, Parts()))
-    tasks = tuple(replace(task, index=index) for index, task in enumerate(rewriter.tasks))
-    return Partition(replace(graph, blocks=tuple(rewriter.blocks), tasks=tasks), tuple(rewriter.origin))
+    rewritten = replace(graph, blocks=tuple(rewriter.blocks), tasks=tuple(rewriter.tasks))
+    return Partition(rewritten, tuple(rewriter.origin))
 
 
 def most_parts(graph: TaskGraph) -> list[Parts]:
@@ -117,7 +125,7 @@ class _Rewriter:
 
     def _keep(self, task: Task) -> None:
         if task.call is None or not self._bands.keys() & {*task.reads, *task.writes}:
-            self._add(task)
+            self._add(replace(task, index=len(self.tasks)))
         else:
             self._add_call(task.name, self._whole_call(task.call), task.creates, task.operations)
 
@@ -157,7 +165,7 @@ class _Rewriter:
     def _update(self, task: Task, call: Call, window: Window | None) -> None:
         """Update a map in place, in the bands that it has, or else in those of what it is updated from."""
         target = call.args[0]
-        banded = [v for v in _values(call.args) if v.block in self._bands]
+        banded = [v for v in values_in(call.args) if v.block in self._bands]
         if window is None or not banded:
             self._keep(task)
             return
@@ -196,7 +204,7 @@ class _Rewriter:
 
         for position, argument in enumerate(args):
             read = rows if position in window.maps else self._whole_value
-            args[position] = tree_map_only(Value, read, argument)
+            args[position] = map_values(argument, read)
         if window.padding_argument is not None and len(args) > window.padding_argument:
             args[window.padding_argument] = (0, *args[window.padding_argument][1:])
         outputs = tuple(
@@ -231,7 +239,7 @@ class _Rewriter:
 
     def _whole_call(self, call: Call) -> Call:
         """Return a call that reads every map as a whole."""
-        args, kwargs = tree_map_only(Value, self._whole_value, (call.args, call.kwargs))
+        args, kwargs = (map_values(part, self._whole_value) for part in (call.args, call.kwargs))
         return replace(call, args=args, kwargs=kwargs)
 
     def _whole_value(self, value: Value) -> Value:
@@ -268,11 +276,9 @@ class _Rewriter:
 
     def _new_value(self, name: str, layout: Value) -> Value:
         """Return a value in a new block that it fills."""
-        layout = compact(layout)
-        index = len(self.blocks)
-        block = Block(index, name, layout.extent_bytes, Role.ACTIVATION, self._task.layer)
-        self.blocks.append(block)
-        return replace(layout, block=index)
+        value = row_major(len(self.blocks), layout.dtype, layout.shape)
+        self.blocks.append(Block(value.block, name, value.extent_bytes, Role.ACTIVATION, self._task.layer))
+        return value
 
     def _concatenate(self, name: str, pieces: list[Value], dimension: int, result: Value) -> None:
         call = Call("aten.cat.default", (tuple(pieces), dimension), (), (result,))
@@ -281,11 +287,12 @@ class _Rewriter:
     def _add_call(
         self, name: str, call: Call, creates: tuple[int, ...], operations: int, kind: Kind | None = None
     ) -> None:
-        reads = tuple(dict.fromkeys(v.block for v in _values((call.args, call.kwargs))))
+        reads = tuple(dict.fromkeys(v.block for v in values_in((call.args, call.kwargs))))
         updates = () if creates else (call.args[0].block,)
-        moved_bytes = sum(v.extent_bytes for v in _values((call.args, call.outputs)))
+        moved_bytes = sum(v.extent_bytes for v in values_in((call.args, call.outputs)))
         task = replace(
             self._task,
+            index=len(self.tasks),
             name=name,
             kind=kind or self._task.kind,
             reads=reads,
@@ -350,7 +357,3 @@ def _bounds(size: int, parts: int) -> list[int]:
     """Return where even shares of something begin and end."""
     parts = min(parts, size)
     return [number * size // parts for number in range(parts + 1)]
-
-
-def _values(arguments: Any) -> Iterator[Value]:
-    return (leaf for leaf in tree_leaves(arguments) if isinstance(leaf, Value))
