@@ -29,11 +29,11 @@ def in_parts(module: nn.Module, images: Tensor, parts: Callable[[TaskGraph], dic
     captured = capture(work)
     graph = keep_on_host(captured.graph, EXTERNAL_ROLES)
     split = partition(graph, parts(graph))
-    assert len(split.origin) == len(split.graph.tasks) >= len(graph.tasks)
-    builder = ScheduleBuilder("parts", split.graph, budget_bytes=None)
-    for task in split.graph.tasks:
+    assert len(split.tasks) >= len(graph.tasks)
+    builder = ScheduleBuilder("parts", split, budget_bytes=None)
+    for task in split.tasks:
         for block in task.reads:
-            if split.graph.blocks[block].home and not builder.is_resident(block):
+            if split.blocks[block].home and not builder.is_resident(block):
                 builder.prefetch(block)
         builder.compute(task)
         builder.free_dead()
@@ -201,7 +201,7 @@ def graph_of(module: nn.Module, *shape: int) -> TaskGraph:
 def test_only_the_matching_weights_come() -> None:
     network = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU())
     graph = keep_on_host(graph_of(network, 1, 3, 8, 8), frozenset({Role.WEIGHT}))
-    split = partition(graph, {0: Parts(rows=2, channels=4)}).graph
+    split = partition(graph, {0: Parts(rows=2, channels=4)})
     weights = [b for b in split.blocks if b.home and b.home.block == 0 and b.index != 0]
     assert [b.size_bytes for b in weights] == [graph.blocks[0].size_bytes // 4] * 4
     assert sorted(b.home.offset_bytes for b in weights if b.home) == [216 * i for i in range(4)]
@@ -215,7 +215,7 @@ def test_only_the_matching_weights_come() -> None:
 
 def test_a_part_reads_the_rows_of_its_window_alone() -> None:
     graph = graph_of(nn.Sequential(nn.ReLU(), nn.MaxPool2d(3, 1, 1), nn.ReLU()), 1, 2, 12, 12)
-    split = partition(graph, {task.index: Parts(rows=3) for task in graph.tasks}).graph
+    split = partition(graph, {task.index: Parts(rows=3) for task in graph.tasks})
     gathered = next(t for t in split.tasks if t.kind is Kind.CONCATENATE)
     assert gathered.call is not None
     [rows] = gathered.call.outputs
