@@ -146,7 +146,7 @@ class Value:
     @property
     def extent_bytes(self) -> int:
         """Bytes of its elements; those that a stride of zero repeats count once."""
-        counted = (size if stride else 1 for size, stride in zip(self.shape, self.stride, strict=True))
+        counted = [size if stride else 1 for size, stride in zip(self.shape, self.stride, strict=True)]
         return prod(counted) * self.dtype.itemsize
 
 
@@ -331,7 +331,7 @@ def values_in(arguments: Any) -> list[Value]:
     if isinstance(arguments, Value):
         return [arguments]
     if isinstance(arguments, tuple):
-        return [value for item in arguments for value in values_in(item)]
+        return [value for item in arguments if isinstance(item, Value | tuple) for value in values_in(item)]
     return []
 
 

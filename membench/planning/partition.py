@@ -318,9 +318,10 @@ class Partitioner:
     def _add_call(
         self, name: str, call: Call, creates: tuple[int, ...], operations: int, kind: Kind | None = None
     ) -> None:
-        reads = tuple(dict.fromkeys(v.block for v in values_in((call.args, call.kwargs))))
+        inputs = values_in((call.args, call.kwargs))
+        reads = tuple(dict.fromkeys([value.block for value in inputs]))
         updates = () if creates else (call.args[0].block,)
-        moved_bytes = sum(v.extent_bytes for v in values_in((call.args, call.outputs)))
+        moved_bytes = sum([value.extent_bytes for value in (*inputs, *values_in(call.outputs))])
         task = replace(
             self._task,
             name=name,

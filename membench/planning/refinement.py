@@ -16,6 +16,11 @@ from membench.errors import InfeasibleSchedule
 from membench.planning.partition import Partitioner, Parts, most_parts, partition
 from membench.task_graph import Role, Task, TaskGraph
 
+_GROWTH = 1.25
+"""More parts, at least, for what does not fit: what a part holds of its halo and its weights does not shrink with it."""
+_COARSE_GROWTH = 4.0
+"""Likewise once the budget is refused: only what does not fit in any parts counts then."""
+
 
 def unsplittable_bytes(graph: TaskGraph) -> tuple[int, str]:
     """Return the most that a task reads of the caller's that lies in no parts (all but weights), and the task's name."""
@@ -37,7 +42,8 @@ def refine(graph: TaskGraph, cost: CostModel, parts: Mapping[int, Parts], budget
     parts = dict(parts)
     needs.update(parts)
     while too_large := needs.beyond(limit_bytes):
-        finer = _finer(too_large, parts, most, limit_bytes - needs.external_bytes)
+        growth = _COARSE_GROWTH if stuck else _GROWTH
+        finer = _finer(too_large, parts, most, limit_bytes - needs.external_bytes, growth)
         if finer:
             parts |= finer
             needs.update(parts)
@@ -115,34 +121,34 @@ class _Needs:
 
 
 def _finer(
-    too_large: Sequence[_Part], parts: Mapping[int, Parts], most: Sequence[Parts], room_bytes: int
+    too_large: Sequence[_Part],
+    parts: Mapping[int, Parts],
+    most: Sequence[Parts],
+    room_bytes: int,
+    growth: float,
 ) -> dict[int, Parts]:
     """Return more parts for the tasks that are too large and for those that made what they read.
 
     Args:
         room_bytes: for a part.
+        growth: how many times as many parts, at least.
     """
     finer: dict[int, Parts] = {}
     for part in too_large:
         own, allowed = parts[part.origin], most[part.origin]
         by_channels = 2 * part.weight_bytes > part.own_bytes or own.rows == allowed.rows
-        excess = part.own_bytes / max(1, room_bytes)
+        factor = max(growth, part.own_bytes / max(1, room_bytes))
         more_channels = own
         if by_channels:
-            more_channels = replace(own, channels=min(allowed.channels, _more(own.channels, excess)))
+            more_channels = replace(own, channels=min(allowed.channels, ceil(own.channels * factor)))
         for other in part.makers | {part.origin}:
-            rows = min(most[other].rows, _more(parts[other].rows, excess))
+            rows = min(most[other].rows, ceil(parts[other].rows * factor))
             if rows > parts[other].rows and more_channels == own:
                 finer[other] = replace(parts[other], rows=rows)
         if more_channels != own:
             before = finer.get(part.origin, own)
             finer[part.origin] = replace(before, channels=more_channels.channels)
     return finer
-
-
-def _more(parts: int, excess: float) -> int:
-    """Return a quarter more parts at least: what a part holds of its halo and its weights does not shrink with it."""
-    return ceil(parts * max(excess, 1.25))
 
 
 def _whole_bytes(graph: TaskGraph, task: Task) -> int:
