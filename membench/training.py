@@ -146,17 +146,20 @@ def infer_within(
         UnsupportedModel, UnsupportedStrategy, InfeasibleSchedule: as `membench.compile`.
     """
     device = real_device(backend)
-    batches = [_on(device, split.batch(part)) for part in torch.arange(len(split)).split(1)]
-    labels = torch.cat([label for _, label in batches])
-    step = compile_step(module, None, (batches[0][0], ()), strategy=strategy, backend=backend, budget=budget)
+    each = torch.arange(len(split)).split(1)
+    example, _ = _on(device, split.batch(each[0]))
+    step = compile_step(module, None, (example, ()), strategy=strategy, backend=backend, budget=budget)
     assert isinstance(step, TrainingStep)
     try:
         with torch.no_grad():
-            limited, unlimited = (torch.cat([run(image) for image, _ in batches]) for run in (step, module))
+            batches = (_on(device, split.batch(part)) for part in each)
+            answers = [(step(image), module(image), label) for image, label in batches]
     finally:
         step.close()
+    limited, unlimited, labels = map(torch.cat, zip(*answers, strict=True))
     return LimitedInference(
-        *(_count_right(output, labels) / len(split) for output in (limited, unlimited)),
+        accuracy=_count_right(limited, labels) / len(split),
+        unlimited_accuracy=_count_right(unlimited, labels) / len(split),
         largest_difference=((limited - unlimited).abs().max() / unlimited.abs().max()).item(),
         peak_bytes=step.predicted_peak_bytes,
     )

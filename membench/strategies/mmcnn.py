@@ -1,14 +1,16 @@
 """mmCNN: inference of large networks in very little device memory.
 
-mmCNN's paper, Section 3: weights and maps live in host memory and visit the device. Layers are taken in *convolutional segments*: what follows one convolution or linear layer, up to and including the next (Figure 5).
-For each segment Algorithm 1 decides in how many parts the weights at its end come, while its first layer runs
-(conv_number; 0: they come when they are needed), and in how many parts each layer computes (self_number). Where the
-network fits as a whole, it runs as usual (the paper's normal mode).
+mmCNN's paper, Section 3: weights and maps live in host memory and visit the device. Layers are taken in *convolutional
+segments*: what follows one convolution or linear layer, up to and including the next (Figure 5). For each segment Algorithm 1
+decides in how many parts the weights at its end come, while its first layer runs (conv_number; 0: they come when they are
+needed), and in how many parts each layer computes (self_number). Where the network fits as a whole, it runs as usual (the
+paper's normal mode).
 
 The paper counts a layer's maps and weights, nothing else. A real operator also has a workspace, gathers rows that lie in
-several bands, and pooling returns indices; so after Algorithm 1 whatever does not fit is split further (`planning/refinement.py`), maps by
-rows, weights by output channels. That, and bringing weights as early as room allows instead of at a segment's first layer
-only, is what differs from the paper. Not vDNN's inference mode (`vdnn_inference`), which splits nothing.
+several bands, and pooling returns indices; so after Algorithm 1 whatever does not fit is split further
+(`planning/refinement.py`), maps by rows, weights by output channels. That, and bringing weights as early as room allows
+instead of at a segment's first layer only, is what differs from the paper. Not vDNN's inference mode (`vdnn_inference`),
+which splits nothing.
 """
 
 from collections.abc import Sequence

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import chain
 
 import pytest
 import torch
@@ -13,7 +14,7 @@ from torch import Tensor, nn
 from membench.backends.cpu import CpuBackend
 from membench.capture.capture import capture
 from membench.planning.builder import ScheduleBuilder
-from membench.planning.partition import Parts, most_parts, partition
+from membench.planning.partition import Partitioner, Parts, most_parts, partition
 from membench.planning.rewrite import keep_on_host
 from membench.planning.validate import validate
 from membench.task_graph import EXTERNAL_ROLES, Kind, Role, TaskGraph
@@ -176,6 +177,28 @@ def test_layers_may_have_different_parts(rows: list[int]) -> None:
             module, images, lambda g: {t.index: Parts(n) for t, n in zip(g.tasks, rows, strict=False)}
         )
         assert same(ours, module.eval()(images))
+
+
+def described(graph: TaskGraph) -> list[object]:
+    """Return a graph's tasks in order, whatever its blocks are numbered."""
+
+    def sizes(blocks: tuple[int, ...]) -> list[tuple[str, int]]:
+        return [(graph.blocks[block].name, graph.blocks[block].size_bytes) for block in blocks]
+
+    return [(t.name, t.operations, t.moved_bytes, sizes(t.reads), sizes(t.writes)) for t in graph.tasks]
+
+
+@settings(max_examples=10, deadline=None, derandomize=True)
+@given(st.lists(st.lists(ROWS, min_size=20, max_size=20), min_size=2, max_size=4))
+def test_what_was_in_parts_before_leaves_no_trace(tries: list[list[int]]) -> None:
+    graph = graph_of(Branches(), 1, 4, 9, 9)
+    partitioner = Partitioner(graph)
+    for rows in tries:
+        parts = {t.index: Parts(n) for t, n in zip(graph.tasks, rows, strict=False)}
+        pieces = partitioner.pieces(parts)
+        assert described(partitioner.graph_of(chain(*pieces))) == described(partition(graph, parts))
+        again = partitioner.pieces(parts)
+        assert all(one is other for one, other in zip(pieces, again, strict=True))
 
 
 SLOW = [
