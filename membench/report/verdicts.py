@@ -79,10 +79,9 @@ def _judge_direction(result: Result, baseline: Result | None) -> Judgement:
     if sides is None:
         return Judgement(Verdict.NOT_RUN, f"{result.value:.3g} {row.unit} here; {answer.in_kind}")
     ours, papers = sides
-    judged_by = "whether it changes" if answer.unchanged else "its direction alone"
-    reason = (
-        f"judged by {judged_by}: {ours:.3g} here and {papers:.3g} in the paper {of_what}; {answer.in_kind}"
-    )
+    judged_by, digits = ("whether it changes", 4) if answer.unchanged else ("its direction alone", 3)
+    numbers = f"{ours:.{digits}g} here and {papers:.{digits}g} in the paper {of_what}"
+    reason = f"judged by {judged_by}: {numbers}; {answer.in_kind}"
     reason += f"; {result.reason}" if result.reason else ""
     if ours == 1 if answer.unchanged else (ours - 1) * (papers - 1) > 0:
         return Judgement(Verdict.REPRODUCED, reason)
