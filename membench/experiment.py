@@ -102,7 +102,8 @@ class TrainedQuantity:
 
     Attributes:
         training: a name of `Paper.trainings`.
-        metric: ``epochs_to_accuracy``, ``time_to_accuracy_s``, ``test_accuracy_percent`` or ``training_accuracy_percent``.
+        metric: ``epochs_to_accuracy``, ``time_to_accuracy_s``, or one of the record's; of a fraction with ``_percent`` behind
+            its name (``test_accuracy_percent``, ``inference_accuracy_percent:5 MB``).
         ratio_to: the training whose value it is divided by; none: it stands alone.
     """
 
@@ -137,6 +138,7 @@ class Answer:
     Attributes:
         in_kind: why the number cannot be compared with the paper's, of which only the direction is judged then: to
             which side of the baseline's it lies, or, without one, of 1.
+        unchanged: the paper's point is that the number is its baseline's, but for noise; judged is whether ours is.
         limit: the paper says only that its number is a ``lower`` or an ``upper`` limit.
         higher_is_better: the direction in which a deviation is a gain.
         baseline: what differs in the row of the baseline, through the ratio to which a row is judged.
@@ -146,6 +148,7 @@ class Answer:
     value: Quantity | None = None
     trained: TrainedQuantity | None = None
     in_kind: str = ""
+    unchanged: bool = False
     input: str = ""
     not_run: str = ""
     limit: str = ""

@@ -4,7 +4,7 @@ A graph says what has to be computed, not when memory is held: that is the sched
 All nouns are frozen records without behaviour that acts, so they compare, print and pickle.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import cached_property
@@ -146,7 +146,7 @@ class Value:
     @property
     def extent_bytes(self) -> int:
         """Bytes of its elements; those that a stride of zero repeats count once."""
-        counted = (size if stride else 1 for size, stride in zip(self.shape, self.stride, strict=True))
+        counted = [size if stride else 1 for size, stride in zip(self.shape, self.stride, strict=True)]
         return prod(counted) * self.dtype.itemsize
 
 
@@ -317,30 +317,40 @@ class TaskGraph:
             yield LayerTasks(layer, Phase.BACKWARD if backward else tasks[0].phase, tasks)
 
 
+def map_values(arguments: Any, new: Callable[[Value], Value]) -> Any:
+    """Return a call's arguments, or some of them, with each value replaced; lists of them are tuples."""
+    if isinstance(arguments, Value):
+        return new(arguments)
+    if isinstance(arguments, tuple):
+        return tuple([map_values(item, new) for item in arguments])
+    return arguments
+
+
+def values_in(arguments: Any) -> list[Value]:
+    """Return the values of a call's arguments, or of some of them, in order."""
+    if isinstance(arguments, Value):
+        return [arguments]
+    if isinstance(arguments, tuple):
+        return [value for item in arguments if isinstance(item, Value | tuple) for value in values_in(item)]
+    return []
+
+
 def rename_blocks(task: Task, renamed: dict[int, int]) -> Task:
     """Return the task with blocks replaced, in its call as well."""
 
     def of(block: int) -> int:
         return renamed.get(block, block)
 
-    def value(item: object) -> object:
-        if isinstance(item, Value):
-            return replace(item, block=of(item.block))
-        if isinstance(item, tuple):
-            return tuple(value(i) for i in item)
-        return item
+    def value(item: Value) -> Value:
+        return replace(item, block=of(item.block))
 
     touched = {*task.reads, *task.writes}
     if not touched.intersection(renamed):
         return task
     call = task.call
     if call is not None:
-        call = Call(
-            call.operator,
-            tuple(value(arg) for arg in call.args),
-            tuple((key, value(arg)) for key, arg in call.kwargs),
-            tuple(value(out) for out in call.outputs),  # type: ignore[misc]
-        )
+        parts = (call.args, call.kwargs, call.outputs)
+        call = Call(call.operator, *(map_values(part, value) for part in parts))
     return replace(
         task,
         reads=tuple(dict.fromkeys(of(b) for b in task.reads)),

@@ -7,6 +7,8 @@ import pandas as pd
 import pytest
 
 from membench.train import main
+from membench.units import MIB
+from tests.data.test_cifar10 import write_cifar10
 
 SMALL = ["model=digits_cnn", "epochs=1", "batch_size=512", "seeds=[4,5]"]
 
@@ -41,6 +43,28 @@ def test_a_run_that_fails_is_a_record_and_the_exit_code_says_so(
     assert "no run ended well" in printed
 
 
+def test_the_trained_network_is_tested_again_within_limits(tmp_path: Path) -> None:
+    """mmCNN's Table 1 on one of its own data sets, from files in the layout in which that is distributed."""
+    write_cifar10(tmp_path)
+    words = ["model=small_alexnet", "data=cifar10", f"data.root={tmp_path}", "model.input_shape=[3,32,32]"]
+    words += [
+        "batch_size=5",
+        "epochs=1",
+        "seeds=[0]",
+        "inference_budgets=[12 MB, 1 KB]",
+        f"output={tmp_path}",
+    ]
+    assert main(words) == 1
+    [record] = [json.loads(line) for line in (tmp_path / "training.jsonl").read_text().splitlines()]
+    assert record["outcome"] == "infeasible" and "1.0 KB is too small" in record["reason"]
+    assert main([word.replace(", 1 KB", "") for word in words]) == 0
+    *_, record = [json.loads(line) for line in (tmp_path / "training.jsonl").read_text().splitlines()]
+    assert record["configuration"]["inference"] == {"strategy": "mmcnn", "budgets": ["12 MB"]}
+    metrics = record["metrics"]
+    assert metrics["inference_accuracy:12 MB"] == metrics["inference_unlimited_accuracy:12 MB"]
+    assert metrics["inference_peak_bytes:12 MB"] <= 12 * MIB
+
+
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
@@ -65,6 +89,8 @@ def test_a_run_that_fails_is_a_record_and_the_exit_code_says_so(
         (["learning_rate=-1"], "learning_rate is a number and not negative, not -1"),
         (["seeds=3"], "seeds is a list of whole numbers, [0, 1, 2], not 3"),
         (["budget=small"], "budget: 'small' is not a size"),
+        (["inference_budgets=5 MB"], "inference_budgets is a list of sizes, ['10 MB'], not '5 MB'"),
+        (["inference_budgets=[small]"], "inference_budgets: 'small' is not a size"),
         (["backend=simulated"], "a simulated step computes nothing; train with backend=cpu"),
         (["nobody"], "'nobody' is neither one paper nor a list of option=value; papers with trainings: "),
     ],

@@ -12,7 +12,7 @@ from membench.dataset import Dataset, Split
 from membench.errors import InfeasibleSchedule, MembenchError
 from membench.models.digits import digits_alexnet, digits_cnn
 from membench.recipe import Recipe
-from membench.training import Epoch, accuracy, accuracy_of_inference, check_fit, train
+from membench.training import Epoch, accuracy, check_fit, infer_within, train
 
 CRITERION = nn.CrossEntropyLoss()
 RECIPE = Recipe(epochs=2, batch_size=48, learning_rate=0.05, momentum=0.9, weight_decay=1e-4, seed=3)
@@ -134,5 +134,9 @@ def test_mmcnn_classifies_as_the_unlimited_network_does(few: Dataset) -> None:
     module.eval()
     held_by_weights = 4 * sum(weight.numel() for weight in module.parameters())
     limit = held_by_weights // 3
-    found = accuracy_of_inference(module, few.test, strategy="mmcnn", budget=limit)
-    assert found == last.test_accuracy > 0.2
+    found = infer_within(module, few.test, strategy="mmcnn", budget=limit)
+    assert found.accuracy == found.unlimited_accuracy == last.test_accuracy > 0.2
+    assert found.largest_difference < 1e-5
+    assert found.peak_bytes <= limit
+    with pytest.raises(InfeasibleSchedule):
+        infer_within(module, few.test, strategy="mmcnn", budget="1 KB")

@@ -32,7 +32,7 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 
 from membench.capture import operators
 from membench.errors import UnsupportedModel
-from membench.task_graph import Block, Call, Phase, Role, ShapeOf, Task, Value
+from membench.task_graph import Block, Call, Phase, Role, ShapeOf, Task, Value, values_in
 from membench.workload import Workload
 
 
@@ -210,7 +210,7 @@ class Recorder(TorchDispatchMode):
             for i, arg in enumerate(args)
         )
         recorded_kwargs = tuple((key, self._convert(value)) for key, value in kwargs.items())
-        reads = list(_blocks_in((*recorded_args, *(value for _, value in recorded_kwargs))))
+        reads = [value.block for value in values_in((recorded_args, recorded_kwargs))]
         writes = [self.value(args[i]).block for i in written if isinstance(args[i], Tensor)]
         creates, values = [], []
         layer_name = self.layers[self._layer]
@@ -231,9 +231,7 @@ class Recorder(TorchDispatchMode):
                 writes=tuple(dict.fromkeys((*writes, *creates))),
                 creates=tuple(creates),
                 operations=operators.floating_point_operations(func, args, kwargs, output),
-                moved_bytes=sum(
-                    v.extent_bytes for v in tree_leaves((recorded_args, values)) if isinstance(v, Value)
-                ),
+                moved_bytes=sum(v.extent_bytes for v in values_in((recorded_args, tuple(values)))),
                 gradient_of=operators.gradient_of(func, args) if self.phase is Phase.BACKWARD else None,
                 random=operators.is_random(func),
                 convolution=operators.convolution_of(func, args, output),
@@ -247,14 +245,6 @@ class Recorder(TorchDispatchMode):
         if isinstance(argument, list | tuple):
             return tuple(self._convert(item) for item in argument)
         return argument
-
-
-def _blocks_in(argument: Any) -> Iterator[int]:
-    if isinstance(argument, Value):
-        yield argument.block
-    elif isinstance(argument, tuple):
-        for item in argument:
-            yield from _blocks_in(item)
 
 
 def _autograd_nodes(loss: Tensor) -> Iterable[Any]:

@@ -38,8 +38,8 @@ class MeasuredCost(CostModel):
 
     def annotate(self, graph: TaskGraph) -> TaskGraph:
         missing: dict[Hashable, Task] = {}
-        for task in graph.tasks:
-            key = key_of(task)
+        keys = [key_of(task) for task in graph.tasks]
+        for key, task in zip(keys, graph.tasks, strict=True):
             if key in self._measured or key in missing:
                 continue
             if self._cache and (known := self._cache.find(key)):
@@ -48,7 +48,10 @@ class MeasuredCost(CostModel):
                 missing[key] = task
         if missing:
             self._measure(missing, graph)
-        tasks = (replace(t, workspace_bytes=self._measured[key_of(t)].workspace_bytes) for t in graph.tasks)
+        tasks = (
+            replace(task, workspace_bytes=self._measured[key].workspace_bytes)
+            for key, task in zip(keys, graph.tasks, strict=True)
+        )
         is_linear = any(task.kind is Kind.LINEAR for task in graph.tasks)
         return replace(graph, tasks=tuple(tasks), overhead_bytes=self._library_bytes if is_linear else 0)
 

@@ -6,14 +6,13 @@ the backward pass of the one that made it.
 """
 
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
 from membench.convolution import Convolution
 from membench.errors import UnsupportedModel
 from membench.frameworks.layers import LayerLibrary, LayerType
-from membench.task_graph import EXTERNAL_ROLES, Kind, LayerTasks, Role, TaskGraph, Value
+from membench.task_graph import EXTERNAL_ROLES, Kind, LayerTasks, Role, TaskGraph, values_in
 
 
 @dataclass(frozen=True)
@@ -154,7 +153,7 @@ class _Reader:
         if layer_type.kind in (Kind.ADD, Kind.CONCATENATE):
             [task] = layer.tasks
             assert task.call is not None
-            blocks = list(_blocks_of(task.call.args))
+            blocks = [value.block for value in values_in(task.call.args)]
         else:
             blocks = list(dict.fromkeys(blocks))
         values = []
@@ -210,11 +209,3 @@ def _assign_blobs(reader: _Reader) -> Net:
     return Net(
         tuple(layers), tuple(blob_bytes), {blob_of[value]: block for value, block in reader.data.items()}
     )
-
-
-def _blocks_of(argument: object) -> Iterator[int]:
-    if isinstance(argument, Value):
-        yield argument.block
-    elif isinstance(argument, tuple):
-        for item in argument:
-            yield from _blocks_of(item)

@@ -33,15 +33,22 @@ def digits_cnn() -> nn.Sequential:
     )
 
 
-def digits_alexnet() -> nn.Sequential:
-    """Return AlexNet's five convolutions and three linear layers, narrow, for one channel of 8x8 and 10 classes.
+def digits_alexnet(
+    image_shape: tuple[int, int, int] = (1, 8, 8), classes: int = 10, hidden: int = 128
+) -> nn.Sequential:
+    """Return AlexNet's five convolutions and three linear layers, narrow, for 10 classes of 8x8 digits or for other images.
 
     Two pools, not three, because the images are so small; no normalisation. Weights start as He et al. (2015) draw them:
     from PyTorch's smaller ones eight layers without batch normalisation take tens of epochs to begin to learn.
+
+    Args:
+        image_shape: channels, rows and columns.
+        hidden: outputs of the first two linear layers.
     """
+    channels, rows, columns = image_shape
     network = nn.Sequential(
         OrderedDict(
-            conv1=nn.Conv2d(1, 16, 3, padding=1),
+            conv1=nn.Conv2d(channels, 16, 3, padding=1),
             relu1=nn.ReLU(inplace=True),
             pool1=nn.MaxPool2d(2),
             conv2=nn.Conv2d(16, 32, 3, padding=1),
@@ -54,13 +61,13 @@ def digits_alexnet() -> nn.Sequential:
             conv5=nn.Conv2d(48, 32, 3, padding=1),
             relu5=nn.ReLU(inplace=True),
             flatten=nn.Flatten(),
-            fc6=nn.Linear(32 * 2 * 2, 128),
+            fc6=nn.Linear(32 * (rows // 4) * (columns // 4), hidden),
             relu6=nn.ReLU(inplace=True),
             drop6=nn.Dropout(0.5),
-            fc7=nn.Linear(128, 128),
+            fc7=nn.Linear(hidden, hidden),
             relu7=nn.ReLU(inplace=True),
             drop7=nn.Dropout(0.5),
-            fc8=nn.Linear(128, 10),
+            fc8=nn.Linear(hidden, classes),
         )
     )
     for layer in network:

@@ -1,6 +1,8 @@
 """Bands: some rows of a map in a block of their own, and where a value's rows lie in them."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+
+import torch
 
 from membench.task_graph import Value
 
@@ -33,32 +35,25 @@ def in_band(value: Value, band: Band, rows: int) -> Value:
     """Return where the rows of a value that are in a band lie in its block."""
     columns = value.shape[-1]
     plane, own_plane = rows * columns, (band.end - band.start) * columns
-    return replace(
-        value,
-        block=band.block,
-        shape=(*value.shape[:-2], band.end - band.start, columns),
-        stride=(*(stride // plane * own_plane for stride in value.stride[:-2]), columns, 1),
-        offset=value.offset // plane * own_plane,
-    )
+    shape = (*value.shape[:-2], band.end - band.start, columns)
+    stride = (*[stride // plane * own_plane for stride in value.stride[:-2]], columns, 1)
+    return Value(band.block, value.dtype, shape, stride, value.offset // plane * own_plane)
 
 
 def narrow_rows(value: Value, start: int, end: int) -> Value:
-    return replace(
-        value,
-        shape=(*value.shape[:-2], end - start, value.shape[-1]),
-        offset=value.offset + start * value.stride[-2],
-    )
+    shape = (*value.shape[:-2], end - start, value.shape[-1])
+    return Value(value.block, value.dtype, shape, value.stride, value.offset + start * value.stride[-2])
 
 
 def with_rows(value: Value, rows: int) -> Value:
     """Return a value of the same map with another number of rows."""
-    return compact(replace(value, shape=(*value.shape[:-2], rows, value.shape[-1])))
+    return row_major(value.block, value.dtype, (*value.shape[:-2], rows, value.shape[-1]))
 
 
-def compact(value: Value) -> Value:
+def row_major(block: int, dtype: torch.dtype, shape: tuple[int, ...]) -> Value:
     """Return a value in row-major order from the start of its block."""
     strides, step = [], 1
-    for size in reversed(value.shape):
+    for size in reversed(shape):
         strides.append(step)
         step *= max(size, 1)
-    return replace(value, stride=tuple(reversed(strides)), offset=0)
+    return Value(block, dtype, shape, tuple(reversed(strides)), 0)

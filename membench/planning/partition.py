@@ -16,18 +16,26 @@ maximum pooling give the same bits; convolutions and linear layers sum in the or
 shape. An operator of which rows cannot be computed by themselves reads its maps as a whole: they are gathered first.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from itertools import pairwise
-from typing import Any
-
-from torch.utils._pytree import tree_leaves, tree_map_only
+from itertools import chain, pairwise
 
 from membench.convolution import Convolution
-from membench.planning.bands import Band, compact, has_rows_of, in_band, narrow_rows, with_rows
+from membench.planning.bands import Band, has_rows_of, in_band, narrow_rows, row_major, with_rows
 from membench.planning.channels import Share, shares
 from membench.planning.windows import Window, rows_of, window_of
-from membench.task_graph import RESULT_ROLES, Block, Call, Kind, Role, Task, TaskGraph, Value
+from membench.task_graph import (
+    RESULT_ROLES,
+    Block,
+    Call,
+    Kind,
+    Role,
+    Task,
+    TaskGraph,
+    Value,
+    map_values,
+    values_in,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,19 +46,7 @@ class Parts:
     channels: int = 1
 
 
-@dataclass(frozen=True)
-class Partition:
-    """A graph computed in parts.
-
-    Attributes:
-        origin: for each of its tasks the index of the task of the whole graph that it is a part of.
-    """
-
-    graph: TaskGraph
-    origin: tuple[int, ...]
-
-
-def partition(graph: TaskGraph, parts: Mapping[int, Parts]) -> Partition:
+def partition(graph: TaskGraph, parts: Mapping[int, Parts]) -> TaskGraph:
     """Compute tasks of a graph of inference in parts; the same results, in the order of the graph.
 
     Args:
@@ -58,11 +54,8 @@ def partition(graph: TaskGraph, parts: Mapping[int, Parts]) -> Partition:
         parts: by the task's index; at most the rows and channels that there are. A task that allows neither is left
             whole, and so is one that updates a map in place: it takes the bands that the map has.
     """
-    rewriter = _Rewriter(graph)
-    for task in graph.tasks:
-        rewriter.rewrite(task, parts.get(task.index, Parts()))
-    tasks = tuple(replace(task, index=index) for index, task in enumerate(rewriter.tasks))
-    return Partition(replace(graph, blocks=tuple(rewriter.blocks), tasks=tasks), tuple(rewriter.origin))
+    partitioner = Partitioner(graph)
+    return partitioner.graph_of(chain(*partitioner.pieces(parts)))
 
 
 def most_parts(graph: TaskGraph) -> list[Parts]:
@@ -71,7 +64,7 @@ def most_parts(graph: TaskGraph) -> list[Parts]:
     return [_most_parts(task, splittable) for task in graph.tasks]
 
 
-def _most_parts(task: Task, splittable: set[int]) -> Parts:
+def _most_parts(task: Task, splittable: Mapping[int, Value]) -> Parts:
     result = task.call.outputs[0] if task.call else None
     if task.call is None or result is None:
         return Parts()
@@ -79,20 +72,62 @@ def _most_parts(task: Task, splittable: set[int]) -> Parts:
     return Parts(rows_of(result) if has_rows else 1, len(shares(task.call, most=True)))
 
 
-class _Rewriter:
+@dataclass(frozen=True, slots=True)
+class _Split:
+    """How a map lies that has been split: in which bands, and, once somebody has gathered them, in which block."""
+
+    bands: tuple[Band, ...]
+    gathered: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Rewritten:
+    """What a task became, and how the blocks that it touches lie before and after it; None: whole."""
+
+    parts: Parts
+    before: tuple[_Split | None, ...]
+    piece: tuple[Task, ...]
+    after: tuple[_Split | None, ...]
+
+
+class Partitioner:
+    """Computes a graph in parts, again and again: what comes out as it did the last time is not computed again."""
+
     def __init__(self, graph: TaskGraph) -> None:
-        self.graph = graph
-        self.blocks: list[Block] = list(graph.blocks)
-        self.tasks: list[Task] = []
-        self.origin: list[int] = []
+        self._graph = graph
+        self._blocks: list[Block] = list(graph.blocks)
+        self._tasks: list[Task] = []  # that the task being rewritten becomes
         self._task = graph.tasks[0]  # that is being rewritten
-        self._bands: dict[int, tuple[Band, ...]] = {}  # of a block that has been split
-        self._created: dict[int, Value] = {}  # a split block -> the map as its task created it
-        self._gathered: dict[int, int] = {}  # a split block -> the block in which it lies as a whole
+        self._split: dict[int, _Split] = {}
         self._weights: dict[tuple[int, int, int], int] = {}  # (weight, from byte, to byte) -> its own block
         self._splittable = _splittable_blocks(graph)
+        self._last: dict[int, _Rewritten] = {}
 
-    def rewrite(self, task: Task, parts: Parts) -> None:
+    def pieces(self, parts: Mapping[int, Parts]) -> list[tuple[Task, ...]]:
+        """Return for each task of the graph the tasks that it becomes; the same object as the last time if they are equal."""
+        self._split.clear()
+        return [self._piece(task, parts.get(task.index, Parts())) for task in self._graph.tasks]
+
+    def graph_of(self, tasks: Iterable[Task]) -> TaskGraph:
+        """Return a graph of some of the tasks that `pieces` has returned, numbered anew."""
+        numbered = tuple(replace(task, index=index) for index, task in enumerate(tasks))
+        return replace(self._graph, blocks=tuple(self._blocks), tasks=numbered)
+
+    def _piece(self, task: Task, parts: Parts) -> tuple[Task, ...]:
+        touched = (*task.reads, *task.writes)
+        before = tuple(map(self._split.get, touched))
+        last = self._last.get(task.index)
+        if last is None or (last.parts, last.before) != (parts, before):
+            self._tasks = []
+            self._rewrite(task, parts)
+            last = _Rewritten(parts, before, tuple(self._tasks), tuple(map(self._split.get, touched)))
+            self._last[task.index] = last
+        for block, split in zip(touched, last.after, strict=True):
+            if split is not None:
+                self._split[block] = split
+        return last.piece
+
+    def _rewrite(self, task: Task, parts: Parts) -> None:
         self._task = task
         call = task.call
         if call is None:
@@ -116,8 +151,8 @@ class _Rewriter:
     # ---- a task as a whole, in channels, in rows ----------------------------------------------------
 
     def _keep(self, task: Task) -> None:
-        if task.call is None or not self._bands.keys() & {*task.reads, *task.writes}:
-            self._add(task)
+        if task.call is None or not self._split.keys() & {*task.reads, *task.writes}:
+            self._tasks.append(task)
         else:
             self._add_call(task.name, self._whole_call(task.call), task.creates, task.operations)
 
@@ -151,22 +186,22 @@ class _Rewriter:
                 value = self._new_value(f"{task.name}[rows {start}:{end}]", with_rows(result, end - start))
                 self._concatenate(task.name, of_band, 1, value)
             bands.append(Band(start, end, value.block))
-        self._bands[result.block] = tuple(bands)
-        self._created[result.block] = result
+        self._split[result.block] = _Split(tuple(bands))
 
     def _update(self, task: Task, call: Call, window: Window | None) -> None:
         """Update a map in place, in the bands that it has, or else in those of what it is updated from."""
         target = call.args[0]
-        banded = [v for v in _values(call.args) if v.block in self._bands]
+        banded = [v for v in values_in(call.args) if v.block in self._split]
         if window is None or not banded:
             self._keep(task)
             return
-        by = target if target.block in self._bands else banded[0]
-        for band in self._bands[by.block]:
+        by = target if target.block in self._split else banded[0]
+        for band in self._split[by.block].bands:
             part = self._call_for_rows(call, window, band.start, band.end)
             operations = task.operations * (band.end - band.start) // rows_of(target)
             self._add_call(f"{task.name}[rows {band.start}:{band.end}]", part, (), operations)
-        self._gathered.pop(target.block, None)
+        if target.block in self._split:
+            self._split[target.block] = replace(self._split[target.block], gathered=None)
 
     def _compute_part(self, name: str, call: Call) -> Value:
         """Add a part of the task whose outputs lie in new blocks; return the first of them."""
@@ -196,7 +231,7 @@ class _Rewriter:
 
         for position, argument in enumerate(args):
             read = rows if position in window.maps else self._whole_value
-            args[position] = tree_map_only(Value, read, argument)
+            args[position] = map_values(argument, read)
         if window.padding_argument is not None and len(args) > window.padding_argument:
             args[window.padding_argument] = (0, *args[window.padding_argument][1:])
         outputs = tuple(
@@ -207,17 +242,18 @@ class _Rewriter:
 
     def _rows(self, value: Value, start: int, end: int) -> Value:
         """Return rows of a map as one value; where they lie in several bands, copy them together."""
-        if value.block not in self._bands or not has_rows_of(self._created[value.block], value):
+        if value.block not in self._split or not has_rows_of(self._splittable[value.block], value):
             return narrow_rows(self._whole_value(value), start, end)
-        touched = [band for band in self._bands[value.block] if band.start < end and start < band.end]
+        bands = self._split[value.block].bands
+        touched = [band for band in bands if band.start < end and start < band.end]
         pieces = []
         for band in touched:
-            held = in_band(value, band, rows_of(self._created[value.block]))
+            held = in_band(value, band, rows_of(self._splittable[value.block]))
             low, high = max(start, band.start), min(end, band.end)
             pieces.append(narrow_rows(held, low - band.start, high - band.start))
         if len(pieces) == 1:
             return pieces[0]
-        name = f"{self.blocks[value.block].name}[rows {start}:{end}]"
+        name = f"{self._blocks[value.block].name}[rows {start}:{end}]"
         gathered = self._new_value(name, with_rows(value, end - start))
         self._concatenate(name, pieces, -2, gathered)
         return gathered
@@ -231,21 +267,24 @@ class _Rewriter:
 
     def _whole_call(self, call: Call) -> Call:
         """Return a call that reads every map as a whole."""
-        args, kwargs = tree_map_only(Value, self._whole_value, (call.args, call.kwargs))
+        args, kwargs = (map_values(part, self._whole_value) for part in (call.args, call.kwargs))
         return replace(call, args=args, kwargs=kwargs)
 
     def _whole_value(self, value: Value) -> Value:
         """Return where a value lies in the whole map, gathered for all who read it so."""
-        if value.block not in self._bands:
+        split = self._split.get(value.block)
+        if split is None:
             return value
-        if value.block not in self._gathered:
-            created = self._created[value.block]
-            self._gathered[value.block] = self._rows(created, 0, rows_of(created)).block
-        return replace(value, block=self._gathered[value.block])
+        gathered = split.gathered
+        if gathered is None:
+            created = self._splittable[value.block]
+            gathered = self._rows(created, 0, rows_of(created)).block
+            self._split[value.block] = replace(split, gathered=gathered)
+        return replace(value, block=gathered)
 
     def _share_of_weight(self, weight: Value, share: Value) -> Value:
         """Give a share of a weight a block of its own; it comes from its place in the caller's tensor."""
-        whole = self.blocks[weight.block]
+        whole = self._blocks[weight.block]
         if whole.home is None:
             return share
         start, size_bytes = (share.offset - weight.offset) * share.dtype.itemsize, share.extent_bytes
@@ -253,14 +292,14 @@ class _Rewriter:
         if key not in self._weights:
             home = replace(whole.home, offset_bytes=whole.home.offset_bytes + start)
             block = Block(
-                len(self.blocks),
+                len(self._blocks),
                 f"{whole.name}[{start}:{start + size_bytes} B]",
                 size_bytes,
                 whole.role,
                 -1,
                 home,
             )
-            self.blocks.append(block)
+            self._blocks.append(block)
             self._weights[key] = block.index
         return replace(share, block=self._weights[key], offset=0)
 
@@ -268,11 +307,9 @@ class _Rewriter:
 
     def _new_value(self, name: str, layout: Value) -> Value:
         """Return a value in a new block that it fills."""
-        layout = compact(layout)
-        index = len(self.blocks)
-        block = Block(index, name, layout.extent_bytes, Role.ACTIVATION, self._task.layer)
-        self.blocks.append(block)
-        return replace(layout, block=index)
+        value = row_major(len(self._blocks), layout.dtype, layout.shape)
+        self._blocks.append(Block(value.block, name, value.extent_bytes, Role.ACTIVATION, self._task.layer))
+        return value
 
     def _concatenate(self, name: str, pieces: list[Value], dimension: int, result: Value) -> None:
         call = Call("aten.cat.default", (tuple(pieces), dimension), (), (result,))
@@ -281,9 +318,10 @@ class _Rewriter:
     def _add_call(
         self, name: str, call: Call, creates: tuple[int, ...], operations: int, kind: Kind | None = None
     ) -> None:
-        reads = tuple(dict.fromkeys(v.block for v in _values((call.args, call.kwargs))))
+        inputs = values_in((call.args, call.kwargs))
+        reads = tuple(dict.fromkeys([value.block for value in inputs]))
         updates = () if creates else (call.args[0].block,)
-        moved_bytes = sum(v.extent_bytes for v in _values((call.args, call.outputs)))
+        moved_bytes = sum([value.extent_bytes for value in (*inputs, *values_in(call.outputs))])
         task = replace(
             self._task,
             name=name,
@@ -297,15 +335,11 @@ class _Rewriter:
             convolution=_geometry(self._task, call) if kind is None else None,
             call=call,
         )
-        self._add(task)
-
-    def _add(self, task: Task) -> None:
-        self.tasks.append(task)
-        self.origin.append(self._task.index)
+        self._tasks.append(task)
 
 
-def _splittable_blocks(graph: TaskGraph) -> set[int]:
-    """Return the blocks that may lie in bands: maps of which every update goes over rows as they lie."""
+def _splittable_blocks(graph: TaskGraph) -> dict[int, Value]:
+    """Return the blocks that may lie in bands, and how their tasks create them: maps of which every update goes over rows."""
     read = {block for task in graph.tasks for block in task.reads}
     maps: dict[int, Value] = {}
     for task in graph.tasks:
@@ -326,7 +360,7 @@ def _splittable_blocks(graph: TaskGraph) -> set[int]:
             and not read.intersection(task.creates[1:])
         ):
             maps[result.block] = result
-    return set(maps)
+    return maps
 
 
 def _geometry(task: Task, call: Call) -> Convolution | None:
@@ -350,7 +384,3 @@ def _bounds(size: int, parts: int) -> list[int]:
     """Return where even shares of something begin and end."""
     parts = min(parts, size)
     return [number * size // parts for number in range(parts + 1)]
-
-
-def _values(arguments: Any) -> Iterator[Value]:
-    return (leaf for leaf in tree_leaves(arguments) if isinstance(leaf, Value))

@@ -219,5 +219,5 @@ def _texts(remarks: Iterable[Remark], row: Row) -> list[str]:
 
 
 def _key(row: Row, **changed: Any) -> tuple[object, ...]:
-    names = ("item", "model", "batch_size", "device", "system", "metric", "claim_id")
+    names = ("item", "model", "dataset", "batch_size", "device", "system", "metric", "claim_id")
     return tuple(({name: getattr(row, name) for name in names} | changed).values())

@@ -48,12 +48,12 @@ def table(results: Iterable[Result], measured: Measured) -> pd.DataFrame:
 def table_row(result: Result, measured: Measured) -> dict[str, str]:
     row = result.row
     measured_value, device = measured.find(row)
-    reason = f"{result.reason}; measured on {device}" if result.reason and device else result.reason
+    reasons = (result.reason, result.answer.in_kind, f"measured on {device}" if device else "")
     return {
         **key_columns(row),
         **value_columns(result, measured_value),
         "outcome": _outcome(result),
-        "reason": reason or (f"measured on {device}" if device else ""),
+        "reason": "; ".join(filter(None, reasons)),
     }
 
 

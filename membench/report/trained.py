@@ -12,14 +12,13 @@ from membench.experiment import Answer, Paper, Row
 from membench.record import Outcome, Record
 from membench.report.curves import epochs_to_accuracy, time_to_accuracy_s
 from membench.report.quantities import Result
+from membench.units import PRINTED_UNITS
 
 Trainings = Mapping[str, Sequence[Record]]
 
-_METRICS: dict[str, Callable[[Record, float], float | None]] = {
+_TO_TARGET: dict[str, Callable[[Record, float], float | None]] = {
     "epochs_to_accuracy": epochs_to_accuracy,
     "time_to_accuracy_s": time_to_accuracy_s,
-    "test_accuracy_percent": lambda record, _: 100 * record.metrics["test_accuracy"],
-    "training_accuracy_percent": lambda record, _: 100 * record.metrics["training_accuracy"],
 }
 
 _FULL: dict[str, Callable[[Record], float]] = {
@@ -51,12 +50,21 @@ def evaluate_trained(paper: Paper, row: Row, answer: Answer, trainings: Training
         _mean(trainings[name], quantity.metric, paper.trainings[name]["target_accuracy"]) for name in names
     ]
     value = means[0].value / means[1].value if quantity.ratio_to else means[0].value
+    value /= PRINTED_UNITS[row.unit]
     remarks = (f"{name}: {mean.remark}" for name, mean in zip(names, means, strict=True) if mean.remark)
     return Result(row, answer, value=value, outcome=Outcome.OK, reason="; ".join(remarks))
 
 
+def _value(record: Record, metric: str, target_accuracy: float) -> float | None:
+    """Return one run's value, or None where it never reached the target accuracy."""
+    if metric in _TO_TARGET:
+        return _TO_TARGET[metric](record, target_accuracy)
+    name, percent, limit = metric.partition("_percent")
+    return 100 * record.metrics[name + limit] if percent else record.metrics[name]
+
+
 def _mean(training: Sequence[Record], metric: str, target_accuracy: float) -> _Mean:
-    values = [_METRICS[metric](record, target_accuracy) for record in training]
+    values = [_value(record, metric, target_accuracy) for record in training]
     never = values.count(None)
     remark = (
         f"{never} of {len(values)} runs do not reach {target_accuracy:.0%} and count in full" if never else ""

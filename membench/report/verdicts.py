@@ -2,7 +2,8 @@
 
 A row is judged by its ratio to the baseline of the same run where the paper prints the baseline too, otherwise by its
 own value. Within 10 % it is reproduced; beyond that better or worse, in the direction that a user would prefer. A row
-answered in kind is reproduced if our number lies to the same side of its baseline as the paper's.
+answered in kind is reproduced if our number lies to the same side of its baseline as the paper's, or, where the paper
+finds no change, if ours is its baseline's.
 """
 
 from dataclasses import dataclass
@@ -78,9 +79,11 @@ def _judge_direction(result: Result, baseline: Result | None) -> Judgement:
     if sides is None:
         return Judgement(Verdict.NOT_RUN, f"{result.value:.3g} {row.unit} here; {answer.in_kind}")
     ours, papers = sides
-    reason = f"judged by its direction alone: {ours:.3g} here and {papers:.3g} in the paper {of_what}; {answer.in_kind}"
+    judged_by, digits = ("whether it changes", 4) if answer.unchanged else ("its direction alone", 3)
+    numbers = f"{ours:.{digits}g} here and {papers:.{digits}g} in the paper {of_what}"
+    reason = f"judged by {judged_by}: {numbers}; {answer.in_kind}"
     reason += f"; {result.reason}" if result.reason else ""
-    if (ours - 1) * (papers - 1) > 0:
+    if ours == 1 if answer.unchanged else (ours - 1) * (papers - 1) > 0:
         return Judgement(Verdict.REPRODUCED, reason)
     return Judgement(Verdict.BETTER if (ours > papers) == answer.higher_is_better else Verdict.WORSE, reason)
 

@@ -1,14 +1,16 @@
 """mmCNN: inference of large networks in very little device memory.
 
-mmCNN's paper, Section 3: weights and maps live in host memory and visit the device. Layers are taken in *convolutional segments*: what follows one convolution or linear layer, up to and including the next (Figure 5).
-For each segment Algorithm 1 decides in how many parts the weights at its end come, while its first layer runs
-(conv_number; 0: they come when they are needed), and in how many parts each layer computes (self_number). Where the
-network fits as a whole, it runs as usual (the paper's normal mode).
+mmCNN's paper, Section 3: weights and maps live in host memory and visit the device. Layers are taken in *convolutional
+segments*: what follows one convolution or linear layer, up to and including the next (Figure 5). For each segment Algorithm 1
+decides in how many parts the weights at its end come, while its first layer runs (conv_number; 0: they come when they are
+needed), and in how many parts each layer computes (self_number). Where the network fits as a whole, it runs as usual (the
+paper's normal mode).
 
 The paper counts a layer's maps and weights, nothing else. A real operator also has a workspace, gathers rows that lie in
-several bands, and pooling returns indices; so after Algorithm 1 whatever does not fit is split further (`_refine`), maps by
-rows, weights by output channels. That, and bringing weights as early as room allows instead of at a segment's first layer
-only, is what differs from the paper. Not vDNN's inference mode (`vdnn_inference`), which splits nothing.
+several bands, and pooling returns indices; so after Algorithm 1 whatever does not fit is split further
+(`planning/refinement.py`), maps by rows, weights by output channels. That, and bringing weights as early as room allows
+instead of at a segment's first layer only, is what differs from the paper. Not vDNN's inference mode (`vdnn_inference`),
+which splits nothing.
 """
 
 from collections.abc import Sequence
@@ -17,15 +19,15 @@ from itertools import pairwise
 from math import ceil
 
 from membench.cost_model import CostModel
-from membench.errors import InfeasibleSchedule
 from membench.planning.builder import ScheduleBuilder
-from membench.planning.partition import Partition, Parts, most_parts, partition
+from membench.planning.partition import Parts
+from membench.planning.refinement import refine, unsplittable_bytes
 from membench.planning.residency import Residency
 from membench.planning.rewrite import keep_on_host
 from membench.schedule import Schedule
 from membench.strategies.base import Strategy
 from membench.strategies.on_demand import compute_on_demand
-from membench.task_graph import EXTERNAL_ROLES, Kind, LayerTasks, Mode, Role, Task, TaskGraph
+from membench.task_graph import EXTERNAL_ROLES, Kind, LayerTasks, Mode, Role, TaskGraph
 
 _ENDS_SEGMENT = frozenset({Kind.CONVOLUTION, Kind.LINEAR})
 
@@ -74,8 +76,8 @@ class Mmcnn(Strategy):
             return normal.finish()
         visiting = keep_on_host(graph, EXTERNAL_ROLES)
         layers = layers_of(visiting)
-        decisions = algorithm_1(layers, budget_bytes, self._pn_max)
-        split = _refine(visiting, cost, _parts(visiting, decisions), budget_bytes)
+        decisions = algorithm_1(layers, max(budget_bytes, unsplittable_bytes(visiting)[0]), self._pn_max)
+        split = refine(visiting, cost, _parts(visiting, decisions), budget_bytes)
         builder = ScheduleBuilder(self.name, split, budget_bytes=budget_bytes)
         Residency(builder, budget_bytes, _ends_of_segments(split)).run()
         return replace(builder.finish(), decisions=_named(layers, decisions))
@@ -154,73 +156,6 @@ def _parts(graph: TaskGraph, decisions: Sequence[Decision]) -> dict[int, Parts]:
         for task in run.tasks:
             parts[task.index] = Parts(decision.map_parts, channels)
     return parts
-
-
-def _refine(graph: TaskGraph, cost: CostModel, parts: dict[int, Parts], budget_bytes: int) -> TaskGraph:
-    """Split further what does not fit, until every task does.
-
-    Raises:
-        InfeasibleSchedule: something does not fit in any parts; names the smallest budget for which all does.
-    """
-    most = most_parts(graph)
-    limit_bytes, stuck = max(
-        (budget_bytes, ""), *((_whole_bytes(graph, task), task.name) for task in graph.tasks)
-    )
-    while True:
-        split = partition(graph, parts)
-        annotated = cost.annotate(split.graph)
-        too_large = [t for t in annotated.tasks if annotated.needed_bytes[t.index] > limit_bytes]
-        if not too_large:
-            break
-        finer = _finer(replace(split, graph=annotated), too_large, parts, most, limit_bytes)
-        if not finer:
-            worst = max(too_large, key=lambda task: annotated.needed_bytes[task.index])
-            limit_bytes, stuck = annotated.needed_bytes[worst.index], worst.name
-        parts = {**parts, **finer}
-    if stuck:
-        raise InfeasibleSchedule(
-            task=stuck, needed_bytes=limit_bytes, budget_bytes=budget_bytes, lower_bound_bytes=limit_bytes
-        )
-    return annotated
-
-
-def _whole_bytes(graph: TaskGraph, task: Task) -> int:
-    """Return the bytes of what a task reads of the caller's that lies in no parts: all but weights."""
-    read = (graph.blocks[block] for block in task.reads)
-    return sum(block.size_bytes for block in read if block.home and block.role is not Role.WEIGHT)
-
-
-def _finer(
-    split: Partition, too_large: list[Task], parts: dict[int, Parts], most: Sequence[Parts], limit_bytes: int
-) -> dict[int, Parts]:
-    """Return more parts for the tasks that are too large and for those that made what they read."""
-    graph = split.graph
-    maker = {block: split.origin[task.index] for task in graph.tasks for block in task.creates}
-    finer: dict[int, Parts] = {}
-    for task in too_large:
-        origin = split.origin[task.index]
-        needed_bytes = graph.needed_bytes[task.index]
-        weight_bytes = sum(
-            graph.blocks[b].size_bytes for b in task.reads if graph.blocks[b].role is Role.WEIGHT
-        )
-        by_channels = 2 * weight_bytes > needed_bytes or parts[origin].rows == most[origin].rows
-        excess = needed_bytes / limit_bytes
-        own, allowed = parts[origin], most[origin]
-        if by_channels:
-            own = replace(own, channels=min(allowed.channels, _more(own.channels, excess)))
-        makers = {maker[block] for block in task.reads if block in maker}
-        for other in makers | {origin}:
-            rows = min(most[other].rows, _more(parts[other].rows, excess))
-            if rows > parts[other].rows and not (by_channels and own != parts[origin]):
-                finer[other] = replace(parts[other], rows=rows)
-        if own != parts[origin]:
-            finer[origin] = replace(finer.get(origin, own), channels=own.channels)
-    return finer
-
-
-def _more(parts: int, excess: float) -> int:
-    """Return a quarter more parts at least: what a part holds of its halo and its weights does not shrink with it."""
-    return ceil(parts * max(excess, 1.25))
 
 
 def _ends_of_segments(graph: TaskGraph) -> list[int]:

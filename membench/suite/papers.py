@@ -128,6 +128,7 @@ def _answer(entry: dict[str, Any], sets: dict[str, list[Any]]) -> Answer:
         value=_quantity(entry["value"], sets) if "value" in entry else None,
         trained=TrainedQuantity(**entry["trained"]) if "trained" in entry else None,
         in_kind=entry.get("in_kind", ""),
+        unchanged=entry.get("unchanged", False),
         input=entry.get("input", ""),
         not_run=entry.get("not_run", ""),
         limit=entry.get("limit", ""),
@@ -163,11 +164,16 @@ def _shown(entry: dict[str, Any], vocabulary: dict[str, Any]) -> list[tuple[Row,
     """Return a row without a paper's value for each model and system of a ``shows`` entry.
 
     And for each of its ``layers`` or ``budgets``, if it names some, which then stands behind the metric. One that names
-    ``trainings`` has a row for each of these instead.
+    ``trainings`` has rows for each of these instead.
     """
-    if "trainings" in entry:
-        return [_shown_training(entry, name, vocabulary["trainings"][name]) for name in entry["trainings"]]
     sets = vocabulary["sets"]
+    if "trainings" in entry:
+        suffixes = [f":{budget}" for budget in _expand(entry.get("budgets", []), sets)] or [""]
+        return [
+            _shown_training(entry, name, vocabulary["trainings"][name], suffix)
+            for name in entry["trainings"]
+            for suffix in suffixes
+        ]
     variants = list(_variants(_quantity(entry["value"], sets), entry, sets))
     return [
         (
@@ -201,18 +207,21 @@ def _variants(
         yield "", quantity
 
 
-def _shown_training(entry: dict[str, Any], name: str, options: dict[str, Any]) -> tuple[Row, Answer]:
+def _shown_training(
+    entry: dict[str, Any], name: str, options: dict[str, Any], suffix: str
+) -> tuple[Row, Answer]:
     """Return a row without a paper's value for one training; it ran on no device of the paper."""
+    metric = entry["metric"] + suffix
     row = Row(
         item=entry["item"],
         model=options["model"],
         dataset=options["data"],
         batch_size=options["batch_size"],
         system=name,
-        metric=entry["metric"],
+        metric=metric,
         unit=entry["unit"],
     )
-    return row, Answer(Selection({}), trained=TrainedQuantity(name, entry["metric"]))
+    return row, Answer(Selection({}), trained=TrainedQuantity(name, metric))
 
 
 def _check_each_row_once(reference: list[Row], experiments: list[Experiment]) -> None:

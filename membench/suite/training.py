@@ -4,6 +4,7 @@ from dataclasses import asdict
 from typing import Any
 
 import torch
+from torch import nn
 from tqdm import tqdm
 
 from membench.configuration import instantiate
@@ -13,7 +14,7 @@ from membench.record import Outcome, Record, Source, configuration_hash
 from membench.step import real_device
 from membench.suite.cell import outcome_of
 from membench.suite.provenance import device_facts, provenance
-from membench.training import Epoch, check_fit, train
+from membench.training import Epoch, check_fit, infer_within, train
 
 
 def run_training(configuration: dict[str, Any]) -> Record:
@@ -21,13 +22,17 @@ def run_training(configuration: dict[str, Any]) -> Record:
 
     Args:
         configuration: resolved, as plain dicts: ``model``, ``data``, ``strategy``, ``backend`` (name), ``recipe`` (see
-            `Recipe`) and ``budget``.
+            `Recipe`) and ``budget``; with ``inference`` (``strategy``, ``budgets``) the trained network is tested again
+            under each of these limits, and the metrics of `LimitedInference` have the limit behind their name.
     """
     epochs: list[Epoch] = []
     outcome, reason, facts = Outcome.OK, "", provenance()
+    limited: dict[str, float] = {}
     try:
         facts |= device_facts(configuration["backend"]["name"])
-        _train(configuration, epochs)
+        dataset: Dataset = instantiate(configuration["data"])
+        module = _train(configuration, dataset, epochs)
+        limited = _infer_within(configuration, dataset, module)
     except Exception as error:  # a failure is a record; it never ends a sweep
         outcome, reason = outcome_of(error)
     curve = [asdict(epoch) for epoch in epochs]
@@ -37,19 +42,19 @@ def run_training(configuration: dict[str, Any]) -> Record:
         Source.MEASURED,
         outcome,
         reason,
-        metrics=curve[-1] if curve else {},
+        metrics=(curve[-1] if curve else {}) | limited,
         samples={name: tuple(epoch[name] for epoch in curve) for name in (curve[0] if curve else ())},
         provenance=facts,
     )
 
 
-def _train(configuration: dict[str, Any], epochs: list[Epoch]) -> None:
+def _train(configuration: dict[str, Any], dataset: Dataset, epochs: list[Epoch]) -> nn.Module:
+    """Return the trained network; append its epochs as they end."""
     model, recipe = configuration["model"], Recipe(**configuration["recipe"])
     backend = configuration["backend"]["name"]
-    dataset: Dataset = instantiate(configuration["data"])
     check_fit(dataset, model=model["name"], input_shape=model["input_shape"], classes=model["classes"])
     torch.manual_seed(recipe.seed)
-    module = instantiate(model["module"]).to(real_device(backend))
+    module: nn.Module = instantiate(model["module"]).to(real_device(backend))
     made = train(
         module,
         instantiate(model["loss"]),
@@ -61,3 +66,19 @@ def _train(configuration: dict[str, Any], epochs: list[Epoch]) -> None:
     )
     bar = tqdm(made, total=recipe.epochs, desc=f"seed {recipe.seed}", unit="epoch", leave=False)
     epochs.extend(bar)
+    return module
+
+
+def _infer_within(configuration: dict[str, Any], dataset: Dataset, module: nn.Module) -> dict[str, float]:
+    asked = configuration.get("inference", {"budgets": ()})
+    metrics: dict[str, float] = {}
+    for budget in asked["budgets"]:
+        found = infer_within(
+            module.eval(),
+            dataset.test,
+            strategy=asked["strategy"],
+            budget=budget,
+            backend=configuration["backend"]["name"],
+        )
+        metrics |= {f"inference_{name}:{budget}": value for name, value in asdict(found).items()}
+    return metrics

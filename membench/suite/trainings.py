@@ -98,9 +98,14 @@ def _training(name: str, config: DictConfig) -> Training:
     values = OmegaConf.to_container(config, resolve=True)
     assert isinstance(values, dict)
     _check(values)
+    budgets = values["inference_budgets"]
+    inference = (
+        {"inference": {"strategy": values["inference_strategy"], "budgets": budgets}} if budgets else {}
+    )
     runs = tuple(
         {
             **{key: values[key] for key in ("model", "data", "strategy", "backend", "budget")},
+            **inference,
             "recipe": {key.name: values[key.name] for key in fields(Recipe) if key.name != "seed"}
             | {"seed": seed},
         }
@@ -122,11 +127,16 @@ def _check(values: Mapping[Any, Any]) -> None:
         raise MembenchError(f"seeds is a list of whole numbers, [0, 1, 2], not {seeds!r}")
     if values["backend"]["name"] == "simulated":
         raise MembenchError("a simulated step computes nothing; train with backend=cpu or backend=cuda")
-    if values["budget"] is not None:
+    if not isinstance(values["inference_budgets"], list):
+        raise MembenchError(
+            f"inference_budgets is a list of sizes, ['10 MB'], not {values['inference_budgets']!r}"
+        )
+    of_inference = [("inference_budgets", size) for size in values["inference_budgets"]]
+    for name, size in [("budget", values["budget"]), *of_inference]:
         try:
-            parse_bytes(values["budget"])
+            parse_bytes(size) if size is not None else None
         except ValueError as error:
-            raise MembenchError(f"budget: {error}") from error
+            raise MembenchError(f"{name}: {error}") from error
 
 
 def _title(config: DictConfig) -> str:

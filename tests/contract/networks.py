@@ -47,14 +47,19 @@ def _named(name: str, **arguments: object) -> Callable[[], nn.Module]:
 
 
 def _with_small_classifier(name: str, features: int) -> Callable[[], nn.Module]:
-    """The classifiers of AlexNet and VGG hold over 100 million weights, which test nothing more."""
+    """The classifiers of AlexNet and VGG hold over 100 million weights, which test nothing more; none is ever drawn."""
 
     def build() -> nn.Module:
-        module = getattr(zoo, name)()
+        with torch.device("meta"):
+            module: nn.Module = getattr(zoo, name)()
         dropout = nn.Dropout(0.5)
         module.classifier = nn.Sequential(
             dropout, nn.Linear(features, 32), nn.ReLU(True), nn.Linear(32, CLASSES)
         )
+        module.to_empty(device="cpu")
+        for layer in module.modules():
+            if isinstance(layer, nn.Conv2d | nn.Linear | nn.BatchNorm2d):
+                layer.reset_parameters()
         return module
 
     return build

@@ -33,14 +33,19 @@ def write_batch(path: Path, content: Any) -> None:
         Python2Pickler(file, protocol=2).dump(content)
 
 
-@pytest.fixture
-def root(tmp_path: Path) -> Path:
-    directory = tmp_path / "cifar-10-batches-py"
+def write_cifar10(root: Path) -> None:
+    """Write six batches of two images."""
+    directory = root / "cifar-10-batches-py"
     for number, name in enumerate([*(f"data_batch_{n}" for n in range(1, 6)), "test_batch"]):
         pixels = np.full((2, 3072), number, dtype=np.uint8)
         pixels[1, :1024] = 255  # the second image is red
         names = [b"a.png", b"b.png"]
         write_batch(directory / name, {b"data": pixels, b"labels": [number, 9], b"filenames": names})
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    write_cifar10(tmp_path)
     return tmp_path
 
 

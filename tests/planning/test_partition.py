@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import chain
 
 import pytest
 import torch
@@ -13,7 +14,7 @@ from torch import Tensor, nn
 from membench.backends.cpu import CpuBackend
 from membench.capture.capture import capture
 from membench.planning.builder import ScheduleBuilder
-from membench.planning.partition import Parts, most_parts, partition
+from membench.planning.partition import Partitioner, Parts, most_parts, partition
 from membench.planning.rewrite import keep_on_host
 from membench.planning.validate import validate
 from membench.task_graph import EXTERNAL_ROLES, Kind, Role, TaskGraph
@@ -29,11 +30,11 @@ def in_parts(module: nn.Module, images: Tensor, parts: Callable[[TaskGraph], dic
     captured = capture(work)
     graph = keep_on_host(captured.graph, EXTERNAL_ROLES)
     split = partition(graph, parts(graph))
-    assert len(split.origin) == len(split.graph.tasks) >= len(graph.tasks)
-    builder = ScheduleBuilder("parts", split.graph, budget_bytes=None)
-    for task in split.graph.tasks:
+    assert len(split.tasks) >= len(graph.tasks)
+    builder = ScheduleBuilder("parts", split, budget_bytes=None)
+    for task in split.tasks:
         for block in task.reads:
-            if split.graph.blocks[block].home and not builder.is_resident(block):
+            if split.blocks[block].home and not builder.is_resident(block):
                 builder.prefetch(block)
         builder.compute(task)
         builder.free_dead()
@@ -178,6 +179,28 @@ def test_layers_may_have_different_parts(rows: list[int]) -> None:
         assert same(ours, module.eval()(images))
 
 
+def described(graph: TaskGraph) -> list[object]:
+    """Return a graph's tasks in order, whatever its blocks are numbered."""
+
+    def sizes(blocks: tuple[int, ...]) -> list[tuple[str, int]]:
+        return [(graph.blocks[block].name, graph.blocks[block].size_bytes) for block in blocks]
+
+    return [(t.name, t.operations, t.moved_bytes, sizes(t.reads), sizes(t.writes)) for t in graph.tasks]
+
+
+@settings(max_examples=10, deadline=None, derandomize=True)
+@given(st.lists(st.lists(ROWS, min_size=20, max_size=20), min_size=2, max_size=4))
+def test_what_was_in_parts_before_leaves_no_trace(tries: list[list[int]]) -> None:
+    graph = graph_of(Branches(), 1, 4, 9, 9)
+    partitioner = Partitioner(graph)
+    for rows in tries:
+        parts = {t.index: Parts(n) for t, n in zip(graph.tasks, rows, strict=False)}
+        pieces = partitioner.pieces(parts)
+        assert described(partitioner.graph_of(chain(*pieces))) == described(partition(graph, parts))
+        again = partitioner.pieces(parts)
+        assert all(one is other for one, other in zip(pieces, again, strict=True))
+
+
 SLOW = [
     pytest.param(name, marks=pytest.mark.slow) for name in ("mobilenet_v2", "densenet121", "efficientnet_b0")
 ]
@@ -201,7 +224,7 @@ def graph_of(module: nn.Module, *shape: int) -> TaskGraph:
 def test_only_the_matching_weights_come() -> None:
     network = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU())
     graph = keep_on_host(graph_of(network, 1, 3, 8, 8), frozenset({Role.WEIGHT}))
-    split = partition(graph, {0: Parts(rows=2, channels=4)}).graph
+    split = partition(graph, {0: Parts(rows=2, channels=4)})
     weights = [b for b in split.blocks if b.home and b.home.block == 0 and b.index != 0]
     assert [b.size_bytes for b in weights] == [graph.blocks[0].size_bytes // 4] * 4
     assert sorted(b.home.offset_bytes for b in weights if b.home) == [216 * i for i in range(4)]
@@ -215,7 +238,7 @@ def test_only_the_matching_weights_come() -> None:
 
 def test_a_part_reads_the_rows_of_its_window_alone() -> None:
     graph = graph_of(nn.Sequential(nn.ReLU(), nn.MaxPool2d(3, 1, 1), nn.ReLU()), 1, 2, 12, 12)
-    split = partition(graph, {task.index: Parts(rows=3) for task in graph.tasks}).graph
+    split = partition(graph, {task.index: Parts(rows=3) for task in graph.tasks})
     gathered = next(t for t in split.tasks if t.kind is Kind.CONCATENATE)
     assert gathered.call is not None
     [rows] = gathered.call.outputs

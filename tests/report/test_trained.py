@@ -15,12 +15,14 @@ TRAININGS = {"slow": [run([0.5, 0.5, 0.9]), run([0.5, 0.9, 0.9])], "fast": [run(
 TRAINED = replace(PAPER, trainings={name: {"target_accuracy": 0.8} for name in ("slow", "fast", "missing")})
 
 
-def result(training: str, metric: str, ratio_to: str = "", *, target_accuracy: float = 0.8) -> Result:
+def result(
+    training: str, metric: str, ratio_to: str = "", *, target_accuracy: float = 0.8, unit: str = "x"
+) -> Result:
     answer = Answer(Selection({}), trained=TrainedQuantity(training, metric, ratio_to), in_kind="smaller")
     paper = replace(
         TRAINED, trainings={name: {"target_accuracy": target_accuracy} for name in TRAINED.trainings}
     )
-    return evaluate_trained(paper, ROW, answer, TRAININGS)
+    return evaluate_trained(paper, replace(ROW, unit=unit), answer, TRAININGS)
 
 
 @pytest.mark.parametrize(
@@ -30,11 +32,16 @@ def result(training: str, metric: str, ratio_to: str = "", *, target_accuracy: f
         ("epochs_to_accuracy", "fast", 2.5),
         ("time_to_accuracy_s", "", 5.0),
         ("test_accuracy_percent", "", 90.0),
+        ("test_accuracy", "", 0.9),
     ],
 )
 def test_values_are_means_over_seeds(metric: str, ratio_to: str, value: float) -> None:
     found = result("slow", metric, ratio_to)
     assert (found.value, found.outcome) == (pytest.approx(value), Outcome.OK)
+
+
+def test_values_are_in_the_rows_unit() -> None:
+    assert result("slow", "time_to_accuracy_s", unit="ms").value == pytest.approx(5000)
 
 
 def test_a_run_that_never_got_there_counts_in_full_and_the_reason_says_so() -> None:

@@ -124,6 +124,26 @@ def test_in_kind_only_the_direction_beside_the_baseline_is_judged(
     assert judgement.reason.endswith("; smaller")
 
 
+@pytest.mark.parametrize(
+    ("ours", "verdict"), [(97.5, Verdict.REPRODUCED), (97.4, Verdict.WORSE), (97.6, Verdict.BETTER)]
+)
+def test_in_kind_a_number_that_should_not_change_must_be_its_baselines(ours: float, verdict: Verdict) -> None:
+    """Whatever the noise in the paper's: 98.4 beside 98.5."""
+    row = replace(ROW, metric="accuracy", unit="%", value=98.4)
+    kind = Answer(
+        Selection({}),
+        trained=TRAINED,
+        in_kind="smaller",
+        unchanged=True,
+        higher_is_better=True,
+        baseline={"system": "base"},
+    )
+    baseline = Result(replace(row, system="base", value=98.5), kind, 97.5, Outcome.OK)
+    judgement = judge(Result(row, kind, ours, Outcome.OK), baseline)
+    assert judgement.verdict is verdict
+    assert "judged by whether it changes" in judgement.reason
+
+
 def test_in_kind_a_ratio_is_judged_beside_one_and_another_number_stands_alone() -> None:
     kind = Answer(Selection({}), trained=TRAINED, in_kind="smaller", higher_is_better=True)
     ratio = replace(EPOCHS, unit="x", value=1.4)

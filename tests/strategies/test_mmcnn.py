@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
+import membench
 from membench.backends.cpu import Chaos, CpuBackend
 from membench.capture.capture import CapturedStep, capture
 from membench.errors import InfeasibleSchedule
@@ -140,6 +141,20 @@ def test_each_weight_comes_once_where_no_map_has_to_leave(limit_mib: int) -> Non
     schedule = plan(inference("alexnet")[1].graph, Mmcnn(), COST, limit_mib * MIB)
     assert copied_bytes(schedule, Offload) == 0
     assert copied_bytes(schedule, Prefetch) == caller_bytes("alexnet")
+
+
+def test_an_inference_takes_longer_the_smaller_the_limit() -> None:
+    """As the paper's Figure 9 shows it, of which no number is known; simulated on its device."""
+    with torch.device("meta"):
+        network, batch = alexnet().eval(), (torch.empty(1, 3, 227, 227), ())
+    times_s = [
+        membench.compile(
+            network, None, batch, strategy="mmcnn", backend="simulated", device="titan_x_maxwell", budget=limit
+        ).measure().step_time_s
+        for limit in ("200 MB", "100 MB", "50 MB", "10 MB", "5 MB")
+    ]  # fmt: skip
+    assert times_s == sorted(set(times_s))
+    assert times_s[-1] < 1.1 * times_s[0]  # the weights' copies hide most of what parts cost
 
 
 def test_a_map_leaves_and_comes_back_once() -> None:

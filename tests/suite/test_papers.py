@@ -75,13 +75,14 @@ answers:
     in_kind: smaller
 shows:
   - {item: Figure 1, metric: epochs_to_accuracy, unit: epochs, trainings: [fast, slow]}
+  - {item: Figure 1, metric: accuracy, unit: "%", trainings: [fast], budgets: [6 GB, 3 GB]}
 """
     (tmp_path / "trainings.yaml").write_text(
         "common: {model: net, data: digits, batch_size: 4}\ntrainings: {fast: {batch_size: 8}, slow: {}}\n"
     )
     paper = load_paper(_write(tmp_path, text))
     assert paper.trainings["fast"] == {"model": "net", "data": "digits", "batch_size": 8}
-    *_, (fast, answer), (slow, _) = paper.experiments[0].rows
+    *_, (fast, answer), (slow, _), (_, large), (_, small) = paper.experiments[0].rows
     assert (fast.system, fast.model, fast.dataset, fast.batch_size, slow.batch_size) == (
         "fast",
         "net",
@@ -90,6 +91,9 @@ shows:
         4,
     )
     assert answer.trained == TrainedQuantity("fast", "epochs_to_accuracy")
+    assert [large.trained, small.trained] == [
+        TrainedQuantity("fast", f"accuracy:{size}") for size in ("6 GB", "3 GB")
+    ]
     assert paper.experiments[0].answers[0].in_kind == "smaller"
 
 
