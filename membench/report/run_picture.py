@@ -30,6 +30,7 @@ HOLDER_COLORS = {
     "framework": "#d6d3d1",
     "weight gradients": "#c47f2b",
     "activations": "#3b82c4",
+    "encoded": "#be185d",
     "layers' internals": "#7a55b8",
     "gradients": "#8fc1e3",
     "workspace": "#9ca3af",
@@ -84,7 +85,8 @@ def draw(run: Run) -> Figure:
         whole = (0.0, run.step_time_s)
         _draw_streams(axes[1], run, whole, labelled=detail is None)
         for start_s in run.starts_s[1:] if len(run.starts_s) <= _DIVIDED_SUB_BATCHES else []:
-            axes[1].axvline(start_s, color="white", linewidth=1.2)
+            for above in axes[:2]:
+                above.axvline(start_s, color="#6b7280", linewidth=0.8)
         axes[1].set_title("streams; paler where idle in between" if detail else "streams, by layer")
         _activity_legend(axes[1], run)
         if detail is not None:
@@ -125,12 +127,14 @@ def _draw_memory(axes: Axes, run: Run, full: Occupancy) -> None:
     unit, unit_bytes = ("GB", GIB) if run.peak_bytes >= GIB else ("MB", MIB)
     times_s = [0.0, *held.ends_s]
     colors = _colors(HOLDER_COLORS, set(held.held_bytes))
-    layers = [[*held.held_bytes[name] / unit_bytes, held.held_bytes[name][-1] / unit_bytes] for name in colors]
-    axes.stackplot(times_s, layers, labels=list(colors), colors=list(colors.values()), step="post", linewidth=0)
-    peak_s = full.ends_s[max(0, full.peak - 1) : full.peak + 1].mean()
-    axes.plot(
-        peak_s, run.peak_bytes / unit_bytes, marker="v", color="#111827", markersize=5, zorder=5
+    layers = [
+        [*held.held_bytes[name] / unit_bytes, held.held_bytes[name][-1] / unit_bytes] for name in colors
+    ]
+    axes.stackplot(
+        times_s, layers, labels=list(colors), colors=list(colors.values()), step="post", linewidth=0
     )
+    peak_s = full.ends_s[max(0, full.peak - 1) : full.peak + 1].mean()
+    axes.plot(peak_s, run.peak_bytes / unit_bytes, marker="v", color="#111827", markersize=5, zorder=5)
     top_bytes = run.peak_bytes
     for name, limit_bytes, color in (
         ("device's memory", run.capacity_bytes, "#d1495b"),
@@ -236,5 +240,7 @@ def _activity_colors(run: Run) -> dict[str, str]:
 
 def _colors(known: Mapping[str, str], names: Set[str]) -> dict[str, str]:
     """Return a color for each name, in the order of those that are known; the rest take the others in turn."""
-    unknown = {name: OTHER_COLORS[i % len(OTHER_COLORS)] for i, name in enumerate(sorted(names - known.keys()))}
+    unknown = {
+        name: OTHER_COLORS[i % len(OTHER_COLORS)] for i, name in enumerate(sorted(names - known.keys()))
+    }
     return {name: color for name, color in known.items() if name in names} | unknown

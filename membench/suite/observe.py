@@ -46,9 +46,7 @@ def observe(configuration: dict[str, Any]) -> Run:
     )
     measurement = step.measure()
     step.close()
-    return _run(
-        configuration, step.plan, measurement.timelines, measured_peak_bytes=measurement.peak_bytes
-    )
+    return _run(configuration, step.plan, measurement.timelines, measured_peak_bytes=measurement.peak_bytes)
 
 
 def _run(

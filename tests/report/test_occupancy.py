@@ -30,7 +30,9 @@ def test_weights_and_inputs_are_there_all_the_time(strategy: str) -> None:
     run = network_run(strategy)
     held = occupancy(run).held_bytes
     for name, roles in (("weights", {Role.WEIGHT}), ("inputs", {Role.INPUT, Role.LABEL})):
-        size_bytes = sum(block.size_bytes for block in run.parts[0].schedule.graph.blocks if block.role in roles)
+        size_bytes = sum(
+            block.size_bytes for block in run.parts[0].schedule.graph.blocks if block.role in roles
+        )
         assert set(held[name]) == {size_bytes}
 
 

@@ -24,7 +24,9 @@ def test_a_trace_has_every_span_and_the_peak(strategy: str) -> None:
     run = network_run(strategy)
     events = json.loads(trace_json(run))["traceEvents"]
     spans = [event for event in events if event["ph"] == "X"]
-    assert [event["args"]["instruction"] for event in spans] == [s.instruction for s in run.parts[0].timeline.spans]
+    assert [event["args"]["instruction"] for event in spans] == [
+        s.instruction for s in run.parts[0].timeline.spans
+    ]
     last_us = max(event["ts"] + event["dur"] for event in spans)
     assert last_us == pytest.approx(1e6 * max(span.end_s for span in run.parts[0].timeline.spans))
     held = [sum(event["args"].values()) for event in events if event["ph"] == "C"]
