@@ -296,8 +296,9 @@ def _table(numbers: Sequence[Number]) -> Table:
 def _origins(paper: Paper, stated: Sequence[Number], sources: Sources) -> Iterator[Origin]:
     """Yield first what was simulated, then what was measured on each device."""
     simulated = [number for number in stated if number.entry["simulated_value"]]
-    devices = {paper.devices[number.entry["device"] or paper.device] for number in simulated}
-    yield _origin(f"simulated: {', '.join(sorted(devices))}", sources.results / paper.name, len(simulated))
+    named = {number.entry["device"] or paper.device for number in simulated}
+    profiles = ", ".join(sorted({paper.devices.get(name, name) for name in named}))
+    yield _origin(f"simulated: {profiles}", sources.results / paper.name, len(simulated))
     measured = Measured(sources.results / "measured")
     devices = [measured.find(number.row)[1] for number in stated if number.entry["measured_value"]]
     for device in dict.fromkeys(devices):
