@@ -101,7 +101,7 @@ def _run(paper: Paper, settings: dict[str, Any]) -> int:
             results=ROOT / "results",
             stop=workers.close,
         )
-    made = list(records.values())
+    made = list({record.configuration_hash: record for record in records.values()}.values())
     figures = subprocess.run([sys.executable, "-m", "paper_figs", paper.name], cwd=ROOT, check=False)
     run = log_sweep(
         Tracking(**settings["tracking"]),

@@ -36,7 +36,7 @@ from membench.planning.sub_batch import FITTED, GraphAt, fitted_sizes, sub_batch
 from membench.planning.validate import validate
 from membench.record import Source
 from membench.schedule import Schedule, SubBatches
-from membench.step_measurement import StepMeasurement, step_measurement, whole_step
+from membench.step_measurement import StepMeasurement, one_run, whole_step
 from membench.strategies.base import Strategy, find_strategy, strategies
 from membench.sub_batched_step import SubBatchedStep
 from membench.task_graph import TaskGraph
@@ -70,12 +70,10 @@ class SimulatedStep:
 
     def measure(self) -> StepMeasurement:
         """Return what the simulation found: memory and times of one device, throughput of all."""
-        parts = []
-        for part, timeline in zip(self.plan, self.timelines, strict=True):
-            schedule = part.schedule
-            played = Throughput(schedule.graph.batch_size, 1, (timeline.step_time_s,))
-            measured = step_measurement(Source.SIMULATED, schedule, schedule.peak_bytes, played, timeline)
-            parts.append((measured, part.count))
+        parts = [
+            (one_run(Source.SIMULATED, part.schedule, timeline), part.count)
+            for part, timeline in zip(self.plan, self.timelines, strict=True)
+        ]
         step_time_s = sum(part.step_time_s * count for part, count in parts)
         images = self._devices * sum(part.samples for part in self.plan)
         samples = Throughput(images, 1, (step_time_s,))

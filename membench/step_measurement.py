@@ -79,6 +79,12 @@ def step_measurement(
     )
 
 
+def one_run(source: Source, schedule: Schedule, timeline: Timeline) -> StepMeasurement:
+    """Put together what one run of a schedule tells: its time is the only sample, its peak the predicted one."""
+    samples = Throughput(schedule.graph.batch_size, 1, (timeline.step_time_s,))
+    return step_measurement(source, schedule, schedule.peak_bytes, samples, timeline)
+
+
 def whole_step(
     parts: Sequence[tuple[StepMeasurement, int]], samples: Throughput, peak_bytes: int
 ) -> StepMeasurement:

@@ -9,8 +9,9 @@ from torch import Tensor
 
 from membench.backends.tensor_backend import TensorBackend
 from membench.execution.measurement import Throughput, peak_bytes
+from membench.record import Source
 from membench.schedule import SubBatches
-from membench.step_measurement import StepMeasurement, whole_step
+from membench.step_measurement import StepMeasurement, one_run, whole_step
 from membench.training_step import TrainingStep, as_tuple, check_arguments, example_throughput
 from membench.workload import Workload
 
@@ -82,7 +83,10 @@ class SubBatchedStep:
             external_bytes = self.plan[0].schedule.graph.external_bytes
             peak = external_bytes + peak_bytes(run, device)
             samples = samples or example_throughput(run, device, self._workload.batch_size)
-            parts = [(step.measure(), part.count) for step, part in zip(self._steps, self.plan, strict=True)]
+            parts = [
+                (one_run(Source.MEASURED, part.schedule, step.timeline()), part.count)
+                for step, part in zip(self._steps, self.plan, strict=True)
+            ]
         for name, buffer in module.named_buffers():
             buffer.copy_(buffers[name])
         for name, weight in module.named_parameters():

@@ -19,6 +19,7 @@ from membench.record import Source
 from membench.schedule import Schedule, SubBatches
 from membench.step_measurement import StepMeasurement, step_measurement
 from membench.task_graph import RESULT_ROLES, Role, Value
+from membench.timeline import Timeline
 from membench.workload import Workload
 
 _WINDOWS, _STEPS_PER_WINDOW = 3, 2
@@ -124,10 +125,14 @@ class TrainingStep:
             self._run_example()  # warm up
             peak = self.schedule.graph.external_bytes + peak_bytes(self._run_example, device)
             samples = samples or example_throughput(self._run_example, device, self.schedule.graph.batch_size)
-            timeline = self.backend.timeline(self._run_example(timed=True))
+            timeline = self.timeline()
         for name, buffer in self._buffers.items():
             buffer.copy_(buffers[name])
         return step_measurement(Source.MEASURED, self.schedule, peak, samples, timeline)
+
+    def timeline(self) -> Timeline:
+        """Run a step on the example batch with a clock around each instruction; gradients stay as they were."""
+        return self.backend.timeline(self._run_example(timed=True))
 
     @property
     def backends(self) -> tuple[TensorBackend, ...]:

@@ -126,11 +126,11 @@ for script in sorted(Path("paper_figs/layrub").glob(sys.argv[2])):
     style.save(import_module("paper_figs.layrub." + script.stem).draw(), Path(sys.argv[1]) / script.name)
 assert "torch" not in sys.modules
 """
-    for name, scripts in (("first", "*[0-9].py"), ("second", "figure1*.py")):
+    for name, scripts in (("first", "*[0-9].py"), ("second", "figure10.py")):
         (tmp_path / name).mkdir()
         command = [sys.executable, "-W", "error::UserWarning", "-c", program, str(tmp_path / name), scripts]
         subprocess.run(command, cwd=ROOT, check=True, timeout=120)
     first, second = _bytes(tmp_path / "first"), _bytes(tmp_path / "second")
-    for files, scripts in ((first, "*[0-9].py"), (second, "figure1*.py")):
+    for files, scripts in ((first, "*[0-9].py"), (second, "figure10.py")):
         assert len(files) == 2 * len(list((ROOT / "paper_figs" / "layrub").glob(scripts)))
     assert second.items() <= first.items()

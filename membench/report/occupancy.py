@@ -1,6 +1,6 @@
 """Who holds device memory over a step."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from membench.planning.liveness import live_bytes
+from membench.report.run import Run
 from membench.schedule import COMPUTE_STREAM, Compute, Schedule
 from membench.task_graph import Role
 from membench.timeline import Timeline
@@ -57,7 +58,27 @@ def holder_of(role: Role) -> str:
     return _HOLDERS.get(role, str(role))
 
 
-def occupancy(schedule: Schedule, timeline: Timeline) -> Occupancy:
+def occupancy(run: Run) -> Occupancy:
+    """Return who holds how much over a step, part after part."""
+    of_parts = [(_of_schedule(part.schedule, part.timeline), part.count) for part in run.parts]
+    return _joined([found for found, count in of_parts for _ in range(count)])
+
+
+def _joined(runs: Sequence[Occupancy]) -> Occupancy:
+    """Return what follows one after another as one; in a run that does not know a holder, it holds nothing."""
+    names = dict.fromkeys(name for run in runs for name in run.held_bytes)
+    starts_s = np.cumsum([0.0, *(run.ends_s[-1] for run in runs[:-1])])
+    ends_s = np.concatenate([start_s + run.ends_s for start_s, run in zip(starts_s, runs, strict=True)])
+    held_bytes = {
+        name: np.concatenate(
+            [run.held_bytes.get(name, np.zeros(len(run.ends_s), dtype=np.int64)) for run in runs]
+        )
+        for name in names
+    }
+    return Occupancy(ends_s, held_bytes)
+
+
+def _of_schedule(schedule: Schedule, timeline: Timeline) -> Occupancy:
     """Return who holds how much while each task of the compute stream runs, workspace included.
 
     As in `average_bytes`, memory changes hands at the compute stream's position: a column lasts from the end of the task

@@ -7,6 +7,7 @@ Nothing is run and no number is computed anew: verdicts and values are those of 
 
 import base64
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -63,7 +64,31 @@ class Number:
         if self.verdict is Verdict.OUT_OF_MEMORY:
             values["simulated_value"] = "out of memory"
         off = self.entry["deviation"]
-        return {**values, "deviation": f"{float(off):+.1%}" if off else ""}
+        return {**values, "deviation": f"{round(float(off), 3) + 0:+.1%}" if off else ""}  # + 0: no -0.0 %
+
+
+@dataclass(frozen=True)
+class Table:
+    """Numbers of a table or figure, to be read together.
+
+    Attributes:
+        common: the columns that are the same in all of them.
+        columns: those that differ.
+        reason: the one that all of them have; None where they differ.
+    """
+
+    numbers: tuple[Number, ...]
+    common: Mapping[str, str]
+    columns: tuple[str, ...]
+    reason: str | None
+
+    @property
+    def verdicts(self) -> str:
+        """``"429 reproduced, 1 worse"``."""
+        counts = Counter(number.verdict for number in self.numbers)
+        return ", ".join(
+            f"{counts[verdict]} {verdict.replace('_', ' ')}" for verdict in Verdict if counts[verdict]
+        )
 
 
 @dataclass(frozen=True)
@@ -71,18 +96,17 @@ class Section:
     """One table or figure of a paper.
 
     Attributes:
-        common: the columns that are the same in all its numbers.
-        columns: those that differ.
+        judged: numbers that the paper states, with a verdict each, or the reason why they were not run.
+        shown: what the figure draws without a number of the paper's.
         inputs: numbers that the experiments start from; they are not judged.
         figure: as a data URL; empty where there is none.
     """
 
     name: str
     title: str
-    common: Mapping[str, str]
-    columns: tuple[str, ...]
-    numbers: tuple[Number, ...]
-    inputs: tuple[Number, ...]
+    judged: Table
+    shown: Table
+    inputs: Table
     figure: str
 
     @property
@@ -175,7 +199,10 @@ def read_page(name: str, sources: Sources) -> PaperPage:
     if name not in papers_with_results(sources):
         raise MembenchError(f"there are no results of {name!r}; run `make reproduce-{name}` first")
     paper = load_paper(sources.experiments / name)
-    numbers = {experiment.name: _numbers(paper, experiment, sources) for experiment in paper.experiments}
+    board = read_csv(sources.results / name / "scoreboard.csv")
+    numbers = {
+        experiment.name: _numbers(paper, experiment, board, sources) for experiment in paper.experiments
+    }
     stated = [number for found in numbers.values() for number in found if number.verdict is not None]
     figures = {
         path.stem: _data_url(path) for path in sorted((sources.figures / name).glob("*.png"), key=_order)
@@ -190,7 +217,7 @@ def read_page(name: str, sources: Sources) -> PaperPage:
             verdict: sum(number.verdict is verdict and not number.calibrated for number in stated)
             for verdict in Verdict
         },
-        origins=tuple(_origins(name, stated, sources)),
+        origins=tuple(_origins(paper, stated, sources)),
         differences=_differences(paper.causes, [n for n in stated if n.verdict in DEVIATES]),
         inconsistencies=_differences(paper.inconsistencies, stated),
         sections=tuple(_section(e, numbers[e.name], figures.pop(e.name, "")) for e in experiments),
@@ -209,14 +236,13 @@ def _judged(number: Number) -> _Judged:
     return _Judged(number.verdict, number.calibrated)
 
 
-def _numbers(paper: Paper, experiment: Experiment, sources: Sources) -> list[Number]:
+def _numbers(paper: Paper, experiment: Experiment, board: Sequence[Entry], sources: Sources) -> list[Number]:
     """Put an experiment's rows beside the scoreboard's lines, and those that it shows beside its table's."""
-    folder = sources.results / paper.name
     stated = [(row, answer) for row, answer in experiment.rows if row.line is not None]
     shown = [row for row, _ in experiment.rows if row.line is None]
-    known = _matched([row for row, _ in stated], read_csv(folder / "scoreboard.csv"))
+    known = _matched([row for row, _ in stated], board)
     numbers = [_number(paper, row, answer, entry) for (row, answer), entry in zip(stated, known, strict=True)]
-    path = folder / f"{experiment.name}.csv"
+    path = sources.results / paper.name / f"{experiment.name}.csv"
     table = read_csv(path) if path.exists() else []
     drawn = zip(shown, _matched(shown, table), strict=True)
     return [*numbers, *(Number(row, entry, None) for row, entry in drawn if entry)]
@@ -246,28 +272,37 @@ def _number(paper: Paper, row: Row, answer: Answer, entry: Entry | None) -> Numb
 
 
 def _section(experiment: Experiment, numbers: Sequence[Number], figure: str) -> Section:
-    distinct = {name: list(dict.fromkeys(n.entry[name] for n in numbers)) for name in _SHOWN_KEYS}
     return Section(
         name=experiment.name,
         title=experiment.title,
-        common={name: values[0] for name, values in distinct.items() if len(values) == 1 and values[0]},
-        columns=tuple(name for name, values in distinct.items() if len(values) > 1),
-        numbers=tuple(n for n in numbers if n.verdict is not Verdict.INPUT),
-        inputs=tuple(n for n in numbers if n.verdict is Verdict.INPUT),
+        judged=_table([n for n in numbers if n.verdict not in (None, Verdict.INPUT)]),
+        shown=_table([n for n in numbers if n.verdict is None]),
+        inputs=_table([n for n in numbers if n.verdict is Verdict.INPUT]),
         figure=figure,
     )
 
 
-def _origins(name: str, stated: Sequence[Number], sources: Sources) -> Iterator[Origin]:
+def _table(numbers: Sequence[Number]) -> Table:
+    distinct = {name: list(dict.fromkeys(n.entry[name] for n in numbers)) for name in _SHOWN_KEYS}
+    reasons = {number.entry["reason"] for number in numbers}
+    return Table(
+        numbers=tuple(numbers),
+        common={name: values[0] for name, values in distinct.items() if len(values) == 1 and values[0]},
+        columns=tuple(name for name, values in distinct.items() if len(values) > 1),
+        reason=None if len(reasons) > 1 else "".join(reasons),
+    )
+
+
+def _origins(paper: Paper, stated: Sequence[Number], sources: Sources) -> Iterator[Origin]:
     """Yield first what was simulated, then what was measured on each device."""
     simulated = [number for number in stated if number.entry["simulated_value"]]
-    devices = list(dict.fromkeys(n.entry["device"] for n in simulated if n.entry["device"]))
-    where = f"simulated: {', '.join(devices) or 'no device named'}"
-    yield _origin(where, sources.results / name, len(simulated))
+    named = {number.entry["device"] or paper.device for number in simulated}
+    profiles = ", ".join(sorted({paper.devices.get(name, name) for name in named}))
+    yield _origin(f"simulated: {profiles}", sources.results / paper.name, len(simulated))
     measured = Measured(sources.results / "measured")
     devices = [measured.find(number.row)[1] for number in stated if number.entry["measured_value"]]
     for device in dict.fromkeys(devices):
-        folder = sources.results / "measured" / device if device else sources.results / name
+        folder = sources.results / "measured" / device if device else sources.results / paper.name
         where = device or "where each number's reason says"
         yield _origin(f"measured: {where}", folder, devices.count(device))
 

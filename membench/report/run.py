@@ -1,6 +1,8 @@
-"""One run of a schedule, as pictures and traces show it."""
+"""One step, as pictures and traces show it: one run of a schedule, or one for each sub-batch."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from membench.planning.recompute import is_recomputed
 from membench.schedule import Compute, Schedule, Work
@@ -9,21 +11,17 @@ from membench.timeline import Span, Timeline
 
 
 @dataclass(frozen=True)
-class Run:
+class Part:
     """A schedule and when its instructions ran, simulated or measured.
 
     Attributes:
-        title: model, batch size, strategy, and where it ran.
         timeline: of one run of the schedule.
-        capacity_bytes: the device's memory, where it is known.
-        measured_peak_bytes: the allocator's, where the run was measured; the schedule has the predicted one.
+        count: how often it runs in the step.
     """
 
-    title: str
     schedule: Schedule
     timeline: Timeline
-    capacity_bytes: int | None = None
-    measured_peak_bytes: int | None = None
+    count: int = 1
 
     def work(self, span: Span) -> Work:
         """Return the instruction whose time a span is."""
@@ -48,3 +46,62 @@ class Run:
         return (
             graph.layers[layer] if layer >= 0 or isinstance(work, Compute) else graph.blocks[work.block].name
         )
+
+
+class PlacedSpan(NamedTuple):
+    """A span of the step and the part to which it belongs.
+
+    Attributes:
+        run: which of the step's runs of schedules it is, from 0.
+        span: in seconds since the step began.
+    """
+
+    part: Part
+    run: int
+    span: Span
+
+
+@dataclass(frozen=True)
+class Run:
+    """One step: its parts one after another, each as often as it says.
+
+    Attributes:
+        title: model, batch size, strategy, and where it ran.
+        capacity_bytes: the device's memory, where it is known.
+        measured_peak_bytes: the allocator's, where the run was measured; the schedules have the predicted one.
+    """
+
+    title: str
+    parts: tuple[Part, ...]
+    capacity_bytes: int | None = None
+    measured_peak_bytes: int | None = None
+
+    @property
+    def peak_bytes(self) -> int:
+        return max(part.schedule.peak_bytes for part in self.parts)
+
+    @property
+    def step_time_s(self) -> float:
+        return sum(part.timeline.step_time_s * part.count for part in self.parts)
+
+    @property
+    def starts_s(self) -> list[float]:
+        """When each run of a schedule begins."""
+        starts_s = [0.0]
+        for part in self.parts:
+            for _ in range(part.count):
+                starts_s.append(starts_s[-1] + part.timeline.step_time_s)
+        return starts_s[:-1]
+
+    @property
+    def streams(self) -> list[str]:
+        """The streams in the order of their first use."""
+        return list(dict.fromkeys(span.stream for part in self.parts for span in part.timeline.spans))
+
+    def spans(self) -> Iterator[PlacedSpan]:
+        """Yield all that took time, run after run."""
+        parts = [part for part in self.parts for _ in range(part.count)]
+        for run, (part, start_s) in enumerate(zip(parts, self.starts_s, strict=True)):
+            for span in part.timeline.spans:
+                shifted = span._replace(start_s=start_s + span.start_s, end_s=start_s + span.end_s)
+                yield PlacedSpan(part, run, shifted)

@@ -1,10 +1,11 @@
 """A run as a picture: memory over the step by who holds it, and what each stream did when.
 
 The streams are drawn as in vDNN's Figure 7 and Layrub's Figure 8. A step of thousands of instructions is drawn as a
-whole, in as many columns as can be seen, and once more near its peak, where single tasks can be told apart.
+whole, in as many columns as can be seen, and once more near its peak, where single tasks can be told apart. In a step of
+sub-batches lines divide one from the next.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +19,7 @@ from matplotlib.ticker import EngFormatter, FuncFormatter
 from numpy.typing import NDArray
 
 from membench.report.occupancy import Occupancy, occupancy, thin
-from membench.report.run import Run
-from membench.report.run_trace import streams
+from membench.report.run import PlacedSpan, Run
 from membench.timeline import Span
 from membench.units import GIB, MIB, format_bytes, format_seconds
 
@@ -30,6 +30,7 @@ HOLDER_COLORS = {
     "framework": "#d6d3d1",
     "weight gradients": "#c47f2b",
     "activations": "#3b82c4",
+    "encoded": "#be185d",
     "layers' internals": "#7a55b8",
     "gradients": "#8fc1e3",
     "workspace": "#9ca3af",
@@ -41,11 +42,15 @@ ACTIVITY_COLORS = {
     "recomputed": "#d98b2b",
     "offload": "#d1495b",
     "prefetch": "#3f9b6c",
+    "encode": "#be185d",
+    "decode": "#0f766e",
     "allreduce": "#7a55b8",
 }
-OTHER_COLORS = ("#0f766e", "#be185d", "#4d7c0f")
+OTHER_COLORS = ("#4d7c0f", "#155e75", "#9f1239")
 """Of holders and activities that have no color of their own."""
 
+_DIVIDED_SUB_BATCHES = 64
+"""Of more, the lines between them would hide what they divide."""
 _COLUMNS = 1500
 """About the pixels of the picture's width: what is closer together cannot be told apart, and shows its mean."""
 _WIDTH_INCHES = 11.0
@@ -66,9 +71,9 @@ _STYLE: dict[Any, Any] = {
 
 def draw(run: Run) -> Figure:
     """Return the picture of a run."""
-    held = occupancy(run.schedule, run.timeline)
+    held = occupancy(run)
     detail = _detail(run, held)
-    rows = len(streams(run))
+    rows = len(run.streams)
     heights = [3.2, rows * (_DETAILED_ROW_INCHES if detail is None else _ROW_INCHES)]
     heights += [] if detail is None else [rows * _DETAILED_ROW_INCHES]
     with mpl.rc_context(_STYLE):
@@ -77,8 +82,11 @@ def draw(run: Run) -> Figure:
         axes: Sequence[Axes] = figure.subplots(len(heights), 1, height_ratios=heights)
         figure.suptitle(_title(run), x=0.01, ha="left", weight="bold", fontsize=10.5)
         _draw_memory(axes[0], run, held)
-        whole = (0.0, run.timeline.step_time_s)
+        whole = (0.0, run.step_time_s)
         _draw_streams(axes[1], run, whole, labelled=detail is None)
+        for start_s in run.starts_s[1:] if len(run.starts_s) <= _DIVIDED_SUB_BATCHES else []:
+            for above in axes[:2]:
+                above.axvline(start_s, color="#6b7280", linewidth=0.8)
         axes[1].set_title("streams; paler where idle in between" if detail else "streams, by layer")
         _activity_legend(axes[1], run)
         if detail is not None:
@@ -101,7 +109,7 @@ def save(figure: Figure, path: Path) -> tuple[Path, Path]:
 
 
 def _title(run: Run) -> str:
-    return f"{run.title}: peak {format_bytes(run.schedule.peak_bytes)}, step {format_seconds(run.timeline.step_time_s)}"
+    return f"{run.title}: peak {format_bytes(run.peak_bytes)}, step {format_seconds(run.step_time_s)}"
 
 
 def _detail(run: Run, held: Occupancy) -> tuple[float, float] | None:
@@ -116,25 +124,23 @@ def _detail(run: Run, held: Occupancy) -> tuple[float, float] | None:
 
 def _draw_memory(axes: Axes, run: Run, full: Occupancy) -> None:
     held = thin(full, _COLUMNS)
-    unit, unit_bytes = ("GB", GIB) if run.schedule.peak_bytes >= GIB else ("MB", MIB)
+    unit, unit_bytes = ("GB", GIB) if run.peak_bytes >= GIB else ("MB", MIB)
     times_s = [0.0, *held.ends_s]
-    order = [name for name in HOLDER_COLORS if name in held.held_bytes]
-    order += [name for name in held.held_bytes if name not in HOLDER_COLORS]
-    colors = _colors(HOLDER_COLORS, order)
-    layers = [[*held.held_bytes[name] / unit_bytes, held.held_bytes[name][-1] / unit_bytes] for name in order]
+    colors = _colors(HOLDER_COLORS, set(held.held_bytes))
+    layers = [
+        [*held.held_bytes[name] / unit_bytes, held.held_bytes[name][-1] / unit_bytes] for name in colors
+    ]
     axes.stackplot(
-        times_s, layers, labels=order, colors=[colors[name] for name in order], step="post", linewidth=0
+        times_s, layers, labels=list(colors), colors=list(colors.values()), step="post", linewidth=0
     )
     peak_s = full.ends_s[max(0, full.peak - 1) : full.peak + 1].mean()
-    axes.plot(
-        peak_s, run.schedule.peak_bytes / unit_bytes, marker="v", color="#111827", markersize=5, zorder=5
-    )
-    top_bytes = run.schedule.peak_bytes
+    axes.plot(peak_s, run.peak_bytes / unit_bytes, marker="v", color="#111827", markersize=5, zorder=5)
+    top_bytes = run.peak_bytes
     for name, limit_bytes, color in (
         ("device's memory", run.capacity_bytes, "#d1495b"),
         ("allocator's measured peak", run.measured_peak_bytes, "#111827"),
     ):
-        if limit_bytes is not None and limit_bytes < 3 * run.schedule.peak_bytes:
+        if limit_bytes is not None and limit_bytes < 3 * run.peak_bytes:
             axes.axhline(limit_bytes / unit_bytes, color=color, linewidth=1, linestyle="--")
             axes.annotate(
                 f"{name}, {format_bytes(limit_bytes)}", (1, limit_bytes / unit_bytes), color=color,
@@ -143,25 +149,25 @@ def _draw_memory(axes: Axes, run: Run, full: Occupancy) -> None:
             )  # fmt: skip
             top_bytes = max(top_bytes, limit_bytes)
     axes.set_ylim(0, 1.1 * top_bytes / unit_bytes)
-    axes.set_xlim(0, run.timeline.step_time_s)
+    axes.set_xlim(0, run.step_time_s)
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,g} {unit}"))
     axes.xaxis.set_major_formatter(EngFormatter("s"))
     axes.grid(axis="y", color="#e5e7eb")
-    axes.set_title("device memory")
+    one_for_all = run.measured_peak_bytes is not None and len(run.starts_s) > 1
+    axes.set_title("device memory" + ("; the sub-batch that was timed stands for all" if one_for_all else ""))
     handles, labels = axes.get_legend_handles_labels()  # from the top of the stack down
     axes.legend(handles[::-1], labels[::-1], frameon=False, loc="upper left", bbox_to_anchor=(1.0, 1.0))
 
 
 def _draw_streams(axes: Axes, run: Run, window_s: tuple[float, float], *, labelled: bool) -> None:
-    rows = {stream: row for row, stream in enumerate(streams(run))}
-    bars = _bars(run, window_s)
-    colors = _colors(ACTIVITY_COLORS, [activity for activity, _ in bars])
-    for (activity, stream), spans in bars.items():
-        row, color = rows[stream], colors[activity]
+    rows = {stream: row for row, stream in enumerate(run.streams)}
+    colors = _activity_colors(run)
+    for (activity, stream), placed in _bars(run, window_s).items():
+        row, color, spans = rows[stream], colors[activity], [each.span for each in placed]
         if labelled:
             intervals = [(span.start_s, span.end_s - span.start_s) for span in spans]
             axes.broken_barh(intervals, (row - 0.4, 0.8), facecolor=color, edgecolor="white", linewidth=0.6)
-            _write_labels(axes, run, spans, window_s, row)
+            _write_labels(axes, placed, window_s, row)
         else:
             pixels = np.tile(to_rgba(color), (1, _COLUMNS, 1))
             pixels[0, :, 3] = busy_share(spans, np.linspace(*window_s, _COLUMNS + 1))
@@ -176,31 +182,27 @@ def _draw_streams(axes: Axes, run: Run, window_s: tuple[float, float], *, labell
 
 
 def _activity_legend(axes: Axes, run: Run) -> None:
-    present = [activity for activity, _ in _bars(run, (0.0, run.timeline.step_time_s))]
-    colors = _colors(ACTIVITY_COLORS, present)
-    for activity in (name for name in colors if name in present):
-        axes.plot([], [], color=colors[activity], linewidth=6, label=activity)
+    for activity, color in _activity_colors(run).items():
+        axes.plot([], [], color=color, linewidth=6, label=activity)
     axes.legend(frameon=False, loc="upper left", bbox_to_anchor=(1.0, 1.05))
 
 
-def _bars(run: Run, window_s: tuple[float, float]) -> dict[tuple[str, str], list[Span]]:
+def _bars(run: Run, window_s: tuple[float, float]) -> dict[tuple[str, str], list[PlacedSpan]]:
     """Return the spans within a time by what they do and on which stream."""
-    bars: dict[tuple[str, str], list[Span]] = {}
-    for span in run.timeline.spans:
+    bars: dict[tuple[str, str], list[PlacedSpan]] = {}
+    for placed in run.spans():
+        span = placed.span
         if span.end_s > window_s[0] and span.start_s < window_s[1]:
-            activity = run.activity(span)
-            bars.setdefault((activity, span.stream), []).append(span)
+            bars.setdefault((placed.part.activity(span), span.stream), []).append(placed)
     return bars
 
 
-def _write_labels(
-    axes: Axes, run: Run, spans: Sequence[Span], window_s: tuple[float, float], row: int
-) -> None:
+def _write_labels(axes: Axes, bars: Sequence[PlacedSpan], window_s: tuple[float, float], row: int) -> None:
     """Write its layer into each bar that has room for it."""
     inches_per_s = 0.75 * _WIDTH_INCHES / (window_s[1] - window_s[0])
-    for span in spans:
+    for part, _, span in bars:
         start_s, end_s = max(span.start_s, window_s[0]), min(span.end_s, window_s[1])
-        label = run.label(span)
+        label = part.label(span)
         text, rotation = fitting_label(label, (end_s - start_s) * inches_per_s, 0.8 * _DETAILED_ROW_INCHES)
         axes.text(
             (start_s + end_s) / 2, row, text, rotation=rotation,
@@ -229,7 +231,16 @@ def busy_share(spans: Sequence[Span], edges_s: NDArray[np.float64]) -> NDArray[n
     return np.clip(np.diff(until_edges_s) / np.diff(edges_s), 0.0, 1.0)
 
 
-def _colors(known: Mapping[str, str], names: Sequence[str]) -> dict[str, str]:
-    """Return a color for each name; those without one take the others in turn."""
-    unknown = [name for name in names if name not in known]
-    return {**known, **{name: OTHER_COLORS[i % len(OTHER_COLORS)] for i, name in enumerate(unknown)}}
+def _activity_colors(run: Run) -> dict[str, str]:
+    """Return a color for each activity of a step."""
+    return _colors(
+        ACTIVITY_COLORS, {part.activity(span) for part in run.parts for span in part.timeline.spans}
+    )
+
+
+def _colors(known: Mapping[str, str], names: Set[str]) -> dict[str, str]:
+    """Return a color for each name, in the order of those that are known; the rest take the others in turn."""
+    unknown = {
+        name: OTHER_COLORS[i % len(OTHER_COLORS)] for i, name in enumerate(sorted(names - known.keys()))
+    }
+    return {name: color for name, color in known.items() if name in names} | unknown

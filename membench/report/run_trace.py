@@ -22,25 +22,24 @@ def trace_json(run: Run) -> str:
     return json.dumps({"traceEvents": events, "displayTimeUnit": "ms"}, separators=(",", ":"))
 
 
-def streams(run: Run) -> list[str]:
-    """Return the streams of a run in the order of their first use."""
-    return list(dict.fromkeys(span.stream for span in run.timeline.spans))
-
-
 def _names(run: Run) -> Iterator[dict[str, Any]]:
     yield {"ph": "M", "pid": _PROCESS, "name": "process_name", "args": {"name": run.title}}
-    for track, stream in enumerate(streams(run)):
+    for track, stream in enumerate(run.streams):
         named = {"ph": "M", "pid": _PROCESS, "tid": track}
         yield {**named, "name": "thread_name", "args": {"name": stream}}
         yield {**named, "name": "thread_sort_index", "args": {"sort_index": track}}
 
 
 def _spans(run: Run) -> Iterator[dict[str, Any]]:
-    tracks = {stream: track for track, stream in enumerate(streams(run))}
-    graph = run.schedule.graph
-    for span in run.timeline.spans:
-        work, activity = run.work(span), run.activity(span)
-        arguments: dict[str, Any] = {"instruction": span.instruction, "layer": run.label(span)}
+    tracks = {stream: track for track, stream in enumerate(run.streams)}
+    for part, number, span in run.spans():
+        graph = part.schedule.graph
+        work, activity = part.work(span), part.activity(span)
+        arguments: dict[str, Any] = {
+            "sub_batch": number,
+            "instruction": span.instruction,
+            "layer": part.label(span),
+        }
         if isinstance(work, Compute):
             name = graph.tasks[work.task].name
             arguments["workspace_bytes"] = graph.tasks[work.task].workspace_bytes
@@ -60,7 +59,7 @@ def _spans(run: Run) -> Iterator[dict[str, Any]]:
 
 
 def _memory(run: Run) -> Iterator[dict[str, Any]]:
-    held = occupancy(run.schedule, run.timeline)
+    held = occupancy(run)
     starts_s = [0.0, *held.ends_s.tolist()]  # the last value stays until the step's end
     columns = zip(*(values.tolist() for values in held.held_bytes.values()), strict=True)
     for start_s, column in zip(starts_s, columns, strict=False):

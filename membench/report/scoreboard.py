@@ -183,13 +183,17 @@ def _deviations(scores: Sequence[Score]) -> list[str]:
             rows.append(
                 (
                     _describe(entry.result.row),
-                    f"{values['paper_value'] or 'out of memory'} {entry.result.row.unit}",
-                    f"{values['simulated_value'] or values['measured_value'] or 'out of memory'} {entry.result.row.unit}",
+                    _with_unit(values["paper_value"], entry.result.row.unit),
+                    _with_unit(values["simulated_value"] or values["measured_value"], entry.result.row.unit),
                     str(entry.verdict),
                     entry.judgement.reason or "no cause found yet",
                 )
             )
     return _markdown_table(("Number", "Paper", "Ours", "Verdict", "Why"), rows) if rows else ["Nothing."]
+
+
+def _with_unit(value: str, unit: str) -> str:
+    return f"{value} {unit}" if value else "out of memory"
 
 
 def _not_run(scores: Sequence[Score]) -> list[str]:

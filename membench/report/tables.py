@@ -3,6 +3,7 @@
 Cells are text with a fixed number of digits, so that the same results are the same bytes.
 """
 
+import csv
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -79,8 +80,8 @@ def value_columns(result: Result, measured_value: float | None) -> dict[str, str
 
 def read_csv(path: Path) -> list[dict[str, str]]:
     """Read what `write_csv` wrote: the rows as text by column."""
-    rows = pd.read_csv(path, dtype=str, keep_default_na=False).to_dict("records")
-    return [{str(name): str(value) for name, value in row.items()} for row in rows]
+    with path.open(newline="") as file:
+        return list(csv.DictReader(file))
 
 
 def write_csv(frame: pd.DataFrame, path: Path) -> None:

@@ -7,19 +7,21 @@ from membench.capture.capture import Captures
 from membench.configuration import instantiate
 from membench.cost.measured import MeasuredCost
 from membench.errors import UnsupportedStrategy
-from membench.report.run import Run
+from membench.report.run import Part, Run
 from membench.report.summary import title
 from membench.schedule import SubBatches
 from membench.step import build_step
 from membench.suite.baselines import Baseline
 from membench.suite.cell import Graphs, budget_bytes_of, planned_step, played_step, workload_of
 from membench.suite.measured import environment
+from membench.timeline import Timeline
 
 
 def observe(configuration: dict[str, Any]) -> Run:
-    """Play or run one step of a cell; see `run_cells` for the configuration. Of a step in parts, show the first.
+    """Play or run one step of a cell; see `run_cells` for the configuration.
 
-    A simulated step that does not fit its device is played all the same: a picture shows by how much.
+    Of sub-batches of one size, one is run with a clock and stands for all. A simulated step that does not fit its
+    device is played all the same: a picture shows by how much.
 
     Raises:
         MembenchError: the cell cannot run; says why.
@@ -31,9 +33,8 @@ def observe(configuration: dict[str, Any]) -> Run:
         )
     if configuration["backend"]["name"] == "simulated":
         played = played_step(configuration, planned_step(configuration, Graphs()))
-        named = _title(configuration, played.plan[0])
         capacity_bytes = configuration["device"]["memory_bytes"]
-        return Run(named, played.plan[0].schedule, played.timelines[0], capacity_bytes=capacity_bytes)
+        return _run(configuration, played.plan, played.timelines, capacity_bytes=capacity_bytes)
     os.environ.update(environment(configuration))  # before CUDA starts
     workload = workload_of(configuration)
     step = build_step(
@@ -45,12 +46,21 @@ def observe(configuration: dict[str, Any]) -> Run:
     )
     measurement = step.measure()
     step.close()
-    first, timeline = step.plan[0], measurement.timelines[0]
-    return Run(
-        _title(configuration, first), first.schedule, timeline, measured_peak_bytes=measurement.peak_bytes
+    return _run(configuration, step.plan, measurement.timelines, measured_peak_bytes=measurement.peak_bytes)
+
+
+def _run(
+    configuration: dict[str, Any],
+    plan: tuple[SubBatches, ...],
+    timelines: tuple[Timeline, ...],
+    **known_bytes: int,
+) -> Run:
+    parts = tuple(
+        Part(each.schedule, timeline, each.count) for each, timeline in zip(plan, timelines, strict=True)
     )
-
-
-def _title(configuration: dict[str, Any], part: SubBatches) -> str:
-    whole, size = title(configuration), part.schedule.graph.batch_size
-    return whole if size == int(configuration["batch_size"]) else f"{whole}, in parts of {size}"
+    sizes = [each.schedule.graph.batch_size for each in plan for _ in range(each.count)]
+    named = title(configuration)
+    if len(sizes) > 1:
+        last = f", the last of {sizes[-1]}" if sizes[-1] != sizes[0] else ""
+        named = f"{named}, in {len(sizes)} sub-batches of {sizes[0]}{last}"
+    return Run(named, parts, **known_bytes)

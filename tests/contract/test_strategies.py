@@ -21,12 +21,21 @@ from tests.contract.networks import COST, NETWORKS, ONLY_SLOW, Reference, refere
 
 EACH_NETWORK = [pytest.param(name, marks=pytest.mark.slow if name in ONLY_SLOW else ()) for name in NETWORKS]
 
-VARIANTS: dict[str, Strategy] = {name: strategy() for name, strategy in strategies().items()} | {
+OPTIONS: dict[str, Strategy] = {
     "network_wide, shared gradients": NetworkWide(shared_gradients=True),
     "epmc, fp8": Epmc(values="fp8"),
     "layrub_inter, fixed region": LayrubInter(fixed_region=True),
     "layrub_hybrid, fixed region": LayrubHybrid(fixed_region=True),
 }
+VARIANTS = {name: strategy() for name, strategy in strategies().items()} | OPTIONS
+OF_EVERY_KIND = {"alexnet", "densenet", "googlenet", "lstm", "resnet18", "vit"}
+"""On these networks options of a strategy are tested always; on the others by `make test-slow` alone."""
+EACH_VARIANT_AND_NETWORK = [
+    pytest.param(variant, name, marks=pytest.mark.slow if is_slow else ())
+    for name in NETWORKS
+    for variant in VARIANTS
+    for is_slow in [name in ONLY_SLOW or (variant in OPTIONS and name not in OF_EVERY_KIND)]
+]
 
 
 def schedule_of(case: Reference, variant: str) -> Schedule:
@@ -45,8 +54,7 @@ def check_exact(case: Reference, step: TrainingStep) -> None:
     case.results.check(results, rounding=step.schedule.rounding)
 
 
-@pytest.mark.parametrize("variant", VARIANTS)
-@pytest.mark.parametrize("network", EACH_NETWORK)
+@pytest.mark.parametrize(("variant", "network"), EACH_VARIANT_AND_NETWORK)
 def test_results_and_peak_are_exact_even_when_copies_are_late_and_freed_memory_is_poisoned(
     network: str, variant: str
 ) -> None:

@@ -1,16 +1,18 @@
 """Every strategy in sub-batches: PyTorch's gradient accumulation to the bit, and its predicted peak."""
 
+from functools import cache
+
 import pytest
 import torch
 from torch import Tensor
 
 from membench.capture.capture import Captures
-from membench.execution.measurement import cpu_peak_bytes
+from membench.execution.measurement import Throughput, cpu_peak_bytes
 from membench.step import build_step
 from membench.strategies.base import strategies
 from membench.sub_batched_step import SubBatchedStep
 from membench.workload import Workload
-from tests.contract.networks import COST, NETWORKS, run_step, workload
+from tests.contract.networks import COST, NETWORKS, Results, run_step, workload
 
 BATCH_SIZE = 5
 SUB_BATCH = 2  # twice, and once the sample that is left over
@@ -31,18 +33,25 @@ def accumulate(work: Workload) -> Tensor:
     return total
 
 
+@cache
+def accumulated(network: str) -> tuple[Captures, dict[str, Tensor], Results]:
+    """Return a network with its buffers before a step, and what plain PyTorch computes."""
+    work = workload(NETWORKS[network], network, BATCH_SIZE)
+    buffers = {name: buffer.clone() for name, buffer in work.module.named_buffers()}
+    return Captures(work), buffers, run_step(work, lambda: accumulate(work), buffers)
+
+
 @pytest.mark.parametrize("strategy", strategies())
 @pytest.mark.parametrize("network", ["squeezenet", "resnet18"])
 def test_sub_batches_accumulate_as_pytorch_does(network: str, strategy: str) -> None:
-    work = workload(NETWORKS[network], network, BATCH_SIZE)
-    buffers = {name: buffer.clone() for name, buffer in work.module.named_buffers()}
-    expected = run_step(work, lambda: accumulate(work), buffers)
-    step = build_step(Captures(work), strategies()[strategy](), COST, None, sub_batch=SUB_BATCH)
+    captures, buffers, expected = accumulated(network)
+    work = captures.workload
+    step = build_step(captures, strategies()[strategy](), COST, None, sub_batch=SUB_BATCH)
     assert isinstance(step, SubBatchedStep)
     assert [(part.schedule.graph.batch_size, part.count) for part in step.plan] == [(2, 2), (1, 1)]
     results = run_step(work, lambda: step(work.inputs, work.targets), buffers)
     expected.check(results, rounding=step.plan[0].schedule.rounding)
-    measured = step.measure()
+    measured = step.measure(samples=Throughput(BATCH_SIZE, 1, (1.0,)))
     assert measured.peak_bytes == step.predicted_peak_bytes
     assert all(weight.grad is None for weight in work.module.parameters())
     step.close()

@@ -47,14 +47,14 @@ def test_every_cell_composes(paper: Paper) -> None:
 
 
 def test_cells_are_what_hydra_composes_from_the_same_words(paper: Paper) -> None:
-    """For one cell of each model, system, device and budget."""
+    """For few cells in which every model, system, device and budget occurs: each takes Hydra a quarter of a second."""
     configurations = compose_cells(paper, needed_cells(paper))
-    chosen = {}
-    for cell in configurations:
-        for name in (cell.model, cell.system, cell.device, cell.budget):
-            chosen.setdefault(name, cell)
+    names = {cell: {cell.model, cell.system, cell.device, cell.budget} for cell in configurations}
+    missing = set().union(*names.values())
     with hydra_composition():
-        for cell in set(chosen.values()):
+        while missing:
+            cell = max(names, key=lambda cell: len(names[cell] & missing))
+            missing -= names[cell]
             assert cell_configuration(compose("config", overrides(paper, cell))) == configurations[cell]
 
 

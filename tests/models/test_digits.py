@@ -8,18 +8,19 @@ from membench.training import train
 
 
 def test_learns_the_digits() -> None:
-    """Five epochs give 96 to 99 % on the held-out fifth (six seeds); chance is 10 %."""
+    """Two epochs give 92 to 97 % on the held-out fifth (three seeds); chance is 10 %."""
     torch.manual_seed(0)
-    recipe = Recipe(epochs=5, batch_size=64, learning_rate=0.05, momentum=0.9, weight_decay=0.0, seed=0)
+    recipe = Recipe(epochs=2, batch_size=64, learning_rate=0.05, momentum=0.9, weight_decay=0.0, seed=0)
     *_, last = train(digits_cnn(), nn.CrossEntropyLoss(), digits(), recipe)
-    assert last.test_accuracy > 0.9
+    assert last.test_accuracy > 0.8
 
 
 def test_the_narrow_alexnet_has_its_layers_and_learns() -> None:
+    """Five epochs give 83 to 89 % (three seeds)."""
     torch.manual_seed(0)
     model = digits_alexnet()
     kinds = [type(layer) for layer in model]
     assert (kinds.count(nn.Conv2d), kinds.count(nn.Linear)) == (5, 3)
-    recipe = Recipe(epochs=8, batch_size=32, learning_rate=0.03, momentum=0.9, weight_decay=0.0, seed=0)
+    recipe = Recipe(epochs=5, batch_size=32, learning_rate=0.03, momentum=0.9, weight_decay=0.0, seed=0)
     *_, last = train(model, nn.CrossEntropyLoss(), digits(), recipe)
-    assert last.test_accuracy > 0.8
+    assert last.test_accuracy > 0.7

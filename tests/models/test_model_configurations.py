@@ -16,6 +16,8 @@ from membench.suite.cell import example_batch
 
 CONFIGURATIONS = Path(__file__).parents[2] / "conf" / "model"
 NAMES = sorted(path.stem for path in CONFIGURATIONS.glob("*.yaml"))
+ONLY_SLOW = {"resnet1001", "resnet1172", "resnet1304"}
+"""Seconds each; the deepest of their family, resnet1517, is tested always."""
 KEYS = {"name", "module", "loss", "input_shape", "classes", "batch_size"}
 KEYS_OF_SEQUENCES = {"vocabulary", "target_shape"}
 Build = Callable[[str], nn.Module]
@@ -34,7 +36,9 @@ def _example(name: str) -> tuple[Tensor, Tensor]:
         return example_batch(model, model["module"].get("frames", 2))
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.slow if name in ONLY_SLOW else ()) for name in NAMES]
+)
 def test_output_has_the_classes(name: str, configured_model: Build) -> None:
     configuration = OmegaConf.load(CONFIGURATIONS / f"{name}.yaml")
     assert KEYS <= set(configuration) <= KEYS | KEYS_OF_SEQUENCES

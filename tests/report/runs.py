@@ -12,7 +12,7 @@ from membench import configuration
 from membench.cost.roofline import RooflineCost
 from membench.efficiency import Efficiency
 from membench.errors import UnsupportedStrategy
-from membench.report.run import Run
+from membench.report.run import Part, Run
 from membench.schedule import SubBatches
 from membench.step import plan, simulated_step
 from membench.strategies.base import find_strategy
@@ -21,12 +21,12 @@ from tests.strategies.chains import chain
 DEVICE = configuration.load("device", "k40m")
 
 
-def chain_run(strategy: str, map_bytes: Sequence[int]) -> Run:
-    """A step of a chain of layers, simulated."""
+def chain_run(strategy: str, map_bytes: Sequence[int], count: int = 1) -> Run:
+    """A step of a chain of layers, simulated, in as many sub-batches as `count` says."""
     cost = RooflineCost(DEVICE, Efficiency(arithmetic=0.5, memory=0.5, launch_s=1e-6))
     schedule = plan(chain(map_bytes), find_strategy(strategy)(), cost, None)
     timelines = simulated_step((SubBatches(schedule),), DEVICE, cost).timelines
-    return Run("a chain", schedule, timelines[0], DEVICE.memory_bytes)
+    return Run("a chain", (Part(schedule, timelines[0], count),), DEVICE.memory_bytes)
 
 
 @cache
@@ -43,4 +43,4 @@ def network_run(strategy: str) -> Run:
     except UnsupportedStrategy as error:
         pytest.skip(str(error))
     assert isinstance(step, membench.SimulatedStep)
-    return Run("a network", step.plan[0].schedule, step.timelines[0], DEVICE.memory_bytes)
+    return Run("a network", (Part(step.plan[0].schedule, step.timelines[0]),), DEVICE.memory_bytes)

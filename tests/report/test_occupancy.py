@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from membench.planning.liveness import average_bytes
 from membench.report.occupancy import UNUSED, WORKSPACE, holder_of, occupancy, thin
+from membench.report.run import Run
 from membench.strategies.base import strategies
 from membench.task_graph import Role
 from tests.report.runs import chain_run, network_run
@@ -17,19 +18,21 @@ SIZES = st.lists(st.integers(1, 1000), min_size=1, max_size=12)
 @pytest.mark.parametrize("strategy", strategies())
 def test_the_highest_column_is_the_schedules_peak(strategy: str) -> None:
     run = network_run(strategy)
-    held = occupancy(run.schedule, run.timeline)
-    assert held.total_bytes[held.peak] == run.schedule.peak_bytes
+    held = occupancy(run)
+    assert held.total_bytes[held.peak] == run.peak_bytes
     assert all((values >= 0).all() for values in held.held_bytes.values())
     assert (np.diff(held.ends_s) >= 0).all()
-    assert held.ends_s[-1] == run.timeline.step_time_s
+    assert held.ends_s[-1] == run.step_time_s
 
 
 @pytest.mark.parametrize("strategy", ["eager", "network_wide", "layrub_hybrid"])
 def test_weights_and_inputs_are_there_all_the_time(strategy: str) -> None:
     run = network_run(strategy)
-    held = occupancy(run.schedule, run.timeline).held_bytes
+    held = occupancy(run).held_bytes
     for name, roles in (("weights", {Role.WEIGHT}), ("inputs", {Role.INPUT, Role.LABEL})):
-        size_bytes = sum(block.size_bytes for block in run.schedule.graph.blocks if block.role in roles)
+        size_bytes = sum(
+            block.size_bytes for block in run.parts[0].schedule.graph.blocks if block.role in roles
+        )
         assert set(held[name]) == {size_bytes}
 
 
@@ -37,19 +40,33 @@ def test_weights_and_inputs_are_there_all_the_time(strategy: str) -> None:
 @given(SIZES, st.sampled_from(["eager", "layrub_hybrid"]))
 def test_memory_without_workspace_or_room_is_all_blocks(sizes: list[int], strategy: str) -> None:
     run = chain_run(strategy, sizes)
-    held = occupancy(run.schedule, run.timeline)
-    assert held.total_bytes.max() == run.schedule.peak_bytes
+    held = occupancy(run)
+    assert held.total_bytes.max() == run.peak_bytes
     assert not {WORKSPACE, UNUSED} & held.held_bytes.keys()
     time_s = np.diff(held.ends_s, prepend=0.0)
     mean_bytes = (held.total_bytes * time_s).sum() / held.ends_s[-1]
-    assert mean_bytes >= average_bytes(run.schedule, run.timeline) * (1 - 1e-9)
+    assert mean_bytes >= average_bytes(run.parts[0].schedule, run.parts[0].timeline) * (1 - 1e-9)
+
+
+@settings(deadline=None, max_examples=20)
+@given(SIZES, SIZES, st.integers(1, 4))
+def test_a_step_in_parts_holds_what_they_hold_one_after_another(
+    first: list[int], second: list[int], count: int
+) -> None:
+    many, last = chain_run("layrub_hybrid", first, count), chain_run("eager", second)
+    whole = Run("both", (*many.parts, *last.parts))
+    held = occupancy(whole)
+    one, other = occupancy(chain_run("layrub_hybrid", first)), occupancy(last)
+    assert held.total_bytes.tolist() == [*one.total_bytes.tolist() * count, *other.total_bytes]
+    assert held.ends_s[-1] == pytest.approx(whole.step_time_s)
+    assert held.total_bytes[held.peak] == whole.peak_bytes
 
 
 @settings(deadline=None, max_examples=40)
 @given(SIZES, st.integers(1, 20))
 def test_thinning_keeps_peak_and_end(sizes: list[int], columns: int) -> None:
     run = chain_run("layrub_hybrid", sizes)
-    full = occupancy(run.schedule, run.timeline)
+    full = occupancy(run)
     thinned = thin(full, columns)
     assert len(thinned.ends_s) <= max(columns, 1)
     assert thinned.total_bytes.max() == full.total_bytes.max()

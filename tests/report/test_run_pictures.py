@@ -1,6 +1,7 @@
 """Pictures and traces of a run: all that ran is in them, and deep networks stay quick and small."""
 
 import json
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -23,13 +24,15 @@ def test_a_trace_has_every_span_and_the_peak(strategy: str) -> None:
     run = network_run(strategy)
     events = json.loads(trace_json(run))["traceEvents"]
     spans = [event for event in events if event["ph"] == "X"]
-    assert [event["args"]["instruction"] for event in spans] == [s.instruction for s in run.timeline.spans]
+    assert [event["args"]["instruction"] for event in spans] == [
+        s.instruction for s in run.parts[0].timeline.spans
+    ]
     last_us = max(event["ts"] + event["dur"] for event in spans)
-    assert last_us == pytest.approx(1e6 * max(span.end_s for span in run.timeline.spans))
+    assert last_us == pytest.approx(1e6 * max(span.end_s for span in run.parts[0].timeline.spans))
     held = [sum(event["args"].values()) for event in events if event["ph"] == "C"]
-    assert max(held) == run.schedule.peak_bytes
+    assert max(held) == run.peak_bytes
     tracks = {event["tid"]: event["args"]["name"] for event in events if event["name"] == "thread_name"}
-    assert {tracks[event["tid"]] for event in spans} == {span.stream for span in run.timeline.spans}
+    assert {tracks[event["tid"]] for event in spans} == {span.stream for span in run.parts[0].timeline.spans}
 
 
 @pytest.mark.parametrize("strategy", ["layrub_hybrid", "memonger"])
@@ -38,9 +41,9 @@ def test_a_picture_names_what_is_in_it(strategy: str, tmp_path: Path) -> None:
     figure = draw(run)
     memory, streams = figure.axes
     names = {text.get_text() for text in memory.get_legend().get_texts()}
-    assert names == set(occupancy(run.schedule, run.timeline).held_bytes)
+    assert names == set(occupancy(run).held_bytes)
     rows = [label.get_text() for label in streams.get_yticklabels()]
-    assert rows == list(dict.fromkeys(span.stream for span in run.timeline.spans))
+    assert rows == list(dict.fromkeys(span.stream for span in run.parts[0].timeline.spans))
     paths = save(figure, tmp_path / "deep" / "run")
     assert [path.name for path in paths] == ["run.png", "run.pdf"]
     assert all(path.stat().st_size > 1000 for path in paths)
@@ -55,6 +58,18 @@ def test_a_deep_network_is_drawn_whole_and_near_its_peak(tmp_path: Path) -> None
     assert detail.get_xlim()[1] - detail.get_xlim()[0] < 0.1 * whole.get_xlim()[1]
     _, pdf = save(figure, tmp_path / "run")
     assert pdf.stat().st_size < 1_000_000
+
+
+def test_a_step_in_sub_batches_is_drawn_and_traced_whole() -> None:
+    once, run = (chain_run("layrub_hybrid", [1000] * 5, count) for count in (1, 3))
+    memory, streams, *_ = draw(run).axes
+    assert memory.get_xlim() == streams.get_xlim() == (0.0, pytest.approx(3 * once.step_time_s))
+    dividers = [line.get_xdata()[0] for line in streams.lines if len(set(line.get_xdata())) == 1]
+    assert dividers[:2] == pytest.approx([once.step_time_s, 2 * once.step_time_s])
+    spans = [event for event in json.loads(trace_json(run))["traceEvents"] if event["ph"] == "X"]
+    assert Counter(event["args"]["sub_batch"] for event in spans) == dict.fromkeys(
+        range(3), len(once.parts[0].timeline.spans)
+    )
 
 
 @settings(deadline=None, max_examples=40)
