@@ -23,13 +23,10 @@ class DensityMeter(MapCodec):
     def size_bytes(self, elements: int, nonzeros: int) -> int:
         return torch.float32.itemsize * elements
 
-    def staging_bytes(self, elements: int) -> int:
-        return 0
-
-    def encode_into(self, source: Tensor, target: Tensor, staging: Tensor) -> None:
+    def encode_into(self, source: Tensor, target: Tensor) -> None:
         nonzeros = int(torch.count_nonzero(source.view(torch.int32)))
         self.density = max(self.density, nonzeros / max(1, source.numel()))
         target.copy_(source.view(torch.uint8))
 
-    def decode_into(self, source: Tensor, target: Tensor, staging: Tensor) -> None:
+    def decode_into(self, source: Tensor, target: Tensor) -> None:
         target.copy_(source.view(torch.float32))
