@@ -37,7 +37,8 @@ def _arrays(rows: Rows) -> Rows:
 def _encode(words: Any, rows: Rows, kept_as: ValueFormat, columns: int, block_rows: int) -> bool:
     row_words, row_columns = np.empty(columns, np.uint32), np.empty(columns, rows.columns.dtype)
     rows.block_starts[0] = 0
-    block_start = stored = 0
+    block_start: Any = 0
+    stored: Any = 0
     for row in range(len(rows.row_ends)):
         if row % block_rows == 0:
             rows.block_starts[row // block_rows] = block_start = stored
@@ -48,7 +49,7 @@ def _encode(words: Any, rows: Rows, kept_as: ValueFormat, columns: int, block_ro
             row_words[count] = word
             row_columns[count] = column
             count += np.uint64(word != 0)
-        end = stored + np.int64(count)
+        end: Any = stored + np.int64(count)
         if end > len(rows.columns):
             return False
         for at in range(stored, end):
