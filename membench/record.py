@@ -89,7 +89,7 @@ class Record:
 
 def method_of(configuration: Configuration) -> str:
     """Return the name of a cell's strategy, or of what it did instead of a step."""
-    method: str = configuration.get("study", configuration["strategy"])["_target_"]
+    method: str = configuration["study" if "study" in configuration else "strategy"]["_target_"]
     return method.rpartition(".")[2]
 
 
