@@ -28,9 +28,9 @@ def draw() -> Figure:
         at = (max(value, paper), name)
         axes.annotate(f"{value:.2f} ({paper:.2f})", at, (8, 0), textcoords="offset points", va="center")
     axes.invert_yaxis()
-    axes.set_xlim(0, 1.2 * max(*ours, *stated))
-    axes.set_xlabel("memory (GB)")
+    axes.set_xlim(0, 1.25 * max(*ours, *stated))
+    axes.set_xlabel("memory at batch 128 (GB; in brackets the paper's)")
     axes.grid(visible=False, axis="y")
     figure.legend(frameon=False, ncols=2, loc="outside lower center")
-    axes.set_title("EPMC, Table 2: VGG-16 in training, batch 128 (in brackets: the paper)", weight="bold")
+    axes.set_title("EPMC, Table 2: memory of VGG-16 in training", weight="bold")
     return figure
