@@ -64,14 +64,16 @@ def _encode_coo(matrix: Any) -> Any:
 
 @compiled
 def _decode_coo(kept: Any, matrix: Any) -> None:
-    count, columns = len(kept) // 3, matrix.shape[1]
-    at = 0
+    count = len(kept) // 3
+    rows, columns, values = kept[:count], kept[count : 2 * count], kept[2 * count :]
+    begin = 0
     for row in range(len(matrix)):
-        matrix[row] = 0
-        end = _end_of_row(kept, row, at, min(at + columns, count))
-        for place in range(at, end):
-            matrix[row, np.uint64(kept[count + place])] = kept[2 * count + place]
-        at = end
+        elements = matrix[row]
+        elements[:] = 0
+        end = _end_of_row(rows, row, begin, min(begin + len(elements), count))
+        for at in range(np.uint64(begin), np.uint64(end)):
+            elements[np.uint64(columns[at])] = values[at]
+        begin = end
 
 
 @compiled
