@@ -45,6 +45,8 @@ def _values(record: Record) -> Iterator[tuple[str, str]]:
     if "map_memory_bytes" in metrics:
         yield "maps and gradients", format_bytes(metrics["map_memory_bytes"])
         yield "weights", format_bytes(metrics["weight_bytes"])
+    if "mean_footprint_ratio" in metrics:
+        yield "dense over encoded", f"{metrics['mean_footprint_ratio']:.2f} on average, 10 to 90 % being zero"
     if "density" in record.configuration["strategy"] and "planned_density" in metrics:
         source = "measured" if record.configuration["strategy"]["density"] == "measured" else "given"
         yield "planned density", f"{metrics['planned_density']:.3f}, {source}"
