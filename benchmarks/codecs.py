@@ -1,9 +1,10 @@
 """How fast maps are encoded and decoded, against the CSR of scipy.sparse and of torch, in one run.
 
-On a GPU, torch's is cuSPARSE's. A ratio above 1 says how many times faster ours is; the times are the best of several,
+On a GPU, torch's is cuSPARSE's. A ratio above 1 says how many times faster ours is; the times are medians of several,
 taken in turns so that a busy machine slows all alike.
 """
 
+import statistics
 import time
 import warnings
 from collections.abc import Callable
@@ -14,35 +15,38 @@ import torch
 from torch import Tensor
 
 from membench.codec import Codec
+from membench.codecs.classic import COO, DIA, ELL
 from membench.codecs.mask import BitMask
 from membench.codecs.rows import csr, vp_encoding
 from membench.execution.measurement import synchronize
 
 ROWS, COLUMNS = 16_000, 256
 DENSITIES = (0.1, 0.5, 0.9)
-REPETITIONS = 5
+REPETITIONS = 11
 
 OURS: dict[str, Codec] = {
     "CSR": csr(),
     "VPEncoding FP16": vp_encoding(),
     "VPEncoding FP10": vp_encoding(values="fp10"),
     "VPEncoding FP8": vp_encoding(values="fp8"),
+    "COO": COO(),
+    "ELL": ELL(),
+    "DIA": DIA(),
     "bit mask": BitMask(),
 }
 
 
-def best_times_s(runs: dict[str, Callable[[], object]], device: torch.device) -> dict[str, float]:
-    """Return the best of several times of each, the first not counted."""
-    best = dict.fromkeys(runs, float("inf"))
-    for repetition in range(REPETITIONS + 1):
+def median_times_s(runs: dict[str, Callable[[], object]], device: torch.device) -> dict[str, float]:
+    """Return the median of several times of each, the first not counted."""
+    times_s: dict[str, list[float]] = {name: [] for name in runs}
+    for _ in range(REPETITIONS + 1):
         for name, run in runs.items():
             synchronize(device)
             start_s = time.perf_counter()
             run()
             synchronize(device)
-            if repetition:
-                best[name] = min(best[name], time.perf_counter() - start_s)
-    return best
+            times_s[name].append(time.perf_counter() - start_s)
+    return {name: statistics.median(times[1:]) for name, times in times_s.items()}
 
 
 def measure(matrix: Tensor) -> tuple[dict[str, float], dict[str, float]]:
@@ -57,7 +61,7 @@ def measure(matrix: Tensor) -> tuple[dict[str, float], dict[str, float]]:
         name: partial(codec.decode, codec.encode(matrix)) for name, codec in OURS.items()
     }
     decode |= {"torch": theirs.to_dense, "scipy": on_host.toarray}
-    return best_times_s(encode, matrix.device), best_times_s(decode, matrix.device)
+    return median_times_s(encode, matrix.device), median_times_s(decode, matrix.device)
 
 
 def main() -> None:

@@ -55,7 +55,7 @@ class Codec(ABC):
 class MapCodec(Codec):
     """An encoding whose size follows from the number of non-zeros, so that a schedule can plan memory for it.
 
-    It encodes into memory of the caller's and needs no other: its steps write to a staging buffer of stated size.
+    It encodes into memory of the caller's, and takes no other of the device.
     """
 
     streams: int = 1
@@ -74,24 +74,19 @@ class MapCodec(Codec):
         """Return the exact size of a map of that many elements of which so many are not zero."""
 
     @abstractmethod
-    def staging_bytes(self, elements: int) -> int:
-        """Return what encoding and decoding a map need beside the map and its encoded form."""
-
-    @abstractmethod
-    def encode_into(self, source: Tensor, target: Tensor, staging: Tensor) -> None:
+    def encode_into(self, source: Tensor, target: Tensor) -> None:
         """Encode elements in a row into bytes.
 
         Args:
             source: one-dimensional, float32.
             target: bytes; as many as some number of non-zeros needs.
-            staging: bytes, at least `staging_bytes`.
 
         Raises:
             EncodingOverflow: the target is too small.
         """
 
     @abstractmethod
-    def decode_into(self, source: Tensor, target: Tensor, staging: Tensor) -> None:
+    def decode_into(self, source: Tensor, target: Tensor) -> None:
         """Undo `encode_into`; the source has as many bytes as its target had."""
 
     def capacity(self, elements: int, size_bytes: int) -> int:
@@ -105,15 +100,14 @@ class MapCodec(Codec):
     def encode(self, tensor: Tensor) -> Encoded:
         flat = flatten(tensor)
         nonzeros = int(torch.count_nonzero(flat.view(torch.int32)))
-        target = _bytes(self.size_bytes(flat.numel(), nonzeros), tensor.device)
-        self.encode_into(flat, target, _bytes(self.staging_bytes(flat.numel()), tensor.device))
+        size_bytes = self.size_bytes(flat.numel(), nonzeros)
+        target = torch.empty(size_bytes, dtype=torch.uint8, device=tensor.device)
+        self.encode_into(flat, target)
         return Encoded(target, tensor.shape)
 
     def decode(self, encoded: Encoded) -> Tensor:
         target = torch.empty(encoded.shape.numel(), device=encoded.data.device)
-        self.decode_into(
-            encoded.data, target, _bytes(self.staging_bytes(target.numel()), encoded.data.device)
-        )
+        self.decode_into(encoded.data, target)
         return target.view(encoded.shape)
 
 
@@ -130,7 +124,3 @@ def flatten(tensor: Tensor) -> Tensor:
             f"a map of {tensor.numel():,} elements has too many for 32-bit row offsets; split it"
         )
     return tensor.detach().contiguous().view(-1)
-
-
-def _bytes(size_bytes: int, device: torch.device) -> Tensor:
-    return torch.empty(size_bytes, dtype=torch.uint8, device=device)

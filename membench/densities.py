@@ -20,6 +20,16 @@ def measure_densities(workload: Workload) -> dict[int, float]:
     By the map's block, as `Epmc` takes it for its ``density``. Another batch, or another draw of dropout, may have fuller
     maps. Gradients, buffers and the random generator stay as they were.
     """
+    return {block: meter.density for block, meter in _meters(workload).items()}
+
+
+def likely_densities(workload: Workload) -> dict[int, float]:
+    """Return the same with room for other draws of dropout on that batch (`DensityMeter`)."""
+    return {block: meter.likely_density for block, meter in _meters(workload).items()}
+
+
+def _meters(workload: Workload) -> dict[int, DensityMeter]:
+    """Run a step with a meter on each map that can be encoded."""
     module = workload.module
     device = next(module.parameters()).device
     captured = capture(workload)
@@ -40,4 +50,4 @@ def measure_densities(workload: Workload) -> dict[int, float]:
         buffer.copy_(buffers[name])
     for name, weight in module.named_parameters():
         weight.grad = gradients[name]
-    return {block: meter.density for block, meter in meters.items()}
+    return meters

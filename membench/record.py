@@ -87,6 +87,12 @@ class Record:
         return cls(configuration, configuration_hash(configuration), source, outcome, reason, signal=signal)
 
 
+def method_of(configuration: Configuration) -> str:
+    """Return the name of a cell's strategy, or of what it did instead of a step."""
+    method: str = configuration["study" if "study" in configuration else "strategy"]["_target_"]
+    return method.rpartition(".")[2]
+
+
 def configuration_hash(configuration: Any) -> str:
     """Return a short hash of a plain configuration, the same on every machine."""
     text = json.dumps(configuration, sort_keys=True, separators=(",", ":"))

@@ -52,12 +52,13 @@ def test_a_wrong_name_is_one_line_and_exit_code_2(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_the_core_needs_neither_hydra_nor_wandb() -> None:
+def test_the_core_needs_neither_hydra_nor_wandb_nor_numba() -> None:
     program = """
 import sys
-for name in ("hydra", "omegaconf", "wandb", "seaborn"):
+for name in ("hydra", "omegaconf", "wandb", "seaborn", "numba"):
     sys.modules[name] = None
-import membench.step, membench.suite.cell, membench.strategies.layrub, membench.report.quantities, membench.measure
+import membench.step, membench.suite.cell, membench.strategies.layrub, membench.strategies.epmc
+import membench.report.quantities, membench.measure
 assert membench.compile
 """
     subprocess.run([sys.executable, "-c", program], cwd=ROOT, check=True, timeout=120)

@@ -131,11 +131,11 @@ class CpuBackend(TensorBackend):
         return self._submit(partial(self._average_over_processes, block, root), stream)
 
     def encode(self, block: int, encoded: int, codec: MapCodec, stream: str) -> _Job:
-        work = self._encoding(block, encoded, codec, stream)
+        work = self._encoding(block, encoded, codec)
         return self._do(work) if stream == COMPUTE_STREAM else self._submit(work, stream)
 
     def decode(self, block: int, encoded: int, codec: MapCodec, stream: str) -> _Job:
-        work = self._decoding(block, encoded, codec, stream)
+        work = self._decoding(block, encoded, codec)
         if self._chaos:
             self.tensors.as_bytes(block).fill_(_POISON)
         return self._do(work) if stream == COMPUTE_STREAM else self._submit(work, stream)

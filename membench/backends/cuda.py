@@ -110,10 +110,10 @@ class CudaBackend(TensorBackend):
         return self._issue(stream, partial(self._average_over_processes, block, root))
 
     def encode(self, block: int, encoded: int, codec: MapCodec, stream: str) -> torch.cuda.Event | None:
-        return self._convert(self._encoding(block, encoded, codec, stream), stream)
+        return self._convert(self._encoding(block, encoded, codec), stream)
 
     def decode(self, block: int, encoded: int, codec: MapCodec, stream: str) -> torch.cuda.Event | None:
-        return self._convert(self._decoding(block, encoded, codec, stream), stream)
+        return self._convert(self._decoding(block, encoded, codec), stream)
 
     def wait(self, stream: str, event: torch.cuda.Event) -> None:
         self._stream(stream).wait_event(event)

@@ -32,7 +32,6 @@ class TensorBackend(Backend):
         self._slack: dict[int, Tensor] = {}  # what a block leaves unused of a space larger than itself
         self._space_bytes: dict[int, int] = {}
         self._held: Tensor | None = None
-        self._staging: dict[str, Tensor] = {}  # of the codecs on each stream; kept from step to step
         self._visitors: dict[int, list[Block]] = {}  # the caller's block -> blocks whose home is in it
         for block in graph.blocks:
             if block.home:
@@ -93,31 +92,21 @@ class TensorBackend(Backend):
         """
         processes.average(self.tensors.elements(block), root, repr(self._blocks[block].name))
 
-    def _encoding(self, block: int, encoded: int, codec: MapCodec, stream: str) -> Callable[[], None]:
+    def _encoding(self, block: int, encoded: int, codec: MapCodec) -> Callable[[], None]:
         """Give the encoded form memory, and return what writes it."""
         source = self.tensors.as_bytes(block).view(torch.float32)
-        staging = self._staging_of(stream, codec, source)
         self._allocate(encoded)
-        return partial(codec.encode_into, source, self.tensors.as_bytes(encoded), staging)
+        return partial(codec.encode_into, source, self.tensors.as_bytes(encoded))
 
-    def _decoding(self, block: int, encoded: int, codec: MapCodec, stream: str) -> Callable[[], None]:
+    def _decoding(self, block: int, encoded: int, codec: MapCodec) -> Callable[[], None]:
         """Give the block memory, and return what fills it."""
         self._allocate(block)
         target = self.tensors.as_bytes(block).view(torch.float32)
-        staging = self._staging_of(stream, codec, target)
-        return partial(codec.decode_into, self.tensors.as_bytes(encoded), target, staging)
+        return partial(codec.decode_into, self.tensors.as_bytes(encoded), target)
 
     def _allocate(self, block: int) -> None:
         """Give a block unfilled memory."""
         self.tensors.allocate(self._blocks[block])
-
-    def _staging_of(self, stream: str, codec: MapCodec, dense: Tensor) -> Tensor:
-        """Return memory for a codec's steps; after the first step it is large enough."""
-        size_bytes = codec.staging_bytes(dense.numel())
-        if stream not in self._staging or self._staging[stream].numel() < size_bytes:
-            self.synchronize()  # the smaller one may be in use
-            self._staging[stream] = self._unfilled(size_bytes)
-        return self._staging[stream]
 
     @abstractmethod
     def _take_host_memory(self, size_bytes: int) -> Tensor:

@@ -1,12 +1,21 @@
-"""Arrays side by side in one buffer of bytes, and operations on them that allocate nothing."""
+"""Arrays side by side in one buffer of bytes."""
 
-from functools import cache
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 Array = tuple[torch.dtype, int]
 """Its element type, and how many."""
+
+
+class Rows(NamedTuple):
+    """The arrays of a map in compressed rows: of torch, or the same memory as arrays of numpy."""
+
+    block_starts: Any  # non-zeros before each block
+    row_ends: Any  # non-zeros from the block's start to each row's end
+    codes: Any  # of the values
+    columns: Any
 
 
 def arrays_bytes(*arrays: Array) -> int:
@@ -22,9 +31,3 @@ def carve(buffer: Tensor, *arrays: Array) -> list[Tensor]:
         views.append(buffer[at:end].view(dtype))
         at = end
     return views
-
-
-@cache
-def scalar(number: int, dtype: torch.dtype = torch.int64) -> Tensor:
-    """Return a number as an operand: with one of Python's an operator would allocate memory for it on the CPU."""
-    return torch.tensor(number, dtype=dtype)

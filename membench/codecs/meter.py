@@ -1,5 +1,7 @@
 """A codec that measures: how full are a model's maps, on real data?"""
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -11,10 +13,13 @@ class DensityMeter(MapCodec):
 
     Attributes:
         density: the largest fraction of non-zeros that was seen.
+        likely_density: what another draw of dropout hardly exceeds, if elements are dropped on their own: six standard
+            deviations more.
     """
 
     def __init__(self) -> None:
         self.density = 0.0
+        self.likely_density = 0.0
 
     @property
     def rounding(self) -> float:
@@ -23,13 +28,13 @@ class DensityMeter(MapCodec):
     def size_bytes(self, elements: int, nonzeros: int) -> int:
         return torch.float32.itemsize * elements
 
-    def staging_bytes(self, elements: int) -> int:
-        return 0
-
-    def encode_into(self, source: Tensor, target: Tensor, staging: Tensor) -> None:
-        nonzeros = int(torch.count_nonzero(source.view(torch.int32)))
-        self.density = max(self.density, nonzeros / max(1, source.numel()))
+    def encode_into(self, source: Tensor, target: Tensor) -> None:
+        elements = max(1, source.numel())
+        density = int(torch.count_nonzero(source.view(torch.int32))) / elements
+        spare = 6 * math.sqrt(density * (1 - density) / elements)
+        self.density = max(self.density, density)
+        self.likely_density = max(self.likely_density, min(1.0, density + spare))
         target.copy_(source.view(torch.uint8))
 
-    def decode_into(self, source: Tensor, target: Tensor, staging: Tensor) -> None:
+    def decode_into(self, source: Tensor, target: Tensor) -> None:
         target.copy_(source.view(torch.float32))

@@ -21,8 +21,6 @@ def add_encoded_forms(
 ) -> tuple[TaskGraph, dict[int, int]]:
     """Return the graph with a block for the encoded form of each of these maps, and which is whose.
 
-    The codecs' staging buffer stays for the whole run and counts as overhead; one stream is to encode and decode.
-
     Args:
         codecs: by the map's block; it holds float32.
         densities: likewise; the most that is planned for.
@@ -34,9 +32,7 @@ def add_encoded_forms(
         forms[index] = len(blocks)
         size_bytes = encoded_bytes(block, codec, densities[index])
         blocks.append(Block(len(blocks), f"{block.name}:encoded", size_bytes, Role.ENCODED, block.layer))
-    staging = (codec.staging_bytes(_elements(graph.blocks[index])) for index, codec in codecs.items())
-    overhead_bytes = graph.overhead_bytes + max(staging, default=0)
-    return replace(graph, blocks=tuple(blocks), overhead_bytes=overhead_bytes), forms
+    return replace(graph, blocks=tuple(blocks)), forms
 
 
 def _elements(block: Block) -> int:

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import Any
 
-from membench.record import Outcome, Record, Source
+from membench.record import Outcome, Record, Source, method_of
 from membench.units import format_bytes, format_seconds
 
 _MACHINE = {"cpu": "CPU", "cuda": "GPU"}
@@ -25,8 +25,8 @@ def title(configuration: dict[str, Any]) -> str:
         if backend == "simulated"
         else f"measured on this machine's {_MACHINE[backend]}"
     )
-    strategy = configuration["strategy"]["_target_"].rpartition(".")[2]
-    return f"{configuration['model']['name']}, batch {configuration['batch_size']}, {strategy}, {where}"
+    model, batch_size = configuration["model"]["name"], configuration["batch_size"]
+    return f"{model}, batch {batch_size}, {method_of(configuration)}, {where}"
 
 
 def _devices(configuration: dict[str, Any]) -> str:
@@ -45,6 +45,11 @@ def _values(record: Record) -> Iterator[tuple[str, str]]:
     if "map_memory_bytes" in metrics:
         yield "maps and gradients", format_bytes(metrics["map_memory_bytes"])
         yield "weights", format_bytes(metrics["weight_bytes"])
+    if "mean_footprint_ratio" in metrics:
+        yield "dense over encoded", f"{metrics['mean_footprint_ratio']:.2f} on average, 10 to 90 % being zero"
+    if "density" in record.configuration["strategy"] and "planned_density" in metrics:
+        source = "measured" if record.configuration["strategy"]["density"] == "measured" else "given"
+        yield "planned density", f"{metrics['planned_density']:.3f}, {source}"
     if "step_time_s" in metrics:
         yield "step time", format_seconds(metrics["step_time_s"])
         yield "throughput", f"{metrics['images_per_s']:,.1f} images/s"

@@ -13,6 +13,7 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from membench.codec import MapCodec
+from membench.errors import UnsupportedStrategy
 from membench.planning.builder import ScheduleBuilder
 from membench.planning.encoding import add_encoded_forms, encoded_bytes
 from membench.planning.features import floating_maps
@@ -21,6 +22,9 @@ from membench.task_graph import Kind, LayerTasks, Phase, Task, TaskGraph
 
 Density = float | Mapping[int, float]
 """The largest fraction of non-zeros that is planned for: of every map, or by the map's block (1 where it names none)."""
+
+MEASURED = "measured"
+"""Asks a cell for densities that are measured on its model; see `membench.suite.density`."""
 
 _KEEP_ZEROS = frozenset({Kind.POOLING, Kind.DROPOUT, Kind.CONCATENATE})
 _LINEAR_READERS = frozenset({Kind.CONVOLUTION, Kind.LINEAR, Kind.RELU, Kind.POOLING})
@@ -96,6 +100,19 @@ def worth_encoding(
         if encoded_bytes(graph.blocks[block], codec, density_of(density, block))
         < graph.blocks[block].size_bytes
     }
+
+
+def checked(density: Density) -> Density:
+    """Return a density that room can be made for.
+
+    Raises:
+        UnsupportedStrategy: it is none.
+    """
+    if isinstance(density, Mapping) or (isinstance(density, int | float) and 0 <= density <= 1):
+        return density
+    raise UnsupportedStrategy(
+        f"a density is a number from 0 to 1, not {density!r}; {MEASURED!r} is for single steps (python -m membench)"
+    )
 
 
 def density_of(density: Density, block: int) -> float:

@@ -14,7 +14,7 @@ pooling too, unless encoding would make it larger. Its two statements on what ru
 the one that the data allows.
 
 Encoded sizes depend on the data, and memory is planned before it. So room is made for a `density`: given, or measured by
-`membench.densities.measure_densities`. A map with more non-zeros than that is an error (`EncodingOverflow`); at the default of
+`membench.densities`, which ``strategy.density=measured`` asks a cell for. A map with more non-zeros than that is an error (`EncodingOverflow`); at the default of
 1 nothing can go wrong, and half precision and narrow indices still make maps a quarter smaller.
 
 Not Gist, which stores one bit where that is enough; not vDNN, which sends maps to the host. `SerialCsr` is what the paper
@@ -26,7 +26,7 @@ from membench.cost_model import CostModel
 from membench.planning.rewrite import join_convolution_backward
 from membench.schedule import COMPUTE_STREAM, Schedule
 from membench.strategies.base import Strategy
-from membench.strategies.compression import Density, compress, encodable_maps, worth_encoding
+from membench.strategies.compression import Density, checked, compress, encodable_maps, worth_encoding
 from membench.task_graph import TaskGraph
 
 CODEC_STREAM = "codec"
@@ -43,7 +43,7 @@ class Epmc(Strategy):
 
     def __init__(self, values: str = "fp16", density: Density = 1.0, streams: int = 8) -> None:
         self._codec = vp_encoding(values=values, streams=streams - 1)
-        self._density = density
+        self._density = checked(density)
 
     def schedule(self, graph: TaskGraph, cost: CostModel, budget_bytes: int | None) -> Schedule:
         graph = cost.annotate(join_convolution_backward(graph))
@@ -59,7 +59,7 @@ class SerialCsr(Strategy):
     name = "serial_csr"
 
     def __init__(self, density: Density = 1.0) -> None:
-        self._density = density
+        self._density = checked(density)
 
     def schedule(self, graph: TaskGraph, cost: CostModel, budget_bytes: int | None) -> Schedule:
         graph = cost.annotate(join_convolution_backward(graph))

@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
+from membench.configuration import instantiate
 from membench.errors import UnsupportedStrategy
 from membench.workload import Workload
 
@@ -36,6 +37,12 @@ class Baseline(ABC):
             return loss.detach()
 
         return run
+
+
+def baseline_of(configuration: dict[str, Any]) -> Baseline | None:
+    """Return the baseline of this file that a cell has in its strategy's place, if it has one."""
+    baseline = configuration["strategy"]["_target_"].rpartition(".")[0] == __name__
+    return instantiate(configuration["strategy"]) if baseline else None
 
 
 class PlainPyTorch(Baseline):

@@ -11,7 +11,7 @@ from hydra.experimental.callback import Callback
 from omegaconf import DictConfig, OmegaConf
 
 from membench.launched import launched
-from membench.record import Configuration, Record
+from membench.record import Configuration, Record, method_of
 from membench.suite.listing import has_failed, plan, totals
 from membench.suite.records import Records, Rerun, directory_of
 from membench.suite.tracking import Sweep, Tracking, log_sweep
@@ -81,7 +81,7 @@ def row(record: Record) -> dict[str, Any]:
     return {
         "model": configuration["model"]["name"],
         "batch_size": configuration["batch_size"],
-        "strategy": configuration["strategy"]["_target_"].rpartition(".")[2],
+        "strategy": method_of(configuration),
         "configuration_hash": record.configuration_hash,
         "source": str(record.source),
         "outcome": str(record.outcome),

@@ -20,6 +20,7 @@ from membench.errors import (
     UnsupportedStrategy,
 )
 from membench.frameworks.base import Framework
+from membench.frameworks.pytorch import PyTorch
 from membench.planning.exchange import exchange_in_last_run, find_exchange
 from membench.planning.sub_batch import GraphAt
 from membench.processes import joined
@@ -27,8 +28,8 @@ from membench.record import Outcome, Record, Source, configuration_hash
 from membench.schedule import SubBatches
 from membench.step import SimulatedStep, check_capacity, plan_step, real_device, simulated_step
 from membench.strategies.base import Strategy
-from membench.suite.baselines import Baseline
-from membench.suite.map_study import MapStudy
+from membench.suite.baselines import baseline_of
+from membench.suite.density import is_measured, with_density
 from membench.suite.measured import CellMeasurement, measure_baseline, measure_strategy
 from membench.suite.metrics import Metrics, layer_metrics, oracular_metrics, plan_metrics, time_metrics
 from membench.suite.power import power_metrics
@@ -36,6 +37,9 @@ from membench.suite.provenance import device_facts, provenance
 from membench.task_graph import TaskGraph
 from membench.units import parse_bytes
 from membench.workload import Workload, share_size
+
+MEASURED_SAMPLES = 8
+"""On how many samples, at most, a simulated cell measures densities."""
 
 _OUTCOMES: dict[type[Exception], Outcome] = {
     OutOfMemory: Outcome.OUT_OF_MEMORY,
@@ -177,10 +181,9 @@ def _provenance(backend: str) -> dict[str, Any]:
 def _simulate(configuration: dict[str, Any], graphs: Graphs, metrics: Metrics, layers: Metrics) -> None:
     device: DeviceProfile = instantiate(configuration["device"])
     cluster: Cluster = instantiate(configuration["cluster"])
-    strategy = instantiate(configuration["strategy"])
-    if isinstance(strategy, MapStudy):
+    if "study" in configuration:
         rows, columns = int(configuration["batch_size"]), configuration["model"]["input_shape"][0]
-        metrics.update(strategy.metrics(rows, columns, _cost(configuration)))
+        metrics.update(instantiate(configuration["study"]).metrics(rows, columns, _cost(configuration)))
         return
     local = planned_step(configuration, graphs)
     step = played_step(configuration, local)
@@ -205,7 +208,7 @@ def _simulate(configuration: dict[str, Any], graphs: Graphs, metrics: Metrics, l
 def planned_step(configuration: dict[str, Any], graphs: Graphs) -> tuple[SubBatches, ...]:
     """Plan a simulated cell's step on one device's share of the batch, before any exchange with others."""
     framework: Framework = instantiate(configuration["framework"])
-    strategy: Strategy = instantiate(configuration["strategy"])
+    strategy: Strategy = _simulated_strategy(configuration, framework)
     cluster: Cluster = instantiate(configuration["cluster"])
     share = share_size(int(configuration["batch_size"]), cluster.devices)
     return plan_step(
@@ -215,6 +218,21 @@ def planned_step(configuration: dict[str, Any], graphs: Graphs) -> tuple[SubBatc
         _cost(configuration),
         budget_bytes_of(configuration),
         configuration.get("sub_batch"),
+    )
+
+
+def _simulated_strategy(configuration: dict[str, Any], framework: Framework) -> Any:
+    """Return a cell's strategy; densities that it asks for are measured on this machine, on a few samples."""
+    if not is_measured(configuration):
+        return instantiate(configuration["strategy"])
+    if not isinstance(framework, PyTorch):
+        raise UnsupportedStrategy(
+            f"framework {framework.name!r} has other maps than those that can be measured; choose framework=pytorch, or "
+            "give a density"
+        )
+    few = min(int(configuration["batch_size"]), MEASURED_SAMPLES)
+    return with_density(
+        configuration, workload_of({**configuration, "batch_size": few, "backend": {"name": "cpu"}})
     )
 
 
@@ -234,16 +252,15 @@ def _cost(configuration: dict[str, Any]) -> RooflineCost:
 
 
 def _measure(configuration: dict[str, Any], graphs: Graphs) -> CellMeasurement:
-    strategy = instantiate(configuration["strategy"])
-    budget_bytes = budget_bytes_of(configuration)
-    if isinstance(strategy, Baseline):
-        if joined().count > 1:
-            raise UnsupportedStrategy("a baseline runs alone: start it without torchrun")
-        return measure_baseline(strategy, workload_of(configuration), budget_bytes)
-    if isinstance(strategy, MapStudy):
+    if "study" in configuration:
         raise UnsupportedStrategy(
             "a study of synthetic maps is simulated; benchmarks/codecs.py times codecs here"
         )
+    baseline, budget_bytes = baseline_of(configuration), budget_bytes_of(configuration)
+    if baseline:
+        if joined().count > 1:
+            raise UnsupportedStrategy("a baseline runs alone: start it without torchrun")
+        return measure_baseline(baseline, workload_of(configuration), budget_bytes)
     return measure_strategy(configuration, graphs.captures(configuration), budget_bytes)
 
 

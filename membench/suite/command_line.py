@@ -17,7 +17,7 @@ from membench.suite.composition import hydra_composition
 from membench.suite.records import Rerun
 from membench.units import parse_bytes
 
-GROUPS = ("model", "strategy", "device", "cluster", "framework", "backend", "tracking")
+GROUPS = ("model", "strategy", "study", "device", "cluster", "framework", "backend", "tracking")
 
 
 def check_arguments(arguments: Sequence[str]) -> None:

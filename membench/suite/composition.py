@@ -16,6 +16,7 @@ CELL_KEYS = (
     "model",
     "batch_size",
     "strategy",
+    "study",
     "framework",
     "device",
     "cluster",
@@ -36,10 +37,10 @@ def hydra_composition() -> Iterator[None]:
 
 
 def cell_configuration(config: DictConfig) -> dict[str, Any]:
-    """Return what of a composed configuration describes the run itself, resolved, as plain values."""
+    """Return what of a composed configuration describes the run itself, resolved, as plain values; few have a study."""
     resolved = OmegaConf.to_container(config, resolve=True)
     assert isinstance(resolved, dict)
-    return {key: resolved[key] for key in CELL_KEYS}
+    return {key: resolved[key] for key in CELL_KEYS if key in resolved}
 
 
 def compose_cells(paper: Paper, cells: Sequence[Cell]) -> dict[Cell, dict[str, Any]]:
@@ -56,10 +57,11 @@ def compose_cells(paper: Paper, cells: Sequence[Cell]) -> dict[Cell, dict[str, A
 def _changes(paper: Paper, cell: Cell, read: Callable[[str, str], dict[str, Any]]) -> dict[str, Any]:
     system = paper.systems[cell.system]
     model = read("model", paper.models[cell.model]["configuration"])
-    return {
+    changes = {
         "model": model,
         "batch_size": model["batch_size"] if cell.batch_size is None else cell.batch_size,
-        "strategy": read("strategy", system["strategy"]) | system.get("set", {}),
+        "strategy": read("strategy", system["strategy"]),
+        **({"study": read("study", system["study"])} if "study" in system else {}),
         "framework": read("framework", framework_of(paper.models[cell.model], system)),
         "device": read("device", paper.devices[cell.device]),
         "cluster": read("cluster", paper.clusters.get(cell.device, "one")) | system.get("cluster", {}),
@@ -67,6 +69,9 @@ def _changes(paper: Paper, cell: Cell, read: Callable[[str, str], dict[str, Any]
         "sub_batch": system.get("sub_batch"),
         **({"exchange": system["exchange"]} if "exchange" in system else {}),
     }
+    group = _set_group(system)
+    changes[group] = changes[group] | system.get("set", {})
+    return changes
 
 
 def overrides(paper: Paper, cell: Cell) -> list[str]:
@@ -75,15 +80,21 @@ def overrides(paper: Paper, cell: Cell) -> list[str]:
     words = [
         f"model={paper.models[cell.model]['configuration']}",
         f"strategy={system['strategy']}",
+        *([f"study={system['study']}"] if "study" in system else []),
         f"framework={framework_of(paper.models[cell.model], system)}",
         f"device={paper.devices[cell.device]}",
         *([f"cluster={paper.clusters[cell.device]}"] if cell.device in paper.clusters else []),
         *(f"cluster.{option}={value}" for option, value in system.get("cluster", {}).items()),
         *([f"budget='{budget}'"] if (budget := _budget(cell, system)) else []),
         *([f"{key}={system[key]}" for key in ("sub_batch", "exchange") if key in system]),
-        *(f"strategy.{option}={value}" for option, value in system.get("set", {}).items()),
+        *(f"{_set_group(system)}.{option}={value}" for option, value in system.get("set", {}).items()),
     ]
     return words if cell.batch_size is None else [*words, f"batch_size={cell.batch_size}"]
+
+
+def _set_group(system: Mapping[str, Any]) -> str:
+    """Return whose options a system sets: its strategy's, or those of what is done instead of a step."""
+    return "study" if "study" in system else "strategy"
 
 
 def _budget(cell: Cell, system: Mapping[str, Any]) -> str | None:

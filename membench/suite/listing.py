@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Callable, Sequence
 
-from membench.record import Configuration, Outcome, Record
+from membench.record import Configuration, Outcome, Record, method_of
 from membench.suite.records import Records
 from membench.units import format_bytes, format_seconds
 
@@ -16,8 +16,7 @@ INTERRUPTED = "interrupted; what was done is kept, and the same command goes on 
 
 def title(cell: Configuration) -> str:
     """Return a cell's model, batch size and strategy in columns."""
-    strategy = cell["strategy"]["_target_"].rpartition(".")[2]
-    return f"{cell['model']['name']:<12} batch {cell['batch_size']:>7}  {strategy:<16}"
+    return f"{cell['model']['name']:<12} batch {cell['batch_size']:>7}  {method_of(cell):<16}"
 
 
 def result(record: Record) -> str:

@@ -19,7 +19,7 @@ _CODECS = ("vp", "csr", "coo", "ell", "dia")
 
 
 class MapStudy:
-    """Stands where a strategy does, and encodes a map instead of training.
+    """What a cell with ``study=encodings`` does instead of a step.
 
     Args:
         codec: which encoding.

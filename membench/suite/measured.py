@@ -18,7 +18,6 @@ import torch
 from membench.backends.cuda import CudaBackend
 from membench.backends.simulated import SimulatedBackend
 from membench.capture.capture import Captures
-from membench.configuration import instantiate
 from membench.cost.cache import WORKSPACE_CAP_VARIABLE, load_cache
 from membench.cost.measured import MeasuredCost
 from membench.errors import OutOfMemory, UnsupportedStrategy
@@ -39,6 +38,7 @@ from membench.schedule import Schedule, SubBatches
 from membench.step import build_step
 from membench.sub_batched_step import SubBatchedStep
 from membench.suite.baselines import Baseline
+from membench.suite.density import with_density
 from membench.suite.metrics import Metrics, plan_metrics, time_metrics
 from membench.task_graph import Kind
 from membench.training_step import TrainingStep
@@ -123,7 +123,7 @@ def measure_strategy(
     cost = MeasuredCost(device, load_cache(device) if device.type == "cuda" else None)
     step = build_step(
         captures,
-        instantiate(configuration["strategy"]),
+        with_density(configuration, workload),
         cost,
         budget_bytes,
         sub_batch=configuration.get("sub_batch"),

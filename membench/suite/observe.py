@@ -4,15 +4,15 @@ import os
 from typing import Any
 
 from membench.capture.capture import Captures
-from membench.configuration import instantiate
 from membench.cost.measured import MeasuredCost
 from membench.errors import UnsupportedStrategy
 from membench.report.run import Part, Run
 from membench.report.summary import title
 from membench.schedule import SubBatches
 from membench.step import build_step
-from membench.suite.baselines import Baseline
+from membench.suite.baselines import baseline_of
 from membench.suite.cell import Graphs, budget_bytes_of, planned_step, played_step, workload_of
+from membench.suite.density import with_density
 from membench.suite.measured import environment
 from membench.timeline import Timeline
 
@@ -26,8 +26,7 @@ def observe(configuration: dict[str, Any]) -> Run:
     Raises:
         MembenchError: the cell cannot run; says why.
     """
-    strategy = instantiate(configuration["strategy"])
-    if isinstance(strategy, Baseline):
+    if baseline_of(configuration):
         raise UnsupportedStrategy(
             "membench does not schedule this step, so nobody knows who holds what; choose a strategy, such as eager"
         )
@@ -39,7 +38,7 @@ def observe(configuration: dict[str, Any]) -> Run:
     workload = workload_of(configuration)
     step = build_step(
         Captures(workload),
-        strategy,
+        with_density(configuration, workload),
         MeasuredCost(workload.inputs[0].device),
         budget_bytes_of(configuration),
         sub_batch=configuration.get("sub_batch"),

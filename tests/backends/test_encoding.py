@@ -58,7 +58,7 @@ def test_the_measured_peak_is_the_predicted_one(stream: str) -> None:
     schedule = encoding(csr(), stream, density=1.0)  # more room than the data needs
     backend = CpuBackend(schedule.graph)
     backend.tensors.hold(0, half_negative())
-    execute(schedule, backend)  # takes the staging buffer, which stays
+    execute(schedule, backend)
     backend.tensors.release(3)
     peak_bytes = cpu_peak_bytes(lambda: execute(schedule, backend))
     assert schedule.graph.external_bytes + peak_bytes == schedule.peak_bytes

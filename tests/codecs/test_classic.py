@@ -3,9 +3,11 @@
 import pytest
 import torch
 from hypothesis import given, settings
+from hypothesis import strategies as st
 from torch import Tensor
 
 from membench.codec import Codec
+from membench.codecs import cpu_classic, cuda_classic
 from membench.codecs.classic import COO, DIA, ELL
 from membench.codecs.rows import csr, vp_encoding
 from tests.codecs.strategies import maps, nonzeros, same_bits
@@ -40,3 +42,16 @@ def test_a_random_map_has_the_size_that_its_density_predicts(codec: Codec, densi
     tensor = (torch.rand(100_000) < density).float()
     expected = codec.expected_size_bytes(tensor.numel(), density)
     assert codec.encode(tensor).size_bytes == pytest.approx(expected, rel=0.12, abs=100)
+
+
+@pytest.mark.parametrize("name", CODECS)
+@settings(max_examples=60, deadline=None)
+@given(tensor=maps(), columns=st.integers(1, 20))
+def test_the_operators_for_a_gpu_do_as_the_loops(name: str, tensor: Tensor, columns: int) -> None:
+    bits = tensor.contiguous().view(-1).view(torch.int32)
+    matrix = bits[: len(bits) // columns * columns].view(-1, columns)
+    data = [getattr(module, f"encode_{name}")(matrix) for module in (cpu_classic, cuda_classic)]
+    assert torch.equal(*data)
+    decoded = torch.empty_like(matrix)
+    getattr(cuda_classic, f"decode_{name}")(data[0], decoded)
+    assert torch.equal(decoded, matrix)

@@ -42,8 +42,9 @@ def test_every_cell_composes(paper: Paper) -> None:
         assert configuration["batch_size"] == LARGEST or configuration["batch_size"] > 0
         assert configuration["backend"]["name"] == "simulated"
         assert configuration["model"]["name"] == paper.models[cell.model]["configuration"]
-        for option, value in paper.systems[cell.system].get("set", {}).items():
-            assert configuration["strategy"][option] == value
+        system = paper.systems[cell.system]
+        for option, value in system.get("set", {}).items():
+            assert configuration["study" if "study" in system else "strategy"][option] == value
 
 
 def test_cells_are_what_hydra_composes_from_the_same_words(paper: Paper) -> None:

@@ -46,7 +46,7 @@ def test_an_unknown_codec_is_refused_with_those_there_are() -> None:
 @pytest.mark.parametrize(("backend", "outcome"), [("simulated", Outcome.OK), ("cpu", Outcome.UNSUPPORTED)])
 def test_a_cell_of_a_study_is_a_record(backend: str, outcome: Outcome) -> None:
     words = [
-        "model=synthetic_map", "strategy=map_study", "framework=pytorch_epmc", "device=k40c", "batch_size=20",
+        "model=synthetic_map", "study=encodings", "framework=pytorch_epmc", "device=k40c", "batch_size=20",
         f"backend={backend}",
     ]  # fmt: skip
     with hydra_composition():

@@ -1,0 +1,38 @@
+"""The one-bit mask on a GPU, by Triton kernels. Tested in Triton's interpreter; has not run on a GPU."""
+
+import triton
+import triton.language as tl
+from torch import Tensor
+
+_BYTES = 512  # that a program works on
+
+
+def encode(source: Tensor, target: Tensor) -> None:
+    """Set the bit of each element that is not at most zero."""
+    if source.numel():
+        _encode[(triton.cdiv(target.numel(), _BYTES),)](source, target, source.numel(), _BYTES)
+
+
+def decode(source: Tensor, target: Tensor) -> None:
+    """Write a one for each bit that is set, and a zero for the others."""
+    if target.numel():
+        _decode[(triton.cdiv(source.numel(), _BYTES),)](source, target, target.numel(), _BYTES)
+
+
+@triton.jit
+def _encode(elements, packed, count, step: tl.constexpr):
+    byte = tl.program_id(0).to(tl.int64) * step + tl.arange(0, step)
+    place = tl.arange(0, 8)[None, :]
+    at = 8 * byte[:, None] + place
+    number = tl.load(elements + at, mask=at < count, other=0.0)
+    is_set = (at < count) & ((number > 0) | (number != number))
+    tl.store(packed + byte, tl.sum(is_set.to(tl.int32) << place, axis=1), mask=8 * byte < count)
+
+
+@triton.jit
+def _decode(packed, elements, count, step: tl.constexpr):
+    byte = tl.program_id(0).to(tl.int64) * step + tl.arange(0, step)[:, None]
+    place = tl.arange(0, 8)[None, :]
+    at = 8 * byte + place
+    bits = tl.load(packed + byte, mask=8 * byte < count, other=0).to(tl.int32)
+    tl.store(elements + at, ((bits >> place) & 1).to(tl.float32), mask=at < count)

@@ -1,0 +1,28 @@
+"""A cell whose density is to be measured: ``strategy.density=measured`` in place of a number."""
+
+from typing import Any
+
+from membench.configuration import instantiate
+from membench.densities import likely_densities
+from membench.errors import UnsupportedStrategy
+from membench.strategies.compression import MEASURED
+from membench.workload import Workload
+
+
+def with_density(configuration: dict[str, Any], workload: Workload) -> Any:
+    """Return a cell's strategy; if it asks for that, with the density of each map in one step of a workload.
+
+    Args:
+        configuration: of the cell; its record keeps the word ``measured``, or the number that was given.
+        workload: with real weights and data, captured as the cell's own is.
+    """
+    strategy = configuration["strategy"]
+    if not is_measured(configuration):
+        return instantiate(strategy)
+    if workload.loss is None:
+        raise UnsupportedStrategy("inference keeps no maps whose density could be measured")
+    return instantiate({**strategy, "density": likely_densities(workload)})
+
+
+def is_measured(configuration: dict[str, Any]) -> bool:
+    return bool(configuration["strategy"].get("density") == MEASURED)

@@ -1,0 +1,62 @@
+"""Triton's kernels: the same bytes as the CPU's loops, in Triton's interpreter; and machine code for a GPU."""
+
+import os
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+from membench.codecs.values import FORMATS
+
+triton = pytest.importorskip("triton", reason="Triton is not installed")
+TARGET = ("cuda", 90, 32)
+COLUMNS = 256
+
+
+def test_the_kernels_do_as_the_cpu_s_loops() -> None:
+    environment = {**os.environ, "TRITON_INTERPRET": "1"}
+    command = [sys.executable, "-m", "tests.codecs.interpreted"]
+    run = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert run.stdout.strip().endswith("agreed"), run.stderr
+
+
+def compiled(kernel: Any, *arguments: object) -> bytes:
+    """Return a kernel's machine code; a string stands for an argument of that type, all else is constant."""
+    from triton.backends.compiler import GPUTarget
+    from triton.compiler import ASTSource
+
+    types = {
+        name: argument if isinstance(argument, str) else "constexpr"
+        for name, argument in zip(kernel.arg_names, arguments, strict=True)
+    }
+    constants = {(i,): a for i, a in enumerate(arguments) if not isinstance(a, str)}
+    source = ASTSource(fn=kernel, signature=types, constexprs=constants)
+    code: bytes = triton.compile(source, target=GPUTarget(*TARGET)).asm["cubin"]
+    return code
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", FORMATS)
+def test_the_kernels_of_rows_compile_for_a_gpu(name: str) -> None:
+    from membench.codecs import cuda_rows
+
+    kept_as = FORMATS[name]
+    ends, columns = ("*i32", "*i32") if name == "fp32" else ("*u16", "*u8")
+    codes = {32: "*i32", 16: "*u16"}.get(kept_as.bits, "*u8")
+    arrays, of_map = ("*i32", "*i32", ends, codes, columns), ("i32", "i32", "i32", COLUMNS)
+    assert compiled(cuda_rows._count, "*i32", ends, "i32", "i32", COLUMNS, 16, COLUMNS)
+    assert compiled(cuda_rows._sum_rows, ends, "*i32", "i32", "i32", 1024)
+    assert compiled(cuda_rows._sum_blocks, "*i32", "i32", 1024)
+    assert compiled(cuda_rows._scatter, *arrays, *of_map, *kept_as, 16, COLUMNS)
+    assert compiled(cuda_rows._decode, *arrays, *of_map[1:], kept_as.bits, 16, COLUMNS)
+    if name == "fp10":
+        assert compiled(cuda_rows._pack, *arrays, *of_map, *kept_as, 256)
+
+
+@pytest.mark.slow
+def test_the_kernels_of_the_mask_compile_for_a_gpu() -> None:
+    from membench.codecs import cuda_mask
+
+    assert compiled(cuda_mask._encode, "*fp32", "*u8", "i32", 512)
+    assert compiled(cuda_mask._decode, "*u8", "*fp32", "i32", 512)
