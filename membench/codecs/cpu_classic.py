@@ -143,17 +143,22 @@ def _encode_dia(matrix: Any) -> Any:
 
 @compiled
 def _decode_dia(kept: Any, matrix: Any) -> None:
+    """By rows: they are written once, and of each diagonal a cache line serves as many rows as it has numbers."""
     rows, columns = matrix.shape
     count = len(kept) // (1 + columns)
-    elements = matrix.reshape(-1)
-    elements[:] = 0
-    for first in range(0, columns, _TILE):
-        for slot in range(count):
-            begin, end = _columns(kept[slot], first, rows, columns)
-            at = np.uint64((begin - kept[slot]) * columns + begin)
-            for place in range(count + slot * columns + begin, count + slot * columns + end):
-                elements[at] = kept[place]
-                at += np.uint64(columns + 1)
+    if not count:
+        matrix[:] = 0
+        return
+    start = np.zeros(rows + columns - 1, np.uint64)  # of each diagonal, from the lower left one on
+    mask = np.zeros(rows + columns - 1, np.int32)  # no bits of a diagonal that is not kept
+    for slot in range(count):
+        start[kept[slot] + rows - 1] = count + slot * columns
+        mask[kept[slot] + rows - 1] = -1
+    for row in range(rows):
+        lowest = np.uint64(rows - 1 - row)
+        for column in range(np.uint64(columns)):
+            diagonal = lowest + column
+            matrix[row, column] = kept[start[diagonal] + column] & mask[diagonal]
 
 
 @compiled
