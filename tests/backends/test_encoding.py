@@ -8,27 +8,17 @@ from membench.codec import EncodingOverflow, MapCodec
 from membench.codecs.rows import csr, vp_encoding
 from membench.execution.executor import execute
 from membench.execution.measurement import cpu_peak_bytes
-from membench.planning.builder import ScheduleBuilder
 from membench.planning.encoding import add_encoded_forms
 from membench.schedule import Schedule
-from tests.backends.toy import COLUMNS, ROWS, graph, value
+from tests.backends.toy import COLUMNS, ROWS, encoding, graph, value
 
 FIRST, ENCODED = 1, 4
 
 
-def encoding(codec: MapCodec, stream: str, density: float = 0.5) -> Schedule:
-    """Encode the first result while the second is computed, and decode it for the sum; it is a ReLU's output."""
+def encoded(codec: MapCodec, stream: str, density: float = 0.5) -> Schedule:
+    """The first result is encoded; it is a ReLU's output."""
     toy, _ = add_encoded_forms(graph("aten.relu.default"), {FIRST: codec}, {FIRST: density})
-    builder = ScheduleBuilder("test", toy, budget_bytes=None)
-    builder.compute(toy.tasks[0])
-    builder.encode(FIRST, ENCODED, codec, stream=stream)
-    builder.compute(toy.tasks[1])
-    builder.free(FIRST)
-    builder.decode(FIRST, stream=stream)
-    builder.free_dead()
-    builder.compute(toy.tasks[2])
-    builder.free_dead()
-    return builder.finish()
+    return encoding(toy, ENCODED, codec, stream)
 
 
 def half_negative() -> torch.Tensor:
@@ -41,7 +31,7 @@ def half_negative() -> torch.Tensor:
 @pytest.mark.parametrize("stream", ["compute", "codec"])
 @pytest.mark.parametrize("codec", [csr(), vp_encoding(values="fp32"), vp_encoding(values="fp10")], ids=str)
 def test_a_map_comes_back_from_its_encoded_form(codec: MapCodec, stream: str, chaos: Chaos | None) -> None:
-    schedule = encoding(codec, stream)
+    schedule = encoded(codec, stream)
     backend = CpuBackend(schedule.graph, chaos=chaos)
     numbers = half_negative()
     backend.tensors.hold(0, numbers)
@@ -55,7 +45,7 @@ def test_a_map_comes_back_from_its_encoded_form(codec: MapCodec, stream: str, ch
 
 @pytest.mark.parametrize("stream", ["compute", "codec"])
 def test_the_measured_peak_is_the_predicted_one(stream: str) -> None:
-    schedule = encoding(csr(), stream, density=1.0)  # more room than the data needs
+    schedule = encoded(csr(), stream, density=1.0)  # more room than the data needs
     backend = CpuBackend(schedule.graph)
     backend.tensors.hold(0, half_negative())
     execute(schedule, backend)
@@ -67,7 +57,7 @@ def test_the_measured_peak_is_the_predicted_one(stream: str) -> None:
 
 @pytest.mark.parametrize("stream", ["compute", "codec"])
 def test_more_data_than_was_planned_for_is_an_error(stream: str) -> None:
-    schedule = encoding(vp_encoding(), stream, density=0.4)
+    schedule = encoded(vp_encoding(), stream, density=0.4)
     backend = CpuBackend(schedule.graph)
     backend.tensors.hold(0, half_negative())
     with pytest.raises(EncodingOverflow, match="a density above 0.4"):

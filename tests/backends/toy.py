@@ -2,6 +2,7 @@
 
 import torch
 
+from membench.codec import MapCodec
 from membench.planning.builder import ScheduleBuilder
 from membench.planning.pool import Pool
 from membench.schedule import Schedule
@@ -40,4 +41,18 @@ def migrating(toy: TaskGraph, pool: Pool | None = None) -> Schedule:
     builder.free(1)
     builder.prefetch(1)
     builder.compute(toy.tasks[2])
+    return builder.finish()
+
+
+def encoding(toy: TaskGraph, encoded: int, codec: MapCodec, stream: str) -> Schedule:
+    """Encode the first result while the second is computed, and decode it for the sum."""
+    builder = ScheduleBuilder("test", toy, budget_bytes=None)
+    builder.compute(toy.tasks[0])
+    builder.encode(1, encoded, codec, stream=stream)
+    builder.compute(toy.tasks[1])
+    builder.free(1)
+    builder.decode(1, stream=stream)
+    builder.free_dead()
+    builder.compute(toy.tasks[2])
+    builder.free_dead()
     return builder.finish()

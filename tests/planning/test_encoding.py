@@ -12,7 +12,7 @@ from membench.planning.liveness import live_bytes, residencies
 from membench.planning.validate import validate
 from membench.schedule import Compute, Decode, Encode, Free, Instruction, Schedule, Wait
 from membench.task_graph import Role, TaskGraph
-from tests.backends.toy import SIZE_BYTES, graph
+from tests.backends.toy import SIZE_BYTES, encoding, graph
 
 FIRST, SECOND, RESULT, ENCODED = 1, 2, 3, 4
 DENSITY = 0.25
@@ -26,19 +26,6 @@ def toy() -> TaskGraph:
     return encodable
 
 
-def encoding(toy: TaskGraph, stream: str = "codec") -> Schedule:
-    builder = ScheduleBuilder("test", toy, budget_bytes=None)
-    builder.compute(toy.tasks[0])
-    builder.encode(FIRST, ENCODED, vp_encoding(), stream=stream)
-    builder.compute(toy.tasks[1])
-    builder.free(FIRST)
-    builder.decode(FIRST, stream=stream)
-    builder.free_dead()
-    builder.compute(toy.tasks[2])
-    builder.free_dead()
-    return builder.finish()
-
-
 def test_the_encoded_form_is_a_block_of_the_planned_size(toy: TaskGraph) -> None:
     elements = SIZE_BYTES // 4
     block = toy.blocks[ENCODED]
@@ -48,7 +35,7 @@ def test_the_encoded_form_is_a_block_of_the_planned_size(toy: TaskGraph) -> None
 
 @pytest.mark.parametrize("stream", ["compute", "codec"])
 def test_memory_is_held_from_encoding_to_decoding(toy: TaskGraph, stream: str) -> None:
-    schedule = encoding(toy, stream)
+    schedule = encoding(toy, ENCODED, vp_encoding(), stream)
     validate(schedule)
     assert "encode block1" in str(schedule) and "decode block1" in str(schedule)
     held = dict(zip(schedule.instructions, live_bytes(schedule), strict=True))  # at the last of equal ones
@@ -67,7 +54,7 @@ def test_memory_is_held_from_encoding_to_decoding(toy: TaskGraph, stream: str) -
 
 
 def test_the_memory_of_a_map_is_not_given_back_before_it_is_encoded(toy: TaskGraph) -> None:
-    program = encoding(toy).instructions
+    program = encoding(toy, ENCODED, vp_encoding(), "codec").instructions
     encode = program.index(Encode(FIRST, ENCODED, vp_encoding(), "codec"))
     assert Wait("compute", encode) in program[encode : program.index(Free(FIRST))]
 
