@@ -62,7 +62,7 @@ def measure(
     start_s = time.perf_counter()
     parts = plan_step(graph_at, configuration["batch_size"], strategy, cost, budget_bytes)
     planned_s = time.perf_counter()
-    simulated_step(parts, profile, cost).measure()
+    simulated_step(parts, cost)
     end_s = time.perf_counter()
     size = parts[0].schedule.graph.batch_size
     tasks = len(captures.graph_at(size).tasks)

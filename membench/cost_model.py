@@ -10,6 +10,11 @@ from membench.task_graph import Task, TaskGraph
 class CostModel(ABC):
     """How long tasks and copies take on one device."""
 
+    @property
+    @abstractmethod
+    def full_duplex(self) -> bool:
+        """Whether copies in both directions overlap."""
+
     @abstractmethod
     def annotate(self, graph: TaskGraph) -> TaskGraph:
         """Return the graph with the workspace that each task needs on this device."""

@@ -3,7 +3,7 @@
 capture -> annotate with the device's costs -> strategy -> validate -> a step that runs or simulates
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache
 from typing import Any
 
@@ -32,7 +32,7 @@ from membench.errors import (
 from membench.execution.executor import execute
 from membench.execution.measurement import Throughput
 from membench.planning.exchange import Exchange, exchange_in_last_run, find_exchange
-from membench.planning.sub_batch import FITTED, GraphAt, fitted_sizes, sub_batch_size
+from membench.planning.sub_batch import FASTEST, FITTED, GraphAt, fitted_sizes, sizes_around, sub_batch_size
 from membench.planning.validate import validate
 from membench.record import Source
 from membench.schedule import Schedule, SubBatches
@@ -52,6 +52,7 @@ class SimulatedStep:
     Attributes:
         plan: the schedule, and how often it runs in a step; prints as text.
         predicted_peak_bytes: everything that a device would hold at its worst moment.
+        step_time_s: of all runs of a step, one after another.
         timelines: what would run when, on which stream, in one run of each schedule of the plan.
     """
 
@@ -60,6 +61,9 @@ class SimulatedStep:
     ) -> None:
         self.plan = plan
         self._devices = devices
+        self.step_time_s = sum(
+            timeline.step_time_s * part.count for part, timeline in zip(plan, timelines, strict=True)
+        )
         self.predicted_peak_bytes = max(part.schedule.peak_bytes for part in plan)
         self.timelines = timelines
 
@@ -74,9 +78,8 @@ class SimulatedStep:
             (one_run(Source.SIMULATED, part.schedule, timeline), part.count)
             for part, timeline in zip(self.plan, self.timelines, strict=True)
         ]
-        step_time_s = sum(part.step_time_s * count for part, count in parts)
         images = self._devices * sum(part.samples for part in self.plan)
-        samples = Throughput(images, 1, (step_time_s,))
+        samples = Throughput(images, 1, (self.step_time_s,))
         return whole_step(parts, samples, self.predicted_peak_bytes)
 
 
@@ -109,8 +112,9 @@ def compile(  # noqa: A001 (the field's word for it)
         cluster: for the simulated backend: how many such devices there are, each with a batch like this one, and how
             they are joined; a name (``"modnn_k40x4"``) or a description.
         budget: the most that the step may hold, weights and inputs included: ``"200 MB"`` or bytes.
-        sub_batch: how many samples to compute at a time, or ``"fitted"`` for the most that the budget has room for
-            (moDNN, Equation 8); by default as the strategy says, which for most is the whole batch.
+        sub_batch: how many samples to compute at a time; ``"fitted"`` for the most that Equation 8 of moDNN finds room
+            for, or ``"fastest"`` for those with which a step takes the least time, which plans each size from there on. By
+            default as the strategy says, which for most is the whole batch.
         exchange: for the processes of torch's default group, each of which compiles with its share of a batch, and for
             a cluster: average their gradients ``"as_made"`` or ``"at_end"`` (moDNN, Section 6.2), so that ``.grad`` is the whole batch's.
             All start from the first one's weights and buffers, and run its schedule; the loss is the share's own.
@@ -137,7 +141,7 @@ def compile(  # noqa: A001 (the field's word for it)
         if joined.devices > 1:
             parts = exchange_in_last_run(parts, find_exchange(exchange or Exchange.AS_MADE))
         check_capacity(parts, profile)
-        return simulated_step(parts, profile, cost, joined)
+        return simulated_step(parts, cost, joined)
     if backend not in ("cpu", "cuda"):
         raise MembenchError(f"there is no backend {backend!r}; choose one of cpu, cuda, simulated")
     target = real_device(backend)
@@ -230,26 +234,59 @@ def plan_step(
     def annotated_at(size: int) -> TaskGraph:
         return cost.annotate(graph_at(size))
 
+    def parts_of(size: int) -> tuple[SubBatches, ...]:
+        rest = batch_size % size
+        counts = {size: batch_size // size, **({rest: 1} if rest else {})}
+        return tuple(
+            SubBatches(_validated(annotated_at(samples), strategy, cost, budget_bytes), count)
+            for samples, count in counts.items()
+        )
+
     sizes: Iterable[int]
+    if sub_batch == FASTEST:
+        promising, smaller = sizes_around(annotated_at, batch_size, cost, budget_bytes)
+        return _fastest(parts_of, promising, smaller, cost)
     if sub_batch is None:
         sizes = strategy.sub_batch_sizes(annotated_at, batch_size, cost, budget_bytes)
     elif sub_batch == FITTED:
         sizes = fitted_sizes(annotated_at, batch_size, cost, budget_bytes)
     else:
         sizes = (sub_batch_size(sub_batch, batch_size),)
+    return next(_feasible(parts_of, sizes))
+
+
+def _feasible(
+    parts_of: Callable[[int], tuple[SubBatches, ...]], sizes: Iterable[int]
+) -> Iterator[tuple[SubBatches, ...]]:
+    """Yield the plan of each size that keeps the budget; where none does, raise the last refusal."""
     refusal: InfeasibleSchedule | None = None
+    found = False
     for size in sizes:
         try:
-            schedule = _validated(annotated_at(size), strategy, cost, budget_bytes)
+            parts = parts_of(size)
         except InfeasibleSchedule as error:
             refusal = error
             continue
-        parts = [SubBatches(schedule, batch_size // size)]
-        if rest := batch_size % size:
-            parts.append(SubBatches(_validated(annotated_at(rest), strategy, cost, budget_bytes), 1))
-        return tuple(parts)
-    assert refusal is not None, f"strategy {strategy.name} names no sub-batch"
-    raise refusal
+        found = True
+        yield parts
+    if not found:
+        assert refusal is not None, "there is no size to try"
+        raise refusal
+
+
+def _fastest(
+    parts_of: Callable[[int], tuple[SubBatches, ...]],
+    promising: Sequence[int],
+    smaller: Sequence[int],
+    cost: CostModel,
+) -> tuple[SubBatches, ...]:
+    """Return the promising plan that takes the least time; where none keeps the budget, the next smaller one."""
+    try:
+        return min(_feasible(parts_of, promising), key=lambda parts: simulated_step(parts, cost).step_time_s)
+    except InfeasibleSchedule:
+        if not smaller:
+            raise
+        return next(_feasible(parts_of, smaller))
 
 
 def plan(graph: TaskGraph, strategy: Strategy, cost: CostModel, budget_bytes: int | None) -> Schedule:
@@ -286,9 +323,7 @@ def check_capacity(parts: tuple[SubBatches, ...], device: DeviceProfile) -> None
         raise OutOfMemory(needed_bytes=needed_bytes, capacity_bytes=device.memory_bytes)
 
 
-def simulated_step(
-    parts: tuple[SubBatches, ...], device: DeviceProfile, cost: CostModel, cluster: Cluster = ALONE
-) -> SimulatedStep:
+def simulated_step(parts: tuple[SubBatches, ...], cost: CostModel, cluster: Cluster = ALONE) -> SimulatedStep:
     """Play schedules on a virtual device, whether it has the memory or not.
 
     Args:
@@ -296,7 +331,7 @@ def simulated_step(
     """
     timelines = []
     for part in parts:
-        backend = SimulatedBackend(part.schedule.graph, cost, full_duplex=device.full_duplex, cluster=cluster)
+        backend = SimulatedBackend(part.schedule.graph, cost, cluster)
         timelines.append(execute(part.schedule, backend))
     return SimulatedStep(parts, tuple(timelines), devices=cluster.devices)
 

@@ -120,7 +120,7 @@ def test_residuals_are_those_of_a_simulated_step(
     schedule = plan(loaded.lower(graphs[model]), strategy, cost, None)
     [residual] = [residual for residual in fits[framework].times if residual.row.model == model]
     assert residual.row.steps_per_iteration == steps
-    step_time_s = simulated_step((SubBatches(schedule),), k40m, cost).measure().step_time_s
+    step_time_s = simulated_step((SubBatches(schedule),), cost).step_time_s
     assert 20 * steps * step_time_s == pytest.approx(residual.fitted, rel=1e-6)
 
 

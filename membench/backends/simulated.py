@@ -29,17 +29,13 @@ class SimulatedBackend(Backend):
     Args:
         graph: needs no calls.
         cost: seconds of tasks, and of copies while all devices of the cluster copy.
-        full_duplex: copies in both directions overlap.
         cluster: with whom the device exchanges gradients.
     """
 
-    def __init__(
-        self, graph: TaskGraph, cost: CostModel, *, full_duplex: bool, cluster: Cluster = ALONE
-    ) -> None:
+    def __init__(self, graph: TaskGraph, cost: CostModel, cluster: Cluster = ALONE) -> None:
         self._blocks = graph.blocks
         self._cost = cost
         self._cluster = cluster
-        self._full_duplex = full_duplex
         self._spans: list[tuple[str, float, float]] = []
         self._stream_free_s: dict[str, float] = {}
         self._stage_free_s: dict[int, float] = {}  # of the exchange
@@ -119,7 +115,7 @@ class SimulatedBackend(Backend):
 
     def _serve(self, engine: str, ready_s: float, busy_s: float) -> float:
         """Return when an engine starts a job that is ready then and not earlier."""
-        if engine == COPY_BACK and not self._full_duplex:
+        if engine == COPY_BACK and not self._cost.full_duplex:
             engine = COPY_OUT
         served_by = self._engines.setdefault(engine, _Engine(fills_gaps=engine != _KERNELS))
         return served_by.serve(ready_s, busy_s)

@@ -36,6 +36,10 @@ class MeasuredCost(CostModel):
         self._codec_s: dict[tuple[MapCodec, int, int], float] = {}
         self._link = cache.link if cache else None
 
+    @property
+    def full_duplex(self) -> bool:
+        return self.link.full_duplex
+
     def annotate(self, graph: TaskGraph) -> TaskGraph:
         missing: dict[Hashable, Task] = {}
         keys = [key_of(task) for task in graph.tasks]

@@ -38,6 +38,10 @@ class RooflineCost(CostModel):
         self._memory_bytes_per_s = device.memory_bytes_per_s * efficiency.memory
         self._fractions = _checked(efficiency.convolution)
 
+    @property
+    def full_duplex(self) -> bool:
+        return self._device.full_duplex
+
     def annotate(self, graph: TaskGraph) -> TaskGraph:
         """Return the graph as it is: a framework's overhead holds what it sets aside for its kernels."""
         return graph

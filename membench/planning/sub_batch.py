@@ -17,7 +17,10 @@ GraphAt = Callable[[int], TaskGraph]
 """The graph of a step, or of a sub-batch of it, at a number of samples."""
 
 FITTED = "fitted"
-"""Stands for the largest sub-batch that a budget has room for."""
+"""Stands for the largest sub-batch that Equation 8 finds room for."""
+
+FASTEST = "fastest"
+"""Stands for the sub-batch with which a step takes the least time."""
 
 WINDOW = 0.15
 """The paper's alpha: which part of all tasks must fit at a time."""
@@ -47,6 +50,19 @@ def fitted_sizes(
     yield from sizes[first:]
 
 
+def sizes_around(
+    graph_at: GraphAt, batch_size: int, cost: CostModel, budget_bytes: int | None
+) -> tuple[list[int], list[int]]:
+    """Return the sub-batches down to the one of Equation 8, and those below it.
+
+    Equation 8 counts all that a window of tasks touches, though not all of that is held at once: larger ones may fit, too.
+    Smaller ones launch more tasks for the same work.
+    """
+    fitted = list(fitted_sizes(graph_at, batch_size, cost, budget_bytes))
+    sizes = regular_sizes(batch_size)
+    return sizes[: len(sizes) - len(fitted) + 1], fitted[1:]
+
+
 def regular_sizes(batch_size: int) -> list[int]:
     """Return the whole batch and the regular sub-batches below it, the largest first.
 
@@ -71,7 +87,8 @@ def sub_batch_size(given: int | str, batch_size: int) -> int:
     if not 1 <= size <= batch_size:
         raise MembenchError(
             f"sub_batch={given!r} is no part of a batch of {batch_size}; give a number of samples from 1 to "
-            f"{batch_size}, or {FITTED!r} for as many as the budget has room for"
+            f"{batch_size}, {FITTED!r} for as many as moDNN's rule finds room for, or {FASTEST!r} for those that take "
+            "the least time"
         )
     return size
 

@@ -194,8 +194,8 @@ def _simulate(configuration: dict[str, Any], graphs: Graphs, metrics: Metrics, l
     measured = step.measure()
     metrics.update(time_metrics(measured))
     if cluster.devices > 1:
-        alone = simulated_step(local, device, _cost(configuration))
-        metrics["local_step_time_s"] = alone.measure().step_time_s
+        alone = simulated_step(local, _cost(configuration))
+        metrics["local_step_time_s"] = alone.step_time_s
     if device.power:  # of one device
         images_per_s = measured.images_per_s / cluster.devices
         metrics.update(power_metrics(step.plan, step.timelines, device.power, images_per_s=images_per_s))
@@ -242,7 +242,7 @@ def played_step(configuration: dict[str, Any], local: tuple[SubBatches, ...]) ->
     parts = local
     if cluster.devices > 1:
         parts = exchange_in_last_run(local, find_exchange(configuration["exchange"]))
-    return simulated_step(parts, instantiate(configuration["device"]), _cost(configuration), cluster)
+    return simulated_step(parts, _cost(configuration), cluster)
 
 
 def _cost(configuration: dict[str, Any]) -> RooflineCost:

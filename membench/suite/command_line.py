@@ -126,7 +126,7 @@ def _check_planning(values: Mapping[Any, Any]) -> None:
 
         find_exchange(values["exchange"])
     if values["sub_batch"] is not None:
-        from membench.planning.sub_batch import FITTED, sub_batch_size
+        from membench.planning.sub_batch import FASTEST, FITTED, sub_batch_size
 
-        if values["sub_batch"] != FITTED:
+        if values["sub_batch"] not in (FITTED, FASTEST):
             sub_batch_size(values["sub_batch"], values["batch_size"])

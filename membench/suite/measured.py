@@ -16,7 +16,6 @@ from typing import Any
 import torch
 
 from membench.backends.cuda import CudaBackend
-from membench.backends.simulated import SimulatedBackend
 from membench.capture.capture import Captures
 from membench.cost.cache import WORKSPACE_CAP_VARIABLE, load_cache
 from membench.cost.measured import MeasuredCost
@@ -28,14 +27,13 @@ from membench.execution.cuda_memory import (
     read_memory,
     reset_readings,
 )
-from membench.execution.executor import execute
 from membench.execution.measurement import Throughput, peak_bytes, synchronize, throughput
 from membench.execution.nvml import Reading, read_energy_j, read_processes
 from membench.planning.algorithms import Preference
 from membench.planning.exchange import find_exchange
 from membench.processes import from_first, joined
-from membench.schedule import Schedule, SubBatches
-from membench.step import build_step
+from membench.schedule import Schedule
+from membench.step import build_step, simulated_step
 from membench.sub_batched_step import SubBatchedStep
 from membench.suite.baselines import Baseline
 from membench.suite.density import with_density
@@ -132,7 +130,7 @@ def measure_strategy(
     )
     _check_workspace_cap(step.plan[0].schedule, device)
     predicted_s = from_first(
-        lambda: _predicted_time_s(step.plan, cost), "the prediction"
+        lambda: simulated_step(step.plan, cost).step_time_s, "the prediction"
     )  # which has the costs
     found.metrics.update(plan_metrics(step.plan), predicted_step_time_s=predicted_s, processes=joined().count)
 
@@ -148,15 +146,6 @@ def measure_strategy(
     _read_host_memory(step, found)
     step.close()
     return found
-
-
-def _predicted_time_s(plan: tuple[SubBatches, ...], cost: MeasuredCost) -> float:
-    """Return the seconds of a step that a simulation with the measured costs finds; exchanges take none there."""
-    time_s = 0.0
-    for part in plan:
-        simulated = SimulatedBackend(part.schedule.graph, cost, full_duplex=cost.link.full_duplex)
-        time_s += execute(part.schedule, simulated).step_time_s * part.count
-    return time_s
 
 
 def _cap(device: torch.device, budget_bytes: int | None) -> None:

@@ -26,6 +26,8 @@ from membench.task_graph import Block, Kind, Phase, Role, Task, TaskGraph
 class UnitCost(CostModel):
     """Two seconds per task after half a second of launch; a second per byte copied."""
 
+    full_duplex = True
+
     def annotate(self, graph: TaskGraph) -> TaskGraph:
         return graph
 
@@ -54,9 +56,13 @@ def graph() -> TaskGraph:
     return TaskGraph("toy", 1, blocks, tasks, ("layer",))
 
 
-def step_time_s(*program: Instruction, full_duplex: bool = True) -> float:
+class OneEngineCost(UnitCost):
+    full_duplex = False
+
+
+def step_time_s(*program: Instruction, cost: CostModel | None = None) -> float:
     schedule = Schedule("test", graph(), program, 0)
-    timeline = execute(schedule, SimulatedBackend(schedule.graph, UnitCost(), full_duplex=full_duplex))
+    timeline = execute(schedule, SimulatedBackend(schedule.graph, cost or UnitCost()))
     issued = [
         i
         for i, item in enumerate(program)
@@ -84,7 +90,7 @@ def test_kernels_of_two_streams_overlap_only_in_their_launch() -> None:
 def test_copies_of_both_directions_share_one_engine_without_full_duplex() -> None:
     both = (Offload(0, "out"), Prefetch(1, "back"))
     assert step_time_s(*both) == pytest.approx(3.0)
-    assert step_time_s(*both, full_duplex=False) == pytest.approx(6.0)
+    assert step_time_s(*both, cost=OneEngineCost()) == pytest.approx(6.0)
 
 
 def test_a_codec_works_beside_kernels_and_one_block_at_a_time() -> None:

@@ -5,11 +5,12 @@ import pytest
 from membench.backends.simulated import SimulatedBackend
 from membench.cluster import Cluster
 from membench.configuration import load
+from membench.cost_model import CostModel
 from membench.device import DeviceProfile
 from membench.execution.executor import execute
 from membench.schedule import AllReduce, Compute, Instruction, Offload, Prefetch, Schedule, Synchronize, Wait
 from membench.task_graph import Block, Kind, Phase, Role, Task, TaskGraph
-from tests.backends.test_simulated import UnitCost
+from tests.backends.test_simulated import OneEngineCost, UnitCost
 
 SIZE_BYTES = 8
 COMPUTED_S = 2.5
@@ -17,11 +18,11 @@ FOUR = Cluster(devices_per_host=4, shared_link=True, core_bytes_per_s=10 * SIZE_
 """On which a block takes 8 s out of each, 0.5 s to add, and 8 s back."""
 
 
-def step_time_s(*program: Instruction, cluster: Cluster = FOUR, full_duplex: bool = True) -> float:
+def step_time_s(*program: Instruction, cluster: Cluster = FOUR, cost: CostModel | None = None) -> float:
     blocks = tuple(Block(i, f"block{i}", SIZE_BYTES, Role.WEIGHT_GRADIENT, 0) for i in range(3))
     tasks = tuple(Task(i, f"task{i}", Kind.OTHER, Phase.BACKWARD, 0, (), (i,), (i,)) for i in range(3))
     schedule = Schedule("test", TaskGraph("toy", 1, blocks, tasks, ("layer",)), program, 0)
-    backend = SimulatedBackend(schedule.graph, UnitCost(), full_duplex=full_duplex, cluster=cluster)
+    backend = SimulatedBackend(schedule.graph, cost or UnitCost(), cluster)
     timeline = execute(schedule, backend)
     assert all(span.start_s <= span.end_s <= timeline.step_time_s for span in timeline.spans)
     return timeline.step_time_s
@@ -49,7 +50,7 @@ def test_more_cores_add_faster_until_memory_is_the_limit() -> None:
 def test_the_next_gradient_goes_out_while_the_first_is_added_and_comes_back() -> None:
     both = (AllReduce(0), AllReduce(1))
     assert step_time_s(*both) == 2 * 8 + 0.5 + 8
-    assert step_time_s(*both, full_duplex=False) == 2 * (8 + 0.5 + 8)
+    assert step_time_s(*both, cost=OneEngineCost()) == 2 * (8 + 0.5 + 8)
 
 
 def test_hosts_pass_a_gradient_around_a_ring() -> None:

@@ -8,14 +8,12 @@ import pytest
 import torch
 
 from membench.backends.cuda import CudaBackend
-from membench.backends.simulated import SimulatedBackend
 from membench.capture.capture import capture
 from membench.cost.measured import MeasuredCost
 from membench.execution.cuda_memory import cap_memory, read_memory, reset_readings
-from membench.execution.executor import execute
 from membench.models.resnet import imagenet_resnet
-from membench.schedule import Schedule
-from membench.step import plan
+from membench.schedule import Schedule, SubBatches
+from membench.step import plan, simulated_step
 from membench.training_step import TrainingStep
 from membench.units import MIB
 from membench.workload import Workload
@@ -116,8 +114,7 @@ def test_the_predicted_peak_is_the_allocators(variant: str) -> None:
 @pytest.mark.parametrize("variant", ["eager", "layrub_hybrid", "vdnn_all"])
 def test_the_predicted_step_time_is_the_measured_one(variant: str) -> None:
     step = large_step(variant)
-    simulated = SimulatedBackend(step.schedule.graph, cost(), full_duplex=cost().link.full_duplex)
-    predicted_s = execute(step.schedule, simulated).step_time_s
+    predicted_s = simulated_step((SubBatches(step.schedule),), cost()).step_time_s
     measured = step.measure()
     step.close()
     assert measured.step_time_s == pytest.approx(predicted_s, rel=TIME_TOLERANCE)

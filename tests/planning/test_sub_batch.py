@@ -7,7 +7,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from membench.errors import MembenchError
-from membench.planning.sub_batch import fitted_sizes, regular_sizes, sub_batch_size, window_bytes
+from membench.planning.sub_batch import (
+    fitted_sizes,
+    regular_sizes,
+    sizes_around,
+    sub_batch_size,
+    window_bytes,
+)
 from membench.task_graph import EXTERNAL_ROLES, RESULT_ROLES, Kind, TaskGraph
 from tests.backends.test_simulated import UnitCost
 from tests.strategies.test_vdnn import MAP_BYTES, chain
@@ -66,6 +72,17 @@ def test_the_largest_sub_batch_whose_windows_fit_is_tried_first_and_then_every_s
     fitting = [size for size in regular_sizes(batch_size) if window_bytes(images(size)) <= budget_bytes]
     assert sizes[0] == (fitting[0] if fitting else 1)
     assert sizes == [size for size in regular_sizes(batch_size) if size <= sizes[0]]
+
+
+@settings(deadline=None)
+@given(st.integers(1, 300), st.integers(0, 100_000))
+def test_sizes_around_are_all_regular_ones_and_meet_at_the_fitted_one(
+    batch_size: int, budget_bytes: int
+) -> None:
+    fitted = next(iter(fitted_sizes(images, batch_size, UnitCost(), budget_bytes)))
+    larger, smaller = sizes_around(images, batch_size, UnitCost(), budget_bytes)
+    assert larger[-1] == fitted
+    assert [*larger, *smaller] == regular_sizes(batch_size)
 
 
 def test_without_a_budget_the_batch_stays_whole() -> None:

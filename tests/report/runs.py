@@ -25,7 +25,7 @@ def chain_run(strategy: str, map_bytes: Sequence[int], count: int = 1) -> Run:
     """A step of a chain of layers, simulated, in as many sub-batches as `count` says."""
     cost = RooflineCost(DEVICE, Efficiency(arithmetic=0.5, memory=0.5, launch_s=1e-6))
     schedule = plan(chain(map_bytes), find_strategy(strategy)(), cost, None)
-    timelines = simulated_step((SubBatches(schedule),), DEVICE, cost).timelines
+    timelines = simulated_step((SubBatches(schedule),), cost).timelines
     return Run("a chain", (Part(schedule, timelines[0], count),), DEVICE.memory_bytes)
 
 

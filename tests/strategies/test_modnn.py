@@ -15,13 +15,12 @@ from membench.backends.cpu import CpuBackend
 from membench.capture.capture import Captures
 from membench.cost.roofline import RooflineCost
 from membench.cost_model import CostModel
-from membench.device import DeviceProfile
 from membench.errors import InfeasibleSchedule
 from membench.execution.measurement import cpu_peak_bytes
 from membench.planning.algorithms import Preference, prefer
 from membench.planning.arena import lies_in_arena
 from membench.planning.pool import aligned
-from membench.planning.sub_batch import FITTED
+from membench.planning.sub_batch import FASTEST, FITTED
 from membench.planning.validate import validate
 from membench.schedule import Offload, Prefetch, Schedule, SubBatches
 from membench.step import build_step, plan_step, simulated_step
@@ -38,7 +37,6 @@ from tests.contract.networks import COST, NETWORKS, Reference, Results, referenc
 from tests.strategies.test_vdnn import TwoWays, chain
 
 BATCH_SIZE = 16
-DEVICE = DeviceProfile("unit", 1 << 40, 1.0, 1.0, 1.0, 1.0, 0.0, False)
 
 
 def lower_bound_bytes(graph: TaskGraph, cost: CostModel) -> int:
@@ -72,7 +70,7 @@ class SlowLink(TwoWays):
 
 
 def time_s(schedule: Schedule, cost: CostModel) -> float:
-    return simulated_step((SubBatches(schedule),), DEVICE, cost).measure().step_time_s
+    return simulated_step((SubBatches(schedule),), cost).step_time_s
 
 
 @pytest.mark.parametrize("number", range(12))
@@ -137,9 +135,9 @@ def check_for_real(case: Reference, schedule: Schedule, budget_bytes: int) -> No
     step.close()
 
 
-def on_a_k40() -> tuple[DeviceProfile, CostModel]:
-    device = configuration.load("device", "k40_modnn")
-    return device, RooflineCost(device, configuration.load("framework", "modnn").efficiency)
+def on_a_k40(*, full_duplex: bool = True) -> CostModel:
+    device = replace(configuration.load("device", "k40_modnn"), full_duplex=full_duplex)
+    return RooflineCost(device, configuration.load("framework", "modnn").efficiency)
 
 
 EIGHT = ("alexnet", "lstm", "resnet18", "densenet", "googlenet", "shufflenet", "squeezenet", "vgg11_bn")
@@ -150,7 +148,7 @@ EIGHT = ("alexnet", "lstm", "resnet18", "densenet", "googlenet", "shufflenet", "
 )
 def test_more_memory_never_costs_time(network: str) -> None:
     """Twelve budgets from the lower bound of one sample to what the whole batch takes."""
-    device, cost = on_a_k40()
+    cost = on_a_k40()
     graph_at = cache(Captures(workload(NETWORKS[network], network, BATCH_SIZE)).graph_at)
     low = lower_bound_bytes(cost.annotate(graph_at(1)), cost)
     high = plan_step(graph_at, BATCH_SIZE, Modnn(), cost, None)[0].schedule.peak_bytes
@@ -159,7 +157,7 @@ def test_more_memory_never_costs_time(network: str) -> None:
         budget_bytes = int(low * (high / low) ** (number / 11)) + 1
         parts = plan_step(graph_at, BATCH_SIZE, Modnn(), cost, budget_bytes)
         assert all(part.schedule.peak_bytes <= budget_bytes for part in parts)
-        times_s.append(simulated_step(parts, device, cost).measure().step_time_s)
+        times_s.append(simulated_step(parts, cost).step_time_s)
     assert times_s == sorted(times_s, reverse=True)
 
 
@@ -179,7 +177,7 @@ PAPERS_BATCH_SIZES = {
 )
 def test_it_is_no_slower_than_vdnn_and_layrub_within_the_same_budget(model: str) -> None:
     """FCN within 4 GB: room for FFT's workspace in its first fully connected layer takes moving a small map."""
-    device, cost = on_a_k40()
+    cost = on_a_k40()
     batch_size = PAPERS_BATCH_SIZES[model]
     description = yaml.safe_load((configuration.CONF_DIRECTORY / "model" / f"{model}.yaml").read_text())
     simulated = {"model": description, "batch_size": batch_size, "backend": {"name": "simulated"}, "seed": 0}
@@ -192,24 +190,51 @@ def test_it_is_no_slower_than_vdnn_and_layrub_within_the_same_budget(model: str)
             parts = plan_step(graph_at, batch_size, strategy, cost, budget_gib * GIB, sub_batch)
         except InfeasibleSchedule:
             return inf
-        return simulated_step(parts, device, cost).measure().step_time_s
+        return simulated_step(parts, cost).step_time_s
 
     for budget_gib in (3, 4, 6, 12):
         others_s = [step_time_s(other, budget_gib, FITTED) for other in (VdnnDyn(["all"]), LayrubHybrid())]
         assert step_time_s(Modnn(), budget_gib, None) <= min(others_s)
 
 
+@pytest.mark.parametrize(
+    "strategy", [Modnn(), VdnnDyn(["all"]), LayrubHybrid()], ids=lambda strategy: strategy.name
+)
+def test_the_fastest_sub_batch_is_never_slower_than_the_fitted_one(strategy: Strategy) -> None:
+    cost = on_a_k40()
+    graph_at = cache(Captures(workload(NETWORKS["squeezenet"], "squeezenet", BATCH_SIZE)).graph_at)
+    low = plan_step(graph_at, BATCH_SIZE, strategy, cost, None, 1)[0].schedule.peak_bytes
+    high = plan_step(graph_at, BATCH_SIZE, strategy, cost, None)[0].schedule.peak_bytes
+    gains_s = []
+    for number in range(5):
+        budget_bytes = low + (high - low) * number // 4
+        fitted, fastest = (
+            plan_step(graph_at, BATCH_SIZE, strategy, cost, budget_bytes, choice)
+            for choice in (FITTED, FASTEST)
+        )
+        assert all(part.schedule.peak_bytes <= budget_bytes for part in fastest)
+        gains_s.append(simulated_step(fitted, cost).step_time_s - simulated_step(fastest, cost).step_time_s)
+    assert min(gains_s) >= 0 and max(gains_s) > 0
+
+
+def test_a_budget_that_no_sub_batch_keeps_is_refused() -> None:
+    cost = on_a_k40()
+    graph_at = cache(Captures(workload(NETWORKS["alexnet"], "alexnet", BATCH_SIZE)).graph_at)
+    for choice in (None, FITTED, FASTEST):
+        with pytest.raises(InfeasibleSchedule):
+            plan_step(graph_at, BATCH_SIZE, Modnn(), cost, 1, choice)
+
+
 @pytest.mark.parametrize("number", range(4))
 def test_the_simulation_s_clock_is_the_schedule_s(number: int) -> None:
-    device, cost = on_a_k40()
+    cost = on_a_k40(full_duplex=False)
     graph = cost.annotate(reference("squeezenet").captured.graph)
     budget_bytes = budgets(graph, cost, 4)[number]
     simulation = _Simulation(prefer(graph, cost, Preference.MEMORY), cost, budget_bytes)
     for _ in simulation.run():
         pass
     schedule = Modnn().schedule(graph, cost, budget_bytes)
-    played = simulated_step((SubBatches(schedule),), replace(device, full_duplex=False), cost)
-    assert simulation.end_s == pytest.approx(played.measure().step_time_s)
+    assert simulation.end_s == pytest.approx(simulated_step((SubBatches(schedule),), cost).step_time_s)
 
 
 def results_of(case: Reference, step: Callable[[Any, Any], Tensor]) -> Results:
