@@ -36,8 +36,7 @@ Host buffers are page-locked, of exact size, and kept. Events are made once and 
 """
 
 from collections.abc import Callable, Collection
-from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -96,7 +95,7 @@ class CudaBackend(TensorBackend):
     def compute(self, task: Task, stream: str) -> torch.cuda.Event | None:
         if stream != COMPUTE_STREAM:
             self._follow_compute(stream)
-        return self._issue(stream, partial(self.tensors.run, task))
+        return self._issue(stream, self.tensors.run, task)
 
     def offload(self, block: int, stream: str) -> torch.cuda.Event | None:
         return self._copy(self._host_buffer(block), self.tensors.as_bytes(block), stream)
@@ -107,7 +106,7 @@ class CudaBackend(TensorBackend):
         return self._copy(self.tensors.as_bytes(block), self._host_buffer(block), stream)
 
     def all_reduce(self, block: int, root: int | None, stream: str) -> torch.cuda.Event | None:
-        return self._issue(stream, partial(self._average_over_processes, block, root))
+        return self._issue(stream, self._average_over_processes, block, root)
 
     def encode(self, block: int, encoded: int, codec: MapCodec, stream: str) -> torch.cuda.Event | None:
         return self._convert(self._encoding(block, encoded, codec), stream)
@@ -158,21 +157,21 @@ class CudaBackend(TensorBackend):
             self._streams[name].wait_event(self._step.start)
         return self._streams[name]
 
-    def _issue(self, name: str, work: Callable[[], object]) -> torch.cuda.Event | None:
+    def _issue(self, name: str, work: Callable[..., object], *args: Any) -> torch.cuda.Event | None:
         stream = self._stream(name)
         start, end = self._marks[len(self._issued)]
         self._issued.append(name)
         _record(start, stream)
         if name == COMPUTE_STREAM:
-            work()
+            work(*args)
         else:
             with torch.cuda.stream(stream):
-                work()
+                work(*args)
         _record(end, stream)
         return end
 
     def _copy(self, target: Tensor, source: Tensor, stream: str) -> torch.cuda.Event | None:
-        return self._issue(stream, partial(target.copy_, source, non_blocking=True))
+        return self._issue(stream, target.copy_, source, True)  # without waiting for it
 
     def _convert(self, work: Callable[[], object], stream: str) -> torch.cuda.Event | None:
         """Issue a codec's work, which writes to memory that has just been taken."""
