@@ -3,6 +3,7 @@
 import math
 from dataclasses import dataclass, replace
 
+from membench.checks import COUNT, NOT_NEGATIVE, POSITIVE, SWITCH, check
 from membench.device import DeviceProfile
 
 
@@ -19,6 +20,9 @@ class Cluster:
         host_memory_bytes_per_s: that all cores together can read and write.
         network_bytes_per_s: out of a host, and as many into it at the same time.
         network_latency_s: from one host to the next.
+
+    Raises:
+        MembenchError: a count is not a positive whole number, a rate not positive, or the latency negative.
     """
 
     hosts: int = 1
@@ -29,6 +33,17 @@ class Cluster:
     host_memory_bytes_per_s: float = math.inf
     network_bytes_per_s: float = math.inf
     network_latency_s: float = 0.0
+
+    def __post_init__(self) -> None:
+        check(COUNT, hosts=self.hosts, devices_per_host=self.devices_per_host, cores=self.cores)
+        check(SWITCH, shared_link=self.shared_link)
+        check(
+            POSITIVE,
+            core_bytes_per_s=self.core_bytes_per_s,
+            host_memory_bytes_per_s=self.host_memory_bytes_per_s,
+            network_bytes_per_s=self.network_bytes_per_s,
+        )
+        check(NOT_NEGATIVE, network_latency_s=self.network_latency_s)
 
     @property
     def devices(self) -> int:

@@ -3,6 +3,8 @@
 import re
 from dataclasses import dataclass
 
+from membench.checks import NOT_NEGATIVE, POSITIVE, SWITCH, check
+
 
 @dataclass(frozen=True)
 class Power:
@@ -12,11 +14,17 @@ class Power:
         awake_w: with a program's context, and no work.
         compute_w: while a kernel runs, the former included.
         copy_w: what a copy over the link adds, in either direction.
+
+    Raises:
+        MembenchError: one of them is negative.
     """
 
     awake_w: float
     compute_w: float
     copy_w: float
+
+    def __post_init__(self) -> None:
+        check(NOT_NEGATIVE, awake_w=self.awake_w, compute_w=self.compute_w, copy_w=self.copy_w)
 
 
 @dataclass(frozen=True)
@@ -32,6 +40,9 @@ class DeviceProfile:
         copy_latency_s: from the issue of a copy to its first byte.
         full_duplex: copies in both directions overlap.
         power: None where nobody states it.
+
+    Raises:
+        MembenchError: a capacity or rate is not positive, or the latency is negative.
     """
 
     name: str
@@ -43,6 +54,18 @@ class DeviceProfile:
     copy_latency_s: float
     full_duplex: bool
     power: Power | None = None
+
+    def __post_init__(self) -> None:
+        check(
+            POSITIVE,
+            memory_bytes=self.memory_bytes,
+            arithmetic_ops_per_s=self.arithmetic_ops_per_s,
+            memory_bytes_per_s=self.memory_bytes_per_s,
+            host_to_device_bytes_per_s=self.host_to_device_bytes_per_s,
+            device_to_host_bytes_per_s=self.device_to_host_bytes_per_s,
+        )
+        check(NOT_NEGATIVE, copy_latency_s=self.copy_latency_s)
+        check(SWITCH, full_duplex=self.full_duplex)
 
 
 def file_name(device: str) -> str:

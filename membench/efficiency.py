@@ -3,6 +3,8 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from membench.checks import FRACTION, NOT_NEGATIVE, POSITIVE, check
+
 
 @dataclass(frozen=True)
 class Efficiency:
@@ -17,6 +19,9 @@ class Efficiency:
         codec_streams: how many times as fast as one stream many together are at best.
         convolution: of the peak arithmetic rate, by the name of each algorithm that its library has for convolutions; empty
             where the framework leaves no choice, and `arithmetic` holds for them too.
+
+    Raises:
+        MembenchError: a fraction is not above 0 and at most 1, or a time is negative.
     """
 
     arithmetic: float
@@ -26,3 +31,10 @@ class Efficiency:
     codec: float | None = None
     codec_streams: float = 1.0
     convolution: Mapping[str, float] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        check(FRACTION, arithmetic=self.arithmetic, memory=self.memory, **self.convolution)
+        check(NOT_NEGATIVE, launch_s=self.launch_s, step_s=self.step_s)
+        check(POSITIVE, codec_streams=self.codec_streams)
+        if self.codec is not None:
+            check(FRACTION, codec=self.codec)

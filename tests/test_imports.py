@@ -9,7 +9,7 @@ import membench.units
 
 PACKAGE = Path(membench.units.__file__).parent
 NOUNS = {
-    "cluster", "codec", "convolution", "cost_model", "dataset", "device", "efficiency", "errors", "experiment",
+    "checks", "cluster", "codec", "convolution", "cost_model", "dataset", "device", "efficiency", "errors", "experiment",
     "offsets", "recipe", "record", "schedule", "task_graph", "timeline", "units", "workload",
 }  # fmt: skip
 VERBS = {path.parent.name for path in PACKAGE.glob("*/__init__.py")} - NOUNS

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from membench.checks import COUNT, check
 from membench.codec import EncodingOverflow, MapCodec
 from membench.codecs.arrays import Array, Rows, arrays_bytes, carve
 from membench.codecs.dispatch import kernels
@@ -39,7 +40,7 @@ class CompressedRows(MapCodec):
         streams: see `MapCodec`.
 
     Raises:
-        MembenchError: the integers are too narrow for the columns, or there is no such value format.
+        MembenchError: the integers are too narrow for the columns, there is no such value format, or no stream.
     """
 
     values: str
@@ -57,6 +58,7 @@ class CompressedRows(MapCodec):
                 f"{self.columns} columns do not fit {self.column_type} indices and {self.offset_type} row ends; "
                 f"choose 1 to {widest}"
             )
+        check(COUNT, streams=self.streams)
 
     @property
     def rounding(self) -> float:

@@ -8,6 +8,7 @@ from typing import Any
 from hydra import compose
 from omegaconf import DictConfig, OmegaConf
 
+from membench.checks import COUNT, FRACTION, NOT_NEGATIVE, WHOLE, check
 from membench.errors import MembenchError
 from membench.recipe import Recipe
 from membench.record import Configuration, Outcome, Record
@@ -116,14 +117,11 @@ def _training(name: str, config: DictConfig) -> Training:
 
 def _check(values: Mapping[Any, Any]) -> None:
     """Refuse numbers that no training can have."""
-    for name in ("epochs", "batch_size"):
-        if not isinstance(values[name], int) or values[name] < 1:
-            raise MembenchError(f"{name} is a positive whole number, not {values[name]!r}")
-    for name in ("learning_rate", "momentum", "weight_decay"):
-        if not isinstance(values[name], int | float) or values[name] < 0:
-            raise MembenchError(f"{name} is a number and not negative, not {values[name]!r}")
+    check(COUNT, epochs=values["epochs"], batch_size=values["batch_size"])
+    check(NOT_NEGATIVE, **{name: values[name] for name in ("learning_rate", "momentum", "weight_decay")})
+    check(FRACTION, target_accuracy=values["target_accuracy"])
     seeds = values["seeds"]
-    if not isinstance(seeds, list) or not seeds or not all(isinstance(seed, int) for seed in seeds):
+    if not isinstance(seeds, list) or not seeds or not all(map(WHOLE.holds, seeds)):
         raise MembenchError(f"seeds is a list of whole numbers, [0, 1, 2], not {seeds!r}")
     if values["backend"]["name"] == "simulated":
         raise MembenchError("a simulated step computes nothing; train with backend=cpu or backend=cuda")
