@@ -4,14 +4,16 @@ Hydra composes `conf/`; the arguments are checked first, so that a wrong one get
 is a job, here or wherever a launcher runs it; `SweepCallback` gathers what came out.
 """
 
+import os
 import sys
 
 import hydra
+from hydra.errors import HydraException
 from omegaconf import DictConfig
 
 from membench.configuration import CONF_DIRECTORY
 from membench.errors import MembenchError
-from membench.suite.command_line import check_arguments
+from membench.suite.command_line import check_arguments, explain
 from membench.suite.job import run_job
 from membench.suite.listing import INTERRUPTED
 
@@ -24,17 +26,17 @@ def run(config: DictConfig) -> None:
 
 def main() -> int:
     """Run the command line and return its exit code."""
-    if not {"--help", "-h", "--hydra-help", "--info", "--cfg"} & set(sys.argv):
-        try:
-            check_arguments(sys.argv[1:])
-        except MembenchError as error:
-            print(error, file=sys.stderr)
-            return 2
+    os.environ["HYDRA_FULL_ERROR"] = "1"  # errors come here, and not to Hydra's own printer of tracebacks
     try:
+        if not {"--help", "-h", "--hydra-help", "--info", "--cfg"} & set(sys.argv):
+            check_arguments(sys.argv[1:])
         run()
     except KeyboardInterrupt:
         print(INTERRUPTED, file=sys.stderr)
         return 130
+    except (HydraException, MembenchError, OSError) as error:
+        print(explain(error), file=sys.stderr)
+        return 2
     return 0
 
 

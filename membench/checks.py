@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from math import isfinite, isnan
+from math import isfinite, isnan, nan
 from typing import Any
 
 from membench.errors import MembenchError
@@ -43,3 +43,11 @@ def check(kind: Kind, **values: Any) -> None:
     for name, value in values.items():
         if not kind.holds(value):
             raise MembenchError(f"{name} is {kind.words}, not {value!r}")
+
+
+def number(text: str) -> float:
+    """Return the number that a text is; where it is none ``nan``, which is of no kind."""
+    try:
+        return float(text)
+    except ValueError:
+        return nan

@@ -51,13 +51,21 @@ def load(group: str, name: str) -> Any:
 
 
 def instantiate(configuration: Any) -> Any:
-    """Call every mapping's ``_target_`` with the rest of the mapping, innermost first."""
+    """Call every mapping's ``_target_`` with the rest of the mapping, innermost first.
+
+    Raises:
+        MembenchError: a value refers to another option, as ``${batch_size}`` does; Hydra alone resolves that.
+    """
     if isinstance(configuration, dict):
         arguments = {key: instantiate(value) for key, value in configuration.items() if key != "_target_"}
         target = configuration.get("_target_")
         return resolve_name(_with_colon(target))(**arguments) if target else arguments
     if isinstance(configuration, list):
         return [instantiate(item) for item in configuration]
+    if isinstance(configuration, str) and configuration.startswith("${"):
+        raise MembenchError(
+            f"{configuration} stands for another option; run this by python -m membench, which knows it"
+        )
     return configuration
 
 

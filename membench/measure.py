@@ -13,8 +13,10 @@ import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from membench import configuration
+from membench.checks import POSITIVE, number
 from membench.device import file_name
 from membench.errors import MembenchError
 from membench.execution.limits import largest
@@ -22,7 +24,9 @@ from membench.experiment import LARGEST
 from membench.record import Configuration, Outcome, Record
 from membench.report.measured import measured_table
 from membench.report.tables import write_csv
+from membench.suite.files import complaint
 from membench.suite.listing import INTERRUPTED, announced
+from membench.suite.option_values import check_size
 from membench.suite.provenance import device_facts_from_outside
 from membench.suite.records import Records, Rerun
 from membench.suite.worker import Workers
@@ -73,6 +77,9 @@ class Run:
 
 def main(arguments: Sequence[str]) -> int:
     """Run the command and return its exit code."""
+    if {"-h", "--help"} & set(arguments):
+        print(__doc__)
+        return 0
     try:
         settings = parse(arguments)
         facts = device_facts_from_outside(settings.backend)
@@ -89,8 +96,8 @@ def main(arguments: Sequence[str]) -> int:
     except KeyboardInterrupt:
         print(INTERRUPTED, file=sys.stderr)
         return 130
-    except (MembenchError, ValueError) as error:
-        print(f"membench.measure: {error}", file=sys.stderr)
+    except (MembenchError, OSError) as error:
+        print(f"membench.measure: {complaint(error)}", file=sys.stderr)
         return 2
     return 0
 
@@ -139,14 +146,13 @@ def _batch_sizes(run: Run, model: str) -> list[int]:
 
 def cell_of(settings: Settings, model: str, batch_size: int | str, system: str) -> Configuration:
     """Return a cell's configuration, as Hydra would compose it."""
-    group = "baseline" if system in configuration.names("baseline") else "strategy"
     backend = configuration.read("backend", settings.backend)
     if settings.backend == "cuda":
         backend["cuda_graph"] = settings.cuda_graph == "true"
     return {
         "model": configuration.read("model", model),
         "batch_size": batch_size,
-        "strategy": configuration.read(group, system),
+        "strategy": _system(system),
         "framework": configuration.read("framework", "pytorch"),
         "device": None,
         "backend": backend,
@@ -178,7 +184,22 @@ def parse(arguments: Sequence[str]) -> Settings:
     ):
         if getattr(settings, name) not in choices:
             raise MembenchError(f"{name} is one of {', '.join(choices)}, not {getattr(settings, name)!r}")
+    for model in _list(settings.models):
+        configuration.read("model", model)
+    for system in _list(settings.strategies):
+        _system(system)
+    for size in _list(settings.batch_sizes):
+        if size != LARGEST and not (size.isdecimal() and int(size)):
+            raise MembenchError(f"batch_sizes are positive numbers of images or {LARGEST!r}, not {size!r}")
+    check_size("budget", settings.budget or None)
+    if not POSITIVE.holds(number(settings.time_limit_s)):
+        raise MembenchError(f"time_limit_s is a positive number of seconds, not {settings.time_limit_s!r}")
     return settings
+
+
+def _system(name: str) -> dict[str, Any]:
+    """Return the configuration of a strategy, or of a baseline in its place."""
+    return configuration.read("baseline" if name in configuration.names("baseline") else "strategy", name)
 
 
 def _list(text: str) -> list[str]:

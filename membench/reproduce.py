@@ -12,7 +12,9 @@ from typing import Any
 from hydra import compose
 from hydra.errors import HydraException
 from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
 
+from membench.checks import COUNT, check
 from membench.configuration import CONF_DIRECTORY
 from membench.device import file_name
 from membench.errors import MembenchError
@@ -21,10 +23,11 @@ from membench.record import Configuration, Record
 from membench.report.results import evaluate_all, needed_cells, write_results
 from membench.report.scoreboard import Score, scoreboard, summarize
 from membench.report.tables import Measured
-from membench.suite.command_line import check_running, explain
+from membench.suite.command_line import explain, parse_changes
 from membench.suite.composition import compose_cells, hydra_composition
 from membench.suite.listing import INTERRUPTED, announced, has_failed, plan, totals
 from membench.suite.measured_paper import gpu_at_hand, measure_on_gpu
+from membench.suite.option_values import check_running
 from membench.suite.papers import load_paper
 from membench.suite.records import Records, Rerun
 from membench.suite.runner import run_all
@@ -69,14 +72,15 @@ def reproduce(
 
 def main(arguments: Sequence[str]) -> int:
     """Run the command and return its exit code."""
+    if {"-h", "--help"} & set(arguments):
+        print(__doc__)
+        return 0
     try:
         settings = _settings(arguments)
-        paper = load_paper(ROOT / "experiments" / settings["paper"])
-    except (HydraException, MembenchError) as error:
+        return _run(load_paper(ROOT / "experiments" / settings["paper"]), settings)
+    except (HydraException, OmegaConfBaseException, MembenchError, OSError) as error:
         print(explain(error), file=sys.stderr)
         return 2
-    try:
-        return _run(paper, settings)
     except KeyboardInterrupt:
         print(INTERRUPTED, file=sys.stderr)
         return 130
@@ -146,13 +150,18 @@ def closing_summary(
 def _settings(arguments: Sequence[str]) -> dict[str, Any]:
     """Return `conf/reproduce.yaml` with the command line's changes; the first bare word is the paper."""
     known = sorted(path.parent.name for path in (ROOT / "experiments").glob("*/paper.yaml"))
-    overrides = [word if "=" in word else f"paper={word}" for word in arguments]
+    papers = [word for word in arguments if "=" not in word]
+    if len(papers) > 1:
+        raise MembenchError(f"name one paper, not {len(papers)}: {', '.join(papers)}")
+    overrides = [word for word in arguments if "=" in word] + [f"paper={word}" for word in papers]
+    parse_changes(overrides)
     with hydra_composition():
         settings = OmegaConf.to_container(compose("reproduce", overrides), resolve=True)
     assert isinstance(settings, dict)
     if settings["paper"] not in known:
         asked = "name a paper" if settings["paper"] == "???" else f"there is no paper {settings['paper']!r}"
         raise MembenchError(f"{asked}; there are: {', '.join(known)}")
+    check(COUNT, workers=settings["workers"])
     check_running({str(key): value for key, value in settings.items()})
     return {str(key): value for key, value in settings.items()}
 

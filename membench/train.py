@@ -19,6 +19,7 @@ from membench.errors import MembenchError
 from membench.record import Outcome
 from membench.suite.command_line import explain
 from membench.suite.files import shown
+from membench.suite.listing import INTERRUPTED
 from membench.suite.papers import read_trainings
 from membench.suite.trainings import Training, compose_training, compose_trainings, run_trainings
 
@@ -28,14 +29,20 @@ GROUPS = ("model", "data", "strategy", "backend")
 
 def main(arguments: Sequence[str]) -> int:
     """Run the command and return its exit code."""
+    if {"-h", "--help"} & set(arguments):
+        print(__doc__)
+        return 0
     try:
         trainings, directory = _asked(arguments)
         for training in trainings:
             _check_data(training)
-    except (HydraException, OmegaConfBaseException, MembenchError) as error:
+        made = run_trainings(trainings, directory)
+    except (HydraException, OmegaConfBaseException, MembenchError, OSError) as error:
         print(explain(error, GROUPS), file=sys.stderr)
         return 2
-    made = run_trainings(trainings, directory)
+    except KeyboardInterrupt:
+        print(INTERRUPTED, file=sys.stderr)
+        return 130
     print(f"curves in {shown(directory / 'training.csv')}, records in {shown(directory / 'training.jsonl')}")
     failed = [record for training in made.values() for record in training if record.outcome is not Outcome.OK]
     return 1 if failed else 0

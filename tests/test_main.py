@@ -52,6 +52,13 @@ def test_a_wrong_name_is_one_line_and_exit_code_2(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_folder_that_cannot_be_written_is_one_line_too(tmp_path: Path) -> None:
+    (tmp_path / "outputs").touch()
+    done = _run(tmp_path, "model=lenet", "dry_run=true")
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
+    assert "Not a directory; name a place that can be read and written" in done.stderr
+
+
 def test_the_core_needs_neither_hydra_nor_wandb_nor_numba() -> None:
     program = """
 import sys

@@ -85,6 +85,13 @@ def test_a_cell_is_what_hydra_would_compose() -> None:
         ("limits", "'limits' is no setting"),
         ("task=all", "task is one of strategies, limits, not 'all'"),
         ("cuda_graph=yes", "cuda_graph is one of true, false, not 'yes'"),
+        ("models=resnet50,resnet51", "there is no model 'resnet51'; choose one of alexnet"),
+        ("strategies=magic", "there is no strategy 'magic'; choose one of best_fit"),
+        ("batch_sizes=32,-1", "batch_sizes are positive numbers of images or 'largest', not '-1'"),
+        ("batch_sizes=two", "batch_sizes are positive numbers of images or 'largest', not 'two'"),
+        ("budget=lots", "budget: 'lots' is not a size"),
+        ("time_limit_s=nan", "time_limit_s is a positive number of seconds, not 'nan'"),
+        ("time_limit_s=soon", "time_limit_s is a positive number of seconds, not 'soon'"),
     ],
 )
 def test_a_wrong_word_is_answered_with_what_there_is(argument: str, message: str) -> None:
@@ -101,3 +108,13 @@ def test_without_a_gpu_the_command_says_so(
     monkeypatch.setattr(measure, "device_facts_from_outside", no_gpu)
     assert measure.main([]) == 2
     assert capsys.readouterr().err == "membench.measure: backend 'cuda' needs a GPU\n"
+
+
+def test_results_that_cannot_be_written_are_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(measure, "device_facts_from_outside", lambda _: {"device": "a card"})
+    (file := tmp_path / "file").touch()
+    words = ["models=lenet", "strategies=eager", "batch_sizes=2", f"results={file}"]
+    assert measure.main(words) == 2
+    assert capsys.readouterr().err.startswith(f"membench.measure: {file}/a_card/records/")

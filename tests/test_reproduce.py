@@ -93,6 +93,10 @@ def test_closing_summary_names_failures(tmp_path: Path) -> None:
         ([], f"name a paper; there are: {PAPERS}"),
         (["nobody"], f"there is no paper 'nobody'; there are: {PAPERS}"),
         (["layrub", "tracking=paper"], "tracking 'paper' is not known; there are: disabled, offline, online"),
+        (["layrub", "vdnn"], "name one paper, not 2: layrub, vdnn"),
+        (["layrub", "workers=0"], "workers is a positive whole number, not 0"),
+        (["layrub", "tracking.mode=loud"], "tracking.mode is one of disabled, offline, online, not 'loud'"),
+        (["layrub", "+speed=3"], "'+speed=3' is no choice; write option=value"),
         (["layrub", "rerun=some"], "rerun is one of missing, failed, all, not 'some'"),
         (
             ["layrub", "time_limit_s=0"],

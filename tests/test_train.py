@@ -65,6 +65,17 @@ def test_the_trained_network_is_tested_again_within_limits(tmp_path: Path) -> No
     assert metrics["inference_peak_bytes:12 MB"] <= 12 * MIB
 
 
+def test_records_that_are_broken_or_cannot_be_written_are_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "training.jsonl").write_text('{"broken')
+    assert main([*SMALL, f"output={tmp_path}"]) == 2
+    assert f"line 1 of {tmp_path}/training.jsonl is no record of a training" in capsys.readouterr().err
+    (tmp_path / "file").touch()
+    assert main([*SMALL, f"output={tmp_path}/file"]) == 2  # before anything is trained
+    assert capsys.readouterr().err.startswith(f"{tmp_path}/file")
+
+
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
@@ -87,6 +98,7 @@ def test_the_trained_network_is_tested_again_within_limits(tmp_path: Path) -> No
         ),
         (["epochs=0"], "epochs is a positive whole number, not 0"),
         (["learning_rate=-1"], "learning_rate is a number and not negative, not -1"),
+        (["target_accuracy=97"], "target_accuracy is a fraction above 0 and at most 1, not 97"),
         (["seeds=3"], "seeds is a list of whole numbers, [0, 1, 2], not 3"),
         (["budget=small"], "budget: 'small' is not a size"),
         (["inference_budgets=5 MB"], "inference_budgets is a list of sizes, ['10 MB'], not '5 MB'"),

@@ -12,9 +12,11 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from membench.checks import NOT_NEGATIVE, number
 from membench.configuration import CONF_DIRECTORY
 from membench.errors import MembenchError
 from membench.report.compare import TOLERANCE, compare, comparison_lines, read_results
+from membench.suite.files import complaint
 
 ROOT = CONF_DIRECTORY.parent
 
@@ -26,8 +28,8 @@ def main(arguments: Sequence[str]) -> int:
         return 0
     try:
         return _compare(arguments[1:]) if arguments[:1] == ["compare"] else _write(arguments)
-    except MembenchError as error:
-        print(f"membench.report: {error}", file=sys.stderr)
+    except (MembenchError, OSError) as error:
+        print(f"membench.report: {complaint(error)}", file=sys.stderr)
         return 2
 
 
@@ -35,10 +37,9 @@ def _compare(arguments: Sequence[str]) -> int:
     paths, options = _parse(arguments, {"tolerance": str(TOLERANCE)})
     if len(paths) != 2:
         raise MembenchError(f"compare takes two sets of results, not {len(paths)}")
-    try:
-        tolerance = float(options["tolerance"])
-    except ValueError as error:
-        raise MembenchError(f"tolerance is a fraction such as 0.05, not {options['tolerance']!r}") from error
+    tolerance = number(options["tolerance"])
+    if not NOT_NEGATIVE.holds(tolerance):
+        raise MembenchError(f"tolerance is a fraction such as 0.05, not {options['tolerance']!r}")
     before, after = (read_results(Path(path)) for path in paths)
     comparison = compare(before, after, tolerance=tolerance)
     print("\n".join([f"A: {paths[0]}", f"B: {paths[1]}", *comparison_lines(comparison)]))

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from membench.errors import MembenchError
-from membench.report.tables import KEY_COLUMNS, read_csv
+from membench.report.tables import KEY_COLUMNS, VALUE_COLUMNS, read_csv
 
 TOLERANCE = 0.01
 """By how much a value may differ, as a fraction, and count as unchanged."""
@@ -54,7 +54,7 @@ def read_results(path: Path) -> list[Entry]:
     """Return the rows of a scoreboard, of a paper's folder, or of all papers of a results folder.
 
     Raises:
-        MembenchError: there is no scoreboard, or it has not a scoreboard's columns.
+        MembenchError: there is no scoreboard, or a row of it has not a scoreboard's columns and numbers.
     """
     if path.is_file():
         files = [path]
@@ -67,10 +67,9 @@ def read_results(path: Path) -> list[Entry]:
         )
     rows: list[Entry] = []
     for file in files:
-        read = read_csv(file)
-        missing = {*KEY_COLUMNS, *_VALUES, "paper_value", "verdict"} - {name for row in read for name in row}
-        if missing:
-            raise MembenchError(f"{file} is no scoreboard: it has no column {', '.join(sorted(missing))}")
+        read = read_csv(file, columns=(*KEY_COLUMNS, *VALUE_COLUMNS, "verdict"), numbers=VALUE_COLUMNS)
+        if not read:
+            raise MembenchError(f"{file} is no scoreboard: it has no rows")
         rows += ({"paper": file.parent.name if len(files) > 1 else "", **row} for row in read)
     return rows
 

@@ -16,7 +16,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from membench.errors import MembenchError
 from membench.experiment import Answer, Experiment, Paper, Remark, Row
-from membench.report.compare import by_key
+from membench.report.compare import by_key, read_results
 from membench.report.scoreboard import DEVIATES, Summary, is_calibrated, summarize
 from membench.report.tables import KEY_COLUMNS, VALUE_COLUMNS, Measured, format_number, key_columns, read_csv
 from membench.report.verdicts import Verdict
@@ -164,42 +164,51 @@ def write_report(names: Sequence[str], sources: Sources, directory: Path) -> lis
     """Write ``<paper>.html`` for each paper and ``index.html``, and return their paths.
 
     Raises:
-        MembenchError: a paper has no results.
+        MembenchError: a paper has no results, or they do not read as results.
     """
     environment = Environment(
         loader=PackageLoader("membench.report"), autoescape=True, undefined=StrictUndefined,
         trim_blocks=True, lstrip_blocks=True,
     )  # fmt: skip
-    pages = [read_page(name, sources) for name in names]
-    directory.mkdir(parents=True, exist_ok=True)
-    written = []
-    for page in pages:
-        written.append(directory / f"{page.name}.html")
-        written[-1].write_text(environment.get_template("paper.html").render(page=page))
-    known = {path.parent.name for path in sources.experiments.glob("*/paper.yaml")}
+    pages, texts = [], {}
+    for name in names:
+        try:
+            pages.append(read_page(name, sources))
+            texts[name] = environment.get_template("paper.html").render(page=pages[-1])
+        except (KeyError, ValueError) as error:
+            raise MembenchError(
+                f"the results of {name} do not read as results ({error}); run `make reproduce-{name}` again"
+            ) from error
     devices = [_origin(path.name, sources.results / "measured" / path.name, 0) for path in _measured(sources)]
-    without = sorted(known - set(names))
+    without = [name for name in _papers(sources) if name not in names]
     index = environment.get_template("index.html").render(pages=pages, without=without, devices=devices)
-    (directory / "index.html").write_text(index)
-    return [directory / "index.html", *written]
+    directory.mkdir(parents=True, exist_ok=True)
+    for name, text in {"index": index, **texts}.items():
+        (directory / f"{name}.html").write_text(text)
+    return [directory / f"{name}.html" for name in ("index", *texts)]
 
 
 def papers_with_results(sources: Sources) -> list[str]:
     """Return the papers that have experiments and a scoreboard."""
-    known = (path.parent.name for path in sources.experiments.glob("*/paper.yaml"))
-    return sorted(name for name in known if (sources.results / name / "scoreboard.csv").exists())
+    return [name for name in _papers(sources) if (sources.results / name / "scoreboard.csv").exists()]
+
+
+def _papers(sources: Sources) -> list[str]:
+    return sorted(path.parent.name for path in sources.experiments.glob("*/paper.yaml"))
 
 
 def read_page(name: str, sources: Sources) -> PaperPage:
     """Read what a paper's page shows. A number that its results do not have yet is one that was not run.
 
     Raises:
-        MembenchError: there are no results.
+        MembenchError: there is no such paper, or there are no results of it.
     """
+    if name not in _papers(sources):
+        raise MembenchError(f"there is no paper {name!r}; there are: {', '.join(_papers(sources))}")
     if name not in papers_with_results(sources):
         raise MembenchError(f"there are no results of {name!r}; run `make reproduce-{name}` first")
     paper = load_paper(sources.experiments / name)
-    board = read_csv(sources.results / name / "scoreboard.csv")
+    board = read_results(sources.results / name)
     numbers = {
         experiment.name: _numbers(paper, experiment, board, sources) for experiment in paper.experiments
     }

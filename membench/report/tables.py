@@ -5,10 +5,13 @@ Cells are text with a fixed number of digits, so that the same results are the s
 
 import csv
 from collections.abc import Iterable
+from math import isnan
 from pathlib import Path
 
 import pandas as pd
 
+from membench.checks import number
+from membench.errors import MembenchError
 from membench.experiment import Row
 from membench.record import Outcome
 from membench.report.quantities import Result
@@ -17,6 +20,7 @@ from membench.report.verdicts import deviation
 KEY_COLUMNS = ("item", "model", "dataset", "batch_size", "device", "system", "metric", "unit")
 VALUE_COLUMNS = ("paper_value", "simulated_value", "measured_value", "deviation")
 
+_MEASURED_COLUMNS = ("item", "model", "batch_size", "system", "metric", "measured_value")
 _MeasuredKey = tuple[str, str, str, str, str]
 
 
@@ -24,12 +28,15 @@ class Measured:
     """Numbers of real devices, from ``results/measured/<device>/*.csv``; none where nothing was measured.
 
     A row is found by item, model, batch size, system and metric: the device is the one that was at hand.
+
+    Raises:
+        MembenchError: a file is no such table.
     """
 
     def __init__(self, directory: Path) -> None:
         self._values: dict[_MeasuredKey, tuple[float, str]] = {}
         for path in sorted(directory.glob("*/*.csv")):
-            for entry in read_csv(path):
+            for entry in read_csv(path, columns=_MEASURED_COLUMNS, numbers=("measured_value",)):
                 if not entry["measured_value"]:
                     continue
                 key = (entry["item"], entry["model"], entry["batch_size"], entry["system"], entry["metric"])
@@ -78,10 +85,29 @@ def value_columns(result: Result, measured_value: float | None) -> dict[str, str
     }
 
 
-def read_csv(path: Path) -> list[dict[str, str]]:
-    """Read what `write_csv` wrote: the rows as text by column."""
-    with path.open(newline="") as file:
-        return list(csv.DictReader(file))
+def read_csv(path: Path, *, columns: Iterable[str] = (), numbers: Iterable[str] = ()) -> list[dict[str, str]]:
+    """Read what `write_csv` wrote: the rows as text by column.
+
+    Args:
+        columns: those that every row must have.
+        numbers: those of them in which a cell is empty or a number.
+
+    Raises:
+        MembenchError: it is no such table; names the row.
+    """
+    try:
+        with path.open(newline="") as file:
+            rows = list(csv.DictReader(file))
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise MembenchError(f"{path} is no table of text") from error
+    for count, row in enumerate(rows, start=1):
+        for name in columns:
+            if row.get(name) is None:
+                raise MembenchError(f"row {count} of {path} has no column {name}")
+        for name in numbers:
+            if row[name] and isnan(number(row[name])):
+                raise MembenchError(f"row {count} of {path}: {name} is {row[name]!r}, which is no number")
+    return rows
 
 
 def write_csv(frame: pd.DataFrame, path: Path) -> None:

@@ -30,6 +30,8 @@ def observe(configuration: dict[str, Any]) -> Run:
         raise UnsupportedStrategy(
             "membench does not schedule this step, so nobody knows who holds what; choose a strategy, such as eager"
         )
+    if "study" in configuration:
+        raise UnsupportedStrategy("a study runs no step that could be drawn; leave it out")
     if configuration["backend"]["name"] == "simulated":
         played = played_step(configuration, planned_step(configuration, Graphs()))
         capacity_bytes = configuration["device"]["memory_bytes"]

@@ -9,15 +9,14 @@ import statistics
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import Any
 
 from membench.device import file_name
 from membench.execution.nvml import visible_gpus
 from membench.experiment import LARGEST
-from membench.record import Configuration, Outcome, Record, configuration_hash
+from membench.record import Configuration, Record, configuration_hash
 from membench.suite.files import write_whole
 from membench.suite.search import run_largest
 from membench.suite.sources import sources_hash
@@ -55,6 +54,15 @@ _RUN_AGAIN = {
 }
 
 
+@dataclass(frozen=True)
+class _Entry:
+    """What a file says: a record, of which sources it is, and how many seconds its cell took."""
+
+    sources_hash: str
+    run_time_s: float
+    record: Record
+
+
 class Records:
     """The records in a directory, and the way to those that are not there.
 
@@ -79,16 +87,17 @@ class Records:
             cell: as `run_cells` takes it; or with a batch size of ``largest``, which is searched for.
             capacity_bytes: see `run_largest`.
         """
-        key, entry = configuration_hash(cell), self._entry(cell)
-        if key in self._made or self._state(cell, entry) not in _RUN_AGAIN[self._rerun]:
-            return Record.from_values(entry["record"])
+        key, entry = configuration_hash(cell), _read(self._path(cell))
+        if entry and (key in self._made or self._state(cell, entry) not in _RUN_AGAIN[self._rerun]):
+            return entry.record
         sources = sources_hash(cell)  # of now: they may be edited while the cell runs
+        self._directory.mkdir(parents=True, exist_ok=True)  # before the cell takes its time
         start_s = time.perf_counter()
         if cell["batch_size"] == LARGEST:
             record = run_largest(cell, self.run, capacity_bytes=capacity_bytes)
         else:
             record = self._run(cell)
-        self._keep(cell, record, sources, time.perf_counter() - start_s)
+        self._keep(cell, _Entry(sources, round(time.perf_counter() - start_s, 3), record))
         self._made.add(key)
         return record
 
@@ -97,15 +106,15 @@ class Records:
         return self.state(cell) in _RUN_AGAIN[self._rerun]
 
     def state(self, cell: Configuration) -> State:
-        return self._state(cell, self._entry(cell))
+        return self._state(cell, _read(self._path(cell)))
 
     def expected_time_s(self, cells: Iterable[Configuration]) -> list[float | None]:
         """Return what each cell is likely to take: as before, or else as its model's cells, or as any; None if none ran."""
         took_s: defaultdict[str | None, list[float]] = defaultdict(list)
         for path in self._directory.glob("*.json"):
-            entry = json.loads(path.read_text())
-            for name in (path.stem, entry["record"]["configuration"]["model"]["name"], None):
-                took_s[name].append(entry["run_time_s"])
+            if entry := _read(path):
+                for name in (path.stem, entry.record.configuration["model"]["name"], None):
+                    took_s[name].append(entry.run_time_s)
         return [
             next(
                 (
@@ -118,25 +127,24 @@ class Records:
             for cell in cells
         ]
 
-    def _state(self, cell: Configuration, entry: dict[str, Any]) -> State:
-        if not entry:
+    def _state(self, cell: Configuration, entry: _Entry | None) -> State:
+        if entry is None:
             return State.MISSING
-        if entry["sources_hash"] != sources_hash(cell):
+        if entry.sources_hash != sources_hash(cell):
             return State.STALE
-        return State.FAILED if Outcome(entry["record"]["outcome"]).is_failure else State.DONE
+        return State.FAILED if entry.record.outcome.is_failure else State.DONE
 
-    def _entry(self, cell: Configuration) -> dict[str, Any]:
-        path = self._path(cell)
-        return json.loads(path.read_text()) if path.exists() else {}
-
-    def _keep(self, cell: Configuration, record: Record, sources: str, run_time_s: float) -> None:
-        entry = {
-            "sources_hash": sources,
-            "run_time_s": round(run_time_s, 3),
-            "record": asdict(record),
-        }
-        self._directory.mkdir(parents=True, exist_ok=True)
-        write_whole(self._path(cell), json.dumps(entry, indent=1) + "\n")
+    def _keep(self, cell: Configuration, entry: _Entry) -> None:
+        write_whole(self._path(cell), json.dumps(asdict(entry), indent=1) + "\n")
 
     def _path(self, cell: Configuration) -> Path:
         return self._directory / f"{configuration_hash(cell)}.json"
+
+
+def _read(path: Path) -> _Entry | None:
+    """Return what a file says; None where there is none, and where it is broken, for then its cell has to run."""
+    try:
+        values = json.loads(path.read_text())
+        return _Entry(values["sources_hash"], values["run_time_s"], Record.from_values(values["record"]))
+    except (FileNotFoundError, ValueError, KeyError, TypeError, AttributeError):
+        return None

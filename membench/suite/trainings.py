@@ -16,8 +16,8 @@ from membench.report.curves import comparison_table, curve_table, describe_run, 
 from membench.report.tables import write_csv
 from membench.suite.command_line import parse_changes
 from membench.suite.composition import hydra_composition
+from membench.suite.option_values import check_size
 from membench.suite.training_log import TrainingLog
-from membench.units import parse_bytes
 
 
 @dataclass(frozen=True)
@@ -129,12 +129,9 @@ def _check(values: Mapping[Any, Any]) -> None:
         raise MembenchError(
             f"inference_budgets is a list of sizes, ['10 MB'], not {values['inference_budgets']!r}"
         )
-    of_inference = [("inference_budgets", size) for size in values["inference_budgets"]]
-    for name, size in [("budget", values["budget"]), *of_inference]:
-        try:
-            parse_bytes(size) if size is not None else None
-        except ValueError as error:
-            raise MembenchError(f"{name}: {error}") from error
+    check_size("budget", values["budget"])
+    for size in values["inference_budgets"]:
+        check_size("inference_budgets", size)
 
 
 def _title(config: DictConfig) -> str:

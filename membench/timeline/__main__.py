@@ -15,6 +15,7 @@ from membench.device import file_name
 from membench.errors import MembenchError
 from membench.suite.command_line import check_arguments
 from membench.suite.composition import cell_configuration, hydra_composition
+from membench.suite.files import complaint
 
 DIRECTORY = Path("outputs") / "timelines"
 
@@ -25,22 +26,22 @@ def main(arguments: Sequence[str]) -> int:
         print(__doc__)
         return 0
     try:
+        if options := [word for word in arguments if word.startswith("-")]:
+            raise MembenchError(f"{options[0]!r} is no option here: a picture is of one step")
         check_arguments(arguments)
         with hydra_composition():
             configuration = cell_configuration(compose("config", list(arguments)))
         for path in _write(configuration):
             print(path)
-    except MembenchError as error:
-        print(error, file=sys.stderr)
+    except (MembenchError, OSError) as error:
+        print(complaint(error), file=sys.stderr)
         return 2
     return 0
 
 
 def _write(configuration: dict[str, Any]) -> list[Path]:
-    from membench.report.run_picture import (
-        draw,
-        save,
-    )  # torch and matplotlib take seconds; a wrong word should not
+    # torch and matplotlib take seconds; a wrong word should not
+    from membench.report.run_picture import draw, save
     from membench.report.run_trace import trace_json
     from membench.suite.observe import observe
 

@@ -96,8 +96,14 @@ def test_tolerance_is_a_fraction_of_the_value_before(write: Write) -> None:
             ["compare", "results", "results", "tolerance=much"],
             "tolerance is a fraction such as 0.05, not 'much'",
         ),
+        (
+            ["compare", "results", "results", "tolerance=nan"],
+            "tolerance is a fraction such as 0.05, not 'nan'",
+        ),
+        (["compare", "results", "results", "tolerance=-1"], "tolerance is a fraction such as 0.05, not '-1'"),
+        (["vdnn", "to=README.md"], "README.md: File exists; name a place that can be read and written"),
         (["compare", "results", "results", "colour=red"], "'colour' is not an option; there are: tolerance"),
-        (["nobody"], "there are no results of 'nobody'; run `make reproduce-nobody` first"),
+        (["nobody"], "there is no paper 'nobody'; there are: epmc, layrub, mmcnn, modnn, vdnn"),
     ],
 )
 def test_a_wrong_word_is_one_line(
@@ -113,4 +119,10 @@ def test_a_wrong_word_is_one_line(
 def test_a_file_that_is_no_scoreboard_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "scoreboard.csv").write_text("item,model\nTable 1,small\n")
     assert main(["compare", str(tmp_path), str(tmp_path)]) == 2
-    assert "is no scoreboard: it has no column batch_size" in capsys.readouterr().err
+    assert "row 1 of" in (told := capsys.readouterr().err) and "has no column dataset" in told
+    (tmp_path / "scoreboard.csv").write_bytes(b"\xe4\x00\xff")
+    assert main(["compare", str(tmp_path), str(tmp_path)]) == 2
+    assert "is no table of text" in capsys.readouterr().err
+    pd.DataFrame([ROW | {"simulated_value": "many"}]).to_csv(tmp_path / "scoreboard.csv", index=False)
+    assert main(["compare", str(tmp_path), str(tmp_path)]) == 2
+    assert "simulated_value is 'many', which is no number" in capsys.readouterr().err

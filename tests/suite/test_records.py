@@ -70,6 +70,30 @@ def test_a_record_of_other_sources_is_stale_and_runs_again(
     assert (runner.ran, edited.state(_cell("a"))) == (["a", "a"], State.DONE)
 
 
+@pytest.mark.parametrize(
+    "text", ["", "{", "[]", '{"record": {}}', '{"sources_hash": "a", "run_time_s": 1, "record": 3}']
+)
+def test_a_broken_record_is_as_good_as_none(tmp_path: Path, text: str) -> None:
+    runner = Runner()
+    records = Records(tmp_path, runner)
+    records.run(_cell("a"))
+    [file] = tmp_path.iterdir()
+    whole = file.read_text()
+    file.write_text(text)
+    again = Records(tmp_path, runner)
+    assert (again.state(_cell("a")), again.expected_time_s([_cell("a")])) == (State.MISSING, [None])
+    again.run(_cell("a"))
+    assert runner.ran == ["a", "a"] and len(file.read_text()) == pytest.approx(len(whole), abs=5)
+
+
+def test_a_folder_that_cannot_be_written_is_found_before_the_cell_runs(tmp_path: Path) -> None:
+    runner = Runner()
+    (file := tmp_path / "file").touch()
+    with pytest.raises(NotADirectoryError):
+        Records(file / "records", runner).run(_cell("a"))
+    assert not runner.ran
+
+
 def test_a_search_goes_on_from_the_batches_that_it_tried(tmp_path: Path) -> None:
     tried: list[int] = []
 
