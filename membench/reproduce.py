@@ -115,7 +115,7 @@ def _run(paper: Paper, settings: dict[str, Any]) -> int:
             tags=[f"paper:{paper.name}", *(f"device:{name}" for name in sorted(set(paper.devices.values())))],
             configuration=settings,
             summary=vars(summarize(scores)),
-            rows=scoreboard(scores, Measured(MEASURED)),
+            rows=scoreboard(scores, Measured(MEASURED)).to_dict("records"),
             files={
                 paper.name: ROOT / "results" / paper.name,
                 "SCOREBOARD.md": ROOT / "results" / "SCOREBOARD.md",

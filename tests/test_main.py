@@ -59,6 +59,15 @@ def test_a_folder_that_cannot_be_written_is_one_line_too(tmp_path: Path) -> None
     assert "Not a directory; name a place that can be read and written" in done.stderr
 
 
+def test_the_command_starts_without_what_takes_seconds() -> None:
+    program = """
+import sys
+import membench.__main__, membench.suite.callback
+assert not {"torch", "pandas", "matplotlib", "wandb", "scipy"} & set(sys.modules)
+"""
+    subprocess.run([sys.executable, "-c", program], cwd=ROOT, check=True, timeout=120)
+
+
 def test_the_core_needs_neither_hydra_nor_wandb_nor_numba() -> None:
     program = """
 import sys

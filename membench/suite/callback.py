@@ -6,7 +6,6 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
 from hydra.experimental.callback import Callback
 from omegaconf import DictConfig, OmegaConf
 
@@ -68,7 +67,7 @@ def _log(config: DictConfig, folder: Path, records: list[Record]) -> None:
             tags=sorted({f"backend:{record.configuration['backend']['name']}" for record in records}),
             configuration={"overrides": list(config.hydra.overrides.task)},
             summary={"cells": len(records)},
-            rows=pd.DataFrame([row(record) for record in records]),
+            rows=[row(record) for record in records],
             files={f"{path.parent.name}.json": path for path in sorted(folder.rglob(RECORD))},
             records=records,
         ),

@@ -10,13 +10,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-import pandas as pd
-
 from membench.record import Outcome, Record
 from membench.suite.listing import has_failed, title
 
 if TYPE_CHECKING:
-    import wandb  # takes half a second
+    import wandb
 
 
 @dataclass(frozen=True)
@@ -39,7 +37,7 @@ class Sweep:
 
     Attributes:
         group: of the runs.
-        rows: for the table of the report run.
+        rows: of the report run's table, values by column.
         files: for its artifact, by their names there; folders with all that is in them.
         records: of the cells.
     """
@@ -49,7 +47,7 @@ class Sweep:
     tags: Sequence[str]
     configuration: Mapping[str, Any]
     summary: Mapping[str, float]
-    rows: pd.DataFrame
+    rows: Sequence[Mapping[Any, Any]]
     files: Mapping[str, Path]
     records: Sequence[Record]
 
@@ -87,6 +85,7 @@ def _log_cell(tracking: Tracking, group: str, record: Record) -> None:
 
 
 def _log_report(tracking: Tracking, sweep: Sweep) -> Path:
+    import pandas as pd  # takes half a second, as wandb does; most commands need neither
     import wandb
 
     run = _start(
@@ -100,7 +99,7 @@ def _log_report(tracking: Tracking, sweep: Sweep) -> Path:
     outcomes = {
         f"cells_{outcome}": sum(record.outcome is outcome for record in sweep.records) for outcome in Outcome
     }
-    run.log({"rows": wandb.Table(dataframe=sweep.rows), **outcomes, **sweep.summary})
+    run.log({"rows": wandb.Table(dataframe=pd.DataFrame(sweep.rows)), **outcomes, **sweep.summary})
     artifact = wandb.Artifact(name=sweep.group.replace("/", "-"), type="results")
     for name, path in sweep.files.items():
         artifact.add_dir(str(path), name) if path.is_dir() else artifact.add_file(str(path), name)

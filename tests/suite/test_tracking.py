@@ -7,7 +7,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
 import pytest
 
 from membench.record import Outcome
@@ -15,7 +14,7 @@ from membench.suite.tracking import Sweep, Tracking, log_sweep
 from tests.suite.cells import small_cell
 from tests.suite.jobs import record_of
 
-ROWS = pd.DataFrame({"model": ["lenet", "alexnet"], "peak_memory_bytes": [1, 2]})
+ROWS = [{"model": "lenet", "peak_memory_bytes": 1}, {"model": "alexnet", "peak_memory_bytes": 2}]
 GOOD = record_of(small_cell(), peak_memory_bytes=1.0)
 BAD = replace(record_of(small_cell(batch_size=5), Outcome.FAILED), stderr_tail="no such luck")
 SWEEP = Sweep(
