@@ -10,13 +10,17 @@ from membench.task_graph import TaskGraph
 class Framework(ABC):
     """A lowering, and an efficiency.
 
+    Args:
+        efficiency: of its kernels, for the cost model.
+
     Attributes:
         name: how configurations and tables call it.
-        efficiency: for the cost model.
     """
 
     name: ClassVar[str]
-    efficiency: Efficiency
+
+    def __init__(self, efficiency: Efficiency) -> None:
+        self.efficiency = efficiency
 
     @abstractmethod
     def lower(self, graph: TaskGraph) -> TaskGraph:

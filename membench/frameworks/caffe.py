@@ -31,7 +31,7 @@ class Caffe(Framework):
     name: ClassVar[str] = "caffe"
 
     def __init__(self, efficiency: Efficiency, context_bytes: int, workspace_share: float) -> None:
-        self.efficiency = efficiency
+        super().__init__(efficiency)
         self._context_bytes = context_bytes
         self._workspace_share = workspace_share
 

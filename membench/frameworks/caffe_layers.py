@@ -13,15 +13,18 @@ Facts of BVLC Caffe with cuDNN (the layers' published sources, branch master of 
 - ``Eltwise`` (SUM) and ``Concat`` copy the gradient for each input; they read no data.
 """
 
-from membench.frameworks.layers import LOSS_OPERATORS, LayerLibrary, LayerType
+from membench.frameworks.layers import (
+    LOSS_OPERATORS,
+    LayerLibrary,
+    LayerType,
+    convolution,
+    inner_product,
+    local_response_norm,
+)
 from membench.task_graph import Kind
 
-CONVOLUTION = LayerType(
-    "Convolution", Kind.CONVOLUTION, ("convolution",), reads_input=True, parameters_first=True
-)
-INNER_PRODUCT = LayerType(
-    "InnerProduct", Kind.LINEAR, ("addmm", "mm"), ("add",), reads_input=True, parameters_first=True
-)
+CONVOLUTION = convolution("Convolution")
+INNER_PRODUCT = inner_product("InnerProduct")
 BATCH_NORM = LayerType(
     "BatchNorm",
     Kind.BATCH_NORM,
@@ -57,14 +60,7 @@ GLOBAL_POOLING = LayerType("Pooling (AVE)", Kind.POOLING, ("mean",))
 ADAPTIVE_POOLING = LayerType(
     "Pooling (AVE)", Kind.POOLING, ("_adaptive_avg_pool2d",), vanishes_at_same_size=True
 )
-LRN = LayerType(
-    "LRN",
-    Kind.NORMALIZATION,
-    ("avg_pool3d",),
-    ("mul", "constant_pad_nd", "add", "pow", "div"),
-    reads_input=True,
-    reads_output=True,
-)
+LRN = local_response_norm("LRN")
 SUM = LayerType("Eltwise (SUM)", Kind.ADD, ("add",))
 SUM_IN_PLACE = LayerType("Eltwise (SUM)", Kind.ADD, ("add_",))  # in torch; Caffe's sum is a blob of its own
 CONCATENATION = LayerType("Concat", Kind.CONCATENATE, ("cat",))

@@ -63,6 +63,28 @@ class LayerType:
         return bool(operators.intersection(self.marks)) and operators <= {*self.marks, *self.with_operators}
 
 
+def convolution(name: str) -> LayerType:
+    """Return a convolution, as every framework here has it: the gradient of its weights comes first and reads its input."""
+    return LayerType(name, Kind.CONVOLUTION, ("convolution",), reads_input=True, parameters_first=True)
+
+
+def inner_product(name: str) -> LayerType:
+    """Return an inner product, of which the same holds."""
+    return LayerType(name, Kind.LINEAR, ("addmm", "mm"), ("add",), reads_input=True, parameters_first=True)
+
+
+def cudnn_batch_norm(name: str, *vectors: str) -> LayerType:
+    """Return batch norm as cuDNN computes it: it keeps these vectors, and its backward reads its input."""
+    operators = ("native_batch_norm",), ("add_",)
+    return LayerType(name, Kind.BATCH_NORM, *operators, keeps_per_channel=vectors, reads_input=True)
+
+
+def local_response_norm(name: str) -> LayerType:
+    """Return local response normalisation over cuDNN, whose backward reads input and output."""
+    operators = ("avg_pool3d",), ("mul", "constant_pad_nd", "add", "pow", "div")
+    return LayerType(name, Kind.NORMALIZATION, *operators, reads_input=True, reads_output=True)
+
+
 @dataclass(frozen=True)
 class LayerLibrary:
     """The layers of a framework, and what it holds for each weight.

@@ -18,7 +18,6 @@ Nothing is outside of the graph's blocks: the text counts data, weights and work
 from dataclasses import replace
 from typing import ClassVar
 
-from membench.efficiency import Efficiency
 from membench.frameworks.base import Framework
 from membench.frameworks.layers import LayerType
 from membench.frameworks.lowering import lower_layers
@@ -42,16 +41,9 @@ MODNN = replace(
 
 
 class MoDNN(Framework):
-    """moDNN's framework, without the strategy.
-
-    Args:
-        efficiency: of its kernels, and the algorithms that its cuDNN has.
-    """
+    """moDNN's framework, without the strategy."""
 
     name: ClassVar[str] = "modnn"
-
-    def __init__(self, efficiency: Efficiency) -> None:
-        self.efficiency = efficiency
 
     def lower(self, graph: TaskGraph) -> TaskGraph:
         return lower_layers(graph, MODNN)

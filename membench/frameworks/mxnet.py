@@ -26,24 +26,21 @@ from typing import ClassVar
 from membench.efficiency import Efficiency
 from membench.frameworks.autotuner import Autotuner
 from membench.frameworks.base import Framework
-from membench.frameworks.layers import LOSS_OPERATORS, LayerLibrary, LayerType
+from membench.frameworks.layers import (
+    LOSS_OPERATORS,
+    LayerLibrary,
+    LayerType,
+    convolution,
+    cudnn_batch_norm,
+    inner_product,
+    local_response_norm,
+)
 from membench.frameworks.lowering import lower_layers
 from membench.task_graph import Kind, TaskGraph
 
-CONVOLUTION = LayerType(
-    "Convolution", Kind.CONVOLUTION, ("convolution",), reads_input=True, parameters_first=True
-)
-FULLY_CONNECTED = LayerType(
-    "FullyConnected", Kind.LINEAR, ("addmm", "mm"), ("add",), reads_input=True, parameters_first=True
-)
-BATCH_NORM = LayerType(
-    "BatchNorm",
-    Kind.BATCH_NORM,
-    ("native_batch_norm",),
-    ("add_",),
-    keeps_per_channel=("mean", "inverse deviation"),
-    reads_input=True,
-)
+CONVOLUTION = convolution("Convolution")
+FULLY_CONNECTED = inner_product("FullyConnected")
+BATCH_NORM = cudnn_batch_norm("BatchNorm", "mean", "inverse deviation")
 ACTIVATION = LayerType(
     "Activation", Kind.RELU, ("relu", "relu_"), reads_input=True, reads_output=True, gradient_in_place=True
 )
@@ -71,14 +68,9 @@ ADAPTIVE_POOLING = LayerType(
     reads_input=True,
     reads_output=True,
 )
-LRN = LayerType(
-    "LRN",
-    Kind.NORMALIZATION,
-    ("avg_pool3d",),
-    ("mul", "constant_pad_nd", "add", "pow", "div"),
+LRN = replace(
+    local_response_norm("LRN"),
     keeps=("norm",),
-    reads_input=True,
-    reads_output=True,
     forward_passes=2,  # cuDNN reads the input and writes the output
     data_passes=4,  # input, output, both gradients
 )
@@ -118,7 +110,7 @@ class MXNet(Framework):
     name: ClassVar[str] = "mxnet"
 
     def __init__(self, efficiency: Efficiency, context_bytes: int, autotuner: Autotuner) -> None:
-        self.efficiency = efficiency
+        super().__init__(efficiency)
         self._context_bytes = context_bytes
         self._autotuner = autotuner
 

@@ -26,12 +26,20 @@ from typing import ClassVar
 from membench.efficiency import Efficiency
 from membench.frameworks.autotuner import Autotuner
 from membench.frameworks.base import Framework
-from membench.frameworks.layers import LOSS_OPERATORS, LayerLibrary, LayerType
+from membench.frameworks.layers import (
+    LOSS_OPERATORS,
+    LayerLibrary,
+    LayerType,
+    convolution,
+    cudnn_batch_norm,
+    inner_product,
+    local_response_norm,
+)
 from membench.frameworks.lowering import lower_layers
 from membench.task_graph import Kind, TaskGraph
 
-CONV2D = LayerType("Conv2D", Kind.CONVOLUTION, ("convolution",), reads_input=True, parameters_first=True)
-MATMUL = LayerType("MatMul", Kind.LINEAR, ("addmm", "mm"), ("add",), reads_input=True, parameters_first=True)
+CONV2D = convolution("Conv2D")
+MATMUL = inner_product("MatMul")
 BIAS_ADD = LayerType(
     "BiasAdd",
     Kind.OTHER,
@@ -39,14 +47,7 @@ BIAS_ADD = LayerType(
     hands_on=1,
     parameters_first=True,
 )
-FUSED_BATCH_NORM = LayerType(
-    "FusedBatchNorm",
-    Kind.BATCH_NORM,
-    ("native_batch_norm",),
-    ("add_",),
-    keeps_per_channel=("mean", "deviation"),
-    reads_input=True,
-)
+FUSED_BATCH_NORM = cudnn_batch_norm("FusedBatchNorm", "mean", "deviation")
 RELU = LayerType("Relu", Kind.RELU, ("relu", "relu_"), reads_output=True)
 DROPOUT = LayerType(
     "Mul (dropout)",
@@ -63,14 +64,7 @@ MAX_POOL = LayerType(
 )
 AVERAGE_POOL = LayerType("AvgPool", Kind.POOLING, ("avg_pool2d", "mean"))
 ADAPTIVE_POOL = LayerType("AvgPool", Kind.POOLING, ("_adaptive_avg_pool2d",), vanishes_at_same_size=True)
-LRN = LayerType(
-    "LRN",
-    Kind.NORMALIZATION,
-    ("avg_pool3d",),
-    ("mul", "constant_pad_nd", "add", "pow", "div"),
-    reads_input=True,
-    reads_output=True,
-)
+LRN = local_response_norm("LRN")
 ADD = LayerType("Add", Kind.ADD, ("add", "add_"), hands_on=2)
 CONCATENATION = LayerType("Concat", Kind.CONCATENATE, ("cat",))
 PAD = LayerType("Pad", Kind.CONCATENATE, ("constant_pad_nd",))
@@ -108,7 +102,7 @@ class TensorFlow(Framework):
     name: ClassVar[str] = "tensorflow"
 
     def __init__(self, efficiency: Efficiency, context_bytes: int, autotuner: Autotuner) -> None:
-        self.efficiency = efficiency
+        super().__init__(efficiency)
         self._context_bytes = context_bytes
         self._autotuner = autotuner
 

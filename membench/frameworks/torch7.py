@@ -21,26 +21,22 @@ that the gradients share two buffers is the strategy's business (`NetworkWide`).
 
 from typing import ClassVar
 
-from membench.efficiency import Efficiency
 from membench.frameworks.base import Framework
-from membench.frameworks.layers import LOSS_OPERATORS, LayerLibrary, LayerType
+from membench.frameworks.layers import (
+    LOSS_OPERATORS,
+    LayerLibrary,
+    LayerType,
+    convolution,
+    cudnn_batch_norm,
+    inner_product,
+    local_response_norm,
+)
 from membench.frameworks.lowering import lower_layers
 from membench.task_graph import Kind, TaskGraph
 
-CONVOLUTION = LayerType(
-    "cudnn.SpatialConvolution", Kind.CONVOLUTION, ("convolution",), reads_input=True, parameters_first=True
-)
-LINEAR = LayerType(
-    "nn.Linear", Kind.LINEAR, ("addmm", "mm"), ("add",), reads_input=True, parameters_first=True
-)
-BATCH_NORM = LayerType(
-    "cudnn.SpatialBatchNormalization",
-    Kind.BATCH_NORM,
-    ("native_batch_norm",),
-    ("add_",),
-    keeps_per_channel=("mean", "inverse deviation"),
-    reads_input=True,
-)
+CONVOLUTION = convolution("cudnn.SpatialConvolution")
+LINEAR = inner_product("nn.Linear")
+BATCH_NORM = cudnn_batch_norm("cudnn.SpatialBatchNormalization", "mean", "inverse deviation")
 RELU = LayerType("cudnn.ReLU", Kind.RELU, ("relu", "relu_"), may_be_in_place=True, reads_output=True)
 DROPOUT = LayerType("nn.Dropout", Kind.DROPOUT, ("native_dropout",), ("copy_",), keeps=("noise",))
 MAX_POOLING = LayerType(
@@ -65,14 +61,7 @@ ADAPTIVE_POOLING = LayerType(
     reads_input=True,
     reads_output=True,
 )
-LRN = LayerType(
-    "cudnn.SpatialCrossMapLRN",
-    Kind.NORMALIZATION,
-    ("avg_pool3d",),
-    ("mul", "constant_pad_nd", "add", "pow", "div"),
-    reads_input=True,
-    reads_output=True,
-)
+LRN = local_response_norm("cudnn.SpatialCrossMapLRN")
 SUM = LayerType("nn.CAddTable", Kind.ADD, ("add", "add_"))
 CONCATENATION = LayerType("nn.JoinTable", Kind.CONCATENATE, ("cat",))
 ZERO_CHANNELS = LayerType("nn.MulConstant(0) joined", Kind.CONCATENATE, ("constant_pad_nd",))
@@ -96,16 +85,9 @@ TORCH7 = LayerLibrary(
 
 
 class Torch7(Framework):
-    """Torch7 over cuDNN; nothing that it holds is outside of the graph's blocks.
-
-    Args:
-        efficiency: of its kernels, and the algorithms that its cuDNN has.
-    """
+    """Torch7 over cuDNN; nothing that it holds is outside of the graph's blocks."""
 
     name: ClassVar[str] = "torch7"
-
-    def __init__(self, efficiency: Efficiency) -> None:
-        self.efficiency = efficiency
 
     def lower(self, graph: TaskGraph) -> TaskGraph:
         return lower_layers(graph, TORCH7)

@@ -32,8 +32,6 @@ class Spread:
 
     mean: float
     deviation: float
-    smallest: float
-    largest: float
 
 
 @dataclass(frozen=True)
@@ -59,7 +57,7 @@ class Comparison:
 def spread(values: Sequence[float]) -> Spread:
     """Return mean and spread of at least one value."""
     deviation = statistics.stdev(values) if len(values) > 1 else 0.0
-    return Spread(statistics.fmean(values), deviation, min(values), max(values))
+    return Spread(statistics.fmean(values), deviation)
 
 
 def curves(training: Sequence[Record], metric: str) -> Curves:

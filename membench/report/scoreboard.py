@@ -26,7 +26,6 @@ class Score:
 
     result: Result
     judgement: Judgement
-    cause: str
     calibrated: bool
 
     @property
@@ -63,7 +62,7 @@ def _score(paper: Paper, result: Result, by_key: dict[tuple[object, ...], Result
     remarks += _texts(paper.calibration, row) if calibrated else []
     sentences = [judgement.reason, cause, *remarks]
     reason = "; ".join(sentence for sentence in sentences if sentence)
-    return Score(result, Judgement(judgement.verdict, reason), cause, calibrated)
+    return Score(result, Judgement(judgement.verdict, reason), calibrated)
 
 
 def is_calibrated(paper: Paper, row: Row, verdict: Verdict) -> bool:

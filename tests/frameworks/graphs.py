@@ -5,9 +5,15 @@ from torch import Tensor, nn
 
 from membench import configuration
 from membench.capture.capture import capture
+from membench.cost.roofline import RooflineCost
+from membench.device import DeviceProfile
+from membench.efficiency import Efficiency
 from membench.suite.cell import workload_of
 from membench.task_graph import Phase, Role, Task, TaskGraph
 from membench.workload import Workload
+
+COST = RooflineCost(DeviceProfile("any", 10**15, 1e12, 1e11, 1e10, 1e10, 0.0, True), Efficiency(1.0, 1.0))
+"""Of a device that has memory for everything."""
 
 
 def captured(module: nn.Module, *shape: int, targets: tuple[int, ...] | None = None) -> TaskGraph:

@@ -8,8 +8,6 @@ from torch import Tensor, nn
 
 from membench import configuration
 from membench.capture.capture import capture
-from membench.cost.roofline import RooflineCost
-from membench.device import DeviceProfile
 from membench.efficiency import Efficiency
 from membench.errors import UnsupportedModel
 from membench.frameworks.caffe import WORKSPACE_LIMIT_BYTES, Caffe, convolution_bytes
@@ -20,11 +18,10 @@ from membench.strategies.network_wide import NetworkWide
 from membench.task_graph import GradientOf, Kind, Phase, Role, TaskGraph
 from membench.units import MIB
 from membench.workload import Workload
-from tests.frameworks.graphs import captured, captured_model, held, names, sizes, tasks_of
+from tests.frameworks.graphs import COST, captured, captured_model, held, names, sizes, tasks_of
 
 BARE = Caffe(Efficiency(1.0, 1.0), context_bytes=0, workspace_share=0.0)
 MAPS = frozenset({Role.ACTIVATION, Role.GRADIENT})
-COST = RooflineCost(DeviceProfile("any", 10**15, 1e12, 1e11, 1e10, 1e10, 0.0, True), Efficiency(1.0, 1.0))
 NAMES = [
     "lenet", "cifar10_quick", "digits_cnn", "alexnet", "caffenet", "vgg16", "googlenet", "resnet34", "resnet50",
     "resnet56_cifar", "wrn16_10",

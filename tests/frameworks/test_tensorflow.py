@@ -4,8 +4,6 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from membench.cost.roofline import RooflineCost
-from membench.device import DeviceProfile
 from membench.efficiency import Efficiency
 from membench.frameworks.autotuner import Autotuner
 from membench.frameworks.tensorflow import TensorFlow
@@ -13,10 +11,9 @@ from membench.planning.validate import validate
 from membench.strategies.base import strategies
 from membench.strategies.best_fit import BestFit
 from membench.task_graph import GradientOf, Phase, Role, TaskGraph
-from tests.frameworks.graphs import Residual, captured, captured_model, held, names, sizes, tasks_of
+from tests.frameworks.graphs import COST, Residual, captured, captured_model, held, names, sizes, tasks_of
 
 TENSORFLOW = TensorFlow(Efficiency(1.0, 1.0), context_bytes=0, autotuner=Autotuner(0, {"implicit_gemm": 1.0}))
-COST = RooflineCost(DeviceProfile("any", 10**15, 1e12, 1e11, 1e10, 1e10, 0.0, True), Efficiency(1.0, 1.0))
 MAP_BYTES = 4 * 2 * 4 * 2 * 2
 
 

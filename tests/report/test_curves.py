@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from membench.record import Outcome, Record, Source
 from membench.report.curves import (
+    Spread,
     compare,
     comparison_table,
     curve_table,
@@ -50,8 +51,7 @@ def run(test_accuracy: list[float], seed: int = 0) -> Record:
 
 
 def test_spread_is_the_sample_standard_deviation() -> None:
-    found = spread([1.0, 2.0, 3.0])
-    assert (found.mean, found.deviation, found.smallest, found.largest) == (2, 1, 1, 3)
+    assert spread([1.0, 2.0, 3.0]) == Spread(mean=2, deviation=1)
     assert spread([5.0]).deviation == 0
 
 

@@ -1,6 +1,7 @@
 import multiprocessing
 import os
 import threading
+import time
 from pathlib import Path
 
 from membench.execution.nvml import Gpu
@@ -22,6 +23,7 @@ def test_two_cells_never_hold_one_gpu(tmp_path: Path) -> None:
             with free_gpu([ONE], tmp_path):
                 overlaps.append(is_held.is_set())
                 is_held.set()
+                time.sleep(0.005)
                 is_held.clear()
 
     threads = [threading.Thread(target=measure) for _ in range(4)]
