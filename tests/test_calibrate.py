@@ -181,7 +181,7 @@ def test_resnet50_does_not_fit_the_smaller_device(graphs: dict[str, TaskGraph]) 
     ],
 )
 def test_errors_are_one_line(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(arguments) == 1
+    assert main(arguments) == 2
     captured = capsys.readouterr()
     assert message in captured.err
     assert captured.err.count("\n") == 1
@@ -190,6 +190,10 @@ def test_errors_are_one_line(arguments: list[str], message: str, capsys: pytest.
 
 def test_a_broken_reference_is_one_line_too(tmp_path: Path, k40m: DeviceProfile) -> None:
     broken = tmp_path / "reference.csv"
-    broken.write_text("item,metric,system,model,device,value\nTable 5,time_20_iterations,Caffe,LeNet,K80,1\n")
-    with pytest.raises(MembenchError, match="line 1 of Caffe in Table 5"):
+    head = REFERENCE.read_text().splitlines()[0]
+    broken.write_text(f"{head}\nTable 5,time_20_iterations,Caffe,LeNet,K80,1\n")
+    with pytest.raises(MembenchError, match="line 2 of reference.csv does not read as a number of the paper"):
+        fit("caffe", broken, k40m, {})
+    broken.write_text(REFERENCE.read_text().replace("NVIDIA Tesla K40M", "K80"))
+    with pytest.raises(MembenchError, match="of reference.csv: there is no 'K80'"):
         fit("caffe", broken, k40m, {})

@@ -4,6 +4,8 @@ The paper says how many times as long a training step takes with cuSPARSE's conv
 inversely proportional to the rate, so one least-squares step over the relative errors of these rows gives it.
 """
 
+import sys
+from collections.abc import Sequence
 from typing import Any
 
 from membench.configuration import CONF_DIRECTORY
@@ -15,8 +17,11 @@ from membench.suite.papers import load_paper
 _SERIAL, _BASELINE = "CSR-cuSPARSE in series", "Pytorch"
 
 
-def main() -> None:
-    """Print the rate and the residuals."""
+def main(arguments: Sequence[str]) -> int:
+    """Print the rate and the residuals, and return the exit code."""
+    if arguments:
+        print(__doc__)
+        return 0 if {"-h", "--help"} & set(arguments) else 2
     paper = load_paper(CONF_DIRECTORY.parent / "experiments" / "epmc")
     papers = {row.model: row.value for row in _fitted_rows(paper) if row.value is not None}
     shares = _shares_at_full_rate(paper, list(papers))
@@ -25,6 +30,7 @@ def main() -> None:
     for model, ratio in papers.items():
         fitted = 1 + shares[model] / rate
         print(f"{model:10s} paper {ratio:.2f}  fitted {fitted:.2f}  error {fitted / ratio - 1:+.1%}")
+    return 0
 
 
 def fit_rate(rows: list[tuple[float, float]]) -> float:
@@ -65,4 +71,4 @@ def _at_full_rate(configuration: dict[str, Any]) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main(sys.argv[1:]))

@@ -1,37 +1,48 @@
 """The command: fits a framework, prints the residuals, writes its configuration; or measures a GPU."""
 
 import sys
+from collections.abc import Sequence
 
 from membench import configuration
-from membench.calibrate.fit import fit
-from membench.calibrate.gpu import calibrate_gpu
-from membench.calibrate.rows import PAPER_DIRECTORY
-from membench.calibrate.text import residual_lines, yaml_text
 from membench.configuration import CONF_DIRECTORY
 from membench.device import DeviceProfile
 from membench.errors import MembenchError
+from membench.suite.files import complaint, write_whole
 
 
-def main(arguments: list[str]) -> int:
-    """Run the command; errors are one line."""
+def main(arguments: Sequence[str]) -> int:
+    """Run the command and return its exit code."""
+    if {"-h", "--help"} & set(arguments):
+        print(sys.modules[__package__ or ""].__doc__)
+        return 0
     try:
         settings = _parse(arguments)
         if settings["device"] == "cuda":
+            from membench.calibrate.gpu import calibrate_gpu  # torch takes seconds; a wrong word should not
+
             calibrate_gpu()
-            return 0
-        device: DeviceProfile = configuration.load("device", settings["device"])
-        result = fit(settings["framework"], PAPER_DIRECTORY / "reference.csv", device)
+        else:
+            _fit(settings["framework"], configuration.load("device", settings["device"]))
     except (MembenchError, OSError) as error:
-        print(f"membench.calibrate: {error}", file=sys.stderr)
-        return 1
-    print("\n".join(residual_lines(result)))
-    target = CONF_DIRECTORY / "framework" / f"{settings['framework']}.yaml"
-    target.write_text(yaml_text(result, framework=settings["framework"], device=settings["device"]))
-    print(f"{result.efficiency}\nwrote {target}")
+        print(f"membench.calibrate: {complaint(error)}", file=sys.stderr)
+        return 2
     return 0
 
 
-def _parse(arguments: list[str]) -> dict[str, str]:
+def _fit(framework: str, device: DeviceProfile) -> None:
+    """Fit a framework, print the residuals and write ``conf/framework/<framework>.yaml``."""
+    from membench.calibrate.fit import fit
+    from membench.calibrate.rows import PAPER_DIRECTORY
+    from membench.calibrate.text import residual_lines, yaml_text
+
+    result = fit(framework, PAPER_DIRECTORY / "reference.csv", device)
+    print("\n".join(residual_lines(result)))
+    target = CONF_DIRECTORY / "framework" / f"{framework}.yaml"
+    write_whole(target, yaml_text(result, framework=framework, device=device.name))
+    print(f"{result.efficiency}\nwrote {target}")
+
+
+def _parse(arguments: Sequence[str]) -> dict[str, str]:
     settings = {"framework": "caffe", "device": "k40m"}
     for argument in arguments:
         key, separator, value = argument.partition("=")

@@ -1,6 +1,5 @@
 """The baseline's rows of a paper's tables, and the graphs of the networks in them."""
 
-import csv
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,6 +10,7 @@ from membench.configuration import CONF_DIRECTORY
 from membench.errors import MembenchError
 from membench.experiment import steps_per_iteration
 from membench.suite.cell import workload_of
+from membench.suite.papers import read_reference
 from membench.task_graph import TaskGraph
 
 PAPER_DIRECTORY = CONF_DIRECTORY.parent / "experiments" / "layrub"
@@ -45,20 +45,17 @@ def baseline_rows(
         paper: its vocabulary, as ``paper.yaml`` has it.
 
     Raises:
-        MembenchError: the file lacks a column, or a number or device in it makes no sense.
+        MembenchError: the file is no reference, or a model or device in it is none of the vocabulary's.
     """
     rows = []
-    with path.open(newline="", encoding="utf-8") as file:
-        try:
-            for row in csv.DictReader(file):
-                if (row["item"], row["metric"], row["system"]) == (item, metric, system) and row["value"]:
-                    device = paper["devices"][row["device"]]
-                    steps = steps_per_iteration(paper["models"][row["model"]], paper["systems"][system])
-                    rows.append(BaselineRow(row["model"], device, float(row["value"]), steps))
-        except (KeyError, ValueError) as error:
-            raise MembenchError(
-                f"{path.name}, line {len(rows) + 1} of {system} in {item}: {error}"
-            ) from error
+    for row in read_reference(path):
+        if (row.item, row.metric, row.system) == (item, metric, system) and row.value is not None:
+            try:
+                device, model = paper["devices"][row.device], paper["models"][row.model]
+            except KeyError as error:
+                raise MembenchError(f"line {row.line} of {path.name}: there is no {error}") from error
+            steps = steps_per_iteration(model, paper["systems"][system])
+            rows.append(BaselineRow(row.model, device, row.value, steps))
     return rows
 
 

@@ -45,8 +45,16 @@ def load_paper(directory: Path) -> Paper:
     """Read ``experiments/<paper>``.
 
     Raises:
-        MembenchError: a row is answered by no experiment or by two, or a file does not read as an experiment.
+        MembenchError: a row is answered by no experiment or by two, or a file does not read as what it should be.
     """
+    try:
+        return _paper(directory)
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        told = f"there is no {error}" if isinstance(error, KeyError) else error
+        raise MembenchError(f"{directory} does not read as a paper's experiments: {told}") from error
+
+
+def _paper(directory: Path) -> Paper:
     trainings = read_trainings(directory / "trainings.yaml")
     vocabulary = _read(directory / "paper.yaml") | {"trainings": trainings}
     remarks = _read(directory / "remarks.yaml")
@@ -82,9 +90,22 @@ def read_trainings(path: Path) -> dict[str, dict[str, Any]]:
 
 
 def read_reference(path: Path) -> list[Row]:
-    """Read the numbers that a paper states, in the order of the file."""
+    """Read the numbers that a paper states, in the order of the file.
+
+    Raises:
+        MembenchError: a line has not all columns, or what should be a number is none; names the line.
+    """
+    rows = []
     with path.open(newline="") as file:
-        return [_row(entry, line) for line, entry in enumerate(csv.DictReader(file), start=2)]
+        for line, entry in enumerate(csv.DictReader(file), start=2):
+            try:
+                if None in entry or None in entry.values():
+                    raise ValueError("it has not as many columns as the first line")
+                rows.append(_row(entry, line))
+            except (KeyError, TypeError, ValueError) as error:
+                told = f"line {line} of {path.name} does not read as a number of the paper: {error}"
+                raise MembenchError(told) from error
+    return rows
 
 
 def _row(entry: dict[str, str], line: int) -> Row:
@@ -254,5 +275,15 @@ def _expand(values: Any, sets: dict[str, list[Any]]) -> list[Any]:
 
 
 def _read(path: Path) -> dict[str, Any]:
-    content: dict[str, Any] = yaml.load(path.read_text(), _LOADER)
+    """Read a file.
+
+    Raises:
+        MembenchError: it is no YAML of options; says where.
+    """
+    try:
+        content = yaml.load(path.read_text(), _LOADER)
+    except yaml.YAMLError as error:
+        raise MembenchError(f"{path.name} is no YAML: {' '.join(str(error).split())}") from error
+    if not isinstance(content, dict):
+        raise MembenchError(f"{path.name} has no options such as title")
     return content

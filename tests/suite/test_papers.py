@@ -116,6 +116,28 @@ def test_refuses_what_does_not_add_up(answers: str, expected: str, tmp_path: Pat
         load_paper(_write(tmp_path, f"answers: {answers}\n"))
 
 
+@pytest.mark.parametrize(
+    ("file", "text", "expected"),
+    [
+        ("paper.yaml", "title: [", "paper.yaml is no YAML: while parsing"),
+        ("paper.yaml", "", "paper.yaml has no options"),
+        ("paper.yaml", "title: A paper", "does not read as a paper's experiments: there is no 'sets'"),
+        ("remarks.yaml", "causes: 3", "does not read as a paper's experiments"),
+        (
+            "reference.csv",
+            HEAD + "\nTable 1,net,data,few,card,ours,memory,MB,3,false,,,\n",
+            "line 2 of .* 'few'",
+        ),
+        ("reference.csv", HEAD + "\nTable 1,net\n", "line 2 of reference.csv does not read"),
+    ],
+)
+def test_refuses_a_broken_file_by_its_name(file: str, text: str, expected: str, tmp_path: Path) -> None:
+    directory = _write(tmp_path, "answers: [{where: {}, input: given}]")
+    (directory / file).write_text(text)
+    with pytest.raises(MembenchError, match=expected):
+        load_paper(directory)
+
+
 def test_a_metric_may_be_of_the_layer_that_a_rows_note_names(tmp_path: Path) -> None:
     experiment = 'answers:\n  - {where: {item: Table 1}, value: {metric: "memory:{note}"}}\n'
     directory = _write(tmp_path, experiment)
