@@ -9,6 +9,7 @@ The first writes ``training.csv`` (a row for each seed and epoch) and ``training
 
 import sys
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 from hydra.errors import HydraException
@@ -20,11 +21,11 @@ from membench.record import Outcome
 from membench.suite.command_line import explain
 from membench.suite.files import shown
 from membench.suite.listing import INTERRUPTED
+from membench.suite.option_values import built, check_built
 from membench.suite.papers import read_trainings
-from membench.suite.trainings import Training, compose_training, compose_trainings, run_trainings
+from membench.suite.trainings import GROUPS, Training, compose_training, compose_trainings, run_trainings
 
 ROOT = CONF_DIRECTORY.parent
-GROUPS = ("model", "data", "strategy", "backend")
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -35,7 +36,7 @@ def main(arguments: Sequence[str]) -> int:
     try:
         trainings, directory = _asked(arguments)
         for training in trainings:
-            _check_data(training)
+            _check(training)
         made = run_trainings(trainings, directory)
     except (HydraException, OmegaConfBaseException, MembenchError, OSError) as error:
         print(explain(error, GROUPS), file=sys.stderr)
@@ -65,13 +66,18 @@ def _asked(arguments: Sequence[str]) -> tuple[list[Training], Path]:
     ), ROOT / "results" / papers[0]
 
 
-def _check_data(training: Training) -> None:
-    """Refuse data that is not there, or that the model does not take, before anything runs."""
-    from membench.training import check_fit  # torch takes seconds; a wrong word should not
+def _check(training: Training) -> None:
+    """Refuse what cannot be built, and data that is not there or that the model does not take, before anything runs."""
+    from membench.strategies.base import find_strategy  # torch takes seconds; a wrong word should not
+    from membench.training import check_fit
 
     configuration = training.runs[0]
+    recipe = {name: configuration["recipe"][name] for name in ("batch_size", "seed")}
+    check_built(configuration | recipe, ("model", "strategy"))
+    if "inference" in configuration:
+        find_strategy(configuration["inference"]["strategy"])
     model = configuration["model"]
-    dataset = instantiate(configuration["data"])
+    dataset = built("data", partial(instantiate, configuration["data"]))
     check_fit(dataset, model=model["name"], input_shape=model["input_shape"], classes=model["classes"])
 
 

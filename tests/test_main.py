@@ -33,11 +33,15 @@ def test_sweep_prints_a_summary_and_writes_a_record_of_each_cell_and_one_offline
 
 
 def test_a_measured_record_has_its_provenance(tmp_path: Path) -> None:
-    done = _run(tmp_path, "model=lenet", "batch_size=2", "backend=cpu", "framework=pytorch", "strategy=eager")
+    done = _run(tmp_path, "model=lenet", "batch_size=2", "backend=cpu", "strategy=eager")
     assert done.returncode == 0, done.stderr + done.stdout
     assert "measured on this machine's CPU" in done.stdout
     record = json.loads(next(tmp_path.rglob("record.json")).read_text())
     assert record["source"] == "measured"
+    assert record["configuration"]["framework"]["_target_"].endswith(
+        "PyTorch"
+    )  # Caffe, the default, is simulated only
+    assert record["configuration"]["device"] is None
     assert {"commit", "clean", "versions", "time"} <= record["provenance"].keys()
     assert record["metrics"]["peak_memory_bytes"] == record["metrics"]["required_memory_bytes"]
     assert len(record["samples"]["images_per_s"]) >= 3

@@ -94,11 +94,25 @@ def test_records_that_are_broken_or_cannot_be_written_are_one_line(
         ),
         (
             ["data=cifar10", "data.root=nowhere"],
-            "CIFAR-10 has no nowhere/cifar-10-batches-py/data_batch_1: download",
+            "data: CIFAR-10 has no nowhere/cifar-10-batches-py/data_batch_1: download",
         ),
         (["epochs=0"], "epochs is a positive whole number, not 0"),
         (["learning_rate=-1"], "learning_rate is a number and not negative, not -1"),
         (["target_accuracy=97"], "target_accuracy is a fraction above 0 and at most 1, not 97"),
+        (
+            ["strategy=layrub_hybrid", "strategy.fixed_region=maybe"],
+            "strategy.fixed_region is true or false, not",
+        ),
+        (
+            ["model.module._target_=nobody.net"],
+            "model cannot be built with these options: No module named 'nobody'",
+        ),
+        (
+            ["inference_strategy=magic", "inference_budgets=[5MB]"],
+            "there is no strategy 'magic'; choose one of",
+        ),
+        (["model=null"], "model None is not known; there are: alexnet"),
+        (["data=cifar10", "data.root=7"], "data cannot be built with these options"),
         (["seeds=3"], "seeds is a list of whole numbers, [0, 1, 2], not 3"),
         (["budget=small"], "budget: 'small' is not a size"),
         (["inference_budgets=5 MB"], "inference_budgets is a list of sizes, ['10 MB'], not '5 MB'"),

@@ -9,7 +9,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override, OverrideType
 from hydra.errors import HydraException, MissingConfigException, OverrideParseException
 from omegaconf import DictConfig, OmegaConf
-from omegaconf.errors import OmegaConfBaseException
+from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBaseException
 
 from membench import configuration
 from membench.errors import MembenchError
@@ -58,6 +58,19 @@ def parse_changes(words: Sequence[str]) -> list[Override]:
     return parsed
 
 
+def check_names(overrides: Sequence[Override], groups: Sequence[str] = GROUPS) -> None:
+    """Refuse a group's choice that is no name, which Hydra does not say of which group it is.
+
+    Raises:
+        MembenchError: lists the names that there are.
+    """
+    for override in overrides:
+        group, value = override.key_or_group, override.value()
+        is_none = value is None and group in _OPTIONAL_GROUPS
+        if group in groups and not (isinstance(value, str) or is_none):
+            raise MembenchError(_unknown(group, value))
+
+
 def explain(error: Exception, groups: Sequence[str] = GROUPS) -> str:
     """Return one line that says what was wrong with the command and what there is.
 
@@ -73,14 +86,14 @@ def explain(error: Exception, groups: Sequence[str] = GROUPS) -> str:
     if isinstance(error, OverrideParseException):
         return f"{error.override!r} is no choice; write option=value, and quote a value of several words or signs"
     cause = error.__cause__
-    if isinstance(cause, OmegaConfBaseException) and isinstance(cause.parent_node, DictConfig):
+    if isinstance(cause, ConfigKeyError | ConfigAttributeError) and isinstance(cause.parent_node, DictConfig):
         options = [str(key) for key in cause.parent_node if key not in ("hydra", "_target_")]
         return f"{cause.full_key!r} is not an option; there are: {', '.join(options) or 'none'}"
     unknown_group = re.match(r"Could not override '([^']+)'", str(error))
     if unknown_group:
         return f"{unknown_group.group(1)!r} is not an option; there are: {', '.join(groups)}"
-    told = re.split(r"See https:|full_key:", complaint(error))[0]
-    return " ".join(told.split())
+    told = [complaint(each) for each in (error, cause) if isinstance(each, Exception)]
+    return "; ".join(" ".join(re.split(r"See https:|full_key:", text)[0].split()) for text in told)
 
 
 def _choices(override: Override) -> Iterator[Override]:
@@ -92,14 +105,7 @@ def _choices(override: Override) -> Iterator[Override]:
 def _check_composed(plain: Sequence[Override], choice: Sequence[Override]) -> None:
     """Check the configuration that words compose to, in which no sweep is left."""
     overrides = [*plain, *choice]
-    for override in overrides:
-        group, value = override.key_or_group, override.value()
-        if (
-            group in GROUPS
-            and not isinstance(value, str)
-            and not (group in _OPTIONAL_GROUPS and value is None)
-        ):
-            raise MembenchError(_unknown(group, value))
+    check_names(overrides)
     values = _composed(overrides)
     check_cell(values)
     changed = {
@@ -118,4 +124,4 @@ def _composed(overrides: Sequence[Override]) -> dict[str, Any]:
 
 
 def _unknown(group: str, name: object) -> str:
-    return f"{group} {name!r} is not known; there are: {', '.join(configuration.names(group))}"
+    return f"{group or 'file'} {name!r} is not known; there are: {', '.join(configuration.names(group))}"

@@ -37,10 +37,16 @@ def hydra_composition() -> Iterator[None]:
 
 
 def cell_configuration(config: DictConfig) -> dict[str, Any]:
-    """Return what of a composed configuration describes the run itself, resolved, as plain values; few have a study."""
+    """Return what of a composed configuration describes the run itself, resolved, as plain values; few have a study.
+
+    A step that runs is PyTorch's and on this machine, whatever a simulation of it would take for framework and devices.
+    """
     resolved = OmegaConf.to_container(config, resolve=True)
     assert isinstance(resolved, dict)
-    return {key: resolved[key] for key in CELL_KEYS if key in resolved}
+    cell = {key: resolved[key] for key in CELL_KEYS if key in resolved}
+    if cell["backend"]["name"] == "simulated":
+        return cell
+    return cell | {"framework": configuration.read("framework", "pytorch"), "device": None, "cluster": None}
 
 
 def compose_cells(paper: Paper, cells: Sequence[Cell]) -> dict[Cell, dict[str, Any]]:

@@ -2,13 +2,15 @@
 
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 from membench.checks import COUNT, POSITIVE, SWITCH, WHOLE, check
 from membench.configuration import instantiate, names
 from membench.errors import MembenchError
 from membench.suite.records import Rerun
 from membench.units import parse_bytes
+
+T = TypeVar("T")
 
 Values = Mapping[str, Any]
 """A composed configuration, resolved."""
@@ -59,7 +61,7 @@ def check_cell(values: Values) -> None:
         ("cluster", values["cluster"]),
         ("framework.efficiency", values["framework"]["efficiency"]),
     ):
-        _make(name, partial(instantiate, described))
+        built(name, partial(instantiate, described))
 
 
 def check_size(name: str, size: Any) -> None:
@@ -110,12 +112,17 @@ def check_built(values: Values, groups: Iterable[str]) -> None:
     }
     for group in groups:
         if group in makers:
-            _make(group, makers[group])
+            built(group, makers[group])
 
 
-def _make(name: str, make: Callable[[], object]) -> None:
+def built(name: str, make: Callable[[], T]) -> T:
+    """Return what a group describes.
+
+    Raises:
+        MembenchError: it cannot be built; says what stood against it.
+    """
     try:
-        make()
+        return make()
     except MembenchError as error:
         raise MembenchError(f"{name}: {error}") from error
     except (ImportError, AttributeError, TypeError, ValueError, RuntimeError) as error:

@@ -14,10 +14,12 @@ from membench.recipe import Recipe
 from membench.record import Configuration, Outcome, Record
 from membench.report.curves import comparison_table, curve_table, describe_run, describe_training
 from membench.report.tables import write_csv
-from membench.suite.command_line import parse_changes
+from membench.suite.command_line import check_names, parse_changes
 from membench.suite.composition import hydra_composition
-from membench.suite.option_values import check_size
+from membench.suite.option_values import check_size, check_switches
 from membench.suite.training_log import TrainingLog
+
+GROUPS = ("model", "data", "strategy", "backend")
 
 
 @dataclass(frozen=True)
@@ -41,9 +43,12 @@ def compose_training(overrides: Sequence[str]) -> tuple[Training, Path]:
         HydraException: a word names nothing that there is.
         MembenchError: a value is none; says in one line what is expected.
     """
-    parse_changes(overrides)
+    changes = parse_changes(overrides)
+    check_names(changes, GROUPS)
+    choices = [change.input_line or "" for change in changes if "." not in change.key_or_group]
     with hydra_composition():
         config = compose("train", list(overrides))
+        check_switches(OmegaConf.to_container(compose("train", choices)), OmegaConf.to_container(config))
     return _training(_title(config), config), Path(config.output)
 
 

@@ -46,6 +46,10 @@ def test_accepts(arguments: list[str]) -> None:
         (["cluster=cloud"], "cluster 'cloud' is not known; there are: layrub_two_nodes, modnn_k40x4, one"),
         (["exchange=never"], "there is no exchange 'never'; choose one of as_made, at_end"),
         (["timeout_s=0"], "timeout_s is a positive number, not 0"),
+        (
+            ["hydra/launcher=workstation", "hydra.launcher.n_jobs=many"],
+            "n_jobs=many; Value 'many' .* Integer",
+        ),
         (["model=3"], "model 3 is not known; there are: alexnet"),
         (["device=null"], "device None is not known; there are: .*k40m"),
         (["model=lenet,alexnet"], "'model=lenet,alexnet' is a choice of several; add -m to run each"),

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import wandb
 
 from membench.record import Outcome
 from membench.suite.tracking import Sweep, Tracking, log_sweep
@@ -32,6 +33,19 @@ SWEEP = Sweep(
 def test_disabled_writes_nothing(tmp_path: Path) -> None:
     assert log_sweep(Tracking("disabled", "membench", str(tmp_path / "none"), True), SWEEP) is None
     assert not (tmp_path / "none").exists()
+
+
+def test_a_sweep_that_wandb_refuses_is_no_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def refuse(**_: Any) -> None:
+        raise wandb.errors.UsageError("no API key\nconfigured")
+
+    monkeypatch.setattr(wandb, "init", refuse)
+    assert log_sweep(Tracking("online", "membench", str(tmp_path), True), SWEEP) is None
+    assert capsys.readouterr().err.startswith(
+        "W&B has not logged this (no API key configured); tracking=offline"
+    )
 
 
 @pytest.fixture(scope="module")
