@@ -75,6 +75,8 @@ PAPER_MARKER = {
     "zorder": 5,
 }
 PAPER_LABEL = "stated in the paper"
+REFERENCE_LINE = {"color": "#374151", "linewidth": 0.8, "linestyle": "--"}
+"""At what values are put beside: a baseline, or a device's memory."""
 
 
 def use_style() -> None:
@@ -96,10 +98,10 @@ def in_order(values: pd.Series) -> list[str]:
     return list(dict.fromkeys(values))
 
 
-def bar_groups(axes: Axes, values: pd.DataFrame) -> dict[str, list[float]]:
-    """Draw a bar for each row (a group on the axis) and column of a table, and return each column's places."""
+def bar_groups(axes: Axes, values: pd.DataFrame) -> pd.DataFrame:
+    """Draw a bar for each row (a group on the axis) and column of a table, and return their places on the axis."""
     width = 0.8 / len(values.columns)
-    places = {}
+    places = pd.DataFrame(index=values.index, columns=values.columns, dtype=float)
     for position, name in enumerate(values.columns):
         offset = (position - (len(values.columns) - 1) / 2) * width
         places[name] = [number + offset for number in range(len(values))]
@@ -128,10 +130,10 @@ def with_mean(values: pd.DataFrame) -> pd.DataFrame:
     return pd.concat([values, values.mean().rename("mean").to_frame().T])
 
 
-def mark_means(axes: Axes, places: dict[str, list[float]], stated: dict[str, float]) -> None:
+def mark_means(axes: Axes, places: pd.DataFrame, stated: dict[str, float]) -> None:
     """Mark the means that a paper states, by column, in the last group of `bar_groups`."""
     for name, value in stated.items():
-        axes.scatter([places[name][-1]], [value], **PAPER_MARKER)
+        axes.scatter([places[name].iloc[-1]], [value], **PAPER_MARKER)
     axes.scatter([], [], **PAPER_MARKER, label=PAPER_LABEL)
 
 

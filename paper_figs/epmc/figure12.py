@@ -3,7 +3,7 @@
 import matplotlib.pyplot as plt
 from matplotlib.figure import Figure
 
-from paper_figs.style import COLORS, read
+from paper_figs.style import COLORS, REFERENCE_LINE, read
 
 
 def draw() -> Figure:
@@ -20,7 +20,7 @@ def draw() -> Figure:
         label="PipeCompress, 7 streams, beside ReLU",
     )
     axes.axhline(stated, color="#d1495b", linewidth=1.4, label="stated in the paper")
-    axes.axhline(1, color="#374151", linewidth=0.8, linestyle="--", label="one after the other")
+    axes.axhline(1, **REFERENCE_LINE, label="one after the other")
     axes.set_xlabel("rows of 256 elements, half of them zero")
     axes.set_ylabel("ratio of times")
     axes.grid(visible=False, axis="x")

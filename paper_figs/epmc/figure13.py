@@ -3,7 +3,7 @@
 import matplotlib.pyplot as plt
 from matplotlib.figure import Figure
 
-from paper_figs.style import COLORS, PAPER_LABEL, PAPER_MARKER, in_order, log_axis, read
+from paper_figs.style import COLORS, PAPER_LABEL, PAPER_MARKER, REFERENCE_LINE, in_order, log_axis, read
 
 
 def draw() -> Figure:
@@ -25,7 +25,7 @@ def draw() -> Figure:
     axes.scatter([10, 90], stated["paper_value"], **PAPER_MARKER)
     even = table[(table["metric"] == "break_even_sparsity") & table["paper_value"].notna()]
     axes.scatter(even["paper_value"], [1] * len(even), **PAPER_MARKER, label=PAPER_LABEL)
-    axes.axhline(1, color="#374151", linewidth=0.8, linestyle="--")
+    axes.axhline(1, **REFERENCE_LINE)
     log_axis(axes, (0.25, 0.5, 1, 2, 4, 8, 13))
     axes.set_xlabel("zeros (%)")
     axes.set_ylabel("dense size over encoded size")

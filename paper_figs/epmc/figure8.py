@@ -3,7 +3,7 @@
 import matplotlib.pyplot as plt
 from matplotlib.figure import Figure
 
-from paper_figs.style import PAPER_LABEL, PAPER_MARKER, bar_groups, by_system, read
+from paper_figs.style import PAPER_LABEL, PAPER_MARKER, REFERENCE_LINE, bar_groups, by_system, read
 
 
 def draw() -> Figure:
@@ -12,9 +12,9 @@ def draw() -> Figure:
     figure, axes = plt.subplots(figsize=(6.5, 4), layout="constrained")
     places = bar_groups(axes, values)
     stated = table[(table["metric"] == "MFR") & (table["model"] == "VGG-16")]["paper_value"].dropna()
-    axes.scatter([places["EPMC"][list(values.index).index("VGG-16")]], [stated.iloc[0]], **PAPER_MARKER)
+    axes.scatter([places.loc["VGG-16", "EPMC"]], [stated.iloc[0]], **PAPER_MARKER)
     axes.scatter([], [], **PAPER_MARKER, label=PAPER_LABEL)
-    axes.axhline(1, color="#374151", linewidth=0.8, linestyle="--", label="baseline")
+    axes.axhline(1, **REFERENCE_LINE, label="baseline")
     axes.set_ylabel("memory footprint ratio")
     figure.legend(frameon=False, ncols=4, loc="outside lower center")
     axes.set_title("EPMC, Figure 8: stored maps over encoded maps", weight="bold")

@@ -3,7 +3,7 @@
 import matplotlib.pyplot as plt
 from matplotlib.figure import Figure
 
-from paper_figs.style import PAPER_LABEL, PAPER_MARKER, bar_groups, by_system, in_order, read
+from paper_figs.style import PAPER_LABEL, PAPER_MARKER, REFERENCE_LINE, bar_groups, by_system, in_order, read
 
 
 def draw() -> Figure:
@@ -16,9 +16,9 @@ def draw() -> Figure:
         places = bar_groups(axes, values)
         for _, row in stated.iterrows():
             system = "EPMC" if row["system"].startswith("EPMC") else "CSR-cuSPARSE in series"
-            place = places[system][list(values.index).index(row["model"])]
+            place = places.loc[row["model"], system]
             axes.scatter([place], [row["paper_value"]], **PAPER_MARKER)
-        axes.axhline(1, color="#374151", linewidth=0.8, linestyle="--")
+        axes.axhline(1, **REFERENCE_LINE)
         axes.set_title(device)
     panels[0].scatter([], [], **PAPER_MARKER, label=f"{PAPER_LABEL}, which names no card")
     panels[0].set_ylabel("time of a step (baseline = 1)")

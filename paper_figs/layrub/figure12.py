@@ -3,7 +3,7 @@
 import matplotlib.pyplot as plt
 from matplotlib.figure import Figure
 
-from paper_figs.style import PAPER_LABEL, PAPER_MARKER, bar_groups, by_system, log_axis, read
+from paper_figs.style import PAPER_LABEL, PAPER_MARKER, REFERENCE_LINE, bar_groups, by_system, log_axis, read
 
 CAPACITY_MB = 11580
 
@@ -16,11 +16,9 @@ def draw() -> Figure:
     stated = table[(table["metric"] == "runtime_memory") & table["paper_value"].notna()]
     for row in stated.itertuples():
         if row.model in values.index:
-            axes.scatter(
-                [places[row.system][list(values.index).index(row.model)]], [row.paper_value], **PAPER_MARKER
-            )
+            axes.scatter([places.loc[row.model, row.system]], [row.paper_value], **PAPER_MARKER)
     axes.scatter([], [], **PAPER_MARKER, label=PAPER_LABEL)
-    axes.axhline(CAPACITY_MB, color="#374151", linewidth=0.8, linestyle="--", label="memory of a K40M")
+    axes.axhline(CAPACITY_MB, **REFERENCE_LINE, label="memory of a K40M")
     log_axis(axes, [500, 1000, 2000, 5000, 10_000])
     axes.set_ylabel("runtime memory (MB, log scale)")
     figure.legend(frameon=False, ncols=3, loc="outside lower center")

@@ -3,7 +3,7 @@
 import matplotlib.pyplot as plt
 from matplotlib.figure import Figure
 
-from paper_figs.style import PAPER_LABEL, PAPER_MARKER, bar_groups, by_system, read
+from paper_figs.style import PAPER_LABEL, PAPER_MARKER, REFERENCE_LINE, bar_groups, by_system, read
 
 
 def draw() -> Figure:
@@ -13,10 +13,10 @@ def draw() -> Figure:
     places = bar_groups(axes, values)
     stated = table[table["metric"].eq("normalized_performance") & table["paper_value"].notna()]
     for row in stated.itertuples():
-        place = places[row.system][list(values.index).index(row.model)]
+        place = places.loc[row.model, row.system]
         axes.scatter([place], [row.paper_value], **PAPER_MARKER)
     axes.scatter([], [], **PAPER_MARKER, label=PAPER_LABEL + " (vDNN(m): less than)")
-    axes.axhline(100, color="#374151", linewidth=0.8, linestyle="--")
+    axes.axhline(100, **REFERENCE_LINE)
     axes.set_ylabel("performance (own baseline = 100 %)")
     figure.legend(frameon=False, ncols=5, loc="outside lower center")
     axes.set_title("Layrub, Figure 13: performance over each system's own baseline, K40M", weight="bold")

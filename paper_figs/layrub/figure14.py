@@ -3,7 +3,7 @@
 import matplotlib.pyplot as plt
 from matplotlib.figure import Figure
 
-from paper_figs.style import PAPER_MARKER, bar_groups, by_system, read
+from paper_figs.style import PAPER_MARKER, REFERENCE_LINE, bar_groups, by_system, read
 
 
 def draw() -> Figure:
@@ -15,10 +15,10 @@ def draw() -> Figure:
     places = bar_groups(axes, values)
     for row in overheads[overheads["paper_value"].notna()].itertuples():
         if row.model in values.index:
-            place = places[row.system][list(values.index).index(row.model)]
+            place = places.loc[row.model, row.system]
             axes.scatter([place], [1 + row.paper_value / 100], **PAPER_MARKER)
     axes.scatter([], [], **PAPER_MARKER, label="1 + overhead stated in the paper's Table 5")
-    axes.axhline(1, color="#374151", linewidth=0.8, linestyle="--")
+    axes.axhline(1, **REFERENCE_LINE)
     axes.set_ylim(0.9, None)
     axes.set_ylabel("step time (own baseline = 1)")
     figure.legend(frameon=False, ncols=3, loc="outside lower center")

@@ -3,7 +3,7 @@
 import matplotlib.pyplot as plt
 from matplotlib.figure import Figure
 
-from paper_figs.style import bar_groups, by_system, mark_means, read, stated, with_mean
+from paper_figs.style import REFERENCE_LINE, bar_groups, by_system, mark_means, read, stated, with_mean
 
 
 def draw() -> Figure:
@@ -17,7 +17,7 @@ def draw() -> Figure:
         name: stated(table, metric="time_overhead_avg", system=f"{name} vs ideal case") for name in values
     }
     mark_means(axes, places, {name: 1 + overhead / 100 for name, overhead in overheads.items()})
-    axes.axhline(1, color="#374151", linewidth=0.8, linestyle="--")
+    axes.axhline(1, **REFERENCE_LINE)
     axes.set_ylabel("time of one batch (ideal case = 1)")
     figure.legend(frameon=False, ncols=3, loc="outside lower center")
     axes.set_title("moDNN, Figure 10: time of one batch, K40 with 12 GB", weight="bold")

@@ -3,7 +3,7 @@
 import matplotlib.pyplot as plt
 from matplotlib.figure import Figure
 
-from paper_figs.style import COLORS, in_order, read
+from paper_figs.style import COLORS, REFERENCE_LINE, in_order, read
 
 
 def draw() -> Figure:
@@ -17,7 +17,7 @@ def draw() -> Figure:
                 curve["budget_gb"], curve["simulated_value"], marker="o", markersize=3.5,
                 color=COLORS[system], label=system if axes is panels.flat[0] else None,
             )  # fmt: skip
-        axes.axhline(1, color="#374151", linewidth=0.8, linestyle="--")
+        axes.axhline(1, **REFERENCE_LINE)
         axes.set_title(model)
     for axes in panels[-1]:
         axes.set_xlabel("budget (GB)")

@@ -3,7 +3,7 @@
 import matplotlib.pyplot as plt
 from matplotlib.figure import Figure
 
-from paper_figs.style import bar_groups, by_system, mark_means, read, stated, with_mean
+from paper_figs.style import REFERENCE_LINE, bar_groups, by_system, mark_means, read, stated, with_mean
 
 
 def draw() -> Figure:
@@ -20,7 +20,7 @@ def draw() -> Figure:
         ),
     }
     mark_means(axes, places, papers)
-    axes.axhline(1, color="#374151", linewidth=0.8, linestyle="--")
+    axes.axhline(1, **REFERENCE_LINE)
     axes.set_ylabel("time of one batch (ideal case = 1)")
     figure.legend(frameon=False, ncols=2, loc="outside lower center")
     axes.set_title("moDNN, Figure 14: time that each technique alone takes", weight="bold")

@@ -3,7 +3,16 @@
 import matplotlib.pyplot as plt
 from matplotlib.figure import Figure
 
-from paper_figs.style import PAPER_LABEL, PAPER_MARKER, bar_groups, in_order, log_axis, read, stated
+from paper_figs.style import (
+    PAPER_LABEL,
+    PAPER_MARKER,
+    REFERENCE_LINE,
+    bar_groups,
+    in_order,
+    log_axis,
+    read,
+    stated,
+)
 
 CAPACITY_GB = 12
 SERIES = {
@@ -20,13 +29,12 @@ def draw() -> Figure:
     values = values.reindex(index=in_order(shown["model"]))[list(SERIES)].rename(columns=SERIES)
     figure, axes = plt.subplots(figsize=(8.4, 3.8), layout="constrained")
     places = bar_groups(axes, values)
-    position = list(values.index).index("VGG-101")
     ideal = table[(table["system"] == "ideal case") & (table["item"] != "Figure 9")]
     largest = ideal["paper_value"].max()
     least = stated(table, model="VGG-101", system="moDNN lower bound (sub-batch 1, weights resident)")
-    axes.scatter([places["ideal case"][position]], [largest], **PAPER_MARKER, label=PAPER_LABEL)
-    axes.scatter([places["lower bound"][position]], [least], **PAPER_MARKER)
-    axes.axhline(CAPACITY_GB, color="#374151", linewidth=0.8, linestyle="--", label="memory of a K40")
+    axes.scatter([places.loc["VGG-101", "ideal case"]], [largest], **PAPER_MARKER, label=PAPER_LABEL)
+    axes.scatter([places.loc["VGG-101", "lower bound"]], [least], **PAPER_MARKER)
+    axes.axhline(CAPACITY_GB, **REFERENCE_LINE, label="memory of a K40")
     log_axis(axes, [0.02, 0.1, 0.5, 2, 10, 50])
     axes.set_ylabel("memory (GB, log scale)")
     figure.legend(frameon=False, ncols=3, loc="outside lower center")

@@ -3,7 +3,7 @@
 import matplotlib.pyplot as plt
 from matplotlib.figure import Figure
 
-from paper_figs.style import COLORS, PAPER_LABEL, PAPER_MARKER, in_order, read
+from paper_figs.style import COLORS, PAPER_LABEL, PAPER_MARKER, REFERENCE_LINE, in_order, read
 
 
 def draw() -> Figure:
@@ -18,7 +18,7 @@ def draw() -> Figure:
     )
     paper = {"AlexNet": papers["AlexNet"], "VGG-16 (256)": papers["VGG-16"]}
     memory.scatter(list(paper), list(paper.values()), **PAPER_MARKER, label=PAPER_LABEL)
-    memory.axhline(12, color="#374151", linewidth=0.8, linestyle="--", label="memory of a K40")
+    memory.axhline(12, **REFERENCE_LINE, label="memory of a K40")
     memory.set_ylabel("memory (GB)")
     memory.legend(frameon=False)
     share.bar(models, 100 - values["unused_by_any_layer"], 0.6, color=COLORS["base(p)"])

@@ -12,7 +12,7 @@ def draw() -> Figure:
     figure, axes = plt.subplots(figsize=(9, 3.6), layout="constrained")
     places = bar_groups(axes, values)
     paper = table.loc[table["metric"].eq("offloaded_size") & table["paper_value"].notna(), "paper_value"]
-    place = places["vDNN_all(m)"][list(values.index).index("VGG-16 (256)")]
+    place = places.loc["VGG-16 (256)", "vDNN_all(m)"]
     axes.scatter([place], paper, **PAPER_MARKER, label=PAPER_LABEL)
     axes.set_ylabel("offloaded in a step (GB)")
     figure.legend(frameon=False, ncols=6, loc="outside lower center")

@@ -3,7 +3,7 @@
 import matplotlib.pyplot as plt
 from matplotlib.figure import Figure
 
-from paper_figs.style import PAPER_LABEL, PAPER_MARKER, bar_groups, by_system, read
+from paper_figs.style import PAPER_LABEL, PAPER_MARKER, REFERENCE_LINE, bar_groups, by_system, read
 
 
 def draw() -> Figure:
@@ -15,10 +15,10 @@ def draw() -> Figure:
     losses = table[table["metric"] == "performance_loss"].set_index("batch_size")["paper_value"]
     for batch_size, system in ((128, "vDNN_all(m)"), (256, "vDNN_dyn")):
         loss = losses.loc[[batch_size]].iloc[0]
-        place = places[system][list(values.index).index(f"VGG-16 ({batch_size})")]
+        place = places.loc[f"VGG-16 ({batch_size})", system]
         axes.scatter([place], [100 - loss], **PAPER_MARKER)
     axes.scatter([], [], **PAPER_MARKER, label=PAPER_LABEL)
-    axes.axhline(100, color="#374151", linewidth=0.8, linestyle="--")
+    axes.axhline(100, **REFERENCE_LINE)
     axes.set_ylabel("performance (base(p) = 100 %)")
     figure.legend(frameon=False, ncols=4, loc="outside lower center")
     axes.set_title(

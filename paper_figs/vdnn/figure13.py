@@ -3,7 +3,7 @@
 import matplotlib.pyplot as plt
 from matplotlib.figure import Figure
 
-from paper_figs.style import PAPER_LABEL, PAPER_MARKER, bar_groups, by_system, log_axis, read
+from paper_figs.style import PAPER_LABEL, PAPER_MARKER, REFERENCE_LINE, bar_groups, by_system, log_axis, read
 
 CAPACITY_GB = 12
 
@@ -17,9 +17,9 @@ def draw() -> Figure:
     for row in papers.itertuples():
         system = "vDNN_dyn" if row.system == "vDNN_dyn" else "base(p)"
         model = "VGG-16 (32)" if row.model == "VGG-16" else row.model
-        axes.scatter([places[system][list(values.index).index(model)]], [row.paper_value], **PAPER_MARKER)
+        axes.scatter([places.loc[model, system]], [row.paper_value], **PAPER_MARKER)
     axes.scatter([], [], **PAPER_MARKER, label=PAPER_LABEL)
-    axes.axhline(CAPACITY_GB, color="#374151", linewidth=0.8, linestyle="--", label="memory of a K40")
+    axes.axhline(CAPACITY_GB, **REFERENCE_LINE, label="memory of a K40")
     log_axis(axes, [2, 5, 10, 20, 50, 100])
     axes.set_ylabel("maximum memory (GB, log scale)")
     figure.legend(frameon=False, ncols=4, loc="outside lower center")

@@ -3,7 +3,7 @@
 import matplotlib.pyplot as plt
 from matplotlib.figure import Figure
 
-from paper_figs.style import PAPER_LABEL, PAPER_MARKER, bar_groups, by_system, read
+from paper_figs.style import PAPER_LABEL, PAPER_MARKER, REFERENCE_LINE, bar_groups, by_system, read
 
 CAPACITY_GB = 12
 
@@ -14,7 +14,7 @@ def draw() -> Figure:
     figure, (maximum, average) = plt.subplots(2, 1, figsize=(9, 6), sharex=True, layout="constrained")
     values = by_system(shown[shown["metric"] == "max_memory"])
     places = bar_groups(maximum, values)
-    maximum.axhline(CAPACITY_GB, color="#374151", linewidth=0.8, linestyle="--")
+    maximum.axhline(CAPACITY_GB, **REFERENCE_LINE)
     maximum.text(-0.45, CAPACITY_GB + 0.4, "memory of a K40", fontsize=7.5, color="#374151")
     for model, system, claim in (
         ("VGG-16 (128)", "base(p)", (128, "memory_usage")),
@@ -24,7 +24,7 @@ def draw() -> Figure:
         rows = table[
             (table["batch_size"] == claim[0]) & (table["metric"] == claim[1]) & table["paper_value"].notna()
         ]
-        place = places[system][list(values.index).index(model)]
+        place = places.loc[model, system]
         maximum.scatter([place], rows["paper_value"].iloc[:1], **PAPER_MARKER)
     maximum.scatter([], [], **PAPER_MARKER, label=PAPER_LABEL)
     maximum.set_ylabel("maximum (GB)")
