@@ -26,13 +26,15 @@ class Baseline(ABC):
         """Return a function that runs one step and leaves gradients, as ``loss.backward()`` does.
 
         Raises:
-            UnsupportedStrategy: it needs something that is not installed.
+            UnsupportedStrategy: it is a step of inference; or what runs it, that something is not installed.
         """
+        criterion = workload.loss
+        if criterion is None:
+            raise UnsupportedStrategy("a baseline runs training steps, and this model is there for inference")
 
         def run() -> Tensor:
-            assert workload.loss is not None, "a baseline runs training steps"
             with self.saving(workload):
-                loss = workload.loss(workload.module(*workload.inputs), *workload.targets)
+                loss = criterion(workload.module(*workload.inputs), *workload.targets)
             loss.backward()
             return loss.detach()
 

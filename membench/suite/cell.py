@@ -179,6 +179,7 @@ def _provenance(backend: str) -> dict[str, Any]:
 
 
 def _simulate(configuration: dict[str, Any], graphs: Graphs, metrics: Metrics, layers: Metrics) -> None:
+    """Play a cell. What is known is added to `metrics` and `layers` at once: of a step that does not fit, that remains."""
     device: DeviceProfile = instantiate(configuration["device"])
     cluster: Cluster = instantiate(configuration["cluster"])
     if "study" in configuration:

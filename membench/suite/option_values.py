@@ -56,6 +56,8 @@ def check_cell(values: Values) -> None:
     check_size("budget", values["budget"])
     if not isinstance(values["records"], str) or not values["records"]:
         raise MembenchError(f"records is a folder, such as outputs/records, not {values['records']!r}")
+    if "study" in values and len(values["model"]["input_shape"]) != 1:
+        raise MembenchError("a study encodes a map of rows; choose model=synthetic_map")
     for name, described in (
         ("device", values["device"]),
         ("cluster", values["cluster"]),

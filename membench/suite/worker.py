@@ -48,7 +48,7 @@ class Workers:
     """
 
     def __init__(self, time_limit_s: float | None = None) -> None:
-        self._timeout_s = time_limit_s
+        self._time_limit_s = time_limit_s
         self._of_thread = threading.local()
         self._workers: set[Worker] = set()
         self._closed = False
@@ -66,7 +66,7 @@ class Workers:
             Interrupted: `close` was called before it was done.
         """
         if configuration["backend"]["name"] == "simulated":
-            return self._warm().run(configuration, self._timeout_s)
+            return self._warm().run(configuration, self._time_limit_s)
         from membench.suite.measured import environment  # takes torch
 
         with ExitStack() as held:
@@ -75,7 +75,7 @@ class Workers:
                 variables |= held.enter_context(free_gpu(visible_gpus()))
             fresh = self._new(variables)
             try:
-                return fresh.run(configuration, self._timeout_s)
+                return fresh.run(configuration, self._time_limit_s)
             finally:
                 fresh.close()
                 self._workers.discard(fresh)

@@ -69,7 +69,11 @@ def test_accepts(arguments: list[str]) -> None:
             ["model=resnet50", "model.module.depth=51"],
             "model cannot be built .*: no ImageNet ResNet of depth 51",
         ),
-        (["study=encodings", "study.streams=0"], "study: streams is a positive whole number, not 0"),
+        (["model=lenet", "study=encodings"], "a study encodes a map of rows; choose model=synthetic_map"),
+        (
+            ["model=synthetic_map", "study=encodings", "study.streams=0"],
+            "study: streams is a positive whole number, not 0",
+        ),
         (["budget=${nothing}"], "Interpolation key 'nothing' not found$"),
     ],
 )

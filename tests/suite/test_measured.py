@@ -7,12 +7,14 @@ import torch
 from torch import nn
 
 from membench import configuration
+from membench.errors import UnsupportedStrategy
 from membench.measure import cell_of, parse
 from membench.record import Outcome, Source
 from membench.suite import measured
 from membench.suite.baselines import PlainPyTorch, SaveOnCpu
 from membench.suite.cell import run_cell, workload_of
 from membench.suite.measured import environment
+from membench.workload import Workload
 
 
 @pytest.fixture(autouse=True)
@@ -57,6 +59,11 @@ def test_a_baseline_leaves_the_gradients_of_backward(baseline: PlainPyTorch | Sa
     assert torch.equal(baseline.step(work)(), loss.detach())
     for weight, gradient in zip(work.module.parameters(), expected, strict=True):
         assert weight.grad is not None and torch.equal(weight.grad, gradient)
+
+
+def test_a_baseline_refuses_inference() -> None:
+    with pytest.raises(UnsupportedStrategy, match="this model is there for inference"):
+        PlainPyTorch().step(Workload("net", nn.Linear(2, 2), None, (torch.ones(1, 2),)))
 
 
 def test_a_gpus_process_gets_growing_segments_and_for_m_a_cap_on_workspaces() -> None:
