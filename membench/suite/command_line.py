@@ -92,7 +92,9 @@ def explain(error: Exception, groups: Sequence[str] = GROUPS) -> str:
     unknown_group = re.match(r"Could not override '([^']+)'", str(error))
     if unknown_group:
         return f"{unknown_group.group(1)!r} is not an option; there are: {', '.join(groups)}"
-    told = [complaint(each) for each in (error, cause) if isinstance(each, Exception)]
+    if not isinstance(error, HydraException | OmegaConfBaseException):
+        return complaint(error)
+    told = [str(each) for each in (error, cause) if each is not None]
     return "; ".join(" ".join(re.split(r"See https:|full_key:", text)[0].split()) for text in told)
 
 

@@ -3,7 +3,7 @@
 import pytest
 
 from membench.errors import MembenchError
-from membench.suite.command_line import check_arguments
+from membench.suite.command_line import check_arguments, explain
 
 
 @pytest.mark.parametrize(
@@ -19,6 +19,12 @@ from membench.suite.command_line import check_arguments
 )
 def test_accepts(arguments: list[str]) -> None:
     check_arguments(arguments)
+
+
+def test_an_error_is_told_once_whatever_caused_it() -> None:
+    error = MembenchError("no such luck")
+    error.__cause__ = ValueError("luck")
+    assert explain(error) == "no such luck"
 
 
 @pytest.mark.parametrize(
