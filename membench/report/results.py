@@ -3,11 +3,13 @@
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+import pandas as pd
+
 from membench.experiment import Answer, Cell, Paper, Row
 from membench.record import Record
 from membench.report.quantities import Result, cells_of, evaluate
-from membench.report.scoreboard import Score, page, score, scoreboard
-from membench.report.tables import Measured, table, write_csv
+from membench.report.scoreboard import TOTALS_COLUMNS, Score, overview, page, score, scoreboard, totals
+from membench.report.tables import Measured, read_csv, table, write_csv
 from membench.report.trained import Trainings, evaluate_trained
 
 
@@ -44,13 +46,23 @@ def evaluate_all(
 
 
 def write_results(paper: Paper, results: Mapping[str, Sequence[Result]], directory: Path) -> list[Score]:
-    """Write ``<paper>/*.csv`` and ``<paper>/summary.md``, and gather all papers' in ``SCOREBOARD.md``."""
+    """Write ``<paper>/*.csv`` and ``<paper>/summary.md``, and gather all papers' in ``SCOREBOARD.md``.
+
+    Raises:
+        MembenchError: another paper's ``totals.csv`` cannot be read.
+    """
     measured = Measured(directory / "measured")
     for name, of_experiment in results.items():
         write_csv(table(of_experiment, measured), directory / paper.name / f"{name}.csv")
     scores = score(paper, [result for of_experiment in results.values() for result in of_experiment])
     write_csv(scoreboard(scores, measured), directory / paper.name / "scoreboard.csv")
+    write_csv(pd.DataFrame([totals(paper, scores)]), directory / paper.name / "totals.csv")
     (directory / paper.name / "summary.md").write_text(page(paper, scores))
+    papers = [
+        row
+        for path in sorted(directory.glob("*/totals.csv"))
+        for row in read_csv(path, columns=TOTALS_COLUMNS)
+    ]
     pages = [path.read_text() for path in sorted(directory.glob("*/summary.md"))]
-    (directory / "SCOREBOARD.md").write_text("\n".join(["# Scoreboard\n", *pages]))
+    (directory / "SCOREBOARD.md").write_text("\n".join([overview(papers), *pages]))
     return scores

@@ -1,7 +1,8 @@
 """The scoreboard: a verdict on every number that a paper states, and a page that sums it up."""
 
+import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -113,6 +114,36 @@ def summarize(scores: Sequence[Judged]) -> Summary:
     )
 
 
+_COUNTED = ("Reproduced", "Better", "Worse", "Fitted", "Not run", "Inputs")
+TOTALS_COLUMNS = ("Paper", *_COUNTED)
+
+
+def totals(paper: Paper, scores: Sequence[Score]) -> dict[str, str]:
+    """Return a paper's line of `overview`."""
+    return {"Paper": paper.title, **dict(zip(_COUNTED, _counts(scores), strict=True))}
+
+
+_LEGEND = (
+    "Of the numbers that a paper prints: within 10 % of it, or out of memory as there; beyond that, in the direction that a "
+    "user would or would not like; those on which the model was fitted, which prove nothing; not run; and those that the "
+    "experiments start from."
+)
+
+
+def overview(papers: Iterable[Mapping[str, str]]) -> str:
+    """Return `SCOREBOARD.md`'s first table: how many numbers of each paper came out how.
+
+    Args:
+        papers: the `totals` of each.
+    """
+    rows = []
+    for paper in papers:
+        name, title = paper["Paper"].partition(":")[0], paper["Paper"].lower()
+        anchor = re.sub(r"[^\w -]", "", title).replace(" ", "-")
+        rows.append((f"[{name}](#{anchor})", *(paper[column] for column in _COUNTED)))
+    return "\n".join(["# Scoreboard", "", *_markdown_table(TOTALS_COLUMNS, rows), "", _LEGEND, ""])
+
+
 def page(paper: Paper, scores: Sequence[Score]) -> str:
     """Return `SCOREBOARD.md`'s section on one paper."""
     total = summarize(scores)
@@ -137,9 +168,7 @@ def page(paper: Paper, scores: Sequence[Score]) -> str:
         f"{of_fit}{of_values} A row counts as reproduced within 10 % of the paper's number, or where it runs out of memory "
         f"as in the paper; each row with its reason: [scoreboard.csv]({paper.name}/scoreboard.csv).",
         "",
-        *_markdown_table(
-            ("Where", "Reproduced", "Better", "Worse", "Fitted", "Not run", "Inputs"), _items(scores)
-        ),
+        *_markdown_table(("Where", *_COUNTED), _items(scores)),
         "",
         "### What deviates",
         "",
@@ -160,18 +189,22 @@ def _items(scores: Sequence[Score]) -> list[tuple[str, ...]]:
         groups.setdefault(item if item.startswith("Table") else "Prose and captions", []).append(entry)
     rows = []
     for item in sorted(groups, key=lambda name: (not name.startswith("Table"), name)):
-        counts = Counter(entry.verdict for entry in groups[item] if not entry.calibrated)
-        fitted = sum(entry.calibrated for entry in groups[item])
-        numbers = (
-            sum(counts[v] for v in AGREES),
-            counts[Verdict.BETTER],
-            counts[Verdict.WORSE],
-            fitted,
-            counts[Verdict.NOT_RUN],
-            counts[Verdict.INPUT],
-        )
-        rows.append((item, *(str(number) if number else "" for number in numbers)))
+        rows.append((item, *_counts(groups[item])))
     return rows
+
+
+def _counts(scores: Sequence[Score]) -> tuple[str, ...]:
+    """Return what `_COUNTED` names; nothing where there is none."""
+    counts = Counter(entry.verdict for entry in scores if not entry.calibrated)
+    numbers = (
+        sum(counts[v] for v in AGREES),
+        counts[Verdict.BETTER],
+        counts[Verdict.WORSE],
+        sum(entry.calibrated for entry in scores),
+        counts[Verdict.NOT_RUN],
+        counts[Verdict.INPUT],
+    )
+    return tuple(str(number) if number else "" for number in numbers)
 
 
 def _deviations(scores: Sequence[Score]) -> list[str]:

@@ -72,8 +72,10 @@ def check_size(name: str, size: Any) -> None:
     Raises:
         MembenchError: says how one is written.
     """
+    if size is None:
+        return
     try:
-        parse_bytes(size) if size is not None else None
+        parse_bytes(size)
     except ValueError as error:
         raise MembenchError(f"{name}: {error}") from error
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from membench.experiment import Answer, Remark, Selection
 from membench.report.quantities import Result
-from membench.report.scoreboard import page, score, scoreboard, summarize
+from membench.report.scoreboard import TOTALS_COLUMNS, overview, page, score, scoreboard, summarize, totals
 from membench.report.tables import Measured, table
 from tests.report.conftest import PAPER, ROW
 
@@ -59,6 +59,19 @@ def test_rows_that_the_model_was_fitted_on_are_counted_apart(result: Make) -> No
     ]  # what was not run was not fitted on
     assert summarize(scores).calibrated == 1
     assert "**0 of 1 predicted numbers reproduced**, 1 deviate; 1 not run" in page(paper, scores)
+
+
+def test_the_overview_counts_each_number_once_and_links_to_the_paper(result: Make) -> None:
+    paper = replace(
+        PAPER,
+        title="vDNN: (virtual) memory-efficient networks",
+        calibration=(Remark(Selection({"model": ("small",)}), "fitted"),),
+    )
+    line = totals(paper, score(paper, _results(result)))
+    assert list(line) == list(TOTALS_COLUMNS)
+    text = overview([line, {**line, "Paper": "EPMC"}])
+    assert "| [vDNN](#vdnn-virtual-memory-efficient-networks) |  |  | 1 | 1 | 1 |  |" in text
+    assert "| [EPMC](#epmc) |" in text
 
 
 def test_a_cause_is_only_said_of_a_deviation(result: Make) -> None:
