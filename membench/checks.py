@@ -2,14 +2,17 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from enum import StrEnum
 from math import isfinite, isnan, nan
-from typing import Any
+from typing import Any, TypeVar
 
 from membench.errors import MembenchError
 
+E = TypeVar("E", bound=StrEnum)
+
 
 @dataclass(frozen=True)
-class Kind:
+class Requirement:
     """What a value has to be: in words that follow "is", and as a test of any value whatever."""
 
     words: str
@@ -24,29 +27,41 @@ def _is_whole(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
 
 
-WHOLE = Kind("a whole number", _is_whole)
-COUNT = Kind("a positive whole number", lambda value: _is_whole(value) and value > 0)
-POSITIVE = Kind("a positive number", lambda value: _is_number(value) and value > 0)
-NOT_NEGATIVE = Kind(
+WHOLE = Requirement("a whole number", _is_whole)
+COUNT = Requirement("a positive whole number", lambda value: _is_whole(value) and value > 0)
+POSITIVE = Requirement("a positive number", lambda value: _is_number(value) and value > 0)
+NOT_NEGATIVE = Requirement(
     "a number and not negative", lambda value: _is_number(value) and isfinite(value) and value >= 0
 )
-FRACTION = Kind("a fraction above 0 and at most 1", lambda value: _is_number(value) and 0 < value <= 1)
-SWITCH = Kind("true or false", lambda value: isinstance(value, bool))
+FRACTION = Requirement("a fraction above 0 and at most 1", lambda value: _is_number(value) and 0 < value <= 1)
+SWITCH = Requirement("true or false", lambda value: isinstance(value, bool))
 
 
-def check(kind: Kind, **values: Any) -> None:
-    """Refuse values that are not of a kind.
+def check(required: Requirement, **values: Any) -> None:
+    """Refuse values that are not what is required.
 
     Raises:
         MembenchError: names the first of them, what it has to be, and what it is.
     """
     for name, value in values.items():
-        if not kind.holds(value):
-            raise MembenchError(f"{name} is {kind.words}, not {value!r}")
+        if not required.holds(value):
+            raise MembenchError(f"{name} is {required.words}, not {value!r}")
+
+
+def choice(kind: type[E], name: str, value: object) -> E:
+    """Return the member of a kind that a value is, or writes down.
+
+    Raises:
+        MembenchError: it is none; lists those there are.
+    """
+    for member in kind:
+        if member == value:
+            return member
+    raise MembenchError(f"{name} is one of {', '.join(kind)}, not {value!r}")
 
 
 def number(text: str) -> float:
-    """Return the number that a text is; where it is none ``nan``, which is of no kind."""
+    """Return the number that a text is; where it is none ``nan``, which meets no requirement."""
     try:
         return float(text)
     except ValueError:

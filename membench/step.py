@@ -16,6 +16,7 @@ from membench.backends.cuda import CudaBackend
 from membench.backends.simulated import SimulatedBackend
 from membench.backends.tensor_backend import TensorBackend
 from membench.capture.capture import Captures
+from membench.checks import choice
 from membench.cluster import ALONE, Cluster
 from membench.cost.cache import load_cache
 from membench.cost.measured import MeasuredCost
@@ -31,7 +32,7 @@ from membench.errors import (
 )
 from membench.execution.executor import execute
 from membench.execution.measurement import Throughput
-from membench.planning.exchange import Exchange, exchange_in_last_run, find_exchange
+from membench.planning.exchange import Exchange, exchange_in_last_run
 from membench.planning.sub_batch import FASTEST, FITTED, GraphAt, fitted_sizes, sizes_around, sub_batch_size
 from membench.planning.validate import validate
 from membench.record import Source
@@ -139,7 +140,7 @@ def compile(  # noqa: A001 (the field's word for it)
         graph_at = Captures(workload).graph_at
         parts = plan_step(graph_at, workload.batch_size, chosen, cost, budget_bytes, sub_batch)
         if joined.devices > 1:
-            parts = exchange_in_last_run(parts, find_exchange(exchange or Exchange.AS_MADE))
+            parts = exchange_in_last_run(parts, choice(Exchange, "exchange", exchange or Exchange.AS_MADE))
         check_capacity(parts, profile)
         return simulated_step(parts, cost, joined)
     if backend not in ("cpu", "cuda"):
@@ -159,7 +160,7 @@ def compile(  # noqa: A001 (the field's word for it)
         measured,
         budget_bytes,
         sub_batch=sub_batch,
-        exchange=None if exchange is None else find_exchange(exchange),
+        exchange=None if exchange is None else choice(Exchange, "exchange", exchange),
         cuda_graph=cuda_graph,
     )
 

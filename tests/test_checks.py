@@ -7,17 +7,18 @@ from typing import Any
 import pytest
 
 from membench import configuration
-from membench.checks import COUNT, FRACTION, NOT_NEGATIVE, POSITIVE, SWITCH, WHOLE, Kind, check
+from membench.checks import COUNT, FRACTION, NOT_NEGATIVE, POSITIVE, SWITCH, WHOLE, Requirement, check, choice
 from membench.cluster import ALONE
 from membench.device import Power
 from membench.efficiency import Efficiency
 from membench.errors import MembenchError
+from membench.planning.algorithms import Preference
 
 VALUES: tuple[Any, ...] = (-1, 0, 0.5, 1, 1.5, 2, math.inf, math.nan, True, "1", None)
 
 
 @pytest.mark.parametrize(
-    ("kind", "accepted"),
+    ("required", "accepted"),
     [
         (WHOLE, [-1, 0, 1, 2]),
         (COUNT, [1, 2]),
@@ -27,13 +28,21 @@ VALUES: tuple[Any, ...] = (-1, 0, 0.5, 1, 1.5, 2, math.inf, math.nan, True, "1",
         (SWITCH, [True]),
     ],
 )
-def test_a_kind_holds_of_its_values_alone(kind: Kind, accepted: list[Any]) -> None:
-    assert [repr(value) for value in VALUES if kind.holds(value)] == list(map(repr, accepted))
+def test_a_requirement_holds_of_its_values_alone(required: Requirement, accepted: list[Any]) -> None:
+    assert [repr(value) for value in VALUES if required.holds(value)] == list(map(repr, accepted))
 
 
 def test_a_refusal_names_the_first_wrong_value() -> None:
     with pytest.raises(MembenchError, match="^second is a positive number, not 0$"):
         check(POSITIVE, first=1, second=0, third=-1)
+
+
+def test_a_choice_is_a_member_or_its_value() -> None:
+    assert choice(Preference, "algorithms", "memory") is Preference.MEMORY
+    assert choice(Preference, "algorithms", Preference.MEMORY) is Preference.MEMORY
+    for wrong in ("fast", None, ["memory"]):
+        with pytest.raises(MembenchError, match="^algorithms is one of memory, performance, not "):
+            choice(Preference, "algorithms", wrong)
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from collections import defaultdict
 from dataclasses import replace
 from enum import StrEnum
 
-from membench.errors import MembenchError, UnsupportedStrategy
+from membench.errors import UnsupportedStrategy
 from membench.planning.validate import validate
 from membench.schedule import (
     COMPUTE_STREAM,
@@ -40,17 +40,6 @@ class Exchange(StrEnum):
 
     AS_MADE = "as_made"
     AT_END = "at_end"
-
-
-def find_exchange(name: str) -> Exchange:
-    """Return the exchange of that name.
-
-    Raises:
-        MembenchError: there is none; lists those there are.
-    """
-    if name not in tuple(Exchange):
-        raise MembenchError(f"there is no exchange {name!r}; choose one of {', '.join(Exchange)}")
-    return Exchange(name)
 
 
 def exchange_gradients(schedule: Schedule, exchange: Exchange) -> Schedule:

@@ -143,7 +143,7 @@ class _Simulation:
         """Let the task's inputs be resident and its outputs have room."""
         room = self._find_room(task, task.workspace_bytes)
         if room is None:
-            raise self._below_lower_bound(task)
+            raise self._below_lower_bound()
         self._make(room, task)
 
     def _choose_algorithm(self, task: Task) -> Algorithm:
@@ -362,13 +362,16 @@ class _Simulation:
         """Return whether a task has room in an empty pool."""
         return self.capacity_bytes is None or self._needed_bytes(task, workspace_bytes) <= self.capacity_bytes
 
-    def _below_lower_bound(self, task: Task) -> InfeasibleSchedule:
-        """Return the refusal of a budget below Equation 7."""
+    def _below_lower_bound(self) -> InfeasibleSchedule:
+        """Return the refusal of a budget below Equation 7; names the neediest task."""
         assert self._budget_bytes is not None
         stays_bytes = self._graph.external_bytes + self._graph.result_bytes
+        needed_bytes, task = max(
+            (self._needed_bytes(task, task.workspace_bytes), task.name) for task in self._graph.tasks
+        )
         return InfeasibleSchedule(
-            task=task.name,
-            needed_bytes=stays_bytes + self._needed_bytes(task, task.workspace_bytes),
+            task=task,
+            needed_bytes=stays_bytes + needed_bytes,
             budget_bytes=self._budget_bytes,
             lower_bound_bytes=self._graph.lower_bound_bytes,
         )

@@ -6,6 +6,7 @@ average and peak are one. Partial gradients of shared weights are no such memory
 so they take turns in buffers of their own. Not `eager`, where a block dies after its last use.
 """
 
+from membench.checks import choice
 from membench.cost_model import CostModel
 from membench.planning.algorithms import Preference, prefer
 from membench.planning.builder import ScheduleBuilder
@@ -36,7 +37,7 @@ class NetworkWide(Strategy):
     ) -> None:
         self._gradient_streams = gradient_streams
         self._shared_gradients = shared_gradients
-        self._algorithms = Preference(algorithms) if algorithms else None
+        self._algorithms = choice(Preference, "algorithms", algorithms) if algorithms else None
 
     def schedule(self, graph: TaskGraph, cost: CostModel, budget_bytes: int | None) -> Schedule:
         if self._algorithms:

@@ -18,8 +18,9 @@ copies across layers.
 from collections.abc import Iterator, Sequence
 from enum import StrEnum
 
+from membench.checks import choice
 from membench.cost_model import CostModel
-from membench.errors import InfeasibleSchedule
+from membench.errors import InfeasibleSchedule, UnsupportedStrategy
 from membench.planning.algorithms import Preference, choose_algorithms, prefer
 from membench.planning.builder import ScheduleBuilder
 from membench.planning.features import feature_layers, has_kind
@@ -47,7 +48,7 @@ class VdnnAll(Strategy):
     name = "vdnn_all"
 
     def __init__(self, algorithms: Preference = Preference.PERFORMANCE) -> None:
-        self._algorithms = Preference(algorithms)
+        self._algorithms = choice(Preference, "algorithms", algorithms)
 
     def schedule(self, graph: TaskGraph, cost: CostModel, budget_bytes: int | None) -> Schedule:
         return _offload(self.name, prefer(graph, cost, self._algorithms), budget_bytes, Policy.ALL)
@@ -61,7 +62,7 @@ class VdnnConv(Strategy):
     name = "vdnn_conv"
 
     def __init__(self, algorithms: Preference = Preference.PERFORMANCE) -> None:
-        self._algorithms = Preference(algorithms)
+        self._algorithms = choice(Preference, "algorithms", algorithms)
 
     def schedule(self, graph: TaskGraph, cost: CostModel, budget_bytes: int | None) -> Schedule:
         return _offload(self.name, prefer(graph, cost, self._algorithms), budget_bytes, Policy.CONV)
@@ -77,7 +78,9 @@ class VdnnDyn(Strategy):
     name = "vdnn_dyn"
 
     def __init__(self, policies: Sequence[Policy] = tuple(Policy)) -> None:
-        self._policies = tuple(map(Policy, policies))
+        self._policies = tuple(choice(Policy, "policies", policy) for policy in policies)
+        if not self._policies:
+            raise UnsupportedStrategy(f"vdnn_dyn tries no policy; name one at least of {', '.join(Policy)}")
 
     def schedule(self, graph: TaskGraph, cost: CostModel, budget_bytes: int | None) -> Schedule:
         smallest = prefer(graph, cost, Preference.MEMORY)

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from membench.capture.capture import Captures
+from membench.checks import choice
 from membench.cluster import Cluster
 from membench.configuration import instantiate
 from membench.cost.roofline import RooflineCost
@@ -21,7 +22,7 @@ from membench.errors import (
 )
 from membench.frameworks.base import Framework
 from membench.frameworks.pytorch import PyTorch
-from membench.planning.exchange import exchange_in_last_run, find_exchange
+from membench.planning.exchange import Exchange, exchange_in_last_run
 from membench.planning.sub_batch import GraphAt
 from membench.processes import joined
 from membench.record import Outcome, Record, Source, configuration_hash
@@ -242,7 +243,7 @@ def played_step(configuration: dict[str, Any], local: tuple[SubBatches, ...]) ->
     cluster: Cluster = instantiate(configuration["cluster"])
     parts = local
     if cluster.devices > 1:
-        parts = exchange_in_last_run(local, find_exchange(configuration["exchange"]))
+        parts = exchange_in_last_run(local, choice(Exchange, "exchange", configuration["exchange"]))
     return simulated_step(parts, _cost(configuration), cluster)
 
 

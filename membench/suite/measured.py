@@ -17,6 +17,7 @@ import torch
 
 from membench.backends.cuda import CudaBackend
 from membench.capture.capture import Captures
+from membench.checks import choice
 from membench.cost.cache import WORKSPACE_CAP_VARIABLE, load_cache
 from membench.cost.measured import MeasuredCost
 from membench.errors import OutOfMemory, UnsupportedStrategy
@@ -30,7 +31,7 @@ from membench.execution.cuda_memory import (
 from membench.execution.measurement import Throughput, peak_bytes, synchronize, throughput
 from membench.execution.nvml import Reading, read_energy_j, read_processes
 from membench.planning.algorithms import Preference
-from membench.planning.exchange import find_exchange
+from membench.planning.exchange import Exchange
 from membench.processes import from_first, joined
 from membench.schedule import Schedule
 from membench.step import build_step, simulated_step
@@ -125,7 +126,7 @@ def measure_strategy(
         cost,
         budget_bytes,
         sub_batch=configuration.get("sub_batch"),
-        exchange=find_exchange(configuration["exchange"]) if joined().count > 1 else None,
+        exchange=choice(Exchange, "exchange", configuration["exchange"]) if joined().count > 1 else None,
         cuda_graph=configuration["backend"].get("cuda_graph", False),
     )
     _check_workspace_cap(step.plan[0].schedule, device)

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Any, TypeVar
 
-from membench.checks import COUNT, POSITIVE, SWITCH, WHOLE, check
+from membench.checks import COUNT, POSITIVE, SWITCH, WHOLE, check, choice
 from membench.configuration import instantiate, names
 from membench.errors import MembenchError
 from membench.suite.records import Rerun
@@ -25,8 +25,7 @@ def check_running(values: Values) -> None:
     Raises:
         MembenchError: says what it allows.
     """
-    if values["rerun"] not in list(Rerun):
-        raise MembenchError(f"rerun is one of {', '.join(Rerun)}, not {values['rerun']!r}")
+    choice(Rerun, "rerun", values["rerun"])
     if values["time_limit_s"] is not None and not POSITIVE.holds(values["time_limit_s"]):
         raise MembenchError(
             f"time_limit_s is a positive number of seconds, or null for no limit, not {values['time_limit_s']!r}"
@@ -137,9 +136,9 @@ def built(name: str, make: Callable[[], T]) -> T:
 def _check_planning(values: Values) -> None:
     """Refuse what planning would; planning takes torch, seconds that the defaults need not."""
     if values["exchange"] != "as_made":
-        from membench.planning.exchange import find_exchange
+        from membench.planning.exchange import Exchange
 
-        find_exchange(values["exchange"])
+        choice(Exchange, "exchange", values["exchange"])
     if values["sub_batch"] is not None:
         from membench.planning.sub_batch import FASTEST, FITTED, sub_batch_size
 

@@ -221,8 +221,9 @@ def test_a_budget_that_no_sub_batch_keeps_is_refused() -> None:
     cost = on_a_k40()
     graph_at = cache(Captures(workload(NETWORKS["alexnet"], "alexnet", BATCH_SIZE)).graph_at)
     for choice in (None, FITTED, FASTEST):
-        with pytest.raises(InfeasibleSchedule):
+        with pytest.raises(InfeasibleSchedule) as refusal:
             plan_step(graph_at, BATCH_SIZE, Modnn(), cost, 1, choice)
+        assert refusal.value.needed_bytes >= refusal.value.lower_bound_bytes
 
 
 @pytest.mark.parametrize("number", range(4))

@@ -6,7 +6,7 @@ from itertools import pairwise
 import pytest
 
 from membench.convolution import Algorithm, Convolution
-from membench.errors import InfeasibleSchedule
+from membench.errors import InfeasibleSchedule, UnsupportedStrategy
 from membench.planning.algorithms import Preference
 from membench.planning.validate import validate
 from membench.schedule import Compute, Offload, Prefetch, Schedule, Synchronize
@@ -165,6 +165,11 @@ def test_dyn_steps_down_only_the_convolutions_that_lack_room() -> None:
     schedule = VdnnDyn().schedule(NETWORK, TwoWays(), budget_bytes)
     assert {"fast", "small"} == set(algorithms(schedule))
     validate(schedule, budget_bytes=budget_bytes)
+
+
+def test_dyn_tries_something() -> None:
+    with pytest.raises(UnsupportedStrategy, match="name one at least of none, conv, all"):
+        VdnnDyn([])
 
 
 def test_dyn_may_keep_to_one_policy_whatever_the_budget() -> None:
