@@ -2,7 +2,7 @@
 
 Facts of its published sources (dmlc/mxnet, which became apache/mxnet; read at the state of October 2017), none of its code.
 An operator declares which data its backward reads, and where it may work in place (``DeclareBackwardDependency``,
-``FInplaceOption``); the executor plans memory from that, by lifetimes.
+``FInplaceOption``); the executor plans memory from that before the run, in storages (`planning.storages`).
 
 - ``Activation``: with cuDNN its backward reads input and output, so the forward pass is *not* in place; its gradient
   takes the place of the one that it receives (``activation-inl.h``). Only a build without cuDNN reads the output alone.
@@ -15,6 +15,10 @@ An operator declares which data its backward reads, and where it may work in pla
   (``_backward_add``). The gradients of a map with several readers are summed up in the first (``ElementWiseSum``).
 - Each argument has an array for its gradient, allocated when the network is bound. The momentum is as large as the weight
   (``sgd_mom_update``); it lies where the weight does, on the device.
+- A key-value store keeps weights of its own, which its updater moves to the device with the first gradient from there
+  (``kvstore_local.h``). ``Module.fit`` makes no store for a single device, but uses the one that it is given
+  (``model.py``), and the trainings that come with MXNet give it one (``example/image-classification/common/fit.py``). That
+  a paper's training does as these is assumed.
 - The workspaces of all operators are one array, as large as the largest; it stays (``resource.cc``, one copy on a GPU).
 
 The two gradients of a convolution are one operator; they are two tasks here, which need no more memory than one.
@@ -93,7 +97,7 @@ MXNET = LayerLibrary(
     ),
     loss=SOFTMAX_OUTPUT,
     sum_name="sum of gradients",
-    weight_states=("momentum",),
+    weight_states=("momentum", "weight in the store"),
     sums_in_place=True,
 )  # fmt: skip
 

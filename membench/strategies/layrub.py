@@ -17,7 +17,7 @@ from itertools import zip_longest
 
 from membench.cost_model import CostModel
 from membench.planning.builder import ScheduleBuilder
-from membench.planning.region import plan_region
+from membench.planning.constant_region import kept_on_device, plan_constant_region
 from membench.planning.rewrite import mask_relu
 from membench.schedule import Schedule
 from membench.strategies.base import Strategy
@@ -91,7 +91,8 @@ class LayrubInter(Strategy):
     """Inter-layer migration alone.
 
     Args:
-        fixed_region: blocks share a region of fixed pieces, as in the paper, instead of memory on demand.
+        fixed_region: blocks share a region of fixed pieces, as in the paper's published sources, instead of memory on
+            demand; what does not belong there stays on the device.
     """
 
     name = "layrub_inter"
@@ -107,7 +108,8 @@ class LayrubHybrid(Strategy):
     """Inter-layer migration with intra-layer reuse.
 
     Args:
-        fixed_region: blocks share a region of fixed pieces, as in the paper, instead of memory on demand.
+        fixed_region: blocks share a region of fixed pieces, as in the paper's published sources, instead of memory on
+            demand; what does not belong there stays on the device.
     """
 
     name = "layrub_hybrid"
@@ -124,21 +126,22 @@ def _migrate(
     name: str, graph: TaskGraph, budget_bytes: int | None, *, intra_layer: bool, fixed_region: bool
 ) -> Schedule:
     region = None
+    stays = kept_on_device(graph) if fixed_region else set()
     if fixed_region:  # its pieces are planned from what memory on demand would hold at the same time
         on_demand = ScheduleBuilder(name, graph, budget_bytes=None)
-        _forward(on_demand)
+        _forward(on_demand, stays)
         _backward(on_demand, intra_layer=intra_layer)
-        region = plan_region(on_demand.finish())
+        region = plan_constant_region(on_demand.finish(), intra_layer=intra_layer)
     builder = ScheduleBuilder(name, graph, budget_bytes=budget_bytes, region=region)
-    _forward(builder)
+    _forward(builder, stays)
     _backward(builder, intra_layer=intra_layer)
     return builder.finish()
 
 
-def _forward(builder: ScheduleBuilder) -> None:
+def _forward(builder: ScheduleBuilder, stays: set[int]) -> None:
     """Algorithm 1, forward: what a layer is the last to read leaves for the host while the layer runs."""
     tracer = Tracer(builder.graph)
-    saved = _saved_for_backward(builder.graph)
+    saved = _saved_for_backward(builder.graph) - stays
     for layer in builder.graph.forward_layers:
         leaving = [block for block in tracer.will_finish(layer) if block in saved]
         read_only = [block for block in leaving if block not in layer.writes]

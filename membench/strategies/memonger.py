@@ -1,50 +1,67 @@
 """MXNet with memonger: keep what lies between segments of the network, recompute the rest.
 
 Chen et al., "Training Deep Nets with Sublinear Memory Cost", arXiv 1604.06174, 2016, and the planner that its authors
-published (dmlc/mxnet-memonger). The forward pass keeps only what crosses from one segment to the next; the backward pass
-runs each segment again, convolutions included, right before it needs it. About sqrt(n) segments cost O(sqrt(n)) memory
-and one more forward pass (Section 4.3).
+published (dmlc/mxnet-memonger, ``memonger.py``). The forward pass keeps only what crosses from one segment to the next; the
+backward pass runs each segment again, convolutions included, right before it needs it. About sqrt(n) segments cost
+O(sqrt(n)) memory and one more forward pass (Section 4.3).
 
-- Planning with a budget (Section 4.3, Algorithm 3): a segment ends where its maps exceed B bytes. From the plan with
-  B = 0, which keeps x bytes in segments of at most y, follows the guess B = sqrt(x y). Of plans around it, from B / sqrt(2)
-  to sqrt(2) B, the one with the least peak is taken.
-- In the paper the user marks where segments may end. Here they may wherever no earlier map is written in place later;
-  of such places in the second half of its bytes, a segment takes the one that the fewest bytes cross.
-- The last segment is not recomputed: its backward pass follows at once.
+- Planning with a budget (Section 4.3, Algorithm 3): a segment ends at the first place where its maps exceed B bytes.
+- The search for B is the published planner's: from B = 0 twice B = sqrt(x y / 2), where the plan before keeps x bytes between
+  segments of at most y; then a grid between the smallest y and sqrt(2) times the next such guess. Of these plans the one
+  with the least peak is taken. (The planner counts whole MB; here bytes, so that small networks are cut as well.)
+- In the paper the user marks where segments may end. Here they may wherever one map alone crosses of what the segment has
+  made, and no earlier map is written in place later; the marks of the published examples, the inputs of residual
+  units, are such places.
+- The last segment is recomputed as well (Algorithm 1; the planner marks every operator for that but those it keeps).
 
 Not SuperNeurons, which recomputes cheap layers only; nothing is copied to the host. Dropout's masks and the running
 statistics of batch norm stay as eager PyTorch has them: see `planning.recompute`.
 """
 
 from collections.abc import Iterator
-from math import inf, sqrt
+from math import sqrt
 
 from membench.cost_model import CostModel
 from membench.planning.builder import ScheduleBuilder
 from membench.planning.recompute import Segment, recompute
+from membench.planning.storages import StoragePool
 from membench.schedule import Schedule
 from membench.strategies.base import Strategy
 from membench.strategies.on_demand import compute_on_demand
 from membench.task_graph import Phase, TaskGraph
 
+GUESSES = 3
+"""Sizes that follow from the plan before them, the first, zero, included."""
+
 TRIALS = 6
-"""Plans around the guess, as many as the published planner tries."""
+"""Steps of the grid."""
+
+Cut = tuple[int, int]
+"""Where a segment starts and ends, in positions of tasks."""
 
 
 class Memonger(Strategy):
+    """Recomputation in segments.
+
+    Args:
+        shares_storages: maps lie in storages that MXNet plans before the run, instead of memory on demand.
+    """
+
     name = "memonger"
+
+    def __init__(self, shares_storages: bool = False) -> None:
+        self._shares_storages = shares_storages
 
     def schedule(self, graph: TaskGraph, cost: CostModel, budget_bytes: int | None) -> Schedule:
         forward = _ForwardPass(graph)
-        plans = [
-            cost.annotate(recompute(graph, forward.segments(size_bytes)))
-            for size_bytes in forward.segment_sizes_bytes()
-        ]
+        different = dict.fromkeys(tuple(forward.split(size)) for size in forward.segment_sizes_bytes())
+        plans = [cost.annotate(recompute(graph, forward.segments(cuts))) for cuts in different]
         best = min(plans, key=lambda plan: self._on_demand(plan, None).peak_bytes)
         return self._on_demand(best, budget_bytes)
 
     def _on_demand(self, graph: TaskGraph, budget_bytes: int | None) -> Schedule:
-        builder = ScheduleBuilder(self.name, graph, budget_bytes=budget_bytes)
+        pool = StoragePool() if self._shares_storages else None
+        builder = ScheduleBuilder(self.name, graph, budget_bytes=budget_bytes, pool=pool)
         compute_on_demand(builder)
         return builder.finish()
 
@@ -55,14 +72,13 @@ class _ForwardPass:
     def __init__(self, graph: TaskGraph) -> None:
         self._blocks = graph.blocks
         self._tasks = [task for task in graph.tasks if task.phase is not Phase.BACKWARD]
-        self._saved = frozenset(b for layer in graph.backward_layers for b in layer.reads)
-        self._created = {b: position for position, task in enumerate(self._tasks) for b in task.creates}
         self._last_use = {b: p for p, task in enumerate(self._tasks) for b in (*task.reads, *task.writes)}
         self._may_end = self._find_ends()
 
     def _find_ends(self) -> list[bool]:
         """Return for each task whether no earlier block is written in place after it."""
-        last_write = {b: p for p, task in enumerate(self._tasks) for b in task.writes if b in self._created}
+        created = {block for task in self._tasks for block in task.creates}
+        last_write = {b: p for p, task in enumerate(self._tasks) for b in task.writes if b in created}
         ends, latest = [], 0
         for position, task in enumerate(self._tasks):
             latest = max([latest, *(last_write[block] for block in task.creates)])
@@ -71,63 +87,46 @@ class _ForwardPass:
 
     def segment_sizes_bytes(self) -> Iterator[float]:
         """Yield the sizes B to try."""
-        smallest = self._split(0)
-        kept_bytes = sum(self._crossing_bytes(start, end) for start, end in smallest)
-        largest_bytes = max((self._map_bytes(start, end) for start, end in smallest), default=0)
-        guess_bytes = sqrt(kept_bytes * largest_bytes)
-        for trial in range(TRIALS):
-            yield guess_bytes * 2 ** (trial / (TRIALS - 1) - 0.5)
+        size_bytes = 0.0
+        largest_bytes = []
+        for _ in range(GUESSES):
+            yield size_bytes
+            cuts = self.split(size_bytes)[:-1]
+            kept_bytes = sum(self._made_bytes(cut, last_use_from=cut[1]) for cut in cuts)
+            largest_bytes.append(max((self._made_bytes(cut) for cut in cuts), default=0))
+            size_bytes = sqrt(kept_bytes * largest_bytes[-1] / 2)
+        step_bytes = (sqrt(2) * size_bytes - min(largest_bytes)) / TRIALS
+        if step_bytes > 0:
+            for step in range(1, TRIALS + 1):
+                yield min(largest_bytes) + step * step_bytes
 
-    def segments(self, size_bytes: float) -> list[Segment]:
-        """Return what each segment but the last drops: all that it makes and that no later task of the pass reads."""
+    def segments(self, cuts: tuple[Cut, ...]) -> list[Segment]:
+        """Return what each segment drops: all that it makes and that no later task of the pass reads."""
         return [
             Segment(
                 frozenset(b for t in self._tasks[start:end] for b in t.creates if self._last_use[b] < end)
             )
-            for start, end in self._split(size_bytes)[:-1]
+            for start, end in cuts
         ]
 
-    def _split(self, size_bytes: float) -> list[tuple[int, int]]:
-        """Return where each segment starts and ends."""
-        segments, start = [], 0
-        while start < len(self._tasks):
-            end = self._end_of_segment(start, size_bytes)
-            segments.append((start, end))
-            start = end
-        return segments
+    def split(self, size_bytes: float) -> list[Cut]:
+        """Return the segments: each ends at the first place at which it has made more than that many bytes."""
+        cuts, start, made_bytes = [], 0, 0
+        crossing: set[int] = set()  # of what the segment has made so far
+        for position, task in enumerate(self._tasks):
+            made_bytes += sum(self._blocks[block].size_bytes for block in task.creates)
+            crossing.update(task.creates)
+            crossing -= {b for b in (*task.reads, *task.writes) if self._last_use[b] == position}
+            if made_bytes > size_bytes and len(crossing) <= 1 and self._may_end[position]:
+                cuts.append((start, position + 1))
+                start, made_bytes = position + 1, 0
+                crossing.clear()
+        if start < len(self._tasks):
+            cuts.append((start, len(self._tasks)))
+        return cuts
 
-    def _end_of_segment(self, start: int, size_bytes: float) -> int:
-        """Return the narrowest place in the second half of the segment's bytes; without one, the first after them."""
-        best, narrowest_bytes = None, inf
-        map_bytes = crossing_bytes = 0
-        for position in range(start, len(self._tasks)):
-            map_bytes += self._map_bytes(position, position + 1)
-            if best is not None and map_bytes > size_bytes:
-                return best
-            crossing_bytes += self._change_of_width_bytes(position, start)
-            if self._may_end[position] and map_bytes > size_bytes / 2 and crossing_bytes <= narrowest_bytes:
-                best, narrowest_bytes = position + 1, crossing_bytes
-        return len(self._tasks)
-
-    def _change_of_width_bytes(self, position: int, start: int) -> int:
-        """Return by how much a task changes what crosses to later tasks, of what was made from `start` on."""
-        task = self._tasks[position]
-        made = sum(self._size_bytes(block) for block in task.creates)
-        last_used = (
-            self._size_bytes(block)
-            for block in {*task.reads, *task.writes}
-            if self._last_use[block] == position and self._created.get(block, -1) >= start
-        )
-        return made - sum(last_used)
-
-    def _map_bytes(self, start: int, end: int) -> int:
-        """Return the bytes that the tasks make and the backward pass reads."""
+    def _made_bytes(self, cut: Cut, *, last_use_from: int = 0) -> int:
+        """Return the bytes that a segment makes, of those blocks that are used at or after a position."""
+        start, end = cut
         made = (block for task in self._tasks[start:end] for block in task.creates)
-        return sum(self._size_bytes(block) for block in made if block in self._saved)
-
-    def _crossing_bytes(self, start: int, end: int) -> int:
-        made = (block for task in self._tasks[start:end] for block in task.creates)
-        return sum(self._size_bytes(block) for block in made if self._last_use[block] >= end)
-
-    def _size_bytes(self, block: int) -> int:
-        return self._blocks[block].size_bytes
+        return sum(self._blocks[block].size_bytes for block in made if self._last_use[block] >= last_use_from)

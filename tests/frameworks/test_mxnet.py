@@ -67,8 +67,8 @@ def test_dropout_is_in_place_where_nobody_reads_its_input() -> None:
     assert sizes(graph, Role.INTERNAL)["2:mask"] == 4 * 2 * 6
 
 
-def test_weights_have_gradient_and_momentum_for_the_whole_run(residual: TaskGraph) -> None:
-    assert held(residual, Role.OPTIMIZER_STATE) == 2 * held(residual, Role.WEIGHT)
+def test_weights_have_gradient_momentum_and_a_copy_in_the_store(residual: TaskGraph) -> None:
+    assert held(residual, Role.OPTIMIZER_STATE) == 3 * held(residual, Role.WEIGHT)
 
 
 def test_the_largest_workspace_is_held_for_the_whole_run() -> None:

@@ -1,4 +1,4 @@
-"""memonger: the square root of the depth, for one more forward pass at most."""
+"""memonger: the square root of the depth, for one more forward pass."""
 
 from collections import Counter
 
@@ -9,11 +9,12 @@ from torchvision.models import resnet50
 
 from membench.capture.capture import capture
 from membench.planning.liveness import peak_bytes
+from membench.planning.recompute import recompute
 from membench.schedule import Compute, Schedule
 from membench.step import plan
 from membench.strategies.base import Strategy
 from membench.strategies.eager import Eager
-from membench.strategies.memonger import Memonger
+from membench.strategies.memonger import GUESSES, TRIALS, Memonger, _ForwardPass
 from membench.task_graph import Kind, Phase, Role, TaskGraph
 from membench.workload import Workload
 from tests.backends.test_simulated import UnitCost
@@ -67,19 +68,31 @@ def residual() -> Schedule:
 def test_a_task_of_the_forward_pass_runs_at_most_twice(residual: Schedule) -> None:
     tasks = residual.graph.tasks
     runs = Counter(
-        t.name.removesuffix(" again") for t in tasks if t.gradient_of is None and t.kind is Kind.CONVOLUTION
+        t.name.removesuffix(" again") for t in tasks if t.gradient_of is None and t.kind is not Kind.LOSS
     )
-    assert set(runs.values()) == {1, 2}
+    assert max(runs.values()) == 2
     forward = sum(task.phase is Phase.FORWARD for task in tasks)
     again = sum(task.name.endswith(" again") for task in tasks)
     assert 0.5 * forward < again < forward
 
 
-def test_the_end_of_the_network_is_not_recomputed(residual: Schedule) -> None:
-    names = [residual.graph.tasks[i.task].name for i in residual.instructions if isinstance(i, Compute)]
-    assert "fc:addmm again" not in names
-    assert "layer4.2.conv3:convolution again" not in names
-    assert "conv1:convolution again" in names
+def test_every_segment_is_recomputed_the_last_one_too(residual: Schedule) -> None:
+    names = {residual.graph.tasks[i.task].name for i in residual.instructions if isinstance(i, Compute)}
+    assert {"conv1:convolution again", "layer2.1.conv1:convolution again"} < names
+    assert "layer4.2.conv2:convolution again" in names
+    assert "fc:addmm again" not in names  # nobody reads what it makes but the loss
+
+
+def test_the_plan_with_the_least_peak_is_taken(residual: Schedule) -> None:
+    with torch.device("meta"):
+        graph = graph_of(resnet50(), 3, 224)
+    forward = _ForwardPass(graph)
+    sizes = list(forward.segment_sizes_bytes())
+    assert sizes[0] == 0
+    assert len(sizes) == GUESSES + TRIALS
+    for size_bytes in sizes:
+        one = recompute(graph, forward.segments(tuple(forward.split(size_bytes))))
+        assert residual.peak_bytes <= plan(one, Eager(), UnitCost(), None).peak_bytes
 
 
 def test_segments_end_where_the_network_is_narrow(residual: Schedule) -> None:
@@ -89,6 +102,5 @@ def test_segments_end_where_the_network_is_narrow(residual: Schedule) -> None:
     needed = {block for layer in graph.backward_layers for block in layer.reads}
     maps = [graph.blocks[b] for b in made & needed if graph.blocks[b].size_bytes > LARGEST_VECTOR_BYTES]
     kept = {graph.layers[block.layer] for block in maps}
-    last_segment = {name for name in kept if name.startswith("layer4.2.")} | {"avgpool"}
-    assert {name.rsplit(".", 1)[-1] for name in kept - last_segment} == {"maxpool", "bn3"}
-    assert 5 <= len(kept - last_segment) <= 12
+    assert {name.rsplit(".", 1)[-1] for name in kept} <= {"maxpool", "bn3", "avgpool", "fc"}
+    assert 5 <= len(kept) <= 16
