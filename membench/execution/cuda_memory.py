@@ -52,6 +52,12 @@ def read_memory(device: torch.device) -> MemoryReadings:
     )
 
 
+def drop_library_workspaces(device: torch.device) -> None:
+    """Wait for the device, and give back what cuBLAS keeps on it; it takes that again when it next runs."""
+    torch.cuda.synchronize(device)
+    torch._C._cuda_clearCublasWorkspaces()
+
+
 def cap_memory(size_bytes: int, device: torch.device) -> None:
     """Let this process's allocator take no more than that of the device.
 
