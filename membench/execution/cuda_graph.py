@@ -7,9 +7,10 @@ import torch
 from torch import Tensor
 
 from membench.backends.cuda import CudaBackend
+from membench.errors import UnsupportedStrategy
 from membench.execution.cuda_memory import drop_library_workspaces
 from membench.execution.executor import issue
-from membench.schedule import Schedule
+from membench.schedule import Encode, Schedule
 from membench.task_graph import Role, TaskGraph
 
 
@@ -28,9 +29,17 @@ class ReplayedProgram:
 
     The first run chooses algorithms and locks host memory, neither of which a capture may do. The captured step reads
     arguments from tensors of its own and leaves its results in the same memory each time.
+
+    Raises:
+        UnsupportedStrategy: the host takes part in the schedule.
     """
 
     def __init__(self, schedule: Schedule, backend: CudaBackend) -> None:
+        if any(isinstance(item, Encode) and item.codec.host_waits for item in schedule.instructions):
+            raise UnsupportedStrategy(
+                f"the host waits for each map that {schedule.strategy!r} encodes, which no CUDA graph can hold; "
+                "leave cuda_graph out"
+            )
         self._schedule = schedule
         self._backend = backend
         self._arguments: list[Any] = []

@@ -10,6 +10,7 @@ from torch import nn
 
 from membench.backends.cuda import CudaBackend
 from membench.capture.capture import capture
+from membench.errors import UnsupportedStrategy
 from membench.execution import cuda_graph
 from membench.models.digits import digits_cnn
 from membench.step import plan
@@ -118,3 +119,9 @@ def test_the_graphs_own_copies_of_the_arguments_count(step: TrainingStep) -> Non
     plain = plan(capture(work).graph, find_strategy("layrub_hybrid")(), COST, None)
     copies_bytes = sum(argument.nbytes for argument in (*work.inputs, *work.targets))
     assert step.predicted_peak_bytes == plain.peak_bytes + copies_bytes
+
+
+def test_a_schedule_in_which_the_host_waits_is_refused(step: TrainingStep) -> None:
+    schedule = plan(step._captured.graph, find_strategy("epmc")(), COST, None)
+    with pytest.raises(UnsupportedStrategy, match="'epmc' encodes.*leave cuda_graph out"):
+        cuda_graph.ReplayedProgram(schedule, CudaBackend(schedule, CPU))
