@@ -3,6 +3,7 @@
 from abc import ABC, abstractmethod
 from bisect import bisect_right
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -57,6 +58,9 @@ class MapCodec(Codec):
 
     It encodes into memory of the caller's, and takes no other of the device.
     """
+
+    host_waits: ClassVar[bool] = False
+    """Whether the host waits for each map that is encoded, as it must to notice one without room; no CUDA graph holds that."""
 
     streams: int = 1
     """On how many streams a device is to work on a map, each on its share of the rows; prices a simulated conversion."""

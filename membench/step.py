@@ -30,6 +30,7 @@ from membench.errors import (
     UnsupportedModel,
     UnsupportedStrategy,
 )
+from membench.execution.cuda_graph import with_staged_arguments
 from membench.execution.executor import execute
 from membench.execution.measurement import Throughput
 from membench.planning.exchange import Exchange, exchange_in_last_run
@@ -182,8 +183,12 @@ def build_step(
     """
     batch_size = captures.workload.batch_size
 
+    def graph_at(size: int) -> TaskGraph:
+        graph = captures.graph_at(size)
+        return with_staged_arguments(graph) if cuda_graph else graph
+
     def make_plan() -> tuple[SubBatches, ...]:
-        parts = plan_step(captures.graph_at, batch_size, strategy, cost, budget_bytes, sub_batch)
+        parts = plan_step(graph_at, batch_size, strategy, cost, budget_bytes, sub_batch)
         return exchange_in_last_run(parts, exchange) if exchange else parts
 
     if exchange:

@@ -140,7 +140,8 @@ class TrainingStep:
         return (self.backend,)
 
     def close(self) -> None:
-        """Give back threads and host memory."""
+        """Give back threads, host memory and the graph."""
+        self._end_replays()
         self.backend.close()
 
     def _run_example(self, *, timed: bool = False) -> tuple[int, ...]:
@@ -159,13 +160,13 @@ class TrainingStep:
         arguments = check_arguments("inputs", self._workload.inputs, inputs)
         arguments += check_arguments("targets", self._workload.targets, targets)
         replayed = None if timed else self._replayed
+        if self._bind_state() or timed:
+            self._end_replays()
         if replayed:
             arguments = replayed.stage(arguments)
         for block, argument in zip(captured.inputs + captured.targets, arguments, strict=True):
             if block is not None:
                 self.backend.bind(block, argument)
-        if self._bind_state() and self._replayed:
-            self._replayed.forget()
         try:
             with torch.no_grad():
                 if replayed:
@@ -178,6 +179,12 @@ class TrainingStep:
             raise OutOfMemory(
                 needed_bytes=self.predicted_peak_bytes, capacity_bytes=capacity_bytes(self.backend.device)
             ) from error
+
+    def _end_replays(self) -> None:
+        """Let go of the graph and of its results: the step runs elsewhere in memory now, which the graph would double."""
+        if self._replayed and self._replayed.keeps_results:
+            self._release()
+            self._replayed.forget()
 
     def _bind_state(self) -> bool:
         """Bind weights, buffers, constants and sums of gradients, again where one has other memory since."""

@@ -205,14 +205,18 @@ def shape_only_tensor(call: Call, value: Value, device: torch.device) -> Tensor:
 
     A backward kernel first brings its input into the memory format that it works in: channels last where the input
     or the weight is. Having that format at once spares the copy, which would read memory that is not there.
+    While it is made it takes its size once, which is no more than the operator's output takes.
     """
-    tensor = torch.empty_strided(value.shape, value.stride, dtype=value.dtype, device=device)
+    layout = _without_memory(value)
     if call.operator.endswith("_backward.default"):
-        others = [
-            torch.empty_strided(a.shape, a.stride, device="meta") for a in call.args if isinstance(a, Value)
-        ]
-        formats = {suggest_memory_format(other) for other in (tensor, *others[1:])}
+        others = [_without_memory(argument) for argument in call.args if isinstance(argument, Value)]
+        formats = {suggest_memory_format(other) for other in (layout, *others[1:])}
         last = formats - {torch.contiguous_format}
-        tensor = torch.empty_like(tensor, memory_format=last.pop() if last else torch.contiguous_format)
+        layout = torch.empty_like(layout, memory_format=last.pop() if last else torch.contiguous_format)
+    tensor = torch.empty_strided(layout.shape, layout.stride(), dtype=layout.dtype, device=device)
     tensor.untyped_storage().resize_(0)
     return tensor
+
+
+def _without_memory(value: Value) -> Tensor:
+    return torch.empty_strided(value.shape, value.stride, dtype=value.dtype, device="meta")

@@ -17,6 +17,8 @@ class DensityMeter(MapCodec):
             deviations more.
     """
 
+    host_waits = True
+
     def __init__(self) -> None:
         self.density = 0.0
         self.likely_density = 0.0

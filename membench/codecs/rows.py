@@ -14,6 +14,7 @@ that is one block is plain CSR: that number is then the leading 0 of its row off
 """
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -42,6 +43,8 @@ class CompressedRows(MapCodec):
     Raises:
         MembenchError: the integers are too narrow for the columns, there is no such value format, or no stream.
     """
+
+    host_waits: ClassVar[bool] = True
 
     values: str
     columns: int

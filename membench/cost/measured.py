@@ -12,6 +12,7 @@ from membench.cost.alone import Measured, key_of, measure_alone
 from membench.cost.cache import CostCache
 from membench.cost.link import Link, measure_link
 from membench.cost_model import CostModel
+from membench.execution.cuda_memory import drop_library_workspaces
 from membench.execution.measurement import synchronize
 from membench.task_graph import Kind, Task, TaskGraph
 
@@ -121,8 +122,7 @@ class MeasuredCost(CostModel):
 def _held_without_libraries(device: torch.device) -> int:
     """Return what is allocated, after cuBLAS has given back a workspace that it may have kept from earlier."""
     if device.type == "cuda":
-        torch.cuda.synchronize(device)
-        torch._C._cuda_clearCublasWorkspaces()
+        drop_library_workspaces(device)
     return _held_bytes(device)
 
 

@@ -1,13 +1,27 @@
 """A whole step, copies included, as one CUDA graph: one launch for a step instead of one for each kernel."""
 
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from membench.backends.cuda import CudaBackend
+from membench.errors import UnsupportedStrategy
+from membench.execution.cuda_memory import drop_library_workspaces
 from membench.execution.executor import issue
-from membench.schedule import Schedule
+from membench.schedule import Encode, Schedule
+from membench.task_graph import Role, TaskGraph
+
+
+def with_staged_arguments(graph: TaskGraph) -> TaskGraph:
+    """Count what a replayed step holds beside the graph's blocks: its own copies of the arguments."""
+    arguments = [block for block in graph.blocks if block.role in (Role.INPUT, Role.LABEL)]
+    staged = (
+        replace(block, index=len(graph.blocks) + position, name=f"{block.name}:staged", role=Role.CONSTANT)
+        for position, block in enumerate(arguments)
+    )
+    return replace(graph, blocks=(*graph.blocks, *staged))
 
 
 class ReplayedProgram:
@@ -15,9 +29,17 @@ class ReplayedProgram:
 
     The first run chooses algorithms and locks host memory, neither of which a capture may do. The captured step reads
     arguments from tensors of its own and leaves its results in the same memory each time.
+
+    Raises:
+        UnsupportedStrategy: the host takes part in the schedule.
     """
 
     def __init__(self, schedule: Schedule, backend: CudaBackend) -> None:
+        if any(isinstance(item, Encode) and item.codec.host_waits for item in schedule.instructions):
+            raise UnsupportedStrategy(
+                f"the host waits for each map that {schedule.strategy!r} encodes, which no CUDA graph can hold; "
+                "leave cuda_graph out"
+            )
         self._schedule = schedule
         self._backend = backend
         self._arguments: list[Any] = []
@@ -30,7 +52,7 @@ class ReplayedProgram:
         return self._graph is not None
 
     def forget(self) -> None:
-        """Capture again, because a weight lies elsewhere now."""
+        """Give the graph and its memory up: the next run captures again."""
         self._graph = None
 
     def stage(self, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -49,8 +71,17 @@ class ReplayedProgram:
             self._has_run = True
             return
         if self._graph is None:
-            torch.cuda.synchronize(self._backend.device)
-            self._graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(self._graph):
-                issue(self._schedule, self._backend, timed=False)
+            # cuBLAS keeps a workspace for each stream, and a capture has a stream of its own
+            drop_library_workspaces(self._backend.device)
+            self._graph = self._capture()
         self._graph.replay()
+
+    def _capture(self) -> torch.cuda.CUDAGraph:
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            try:
+                issue(self._schedule, self._backend, timed=False)
+            except BaseException:
+                self._backend.end()  # a capture that ends with a stream on its own would hide what happened
+                raise
+        return graph

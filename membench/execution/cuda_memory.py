@@ -52,6 +52,12 @@ def read_memory(device: torch.device) -> MemoryReadings:
     )
 
 
+def drop_library_workspaces(device: torch.device) -> None:
+    """Wait for the device, and give back what cuBLAS keeps on it; it takes that again when it next runs."""
+    torch.cuda.synchronize(device)
+    torch._C._cuda_clearCublasWorkspaces()
+
+
 def cap_memory(size_bytes: int, device: torch.device) -> None:
     """Let this process's allocator take no more than that of the device.
 
@@ -61,6 +67,7 @@ def cap_memory(size_bytes: int, device: torch.device) -> None:
     total_bytes = torch.cuda.get_device_properties(device).total_memory
     if size_bytes > total_bytes:
         raise MembenchError(f"a budget of {size_bytes:,} bytes is more than the {total_bytes:,} of {device}")
+    torch.cuda.empty_cache()  # what was taken before counts, in use or not
     torch.cuda.set_per_process_memory_fraction(size_bytes / total_bytes, device)
 
 

@@ -118,7 +118,6 @@ def measure_strategy(
     workload = captures.workload
     device = workload.inputs[0].device
     found = CellMeasurement()
-    _cap(device, budget_bytes)
     cost = MeasuredCost(device, load_cache(device) if device.type == "cuda" else None)
     step = build_step(
         captures,
@@ -133,6 +132,8 @@ def measure_strategy(
     predicted_s = from_first(
         lambda: simulated_step(step.plan, cost).step_time_s, "the prediction"
     )  # which has the costs
+    # what is timed alone, operators and the link, takes memory of its own beside the weights and the batch
+    _cap(device, budget_bytes)
     found.metrics.update(plan_metrics(step.plan), predicted_step_time_s=predicted_s, processes=joined().count)
 
     def run() -> None:

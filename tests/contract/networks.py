@@ -148,11 +148,11 @@ class Results:
 
     def check(self, other: "Results", *, rounding: float) -> None:
         """Check that others are the same bits, or of a schedule that rounds, the same up to the bound on gradients."""
-        if not rounding:
-            assert self.difference(other) == ""
-            return
-        assert replace(self, gradients={}).difference(replace(other, gradients={})) == ""
-        assert self.gradient_error(other) <= GRADIENT_BOUND * rounding
+        exact, compared = (self, other) if not rounding else (replace(r, gradients={}) for r in (self, other))
+        difference = exact.difference(compared)
+        assert not difference, difference
+        if rounding:
+            assert self.gradient_error(other) <= GRADIENT_BOUND * rounding
 
     def gradient_error(self, other: "Results") -> float:
         """Return the relative error of the other's gradients, all weights' together, in the Euclidean norm."""

@@ -10,6 +10,8 @@ from torch import nn
 
 from membench.backends.cuda import CudaBackend
 from membench.capture.capture import capture
+from membench.errors import UnsupportedStrategy
+from membench.execution import cuda_graph
 from membench.models.digits import digits_cnn
 from membench.step import plan
 from membench.strategies.base import find_strategy
@@ -45,14 +47,13 @@ def step(monkeypatch: pytest.MonkeyPatch) -> Iterator[TrainingStep]:
     batch = torch.randn(4, 1, 8, 8), torch.randint(10, (4,))
     work = Workload("digits", digits_cnn().eval(), nn.functional.cross_entropy, batch[:1], batch[1:])
     captured = capture(work)
-    schedule = plan(captured.graph, find_strategy("layrub_hybrid")(), COST, None)
+    schedule = plan(
+        cuda_graph.with_staged_arguments(captured.graph), find_strategy("layrub_hybrid")(), COST, None
+    )
     with fake_cuda(monkeypatch):
-        for name, stand_in in (
-            ("CUDAGraph", FakeGraph),
-            ("graph", capturing),
-            ("synchronize", lambda _: None),
-        ):
-            monkeypatch.setattr(torch.cuda, name, stand_in)
+        monkeypatch.setattr(torch.cuda, "CUDAGraph", FakeGraph)
+        monkeypatch.setattr(torch.cuda, "graph", capturing)
+        monkeypatch.setattr(cuda_graph, "drop_library_workspaces", lambda _: None)
         yield TrainingStep(work, captured, schedule, CudaBackend(schedule, CPU), cuda_graph=True)
 
 
@@ -102,3 +103,25 @@ def test_a_weight_that_moved_is_captured_again(step: TrainingStep) -> None:
     weight.data = weight.data.clone()
     call(step)
     assert [graph.replays for graph in FakeGraph.made] == [2, 1]
+
+
+def test_a_step_with_a_clock_ends_the_graph_and_the_next_call_captures_again(step: TrainingStep) -> None:
+    for _ in range(3):
+        call(step)
+    step.timeline()
+    assert step._replayed is not None and not step._replayed.keeps_results
+    call(step)
+    assert [graph.replays for graph in FakeGraph.made] == [2, 1]
+
+
+def test_the_graphs_own_copies_of_the_arguments_count(step: TrainingStep) -> None:
+    work = step._workload
+    plain = plan(capture(work).graph, find_strategy("layrub_hybrid")(), COST, None)
+    copies_bytes = sum(argument.nbytes for argument in (*work.inputs, *work.targets))
+    assert step.predicted_peak_bytes == plain.peak_bytes + copies_bytes
+
+
+def test_a_schedule_in_which_the_host_waits_is_refused(step: TrainingStep) -> None:
+    schedule = plan(step._captured.graph, find_strategy("epmc")(), COST, None)
+    with pytest.raises(UnsupportedStrategy, match="'epmc' encodes.*leave cuda_graph out"):
+        cuda_graph.ReplayedProgram(schedule, CudaBackend(schedule, CPU))
