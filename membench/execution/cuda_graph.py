@@ -52,8 +52,9 @@ class ReplayedProgram:
         return self._graph is not None
 
     def forget(self) -> None:
-        """Give the graph and its memory up: the next run captures again."""
+        """Give the graph and its memory up, in which a workspace of cuBLAS lies too: the next run captures again."""
         self._graph = None
+        drop_library_workspaces(self._backend.device)
 
     def stage(self, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
         """Copy a step's arguments to where the graph reads them; return those tensors."""

@@ -8,12 +8,12 @@ import pytest
 import torch
 
 from membench.backends.cuda import CudaBackend
-from membench.capture.capture import capture
+from membench.capture.capture import Captures, capture
 from membench.cost.measured import MeasuredCost
 from membench.execution.cuda_memory import cap_memory, read_memory, reset_readings
 from membench.models.resnet import imagenet_resnet
 from membench.schedule import Schedule, SubBatches
-from membench.step import plan, simulated_step
+from membench.step import build_step, plan, simulated_step
 from membench.training_step import TrainingStep
 from membench.units import MIB
 from membench.workload import Workload
@@ -110,6 +110,14 @@ def large_step(variant: str) -> TrainingStep:
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_the_predicted_peak_is_the_allocators(variant: str) -> None:
     step = large_step(variant)
+    measured = step.measure()
+    step.close()
+    assert measured.peak_bytes == pytest.approx(step.predicted_peak_bytes, rel=PEAK_TOLERANCE)
+
+
+@pytest.mark.parametrize("variant", ["eager", "layrub_hybrid", "vdnn_all"])
+def test_the_predicted_peak_of_a_replayed_step_is_the_allocators(variant: str) -> None:
+    step = build_step(Captures(resnet50()), VARIANTS[variant], cost(), None, cuda_graph=True)
     measured = step.measure()
     step.close()
     assert measured.peak_bytes == pytest.approx(step.predicted_peak_bytes, rel=PEAK_TOLERANCE)
