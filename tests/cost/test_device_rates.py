@@ -32,5 +32,5 @@ def test_without_a_gpu_nothing_is_calibrated(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    assert main(["device=cuda"]) == 1
+    assert main(["device=cuda"]) == 2
     assert "needs a GPU, and torch sees none" in capsys.readouterr().err
