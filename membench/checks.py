@@ -1,14 +1,13 @@
 """Checks of single values: a wrong one is refused where it is given, and does not end in a wrong result."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from enum import StrEnum
 from math import isfinite, isnan, nan
 from typing import Any, TypeVar
 
 from membench.errors import MembenchError
 
-E = TypeVar("E", bound=StrEnum)
+E = TypeVar("E", bound=str)
 
 
 @dataclass(frozen=True)
@@ -48,16 +47,17 @@ def check(required: Requirement, **values: Any) -> None:
             raise MembenchError(f"{name} is {required.words}, not {value!r}")
 
 
-def choice(kind: type[E], name: str, value: object) -> E:
-    """Return the member of a kind that a value is, or writes down.
+def choice(allowed: Iterable[E], name: str, value: object) -> E:
+    """Return the word that a value is, or the member of an enumeration that it is or writes down.
 
     Raises:
-        MembenchError: it is none; lists those there are.
+        MembenchError: it is none of them; lists them.
     """
-    for member in kind:
-        if member == value:
-            return member
-    raise MembenchError(f"{name} is one of {', '.join(kind)}, not {value!r}")
+    words = list(allowed)
+    for word in words:
+        if word == value:
+            return word
+    raise MembenchError(f"{name} is one of {', '.join(words)}, not {value!r}")
 
 
 def number(text: str) -> float:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from membench import configuration
-from membench.checks import POSITIVE, number
+from membench.checks import POSITIVE, choice, number
 from membench.device import file_name
 from membench.errors import MembenchError
 from membench.execution.limits import largest
@@ -182,8 +182,7 @@ def parse(arguments: Sequence[str]) -> Settings:
         ("cuda_graph", ("true", "false")),
         ("rerun", tuple(Rerun)),
     ):
-        if getattr(settings, name) not in choices:
-            raise MembenchError(f"{name} is one of {', '.join(choices)}, not {getattr(settings, name)!r}")
+        choice(choices, name, getattr(settings, name))
     for model in _list(settings.models):
         configuration.read("model", model)
     for system in _list(settings.strategies):

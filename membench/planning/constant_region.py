@@ -16,7 +16,6 @@ ReLU's mask 24.5: together the 759.5 MB of Section 5.2.1. Here lifetimes decide 
 
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import replace
 
 from membench.planning.region import Region, plan_region
 from membench.schedule import Schedule
@@ -40,7 +39,7 @@ def plan_constant_region(schedule: Schedule, *, intra_layer: bool) -> Region:
     piece_bytes: list[int] = []
     pieces: dict[int, int] = {}
     for blocks in members.values():
-        part = plan_region(_leaving_out_others(schedule, blocks))
+        part = plan_region(schedule, blocks)
         pieces |= {block: len(piece_bytes) + piece for block, piece in part.pieces.items()}
         piece_bytes += part.piece_bytes
     return Region(tuple(piece_bytes), pieces)
@@ -85,12 +84,3 @@ def _gradients_to_sum(graph: TaskGraph, task: Task) -> list[int]:
         return []
     gradients = [block for block in task.reads if graph.blocks[block].role is Role.GRADIENT]
     return gradients if len(gradients) > 1 else []
-
-
-def _leaving_out_others(schedule: Schedule, members: set[int]) -> Schedule:
-    """Return the schedule as if all other blocks were the caller's, which a region leaves alone."""
-    blocks = tuple(
-        block if block.index in members else replace(block, role=Role.INPUT)
-        for block in schedule.graph.blocks
-    )
-    return replace(schedule, graph=replace(schedule.graph, blocks=blocks))

@@ -6,11 +6,12 @@ shares the smallest piece that is vacant whenever it is resident. The region the
 
 from bisect import bisect_left, insort
 from collections import defaultdict
+from collections.abc import Collection
 from dataclasses import dataclass, field
 
 from membench.planning.liveness import residencies
 from membench.schedule import Schedule
-from membench.task_graph import RESULT_ROLES, Role
+from membench.task_graph import RESULT_ROLES
 
 Interval = tuple[int, int]
 """First and last event of a residency, in the order of the program."""
@@ -44,14 +45,14 @@ class _Piece:
         return before[1] < interval[0] and interval[1] < after[0]
 
 
-def plan_region(schedule: Schedule, roles: frozenset[Role] = frozenset(Role)) -> Region:
+def plan_region(schedule: Schedule, members: Collection[int] | None = None) -> Region:
     """Return the region in which the blocks of an on-demand schedule can live, results excepted.
 
     Args:
-        roles: of the blocks that share; all by default.
+        members: the blocks that share; all by default.
     """
     blocks = schedule.graph.blocks
-    intervals = {b: held for b, held in _intervals(schedule).items() if blocks[b].role in roles}
+    intervals = {b: held for b, held in _intervals(schedule).items() if members is None or b in members}
     pieces: list[_Piece] = []
     chosen: dict[int, int] = {}
     for block in sorted(intervals, key=lambda b: (-blocks[b].size_bytes, intervals[b])):

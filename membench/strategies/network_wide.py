@@ -55,11 +55,12 @@ class NetworkWide(Strategy):
 
 
 def _shared_buffers(graph: TaskGraph, roles: frozenset[Role]) -> Region:
-    if all(block.role not in roles for block in graph.blocks):
+    sharing = {block.index for block in graph.blocks if block.role in roles}
+    if not sharing:
         return Region((), {})
     on_demand = ScheduleBuilder(NetworkWide.name, graph, budget_bytes=None)
     compute_on_demand(on_demand)
-    return plan_region(on_demand.finish(), roles)
+    return plan_region(on_demand.finish(), sharing)
 
 
 def _total_bytes(graph: TaskGraph, region: Region) -> int:

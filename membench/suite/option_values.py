@@ -32,10 +32,7 @@ def check_running(values: Values) -> None:
         )
     check(SWITCH, dry_run=values["dry_run"], strict=values["strict"])
     tracking = values["tracking"]
-    if tracking["mode"] not in names("tracking"):
-        raise MembenchError(
-            f"tracking.mode is one of {', '.join(names('tracking'))}, not {tracking['mode']!r}"
-        )
+    choice(names("tracking"), "tracking.mode", tracking["mode"])
     check(SWITCH, **{"tracking.cell_runs": tracking["cell_runs"]})
 
 
