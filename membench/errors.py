@@ -64,7 +64,10 @@ class OutOfMemory(MembenchError):
         needed_bytes: None where nobody predicted it.
         """
         needed = "more memory" if needed_bytes is None else format_bytes(needed_bytes)
-        super().__init__(f"the step needs {needed} and the device has {format_bytes(capacity_bytes)}")
+        message = f"the step needs {needed} and the device has {format_bytes(capacity_bytes)}"
+        if needed_bytes is not None and needed_bytes <= capacity_bytes:
+            message += ", where its allocator, which takes whole segments, found no room; raise the budget"
+        super().__init__(message)
         self.needed_bytes = needed_bytes
         self.capacity_bytes = capacity_bytes
 

@@ -33,6 +33,7 @@ from membench.errors import (
 from membench.execution.cuda_graph import with_staged_arguments
 from membench.execution.executor import execute
 from membench.execution.measurement import Throughput
+from membench.placement import place
 from membench.planning.exchange import Exchange, exchange_in_last_run
 from membench.planning.sub_batch import FASTEST, FITTED, GraphAt, fitted_sizes, sizes_around, sub_batch_size
 from membench.planning.validate import validate
@@ -108,7 +109,8 @@ def compile(  # noqa: A001 (the field's word for it)
         batch: example ``(inputs, targets)``, each a tensor or a tuple (inference has no targets: ``(inputs, ())``); the
             step is made for their shapes.
         strategy: a name (``"layrub_hybrid"``) or an instance.
-        backend: ``"cpu"`` and ``"cuda"`` run for real, where module and batch are; ``"simulated"`` plays the step on
+        backend: ``"cpu"`` and ``"cuda"`` run for real. A GPU's step moves the module, as ``module.to`` would: to the GPU,
+            or to page-locked host memory what the strategy keeps there. ``"simulated"`` plays the step on
             `device`, at any size, allocating nothing; module and batch may then be on the meta device.
         device: for the simulated backend: a name (``"k40m"``) or a profile.
         cluster: for the simulated backend: how many such devices there are, each with a batch like this one, and how
@@ -149,14 +151,14 @@ def compile(  # noqa: A001 (the field's word for it)
     target = real_device(backend)
     if cuda_graph and backend != "cuda":
         raise MembenchError("cuda_graph=True needs backend='cuda'; leave it out")
-    elsewhere = [name for name, weight in module.named_parameters() if weight.device != target]
-    if elsewhere:
-        raise UnsupportedModel(
-            elsewhere[0], f"its weight is not on {target}", "move the module there, or simulate it"
-        )
+    for name, weight in module.named_parameters():
+        if weight.device.type not in ("cpu", target.type):
+            raise UnsupportedModel(
+                name, f"its weight is not on {target}", "move the module there, or simulate it"
+            )
     measured = MeasuredCost(target, load_cache(target) if backend == "cuda" else None)
     return build_step(
-        Captures(workload),
+        Captures(workload, target),
         chosen,
         measured,
         budget_bytes,
@@ -192,24 +194,32 @@ def build_step(
         return exchange_in_last_run(parts, exchange) if exchange else parts
 
     if exchange:
-        processes.take_over(captures.workload.module)
+        processes.take_over(captures.workload.module.to(cost.device))
         # measured times differ, and with them what a strategy decides; the processes must meet in one order
         parts = processes.from_first(make_plan, "the schedule")
     else:
         parts = make_plan()
-    is_whole = parts[0].schedule.graph.batch_size == batch_size
-    loss = None if is_whole else _zero_loss(parts[0].schedule, cost.device)
-    steps = []
-    for part in parts:
-        size = part.schedule.graph.batch_size
-        backend: TensorBackend
-        is_cuda = cost.device.type == "cuda"
-        backend = CudaBackend(part.schedule, cost.device) if is_cuda else CpuBackend(part.schedule.graph)
-        workload, captured = captures.workload_at(size), captures.at(size)
-        steps.append(
-            TrainingStep(workload, captured, part.schedule, backend, cuda_graph=cuda_graph, loss_so_far=loss)
+    sizes = [part.schedule.graph.batch_size for part in parts]
+    backends = [_real_backend(part.schedule, cost.device) for part in parts]
+    workload = place(captures.workload, captures.at(sizes[0]), backends[0])
+    loss = None if sizes == [batch_size] else _zero_loss(parts[0].schedule, cost.device)
+    pool = torch.cuda.graph_pool_handle() if cuda_graph else None
+    steps = tuple(
+        TrainingStep(
+            workload.of_size(size),
+            captures.at(size),
+            part.schedule,
+            backend,
+            graph_pool=pool,
+            loss_so_far=loss,
         )
-    return steps[0] if loss is None else SubBatchedStep(captures.workload, parts, tuple(steps), loss)
+        for part, size, backend in zip(parts, sizes, backends, strict=True)
+    )
+    return steps[0] if loss is None else SubBatchedStep(workload, parts, steps, loss)
+
+
+def _real_backend(schedule: Schedule, device: torch.device) -> TensorBackend:
+    return CudaBackend(schedule, device) if device.type == "cuda" else CpuBackend(schedule.graph)
 
 
 def _zero_loss(schedule: Schedule, device: torch.device) -> Tensor:

@@ -24,11 +24,12 @@ class SubBatchedStep:
     from each sub-batch, and updates its running ones once for each.
 
     Args:
-        workload: the whole batch.
+        workload: the whole batch, placed for the schedules.
         steps: one for each of `plan`.
         loss: the scalar to which they add their losses.
 
     Attributes:
+        workload: what it computes; see `TrainingStep`.
         plan: which schedule runs how often.
         predicted_peak_bytes: everything that the step holds at its worst moment; of the batch only the sub-batch.
     """
@@ -42,7 +43,7 @@ class SubBatchedStep:
     ) -> None:
         self.plan = plan
         self.predicted_peak_bytes = max(step.predicted_peak_bytes for step in steps)
-        self._workload = workload
+        self.workload = workload
         self._steps = steps
         self._loss = loss
 
@@ -56,11 +57,11 @@ class SubBatchedStep:
         Raises:
             ShapeMismatch: the data does not have those shapes and dtypes.
         """
-        inputs = check_arguments("inputs", self._workload.inputs, as_tuple(inputs))
-        targets = check_arguments("targets", self._workload.targets, as_tuple(targets))
+        inputs = check_arguments("inputs", self.workload.inputs, as_tuple(inputs))
+        targets = check_arguments("targets", self.workload.targets, as_tuple(targets))
         self._loss.zero_()
         for step, start, stop in self._parts():
-            step(self._workload.part(inputs, start, stop), self._workload.part(targets, start, stop))
+            step(self.workload.part(inputs, start, stop), self.workload.part(targets, start, stop))
         return self._loss.clone()
 
     def measure(self, *, samples: Throughput | None = None) -> StepMeasurement:
@@ -70,19 +71,19 @@ class SubBatchedStep:
             OutOfMemory: the device has less memory than the step turned out to need.
         """
         device = self._steps[0].backend.device
-        module = self._workload.module
+        module = self.workload.module
         buffers = {name: buffer.clone() for name, buffer in module.named_buffers()}
         gradients = {name: weight.grad for name, weight in module.named_parameters()}
         module.zero_grad(set_to_none=True)
 
         def run() -> Tensor:
-            return self(self._workload.inputs, self._workload.targets)
+            return self(self.workload.inputs, self.workload.targets)
 
         with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
             run()  # warm up; from here on the gradients' sums exist
             external_bytes = self.plan[0].schedule.graph.external_bytes
             peak = external_bytes + peak_bytes(run, device)
-            samples = samples or example_throughput(run, device, self._workload.batch_size)
+            samples = samples or example_throughput(run, device, self.workload.batch_size)
             parts = [
                 (one_run(Source.MEASURED, part.schedule, step.timeline()), part.count)
                 for step, part in zip(self._steps, self.plan, strict=True)

@@ -52,6 +52,9 @@ EXTERNAL_ROLES = frozenset(
 )
 """Blocks that belong to the caller and live before, during and after the step: on the device, or at home on the host."""
 
+ARGUMENT_ROLES = frozenset({Role.INPUT, Role.LABEL})
+"""Blocks that the caller hands over anew in each step."""
+
 RESULT_ROLES = frozenset({Role.LOSS, Role.WEIGHT_GRADIENT, Role.OUTPUT})
 """Blocks that a step hands to its caller."""
 

@@ -11,7 +11,7 @@ from membench.backends.cuda import CudaBackend
 from membench.backends.tensor_backend import TensorBackend
 from membench.capture.capture import CapturedStep
 from membench.errors import OutOfMemory, ShapeMismatch
-from membench.execution.cuda_graph import ReplayedProgram
+from membench.execution.cuda_graph import GraphPool, ReplayedProgram
 from membench.execution.cuda_memory import capacity_bytes
 from membench.execution.executor import issue
 from membench.execution.measurement import Throughput, peak_bytes, throughput
@@ -33,10 +33,13 @@ class TrainingStep:
     On a GPU it returns as soon as everything is issued.
 
     Args:
-        cuda_graph: replay the step as one CUDA graph. The gradients then lie in the same memory after every step.
+        workload: placed for this schedule, see `place`.
+        graph_pool: replay the step as one CUDA graph, with memory from that pool; the gradients then lie in the same
+            memory after every step. None: issue each step.
         loss_so_far: for a sub-batch, the sum to which it adds its loss, and which it returns.
 
     Attributes:
+        workload: what it computes; the example batch, on which it is measured, lies where a step takes one.
         schedule: the program; prints as text.
         plan: likewise, as a step that runs it once.
         predicted_peak_bytes: everything that the step holds at its worst moment. Gradients of an earlier step
@@ -51,25 +54,25 @@ class TrainingStep:
         schedule: Schedule,
         backend: TensorBackend,
         *,
-        cuda_graph: bool = False,
+        graph_pool: GraphPool | None = None,
         loss_so_far: Tensor | None = None,
     ) -> None:
+        self.workload = workload
         self.schedule = schedule
         self.plan = (SubBatches(schedule),)
         self.predicted_peak_bytes = schedule.peak_bytes
-        self._workload = workload
         self._captured = captured
         self.backend = backend
         self._replayed = None
-        if cuda_graph:
+        if graph_pool is not None:
             assert isinstance(backend, CudaBackend)
-            self._replayed = ReplayedProgram(schedule, backend)
+            self._replayed = ReplayedProgram(schedule, backend, graph_pool)
         self._weights = dict(workload.module.named_parameters())
         self._buffers = dict(workload.module.named_buffers())
         self._state: list[tuple[int, Tensor]] = [
             *((captured.weights[name], weight) for name, weight in self._weights.items()),
             *((captured.buffers[name], buffer) for name, buffer in self._buffers.items()),
-            *captured.constants.items(),
+            *((block, backend.place(block, tensor)) for block, tensor in captured.constants.items()),
         ]
         if loss_so_far is not None and schedule.graph.loss is not None:
             self._state.append((schedule.graph.loss.block, loss_so_far))
@@ -78,6 +81,11 @@ class TrainingStep:
             for name, value in schedule.graph.gradients
             if value and schedule.graph.blocks[value.block].role is Role.ACCUMULATED
         }
+        # a graph knows sums by their address, and what is page-locked stays: such sums are used again
+        keeps_sums = graph_pool is not None or any(
+            backend.lives_on_host(value.block) for value in self._sums.values()
+        )
+        self._kept_sums: dict[str, Tensor] | None = {} if keeps_sums else None
         self._addresses: dict[int, int] = {}
         self._handed_over = [block.index for block in schedule.graph.blocks if block.role in RESULT_ROLES]
         self._handed_over += [block for block in captured.inputs + captured.targets if block is not None]
@@ -101,7 +109,7 @@ class TrainingStep:
             weight = self._weights[name]
             if value is None or name in self._sums:
                 continue
-            gradient = tensors.tensor(value)
+            gradient = tensors.tensor(value).to(weight.device)
             weight.grad = gradient if weight.grad is None else weight.grad.add_(gradient)
         if self._replayed and self._replayed.keeps_results:
             return tree_map_only(Tensor, Tensor.clone, result)
@@ -145,7 +153,7 @@ class TrainingStep:
         self.backend.close()
 
     def _run_example(self, *, timed: bool = False) -> tuple[int, ...]:
-        issued = self._issue(self._workload.inputs, self._workload.targets, timed=timed)
+        issued = self._issue(self.workload.inputs, self.workload.targets, timed=timed)
         if not (self._replayed and self._replayed.keeps_results):
             self._release()
         return issued
@@ -157,8 +165,8 @@ class TrainingStep:
             OutOfMemory: the device's allocator has no more.
         """
         captured, tensors = self._captured, self.backend.tensors
-        arguments = check_arguments("inputs", self._workload.inputs, inputs)
-        arguments += check_arguments("targets", self._workload.targets, targets)
+        arguments = check_arguments("inputs", self.workload.inputs, inputs)
+        arguments += check_arguments("targets", self.workload.targets, targets)
         replayed = None if timed else self._replayed
         if self._bind_state() or timed:
             self._end_replays()
@@ -202,11 +210,18 @@ class TrainingStep:
         """Return the gradient so far, in the layout that the step adds in; zero before the first sub-batch."""
         weight = self._weights[name]
         if weight.grad is None or weight.grad.stride() != value.stride:
-            total = torch.empty_strided(
-                value.shape, value.stride, dtype=value.dtype, device=self.backend.device
-            )
+            total = self._memory_for_sum(name, value)
             weight.grad = total.zero_() if weight.grad is None else total.copy_(weight.grad)
         return weight.grad
+
+    def _memory_for_sum(self, name: str, value: Value) -> Tensor:
+        if self._kept_sums is not None and name in self._kept_sums:
+            return self._kept_sums[name]
+        device = self._weights[name].device
+        memory = torch.empty_strided(value.shape, value.stride, dtype=value.dtype, device=device)
+        if self._kept_sums is not None:
+            memory = self._kept_sums[name] = self.backend.place(value.block, memory)
+        return memory
 
     def _move_gradients(self) -> None:
         """Let gradients that the caller accumulates lie where the next replay does not write."""
@@ -215,9 +230,13 @@ class TrainingStep:
                 weight.grad = weight.grad.clone()
 
     def _release(self) -> None:
-        """Let go of the arguments and of the results, which belong to the caller now."""
+        """Let go of the arguments and of the results, which belong to the caller now: he frees what he clears."""
         for block in self._handed_over:
             self.backend.unbind(block)
+        if self._kept_sums is None:
+            for value in self._sums.values():
+                self.backend.unbind(value.block)
+                self._addresses.pop(value.block, None)
 
 
 def example_throughput(run: Callable[[], object], device: torch.device, batch_size: int) -> Throughput:
@@ -244,7 +263,7 @@ def check_arguments(name: str, expected: tuple[Any, ...], given: tuple[Any, ...]
     for position, (captured, argument) in enumerate(zip(expected, given, strict=True)):
         if _kind(captured) != _kind(argument):
             raise ShapeMismatch(
-                f"{name}[{position}] is {_kind(argument)}; the step was captured for {_kind(captured)}; "
+                f"{name}[{position}] is {_kind(argument)}; the step takes {_kind(captured)}; move it there, or "
                 "compile again for other shapes"
             )
         if isinstance(argument, Tensor) and argument.stride() != captured.stride():

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from membench.errors import MembenchError, UnsupportedModel
@@ -39,8 +40,18 @@ class Workload:
         first = next((item for item in self.inputs if isinstance(item, Tensor)), None)
         return first.shape[0] if first is not None and first.dim() else 1
 
-    def sub_batch(self, size: int) -> "Workload":
-        """Return the work on the first `size` samples, as a part of this step.
+    def to(self, device: torch.device) -> "Workload":
+        """Return the work on a device, to which the module itself moves."""
+
+        def moved(arguments: tuple[Any, ...]) -> tuple[Any, ...]:
+            return tuple(item.to(device) if isinstance(item, Tensor) else item for item in arguments)
+
+        return replace(
+            self, module=self.module.to(device), inputs=moved(self.inputs), targets=moved(self.targets)
+        )
+
+    def of_size(self, size: int) -> "Workload":
+        """Return this work, or that on the first `size` samples as a part of this step.
 
         The loss must be a mean over the samples: each part counts by its share of them, as in gradient accumulation.
         What depends on the whole batch, batch norm above all, sees the part alone (moDNN 5.1 leaves that open).
@@ -48,6 +59,8 @@ class Workload:
         Raises:
             UnsupportedModel: a tensor's first dimension is not the batch, or there is no loss.
         """
+        if size == self.batch_size:
+            return self
         if self.loss is None:
             raise UnsupportedModel(
                 self.name, "a step of inference has no gradients that add up", "give it smaller batches"
@@ -65,7 +78,7 @@ class Workload:
 
         Raises:
             MembenchError: the batch does not divide.
-            UnsupportedModel: as `sub_batch`.
+            UnsupportedModel: as `of_size`.
         """
         size = share_size(self.batch_size, processes)
         bounds = (process * size, (process + 1) * size)
@@ -75,7 +88,7 @@ class Workload:
         """Return the samples from `start` to `stop` of a batch's inputs or targets.
 
         Raises:
-            UnsupportedModel: as `sub_batch`.
+            UnsupportedModel: as `of_size`.
         """
         for argument in arguments:
             if isinstance(argument, Tensor) and (not argument.dim() or len(argument) != self.batch_size):

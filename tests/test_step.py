@@ -142,9 +142,14 @@ def test_bad_input_is_refused_with_what_to_do(batch: tuple[Tensor, Tensor]) -> N
         membench.compile(unallocated, CRITERION, batch)
 
 
+def test_a_step_that_only_the_allocator_s_segments_keep_out_says_so() -> None:
+    assert "segments" in str(OutOfMemory(needed_bytes=50 * MIB, capacity_bytes=60 * MIB))
+    assert "segments" not in str(OutOfMemory(needed_bytes=70 * MIB, capacity_bytes=60 * MIB))
+
+
 def test_other_data_than_captured_is_refused(batch: tuple[Tensor, Tensor]) -> None:
     step = membench.compile(digits_cnn(), CRITERION, batch)
-    with pytest.raises(ShapeMismatch, match=r"shape \(4, 1, 8, 8\).*captured for .*\(8, 1, 8, 8\)"):
+    with pytest.raises(ShapeMismatch, match=r"shape \(4, 1, 8, 8\).*the step takes .*\(8, 1, 8, 8\)"):
         step(batch[0][:4], batch[1][:4])
     with pytest.raises(ShapeMismatch, match="float64"):
         step(batch[0].double(), batch[1])

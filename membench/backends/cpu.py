@@ -235,6 +235,9 @@ class CpuBackend(TensorBackend):
             Thread(target=_serve, args=(queue,), name=f"membench {stream}", daemon=True).start()
         return self._queues[stream]
 
+    def place(self, block: int, tensor: Tensor) -> Tensor:
+        return tensor
+
     def _settle(self, block: int, memory: Tensor) -> None:
         self._host[block] = memory
 

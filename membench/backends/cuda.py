@@ -32,7 +32,7 @@ would keep memory until the host polls an event, has no part. Outputs and worksp
 from that stream's pool, because torch's allocator knows no other way; the task waits for the compute stream's position
 as a prefetch does, so the same argument holds for them.
 
-Host buffers are page-locked, of exact size, and kept. Events are made once and recorded again in every step.
+Host buffers are page-locked, of exact size, and kept. Weights whose home is the host lie in such memory themselves. Events are made once and recorded again in every step.
 """
 
 from collections.abc import Callable, Collection
@@ -45,7 +45,7 @@ from membench.backends.pinned import PinnedMemory
 from membench.backends.tensor_backend import TensorBackend
 from membench.codec import MapCodec
 from membench.schedule import COMPUTE_STREAM, EXCHANGE_STREAM, Schedule, Wait, Work
-from membench.task_graph import Task
+from membench.task_graph import ARGUMENT_ROLES, Task
 from membench.timeline import Span, Timeline
 
 
@@ -59,7 +59,8 @@ class _Marks(NamedTuple):
 class CudaBackend(TensorBackend):
     """Runs one schedule on a GPU.
 
-    Issuing is asynchronous: after `end`, work that the caller puts on the current stream comes after the step.
+    Issuing is asynchronous: after `end`, work that the caller puts on the current stream comes after the step. Where
+    blocks live on the host, `end` waits for the copies to and from there.
 
     Args:
         schedule: its graph captured for CUDA kernels, with calls.
@@ -127,6 +128,8 @@ class CudaBackend(TensorBackend):
     def end(self) -> None:
         if torch.cuda.is_current_stream_capturing():
             self._join(self._streams.values())  # a graph must not end with a stream that has gone on alone
+        elif self.has_visitors:
+            self.synchronize()  # the caller may read and change what lives on the host as soon as he has the step's result
         _record(self._step.end, self._streams[COMPUTE_STREAM])
 
     def timeline(self, issued: tuple[int, ...]) -> Timeline:
@@ -199,13 +202,29 @@ class CudaBackend(TensorBackend):
         assert self._step.start is not None and event is not None
         return self._step.start.elapsed_time(event) * 1e-3
 
+    def place(self, block: int, tensor: Tensor) -> Tensor:
+        """Return it on the GPU or in host memory, which is page-locked for all but a step's arguments."""
+        if not self.lives_on_host(block):
+            return tensor.to(self.device)
+        if self._is_argument(block):
+            return tensor.cpu()
+        memory = self.pinned.take(self._blocks[block].size_bytes).view(tensor.dtype)
+        return memory.as_strided(tensor.shape, tensor.stride()).copy_(tensor)
+
     def _settle(self, block: int, memory: Tensor) -> None:
-        """Copy the caller's memory to page-locked memory, once the step before has read what lay there."""
-        torch.cuda.current_stream(self.device).synchronize()
-        self._host_buffer(block).copy_(memory)
+        """Copy to and from the caller's memory itself, but from a copy of the arguments, which he may overwrite."""
+        if self._is_argument(block):
+            torch.cuda.current_stream(self.device).synchronize()  # the step before reads from there
+            self._host_buffer(block).copy_(memory)
+        else:
+            self._host[block] = memory
 
     def _leave(self, block: int) -> None:
-        """The page-locked copy is the backend's own, and kept."""
+        if not self._is_argument(block):  # whose buffer is kept
+            del self._host[block]
+
+    def _is_argument(self, block: int) -> bool:
+        return self._blocks[block].role in ARGUMENT_ROLES
 
     def _take_host_memory(self, size_bytes: int) -> Tensor:
         return self.pinned.take(size_bytes)

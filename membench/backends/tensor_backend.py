@@ -54,6 +54,19 @@ class TensorBackend(Backend):
         for visitor in self._visitors.get(block, ()):
             self._leave(visitor.index)
 
+    @property
+    def has_visitors(self) -> bool:
+        """Whether anything of the caller's lives on the host."""
+        return bool(self._visitors)
+
+    def lives_on_host(self, block: int) -> bool:
+        """Return whether the home of a block of the caller's is the host."""
+        return block in self._visitors
+
+    @abstractmethod
+    def place(self, block: int, tensor: Tensor) -> Tensor:
+        """Return a tensor of the caller's where its block lives: itself, or a copy if it is elsewhere."""
+
     @abstractmethod
     def _settle(self, block: int, memory: Tensor) -> None:
         """Make memory of the caller's, as bytes, a block's home."""

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, replace
 
+import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
@@ -36,15 +37,18 @@ class CapturedStep:
     constants: dict[int, Tensor]
 
 
-def capture(workload: Workload) -> CapturedStep:
+def capture(workload: Workload, device: torch.device | None = None) -> CapturedStep:
     """Capture the step of `workload`: forward, loss and the gradients of all weights, or the forward pass alone.
 
     Runs on fake tensors: needs no data and no device memory. Time is linear in the number of operators.
 
+    Args:
+        device: where the step is to run, wherever its tensors are now; None: where they are.
+
     Raises:
         UnsupportedModel: the step cannot be expressed as a graph; names the layer.
     """
-    recording = record(workload)
+    recording = record(workload, device)
     gradients = {n: v.block for n, v in recording.gradients.items() if v is not None}
     blocks = list(recording.blocks)
     for block in gradients.values():
@@ -91,25 +95,23 @@ class Captures:
 
     Attributes:
         workload: the whole batch.
+        device: see `capture`.
     """
 
-    def __init__(self, workload: Workload) -> None:
+    def __init__(self, workload: Workload, device: torch.device | None = None) -> None:
         self.workload = workload
+        self.device = device
         self._steps: dict[int, CapturedStep] = {}
-
-    def workload_at(self, size: int) -> Workload:
-        """Return the whole batch's work, or that of a sub-batch of it."""
-        return self.workload if size == self.workload.batch_size else self.workload.sub_batch(size)
 
     def at(self, size: int) -> CapturedStep:
         """Return the step on that many samples.
 
         Raises:
-            UnsupportedModel: see `capture` and `Workload.sub_batch`.
+            UnsupportedModel: see `capture` and `Workload.of_size`.
         """
         if size not in self._steps:
             try:
-                self._steps[size] = capture(self.workload_at(size))
+                self._steps[size] = capture(self.workload.of_size(size), self.device)
             except ValueError as error:  # batch norm in training mode refuses a single value per channel
                 raise UnsupportedModel(
                     self.workload.name,

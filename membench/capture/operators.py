@@ -161,7 +161,8 @@ def with_real_outputs(operator: torch._ops.OpOverload, args: tuple[Any, ...], ou
             memory_format = suggest_memory_format(args[0])
         case "cudnn_batch_norm":
             memory_format = suggest_memory_format(args[0])
-            output = (*output[:3], output[3].new_empty(_cudnn_reserve_bytes(args[0], training=args[5])))
+            reserve_bytes = _cudnn_reserve_bytes(args[0]) if args[5] else 0  # args[5]: training
+            output = (*output[:3], output[3].new_empty(reserve_bytes))
         case "native_batch_norm_backward":
             memory_format = suggest_memory_format(args[1])
         case "native_layer_norm_backward":
@@ -176,9 +177,9 @@ def with_real_outputs(operator: torch._ops.OpOverload, args: tuple[Any, ...], ou
     return first, *others
 
 
-def _cudnn_reserve_bytes(images: Tensor, *, training: bool) -> int:
-    """Return the bytes that cuDNN's batch norm reserves; without a GPU nobody can ask it, and none are counted."""
+def _cudnn_reserve_bytes(images: Tensor) -> int:
+    """Return the bytes that cuDNN's batch norm reserves in training; without a GPU nobody can ask it, and none are counted."""
     if not torch.cuda.is_available():
         return 0
     ask = torch._C._get_cudnn_batch_norm_reserve_space_size  # type: ignore[attr-defined]
-    return int(ask(images, training))
+    return int(ask(images, True))

@@ -15,6 +15,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NoReturn
 
 import torch
@@ -286,8 +287,11 @@ def _dropout(
     return inplace, torch.native_dropout(input, p, True)[0]
 
 
-def record(workload: Workload) -> Recording:
+def record(workload: Workload, device: torch.device | None) -> Recording:
     """Trace one step of `workload`.
+
+    Args:
+        device: whose kernels are recorded; see `capture`.
 
     Raises:
         UnsupportedModel: the step depends on data, or does what a graph cannot express; names the layer.
@@ -296,13 +300,12 @@ def record(workload: Workload) -> Recording:
     module = workload.module
     fake_mode = FakeTensorMode(allow_non_fake_inputs=True)
     trains = workload.loss is not None
+    fake = partial(_fake, device=device)
     with fake_mode, torch.set_grad_enabled(trains):
-        weights = {
-            n: _fake(p, requires_grad=trains and p.requires_grad) for n, p in module.named_parameters()
-        }
-        buffers = {name: _fake(b) for name, b in module.named_buffers()}
-        inputs = tuple(_fake(item) if isinstance(item, Tensor) else item for item in workload.inputs)
-        targets = tuple(_fake(item) if isinstance(item, Tensor) else item for item in workload.targets)
+        weights = {n: fake(p, requires_grad=trains and p.requires_grad) for n, p in module.named_parameters()}
+        buffers = {name: fake(b) for name, b in module.named_buffers()}
+        inputs = tuple(fake(item) if isinstance(item, Tensor) else item for item in workload.inputs)
+        targets = tuple(fake(item) if isinstance(item, Tensor) else item for item in workload.targets)
         weight_blocks = {name: recorder.external(name, t, Role.WEIGHT) for name, t in weights.items()}
         buffer_blocks = {name: recorder.external(name, t, Role.BUFFER) for name, t in buffers.items()}
         input_blocks = [_argument(recorder, f"input{i}", t, Role.INPUT) for i, t in enumerate(inputs)]
@@ -361,12 +364,13 @@ def _argument(recorder: Recorder, name: str, argument: Any, role: Role) -> int |
     return recorder.external(name, argument, role) if isinstance(argument, Tensor) else None
 
 
-def _fake(tensor: Tensor, requires_grad: bool = False) -> Tensor:
+def _fake(tensor: Tensor, *, device: torch.device | None, requires_grad: bool = False) -> Tensor:
     """Return a fake tensor of the same shape, strides and dtype; one on the meta device is traced as on the CPU.
 
     The device decides which kernels are recorded: batch norm is cuDNN's on CUDA.
     """
-    device = "cpu" if tensor.device.type == "meta" else tensor.device
+    if device is None:
+        device = torch.device("cpu") if tensor.is_meta else tensor.device
     return torch.empty_strided(
         tensor.shape, tensor.stride(), dtype=tensor.dtype, device=device, requires_grad=requires_grad
     )

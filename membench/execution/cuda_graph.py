@@ -5,18 +5,22 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.cuda import _POOL_HANDLE
 
 from membench.backends.cuda import CudaBackend
 from membench.errors import UnsupportedStrategy
 from membench.execution.cuda_memory import drop_library_workspaces
 from membench.execution.executor import issue
 from membench.schedule import Encode, Schedule
-from membench.task_graph import Role, TaskGraph
+from membench.task_graph import ARGUMENT_ROLES, Role, TaskGraph
+
+GraphPool = _POOL_HANDLE
+"""Names a pool of memory; torch has no public name for the type."""
 
 
 def with_staged_arguments(graph: TaskGraph) -> TaskGraph:
     """Count what a replayed step holds beside the graph's blocks: its own copies of the arguments."""
-    arguments = [block for block in graph.blocks if block.role in (Role.INPUT, Role.LABEL)]
+    arguments = [block for block in graph.blocks if block.role in ARGUMENT_ROLES]
     staged = (
         replace(block, index=len(graph.blocks) + position, name=f"{block.name}:staged", role=Role.CONSTANT)
         for position, block in enumerate(arguments)
@@ -30,11 +34,14 @@ class ReplayedProgram:
     The first run chooses algorithms and locks host memory, neither of which a capture may do. The captured step reads
     arguments from tensors of its own and leaves its results in the same memory each time.
 
+    Args:
+        pool: of memory, from `torch.cuda.graph_pool_handle`. Programs that run one after another share one.
+
     Raises:
         UnsupportedStrategy: the host takes part in the schedule.
     """
 
-    def __init__(self, schedule: Schedule, backend: CudaBackend) -> None:
+    def __init__(self, schedule: Schedule, backend: CudaBackend, pool: GraphPool) -> None:
         if any(isinstance(item, Encode) and item.codec.host_waits for item in schedule.instructions):
             raise UnsupportedStrategy(
                 f"the host waits for each map that {schedule.strategy!r} encodes, which no CUDA graph can hold; "
@@ -42,6 +49,7 @@ class ReplayedProgram:
             )
         self._schedule = schedule
         self._backend = backend
+        self._pool = pool
         self._arguments: list[Any] = []
         self._graph: torch.cuda.CUDAGraph | None = None
         self._has_run = False
@@ -76,10 +84,12 @@ class ReplayedProgram:
             drop_library_workspaces(self._backend.device)
             self._graph = self._capture()
         self._graph.replay()
+        if self._backend.has_visitors:  # see `CudaBackend.end`
+            torch.cuda.current_stream(self._backend.device).synchronize()
 
     def _capture(self) -> torch.cuda.CUDAGraph:
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
+        with torch.cuda.graph(graph, pool=self._pool):
             try:
                 issue(self._schedule, self._backend, timed=False)
             except BaseException:

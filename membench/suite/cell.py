@@ -83,7 +83,8 @@ class Graphs:
         if key != self._key or self._captures is None:
             processes = joined()
             workload = workload_of(configuration).share(processes.rank, processes.count)
-            self._captures, self._lowered, self._key = Captures(workload), {}, key
+            device = device_of(configuration)
+            self._captures, self._lowered, self._key = Captures(workload, device), {}, key
         return self._captures
 
     def lowered_at(self, configuration: dict[str, Any], framework: Framework) -> GraphAt:
@@ -107,20 +108,28 @@ def _lower(framework: Framework, graph: TaskGraph) -> TaskGraph:
 
 
 def workload_of(configuration: dict[str, Any]) -> Workload:
-    """Build the model and an example batch: on the meta device to be simulated, for real to be run.
+    """Build the model and an example batch: on the meta device to be simulated, on the CPU to be run anywhere.
 
     A model without a loss is there for inference.
     """
     model, batch_size = configuration["model"], int(configuration["batch_size"])
-    backend = configuration["backend"]["name"]
-    device = torch.device("meta") if backend == "simulated" else real_device(backend)
     torch.manual_seed(int(configuration["seed"]))
-    with torch.device("cpu" if device.type == "cuda" else device):  # the same numbers on every real device
+    with torch.device("meta" if configuration["backend"]["name"] == "simulated" else "cpu"):
         module, loss = instantiate(model["module"]), instantiate(model["loss"])
         inputs, targets = example_batch(model, batch_size)
     if loss is None:
-        return Workload(model["name"], module.to(device).eval(), None, (inputs.to(device),))
-    return Workload(model["name"], module.to(device), loss, (inputs.to(device),), (targets.to(device),))
+        return Workload(model["name"], module.eval(), None, (inputs,))
+    return Workload(model["name"], module, loss, (inputs,), (targets,))
+
+
+def device_of(configuration: dict[str, Any]) -> torch.device | None:
+    """Return where a cell's step runs; None: it is simulated.
+
+    Raises:
+        MembenchError: it needs a GPU, and there is none.
+    """
+    backend = configuration["backend"]["name"]
+    return None if backend == "simulated" else real_device(backend)
 
 
 def example_batch(model: dict[str, Any], batch_size: int) -> tuple[Tensor, Tensor]:
@@ -233,9 +242,8 @@ def _simulated_strategy(configuration: dict[str, Any], framework: Framework) -> 
             "give a density"
         )
     few = min(int(configuration["batch_size"]), MEASURED_SAMPLES)
-    return with_density(
-        configuration, workload_of({**configuration, "batch_size": few, "backend": {"name": "cpu"}})
-    )
+    on_cpu = {**configuration, "batch_size": few, "backend": {"name": "cpu"}}
+    return with_density(on_cpu, workload_of(on_cpu), torch.device("cpu"))
 
 
 def played_step(configuration: dict[str, Any], local: tuple[SubBatches, ...]) -> SimulatedStep:
@@ -262,7 +270,8 @@ def _measure(configuration: dict[str, Any], graphs: Graphs) -> CellMeasurement:
     if baseline:
         if joined().count > 1:
             raise UnsupportedStrategy("a baseline runs alone: start it without torchrun")
-        return measure_baseline(baseline, workload_of(configuration), budget_bytes)
+        device = real_device(configuration["backend"]["name"])
+        return measure_baseline(baseline, workload_of(configuration).to(device), budget_bytes)
     return measure_strategy(configuration, graphs.captures(configuration), budget_bytes)
 
 

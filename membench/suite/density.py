@@ -2,6 +2,8 @@
 
 from typing import Any
 
+import torch
+
 from membench.configuration import instantiate
 from membench.densities import likely_densities
 from membench.errors import UnsupportedStrategy
@@ -9,19 +11,20 @@ from membench.strategies.compression import MEASURED
 from membench.workload import Workload
 
 
-def with_density(configuration: dict[str, Any], workload: Workload) -> Any:
+def with_density(configuration: dict[str, Any], workload: Workload, device: torch.device) -> Any:
     """Return a cell's strategy; if it asks for that, with the density of each map in one step of a workload.
 
     Args:
         configuration: of the cell; its record keeps the word ``measured``, or the number that was given.
-        workload: with real weights and data, captured as the cell's own is.
+        workload: with real weights and data.
+        device: where the step runs that tells; the maps are those of its kernels.
     """
     strategy = configuration["strategy"]
     if not is_measured(configuration):
         return instantiate(strategy)
     if workload.loss is None:
         raise UnsupportedStrategy("inference keeps no maps whose density could be measured")
-    return instantiate({**strategy, "density": likely_densities(workload)})
+    return instantiate({**strategy, "density": likely_densities(workload.to(device))})
 
 
 def is_measured(configuration: dict[str, Any]) -> bool:

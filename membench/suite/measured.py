@@ -99,7 +99,7 @@ def measure_baseline(baseline: Baseline, workload: Workload, budget_bytes: int |
         _measure_memory(run, device, found, is_cold=True)
         if device.type == "cpu":
             found.metrics["peak_memory_bytes"] = _callers_bytes(workload) + peak_bytes(run, device)
-        samples = _measure_throughput(run, workload, found)
+        samples = _measure_throughput(run, workload.batch_size, device, found)
     except torch.OutOfMemoryError as error:
         raise OutOfMemory(needed_bytes=None, capacity_bytes=capacity_bytes(device)) from error
     found.metrics.update(step_time_s=samples.step_time_s, images_per_s=samples.images_per_s)
@@ -115,13 +115,13 @@ def measure_strategy(
         OutOfMemory: the device, or its cap, is too small after all.
         InfeasibleSchedule, UnsupportedStrategy: as the strategy says.
     """
-    workload = captures.workload
-    device = workload.inputs[0].device
+    device = captures.device
+    assert device is not None, "captured to be simulated"
     found = CellMeasurement()
     cost = MeasuredCost(device, load_cache(device) if device.type == "cuda" else None)
     step = build_step(
         captures,
-        with_density(configuration, workload),
+        with_density(configuration, captures.workload, device),
         cost,
         budget_bytes,
         sub_batch=configuration.get("sub_batch"),
@@ -137,11 +137,11 @@ def measure_strategy(
     found.metrics.update(plan_metrics(step.plan), predicted_step_time_s=predicted_s, processes=joined().count)
 
     def run() -> None:
-        step(workload.inputs, workload.targets)
-        workload.module.zero_grad(set_to_none=True)
+        step(step.workload.inputs, step.workload.targets)
+        step.workload.module.zero_grad(set_to_none=True)
 
     _measure_memory(run, device, found, is_cold=not cost.has_measured)
-    samples = _measure_throughput(run, workload, found)
+    samples = _measure_throughput(run, step.workload.batch_size, device, found)
     measurement = step.measure(samples=samples)
     found.metrics.setdefault("peak_memory_bytes", measurement.peak_bytes)
     found.metrics.update(time_metrics(measurement))
@@ -185,9 +185,10 @@ def _callers_bytes(workload: Workload) -> int:
     return sum(tensor.untyped_storage().nbytes() for tensor in tensors)
 
 
-def _measure_throughput(run: Callable[[], None], workload: Workload, found: CellMeasurement) -> Throughput:
+def _measure_throughput(
+    run: Callable[[], None], batch_size: int, device: torch.device, found: CellMeasurement
+) -> Throughput:
     """Time windows of at least `WINDOW_S`, of as many steps as that takes; the images are those of all processes."""
-    device, batch_size = workload.inputs[0].device, workload.inputs[0].shape[0]
     images = batch_size * joined().count
     one = throughput(run, device, images_per_step=images, steps_per_window=2, windows=1)
     steps = from_first(lambda: max(1, round(WINDOW_S / one.step_time_s)), "the number of steps")

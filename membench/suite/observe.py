@@ -9,7 +9,7 @@ from membench.errors import UnsupportedStrategy
 from membench.report.run import Part, Run
 from membench.report.summary import title
 from membench.schedule import SubBatches
-from membench.step import build_step
+from membench.step import build_step, real_device
 from membench.suite.baselines import baseline_of
 from membench.suite.cell import Graphs, budget_bytes_of, planned_step, played_step, workload_of
 from membench.suite.density import with_density
@@ -37,11 +37,11 @@ def observe(configuration: dict[str, Any]) -> Run:
         capacity_bytes = configuration["device"]["memory_bytes"]
         return _run(configuration, played.plan, played.timelines, capacity_bytes=capacity_bytes)
     os.environ.update(environment(configuration))  # before CUDA starts
-    workload = workload_of(configuration)
+    workload, device = workload_of(configuration), real_device(configuration["backend"]["name"])
     step = build_step(
-        Captures(workload),
-        with_density(configuration, workload),
-        MeasuredCost(workload.inputs[0].device),
+        Captures(workload, device),
+        with_density(configuration, workload, device),
+        MeasuredCost(device),
         budget_bytes_of(configuration),
         sub_batch=configuration.get("sub_batch"),
     )

@@ -35,13 +35,13 @@ def test_cudnns_batch_norm_returns_a_suggested_format_and_its_reserve(
     images: Tensor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(
-        torch._C, "_get_cudnn_batch_norm_reserve_space_size", lambda _, training: 96 * training
-    )
+    monkeypatch.setattr(torch._C, "_get_cudnn_batch_norm_reserve_space_size", lambda images, training: 96)
     args = arguments(images, training=True)
     output, _, _, reserve = operators.with_real_outputs(BATCH_NORM, args, BATCH_NORM(*args))
     assert output.is_contiguous() and output.device.type == "cuda"
     assert (reserve.shape, reserve.dtype) == ((96,), torch.uint8)
+    frozen = arguments(images, training=False)
+    assert operators.with_real_outputs(BATCH_NORM, frozen, BATCH_NORM(*frozen))[3].numel() == 0
 
 
 def test_without_a_gpu_nobody_knows_the_reserve(images: Tensor, monkeypatch: pytest.MonkeyPatch) -> None:

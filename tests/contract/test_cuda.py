@@ -1,19 +1,24 @@
 """What must hold on a GPU, for every strategy; `make test-gpu` runs it."""
 
+import copy
 import os
 from collections.abc import Iterator
 from functools import cache
 
 import pytest
 import torch
+from torchvision.models import alexnet
 
 from membench.backends.cuda import CudaBackend
 from membench.capture.capture import Captures, capture
 from membench.cost.measured import MeasuredCost
 from membench.execution.cuda_memory import cap_memory, read_memory, reset_readings
+from membench.execution.measurement import cuda_peak_bytes
 from membench.models.resnet import imagenet_resnet
 from membench.schedule import Schedule, SubBatches
 from membench.step import build_step, plan, simulated_step
+from membench.strategies.base import find_strategy
+from membench.strategies.modnn import Modnn
 from membench.training_step import TrainingStep
 from membench.units import MIB
 from membench.workload import Workload
@@ -52,7 +57,8 @@ def reference(name: str) -> tuple[Reference, bool]:
 def step_of(case: Reference, variant: str, *, cuda_graph: bool = False) -> TrainingStep:
     schedule = plan(case.captured.graph, VARIANTS[variant], cost(), None)
     backend = CudaBackend(schedule, cost().device)
-    return TrainingStep(case.work, case.captured, schedule, backend, cuda_graph=cuda_graph)
+    pool = torch.cuda.graph_pool_handle() if cuda_graph else None
+    return TrainingStep(case.work, case.captured, schedule, backend, graph_pool=pool)
 
 
 def check_same(case: Reference, step: TrainingStep, *, exact: bool) -> None:
@@ -165,3 +171,76 @@ def test_a_cap_is_a_real_limit() -> None:
             torch.empty(512 * MIB + reserved_bytes, dtype=torch.uint8, device=device)
     finally:
         torch.cuda.set_per_process_memory_fraction(1.0, device)
+
+
+@pytest.mark.parametrize(("strategy", "budget_bytes"), [("mmcnn", 150 * MIB), ("vdnn_inference", None)])
+def test_weights_that_live_on_the_host_take_no_memory_of_the_gpu(
+    strategy: str, budget_bytes: int | None
+) -> None:
+    torch.manual_seed(0)
+    module, images = alexnet().eval(), torch.randn(1, 3, 224, 224)
+    expected = module(images)
+    work = Workload("alexnet", module, None, (images,))
+    step = build_step(Captures(work, cost().device), find_strategy(strategy)(), cost(), budget_bytes)
+    torch.testing.assert_close(step(images).cpu(), expected, rtol=1e-2, atol=1e-3)
+    peak_bytes = cuda_peak_bytes(lambda: step(images), cost().device)
+    step.close()
+    assert peak_bytes <= step.predicted_peak_bytes * (1 + PEAK_TOLERANCE)
+    assert peak_bytes < sum(weight.nbytes for weight in module.parameters())
+
+
+@pytest.mark.parametrize("cuda_graph", [False, True])
+def test_weights_that_live_on_the_host_are_trained_there(cuda_graph: bool) -> None:
+    """Three steps of descent, in sub-batches of two sizes, beside PyTorch's on the GPU."""
+    torch.manual_seed(0)
+    module = imagenet_resnet(18).eval()
+    plain = copy.deepcopy(module).to(cost().device)
+    images, labels = torch.randn(5, 3, 64, 64), torch.randint(1000, (5,))
+    work = Workload("resnet18", module, torch.nn.functional.cross_entropy, (images,), (labels,))
+    step = build_step(
+        Captures(work, cost().device),
+        Modnn(offload_weights=True),
+        cost(),
+        None,
+        sub_batch=3,
+        cuda_graph=cuda_graph,
+    )
+    batch = (*step.workload.inputs, *step.workload.targets)
+    optimizers = [torch.optim.SGD(each.parameters(), 0.01) for each in (module, plain)]
+    for _ in range(3):
+        for optimizer in optimizers:
+            optimizer.zero_grad()
+        loss = step(*batch)
+        expected = torch.nn.functional.cross_entropy(plain(batch[0]), batch[1])
+        expected.backward()
+        torch.testing.assert_close(loss, expected.detach(), rtol=1e-3, atol=1e-3)
+        for optimizer in optimizers:
+            optimizer.step()
+    step.close()
+    for ours, theirs in zip(module.parameters(), plain.parameters(), strict=True):
+        assert ours.device.type == "cpu"
+        torch.testing.assert_close(ours, theirs.cpu(), rtol=1e-3, atol=1e-4)
+
+
+def test_the_graphs_of_two_sub_batch_sizes_share_their_memory() -> None:
+    device = cost().device
+    module = imagenet_resnet(18).to(device)
+
+    def reserved_bytes(batch_size: int) -> int:
+        images = torch.randn(batch_size, 3, 112, 112, device=device)
+        labels = torch.randint(1000, (batch_size,), device=device)
+        work = Workload("resnet18", module, torch.nn.functional.cross_entropy, (images,), (labels,))
+        step = build_step(
+            Captures(work), find_strategy("eager")(), cost(), None, sub_batch=9, cuda_graph=True
+        )
+        for _ in range(2):
+            module.zero_grad(set_to_none=True)
+            step(images, labels)
+        torch.cuda.empty_cache()
+        held_bytes = torch.cuda.memory_reserved(device)
+        step.close()
+        torch.cuda.empty_cache()
+        return held_bytes
+
+    nine_twice, nine_and_seven = reserved_bytes(18), reserved_bytes(16)
+    assert nine_and_seven < 1.1 * nine_twice

@@ -90,3 +90,25 @@ def test_a_second_step_adds_to_what_the_caller_has_not_cleared_and_takes_no_more
         assert weight.grad is not None
         torch.testing.assert_close(weight.grad, 3 * once[name], rtol=1e-4, atol=1e-6)
     step.close()
+
+
+def test_gradients_that_the_caller_clears_are_given_back_before_the_next_step() -> None:
+    """Two schedules run in a step; neither may keep the sums of the step before."""
+    work = workload(NETWORKS["squeezenet"], "squeezenet", BATCH_SIZE)
+    step = build_step(Captures(work), strategies()["eager"](), COST, None, sub_batch=SUB_BATCH)
+
+    def run() -> None:
+        work.module.zero_grad(set_to_none=True)
+        step(work.inputs, work.targets)
+
+    run()
+    held = [weight.grad for weight in work.module.parameters()]
+    before = [gradient.clone() for gradient in held if gradient is not None]
+    run()
+    assert all(torch.equal(a, b) for a, b in zip((g for g in held if g is not None), before, strict=True))
+    del held
+    sums_bytes = sum(each.nbytes for each in before)
+    work.module.zero_grad(set_to_none=True)
+    peaks = [cpu_peak_bytes(run) for _ in range(2)]
+    assert peaks[0] == peaks[1] + sums_bytes
+    step.close()

@@ -12,6 +12,7 @@ from membench.backends.cuda import CudaBackend
 from membench.capture.capture import capture
 from membench.errors import UnsupportedStrategy
 from membench.execution import cuda_graph
+from membench.execution.cuda_graph import GraphPool
 from membench.models.digits import digits_cnn
 from membench.step import plan
 from membench.strategies.base import find_strategy
@@ -21,6 +22,7 @@ from tests.backends.fake_cuda import fake_cuda
 from tests.contract.networks import COST
 
 CPU = torch.device("cpu")
+POOL = GraphPool((0, 1))
 
 
 class FakeGraph:
@@ -39,7 +41,8 @@ class FakeGraph:
 @pytest.fixture
 def step(monkeypatch: pytest.MonkeyPatch) -> Iterator[TrainingStep]:
     @contextmanager
-    def capturing(graph: FakeGraph) -> Iterator[None]:
+    def capturing(graph: FakeGraph, pool: GraphPool) -> Iterator[None]:
+        assert pool == POOL
         yield
 
     FakeGraph.made = []
@@ -54,11 +57,11 @@ def step(monkeypatch: pytest.MonkeyPatch) -> Iterator[TrainingStep]:
         monkeypatch.setattr(torch.cuda, "CUDAGraph", FakeGraph)
         monkeypatch.setattr(torch.cuda, "graph", capturing)
         monkeypatch.setattr(cuda_graph, "drop_library_workspaces", lambda _: None)
-        yield TrainingStep(work, captured, schedule, CudaBackend(schedule, CPU), cuda_graph=True)
+        yield TrainingStep(work, captured, schedule, CudaBackend(schedule, CPU), graph_pool=POOL)
 
 
 def call(step: TrainingStep, arguments: Any = None) -> torch.Tensor:
-    work = step._workload
+    work = step.workload
     return step(work.inputs if arguments is None else arguments, work.targets)
 
 
@@ -69,7 +72,7 @@ def test_the_first_call_runs_the_second_captures_and_every_later_one_replays(ste
 
 
 def test_a_loss_and_gradients_that_the_caller_keeps_are_not_overwritten(step: TrainingStep) -> None:
-    module = step._workload.module
+    module = step.workload.module
     for _ in range(2):
         module.zero_grad(set_to_none=True)
         loss = call(step)
@@ -99,7 +102,7 @@ def test_new_data_are_copied_to_where_the_graph_reads(step: TrainingStep) -> Non
 def test_a_weight_that_moved_is_captured_again(step: TrainingStep) -> None:
     for _ in range(3):
         call(step)
-    weight = next(iter(step._workload.module.parameters()))
+    weight = next(iter(step.workload.module.parameters()))
     weight.data = weight.data.clone()
     call(step)
     assert [graph.replays for graph in FakeGraph.made] == [2, 1]
@@ -115,7 +118,7 @@ def test_a_step_with_a_clock_ends_the_graph_and_the_next_call_captures_again(ste
 
 
 def test_the_graphs_own_copies_of_the_arguments_count(step: TrainingStep) -> None:
-    work = step._workload
+    work = step.workload
     plain = plan(capture(work).graph, find_strategy("layrub_hybrid")(), COST, None)
     copies_bytes = sum(argument.nbytes for argument in (*work.inputs, *work.targets))
     assert step.predicted_peak_bytes == plain.peak_bytes + copies_bytes
@@ -124,4 +127,4 @@ def test_the_graphs_own_copies_of_the_arguments_count(step: TrainingStep) -> Non
 def test_a_schedule_in_which_the_host_waits_is_refused(step: TrainingStep) -> None:
     schedule = plan(step._captured.graph, find_strategy("epmc")(), COST, None)
     with pytest.raises(UnsupportedStrategy, match="'epmc' encodes.*leave cuda_graph out"):
-        cuda_graph.ReplayedProgram(schedule, CudaBackend(schedule, CPU))
+        cuda_graph.ReplayedProgram(schedule, CudaBackend(schedule, CPU), POOL)
