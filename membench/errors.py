@@ -86,6 +86,10 @@ class ShapeMismatch(MembenchError):
     """A step was called with tensors of other shapes or dtypes than it was captured for."""
 
 
+class ModuleChanged(MembenchError):
+    """A step was called after its module became another than was captured: a mode, a layer, a weight."""
+
+
 class MissingDataset(MembenchError):
     """A data set's files are not where they should be."""
 

@@ -104,10 +104,10 @@ def compile(  # noqa: A001 (the field's word for it)
 
     Args:
         module: the network, in the mode (training or evaluation) in which the step is to run.
-        loss: called with the module's output and the targets; returns a scalar. None: inference; the step returns
-            what the module does.
+        loss: called with the module's output and the targets; returns a scalar, for sub-batches a mean over the samples.
+            None: inference; the step returns what the module does.
         batch: example ``(inputs, targets)``, each a tensor or a tuple (inference has no targets: ``(inputs, ())``); the
-            step is made for their shapes.
+            step is made for their shapes. What is no tensor has the same value in every step.
         strategy: a name (``"layrub_hybrid"``) or an instance.
         backend: ``"cpu"`` and ``"cuda"`` run for real. A GPU's step moves the module, as ``module.to`` would: to the GPU,
             or to page-locked host memory what the strategy keeps there. ``"simulated"`` plays the step on
@@ -125,32 +125,35 @@ def compile(  # noqa: A001 (the field's word for it)
         cuda_graph: for the cuda backend: replay the step as one CUDA graph, for models bound by launches.
 
     Raises:
-        UnsupportedModel: the module cannot be captured; names the layer.
+        UnsupportedModel: the module cannot be captured, or a weight's gradient has a hook; names the layer.
         UnsupportedStrategy: no such strategy, or it cannot schedule this graph.
         InfeasibleSchedule: the strategy cannot keep the budget; names what it needs and the lower bound.
         OutOfMemory: the step does not fit the simulated device.
         ExchangeFailed: another process has ended, or did not answer in time; steps raise it too.
-        MembenchError: an unknown backend, device or exchange, no GPU, or no group of processes to exchange with.
+        MembenchError: an argument is not what is said above, or does not go with the backend; there is no GPU, or no
+            group of processes to exchange with.
     """
-    inputs, targets = as_tuple(batch[0]), as_tuple(batch[1])
-    workload = Workload(type(module).__name__, module, loss, inputs, targets)
+    if not isinstance(batch, tuple | list) or len(batch) != 2:
+        raise MembenchError(
+            "the batch is a pair (inputs, targets), each a tensor or a tuple; of inference it is (inputs, ())"
+        )
+    workload = Workload(type(module).__name__, module, loss, as_tuple(batch[0]), as_tuple(batch[1]))
     chosen = find_strategy(strategy)() if isinstance(strategy, str) else strategy
+    if not isinstance(chosen, Strategy):
+        raise MembenchError(f"the strategy is a name or an instance of a Strategy, not {strategy!r}")
     budget_bytes = None if budget is None else _parse_budget(budget)
-    if backend == "simulated":
-        profile = _find_device(device)
-        joined: Cluster = configuration.load("cluster", cluster) if isinstance(cluster, str) else cluster
-        cost = RooflineCost(joined.loaded(profile), configuration.load("framework", "pytorch").efficiency)
-        graph_at = Captures(workload).graph_at
-        parts = plan_step(graph_at, workload.batch_size, chosen, cost, budget_bytes, sub_batch)
-        if joined.devices > 1:
-            parts = exchange_in_last_run(parts, choice(Exchange, "exchange", exchange or Exchange.AS_MADE))
-        check_capacity(parts, profile)
-        return simulated_step(parts, cost, joined)
-    if backend not in ("cpu", "cuda"):
+    when = None if exchange is None else choice(Exchange, "exchange", exchange)
+    if backend not in ("cpu", "cuda", "simulated"):
         raise MembenchError(f"there is no backend {backend!r}; choose one of cpu, cuda, simulated")
-    target = real_device(backend)
     if cuda_graph and backend != "cuda":
         raise MembenchError("cuda_graph=True needs backend='cuda'; leave it out")
+    if backend == "simulated":
+        return _simulate(workload, chosen, device, cluster, budget_bytes, sub_batch, when)
+    if device is not None or cluster != ALONE:
+        raise MembenchError(
+            f"device and cluster belong to backend='simulated', and this is {backend!r}; leave them out"
+        )
+    target = real_device(backend)
     for name, weight in module.named_parameters():
         if weight.device.type not in ("cpu", target.type):
             raise UnsupportedModel(
@@ -163,9 +166,29 @@ def compile(  # noqa: A001 (the field's word for it)
         measured,
         budget_bytes,
         sub_batch=sub_batch,
-        exchange=None if exchange is None else choice(Exchange, "exchange", exchange),
+        exchange=when,
         cuda_graph=cuda_graph,
     )
+
+
+def _simulate(
+    workload: Workload,
+    strategy: Strategy,
+    device: str | DeviceProfile | None,
+    cluster: str | Cluster,
+    budget_bytes: int | None,
+    sub_batch: int | str | None,
+    exchange: Exchange | None,
+) -> SimulatedStep:
+    profile = _find_device(device)
+    joined: Cluster = configuration.load("cluster", cluster) if isinstance(cluster, str) else cluster
+    cost = RooflineCost(joined.loaded(profile), configuration.load("framework", "pytorch").efficiency)
+    graph_at = Captures(workload).graph_at
+    parts = plan_step(graph_at, workload.batch_size, strategy, cost, budget_bytes, sub_batch)
+    if joined.devices > 1:
+        parts = exchange_in_last_run(parts, exchange or Exchange.AS_MADE)
+    check_capacity(parts, profile)
+    return simulated_step(parts, cost, joined)
 
 
 def build_step(

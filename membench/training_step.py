@@ -10,11 +10,12 @@ from torch.utils._pytree import tree_map_only
 from membench.backends.cuda import CudaBackend
 from membench.backends.tensor_backend import TensorBackend
 from membench.capture.capture import CapturedStep
-from membench.errors import OutOfMemory, ShapeMismatch
+from membench.errors import MembenchError, OutOfMemory, ShapeMismatch
 from membench.execution.cuda_graph import GraphPool, ReplayedProgram
 from membench.execution.cuda_memory import capacity_bytes
 from membench.execution.executor import issue
 from membench.execution.measurement import Throughput, peak_bytes, throughput
+from membench.module_state import ModuleState
 from membench.record import Source
 from membench.schedule import Schedule, SubBatches
 from membench.step_measurement import StepMeasurement, step_measurement
@@ -67,6 +68,7 @@ class TrainingStep:
         if graph_pool is not None:
             assert isinstance(backend, CudaBackend)
             self._replayed = ReplayedProgram(schedule, backend, graph_pool)
+        self._module_state = ModuleState(workload.module, trains=workload.loss is not None)
         self._weights = dict(workload.module.named_parameters())
         self._buffers = dict(workload.module.named_buffers())
         self._state: list[tuple[int, Tensor]] = [
@@ -99,6 +101,8 @@ class TrainingStep:
 
         Raises:
             ShapeMismatch: the data does not have the captured shapes and dtypes.
+            ModuleChanged: the module is no longer what was captured.
+            MembenchError: the data requires a gradient.
         """
         if self._replayed:
             self._move_gradients()
@@ -162,8 +166,10 @@ class TrainingStep:
         """Issue one step; a timed one is never replayed, because a graph has no clock inside.
 
         Raises:
+            ModuleChanged, ShapeMismatch, MembenchError: see `__call__`.
             OutOfMemory: the device's allocator has no more.
         """
+        self._module_state.check()
         captured, tensors = self._captured, self.backend.tensors
         arguments = check_arguments("inputs", self.workload.inputs, inputs)
         arguments += check_arguments("targets", self.workload.targets, targets)
@@ -175,8 +181,10 @@ class TrainingStep:
         for block, argument in zip(captured.inputs + captured.targets, arguments, strict=True):
             if block is not None:
                 self.backend.bind(block, argument)
+        device = self.backend.device
         try:
-            with torch.no_grad():
+            # a schedule's operators have the dtypes that capture saw; autocast would change them once more
+            with torch.no_grad(), torch.autocast(device.type, enabled=False):
                 if replayed:
                     replayed.issue()
                     return ()
@@ -185,7 +193,7 @@ class TrainingStep:
             tensors.release_all()
             self._addresses.clear()
             raise OutOfMemory(
-                needed_bytes=self.predicted_peak_bytes, capacity_bytes=capacity_bytes(self.backend.device)
+                needed_bytes=self.predicted_peak_bytes, capacity_bytes=capacity_bytes(device)
             ) from error
 
     def _end_replays(self) -> None:
@@ -256,18 +264,29 @@ def as_tuple(argument: Any) -> tuple[Any, ...]:
 
 
 def check_arguments(name: str, expected: tuple[Any, ...], given: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Return the arguments in the captured memory layout, having checked that they are what was captured."""
+    """Return the arguments in the captured memory layout, having checked that they are what was captured.
+
+    Raises:
+        ShapeMismatch: there are more or fewer, or one has another shape, dtype, device or value.
+        MembenchError: one requires a gradient.
+    """
     if len(given) != len(expected):
         raise ShapeMismatch(f"the step was captured with {len(expected)} {name} and got {len(given)}")
     checked = []
     for position, (captured, argument) in enumerate(zip(expected, given, strict=True)):
         if _kind(captured) != _kind(argument):
             raise ShapeMismatch(
-                f"{name}[{position}] is {_kind(argument)}; the step takes {_kind(captured)}; move it there, or "
-                "compile again for other shapes"
+                f"{name}[{position}] is {_kind(argument)}; the step takes {_kind(captured)}; move it there, or compile a step "
+                "for each shape and leave out a last batch that is smaller"
             )
-        if isinstance(argument, Tensor) and argument.stride() != captured.stride():
-            argument = torch.empty_like(captured).copy_(argument)
+        if isinstance(argument, Tensor):
+            if argument.requires_grad and torch.is_grad_enabled():
+                raise MembenchError(
+                    f"{name}[{position}] requires a gradient, which the step does not give; detach it, or make what "
+                    "computes it a part of the module"
+                )
+            if argument.stride() != captured.stride():
+                argument = torch.empty_like(captured).copy_(argument)
         checked.append(argument)
     return tuple(checked)
 

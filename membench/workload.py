@@ -6,6 +6,9 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+from torch.nn.parameter import is_lazy
+from torch.utils._pytree import tree_leaves
 
 from membench.errors import MembenchError, UnsupportedModel
 
@@ -24,6 +27,10 @@ class Workload:
         targets: further arguments of the loss.
         weight: of the loss in the step that this is a sub-batch of.
         accumulates: gradients are added to what earlier sub-batches of the step have left.
+
+    Raises:
+        MembenchError: the module is no module, or the loss cannot be called.
+        UnsupportedModel: the module is wrapped, or has weights without a shape; an argument holds tensors inside.
     """
 
     name: str
@@ -33,6 +40,18 @@ class Workload:
     targets: tuple[Any, ...] = ()
     weight: float = 1.0
     accumulates: bool = False
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.module, nn.Module):
+            raise MembenchError(f"the module is a torch.nn.Module, not {self.module!r}")
+        if self.loss is not None and not callable(self.loss):
+            raise MembenchError(
+                f"the loss is called with the module's output and the targets, and cannot be {self.loss!r}"
+            )
+        _check_module(self.name, self.module)
+        for kind, arguments in (("inputs", self.inputs), ("targets", self.targets)):
+            for position, argument in enumerate(arguments):
+                _check_argument(f"{kind}[{position}]", argument)
 
     @property
     def batch_size(self) -> int:
@@ -57,13 +76,20 @@ class Workload:
         What depends on the whole batch, batch norm above all, sees the part alone (moDNN 5.1 leaves that open).
 
         Raises:
-            UnsupportedModel: a tensor's first dimension is not the batch, or there is no loss.
+            UnsupportedModel: a tensor's first dimension is not the batch, there is no loss, or it says that it is no mean.
         """
         if size == self.batch_size:
             return self
         if self.loss is None:
             raise UnsupportedModel(
                 self.name, "a step of inference has no gradients that add up", "give it smaller batches"
+            )
+        reduction = getattr(self.loss, "reduction", "mean")
+        if reduction not in ("mean", "batchmean"):
+            raise UnsupportedModel(
+                "loss",
+                f"sub-batches add up to a mean over the samples, and its reduction is {reduction!r}",
+                "take the mean and scale the gradients, or run the whole batch",
             )
         return replace(
             self,
@@ -99,6 +125,37 @@ class Workload:
                     "put the batch first in every tensor, or run the whole batch",
                 )
         return tuple(item[start:stop] if isinstance(item, Tensor) else item for item in arguments)
+
+
+def _check_module(name: str, module: nn.Module) -> None:
+    if isinstance(module, nn.DataParallel | DistributedDataParallel):
+        raise UnsupportedModel(
+            name,
+            "it spreads its batch over devices itself",
+            "give the module inside it, with exchange='as_made'",
+        )
+    if isinstance(module, torch.jit.ScriptModule):
+        raise UnsupportedModel(
+            name, "TorchScript does not tell which layer is running", "give the module that was scripted"
+        )
+    for weight_name, weight in module.named_parameters():
+        if is_lazy(weight):
+            raise UnsupportedModel(
+                weight_name, "its shape is not known yet", "call the module once on a batch, then capture it"
+            )
+
+
+def _check_argument(name: str, argument: Any) -> None:
+    """Refuse what would be captured as a constant although it is data, and so be the same in every step."""
+    if isinstance(argument, Tensor):
+        return
+    for leaf in tree_leaves(argument):
+        if isinstance(leaf, Tensor) or hasattr(leaf, "__array__"):
+            within = "" if leaf is argument else f", with a {type(leaf).__name__} in it"
+            raise MembenchError(
+                f"{name} is a {type(argument).__name__}{within}; give each tensor as an argument of its own, and have "
+                "a small module around yours put them together"
+            )
 
 
 def share_size(batch_size: int, shares: int) -> int:

@@ -1,6 +1,7 @@
 """The library entry as its users meet it."""
 
 import copy
+from typing import Any
 
 import pytest
 import torch
@@ -145,6 +146,52 @@ def test_bad_input_is_refused_with_what_to_do(batch: tuple[Tensor, Tensor]) -> N
 def test_a_step_that_only_the_allocator_s_segments_keep_out_says_so() -> None:
     assert "segments" in str(OutOfMemory(needed_bytes=50 * MIB, capacity_bytes=60 * MIB))
     assert "segments" not in str(OutOfMemory(needed_bytes=70 * MIB, capacity_bytes=60 * MIB))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"strategy": LayrubHybrid}, "the strategy is a name or an instance of a Strategy, not <class"),
+        ({"device": "k40m"}, "device and cluster belong to backend='simulated', and this is 'cpu'"),
+        ({"cluster": "modnn_k40x4"}, "device and cluster belong to backend='simulated', and this is 'cpu'"),
+        ({"cuda_graph": True}, "cuda_graph=True needs backend='cuda'"),
+        ({"cuda_graph": True, "backend": "simulated", "device": "k40m"}, "needs backend='cuda'"),
+        (
+            {"exchange": "never", "backend": "simulated", "device": "k40m"},
+            "exchange is one of as_made, at_end",
+        ),
+    ],
+)
+def test_arguments_that_would_have_no_effect_are_refused(
+    arguments: dict[str, Any], message: str, batch: tuple[Tensor, Tensor]
+) -> None:
+    with pytest.raises(MembenchError, match=message):
+        membench.compile(digits_cnn(), CRITERION, batch, **arguments)
+
+
+def test_a_batch_that_is_no_pair_is_refused(batch: tuple[Tensor, Tensor]) -> None:
+    images, labels = batch
+    for given in (images, (images,), (images, labels, labels)):
+        with pytest.raises(MembenchError, match=r"the batch is a pair \(inputs, targets\)"):
+            membench.compile(digits_cnn(), CRITERION, given)  # type: ignore[arg-type]
+
+
+def test_data_that_wants_a_gradient_is_refused(batch: tuple[Tensor, Tensor]) -> None:
+    step = membench.compile(digits_cnn(), CRITERION, batch)
+    images = batch[0].clone().requires_grad_()
+    with pytest.raises(MembenchError, match=r"inputs\[0\] requires a gradient, .* detach it"):
+        step(images * 2, batch[1])
+    with torch.no_grad():
+        step(images * 2, batch[1])
+
+
+def test_a_step_computes_what_was_captured_within_autocast_too(batch: tuple[Tensor, Tensor]) -> None:
+    torch.manual_seed(0)
+    module = digits_cnn().eval()
+    step = membench.compile(module, CRITERION, batch)
+    with torch.autocast("cpu", torch.bfloat16):
+        within = step(*batch)
+    assert within.dtype is torch.float32 and torch.equal(within, step(*batch))
 
 
 def test_other_data_than_captured_is_refused(batch: tuple[Tensor, Tensor]) -> None:

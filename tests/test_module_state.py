@@ -1,0 +1,96 @@
+"""A step does not go on computing what its module no longer does."""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import nn
+
+import membench
+from membench.errors import ModuleChanged, UnsupportedModel
+from membench.module_state import ModuleState
+from membench.training_step import TrainingStep
+
+DATA = torch.randn(4, 3), torch.randint(2, (4,))
+
+
+@pytest.fixture
+def module() -> nn.Module:
+    return nn.Sequential(nn.Linear(3, 5), nn.BatchNorm1d(5), nn.Dropout(0.5), nn.Linear(5, 2))
+
+
+def step_of(module: nn.Module) -> TrainingStep:
+    step = membench.compile(module, nn.functional.cross_entropy, DATA)
+    assert isinstance(step, TrainingStep)
+    return step
+
+
+CHANGES: dict[str, tuple[Callable[[nn.Sequential], object], str]] = {
+    "its mode": (lambda module: module.eval(), "the module is in evaluation mode, and .* in training mode"),
+    "a layer's mode": (lambda module: module[2].eval(), "layer '2' is in evaluation mode"),
+    "a layer": (lambda module: module.__setitem__(3, nn.Linear(5, 2)), "the module has another '3'"),
+    "one layer more": (lambda module: module.append(nn.ReLU()), "the module has another '4'"),
+    "a weight": (lambda module: setattr(module[0], "bias", None), "layer '0' has another 'bias'"),
+    "a buffer": (
+        lambda module: setattr(module[1], "running_mean", torch.zeros(5)),
+        "layer '1' has another 'running_mean'",
+    ),
+    "assigned weights": (
+        lambda module: module.load_state_dict(
+            {name: value.clone() for name, value in module.state_dict().items()}, assign=True
+        ),
+        "layer '0' has another 'weight' than the step was captured with; change values in place",
+    ),
+    "a dtype": (
+        lambda module: module[0].double(),
+        "weight '0.weight' is torch.float64, and .* for torch.float32",
+    ),
+    "a frozen weight": (
+        lambda module: module[3].requires_grad_(False),
+        "weight '3.weight' is frozen, and .* trained",
+    ),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_step_of_a_module_that_has_changed_is_refused(change: str, module: nn.Sequential) -> None:
+    step = step_of(module)
+    make, message = CHANGES[change]
+    make(module)
+    with pytest.raises(ModuleChanged, match=message):
+        step(*DATA)
+    assert all(weight.grad is None for weight in module.parameters())
+
+
+def test_values_may_change_and_modes_may_be_switched_back(module: nn.Sequential) -> None:
+    step = step_of(module)
+    module.load_state_dict({name: value.clone() for name, value in module.state_dict().items()})
+    module.eval()
+    module(DATA[0])
+    module.train()
+    step(*DATA)
+    assert module[0].weight.grad is not None
+
+
+def test_inference_minds_neither_frozen_weights_nor_hooks_on_gradients(module: nn.Sequential) -> None:
+    module[0].weight.register_hook(lambda gradient: gradient)
+    state = ModuleState(module, trains=False)
+    module.requires_grad_(False)
+    state.check()
+    module.eval()
+    with pytest.raises(ModuleChanged):
+        state.check()
+
+
+def test_a_hook_on_a_gradient_is_refused(module: nn.Sequential) -> None:
+    module[0].weight.register_hook(lambda gradient: 0 * gradient)
+    with pytest.raises(
+        UnsupportedModel, match=r"layer '0\.weight' is not supported: its gradient has a hook"
+    ):
+        step_of(module)
+
+
+def test_a_hook_after_a_gradient_is_refused(module: nn.Sequential) -> None:
+    module[3].bias.register_post_accumulate_grad_hook(lambda weight: None)
+    with pytest.raises(UnsupportedModel, match=r"layer '3\.bias'"):
+        step_of(module)
