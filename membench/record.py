@@ -93,6 +93,18 @@ def method_of(configuration: Configuration) -> str:
     return method.rpartition(".")[2]
 
 
+def framework_name(configuration: Configuration) -> str:
+    """Return the name of the framework whose step a cell simulates."""
+    framework: str = configuration["framework"]["_target_"]
+    return framework.rpartition(".")[2]
+
+
+def limits_of(configuration: Configuration) -> list[str]:
+    """Return the budget and the sub-batch that a cell was given, each in words."""
+    given = {"budget": configuration.get("budget"), "sub-batch": configuration.get("sub_batch")}
+    return [f"{name} {value}" for name, value in given.items() if value is not None]
+
+
 def configuration_hash(configuration: Any) -> str:
     """Return a short hash of a plain configuration, the same on every machine."""
     text = json.dumps(configuration, sort_keys=True, separators=(",", ":"))

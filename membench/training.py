@@ -132,6 +132,16 @@ class LimitedInference:
     peak_bytes: int
 
 
+def inference_step(
+    module: nn.Module, split: Split, *, strategy: str | Strategy, budget: str | int, backend: str = "cpu"
+) -> TrainingStep:
+    """Return a step that classifies one image within a memory limit; see `infer_within`."""
+    example, _ = _on(real_device(backend), split.batch(torch.arange(1)))
+    step = compile_step(module, None, (example, ()), strategy=strategy, backend=backend, budget=budget)
+    assert isinstance(step, TrainingStep)
+    return step
+
+
 def infer_within(
     module: nn.Module, split: Split, *, strategy: str | Strategy, budget: str | int, backend: str = "cpu"
 ) -> LimitedInference:
@@ -146,13 +156,10 @@ def infer_within(
         UnsupportedModel, UnsupportedStrategy, InfeasibleSchedule: as `membench.compile`.
     """
     device = real_device(backend)
-    each = torch.arange(len(split)).split(1)
-    example, _ = _on(device, split.batch(each[0]))
-    step = compile_step(module, None, (example, ()), strategy=strategy, backend=backend, budget=budget)
-    assert isinstance(step, TrainingStep)
+    step = inference_step(module, split, strategy=strategy, budget=budget, backend=backend)
     try:
         with torch.no_grad():
-            batches = (_on(device, split.batch(part)) for part in each)
+            batches = (_on(device, split.batch(image)) for image in torch.arange(len(split)).split(1))
             answers = [(step(image), module(image), label) for image, label in batches]
     finally:
         step.close()

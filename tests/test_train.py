@@ -43,7 +43,9 @@ def test_a_run_that_fails_is_a_record_and_the_exit_code_says_so(
     assert "no run ended well" in printed
 
 
-def test_the_trained_network_is_tested_again_within_limits(tmp_path: Path) -> None:
+def test_the_trained_network_is_tested_again_within_limits(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """mmCNN's Table 1 on one of its own data sets, from files in the layout in which that is distributed."""
     write_cifar10(tmp_path)
     words = ["model=small_alexnet", "data=cifar10", f"data.root={tmp_path}", "model.input_shape=[3,32,32]"]
@@ -57,12 +59,14 @@ def test_the_trained_network_is_tested_again_within_limits(tmp_path: Path) -> No
     assert main(words) == 1
     [record] = [json.loads(line) for line in (tmp_path / "training.jsonl").read_text().splitlines()]
     assert record["outcome"] == "infeasible" and "1.0 KB is too small" in record["reason"]
+    assert record["samples"] == {}  # it was refused before an epoch was spent
     assert main([word.replace(", 1 KB", "") for word in words]) == 0
     *_, record = [json.loads(line) for line in (tmp_path / "training.jsonl").read_text().splitlines()]
     assert record["configuration"]["inference"] == {"strategy": "mmcnn", "budgets": ["12 MB"]}
     metrics = record["metrics"]
     assert metrics["inference_accuracy:12 MB"] == metrics["inference_unlimited_accuracy:12 MB"]
     assert metrics["inference_peak_bytes:12 MB"] <= 12 * MIB
+    assert "within 12 MB  test accuracy" in capsys.readouterr().out
 
 
 def test_records_that_are_broken_or_cannot_be_written_are_one_line(

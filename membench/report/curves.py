@@ -12,7 +12,8 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from membench.record import Outcome, Record, configuration_hash
+from membench.record import Outcome, Record, configuration_hash, method_of
+from membench.units import format_bytes
 
 Curves = npt.NDArray[np.float64]
 
@@ -104,7 +105,9 @@ def comparison_table(trainings: Sequence[tuple[str, Sequence[Record]]]) -> pd.Da
     """
     ended = [(name, runs) for name, runs in trainings if all(run.outcome is Outcome.OK for run in runs)]
     references = {
-        _all_but_strategy(runs): (name, runs) for name, runs in ended if _strategy(runs[0]) == "Eager"
+        _all_but_strategy(runs): (name, runs)
+        for name, runs in ended
+        if method_of(runs[0].configuration) == "Eager"
     }
     rows = []
     for name, training in ended:
@@ -135,11 +138,6 @@ def _all_but_strategy(training: Sequence[Record]) -> str:
     )
 
 
-def _strategy(record: Record) -> str:
-    name: str = record.configuration["strategy"]["_target_"].rpartition(".")[2]
-    return name
-
-
 def curve_table(trainings: Sequence[tuple[str, Sequence[Record]]]) -> pd.DataFrame:
     """Return one row for each training, seed and epoch, with what was run and by which code.
 
@@ -160,7 +158,7 @@ def _rows(name: str, record: Record) -> list[dict[str, object]]:
             "training": name,
             "model": configuration["model"]["name"],
             "data": configuration["data"]["_target_"].rpartition(".")[2],
-            "strategy": _strategy(record),
+            "strategy": method_of(configuration),
             **{key: recipe[key] for key in ("batch_size", "learning_rate", "seed")},
             "epoch": epoch,
             "loss": f"{loss:.6g}",
@@ -205,9 +203,23 @@ def describe_training(training: Sequence[Record], target_accuracy: float) -> str
     final = spread([record.metrics["test_accuracy"] for record in ended])
     reached = [epochs_to_accuracy(record, target_accuracy) for record in ended]
     epochs = ", ".join("never" if epoch is None else str(epoch) for epoch in reached)
+    budgets = ended[0].configuration.get("inference", {"budgets": ()})["budgets"]
     return "\n".join(
         (
             f"  mean of {len(ended)}  test accuracy {final.mean:.2%}, standard deviation {100 * final.deviation:.2f} points",
             f"  epochs to {target_accuracy:.0%}  {epochs}",
+            *(_describe_limit(ended, budget) for budget in budgets),
         )
+    )
+
+
+def _describe_limit(training: Sequence[Record], budget: str | int) -> str:
+    """Return what the trained networks answer under a memory limit, beside what they answer without."""
+    limited, unlimited, peak_bytes = (
+        statistics.fmean(record.metrics[f"inference_{name}:{budget}"] for record in training)
+        for name in ("accuracy", "unlimited_accuracy", "peak_bytes")
+    )
+    return (
+        f"  within {budget}  test accuracy {limited:.2%}, {unlimited:.2%} without a limit, "
+        f"peak {format_bytes(peak_bytes)}"
     )

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import Any
 
-from membench.record import Outcome, Record, Source, method_of
+from membench.record import Outcome, Record, Source, framework_name, limits_of, method_of
 from membench.units import format_bytes, format_seconds
 
 _MACHINE = {"cpu": "CPU", "cuda": "GPU"}
@@ -18,15 +18,17 @@ def summary(record: Record) -> str:
 
 
 def title(configuration: dict[str, Any]) -> str:
-    """Return what ran and where, in a line."""
+    """Return what ran, within which limits and where, in a line."""
     backend = configuration["backend"]["name"]
     where = (
-        f"simulated on {_devices(configuration)}"
+        f"simulated on {_devices(configuration)} under {framework_name(configuration)}"
         if backend == "simulated"
         else f"measured on this machine's {_MACHINE[backend]}"
     )
     model, batch_size = configuration["model"]["name"], configuration["batch_size"]
-    return f"{model}, batch {batch_size}, {method_of(configuration)}, {where}"
+    return ", ".join(
+        [model, f"batch {batch_size}", method_of(configuration), *limits_of(configuration), where]
+    )
 
 
 def _devices(configuration: dict[str, Any]) -> str:

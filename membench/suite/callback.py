@@ -10,7 +10,7 @@ from hydra.experimental.callback import Callback
 from omegaconf import DictConfig, OmegaConf
 
 from membench.launched import launched
-from membench.record import Configuration, Record, method_of
+from membench.record import Configuration, Record, framework_name, method_of
 from membench.suite.listing import has_failed, plan, totals
 from membench.suite.records import Records, Rerun, directory_of
 from membench.suite.tracking import Sweep, Tracking, log_sweep
@@ -81,6 +81,10 @@ def row(record: Record) -> dict[str, Any]:
         "model": configuration["model"]["name"],
         "batch_size": configuration["batch_size"],
         "strategy": method_of(configuration),
+        "budget": configuration["budget"],
+        "sub_batch": configuration["sub_batch"],
+        "framework": framework_name(configuration),
+        "device": configuration["device"] and configuration["device"]["name"],
         "configuration_hash": record.configuration_hash,
         "source": str(record.source),
         "outcome": str(record.outcome),

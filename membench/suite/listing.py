@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Callable, Sequence
 
-from membench.record import Configuration, Outcome, Record, method_of
+from membench.record import Configuration, Outcome, Record, limits_of, method_of
 from membench.suite.records import Records
 from membench.units import format_bytes, format_seconds
 
@@ -15,8 +15,9 @@ INTERRUPTED = "interrupted; what was done is kept, and the same command goes on 
 
 
 def title(cell: Configuration) -> str:
-    """Return a cell's model, batch size and strategy in columns."""
-    return f"{cell['model']['name']:<12} batch {cell['batch_size']:>7}  {method_of(cell):<16}"
+    """Return a cell's model, batch size and strategy in columns, and the limits that it was given."""
+    columns = f"{cell['model']['name']:<14} batch {cell['batch_size']:>7}  {method_of(cell):<16}"
+    return " ".join([columns, *limits_of(cell)])
 
 
 def result(record: Record) -> str:

@@ -14,7 +14,7 @@ from membench.record import Outcome, Record, Source, configuration_hash
 from membench.step import real_device
 from membench.suite.cell import outcome_of
 from membench.suite.provenance import device_facts, provenance
-from membench.training import Epoch, check_fit, infer_within, train
+from membench.training import Epoch, check_fit, infer_within, inference_step, train
 
 
 def run_training(configuration: dict[str, Any]) -> Record:
@@ -55,6 +55,8 @@ def _train(configuration: dict[str, Any], dataset: Dataset, epochs: list[Epoch])
     check_fit(dataset, model=model["name"], input_shape=model["input_shape"], classes=model["classes"])
     torch.manual_seed(recipe.seed)
     module: nn.Module = instantiate(model["module"]).to(real_device(backend))
+    for limit in _limits(configuration):  # what has no room is refused before it is trained
+        inference_step(module.eval(), dataset.test, **limit).close()
     made = train(
         module,
         instantiate(model["loss"]),
@@ -70,15 +72,17 @@ def _train(configuration: dict[str, Any], dataset: Dataset, epochs: list[Epoch])
 
 
 def _infer_within(configuration: dict[str, Any], dataset: Dataset, module: nn.Module) -> dict[str, float]:
-    asked = configuration.get("inference", {"budgets": ()})
     metrics: dict[str, float] = {}
-    for budget in asked["budgets"]:
-        found = infer_within(
-            module.eval(),
-            dataset.test,
-            strategy=asked["strategy"],
-            budget=budget,
-            backend=configuration["backend"]["name"],
-        )
-        metrics |= {f"inference_{name}:{budget}": value for name, value in asdict(found).items()}
+    for limit in _limits(configuration):
+        found = infer_within(module.eval(), dataset.test, **limit)
+        metrics |= {f"inference_{name}:{limit['budget']}": value for name, value in asdict(found).items()}
     return metrics
+
+
+def _limits(configuration: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the strategy, budget and backend of each inference that is asked for."""
+    asked = configuration.get("inference", {"strategy": None, "budgets": ()})
+    backend = configuration["backend"]["name"]
+    return [
+        {"strategy": asked["strategy"], "budget": budget, "backend": backend} for budget in asked["budgets"]
+    ]

@@ -18,6 +18,7 @@ from membench.report.curves import (
     spread,
     time_to_accuracy_s,
 )
+from membench.units import MIB
 
 CONFIGURATION = {
     "model": {"name": "digits_cnn"},
@@ -130,6 +131,20 @@ def test_lines_for_a_terminal() -> None:
     assert "mean of 2  test accuracy 79.00%, standard deviation 26.87 points" in text
     assert "epochs to 97%  2, never" in text
     assert describe_training([failed], 0.97) == "  no run ended well"
+
+
+def test_lines_for_a_terminal_tell_of_inference_within_limits() -> None:
+    def limited(accuracy: float, seed: int) -> Record:
+        plain = run([0.5], seed)
+        found = {"accuracy": accuracy, "unlimited_accuracy": 0.5, "peak_bytes": 4 * MIB}
+        return replace(
+            plain,
+            configuration=plain.configuration | {"inference": {"strategy": "mmcnn", "budgets": ["5 MB"]}},
+            metrics=plain.metrics | {f"inference_{name}:5 MB": value for name, value in found.items()},
+        )
+
+    text = describe_training([limited(0.4, 0), limited(0.6, 1)], 0.97)
+    assert text.splitlines()[-1] == "  within 5 MB  test accuracy 50.00%, 50.00% without a limit, peak 4.0 MB"
 
 
 def test_strategies_are_compared_with_eager_of_the_same_recipe() -> None:

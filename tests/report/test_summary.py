@@ -1,11 +1,12 @@
 from membench.record import Outcome, Record, Source
-from membench.report.summary import summary
+from membench.report.summary import summary, title
 from membench.units import GIB, MIB
 
 CONFIGURATION = {
     "model": {"name": "resnet50"},
     "batch_size": 32,
     "strategy": {"_target_": "membench.strategies.eager.Eager"},
+    "framework": {"_target_": "membench.frameworks.caffe.Caffe"},
     "device": {"name": "k40m"},
     "cluster": {},
     "backend": {"name": "simulated"},
@@ -25,7 +26,7 @@ METRICS = {
 
 def test_a_run_says_memory_time_and_transfers() -> None:
     text = summary(Record(CONFIGURATION, "hash", Source.SIMULATED, Outcome.OK, "", METRICS))
-    assert text.splitlines()[0] == "resnet50, batch 32, Eager, simulated on k40m"
+    assert text.splitlines()[0] == "resnet50, batch 32, Eager, simulated on k40m under Caffe"
     for expected in (
         "3.0 GB of 11.0 GB",
         "700.0 MB",
@@ -39,12 +40,18 @@ def test_a_run_says_memory_time_and_transfers() -> None:
 def test_devices_of_a_cluster_and_processes_are_counted() -> None:
     cluster = CONFIGURATION | {"cluster": {"hosts": 2, "devices_per_host": 4}}
     text = summary(Record(cluster, "hash", Source.SIMULATED, Outcome.OK, "", METRICS))
-    assert text.splitlines()[0] == "resnet50, batch 32, Eager, simulated on 8 x k40m"
+    assert text.splitlines()[0] == "resnet50, batch 32, Eager, simulated on 8 x k40m under Caffe"
     measured = METRICS | {"processes": 2, "exchange_time_s": 0.25}
     record = Record(
         CONFIGURATION | {"backend": {"name": "cpu"}}, "hash", Source.MEASURED, Outcome.OK, "", measured
     )
     assert "2; gradients exchanged in 250 ms" in summary(record)
+
+
+def test_cells_of_a_sweep_over_limits_can_be_told_apart() -> None:
+    limited = CONFIGURATION | {"budget": "400 MB", "sub_batch": "fitted"}
+    expected = "resnet50, batch 32, Eager, budget 400 MB, sub-batch fitted, simulated on k40m under Caffe"
+    assert title(limited) == expected
 
 
 def test_a_run_that_does_not_fit_says_so_and_what_it_needs() -> None:
