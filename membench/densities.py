@@ -1,13 +1,12 @@
 """Densities of a model's maps, measured in one step: what strategies that compress plan with."""
 
-import torch
-
 from membench.backends.cpu import CpuBackend
 from membench.backends.cuda import CudaBackend
 from membench.backends.tensor_backend import TensorBackend
 from membench.capture.capture import capture
 from membench.codecs.meter import DensityMeter
 from membench.cost.measured import MeasuredCost
+from membench.module_state import left_as_it_was
 from membench.schedule import COMPUTE_STREAM
 from membench.strategies.compression import compress, encodable_maps
 from membench.training_step import TrainingStep
@@ -40,14 +39,7 @@ def _meters(workload: Workload) -> dict[int, DensityMeter]:
         CudaBackend(schedule, device) if device.type == "cuda" else CpuBackend(schedule.graph)
     )
     step = TrainingStep(workload, captured, schedule, backend)
-    buffers = {name: buffer.clone() for name, buffer in module.named_buffers()}
-    gradients = {name: weight.grad for name, weight in module.named_parameters()}
-    module.zero_grad(set_to_none=True)
-    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+    with left_as_it_was(module, device):
         step(workload.inputs, workload.targets)
     step.close()
-    for name, buffer in module.named_buffers():
-        buffer.copy_(buffers[name])
-    for name, weight in module.named_parameters():
-        weight.grad = gradients[name]
     return meters

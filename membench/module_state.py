@@ -1,7 +1,10 @@
-"""ModuleState: what a captured step takes for granted of its module, and whether that still holds."""
+"""What a captured step takes for granted of its module, and steps that leave a module as it was."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from operator import is_
 
+import torch
 from torch import nn
 
 from membench.errors import ModuleChanged, UnsupportedModel
@@ -71,6 +74,23 @@ class ModuleState:
                 raise ModuleChanged(
                     f"weight {name!r} is {now}, and the step was captured with it {then}; compile again"
                 )
+
+
+@contextmanager
+def left_as_it_was(module: nn.Module, device: torch.device) -> Iterator[None]:
+    """Let steps run without a trace: on gradients of none, with buffers and random numbers put back afterwards."""
+    buffers = {name: buffer.clone() for name, buffer in module.named_buffers()}
+    gradients = {name: weight.grad for name, weight in module.named_parameters()}
+    module.zero_grad(set_to_none=True)
+    try:
+        with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+            yield
+    finally:
+        with torch.no_grad():
+            for name, buffer in module.named_buffers():
+                buffer.copy_(buffers[name])
+        for name, weight in module.named_parameters():
+            weight.grad = gradients[name]
 
 
 def _layer(path: str) -> str:

@@ -4,11 +4,11 @@ from collections.abc import Iterator
 from itertools import repeat
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from membench.backends.tensor_backend import TensorBackend
 from membench.execution.measurement import Throughput, peak_bytes
+from membench.module_state import left_as_it_was
 from membench.record import Source
 from membench.schedule import SubBatches
 from membench.step_measurement import StepMeasurement, one_run, whole_step
@@ -71,15 +71,11 @@ class SubBatchedStep:
             OutOfMemory: the device has less memory than the step turned out to need.
         """
         device = self._steps[0].backend.device
-        module = self.workload.module
-        buffers = {name: buffer.clone() for name, buffer in module.named_buffers()}
-        gradients = {name: weight.grad for name, weight in module.named_parameters()}
-        module.zero_grad(set_to_none=True)
 
         def run() -> Tensor:
             return self(self.workload.inputs, self.workload.targets)
 
-        with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+        with left_as_it_was(self.workload.module, device):
             run()  # warm up; from here on the gradients' sums exist
             external_bytes = self.plan[0].schedule.graph.external_bytes
             peak = external_bytes + peak_bytes(run, device)
@@ -88,10 +84,6 @@ class SubBatchedStep:
                 (one_run(Source.MEASURED, part.schedule, step.timeline()), part.count)
                 for step, part in zip(self._steps, self.plan, strict=True)
             ]
-        for name, buffer in module.named_buffers():
-            buffer.copy_(buffers[name])
-        for name, weight in module.named_parameters():
-            weight.grad = gradients[name]
         return whole_step(parts, samples, peak)
 
     @property

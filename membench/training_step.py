@@ -15,7 +15,7 @@ from membench.execution.cuda_graph import GraphPool, ReplayedProgram
 from membench.execution.cuda_memory import capacity_bytes
 from membench.execution.executor import issue
 from membench.execution.measurement import Throughput, peak_bytes, throughput
-from membench.module_state import ModuleState
+from membench.module_state import ModuleState, left_as_it_was
 from membench.record import Source
 from membench.schedule import Schedule, SubBatches
 from membench.step_measurement import StepMeasurement, step_measurement
@@ -70,10 +70,9 @@ class TrainingStep:
             self._replayed = ReplayedProgram(schedule, backend, graph_pool)
         self._module_state = ModuleState(workload.module, trains=workload.loss is not None)
         self._weights = dict(workload.module.named_parameters())
-        self._buffers = dict(workload.module.named_buffers())
         self._state: list[tuple[int, Tensor]] = [
             *((captured.weights[name], weight) for name, weight in self._weights.items()),
-            *((captured.buffers[name], buffer) for name, buffer in self._buffers.items()),
+            *((captured.buffers[name], buffer) for name, buffer in workload.module.named_buffers()),
             *((block, backend.place(block, tensor)) for block, tensor in captured.constants.items()),
         ]
         if loss_so_far is not None and schedule.graph.loss is not None:
@@ -132,14 +131,11 @@ class TrainingStep:
             OutOfMemory: the device has less memory than the step turned out to need.
         """
         device = self.backend.device
-        buffers = {name: buffer.clone() for name, buffer in self._buffers.items()}
-        with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+        with left_as_it_was(self.workload.module, device):
             self._run_example()  # warm up
             peak = self.schedule.graph.external_bytes + peak_bytes(self._run_example, device)
             samples = samples or example_throughput(self._run_example, device, self.schedule.graph.batch_size)
             timeline = self.timeline()
-        for name, buffer in self._buffers.items():
-            buffer.copy_(buffers[name])
         return step_measurement(Source.MEASURED, self.schedule, peak, samples, timeline)
 
     def timeline(self) -> Timeline:

@@ -8,7 +8,7 @@ from torch import nn
 
 import membench
 from membench.errors import ModuleChanged, UnsupportedModel
-from membench.module_state import ModuleState
+from membench.module_state import ModuleState, left_as_it_was
 from membench.training_step import TrainingStep
 
 DATA = torch.randn(4, 3), torch.randint(2, (4,))
@@ -94,3 +94,24 @@ def test_a_hook_after_a_gradient_is_refused(module: nn.Sequential) -> None:
     module[3].bias.register_post_accumulate_grad_hook(lambda weight: None)
     with pytest.raises(UnsupportedModel, match=r"layer '3\.bias'"):
         step_of(module)
+
+
+def test_a_run_that_fails_leaves_gradients_buffers_and_random_numbers_as_they_were(
+    module: nn.Sequential,
+) -> None:
+    module(DATA[0]).sum().backward()
+    gradients = [weight.grad for weight in module.parameters()]
+    buffers = [buffer.clone() for buffer in module.buffers()]
+    generator = torch.get_rng_state()
+
+    def fail() -> None:
+        with left_as_it_was(module, torch.device("cpu")):
+            assert all(weight.grad is None for weight in module.parameters())
+            module(2 * DATA[0]).sum().backward()
+            raise RuntimeError("no such luck")
+
+    with pytest.raises(RuntimeError):
+        fail()
+    assert all(weight.grad is kept for weight, kept in zip(module.parameters(), gradients, strict=True))
+    assert all(map(torch.equal, module.buffers(), buffers))
+    assert torch.equal(torch.get_rng_state(), generator)

@@ -72,7 +72,7 @@ _STYLE: dict[Any, Any] = {
 def draw(run: Run) -> Figure:
     """Return the picture of a run."""
     held = occupancy(run)
-    detail = _detail(run, held)
+    detail = _detail(held)
     rows = len(run.streams)
     heights = [3.2, rows * (_DETAILED_ROW_INCHES if detail is None else _ROW_INCHES)]
     heights += [] if detail is None else [rows * _DETAILED_ROW_INCHES]
@@ -112,7 +112,7 @@ def _title(run: Run) -> str:
     return f"{run.title}: peak {format_bytes(run.peak_bytes)}, step {format_seconds(run.step_time_s)}"
 
 
-def _detail(run: Run, held: Occupancy) -> tuple[float, float] | None:
+def _detail(held: Occupancy) -> tuple[float, float] | None:
     """Return from when to when the detail lasts, or None where the whole step is no longer than it."""
     count = len(held.ends_s)
     if count <= 3 * _DETAILED_TASKS:

@@ -252,7 +252,7 @@ class _Simulation:
 
     # ---- what the decisions ask ---------------------------------------------------------------------
 
-    def _may_leave(self, block: int, task: Task, until: int) -> bool:
+    def _may_leave(self, block: int, until: int) -> bool:
         """Return whether a block may leave while nobody needs it before the task `until`, that one included (4.3)."""
         return block not in self._unused and self._uses[block][-1] > until
 
@@ -264,7 +264,7 @@ class _Simulation:
         """
         memory, missing = self._memory, self._missing(task)
         wanted = memory.sizes(missing) + self._pending(task, workspace_bytes)
-        room = memory.find_room(wanted, lambda block: self._may_leave(block, task, task.index))
+        room = memory.find_room(wanted, lambda block: self._may_leave(block, task.index))
         if room is None and self._has_room_alone(task, workspace_bytes):
             room = memory.defragment(self._inputs(task))
         return room
@@ -275,7 +275,7 @@ class _Simulation:
         """Return what has to leave so that a later task's inputs and this one both have room."""
         room = self._memory.find_room(
             self._memory.sizes(missing) + self._pending(task, way.workspace_bytes),
-            lambda block: self._may_leave(block, task, later),
+            lambda block: self._may_leave(block, later),
         )
         return None if room is None else room.leaving
 
