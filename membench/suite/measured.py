@@ -195,15 +195,18 @@ def _measure_throughput(
     synchronize(device)
     before = read_energy_j(device) if device.type == "cuda" else Reading(None, "the CPU has no such counter")
     samples = throughput(run, device, images_per_step=images, steps_per_window=steps, windows=WINDOWS)
-    if before.value is None:
-        found.absent["energy_j_per_image"] = before.reason
-    else:
-        after = read_energy_j(device)
-        used_j = (after.value or 0.0) - before.value
-        found.metrics["energy_j_per_image"] = used_j / (batch_size * steps * WINDOWS)
+    after = read_energy_j(device) if device.type == "cuda" else before
+    found.read("energy_j_per_image", energy_per_image(before, after, batch_size * steps * WINDOWS))
     found.samples["images_per_s"] = samples.samples_images_per_s
     found.metrics["interquartile_images_per_s"] = samples.interquartile_images_per_s
     return samples
+
+
+def energy_per_image(before: Reading, after: Reading, images: int) -> Reading:
+    """Return the joules of each image between two readings of a GPU's counter, or why one of them is missing."""
+    if before.value is None or after.value is None:
+        return before if before.value is None else after
+    return Reading((after.value - before.value) / images)
 
 
 def _check_workspace_cap(schedule: Schedule, device: torch.device) -> None:

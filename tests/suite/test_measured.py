@@ -8,12 +8,13 @@ from torch import nn
 
 from membench import configuration
 from membench.errors import UnsupportedStrategy
+from membench.execution.nvml import Reading
 from membench.measure import cell_of, parse
 from membench.record import Outcome, Source
 from membench.suite import measured
 from membench.suite.baselines import PlainPyTorch, SaveOnCpu
 from membench.suite.cell import run_cell, workload_of
-from membench.suite.measured import environment
+from membench.suite.measured import energy_per_image, environment
 from membench.workload import Workload
 
 
@@ -64,6 +65,13 @@ def test_a_baseline_leaves_the_gradients_of_backward(baseline: PlainPyTorch | Sa
 def test_a_baseline_refuses_inference() -> None:
     with pytest.raises(UnsupportedStrategy, match="this model is there for inference"):
         PlainPyTorch().step(Workload("net", nn.Linear(2, 2), None, (torch.ones(1, 2),)))
+
+
+def test_energy_is_the_difference_of_two_readings_of_which_neither_may_be_missing() -> None:
+    untold = Reading(None, "the driver does not tell")
+    assert energy_per_image(Reading(10.0), Reading(70.0), images=3) == Reading(20.0)
+    assert energy_per_image(untold, Reading(70.0), images=3) == untold
+    assert energy_per_image(Reading(10.0), untold, images=3) == untold
 
 
 def test_a_gpus_process_gets_growing_segments_and_for_m_a_cap_on_workspaces() -> None:
