@@ -10,7 +10,7 @@ from torch.utils._pytree import tree_map_only
 from membench.backends.cuda import CudaBackend
 from membench.backends.tensor_backend import TensorBackend
 from membench.capture.capture import CapturedStep
-from membench.errors import MembenchError, OutOfMemory, ShapeMismatch
+from membench.errors import MembenchError, ModuleChanged, OutOfMemory, ShapeMismatch
 from membench.execution.cuda_graph import GraphPool, ReplayedProgram
 from membench.execution.cuda_memory import capacity_bytes
 from membench.execution.executor import issue
@@ -87,6 +87,7 @@ class TrainingStep:
             backend.lives_on_host(value.block) for value in self._sums.values()
         )
         self._kept_sums: dict[str, Tensor] | None = {} if keeps_sums else None
+        self._kinds = {block: _kind(tensor) for block, tensor in self._state}
         self._addresses: dict[int, int] = {}
         self._handed_over = [block.index for block in schedule.graph.blocks if block.role in RESULT_ROLES]
         self._handed_over += [block for block in captured.inputs + captured.targets if block is not None]
@@ -199,16 +200,29 @@ class TrainingStep:
             self._replayed.forget()
 
     def _bind_state(self) -> bool:
-        """Bind weights, buffers, constants and sums of gradients, again where one has other memory since."""
+        """Bind weights, buffers, constants and sums of gradients, again where one has other memory since.
+
+        Raises:
+            ModuleChanged: what lies in the other memory has another shape or dtype.
+        """
         changed = False
         sums = ((value.block, self._sum(name, value)) for name, value in self._sums.items())
         for block, tensor in (*self._state, *sums):
             address = tensor.data_ptr()
             if self._addresses.get(block) != address:
+                self._check_kind(block, tensor)
                 self._addresses[block] = address
                 self.backend.bind(block, tensor.detach())
                 changed = True
         return changed
+
+    def _check_kind(self, block: int, tensor: Tensor) -> None:
+        captured = self._kinds.get(block)
+        if captured and captured != _kind(tensor):
+            raise ModuleChanged(
+                f"{self.schedule.graph.blocks[block].name!r} is {_kind(tensor)}, and was {captured} when the step was captured; "
+                "compile again"
+            )
 
     def _sum(self, name: str, value: Value) -> Tensor:
         """Return the gradient so far, in the layout that the step adds in; zero before the first sub-batch."""

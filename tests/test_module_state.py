@@ -30,6 +30,7 @@ CHANGES: dict[str, tuple[Callable[[nn.Sequential], object], str]] = {
     "a layer's mode": (lambda module: module[2].eval(), "layer '2' is in evaluation mode"),
     "a layer": (lambda module: module.__setitem__(3, nn.Linear(5, 2)), "the module has another '3'"),
     "one layer more": (lambda module: module.append(nn.ReLU()), "the module has another '4'"),
+    "one layer less": (lambda module: module.__delitem__(3), "the module has another '3'"),
     "a weight": (lambda module: setattr(module[0], "bias", None), "layer '0' has another 'bias'"),
     "a buffer": (
         lambda module: setattr(module[1], "running_mean", torch.zeros(5)),
@@ -43,11 +44,11 @@ CHANGES: dict[str, tuple[Callable[[nn.Sequential], object], str]] = {
     ),
     "a dtype": (
         lambda module: module[0].double(),
-        "weight '0.weight' is torch.float64, and .* for torch.float32",
+        r"'0.weight' is a cpu tensor of shape \(5, 3\) and torch.float64, and was .* torch.float32",
     ),
     "a frozen weight": (
         lambda module: module[3].requires_grad_(False),
-        "weight '3.weight' is frozen, and .* trained",
+        "weight '3.weight' is frozen, and was trained",
     ),
 }
 
