@@ -84,7 +84,7 @@ def measure_baseline(baseline: Baseline, workload: Workload, budget_bytes: int |
     """Measure a step that membench does not schedule.
 
     Raises:
-        OutOfMemory: the device, or its cap, is too small.
+        OutOfMemory: the device, or its cap, is too small; on the CPU, the budget.
     """
     device = workload.inputs[0].device
     found = CellMeasurement()
@@ -98,7 +98,10 @@ def measure_baseline(baseline: Baseline, workload: Workload, budget_bytes: int |
     try:
         _measure_memory(run, device, found, is_cold=True)
         if device.type == "cpu":
-            found.metrics["peak_memory_bytes"] = _callers_bytes(workload) + peak_bytes(run, device)
+            held_bytes = _callers_bytes(workload) + peak_bytes(run, device)
+            if budget_bytes is not None and held_bytes > budget_bytes:  # no allocator stops it here
+                raise OutOfMemory(needed_bytes=held_bytes, capacity_bytes=budget_bytes)
+            found.metrics["peak_memory_bytes"] = held_bytes
         samples = _measure_throughput(run, workload.batch_size, device, found)
     except torch.OutOfMemoryError as error:
         raise OutOfMemory(needed_bytes=None, capacity_bytes=capacity_bytes(device)) from error

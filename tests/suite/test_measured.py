@@ -38,6 +38,12 @@ def test_a_measured_cell_says_memory_throughput_samples_and_where_it_ran(system:
     assert "energy_j_per_image" not in record.metrics and record.absent["energy_j_per_image"]
 
 
+def test_a_baseline_is_held_to_the_budget_on_the_cpu_too() -> None:
+    refused = run_cell(cell("pytorch", "budget=100 KB"))
+    assert refused.outcome is Outcome.OUT_OF_MEMORY and "the device has 100.0 KB" in refused.reason
+    assert run_cell(cell("pytorch", "budget=100 MB")).outcome is Outcome.OK
+
+
 def test_what_was_predicted_stands_beside_what_was_measured() -> None:
     metrics = run_cell(cell("layrub_hybrid")).metrics
     assert metrics["required_memory_bytes"] == metrics["peak_memory_bytes"]
