@@ -29,7 +29,7 @@ class Workload:
         accumulates: gradients are added to what earlier sub-batches of the step have left.
 
     Raises:
-        MembenchError: the module is no module, or the loss cannot be called.
+        MembenchError: the module is no module, the loss cannot be called, or there are targets without one.
         UnsupportedModel: the module is wrapped, or has weights without a shape; an argument holds tensors inside.
     """
 
@@ -48,6 +48,8 @@ class Workload:
             raise MembenchError(
                 f"the loss is called with the module's output and the targets, and cannot be {self.loss!r}"
             )
+        if self.loss is None and self.targets:
+            raise MembenchError("a step of inference has no targets: give (inputs, ()), or a loss for them")
         _check_module(self.name, self.module)
         for kind, arguments in (("inputs", self.inputs), ("targets", self.targets)):
             for position, argument in enumerate(arguments):

@@ -19,6 +19,7 @@ IMAGES, LABELS = torch.randn(4, 3), torch.randint(2, (4,))
     [
         (lambda x: x, LOSS, (IMAGES,), "the module is a torch.nn.Module, not <function"),
         (nn.Linear(3, 2), "cross_entropy", (IMAGES,), "the loss .* cannot be 'cross_entropy'"),
+        (nn.Linear(3, 2), None, (IMAGES,), "a step of inference has no targets"),
         (nn.Linear(3, 2), LOSS, ({"x": IMAGES},), r"inputs\[0\] is a dict, with a Tensor in it; give each"),
         (nn.Linear(3, 2), LOSS, (IMAGES, [1, IMAGES]), r"inputs\[1\] is a list, with a Tensor in it"),
         (nn.Linear(3, 2), LOSS, (np.zeros((4, 3)),), r"inputs\[0\] is a ndarray; give"),
