@@ -6,6 +6,8 @@ from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import Any
 
+from membench.units import format_bytes, parse_bytes
+
 
 class Outcome(StrEnum):
     OK = "ok"
@@ -101,8 +103,11 @@ def framework_name(configuration: Configuration) -> str:
 
 def limits_of(configuration: Configuration) -> list[str]:
     """Return the budget and the sub-batch that a cell was given, each in words."""
-    given = {"budget": configuration.get("budget"), "sub-batch": configuration.get("sub_batch")}
-    return [f"{name} {value}" for name, value in given.items() if value is not None]
+    budget, sub_batch = configuration.get("budget"), configuration.get("sub_batch")
+    return [
+        *([] if budget is None else [f"budget {format_bytes(parse_bytes(budget))}"]),
+        *([] if sub_batch is None else [f"sub-batch {sub_batch}"]),
+    ]
 
 
 def configuration_hash(configuration: Any) -> str:

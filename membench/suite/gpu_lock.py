@@ -7,7 +7,7 @@ import fcntl
 import os
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from tempfile import gettempdir
 
@@ -35,10 +35,12 @@ def free_gpu(gpus: Sequence[Gpu], directory: Path = _LOCKS) -> Iterator[dict[str
             path = directory / f"membench-{gpu.uuid or 'gpu'}.lock"
             file = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
             try:
-                with suppress(BlockingIOError):
+                try:
                     fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    yield {"CUDA_VISIBLE_DEVICES": gpu.uuid} if gpu.uuid else {}
-                    return
+                except BlockingIOError:
+                    continue
+                yield {"CUDA_VISIBLE_DEVICES": gpu.uuid} if gpu.uuid else {}
+                return
             finally:
                 os.close(file)
         time.sleep(_POLL_S)

@@ -50,7 +50,7 @@ def test_devices_of_a_cluster_and_processes_are_counted() -> None:
 
 def test_cells_of_a_sweep_over_limits_can_be_told_apart() -> None:
     limited = CONFIGURATION | {"budget": "400 MB", "sub_batch": "fitted"}
-    expected = "resnet50, batch 32, Eager, budget 400 MB, sub-batch fitted, simulated on k40m under Caffe"
+    expected = "resnet50, batch 32, Eager, budget 400.0 MB, sub-batch fitted, simulated on k40m under Caffe"
     assert title(limited) == expected
 
 

@@ -4,6 +4,8 @@ import threading
 import time
 from pathlib import Path
 
+import pytest
+
 from membench.execution.nvml import Gpu
 from membench.suite.gpu_lock import free_gpu
 
@@ -54,3 +56,10 @@ def test_without_a_list_of_gpus_there_is_one_lock_and_no_choice(tmp_path: Path) 
     with free_gpu([], tmp_path) as environment:
         assert environment == {}
     assert [path.name for path in tmp_path.iterdir()] == ["membench-gpu.lock"]
+
+
+def test_what_goes_wrong_while_it_is_held_is_told(tmp_path: Path) -> None:
+    with pytest.raises(BlockingIOError, match="of the cell's own"), free_gpu([ONE, OTHER], tmp_path):
+        raise BlockingIOError("of the cell's own")
+    with free_gpu([ONE], tmp_path) as again:
+        assert again
