@@ -214,6 +214,9 @@ class SubBatches:
     schedule: Schedule
     count: int = 1
 
+    def __str__(self) -> str:
+        return str(self.schedule) if self.count == 1 else f"{self.count} times the {self.schedule}"
+
     @property
     def samples(self) -> int:
         return self.count * self.schedule.graph.batch_size

@@ -53,7 +53,7 @@ class SimulatedStep:
     """A captured training step that is played on a virtual device; nothing is allocated.
 
     Attributes:
-        plan: the schedule, and how often it runs in a step; prints as text.
+        plan: its schedules, and how often each runs in a step; each prints as text.
         predicted_peak_bytes: everything that a device would hold at its worst moment.
         step_time_s: of all runs of a step, one after another.
         timelines: what would run when, on which stream, in one run of each schedule of the plan.

@@ -30,7 +30,7 @@ class SubBatchedStep:
 
     Attributes:
         workload: what it computes; see `TrainingStep`.
-        plan: which schedule runs how often.
+        plan: which schedule runs how often; each prints as text.
         predicted_peak_bytes: everything that the step holds at its worst moment; of the batch only the sub-batch.
     """
 

@@ -42,7 +42,7 @@ class TrainingStep:
     Attributes:
         workload: what it computes; the example batch, on which it is measured, lies where a step takes one.
         schedule: the program; prints as text.
-        plan: likewise, as a step that runs it once.
+        plan: likewise, as every step has it: schedules, and how often each runs.
         predicted_peak_bytes: everything that the step holds at its worst moment. Gradients of an earlier step
             that the caller has not cleared come on top.
         backend: what runs it.

@@ -104,6 +104,15 @@ def test_the_schedule_prints(batch: tuple[Tensor, Tensor]) -> None:
     assert "by layrub_hybrid" in text and "offload" in text and "reuse" in text
 
 
+def test_every_steps_plan_prints(batch: tuple[Tensor, Tensor]) -> None:
+    whole = membench.compile(digits_cnn(), CRITERION, batch)
+    assert [str(part) for part in whole.plan] == [str(whole.schedule)]
+    parts = membench.compile(digits_cnn(), CRITERION, batch, sub_batch=3, backend="simulated", device="k40m")
+    first, last = map(str, parts.plan)
+    assert first.startswith("2 times the schedule of Sequential (batch 3) by eager")
+    assert last.startswith("schedule of Sequential (batch 2) by eager")
+
+
 def test_a_large_step_is_simulated_without_being_allocated() -> None:
     with torch.device("meta"):
         module = imagenet_resnet(50)
