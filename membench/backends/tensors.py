@@ -139,12 +139,15 @@ class DeviceTensors:
             expected = (value.shape, _strides(value.shape, value.stride), value.offset, value.dtype)
             shape = tuple(tensor.shape)
             actual = (shape, _strides(shape, tensor.stride()), tensor.storage_offset(), tensor.dtype)
-            nbytes = tensor.untyped_storage().nbytes()
-            if actual != expected or nbytes != self._graph.blocks[value.block].size_bytes:
+            size_bytes, expected_bytes = (
+                tensor.untyped_storage().nbytes(),
+                self._graph.blocks[value.block].size_bytes,
+            )
+            if actual != expected or size_bytes != expected_bytes:
                 raise UnsupportedModel(
                     self._graph.layers[task.layer],
-                    f"operator {task.call.operator} returns (shape, strides, offset, dtype) {actual} in {nbytes} "
-                    f"bytes where its shape function says {expected}",
+                    f"operator {task.call.operator} returns (shape, strides, offset, dtype) {actual} in {size_bytes} "
+                    f"bytes where its shape function says {expected} in {expected_bytes} bytes",
                     "replace the operator, or report it",
                 )
         self._unverified.discard(task.index)

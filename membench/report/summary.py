@@ -64,4 +64,4 @@ def _values(record: Record) -> Iterator[tuple[str, str]]:
         exposed = metrics["exposed_transfer_s"]
         copied_out, back = metrics["offloaded_bytes"], metrics["prefetched_bytes"]
         copies = f"{format_bytes(copied_out)} to the host, {format_bytes(back)} back"
-        yield "transferred", f"{copies}; {format_seconds(exposed)} of it beside no computation"
+        yield "transferred", f"{copies}; {format_seconds(exposed)} of it not hidden behind computation"

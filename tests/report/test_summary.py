@@ -32,7 +32,7 @@ def test_a_run_says_memory_time_and_transfers() -> None:
         "700.0 MB",
         "500 ms",
         "64.0 images/s",
-        "1.0 MB to the host, 2.0 MB back; 100 ms of it beside no computation",
+        "1.0 MB to the host, 2.0 MB back; 100 ms of it not hidden behind computation",
     ):
         assert expected in text
 
