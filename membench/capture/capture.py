@@ -113,10 +113,11 @@ class Captures:
             try:
                 self._steps[size] = capture(self.workload.of_size(size), self.device)
             except ValueError as error:  # batch norm in training mode refuses a single value per channel
+                is_whole = size == self.workload.batch_size
                 raise UnsupportedModel(
                     self.workload.name,
-                    f"it does not run on {size} of {self.workload.batch_size} samples: {error}",
-                    "raise the budget, or give a larger sub-batch",
+                    f"it does not run on {size}{'' if is_whole else f' of {self.workload.batch_size}'} samples: {error}",
+                    "give another batch" if is_whole else "raise the budget, or give a larger sub-batch",
                 ) from error
         return self._steps[size]
 

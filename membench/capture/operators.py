@@ -107,15 +107,22 @@ def _pair(values: list[int]) -> tuple[int, int]:
     return values[0], values[-1]
 
 
-def written_arguments(operator: torch._ops.OpOverload, args: tuple[Any, ...]) -> tuple[int, ...]:
-    """Return the positions of arguments that the operator updates in place.
+def written_arguments(
+    operator: torch._ops.OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> list[Tensor]:
+    """Return the arguments that the operator updates in place.
 
     Batch norm updates its running statistics although the schemas of its operators do not say so.
     """
     if operator_name(operator) in ("native_batch_norm", "cudnn_batch_norm"):
-        return (3, 4) if args[5] else ()
-    schema = operator._schema.arguments
-    return tuple(i for i, arg in enumerate(schema) if arg.alias_info is not None and arg.alias_info.is_write)
+        written = args[3:5] if args[5] else ()
+    else:
+        written = tuple(
+            args[position] if position < len(args) else kwargs.get(argument.name)
+            for position, argument in enumerate(operator._schema.arguments)
+            if argument.alias_info is not None and argument.alias_info.is_write
+        )
+    return [argument for argument in written if isinstance(argument, Tensor)]
 
 
 def aliased_argument(operator: torch._ops.OpOverload) -> int | None:
@@ -145,14 +152,27 @@ def floating_point_operations(
     return first.numel() if isinstance(first, Tensor) else 0
 
 
+_LOSSES = {"mse_loss": 2, "smooth_l1_loss": 2, "soft_margin_loss": 2, "binary_cross_entropy": 3}
+"""Losses that lie in the memory of what they reduce, and which of their arguments says whether they reduce."""
+
+_NORMALIZATIONS = {"native_batch_norm": 1, "native_layer_norm": 2, "native_group_norm": 1}
+"""Normalizations, and which of their arguments is the weight."""
+
+
 def with_real_outputs(operator: torch._ops.OpOverload, args: tuple[Any, ...], output: Any) -> Any:
     """Correct what an operator's shape function gets wrong about its outputs.
 
     Batch norm's kernels return the memory format that the input suggests, contiguous or channels last, where the
     shape function keeps any permutation. Layer norm's backward returns a contiguous gradient. Dropout's backward is a
-    product on the CPU. What cuDNN's batch norm reserves for its backward has a size that only cuDNN knows.
+    product on the CPU. Statistics of half-precision maps have the weight's precision on the CPU. Some reduced losses keep
+    the memory of all elements. What cuDNN's batch norm reserves for its backward has a size that only cuDNN knows.
     """
-    match operator_name(operator):
+    name = operator_name(operator)
+    if name in _NORMALIZATIONS and args[0].device.type == "cpu":
+        output = _with_statistics_like(args[_NORMALIZATIONS[name]], output)
+    match name:
+        case "mse_loss" | "smooth_l1_loss" | "soft_margin_loss" | "binary_cross_entropy":
+            return _reduced_in_place(args, output) if _reduces(name, args) else output
         case "native_dropout_backward":
             if args[0].device.type == "cpu":
                 return args[0] * args[1]
@@ -167,14 +187,30 @@ def with_real_outputs(operator: torch._ops.OpOverload, args: tuple[Any, ...], ou
             memory_format = suggest_memory_format(args[1])
         case "native_layer_norm_backward":
             memory_format = torch.contiguous_format
-        case "native_dropout_backward" if args[0].device.type == "cpu":
-            return torch.empty_like(args[0])
         case _:
             return output
     first, *others = output
     if isinstance(first, Tensor) and not first.is_contiguous(memory_format=memory_format):
         first = torch.empty_like(first, memory_format=memory_format)
     return first, *others
+
+
+def _reduces(loss: str, args: tuple[Any, ...]) -> bool:
+    position = _LOSSES[loss]
+    return len(args) <= position or args[position] != 0  # the mean, where nothing is said
+
+
+def _reduced_in_place(args: tuple[Any, ...], output: Tensor) -> Tensor:
+    """Return a scalar in the memory of one element for each of the prediction's and the target's, broadcast."""
+    shape = torch.broadcast_shapes(args[0].shape, args[1].shape)
+    return output.new_empty(shape).as_strided((), ())
+
+
+def _with_statistics_like(weight: Tensor | None, output: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    normalized, *statistics = output
+    if weight is None:
+        return output
+    return normalized, *(torch.empty_like(each, dtype=weight.dtype) for each in statistics)
 
 
 def _cudnn_reserve_bytes(images: Tensor) -> int:

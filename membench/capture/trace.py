@@ -27,11 +27,11 @@ from torch._subclasses.fake_tensor import (
     FakeTensorMode,
     UnsupportedOperatorException,
 )
-from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map_only
 
 from membench.capture import operators
+from membench.capture.functions import AsOperators
 from membench.errors import UnsupportedModel
 from membench.task_graph import Block, Call, Phase, Role, ShapeOf, Task, Value, values_in
 from membench.workload import Workload
@@ -72,6 +72,7 @@ class Recorder(TorchDispatchMode):
         self.layers: list[str] = []
         self.constants: dict[int, Tensor] = {}
         self.phase = Phase.FORWARD
+        self._constant_layers: dict[int, str] = {}
         self._block_of_storage: dict[int, int] = {}
         self._alive: list[Any] = []  # keeps storages, whose addresses are the keys, from being reused
         self._module_path: list[str] = [""]
@@ -83,6 +84,17 @@ class Recorder(TorchDispatchMode):
     # ---- layers -------------------------------------------------------------------------------------
 
     def enter_module(self, path: str, is_leaf: bool) -> None:
+        """Note which module runs.
+
+        Raises:
+            UnsupportedModel: it runs in the backward pass, on its own weights and buffers in place of the traced ones.
+        """
+        if self.phase is Phase.BACKWARD:
+            raise UnsupportedModel(
+                path,
+                "the backward pass calls it again, as torch.utils.checkpoint does",
+                "leave recomputation to a strategy, memonger for one",
+            )
         self._module_path.append(path)
         if is_leaf and self.phase is Phase.FORWARD:
             self._leaf_layer = self._layer = self._new_layer(path)
@@ -96,10 +108,20 @@ class Recorder(TorchDispatchMode):
         self._leaf_layer = self._layer = self._new_layer("loss")
 
     def enter_backward(self, loss: Tensor) -> None:
-        """Have every autograd node announce its layer when it runs."""
+        """Have every autograd node announce its layer when it runs.
+
+        Raises:
+            UnsupportedModel: the loss depends on a trained tensor that is no parameter of the module.
+        """
         self.phase = Phase.BACKWARD
         known = sorted(self._layer_of_node)
         for node in _autograd_nodes(loss):
+            if (reader := self._constant_layers.get(id(getattr(node, "variable", None)))) is not None:
+                raise UnsupportedModel(
+                    reader,
+                    "it trains a tensor that is no parameter of the module",
+                    "make it one, or detach it",
+                )
             position = bisect_right(known, node._sequence_nr()) - 1
             layer = self._layer_of_node[known[position]] if position >= 0 else self._layer
             node.register_prehook(lambda _, layer=layer: self._set_layer(layer))
@@ -133,6 +155,7 @@ class Recorder(TorchDispatchMode):
         key = tensor.untyped_storage()._cdata
         if key not in self._block_of_storage:  # a tensor that is neither parameter, buffer nor argument
             self.constants[self.external(f"constant{len(self.constants)}", tensor, Role.CONSTANT)] = tensor
+            self._constant_layers[id(tensor)] = self.layer_name
         return Value(
             self._block_of_storage[key],
             tensor.dtype,
@@ -174,8 +197,12 @@ class Recorder(TorchDispatchMode):
                 self._share(view, block)
             return output
         outputs = list(output) if isinstance(output, tuple | list) else [output]
+        if any(isinstance(out, Tensor) and out.layout is not torch.strided for out in outputs):
+            raise UnsupportedModel(
+                self.layer_name, f"{func} makes a sparse tensor", "use dense ones, as with sparse=False"
+            )
         created = [isinstance(out, Tensor) and self._is_new(out) for out in outputs]
-        written = operators.written_arguments(func, args)
+        written = operators.written_arguments(func, args, kwargs)
         if any(created) or written:
             self._record(func, args, kwargs, output, outputs, created, written)
         return output
@@ -197,7 +224,7 @@ class Recorder(TorchDispatchMode):
         output: Any,
         outputs: list[Any],
         created: list[bool],
-        written: tuple[int, ...],
+        written: list[Tensor],
     ) -> None:
         name = operators.operator_name(func)
         if (
@@ -212,7 +239,7 @@ class Recorder(TorchDispatchMode):
         )
         recorded_kwargs = tuple((key, self._convert(value)) for key, value in kwargs.items())
         reads = [value.block for value in values_in((recorded_args, recorded_kwargs))]
-        writes = [self.value(args[i]).block for i in written if isinstance(args[i], Tensor)]
+        writes = [self.value(argument).block for argument in written]
         creates, values = [], []
         layer_name = self.layers[self._layer]
         role = Role.GRADIENT if self.phase is Phase.BACKWARD else Role.ACTIVATION
@@ -259,34 +286,6 @@ def _autograd_nodes(loss: Tensor) -> Iterable[Any]:
     return seen
 
 
-class _FusedDropout(TorchFunctionMode):
-    """Trace dropout as ``native_dropout``, with a one-byte mask, as it runs on a GPU.
-
-    On the CPU it draws the same numbers and gives the same bits as ``torch.nn.functional.dropout``.
-    """
-
-    _DROPOUTS = (torch.dropout, torch.nn.functional.dropout)
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
-        if func in self._DROPOUTS:
-            inplace, output = _dropout(*args, **kwargs)
-            return args[0].copy_(output) if inplace else output
-        return func(*args, **kwargs)
-
-
-def _dropout(
-    input: Tensor,  # noqa: A002 (the names are torch's)
-    p: float = 0.5,
-    training: bool = True,
-    inplace: bool = False,
-    train: bool | None = None,
-) -> tuple[bool, Tensor]:
-    if not (training if train is None else train) or p == 0:
-        return False, input
-    return inplace, torch.native_dropout(input, p, True)[0]
-
-
 def record(workload: Workload, device: torch.device | None) -> Recording:
     """Trace one step of `workload`.
 
@@ -311,7 +310,7 @@ def record(workload: Workload, device: torch.device | None) -> Recording:
         input_blocks = [_argument(recorder, f"input{i}", t, Role.INPUT) for i, t in enumerate(inputs)]
         target_blocks = [_argument(recorder, f"target{i}", t, Role.LABEL) for i, t in enumerate(targets)]
         try:
-            with recorder, _FusedDropout(), _layer_hooks(module, recorder, buffers):
+            with recorder, AsOperators(), _layer_hooks(module, recorder, buffers), _attributes_kept(module):
                 tensors = _by_every_name(module, {**weights, **buffers})
                 output = torch.func.functional_call(module, tensors, inputs, tie_weights=False)
                 loss, gradients = None, {}
@@ -426,3 +425,28 @@ def _layer_hooks(module: nn.Module, recorder: Recorder, buffers: dict[str, Tenso
     finally:
         for handle in handles:
             handle.remove()
+
+
+@contextmanager
+def _attributes_kept(module: nn.Module) -> Iterator[None]:
+    """Let the trace leave no fake tensor in a module's attributes.
+
+    Raises:
+        UnsupportedModel: the module keeps a tensor in an attribute that is no buffer; it would be the same in each step.
+    """
+    before = [(path, vars(child), dict(vars(child))) for path, child in module.named_modules()]
+    kept = []
+    try:
+        yield
+    finally:
+        for path, attributes, values in before:
+            for name in [name for name, value in attributes.items() if isinstance(value, FakeTensor)]:
+                kept.append(f"{path}.{name}" if path else name)
+                del attributes[name]
+                attributes.update({name: values[name]} if name in values else {})
+    if kept:
+        raise UnsupportedModel(
+            kept[0],
+            "it is a tensor that the module keeps",
+            "return it, or hold it in a buffer that changes in place",
+        )

@@ -5,6 +5,7 @@ import torch
 from torch import Tensor, nn
 
 from membench.capture.capture import CapturedStep, capture
+from membench.errors import UnsupportedModel
 from membench.task_graph import GradientOf, Kind, Phase, Role, ShapeOf
 from membench.workload import Workload
 
@@ -130,3 +131,67 @@ def test_capture_leaves_a_module_as_it_was_that_stands_in_two_places() -> None:
     assert all(first is second for (_, first), (_, second) in zip(before, after, strict=True))
     assert module[0].weight is tied.weight
     assert not captured.constants
+
+
+class Keeps(nn.Module):
+    """Holds on to a tensor, as recurrent networks do to a state and others to a map that is to be looked at."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(3, 3)
+        self.state: Tensor | None = None
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        outputs: Tensor = self.inner(inputs if self.state is None else inputs + self.state)
+        self.state = outputs.detach()
+        return outputs
+
+
+class Trains(nn.Module):
+    """A loss with a weight of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.temperature = nn.Parameter(torch.ones(()))
+
+    def forward(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        return nn.functional.cross_entropy(outputs * self.temperature, targets)
+
+
+class Recomputes(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Sequential(nn.Linear(3, 3), nn.BatchNorm1d(3))
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return torch.utils.checkpoint.checkpoint(self.inner, inputs, use_reentrant=False)
+
+
+@pytest.mark.parametrize(
+    ("module", "loss", "message"),
+    [
+        (
+            Keeps(),
+            nn.functional.cross_entropy,
+            "'state' is not supported: it is a tensor that the module keeps",
+        ),
+        (nn.Linear(3, 3), Trains(), "'loss' is not supported: it trains a tensor that is no parameter"),
+        (Recomputes(), nn.functional.cross_entropy, "the backward pass calls it again"),
+    ],
+)
+def test_what_a_trace_would_take_for_constant_or_do_for_real_is_refused(
+    module: nn.Module, loss: nn.Module, message: str
+) -> None:
+    work = Workload("net", module, loss, (torch.randn(4, 3),), (torch.arange(4) % 3,))
+    before = {name: value.clone() for name, value in module.state_dict().items()}
+    with pytest.raises(UnsupportedModel, match=message):
+        capture(work)
+    assert all(value.equal(before[name]) for name, value in module.state_dict().items())
+    assert getattr(module, "state", None) is None
+
+
+def test_a_sparse_gradient_is_refused() -> None:
+    module = nn.Embedding(5, 3, sparse=True)
+    work = Workload("net", module, nn.functional.cross_entropy, (torch.arange(4),), (torch.arange(4) % 3,))
+    with pytest.raises(UnsupportedModel, match="makes a sparse tensor; use dense ones"):
+        capture(work)
