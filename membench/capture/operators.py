@@ -109,31 +109,36 @@ def _pair(values: list[int]) -> tuple[int, int]:
 
 def written_arguments(
     operator: torch._ops.OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> list[Tensor]:
-    """Return the arguments that the operator updates in place.
+) -> tuple[int | str, ...]:
+    """Return the positions and the names of the tensors that the operator updates in place.
 
     Batch norm updates its running statistics although the schemas of its operators do not say so.
     """
     if operator_name(operator) in ("native_batch_norm", "cudnn_batch_norm"):
-        written = args[3:5] if args[5] else ()
+        written: list[int | str] = [3, 4] if args[5] else []
     else:
-        written = tuple(
-            args[position] if position < len(args) else kwargs.get(argument.name)
+        written = [
+            position if position < len(args) else argument.name
             for position, argument in enumerate(operator._schema.arguments)
             if argument.alias_info is not None and argument.alias_info.is_write
-        )
-    return [argument for argument in written if isinstance(argument, Tensor)]
+        ]
+    return tuple(at for at in written if isinstance(argument_at(at, args, kwargs), Tensor))
 
 
-def aliased_argument(operator: torch._ops.OpOverload) -> int | None:
-    """Return the position of the argument whose storage the output shares, for a view, else None."""
+def argument_at(at: int | str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Return a call's argument by its position or name, None where it was not given."""
+    return args[at] if isinstance(at, int) else kwargs.get(at)
+
+
+def viewed_argument(operator: torch._ops.OpOverload, args: tuple[Any, ...]) -> int | None:
+    """Return the position of the tensor of which the outputs are views, None where they are not."""
     returns = operator._schema.returns
     if not returns or returns[0].alias_info is None or returns[0].alias_info.is_write:
         return None
     aliases = returns[0].alias_info.before_set
     for position, argument in enumerate(operator._schema.arguments):
         if argument.alias_info is not None and argument.alias_info.before_set & aliases:
-            return position
+            return position if isinstance(args[position], Tensor) else None
     return None
 
 

@@ -10,9 +10,7 @@ A step of inference ends with the module's output, and autograd is off. A dispat
 block; a view makes no task. The backward of a convolution is issued as two calls, weight gradient first.
 """
 
-from bisect import bisect_right
-from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -27,13 +25,13 @@ from torch._subclasses.fake_tensor import (
     FakeTensorMode,
     UnsupportedOperatorException,
 )
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves, tree_map_only
+from torch.utils._pytree import tree_map_only
 
-from membench.capture import operators
 from membench.capture.functions import AsOperators
+from membench.capture.operation import layout_of
+from membench.capture.recorder import Recorder
 from membench.errors import UnsupportedModel
-from membench.task_graph import Block, Call, Phase, Role, ShapeOf, Task, Value, values_in
+from membench.task_graph import Block, Role, Task, Value
 from membench.workload import Workload
 
 
@@ -62,230 +60,6 @@ class Recording:
     targets: list[int | None]
 
 
-class Recorder(TorchDispatchMode):
-    """Records blocks, tasks and layers while a step runs on fake tensors."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.blocks: list[Block] = []
-        self.tasks: list[Task] = []
-        self.layers: list[str] = []
-        self.constants: dict[int, Tensor] = {}
-        self.phase = Phase.FORWARD
-        self._constant_layers: dict[int, str] = {}
-        self._block_of_storage: dict[int, int] = {}
-        self._alive: list[Any] = []  # keeps storages, whose addresses are the keys, from being reused
-        self._module_path: list[str] = [""]
-        self._leaf_layer: int | None = None
-        self._layer_uses: Counter[str] = Counter()
-        self._layer = -1
-        self._layer_of_node: dict[int, int] = {}
-
-    # ---- layers -------------------------------------------------------------------------------------
-
-    def enter_module(self, path: str, is_leaf: bool) -> None:
-        """Note which module runs.
-
-        Raises:
-            UnsupportedModel: it runs in the backward pass, on its own weights and buffers in place of the traced ones.
-        """
-        if self.phase is Phase.BACKWARD:
-            raise UnsupportedModel(
-                path,
-                "the backward pass calls it again, as torch.utils.checkpoint does",
-                "leave recomputation to a strategy, memonger for one",
-            )
-        self._module_path.append(path)
-        if is_leaf and self.phase is Phase.FORWARD:
-            self._leaf_layer = self._layer = self._new_layer(path)
-
-    def leave_module(self) -> None:
-        self._module_path.pop()
-        self._leaf_layer = None
-
-    def enter_loss(self) -> None:
-        self.phase = Phase.LOSS
-        self._leaf_layer = self._layer = self._new_layer("loss")
-
-    def enter_backward(self, loss: Tensor) -> None:
-        """Have every autograd node announce its layer when it runs.
-
-        Raises:
-            UnsupportedModel: the loss depends on a trained tensor that is no parameter of the module.
-        """
-        self.phase = Phase.BACKWARD
-        known = sorted(self._layer_of_node)
-        for node in _autograd_nodes(loss):
-            if (reader := self._constant_layers.get(id(getattr(node, "variable", None)))) is not None:
-                raise UnsupportedModel(
-                    reader,
-                    "it trains a tensor that is no parameter of the module",
-                    "make it one, or detach it",
-                )
-            position = bisect_right(known, node._sequence_nr()) - 1
-            layer = self._layer_of_node[known[position]] if position >= 0 else self._layer
-            node.register_prehook(lambda _, layer=layer: self._set_layer(layer))
-
-    def _set_layer(self, layer: int) -> None:
-        self._layer = layer
-
-    def _new_layer(self, name: str) -> int:
-        self._layer_uses[name] += 1
-        uses = self._layer_uses[name]
-        self.layers.append(name if uses == 1 else f"{name}#{uses}")
-        return len(self.layers) - 1
-
-    @property
-    def layer_name(self) -> str:
-        """The layer that runs now, for error messages."""
-        return (
-            self.layers[self._layer] if self._leaf_layer is not None else self._module_path[-1] or "the model"
-        )
-
-    # ---- blocks -------------------------------------------------------------------------------------
-
-    def external(self, name: str, tensor: Tensor, role: Role) -> int:
-        """Record a block that belongs to the caller; tensors that share a storage share it."""
-        key = tensor.untyped_storage()._cdata
-        if key not in self._block_of_storage:
-            self._add_block(name, tensor, role, layer=-1)
-        return self._block_of_storage[key]
-
-    def value(self, tensor: Tensor) -> Value:
-        key = tensor.untyped_storage()._cdata
-        if key not in self._block_of_storage:  # a tensor that is neither parameter, buffer nor argument
-            self.constants[self.external(f"constant{len(self.constants)}", tensor, Role.CONSTANT)] = tensor
-            self._constant_layers[id(tensor)] = self.layer_name
-        return Value(
-            self._block_of_storage[key],
-            tensor.dtype,
-            tuple(tensor.shape),
-            tuple(tensor.stride()),
-            int(tensor.storage_offset()),
-        )
-
-    def _add_block(self, name: str, tensor: Tensor, role: Role, layer: int) -> int:
-        storage = tensor.untyped_storage()
-        index = len(self.blocks)
-        self.blocks.append(Block(index, name, storage.nbytes(), role, layer))
-        self._block_of_storage[storage._cdata] = index
-        self._alive.append(storage)
-        return index
-
-    # ---- operators ----------------------------------------------------------------------------------
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
-        if self.phase is not Phase.BACKWARD:
-            self._layer_of_node.setdefault(torch._C._autograd._get_sequence_nr() - 1, self._layer)
-        if func is torch.ops.aten.convolution_backward.default and args[10][0] and any(args[10][1:]):
-            _, *weight_gradients = self._run(func, (*args[:10], [False, *args[10][1:]]), kwargs)
-            data_gradient, _, _ = self._run(func, (*args[:10], [True, False, False]), kwargs)
-            return data_gradient, *weight_gradients
-        return self._run(func, args, kwargs)
-
-    def _run(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        if func is torch.ops.aten.lift_fresh.default and not isinstance(args[0], FakeTensor):
-            output = func(*args, **kwargs)
-            self._share(output, self.value(args[0]).block)
-            return output
-        output = operators.with_real_outputs(func, args, func(*args, **kwargs))
-        aliased = operators.aliased_argument(func)
-        if aliased is not None and isinstance(args[aliased], Tensor):
-            block = self.value(args[aliased]).block
-            for view in tree_leaves(output):
-                self._share(view, block)
-            return output
-        outputs = list(output) if isinstance(output, tuple | list) else [output]
-        if any(isinstance(out, Tensor) and out.layout is not torch.strided for out in outputs):
-            raise UnsupportedModel(
-                self.layer_name, f"{func} makes a sparse tensor", "use dense ones, as with sparse=False"
-            )
-        created = [isinstance(out, Tensor) and self._is_new(out) for out in outputs]
-        written = operators.written_arguments(func, args, kwargs)
-        if any(created) or written:
-            self._record(func, args, kwargs, output, outputs, created, written)
-        return output
-
-    def _is_new(self, tensor: Tensor) -> bool:
-        return tensor.untyped_storage()._cdata not in self._block_of_storage
-
-    def _share(self, tensor: Tensor, block: int) -> None:
-        storage = tensor.untyped_storage()
-        if storage._cdata not in self._block_of_storage:
-            self._block_of_storage[storage._cdata] = block
-            self._alive.append(storage)
-
-    def _record(
-        self,
-        func: Any,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        output: Any,
-        outputs: list[Any],
-        created: list[bool],
-        written: list[Tensor],
-    ) -> None:
-        name = operators.operator_name(func)
-        if (
-            self._leaf_layer is None and self.phase is Phase.FORWARD
-        ):  # a functional call is a layer of its own
-            path = self._module_path[-1]
-            self._layer = self._new_layer(f"{path}.{name}" if path else name)
-        shape_only = operators.shape_only_arguments(func, args)
-        recorded_args = tuple(
-            ShapeOf(self.value(arg)) if i in shape_only and isinstance(arg, Tensor) else self._convert(arg)
-            for i, arg in enumerate(args)
-        )
-        recorded_kwargs = tuple((key, self._convert(value)) for key, value in kwargs.items())
-        reads = [value.block for value in values_in((recorded_args, recorded_kwargs))]
-        writes = [self.value(argument).block for argument in written]
-        creates, values = [], []
-        layer_name = self.layers[self._layer]
-        role = Role.GRADIENT if self.phase is Phase.BACKWARD else Role.ACTIVATION
-        for position, (out, is_new) in enumerate(zip(outputs, created, strict=True)):
-            if is_new and self._is_new(out):
-                suffix = f".{position}" if len(outputs) > 1 else ""
-                creates.append(self._add_block(f"{layer_name}:{name}{suffix}", out, role, self._layer))
-            values.append(self.value(out) if is_new else None)
-        self.tasks.append(
-            Task(
-                index=len(self.tasks),
-                name=f"{layer_name}:{name}",
-                kind=operators.kind_of(func),
-                phase=self.phase,
-                layer=self._layer,
-                reads=tuple(dict.fromkeys((*reads, *writes))),
-                writes=tuple(dict.fromkeys((*writes, *creates))),
-                creates=tuple(creates),
-                operations=operators.floating_point_operations(func, args, kwargs, output),
-                moved_bytes=sum(v.extent_bytes for v in values_in((recorded_args, tuple(values)))),
-                gradient_of=operators.gradient_of(func, args) if self.phase is Phase.BACKWARD else None,
-                random=operators.is_random(func),
-                convolution=operators.convolution_of(func, args, output),
-                call=Call(str(func), recorded_args, recorded_kwargs, tuple(values)),
-            )
-        )
-
-    def _convert(self, argument: Any) -> Any:
-        if isinstance(argument, Tensor):
-            return self.value(argument)
-        if isinstance(argument, list | tuple):
-            return tuple(self._convert(item) for item in argument)
-        return argument
-
-
-def _autograd_nodes(loss: Tensor) -> Iterable[Any]:
-    seen, stack = set(), [loss.grad_fn]
-    while stack:
-        node = stack.pop()
-        if node is None or node in seen:
-            continue
-        seen.add(node)
-        stack.extend(following for following, _ in node.next_functions)
-    return seen
-
-
 def record(workload: Workload, device: torch.device | None) -> Recording:
     """Trace one step of `workload`.
 
@@ -295,11 +69,11 @@ def record(workload: Workload, device: torch.device | None) -> Recording:
     Raises:
         UnsupportedModel: the step depends on data, or does what a graph cannot express; names the layer.
     """
-    recorder = Recorder()
     module = workload.module
     fake_mode = FakeTensorMode(allow_non_fake_inputs=True)
+    recorder = Recorder(fake_mode)
     trains = workload.loss is not None
-    fake = partial(_fake, device=device)
+    fake = partial(_fake, fake_mode, device=device)
     with fake_mode, torch.set_grad_enabled(trains):
         weights = {n: fake(p, requires_grad=trains and p.requires_grad) for n, p in module.named_parameters()}
         buffers = {name: fake(b) for name, b in module.named_buffers()}
@@ -363,16 +137,17 @@ def _argument(recorder: Recorder, name: str, argument: Any, role: Role) -> int |
     return recorder.external(name, argument, role) if isinstance(argument, Tensor) else None
 
 
-def _fake(tensor: Tensor, *, device: torch.device | None, requires_grad: bool = False) -> Tensor:
+def _fake(
+    mode: FakeTensorMode, tensor: Tensor, *, device: torch.device | None, requires_grad: bool = False
+) -> Tensor:
     """Return a fake tensor of the same shape, strides and dtype; one on the meta device is traced as on the CPU.
 
     The device decides which kernels are recorded: batch norm is cuDNN's on CUDA.
     """
     if device is None:
         device = torch.device("cpu") if tensor.is_meta else tensor.device
-    return torch.empty_strided(
-        tensor.shape, tensor.stride(), dtype=tensor.dtype, device=device, requires_grad=requires_grad
-    )
+    layout = layout_of(tensor)._replace(offset=0, device=device)
+    return layout.fake_tensor(mode, requires_grad=requires_grad)
 
 
 def _gradients(

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch._subclasses import FakeTensorMode
 
-from membench.capture.operators import with_real_outputs, written_arguments
+from membench.capture.operators import argument_at, with_real_outputs, written_arguments
 
 LAYOUTS = list(permutations(range(4)))
 
@@ -86,8 +86,9 @@ def test_statistics_have_the_precision_of_the_kernels(
 
 def test_what_an_operator_writes_may_be_named() -> None:
     source, target = torch.ones(3), torch.zeros(3)
-    [written] = written_arguments(torch.ops.aten.div.out, (source, source), {"out": target})
-    assert written is target
+    named = {"out": target}
+    [written] = written_arguments(torch.ops.aten.div.out, (source, source), named)
+    assert argument_at(written, (source, source), named) is target
 
 
 def _tensors(output: object) -> tuple[Tensor, ...]:

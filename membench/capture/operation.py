@@ -1,0 +1,165 @@
+"""What an operator call is, whatever blocks its tensors lie in: the same for all calls with equal layouts.
+
+A deep network repeats few distinct calls, so the shape functions, which would take most of a capture's time, run once
+for each of these.
+"""
+
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.utils._mode_utils import no_dispatch
+
+from membench.capture import operators
+from membench.convolution import Convolution
+from membench.task_graph import GradientOf, Kind
+
+
+class Layout(NamedTuple):
+    """How a tensor lies in its storage; strides and offset in elements."""
+
+    dtype: torch.dtype
+    shape: tuple[int, ...]
+    stride: tuple[int, ...]
+    offset: int
+    device: torch.device
+
+    def fake_tensor(
+        self, mode: FakeTensorMode, *, view_of: Tensor | None = None, requires_grad: bool = False
+    ) -> Tensor:
+        """Return a fake tensor; to ask the mode for one takes five times as long.
+
+        Args:
+            view_of: the tensor in whose storage it lies; None: in a new one, from its beginning on.
+        """
+        with no_dispatch():
+            meta = torch.empty_strided(
+                self.shape, self.stride, dtype=self.dtype, device="meta", requires_grad=requires_grad
+            )
+            if view_of is not None:
+                meta.set_(view_of.untyped_storage(), self.offset, self.shape, self.stride)
+            return FakeTensor(mode, meta, self.device)
+
+
+def layout_of(tensor: Tensor) -> Layout:
+    offset = int(tensor.storage_offset())
+    return Layout(tensor.dtype, tuple(tensor.shape), tuple(tensor.stride()), offset, tensor.device)
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """An operator on arguments of given layouts.
+
+    Attributes:
+        operator: with its overload, ``"aten.relu_.default"``.
+        operations: floating-point operations.
+        shape_only, view_of: positions of arguments; see `operators`.
+        written: likewise, and names.
+        gradient_of: in the backward pass.
+        outputs: each the layout of a tensor, the position of the argument that is returned, or None for no tensor;
+            None in place of all: they are something else.
+        is_tuple: the operator returns a tuple of outputs, not one.
+    """
+
+    operator: str
+    name: str
+    kind: Kind
+    operations: int
+    shape_only: tuple[int, ...]
+    written: tuple[int | str, ...]
+    view_of: int | None
+    gradient_of: GradientOf
+    random: bool
+    convolution: Convolution | None
+    outputs: tuple[Layout | int | None, ...] | None
+    is_tuple: bool
+
+    def run_again(self, mode: FakeTensorMode, args: tuple[Any, ...]) -> Any:
+        """Return what the operator returns for other arguments of the same layouts."""
+        assert self.outputs is not None
+        base = None if self.view_of is None else args[self.view_of]
+        outputs = tuple([
+            item.fake_tensor(mode, view_of=base) if isinstance(item, Layout) else item if item is None else args[item]
+            for item in self.outputs
+        ])  # fmt: skip
+        return outputs if self.is_tuple else outputs[0]
+
+
+def call_key(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Hashable | None:
+    """Return what decides a call's operation; None where that cannot be told.
+
+    It can of ATen's own operators on fake tensors of which not even the mode knows the values, unless the operator
+    changes the layout of an argument.
+    """
+    if func.namespace != "aten" or torch.Tag.inplace_view in func.tags:
+        return None
+    arguments = _key((args, *kwargs.items()))
+    return None if arguments is None else (func, arguments)
+
+
+def _key(argument: Any) -> Hashable | None:
+    if isinstance(argument, Tensor):
+        is_known = isinstance(argument, FakeTensor) and argument.constant is None
+        return layout_of(argument) if is_known else None
+    if isinstance(argument, list | tuple):
+        keys = tuple(map(_key, argument))
+        return None if None in keys else keys
+    return type(argument), argument  # 1 and 1.0 are equal, and promote differently
+
+
+def operation_of(
+    func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any, created: Sequence[bool]
+) -> Operation:
+    """Return the operation of a call that has run.
+
+    Args:
+        created: for each output whether it is a tensor in a new storage.
+    """
+    return Operation(
+        operator=str(func),
+        name=operators.operator_name(func),
+        kind=operators.kind_of(func),
+        operations=operators.floating_point_operations(func, args, kwargs, output),
+        shape_only=operators.shape_only_arguments(func, args),
+        written=operators.written_arguments(func, args, kwargs),
+        view_of=operators.viewed_argument(func, args),
+        gradient_of=operators.gradient_of(func, args),
+        random=operators.is_random(func),
+        convolution=operators.convolution_of(func, args, output),
+        outputs=None if isinstance(output, list) else _outputs(func, args, as_list(output), created),
+        is_tuple=isinstance(output, tuple),
+    )
+
+
+def _outputs(
+    func: Any, args: tuple[Any, ...], outputs: list[Any], created: Sequence[bool]
+) -> tuple[Layout | int | None, ...] | None:
+    is_view = operators.viewed_argument(func, args) is not None
+    found: list[Layout | int | None] = []
+    for output, is_new in zip(outputs, created, strict=True):
+        same = [position for position, argument in enumerate(args) if argument is output]
+        if output is None:
+            found.append(None)
+        elif not isinstance(output, FakeTensor) or output.constant is not None:
+            return None
+        elif same:
+            found.append(same[0])
+        elif is_view or (is_new and _fills_storage(output)):
+            found.append(layout_of(output))
+        else:
+            return None
+    return tuple(found)
+
+
+def _fills_storage(tensor: Tensor) -> bool:
+    reach = sum((size - 1) * step for size, step in zip(tensor.shape, tensor.stride(), strict=True))
+    elements = 1 + reach if tensor.numel() else 0
+    return not tensor.storage_offset() and tensor.untyped_storage().nbytes() == elements * tensor.itemsize
+
+
+def as_list(output: Any) -> list[Any]:
+    """Return what an operator returns, one output or several, as a list."""
+    return list(output) if isinstance(output, tuple | list) else [output]
