@@ -50,7 +50,7 @@ def mask_relu(graph: TaskGraph) -> TaskGraph:
     masked = {
         task.layer: forward[task.layer].writes[-1]
         for task in graph.tasks
-        if _is_backward_relu(task) and task.layer in forward and _can_mask(graph, forward[task.layer], task)
+        if is_backward_relu(task) and task.layer in forward and _can_mask(graph, forward[task.layer], task)
     }
     rewriter = _MaskRewriter(graph, masked)
     for task in graph.tasks:
@@ -63,7 +63,8 @@ def _is_forward_relu(task: Task) -> bool:
     return task.kind is Kind.RELU and task.phase is Phase.FORWARD
 
 
-def _is_backward_relu(task: Task) -> bool:
+def is_backward_relu(task: Task) -> bool:
+    """Return whether a task reads of a map only the signs that a ReLU has left."""
     is_threshold = task.call is None or task.call.operator == "aten.threshold_backward.default"
     return task.kind is Kind.RELU and task.phase is Phase.BACKWARD and is_threshold
 
@@ -101,7 +102,7 @@ class _MaskRewriter:
 
     def rewrite(self, task: Task) -> None:
         task = rename_blocks(task, self.renamed)
-        if _is_backward_relu(task) and task.layer in self.masks:
+        if is_backward_relu(task) and task.layer in self.masks:
             self.tasks.append(self._backward(task, self.masks[task.layer]))
             return
         self.tasks.append(task)

@@ -7,11 +7,11 @@ backward pass reads; here the bits become a map of ones and zeros again just bef
 
 from membench.codecs.mask import BitMask
 from membench.cost_model import CostModel
-from membench.planning.rewrite import join_convolution_backward
+from membench.planning.rewrite import is_backward_relu, join_convolution_backward
 from membench.schedule import COMPUTE_STREAM, Schedule
 from membench.strategies.base import Strategy
 from membench.strategies.compression import compress, encodable_maps
-from membench.task_graph import Kind, Phase, TaskGraph
+from membench.task_graph import Phase, TaskGraph
 
 
 class Gist(Strategy):
@@ -19,15 +19,16 @@ class Gist(Strategy):
 
     def schedule(self, graph: TaskGraph, cost: CostModel, budget_bytes: int | None) -> Schedule:
         graph = cost.annotate(join_convolution_backward(graph))
-        codecs = {block: BitMask() for block in encodable_maps(graph) if only_signs_are_read(graph, block)}
+        others = _read_beyond_signs(graph)
+        codecs = {block: BitMask() for block in encodable_maps(graph) if block not in others}
         return compress(self.name, graph, budget_bytes, codecs, 1.0, stream=COMPUTE_STREAM)
 
 
-def only_signs_are_read(graph: TaskGraph, block: int) -> bool:
-    """Return whether the backward pass reads a map for gradients of ReLUs alone."""
-    readers = [task for task in graph.tasks if task.phase is Phase.BACKWARD and block in task.reads]
-    return all(task.kind is Kind.RELU and _is_threshold(task.call) for task in readers)
-
-
-def _is_threshold(call: object) -> bool:
-    return call is None or getattr(call, "operator", "") == "aten.threshold_backward.default"
+def _read_beyond_signs(graph: TaskGraph) -> set[int]:
+    """Return the blocks that the backward pass reads for more than gradients of ReLUs."""
+    return {
+        block
+        for task in graph.tasks
+        if task.phase is Phase.BACKWARD and not is_backward_relu(task)
+        for block in task.reads
+    }
