@@ -6,8 +6,7 @@
         walk the autograd graph of the loss:       each node will say which layer's backward is running
         gradients = autograd.grad(loss, weights)
 
-A step of inference ends with the module's output, and autograd is off. A dispatch mode sees each operator after autograd, forward and backward alike. What shares a storage is one
-block; a view makes no task. The backward of a convolution is issued as two calls, weight gradient first.
+A step of inference ends with the module's output, and autograd is off.
 """
 
 from collections.abc import Iterator
