@@ -10,7 +10,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from math import inf
-from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
 
 from membench.offsets import Offsets
 from membench.planning.liveness import residencies
@@ -24,12 +26,16 @@ def lies_in_arena(block: Block) -> bool:
     return not block.is_external and block.role not in RESULT_ROLES
 
 
-class Segment(NamedTuple):
-    """A piece of the arena, in use or free. The last free one of an arena without a capacity is infinite."""
+@dataclass(frozen=True, slots=True)
+class Segments:
+    """The pieces of an arena in the order of their addresses, in use or free; an element of each array for each piece.
 
-    address: int
-    size_bytes: float
-    is_free: bool
+    The last free one of an arena without a capacity is infinite.
+    """
+
+    addresses: NDArray[np.int64]
+    size_bytes: NDArray[np.float64]
+    is_free: NDArray[np.bool_]
 
 
 class Arena(Pool):
@@ -44,7 +50,8 @@ class Arena(Pool):
     def __init__(self, capacity_bytes: int | None = None) -> None:
         self._size_at: dict[int, int] = {}  # of pieces in use
         self._gaps = [0]  # where free pieces begin, sorted
-        self._gap_end: dict[int, float] = {0: inf if capacity_bytes is None else capacity_bytes}
+        self._capacity_bytes = inf if capacity_bytes is None else capacity_bytes
+        self._gap_end = {0: self._capacity_bytes}
         self._extent_bytes = 0
 
     def serves(self, block: Block) -> bool:
@@ -107,11 +114,12 @@ class Arena(Pool):
         self._extent_bytes = extent_bytes
         return len(taken) if len(taken) < len(sizes_bytes) else None
 
-    def segments(self) -> list[Segment]:
-        """Return what the arena consists of, in the order of addresses."""
-        pieces = [Segment(address, size, is_free=False) for address, size in self._size_at.items()]
-        pieces += [Segment(start, end - start, is_free=True) for start, end in self._gap_end.items()]
-        return sorted(pieces)
+    def segments(self) -> Segments:
+        """Return what the arena consists of."""
+        addresses = np.sort(np.array([*self._size_at, *self._gaps], dtype=np.int64))
+        size_bytes = np.diff(addresses, append=self._capacity_bytes)
+        is_free = np.isin(addresses, self._gaps, assume_unique=True)
+        return Segments(addresses, size_bytes, is_free)
 
     def _find(self, size_bytes: int) -> int | None:
         first = None

@@ -4,15 +4,22 @@ moDNN plans by a simulation with a clock (Algorithm 1). This is what its decisio
 two clocks, one of computing and one of copying, and leave a list of moves from which a schedule is built.
 """
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
 from math import inf
 
+import numpy as np
+from numpy.typing import NDArray
+
 from membench.cost_model import CostModel
-from membench.planning.arena import Arena, Segment
+from membench.planning.arena import Arena
+from membench.planning.eviction import Neighbours, best_run
 from membench.planning.pool import aligned
 from membench.task_graph import TaskGraph
+
+MayLeave = Callable[[NDArray[np.int64]], NDArray[np.bool_]]
+"""Says which of these blocks may leave for others."""
 
 
 class Move(Enum):
@@ -34,16 +41,6 @@ class Room:
     at_s: float
 
 
-@dataclass(frozen=True, slots=True)
-class _Window:
-    """Neighbouring segments that are large enough together: the blocks in it, and when the last copy of them is done."""
-
-    leaving: tuple[int, ...]
-    at_s: float
-    copy_free_s: float
-    size_bytes: int
-
-
 class ClockedMemory:
     """Blocks in one arena, and the time.
 
@@ -61,12 +58,14 @@ class ClockedMemory:
         self.compute_s = self.copy_s = 0.0
         self.moves: list[tuple[Move, int]] = []
         self._size_bytes = [block.size_bytes for block in graph.blocks]
+        self._sizes = np.array(self._size_bytes)
+        self._offload_time_s = np.array([cost.offload_time_s(size_bytes) for size_bytes in self._size_bytes])
         self._cost = cost
         self._last_task_s = 0.0  # end of the last task: memory is taken at its position
         self._address: dict[int, int] = {}
         self._block_at: dict[int, int] = {}
-        self._ready_s: dict[int, float] = {}
-        self._on_host_s = {block.index: 0.0 for block in graph.blocks if block.home}
+        self._ready_s = np.zeros(len(graph.blocks))
+        self._on_host_s = np.array([0.0 if block.home else inf for block in graph.blocks])
 
     # ---- what there is ------------------------------------------------------------------------------
 
@@ -79,11 +78,11 @@ class ClockedMemory:
 
     def ready_s(self, blocks: Iterable[int]) -> float:
         """Return when a task that reads these blocks could start."""
-        return max((self.compute_s, *(self._ready_s.get(block, 0.0) for block in blocks)))
+        return max((self.compute_s, *map(self._ready_s.item, blocks)))
 
     def on_host_s(self, block: int) -> float:
         """Return when the copy on the host is done; infinity where there is none."""
-        return self._on_host_s.get(block, inf)
+        return self._on_host_s.item(block)
 
     def prefetch_time_s(self, blocks: Iterable[int]) -> float:
         return sum(self._cost.prefetch_time_s(self._size_bytes[block]) for block in blocks)
@@ -95,20 +94,19 @@ class ClockedMemory:
 
     def offload(self, block: int) -> None:
         """Start a copy to the host as early as the block and the stream of copies allow, which may be in the past."""
-        self.copy_s = max(self.copy_s, self._ready_s[block])
-        self.copy_s += self._cost.offload_time_s(self._size_bytes[block])
+        self.copy_s = max(self.copy_s, self._ready_s.item(block)) + self._offload_time_s.item(block)
         self._on_host_s[block] = self.copy_s
         self.moves.append((Move.OFFLOAD, block))
 
     def free(self, block: int) -> None:
         """Give memory back for other blocks, when the copy on the host is done."""
-        self.compute_s = max(self.compute_s, self._on_host_s[block])
+        self.compute_s = max(self.compute_s, self.on_host_s(block))
         self.moves.append((Move.FREE, block))
         self._release(block)
 
     def evict(self, block: int) -> None:
         """Free a block, having copied it to the host unless it is there."""
-        if block not in self._on_host_s:
+        if self.on_host_s(block) == inf:
             self.offload(block)
         self.free(block)
 
@@ -126,22 +124,28 @@ class ClockedMemory:
         Args:
             changes: blocks of `reads` that it writes; their copies on the host are worth nothing afterwards.
         """
-        copied_s = (self._on_host_s.get(block, 0.0) for block in changes)
+        copied_s = map(self._copied_s, changes)
         self.compute_s = self._last_task_s = max(self.ready_s(reads), *copied_s, 0.0) + time_s
         for block in creates:
             self._settle(block, self.compute_s)
         for block in changes:
-            self._on_host_s.pop(block, None)
+            self._on_host_s[block] = inf
             self._ready_s[block] = self.compute_s
 
     def drop(self, block: int) -> None:
         """Let a block go that nobody needs any more."""
-        self.compute_s = max(self.compute_s, self._on_host_s.pop(block, 0.0))
+        self.compute_s = max(self.compute_s, self._copied_s(block))
+        self._on_host_s[block] = inf
         self._release(block)
 
     def take_moves(self) -> tuple[tuple[Move, int], ...]:
         moves, self.moves = tuple(self.moves), []
         return moves
+
+    def _copied_s(self, block: int) -> float:
+        """Return when nobody copies the block to the host any more."""
+        at_s = self.on_host_s(block)
+        return 0.0 if at_s == inf else at_s
 
     def _release(self, block: int) -> None:
         address = self._address.pop(block)
@@ -157,7 +161,7 @@ class ClockedMemory:
 
     # ---- offloading schemes -------------------------------------------------------------------------
 
-    def find_room(self, sizes_bytes: Sequence[int], may_leave: Callable[[int], bool]) -> Room | None:
+    def find_room(self, sizes_bytes: Sequence[int], may_leave: MayLeave) -> Room | None:
         """Return which blocks to evict so that these sizes, served one after another, all have room (moDNN 4.3).
 
         For each size in turn: of all runs of neighbouring segments that would be large enough, the one whose copies are
@@ -168,15 +172,17 @@ class ClockedMemory:
         while (position := self.arena.first_without_room(sizes_bytes)) is not None:
             before = [(self.arena.allocate(size), size) for size in sizes_bytes[:position]]
             needed_bytes = aligned(sizes_bytes[position])
-            window = self._best_window(needed_bytes, set(leaving), may_leave, copy_free_s)
+            blocks, neighbours = self._neighbours(may_leave, leaving)
+            run = best_run(neighbours, needed_bytes, compute_s=self.compute_s, copy_free_s=copy_free_s)
             for address, size_bytes in reversed(before):
                 self.arena.free(address, size_bytes)
-            if window is None:
+            if run is None:
                 break
-            for block in window.leaving:
+            evicted = [block for block in blocks[run.first : run.end].tolist() if block >= 0]
+            for block in evicted:
                 self.arena.free(self._address[block], self._size_bytes[block])
-            leaving += window.leaving
-            copy_free_s, at_s = window.copy_free_s, max(at_s, window.at_s)
+            leaving += evicted
+            copy_free_s, at_s = run.copy_free_s, max(at_s, run.at_s)
         for block in leaving:
             self.arena.place(self._address[block], self._size_bytes[block])
         return None if position is not None else Room(tuple(leaving), at_s)
@@ -188,61 +194,34 @@ class ClockedMemory:
         back_s = max(copy_free_s, self._last_task_s) + self.prefetch_time_s(needed)
         return Room(leaving, max(at_s, back_s))
 
-    def _best_window(
-        self, size_bytes: int, gone: set[int], may_leave: Callable[[int], bool], copy_free_s: float
-    ) -> _Window | None:
-        """Args:
-        gone: blocks whose room has been given away already.
+    def _neighbours(self, may_leave: MayLeave, gone: list[int]) -> tuple[NDArray[np.int64], Neighbours]:
+        """Return the block that would leave each segment, or -1, and what that takes.
+
+        Args:
+            gone: blocks whose room has been given away already.
         """
         segments = self.arena.segments()
-        movable = [self._movable(segment, gone, may_leave) for segment in segments]
-        best: _Window | None = None
-        for first in range(len(segments)):
-            window = self._window(segments, movable, first, size_bytes, copy_free_s)
-            if window and (not best or self._rank(window) < self._rank(best)):
-                best = window
-        return best
+        held = np.array([self._block_at.get(address, -1) for address in segments.addresses.tolist()])
+        leaves = ~segments.is_free & (held >= 0) & may_leave(held) & ~np.isin(held, gone)
+        on_host_s = self._on_host_s[held]
+        return np.where(leaves, held, -1), Neighbours(
+            size_bytes=segments.size_bytes,
+            stays=~(segments.is_free | leaves),
+            leaving_bytes=np.where(leaves, self._sizes[held], 0),
+            is_copied=leaves & np.isinf(on_host_s),
+            ready_s=self._ready_s[held],
+            offload_time_s=self._offload_time_s[held],
+            on_host_s=np.where(leaves & np.isfinite(on_host_s), on_host_s, 0.0),
+        )
 
-    def _movable(
-        self, segment: Segment, gone: set[int], may_leave: Callable[[int], bool]
-    ) -> Collection[int] | None:
-        """Return the blocks that would have to leave a segment; None where it has to stay."""
-        if segment.is_free:
-            return ()
-        block = self._block_at.get(segment.address)
-        return (block,) if block is not None and block not in gone and may_leave(block) else None
-
-    def _window(
-        self,
-        segments: list[Segment],
-        movable: list[Collection[int] | None],
-        first: int,
-        size_bytes: int,
-        copy_free_s: float,
-    ) -> _Window | None:
-        """Return the shortest run of segments from `first` that is large enough."""
-        leaving: list[int] = []
-        found_bytes = 0.0
-        for position in range(first, len(segments)):
-            blocks = movable[position]
-            if blocks is None:
-                return None
-            leaving += blocks
-            found_bytes += segments[position].size_bytes
-            if found_bytes >= size_bytes:
-                at_s, copy_free_s = self._left_s(leaving, copy_free_s)
-                return _Window(tuple(leaving), at_s, copy_free_s, sum(self.sizes(leaving)))
-        return None
-
-    def _left_s(self, blocks: Iterable[int], copy_free_s: float) -> tuple[float, float]:
+    def _left_s(self, blocks: Sequence[int], copy_free_s: float) -> tuple[float, float]:
         """Return when all of these would be on the host, and the stream of copies, free at `copy_free_s`, free again."""
         at_s = 0.0
-        for block in blocks:
-            if block not in self._on_host_s:
-                copy_free_s = max(copy_free_s, self._ready_s[block])
-                copy_free_s += self._cost.offload_time_s(self._size_bytes[block])
-            at_s = max(at_s, self._on_host_s.get(block, copy_free_s))
+        of_blocks = (
+            times[list(blocks)].tolist() for times in (self._on_host_s, self._ready_s, self._offload_time_s)
+        )
+        for done_s, ready_s, offload_time_s in zip(*of_blocks, strict=True):
+            if done_s == inf:
+                done_s = copy_free_s = max(copy_free_s, ready_s) + offload_time_s
+            at_s = max(at_s, done_s)
         return at_s, copy_free_s
-
-    def _rank(self, window: _Window) -> tuple[float, int]:
-        return max(window.at_s, self.compute_s), window.size_bytes

@@ -22,13 +22,15 @@ from heapq import heapify, heappop, heappush
 from itertools import accumulate
 from math import inf
 
+import numpy as np
+
 from membench.convolution import Algorithm
 from membench.cost_model import CostModel
 from membench.errors import InfeasibleSchedule
 from membench.planning.algorithms import Preference, prefer
 from membench.planning.arena import Arena, lies_in_arena
 from membench.planning.builder import ScheduleBuilder
-from membench.planning.clocked_memory import ClockedMemory, Move, Room
+from membench.planning.clocked_memory import ClockedMemory, MayLeave, Move, Room
 from membench.planning.pool import aligned
 from membench.planning.rewrite import keep_on_host
 from membench.planning.sub_batch import GraphAt, fitted_sizes
@@ -107,9 +109,8 @@ class _Simulation:
         self._in_pool = [lies_in_arena(block) for block in graph.blocks]
         self._memory = ClockedMemory(graph, cost, self.capacity_bytes)
         self._uses = self._find_uses()  # of each block, the last one first
-        self._unused: set[int] = (
-            set()
-        )  # resident blocks that nobody has used since they were produced or came back
+        self._next_use = np.array([uses[-1] if uses else -1 for uses in self._uses])
+        self._is_unused = np.zeros(len(graph.blocks), dtype=np.bool_)  # since it was produced or came back
         self._absent = [
             (self._uses[b.index][-1], b.index) for b in graph.blocks if b.home and self._uses[b.index]
         ]
@@ -201,12 +202,13 @@ class _Simulation:
         inputs, creates = self._inputs(task), self._pooled(task.creates)
         changes = [block for block in inputs if block in task.writes]
         memory.run(inputs, creates, changes, self._time_s(task, way))
-        self._unused.difference_update(inputs)
-        self._unused.update(creates)
+        self._is_unused[inputs] = False
+        self._is_unused[creates] = True
         for block in (*inputs, *creates):
             if self._uses[block] and self._uses[block][-1] == task.index:
                 self._uses[block].pop()
             if self._uses[block]:
+                self._next_use[block] = self._uses[block][-1]
                 continue
             if self._graph.blocks[block].home and memory.on_host_s(block) == inf:
                 memory.evict(block)
@@ -237,12 +239,12 @@ class _Simulation:
 
     def _evict(self, block: int) -> None:
         self._memory.evict(block)
-        self._unused.discard(block)
+        self._is_unused[block] = False
         heappush(self._absent, (self._uses[block][-1], block))
 
     def _prefetch(self, block: int) -> None:
         self._memory.prefetch(block)
-        self._unused.add(block)
+        self._is_unused[block] = True
 
     def _start_to_leave(self, blocks: list[int]) -> None:
         for block in blocks:
@@ -252,9 +254,9 @@ class _Simulation:
 
     # ---- what the decisions ask ---------------------------------------------------------------------
 
-    def _may_leave(self, block: int, until: int) -> bool:
-        """Return whether a block may leave while nobody needs it before the task `until`, that one included (4.3)."""
-        return block not in self._unused and self._uses[block][-1] > until
+    def _may_leave(self, until: int) -> MayLeave:
+        """Return which blocks may leave while nobody needs them before the task `until`, that one included (4.3)."""
+        return lambda blocks: ~self._is_unused[blocks] & (self._next_use[blocks] > until)
 
     def _find_room(self, task: Task, workspace_bytes: int) -> Room | None:
         """Return what has to leave so that a task has room; all does where no contiguous room can be made (4.3).
@@ -264,7 +266,7 @@ class _Simulation:
         """
         memory, missing = self._memory, self._missing(task)
         wanted = memory.sizes(missing) + self._pending(task, workspace_bytes)
-        room = memory.find_room(wanted, lambda block: self._may_leave(block, task.index))
+        room = memory.find_room(wanted, self._may_leave(task.index))
         if room is None and self._has_room_alone(task, workspace_bytes):
             room = memory.defragment(self._inputs(task))
         return room
@@ -275,7 +277,7 @@ class _Simulation:
         """Return what has to leave so that a later task's inputs and this one both have room."""
         room = self._memory.find_room(
             self._memory.sizes(missing) + self._pending(task, way.workspace_bytes),
-            lambda block: self._may_leave(block, later),
+            self._may_leave(later),
         )
         return None if room is None else room.leaving
 

@@ -35,15 +35,12 @@ def test_pieces_in_use_never_overlap_and_nothing_is_lost(steps: list[tuple[bool,
             with pytest.raises(MemoryError):
                 arena.allocate(size_bytes)
         segments = arena.segments()
-        assert sum(segment.size_bytes for segment in segments) == capacity_bytes
-        position = 0
-        for segment in segments:
-            assert segment.address == position
-            position += int(segment.size_bytes)
-        in_use = {(s.address, s.size_bytes) for s in segments if not s.is_free}
+        assert segments.size_bytes.sum() == capacity_bytes
+        assert segments.addresses.tolist() == [0, *segments.size_bytes.cumsum().tolist()[:-1]]
+        used = ~segments.is_free
+        in_use = set(zip(segments.addresses[used].tolist(), segments.size_bytes[used].tolist(), strict=True))
         assert in_use == {(address, aligned(size)) for address, size in held if size}
-        neighbours = pairwise(segments)
-        assert not any(one.is_free and other.is_free for one, other in neighbours)
+        assert not any(one and other for one, other in pairwise(segments.is_free.tolist()))
 
 
 def test_a_free_piece_of_exactly_the_size_comes_before_the_first_that_is_large_enough() -> None:
