@@ -136,7 +136,7 @@ def inference_step(
     module: nn.Module, split: Split, *, strategy: str | Strategy, budget: str | int, backend: str = "cpu"
 ) -> TrainingStep:
     """Return a step that classifies one image within a memory limit; see `infer_within`."""
-    example, _ = _on(real_device(backend), split.batch(torch.arange(1)))
+    example, _ = split.batch(torch.arange(1))
     step = compile_step(module, None, (example, ()), strategy=strategy, backend=backend, budget=budget)
     assert isinstance(step, TrainingStep)
     return step
@@ -148,7 +148,7 @@ def infer_within(
     """Classify every image with and without a memory limit.
 
     Args:
-        module: the network, in evaluation mode, on the backend's device.
+        module: the network, in evaluation mode; it ends where the limited step has it.
         strategy: one of inference.
         budget: the most that inference may hold.
 
@@ -156,14 +156,17 @@ def infer_within(
         UnsupportedModel, UnsupportedStrategy, InfeasibleSchedule: as `membench.compile`.
     """
     device = real_device(backend)
+    batches = [split.batch(image) for image in torch.arange(len(split)).split(1)]
+    module.to(device)
+    with torch.no_grad():
+        unlimited = torch.cat([module(image.to(device)) for image, _ in batches])
     step = inference_step(module, split, strategy=strategy, budget=budget, backend=backend)
     try:
-        with torch.no_grad():
-            batches = (_on(device, split.batch(image)) for image in torch.arange(len(split)).split(1))
-            answers = [(step(image), module(image), label) for image, label in batches]
+        [example] = step.workload.inputs
+        limited = torch.cat([step(image.to(example.device)) for image, _ in batches])
     finally:
         step.close()
-    limited, unlimited, labels = map(torch.cat, zip(*answers, strict=True))
+    labels = torch.cat([label for _, label in batches]).to(device)
     return LimitedInference(
         accuracy=_count_right(limited, labels) / len(split),
         unlimited_accuracy=_count_right(unlimited, labels) / len(split),

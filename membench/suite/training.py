@@ -54,11 +54,11 @@ def _train(configuration: dict[str, Any], dataset: Dataset, epochs: list[Epoch])
     backend = configuration["backend"]["name"]
     check_fit(dataset, model=model["name"], input_shape=model["input_shape"], classes=model["classes"])
     torch.manual_seed(recipe.seed)
-    module: nn.Module = instantiate(model["module"]).to(real_device(backend))
+    module: nn.Module = instantiate(model["module"])
     for limit in _limits(configuration):  # what has no room is refused before it is trained
         inference_step(module.eval(), dataset.test, **limit).close()
     made = train(
-        module,
+        module.to(real_device(backend)),
         instantiate(model["loss"]),
         dataset,
         recipe,
