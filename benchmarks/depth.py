@@ -17,7 +17,8 @@ import yaml
 from membench.capture.capture import Captures
 from membench.configuration import CONF_DIRECTORY, load
 from membench.cost.roofline import RooflineCost
-from membench.step import plan_step, simulated_step
+from membench.simulated_step import simulated_step
+from membench.step import plan_step
 from membench.strategies.base import Strategy
 from membench.strategies.layrub import LayrubHybrid
 from membench.strategies.modnn import Modnn

@@ -13,7 +13,6 @@ from torch import Tensor, nn
 from membench import configuration, processes
 from membench.backends.cpu import CpuBackend
 from membench.backends.cuda import CudaBackend
-from membench.backends.simulated import SimulatedBackend
 from membench.backends.tensor_backend import TensorBackend
 from membench.capture.capture import Captures
 from membench.checks import choice
@@ -26,64 +25,22 @@ from membench.device import DeviceProfile
 from membench.errors import (
     InfeasibleSchedule,
     MembenchError,
-    OutOfMemory,
     UnsupportedModel,
     UnsupportedStrategy,
 )
 from membench.execution.cuda_graph import with_staged_arguments
-from membench.execution.executor import execute
-from membench.execution.measurement import Throughput
 from membench.placement import place
 from membench.planning.exchange import Exchange, exchange_in_last_run
 from membench.planning.sub_batch import FASTEST, FITTED, GraphAt, fitted_sizes, sizes_around, sub_batch_size
 from membench.planning.validate import validate
-from membench.record import Source
 from membench.schedule import Schedule, SubBatches
-from membench.step_measurement import StepMeasurement, one_run, whole_step
+from membench.simulated_step import SimulatedStep, check_capacity, simulated_step
 from membench.strategies.base import Strategy, find_strategy, strategies
 from membench.sub_batched_step import SubBatchedStep
 from membench.task_graph import TaskGraph
-from membench.timeline import Timeline
 from membench.training_step import TrainingStep, as_tuple
 from membench.units import parse_bytes
 from membench.workload import Workload
-
-
-class SimulatedStep:
-    """A captured training step that is played on a virtual device; nothing is allocated.
-
-    Attributes:
-        plan: its schedules, and how often each runs in a step; each prints as text.
-        predicted_peak_bytes: everything that a device would hold at its worst moment.
-        step_time_s: of all runs of a step, one after another.
-        timelines: what would run when, on which stream, in one run of each schedule of the plan.
-    """
-
-    def __init__(
-        self, plan: tuple[SubBatches, ...], timelines: tuple[Timeline, ...], *, devices: int
-    ) -> None:
-        self.plan = plan
-        self._devices = devices
-        self.step_time_s = sum(
-            timeline.step_time_s * part.count for part, timeline in zip(plan, timelines, strict=True)
-        )
-        self.predicted_peak_bytes = max(part.schedule.peak_bytes for part in plan)
-        self.timelines = timelines
-
-    def __call__(self, inputs: Any, targets: Any = ()) -> Any:
-        raise MembenchError(
-            "a simulated step computes nothing; compile with backend='cpu' or backend='cuda' to run it"
-        )
-
-    def measure(self) -> StepMeasurement:
-        """Return what the simulation found: memory and times of one device, throughput of all."""
-        parts = [
-            (one_run(Source.SIMULATED, part.schedule, timeline), part.count)
-            for part, timeline in zip(self.plan, self.timelines, strict=True)
-        ]
-        images = self._devices * sum(part.samples for part in self.plan)
-        samples = Throughput(images, 1, (self.step_time_s,))
-        return whole_step(parts, samples, self.predicted_peak_bytes)
 
 
 def compile(  # noqa: A001 (the field's word for it)
@@ -349,30 +306,6 @@ def _validated(
     schedule = strategy.schedule(annotated, cost, budget_bytes)
     validate(schedule, budget_bytes=budget_bytes)
     return schedule
-
-
-def check_capacity(parts: tuple[SubBatches, ...], device: DeviceProfile) -> None:
-    """Refuse schedules that a virtual device has not the memory for.
-
-    Raises:
-        OutOfMemory: a peak exceeds the device's memory.
-    """
-    needed_bytes = max(part.schedule.peak_bytes for part in parts)
-    if needed_bytes > device.memory_bytes:
-        raise OutOfMemory(needed_bytes=needed_bytes, capacity_bytes=device.memory_bytes)
-
-
-def simulated_step(parts: tuple[SubBatches, ...], cost: CostModel, cluster: Cluster = ALONE) -> SimulatedStep:
-    """Play schedules on a virtual device, whether it has the memory or not.
-
-    Args:
-        cost: of the device while all others of its cluster copy too.
-    """
-    timelines = []
-    for part in parts:
-        backend = SimulatedBackend(part.schedule.graph, cost, cluster)
-        timelines.append(execute(part.schedule, backend))
-    return SimulatedStep(parts, tuple(timelines), devices=cluster.devices)
 
 
 def _parse_budget(budget: str | int) -> int:

@@ -18,8 +18,9 @@ from membench.dataset import Dataset, Split
 from membench.errors import MembenchError
 from membench.execution.measurement import synchronize
 from membench.recipe import Recipe
-from membench.step import SimulatedStep, real_device
+from membench.simulated_step import SimulatedStep
 from membench.step import compile as compile_step
+from membench.step import real_device
 from membench.strategies.base import Strategy
 from membench.sub_batched_step import SubBatchedStep
 from membench.training_step import TrainingStep

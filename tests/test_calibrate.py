@@ -20,7 +20,8 @@ from membench.frameworks.base import Framework
 from membench.frameworks.caffe_layers import CAFFE
 from membench.frameworks.lowering import lower_layers
 from membench.schedule import SubBatches
-from membench.step import plan, simulated_step
+from membench.simulated_step import simulated_step
+from membench.step import plan
 from membench.strategies.base import Strategy
 from membench.strategies.best_fit import BestFit
 from membench.strategies.eager import Eager

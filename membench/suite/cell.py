@@ -27,7 +27,8 @@ from membench.planning.sub_batch import GraphAt
 from membench.processes import joined
 from membench.record import Outcome, Record, Source, configuration_hash
 from membench.schedule import SubBatches
-from membench.step import SimulatedStep, check_capacity, plan_step, real_device, simulated_step
+from membench.simulated_step import SimulatedStep, check_capacity, simulated_step
+from membench.step import plan_step, real_device
 from membench.strategies.base import Strategy
 from membench.suite.baselines import baseline_of
 from membench.suite.density import is_measured, with_density

@@ -34,7 +34,8 @@ from membench.planning.algorithms import Preference
 from membench.planning.exchange import Exchange
 from membench.processes import from_first, joined
 from membench.schedule import Schedule
-from membench.step import build_step, simulated_step
+from membench.simulated_step import simulated_step
+from membench.step import build_step
 from membench.sub_batched_step import SubBatchedStep
 from membench.suite.baselines import Baseline
 from membench.suite.density import with_density

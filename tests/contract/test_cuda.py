@@ -16,7 +16,8 @@ from membench.execution.cuda_memory import cap_memory, read_memory, reset_readin
 from membench.execution.measurement import cuda_peak_bytes
 from membench.models.resnet import imagenet_resnet
 from membench.schedule import Schedule, SubBatches
-from membench.step import build_step, plan, simulated_step
+from membench.simulated_step import simulated_step
+from membench.step import build_step, plan
 from membench.strategies.base import find_strategy
 from membench.strategies.modnn import Modnn
 from membench.training_step import TrainingStep

@@ -14,7 +14,8 @@ from membench.efficiency import Efficiency
 from membench.errors import UnsupportedStrategy
 from membench.report.run import Part, Run
 from membench.schedule import SubBatches
-from membench.step import plan, simulated_step
+from membench.simulated_step import simulated_step
+from membench.step import plan
 from membench.strategies.base import find_strategy
 from tests.strategies.chains import chain
 

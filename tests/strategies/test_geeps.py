@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from membench.planning.liveness import live_bytes
 from membench.planning.validate import validate
 from membench.schedule import COMPUTE_STREAM, COPY_STREAM, Compute, Offload, Prefetch, Schedule, SubBatches
-from membench.step import plan, simulated_step
+from membench.simulated_step import simulated_step
+from membench.step import plan
 from membench.strategies.geeps import COPY_BACK_STREAM, GeePS
 from membench.task_graph import EXTERNAL_ROLES, RESULT_ROLES
 from membench.timeline import Span

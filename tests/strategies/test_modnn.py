@@ -23,7 +23,8 @@ from membench.planning.pool import aligned
 from membench.planning.sub_batch import FASTEST, FITTED
 from membench.planning.validate import validate
 from membench.schedule import Offload, Prefetch, Schedule, SubBatches
-from membench.step import build_step, plan_step, simulated_step
+from membench.simulated_step import simulated_step
+from membench.step import build_step, plan_step
 from membench.strategies.base import Strategy
 from membench.strategies.layrub import LayrubHybrid
 from membench.strategies.modnn import Modnn, _Simulation
