@@ -11,7 +11,6 @@ from membench import step as library
 from membench.backends.cuda import CudaBackend
 from membench.capture.capture import Captures
 from membench.models.digits import digits_cnn
-from membench.schedule import Schedule
 from membench.step import build_step
 from membench.strategies.base import find_strategy
 from membench.strategies.modnn import Modnn
@@ -24,10 +23,7 @@ BATCH_SIZE = 4
 
 @pytest.fixture
 def cuda(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeCuda]:
-    def backend(schedule: Schedule, device: torch.device) -> CudaBackend:
-        return CudaBackend(schedule, device)
-
-    monkeypatch.setattr(library, "_real_backend", backend)
+    monkeypatch.setattr(library, "_real_backend", CudaBackend)
     with fake_cuda(monkeypatch) as fake:
         yield fake
 

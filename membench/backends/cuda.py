@@ -32,7 +32,8 @@ would keep memory until the host polls an event, has no part. Outputs and worksp
 from that stream's pool, because torch's allocator knows no other way; the task waits for the compute stream's position
 as a prefetch does, so the same argument holds for them.
 
-Host buffers are page-locked, of exact size, and kept. Weights whose home is the host lie in such memory themselves. Events are made once and recorded again in every step.
+Host buffers are page-locked, of exact size, and kept. Weights whose home is the host lie in such memory themselves. Events
+are made once and recorded again in every step.
 """
 
 from collections.abc import Callable, Collection
@@ -129,7 +130,7 @@ class CudaBackend(TensorBackend):
         if torch.cuda.is_current_stream_capturing():
             self._join(self._streams.values())  # a graph must not end with a stream that has gone on alone
         elif self.has_visitors:
-            self.synchronize()  # the caller may read and change what lives on the host as soon as he has the step's result
+            self.synchronize()  # what lives on the host the caller may read and change at once
         _record(self._step.end, self._streams[COMPUTE_STREAM])
 
     def timeline(self, issued: tuple[int, ...]) -> Timeline:
@@ -220,8 +221,7 @@ class CudaBackend(TensorBackend):
             self._host[block] = memory
 
     def _leave(self, block: int) -> None:
-        if not self._is_argument(block):  # whose buffer is kept
-            del self._host[block]
+        """Nothing: arguments keep their buffer, and whatever else lives on the host stays bound."""
 
     def _is_argument(self, block: int) -> bool:
         return self._blocks[block].role in ARGUMENT_ROLES

@@ -65,7 +65,7 @@ class TensorBackend(Backend):
 
     @abstractmethod
     def place(self, block: int, tensor: Tensor) -> Tensor:
-        """Return a tensor of the caller's where its block lives: itself, or a copy if it is elsewhere."""
+        """Return a tensor of the caller's where its block lives: itself, or a copy there."""
 
     @abstractmethod
     def _settle(self, block: int, memory: Tensor) -> None:
