@@ -10,9 +10,11 @@ for each epoch:
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import chain
 
 import torch
 from torch import Tensor, nn
+from torch.func import functional_call
 
 from membench.dataset import Dataset, Split
 from membench.errors import MembenchError
@@ -104,14 +106,20 @@ def train(
 
 
 def accuracy(module: nn.Module, split: Split, device: torch.device) -> float:
-    """Return the fraction of images that a network in evaluation mode classifies rightly; leaves its mode as it was."""
+    """Return the fraction of images that a network in evaluation mode classifies rightly; leaves its mode as it was.
+
+    Weights that a strategy keeps on the host are copied to the device for that.
+    """
     was_training = module.training
     module.eval()
+    state = {
+        name: tensor.to(device) for name, tensor in chain(module.named_parameters(), module.named_buffers())
+    }
     right = 0
     with torch.no_grad():
         for part in torch.arange(len(split)).split(_TEST_BATCH):
             images, labels = _on(device, split.batch(part))
-            right += _count_right(module(images), labels)
+            right += _count_right(functional_call(module, state, images), labels)
     module.train(was_training)
     return right / len(split)
 

@@ -19,6 +19,8 @@ from membench.execution.nvml import driver_version
 CACHE_VARIABLE = "MEMBENCH_CACHE"
 WORKSPACE_CAP_VARIABLE = "CUDNN_CONV_WSCAP_DBG"
 """cuDNN's cap on a convolution's workspace, in MiB; it holds for a whole process."""
+PRODUCT_WORKSPACE_VARIABLE = "CUBLAS_WORKSPACE_CONFIG"
+"""What cuBLAS keeps for products of matrices, as ``:KiB:count``; it holds for a whole process."""
 
 
 def cache_directory() -> Path:
@@ -91,5 +93,6 @@ def _identity(device: torch.device) -> dict[str, Any]:
         "deterministic": torch.are_deterministic_algorithms_enabled() or torch.backends.cudnn.deterministic,
         "tf32": [torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32],
         "workspace_cap": os.environ.get(WORKSPACE_CAP_VARIABLE),
+        "product_workspace": os.environ.get(PRODUCT_WORKSPACE_VARIABLE),
         "allocator": os.environ.get("PYTORCH_ALLOC_CONF"),
     }

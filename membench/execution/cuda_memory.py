@@ -10,9 +10,13 @@ from dataclasses import dataclass
 import torch
 
 from membench.errors import MembenchError
+from membench.units import MIB
 
 ALLOCATOR_ENVIRONMENT = {"PYTORCH_ALLOC_CONF": "expandable_segments:True"}
 """Segments that grow: what is reserved follows what is allocated, and no remainder of a piece is lost."""
+
+UNFILLED_BYTES = 22 * MIB
+"""What the allocator may reserve and not hand out: the rest of a page of 20 MiB, and of one of 2 MiB for small pieces."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +63,7 @@ def drop_library_workspaces(device: torch.device) -> None:
 
 
 def cap_memory(size_bytes: int, device: torch.device) -> None:
-    """Let this process's allocator take no more than that of the device.
+    """Let this process's allocator hand out no more than that of the device; it may reserve `UNFILLED_BYTES` beyond it.
 
     Raises:
         MembenchError: the device has less.
@@ -68,10 +72,11 @@ def cap_memory(size_bytes: int, device: torch.device) -> None:
     if size_bytes > total_bytes:
         raise MembenchError(f"a budget of {size_bytes:,} bytes is more than the {total_bytes:,} of {device}")
     torch.cuda.empty_cache()  # what was taken before counts, in use or not
-    torch.cuda.set_per_process_memory_fraction(size_bytes / total_bytes, device)
+    fraction = min(1.0, (size_bytes + UNFILLED_BYTES) / total_bytes)
+    torch.cuda.set_per_process_memory_fraction(fraction, device)
 
 
 def capacity_bytes(device: torch.device) -> int:
-    """Return what this process may take of the device: all of it, or the cap."""
+    """Return what this process may reserve of the device: all of it, or the cap."""
     fraction = torch.cuda.get_per_process_memory_fraction(device)
     return round(fraction * torch.cuda.get_device_properties(device).total_memory)

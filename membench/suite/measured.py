@@ -18,7 +18,7 @@ import torch
 from membench.backends.cuda import CudaBackend
 from membench.capture.capture import Captures
 from membench.checks import choice
-from membench.cost.cache import WORKSPACE_CAP_VARIABLE, load_cache
+from membench.cost.cache import PRODUCT_WORKSPACE_VARIABLE, WORKSPACE_CAP_VARIABLE, load_cache
 from membench.cost.measured import MeasuredCost
 from membench.errors import OutOfMemory, UnsupportedStrategy
 from membench.execution.cuda_memory import (
@@ -42,13 +42,24 @@ from membench.suite.density import with_density
 from membench.suite.metrics import Metrics, plan_metrics, time_metrics
 from membench.task_graph import Kind
 from membench.training_step import TrainingStep
-from membench.units import MIB
+from membench.units import MIB, parse_bytes
 from membench.workload import Workload
 
 WINDOWS = 5
 WINDOW_S = 1.0
 WORKSPACE_CAP_MIB = 1
 """What (m) grants a convolution: cuDNN reads no smaller cap."""
+
+SMALL_BUDGET_BYTES = 256 * MIB
+SMALL_BUDGET_ENVIRONMENT = {
+    PRODUCT_WORKSPACE_VARIABLE: ":16:8",
+    "CUBLASLT_WORKSPACE_SIZE": "128",
+    WORKSPACE_CAP_VARIABLE: str(WORKSPACE_CAP_MIB),
+}
+"""cuBLAS keeps up to 32 MiB by default, which a small budget has no room for; here 128 KiB, the least it documents."""
+
+PEAK_TOLERANCE = 0.005
+"""By how much a GPU's allocator, which rounds, may exceed a budget that the schedule keeps."""
 
 
 @dataclass(frozen=True)
@@ -76,9 +87,15 @@ def environment(configuration: dict[str, Any]) -> dict[str, str]:
     """Return what a cell's process needs in its environment before CUDA and cuDNN start there."""
     if configuration["backend"]["name"] != "cuda":
         return {}
-    wants_memory = configuration["strategy"].get("algorithms") == Preference.MEMORY
-    cap = {WORKSPACE_CAP_VARIABLE: str(WORKSPACE_CAP_MIB)} if wants_memory else {}
-    return {**ALLOCATOR_ENVIRONMENT, **cap}
+    budget = configuration.get("budget")
+    is_small = budget is not None and parse_bytes(budget) < SMALL_BUDGET_BYTES
+    cap = {WORKSPACE_CAP_VARIABLE: str(WORKSPACE_CAP_MIB)} if _prefers_memory(configuration) else {}
+    return {**ALLOCATOR_ENVIRONMENT, **cap, **(SMALL_BUDGET_ENVIRONMENT if is_small else {})}
+
+
+def _prefers_memory(configuration: dict[str, Any]) -> bool:
+    """Return whether the strategy takes the algorithms that need the least memory, (m)."""
+    return configuration["strategy"].get("algorithms") == Preference.MEMORY
 
 
 def measure_baseline(baseline: Baseline, workload: Workload, budget_bytes: int | None) -> CellMeasurement:
@@ -99,10 +116,8 @@ def measure_baseline(baseline: Baseline, workload: Workload, budget_bytes: int |
     try:
         _measure_memory(run, device, found, is_cold=True)
         if device.type == "cpu":
-            held_bytes = _callers_bytes(workload) + peak_bytes(run, device)
-            if budget_bytes is not None and held_bytes > budget_bytes:  # no allocator stops it here
-                raise OutOfMemory(needed_bytes=held_bytes, capacity_bytes=budget_bytes)
-            found.metrics["peak_memory_bytes"] = held_bytes
+            found.metrics["peak_memory_bytes"] = _callers_bytes(workload) + peak_bytes(run, device)
+        _check_budget(found, device, budget_bytes)
         samples = _measure_throughput(run, workload.batch_size, device, found)
     except torch.OutOfMemoryError as error:
         raise OutOfMemory(needed_bytes=None, capacity_bytes=capacity_bytes(device)) from error
@@ -132,7 +147,8 @@ def measure_strategy(
         exchange=choice(Exchange, "exchange", configuration["exchange"]) if joined().count > 1 else None,
         cuda_graph=configuration["backend"].get("cuda_graph", False),
     )
-    _check_workspace_cap(step.plan[0].schedule, device)
+    if _prefers_memory(configuration):
+        _check_workspace_cap(step.plan[0].schedule, device)
     predicted_s = from_first(
         lambda: simulated_step(step.plan, cost).step_time_s, "the prediction"
     )  # which has the costs
@@ -148,6 +164,7 @@ def measure_strategy(
     samples = _measure_throughput(run, step.workload.batch_size, device, found)
     measurement = step.measure(samples=samples)
     found.metrics.setdefault("peak_memory_bytes", measurement.peak_bytes)
+    _check_budget(found, device, budget_bytes)
     found.metrics.update(time_metrics(measurement))
     _read_host_memory(step, found)
     step.close()
@@ -157,6 +174,18 @@ def measure_strategy(
 def _cap(device: torch.device, budget_bytes: int | None) -> None:
     if device.type == "cuda" and budget_bytes is not None:
         cap_memory(budget_bytes, device)
+
+
+def _check_budget(found: CellMeasurement, device: torch.device, budget_bytes: int | None) -> None:
+    """Refuse a step that held more than its budget: a CPU has no cap, and a GPU's is that of whole pages.
+
+    Raises:
+        OutOfMemory: it did.
+    """
+    held_bytes = int(found.metrics["peak_memory_bytes"])
+    tolerance = PEAK_TOLERANCE if device.type == "cuda" else 0.0
+    if budget_bytes is not None and held_bytes > budget_bytes * (1 + tolerance):
+        raise OutOfMemory(needed_bytes=held_bytes, capacity_bytes=budget_bytes)
 
 
 def _measure_memory(
@@ -219,7 +248,7 @@ def _check_workspace_cap(schedule: Schedule, device: torch.device) -> None:
     Raises:
         UnsupportedStrategy: a convolution's workspace exceeds the cap.
     """
-    if device.type != "cuda" or WORKSPACE_CAP_VARIABLE not in os.environ:
+    if device.type != "cuda":
         return
     cap_bytes = int(os.environ[WORKSPACE_CAP_VARIABLE]) * MIB
     largest = max(

@@ -12,14 +12,22 @@ from torchvision.models import alexnet
 from membench.backends.cuda import CudaBackend
 from membench.capture.capture import Captures, capture
 from membench.cost.measured import MeasuredCost
+from membench.data.digits import digits
 from membench.execution.cuda_memory import cap_memory, read_memory, reset_readings
 from membench.execution.measurement import cuda_peak_bytes
+from membench.measure import cell_of, parse
+from membench.models.digits import digits_cnn
 from membench.models.resnet import imagenet_resnet
+from membench.recipe import Recipe
+from membench.record import Outcome
 from membench.schedule import Schedule, SubBatches
 from membench.simulated_step import simulated_step
 from membench.step import build_step, plan
 from membench.strategies.base import find_strategy
 from membench.strategies.modnn import Modnn
+from membench.suite.measured import PEAK_TOLERANCE
+from membench.suite.worker import Workers
+from membench.training import train
 from membench.training_step import TrainingStep
 from membench.units import MIB
 from membench.workload import Workload
@@ -30,7 +38,6 @@ pytestmark = pytest.mark.cuda
 os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # deterministic products; read when cuBLAS starts
 os.environ.setdefault("PYTORCH_ALLOC_CONF", "expandable_segments:True")
 
-PEAK_TOLERANCE = 0.005
 TIME_TOLERANCE = 0.10
 
 
@@ -221,6 +228,28 @@ def test_weights_that_live_on_the_host_are_trained_there(cuda_graph: bool) -> No
     for ours, theirs in zip(module.parameters(), plain.parameters(), strict=True):
         assert ours.device.type == "cpu"
         torch.testing.assert_close(ours, theirs.cpu(), rtol=1e-3, atol=1e-4)
+
+
+def test_a_network_whose_weights_live_on_the_host_is_tested_between_epochs() -> None:
+    recipe = Recipe(epochs=1, batch_size=64, learning_rate=0.05, momentum=0.9, weight_decay=0.0, seed=0)
+    torch.manual_seed(0)
+    [epoch] = train(
+        digits_cnn(),
+        torch.nn.functional.cross_entropy,
+        digits(),
+        recipe,
+        strategy=Modnn(offload_weights=True),
+        backend="cuda",
+    )
+    assert epoch.test_accuracy > 0.5
+
+
+def test_a_budget_below_what_libraries_keep_by_themselves_can_be_kept() -> None:
+    cell = cell_of(parse(["budget=5 MB"]), "alexnet_deploy", 1, "mmcnn")
+    with Workers(time_limit_s=300) as workers:
+        record = workers.run(cell)
+    assert record.outcome is Outcome.OK, record.reason
+    assert record.metrics["peak_memory_bytes"] <= 5 * MIB * (1 + PEAK_TOLERANCE)
 
 
 def test_the_graphs_of_two_sub_batch_sizes_share_their_memory() -> None:

@@ -86,6 +86,8 @@ def test_a_gpus_process_gets_growing_segments_and_for_m_a_cap_on_workspaces() ->
     assert environment(gpu) == {"PYTORCH_ALLOC_CONF": "expandable_segments:True"}
     assert environment({**gpu, "strategy": memory})["CUDNN_CONV_WSCAP_DBG"] == "1"
     assert environment({"strategy": memory, "backend": {"name": "cpu"}}) == {}
+    assert environment({**gpu, "budget": "5 MB"})["CUBLAS_WORKSPACE_CONFIG"] == ":16:8"
+    assert environment({**gpu, "budget": "12 GB"}) == environment(gpu)
 
 
 def test_without_a_gpu_a_cuda_cell_fails_and_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
