@@ -1,4 +1,4 @@
-"""Torch7 over cuDNN: what vDNN takes as its baseline (Rhu et al., MICRO 2016, Section 2.3).
+"""Torch7 over cuDNN: what vDNN takes as its baseline (Rhu et al., arXiv 1602.08124v2, Section 2.3).
 
 Facts of the published modules (torch/nn and cudnn.torch as of cuDNN 4), none of their code:
 

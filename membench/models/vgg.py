@@ -2,7 +2,7 @@
 
 Simonyan, Zisserman: "Very Deep Convolutional Networks for Large-Scale Image Recognition" (ICLR 2015): VGG-16
 (Table 1, D, 13 convolutions) and VGG-19 (E, 16 convolutions). VGG-116 to VGG-516 are those of vDNN (Rhu et
-al., MICRO 2016, section 4.3): every 100 more add 20 convolutions to each of the five groups of E, as wide as
+al., arXiv 1602.08124v2, section 4.3): every 100 more add 20 convolutions to each of the five groups of E, as wide as
 the group. vDNN's numbers count convolutions only (VGG-116 has 116 and three linear layers), and its "VGG-16"
 has 16 of them: VGG-19 here.
 

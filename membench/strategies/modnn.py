@@ -1,4 +1,4 @@
-"""moDNN: memory optimal deep neural network training on GPUs (Chen et al.), for any budget above a lower bound.
+"""moDNN: memory optimal deep neural network training on GPUs (Chen et al., IEEE TPDS 2019), for any budget above a lower bound.
 
 Before training, a simulation with a clock walks over the tasks (Algorithm 1) and decides what moves and when:
 

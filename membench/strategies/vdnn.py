@@ -1,4 +1,4 @@
-"""vDNN: virtualized deep neural networks for scalable, memory-efficient neural network design.
+"""vDNN: virtualised deep neural networks (Rhu et al., arXiv 1602.08124v2).
 
 Layer-wise memory: what a layer reads (X) leaves for pinned host memory while the layer itself runs, and comes back when
 the backward pass is about to need it (Sections 3.1 and 3.2). Which X leave is the policy, and each convolution runs with
