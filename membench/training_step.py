@@ -13,7 +13,7 @@ from membench.capture.capture import CapturedStep
 from membench.errors import MembenchError, ModuleChanged, OutOfMemory, ShapeMismatch
 from membench.execution.cuda_graph import GraphPool, ReplayedProgram
 from membench.execution.cuda_memory import capacity_bytes
-from membench.execution.executor import issue
+from membench.execution.executor import Program
 from membench.execution.measurement import Throughput, peak_bytes, throughput
 from membench.module_state import ModuleState, left_as_it_was
 from membench.record import Source
@@ -64,10 +64,11 @@ class TrainingStep:
         self.predicted_peak_bytes = schedule.peak_bytes
         self._captured = captured
         self.backend = backend
+        self._program = Program(schedule, backend)
         self._replayed = None
         if graph_pool is not None:
             assert isinstance(backend, CudaBackend)
-            self._replayed = ReplayedProgram(schedule, backend, graph_pool)
+            self._replayed = ReplayedProgram(self._program, backend, graph_pool)
         self._module_state = ModuleState(workload.module, trains=workload.loss is not None)
         self._weights = dict(workload.module.named_parameters())
         self._state: list[tuple[int, Tensor]] = [
@@ -185,7 +186,7 @@ class TrainingStep:
                 if replayed:
                     replayed.issue()
                     return ()
-                return issue(self.schedule, self.backend, timed=timed)
+                return self._program.issue(timed=timed)
         except torch.OutOfMemoryError as error:
             tensors.release_all()
             self._addresses.clear()

@@ -92,7 +92,8 @@ class CudaBackend(TensorBackend):
         self._step = self._timed_step if timed else self._untimed_step
         self._issued.clear()
         self._streams = {COMPUTE_STREAM: torch.cuda.current_stream(self.device)}
-        _record(self._step.start, self._streams[COMPUTE_STREAM])
+        assert self._step.start is not None
+        self._step.start.record(self._streams[COMPUTE_STREAM])
 
     def compute(self, task: Task, stream: str) -> torch.cuda.Event | None:
         if stream != COMPUTE_STREAM:
@@ -131,7 +132,8 @@ class CudaBackend(TensorBackend):
             self._join(self._streams.values())  # a graph must not end with a stream that has gone on alone
         elif self.has_visitors:
             self.synchronize()  # what lives on the host the caller may read and change at once
-        _record(self._step.end, self._streams[COMPUTE_STREAM])
+        if self._step.end is not None:
+            self._step.end.record(self._streams[COMPUTE_STREAM])
 
     def timeline(self, issued: tuple[int, ...]) -> Timeline:
         assert self._marks is self._timed, "the step was begun without timed=True"
@@ -165,13 +167,15 @@ class CudaBackend(TensorBackend):
         stream = self._stream(name)
         start, end = self._marks[len(self._issued)]
         self._issued.append(name)
-        _record(start, stream)
+        if start is not None:
+            start.record(stream)
         if name == COMPUTE_STREAM:
             work(*args)
         else:
             with torch.cuda.stream(stream):
                 work(*args)
-        _record(end, stream)
+        if end is not None:
+            end.record(stream)
         return end
 
     def _copy(self, target: Tensor, source: Tensor, stream: str) -> torch.cuda.Event | None:
@@ -234,11 +238,6 @@ def _awaited(schedule: Schedule) -> list[bool]:
     """Return for each work instruction, in order, whether someone waits for it."""
     awaited = {item.instruction for item in schedule.instructions if isinstance(item, Wait)}
     return [index in awaited for index, item in enumerate(schedule.instructions) if isinstance(item, Work)]
-
-
-def _record(event: torch.cuda.Event | None, stream: torch.cuda.Stream) -> None:
-    if event is not None:
-        event.record(stream)
 
 
 def _timing_event() -> torch.cuda.Event:

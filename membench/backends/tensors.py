@@ -53,11 +53,12 @@ class DeviceTensors:
 
     def hold(self, block: int, tensor: Tensor) -> None:
         """Let a block live in a tensor of the caller's, or in memory just allocated for it."""
-        self._forget_views(block)
+        self.release(block)
         self._owners[block] = tensor
 
     def release(self, block: int) -> None:
-        self._forget_views(block)
+        for number in self._values_of_block[block]:
+            self._tensors[number] = None
         self._owners[block] = None
 
     def release_all(self) -> None:
@@ -94,10 +95,6 @@ class DeviceTensors:
         offset = owner.storage_offset() * owner.itemsize // value.dtype.itemsize + value.offset
         return empty.set_(owner.untyped_storage(), offset, value.shape, value.stride)
 
-    def _forget_views(self, block: int) -> None:
-        for number in self._values_of_block[block]:
-            self._tensors[number] = None
-
     # ---- tasks --------------------------------------------------------------------------------------
 
     def run(self, task: Task) -> None:
@@ -119,12 +116,10 @@ class DeviceTensors:
         return lambda: self._keep(task, call, call.invoke(arguments))
 
     def _keep(self, task: Task, call: _BoundCall, result: Any) -> None:
-        if call.is_single:
-            result = (result,)
-        if task.index in self._unverified:
-            self._verify(task, result)
+        if self._unverified and task.index in self._unverified:
+            self._verify(task, (result,) if call.is_single else result)
         for position, number, block in call.outputs:
-            self._tensors[number] = self._owners[block] = result[position]
+            self._tensors[number] = self._owners[block] = result if call.is_single else result[position]
 
     def _view(self, number: int) -> Tensor:
         tensor = self._tensors[number] = self.tensor(self._values[number])

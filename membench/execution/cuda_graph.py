@@ -10,8 +10,8 @@ from torch.cuda import _POOL_HANDLE
 from membench.backends.cuda import CudaBackend
 from membench.errors import UnsupportedStrategy
 from membench.execution.cuda_memory import drop_library_workspaces
-from membench.execution.executor import issue
-from membench.schedule import Encode, Schedule
+from membench.execution.executor import Program
+from membench.schedule import Encode
 from membench.task_graph import ARGUMENT_ROLES, Role, TaskGraph
 
 GraphPool = _POOL_HANDLE
@@ -35,19 +35,21 @@ class ReplayedProgram:
     arguments from tensors of its own and leaves its results in the same memory each time.
 
     Args:
+        program: to be run; its backend is the one given.
         pool: of memory, from `torch.cuda.graph_pool_handle`. Programs that run one after another share one.
 
     Raises:
         UnsupportedStrategy: the host takes part in the schedule.
     """
 
-    def __init__(self, schedule: Schedule, backend: CudaBackend, pool: GraphPool) -> None:
-        if any(isinstance(item, Encode) and item.codec.host_waits for item in schedule.instructions):
+    def __init__(self, program: Program, backend: CudaBackend, pool: GraphPool) -> None:
+        encodings = (item for item in program.schedule.instructions if isinstance(item, Encode))
+        if any(item.codec.host_waits for item in encodings):
             raise UnsupportedStrategy(
-                f"the host waits for each map that {schedule.strategy!r} encodes, which no CUDA graph can hold; "
+                f"the host waits for each map that {program.schedule.strategy!r} encodes, which no CUDA graph can hold; "
                 "leave cuda_graph out"
             )
-        self._schedule = schedule
+        self._program = program
         self._backend = backend
         self._pool = pool
         self._arguments: list[Any] = []
@@ -76,7 +78,7 @@ class ReplayedProgram:
     def issue(self) -> None:
         """Issue one step."""
         if not self._has_run:
-            issue(self._schedule, self._backend, timed=False)
+            self._program.issue(timed=False)
             self._has_run = True
             return
         if self._graph is None:
@@ -91,7 +93,7 @@ class ReplayedProgram:
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph, pool=self._pool):
             try:
-                issue(self._schedule, self._backend, timed=False)
+                self._program.issue(timed=False)
             except BaseException:
                 self._backend.end()  # a capture that ends with a stream on its own would hide what happened
                 raise

@@ -8,6 +8,9 @@ for each instruction, in the order of the program:
 end: the compute stream has waited for every other
 """
 
+from collections.abc import Callable, Sequence
+from typing import Any
+
 from membench.backends.base import Backend, Event
 from membench.schedule import (
     AllReduce,
@@ -16,6 +19,7 @@ from membench.schedule import (
     Encode,
     Free,
     Hold,
+    Instruction,
     Offload,
     Prefetch,
     Reserve,
@@ -23,55 +27,82 @@ from membench.schedule import (
     Schedule,
     Synchronize,
     Wait,
+    Work,
 )
+from membench.task_graph import Task
 from membench.timeline import Timeline
 
 
 def execute(schedule: Schedule, backend: Backend) -> Timeline:
     """Run one step of a validated schedule, wait for it, and return what ran when."""
-    return backend.timeline(issue(schedule, backend, timed=True))
+    return backend.timeline(Program(schedule, backend).issue(timed=True))
 
 
-def issue(schedule: Schedule, backend: Backend, *, timed: bool) -> tuple[int, ...]:
-    """Issue one step of a validated schedule; return the positions of what joined a stream.
+class Program:
+    """A validated schedule on a backend: for each instruction what is called, and with what.
 
-    Args:
-        timed: the backend will be asked for the timeline.
+    Bound once for all steps, because to look at an instruction costs a fair part of a small operator.
     """
-    tasks = schedule.graph.tasks
-    events: dict[int, Event] = {}
-    backend.begin(timed=timed)
-    for index, instruction in enumerate(schedule.instructions):
+
+    def __init__(self, schedule: Schedule, backend: Backend) -> None:
+        self.schedule = schedule
+        self._backend = backend
+        self._events: list[Event] = [None] * len(schedule.instructions)
+        self._calls = [self._bind(instruction, schedule.graph.tasks) for instruction in schedule.instructions]
+        self._work = tuple(
+            index for index, instruction in enumerate(schedule.instructions) if isinstance(instruction, Work)
+        )
+
+    def issue(self, *, timed: bool) -> tuple[int, ...]:
+        """Issue one step; return the positions of what joined a stream.
+
+        Args:
+            timed: the backend will be asked for the timeline.
+        """
+        events = self._events
+        self._backend.begin(timed=timed)
+        for index, (call, arguments) in enumerate(self._calls):
+            events[index] = call(*arguments)
+        self._backend.end()
+        return self._work
+
+    def _wait(self, stream: str, earlier: int) -> None:
+        self._backend.wait(stream, self._events[earlier])
+
+    def _bind(
+        self, instruction: Instruction, tasks: Sequence[Task]
+    ) -> tuple[Callable[..., Event], tuple[Any, ...]]:
+        backend = self._backend
         match instruction:
             case Compute(task, stream):
-                events[index] = backend.compute(tasks[task], stream)
+                return backend.compute, (tasks[task], stream)
             case Free(block):
-                backend.free(block)
-            case Offload() | Prefetch() | Encode() | Decode():
-                events[index] = _move(instruction, backend)
-            case AllReduce(block, root, stream):
-                events[index] = backend.all_reduce(block, root, stream)
+                return backend.free, (block,)
             case Wait(stream, earlier):
-                backend.wait(stream, events[earlier])
+                return self._wait, (stream, earlier)
             case Reuse(block, dead):
-                backend.reuse(block, dead)
+                return backend.reuse, (block, dead)
             case Reserve(block, space_bytes):
-                backend.reserve(block, space_bytes)
+                return backend.reserve, (block, space_bytes)
             case Hold(size_bytes):
-                backend.hold(size_bytes)
+                return backend.hold, (size_bytes,)
             case Synchronize():
-                backend.synchronize()
-    backend.end()
-    return tuple(events)
+                return backend.synchronize, ()
+            case AllReduce(block, root, stream):
+                return backend.all_reduce, (block, root, stream)
+            case Offload() | Prefetch() | Encode() | Decode():
+                return _move(instruction, backend)
 
 
-def _move(instruction: Offload | Prefetch | Encode | Decode, backend: Backend) -> Event:
+def _move(
+    instruction: Offload | Prefetch | Encode | Decode, backend: Backend
+) -> tuple[Callable[..., Event], tuple[Any, ...]]:
     match instruction:
         case Offload(block, stream):
-            return backend.offload(block, stream)
+            return backend.offload, (block, stream)
         case Prefetch(block, stream):
-            return backend.prefetch(block, stream)
+            return backend.prefetch, (block, stream)
         case Encode(block, encoded, codec, stream):
-            return backend.encode(block, encoded, codec, stream)
+            return backend.encode, (block, encoded, codec, stream)
         case Decode(block, encoded, codec, stream):
-            return backend.decode(block, encoded, codec, stream)
+            return backend.decode, (block, encoded, codec, stream)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from membench.backends.cuda import CudaBackend
 from membench.errors import MembenchError
-from membench.execution.executor import execute, issue
+from membench.execution.executor import Program, execute
 from membench.planning.builder import ScheduleBuilder
 from membench.planning.exchange import Exchange, exchange_gradients
 from membench.schedule import COMPUTE_STREAM as COMPUTE
@@ -45,7 +45,7 @@ def cuda(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeCuda]:
 
 def run(backend: CudaBackend, schedule: Schedule) -> torch.Tensor:
     backend.tensors.hold(0, torch.ones(ROWS, COLUMNS))
-    issue(schedule, backend, timed=False)
+    Program(schedule, backend).issue(timed=False)
     return backend.tensors.tensor(value(3))
 
 

@@ -13,6 +13,7 @@ from membench.capture.capture import capture
 from membench.errors import UnsupportedStrategy
 from membench.execution import cuda_graph
 from membench.execution.cuda_graph import GraphPool
+from membench.execution.executor import Program
 from membench.models.digits import digits_cnn
 from membench.step import plan
 from membench.strategies.base import find_strategy
@@ -126,5 +127,6 @@ def test_the_graphs_own_copies_of_the_arguments_count(step: TrainingStep) -> Non
 
 def test_a_schedule_in_which_the_host_waits_is_refused(step: TrainingStep) -> None:
     schedule = plan(step._captured.graph, find_strategy("epmc")(), COST, None)
+    backend = CudaBackend(schedule, CPU)
     with pytest.raises(UnsupportedStrategy, match="'epmc' encodes.*leave cuda_graph out"):
-        cuda_graph.ReplayedProgram(schedule, CudaBackend(schedule, CPU), POOL)
+        cuda_graph.ReplayedProgram(Program(schedule, backend), backend, POOL)
