@@ -7,7 +7,7 @@ Nothing is run and no number is computed anew: verdicts and values are those of 
 
 import base64
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,6 +17,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from membench.errors import MembenchError
 from membench.experiment import Answer, Experiment, Paper, Remark, Row
 from membench.report.compare import by_key, read_results
+from membench.report.printed import in_full, rounded
 from membench.report.scoreboard import DEVIATES, Summary, is_calibrated, summarize
 from membench.report.tables import KEY_COLUMNS, VALUE_COLUMNS, Measured, format_number, key_columns, read_csv
 from membench.report.verdicts import Verdict
@@ -55,10 +56,16 @@ class Number:
     calibrated: bool = False
 
     @property
+    def columns(self) -> dict[str, str]:
+        """What the number is of, by column; the last is the paper's note on it."""
+        return {**{name: self.entry[name] for name in _SHOWN_KEYS}, "note": self.row.note}
+
+    @property
     def values(self) -> dict[str, str]:
         """The paper's, simulated and measured value with their unit, and the deviation."""
-        unit = self.entry["unit"]
-        values = {name: _with_unit(self.entry[name], unit) for name in VALUE_COLUMNS[:3]}
+        unit, papers = self.entry["unit"], self.entry["paper_value"]
+        values = {name: rounded(self.entry[name], unit, papers=papers) for name in VALUE_COLUMNS[1:3]}
+        values = {"paper_value": in_full(papers, unit), **values}
         if self.row.oom:
             values["paper_value"] = values["paper_value"] or "out of memory"
         if self.verdict is Verdict.OUT_OF_MEMORY:
@@ -74,12 +81,14 @@ class Table:
     Attributes:
         common: the columns that are the same in all of them.
         columns: those that differ.
+        values: of a `Number`, those of which one at least is there.
         reason: the one that all of them have; None where they differ.
     """
 
     numbers: tuple[Number, ...]
     common: Mapping[str, str]
     columns: tuple[str, ...]
+    values: tuple[str, ...]
     reason: str | None
 
     @property
@@ -292,12 +301,16 @@ def _section(experiment: Experiment, numbers: Sequence[Number], figure: str) -> 
 
 
 def _table(numbers: Sequence[Number]) -> Table:
-    distinct = {name: list(dict.fromkeys(n.entry[name] for n in numbers)) for name in _SHOWN_KEYS}
+    keys = {tuple(number.entry[name] for name in _SHOWN_KEYS) for number in numbers}
+    names = _SHOWN_KEYS if len(keys) == len(numbers) else (*_SHOWN_KEYS, "note")
+    distinct = {name: list(dict.fromkeys(number.columns[name] for number in numbers)) for name in names}
+    values = [number.values for number in numbers]
     reasons = {number.entry["reason"] for number in numbers}
     return Table(
         numbers=tuple(numbers),
-        common={name: values[0] for name, values in distinct.items() if len(values) == 1 and values[0]},
-        columns=tuple(name for name, values in distinct.items() if len(values) > 1),
+        common={name: found[0] for name, found in distinct.items() if len(found) == 1 and found[0]},
+        columns=tuple(name for name, found in distinct.items() if len(found) > 1),
+        values=tuple(name for name in VALUE_COLUMNS if any(value[name] for value in values)),
         reason=None if len(reasons) > 1 else "".join(reasons),
     )
 
@@ -328,7 +341,13 @@ def _measured(sources: Sources) -> list[Path]:
 
 
 def _differences(remarks: Sequence[Remark], numbers: Sequence[Number]) -> tuple[Difference, ...]:
-    counts = (Difference(r.text, sum(r.where.matches(n.row) for n in numbers)) for r in remarks)
+    selections = defaultdict(list)
+    for remark in remarks:
+        selections[remark.text].append(remark.where)
+    counts = (
+        Difference(text, sum(any(where.matches(number.row) for where in of_text) for number in numbers))
+        for text, of_text in selections.items()
+    )
     return tuple(sorted((d for d in counts if d.count), key=lambda d: -d.count))
 
 
@@ -346,11 +365,3 @@ def _order(path: Path) -> tuple[int, int, str]:
     if not match:
         return 2, 0, path.stem
     return ("table", "figure").index(match.group(1)), int(match.group(2)), match.group(3)
-
-
-def _with_unit(value: str, unit: str) -> str:
-    if not value:
-        return ""
-    number = float(value)
-    text = f"{number:,.0f}" if abs(number) >= 10_000 else f"{number:,.4g}"
-    return f"{text} {unit}".strip()

@@ -8,7 +8,8 @@ import pandas as pd
 from membench.experiment import Answer, Cell, Paper, Row
 from membench.record import Record
 from membench.report.quantities import Result, cells_of, evaluate
-from membench.report.scoreboard import TOTALS_COLUMNS, Score, overview, page, score, scoreboard, totals
+from membench.report.scoreboard import Score, score, scoreboard
+from membench.report.scoreboard_page import TOTALS_COLUMNS, overview, page, totals
 from membench.report.tables import Measured, read_csv, table, write_csv
 from membench.report.trained import Trainings, evaluate_trained
 

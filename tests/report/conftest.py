@@ -1,6 +1,7 @@
 """Papers and records made up for the tests; no number here is a measurement."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -54,3 +55,14 @@ def result() -> Callable[..., Result]:
         return Result(row, answer(**answered), value, outcome, "" if value is not None else "the reason")
 
     return make
+
+
+@pytest.fixture
+def results(result: Callable[..., Result]) -> list[Result]:
+    """A row that deviates, one that is met, one that is not run, and one that a figure shows; the paper's order is another."""
+    return [
+        result(150.0, row=replace(ROW, model="deep", line=3)),
+        result(101.0),
+        Result(replace(ROW, system="other", line=4), Answer(Selection({}), not_run="other is not built yet")),
+        result(7.0, row=replace(ROW, item="Figure 1", value=None, line=None)),
+    ]

@@ -91,6 +91,16 @@ def test_every_figure_is_inlined(paper: str, pages: dict[str, str]) -> None:
     assert pages[paper].count("data:image/png;base64,") == drawn > 0
 
 
+@pytest.mark.parametrize("paper", PAPERS)
+def test_tables_tell_their_rows_apart_and_have_no_empty_columns(paper: str) -> None:
+    sections = read_page(paper, SOURCES).sections
+    for table in (table for each in sections for table in (each.judged, each.shown, each.inputs)):
+        told = {tuple(number.columns[name] for name in table.columns) for number in table.numbers}
+        assert len(told) == len({tuple(number.columns.values()) for number in table.numbers})
+        for name in table.values:
+            assert any(number.values[name] for number in table.numbers)
+
+
 def test_measured_numbers_name_their_device(tmp_path: Path) -> None:
     copytree(SOURCES.results, tmp_path / "results")
     path = tmp_path / "results" / "vdnn" / "scoreboard.csv"

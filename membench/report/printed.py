@@ -1,0 +1,48 @@
+"""Numbers of a table as a reader sees them, with their unit. The tables keep every digit; only what is printed is rounded."""
+
+from decimal import Decimal
+
+_DIGITS = 4
+"""The most significant digits of a number of ours."""
+
+
+def in_full(value: str, unit: str) -> str:
+    """Return a number with all its digits: ``"191,760 s"``; nothing for nothing."""
+    return _with_unit(Decimal(value), unit) if value else ""
+
+
+def rounded(value: str, unit: str, *, papers: str = "") -> str:
+    """Return a number of ours with the digits that can be compared with the paper's: ``"46.0 %"`` of 46.0225 beside 70.
+
+    That is one more than the paper's has, in all and behind the point, but neither fewer than two nor more than four; digits
+    before the point stay. So a number that is 5 % or more off never looks like the paper's.
+
+    Args:
+        papers: the paper's number; nothing where it prints none.
+    """
+    if not value:
+        return ""
+    ours = Decimal(value)
+    if not ours:
+        return _with_unit(ours, unit)
+    place = max(_place(ours, Decimal(papers) if papers else None), _last_place(ours))
+    return _with_unit(ours.quantize(Decimal(1).scaleb(place)), unit)
+
+
+def _place(ours: Decimal, stated: Decimal | None) -> int:
+    """Return the place to which a number is rounded, as a power of ten."""
+    if stated is None:
+        return min(0, ours.adjusted() + 1 - _DIGITS)
+    digits = min(len(stated.as_tuple().digits) + 1, _DIGITS)
+    place = max(ours.adjusted() + 1 - digits, _last_place(stated) - 1)
+    return min(0, place, ours.adjusted() - 1)
+
+
+def _last_place(number: Decimal) -> int:
+    exponent = number.as_tuple().exponent
+    assert isinstance(exponent, int), f"{number} is not finite"
+    return exponent
+
+
+def _with_unit(number: Decimal, unit: str) -> str:
+    return f"{number:,f} {unit}".strip()
