@@ -4,6 +4,8 @@ Hydra composes configurations on the command line; the library reads single file
 """
 
 import re
+from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 from pkgutil import resolve_name
 from typing import Any
@@ -67,6 +69,23 @@ def instantiate(configuration: Any) -> Any:
             f"{configuration} stands for another option; run this by python -m membench, which knows it"
         )
     return configuration
+
+
+def method_of(cell: Mapping[str, Any]) -> str:
+    """Return the word for a cell's strategy, or for what it does instead of a step: ``"layrub_hybrid"``.
+
+    Args:
+        cell: its configuration. What none of our files describes is called by its class.
+    """
+    target: str = cell["study" if "study" in cell else "strategy"]["_target_"]
+    return _method_names().get(target, target.rpartition(".")[2])
+
+
+@cache
+def _method_names() -> dict[str, str]:
+    """Return the name of each method's file by what it describes."""
+    groups = ("strategy", "baseline", "study")
+    return {read(group, name)["_target_"]: name for group in groups for name in names(group)}
 
 
 def _with_colon(target: str) -> str:

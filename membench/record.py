@@ -89,12 +89,6 @@ class Record:
         return cls(configuration, configuration_hash(configuration), source, outcome, reason, signal=signal)
 
 
-def method_of(configuration: Configuration) -> str:
-    """Return the name of a cell's strategy, or of what it did instead of a step."""
-    method: str = configuration["study" if "study" in configuration else "strategy"]["_target_"]
-    return method.rpartition(".")[2]
-
-
 def framework_name(configuration: Configuration) -> str:
     """Return the name of the framework whose step a cell simulates."""
     framework: str = configuration["framework"]["_target_"]

@@ -19,7 +19,7 @@ def test_trains_each_seed_once_and_writes_curves_and_records(
     words = [*SMALL, "strategy=layrub_hybrid", f"output={tmp_path}"]
     assert main(words) == 0
     printed = capsys.readouterr().out
-    assert printed.startswith("digits_cnn on digits, batch 512, LayrubHybrid, 1 epochs\n  seed 4  loss ")
+    assert printed.startswith("digits_cnn on digits, batch 512, layrub_hybrid, 1 epochs\n  seed 4  loss ")
     assert "mean of 2  test accuracy" in printed
     curves = pd.read_csv(tmp_path / "training.csv")
     assert curves["seed"].tolist() == [4, 5]

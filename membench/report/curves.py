@@ -12,7 +12,8 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from membench.record import Outcome, Record, configuration_hash, method_of
+from membench.configuration import method_of
+from membench.record import Outcome, Record, configuration_hash
 from membench.units import format_bytes
 
 Curves = npt.NDArray[np.float64]
@@ -107,7 +108,7 @@ def comparison_table(trainings: Sequence[tuple[str, Sequence[Record]]]) -> pd.Da
     references = {
         _all_but_strategy(runs): (name, runs)
         for name, runs in ended
-        if method_of(runs[0].configuration) == "Eager"
+        if method_of(runs[0].configuration) == "eager"
     }
     rows = []
     for name, training in ended:

@@ -3,7 +3,8 @@
 from collections.abc import Iterator
 from typing import Any
 
-from membench.record import Outcome, Record, Source, framework_name, limits_of, method_of
+from membench.configuration import method_of
+from membench.record import Outcome, Record, Source, framework_name, limits_of
 from membench.units import format_bytes, format_seconds
 
 _MACHINE = {"cpu": "CPU", "cuda": "GPU"}

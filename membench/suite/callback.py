@@ -9,8 +9,9 @@ from typing import Any
 from hydra.experimental.callback import Callback
 from omegaconf import DictConfig, OmegaConf
 
+from membench.configuration import method_of
 from membench.launched import launched
-from membench.record import Configuration, Record, framework_name, method_of
+from membench.record import Configuration, Record, framework_name
 from membench.suite.listing import has_failed, plan, totals
 from membench.suite.records import Records, Rerun, directory_of
 from membench.suite.tracking import Sweep, Tracking, log_sweep

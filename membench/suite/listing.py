@@ -3,7 +3,8 @@
 from collections import Counter
 from collections.abc import Callable, Sequence
 
-from membench.record import Configuration, Outcome, Record, limits_of, method_of
+from membench.configuration import method_of
+from membench.record import Configuration, Outcome, Record, limits_of
 from membench.suite.records import Records
 from membench.units import format_bytes, format_seconds
 

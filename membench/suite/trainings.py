@@ -9,6 +9,7 @@ from hydra import compose
 from omegaconf import DictConfig, OmegaConf
 
 from membench.checks import COUNT, FRACTION, NOT_NEGATIVE, WHOLE, check
+from membench.configuration import method_of
 from membench.errors import MembenchError
 from membench.recipe import Recipe
 from membench.record import Configuration, Outcome, Record
@@ -140,5 +141,5 @@ def _check(values: Mapping[Any, Any]) -> None:
 
 
 def _title(config: DictConfig) -> str:
-    data, strategy = (config[group]["_target_"].rpartition(".")[2] for group in ("data", "strategy"))
-    return f"{config.model.name} on {data}, batch {config.batch_size}, {strategy}, {config.epochs} epochs"
+    data = config.data["_target_"].rpartition(".")[2]
+    return f"{config.model.name} on {data}, batch {config.batch_size}, {method_of(config)}, {config.epochs} epochs"

@@ -117,7 +117,7 @@ def test_the_table_has_a_row_for_each_epoch_and_seed_with_its_provenance() -> No
         [1, 2, "0.5000", "4.000"],
     ]
     assert set(table["commit"]) == {"0123456789ab", "0123456789ab with changes"}
-    assert set(table["strategy"]) == {"Eager"}
+    assert set(table["strategy"]) == {"eager"}
 
 
 def test_lines_for_a_terminal() -> None:
@@ -155,17 +155,20 @@ def test_strategies_are_compared_with_eager_of_the_same_recipe() -> None:
             replace(
                 found,
                 configuration=found.configuration
-                | {"strategy": {"_target_": f"a.{strategy}"}, "recipe": recipe | {"seed": seed}},
+                | {
+                    "strategy": {"_target_": f"membench.strategies.{strategy}"},
+                    "recipe": recipe | {"seed": seed},
+                },
             )
             for seed, found in enumerate(runs)
         ]
 
     reference = [0.90, 0.91, 0.92, 0.93]
     trainings = [
-        ("plain", named("Eager", 64, reference)),
-        ("exact", named("Exact", 64, reference)),
-        ("rounded", named("Rounded", 64, [0.5, 0.51, 0.52, 0.53])),
-        ("alone", named("Rounded", 128, reference)),
+        ("plain", named("eager.Eager", 64, reference)),
+        ("exact", named("layrub.LayrubHybrid", 64, reference)),
+        ("rounded", named("epmc.Epmc", 64, [0.5, 0.51, 0.52, 0.53])),
+        ("alone", named("epmc.Epmc", 128, reference)),
     ]
     table = comparison_table(trainings).set_index(["training", "metric"])
     assert set(table["reference"]) == {"plain"}

@@ -26,7 +26,7 @@ METRICS = {
 
 def test_a_run_says_memory_time_and_transfers() -> None:
     text = summary(Record(CONFIGURATION, "hash", Source.SIMULATED, Outcome.OK, "", METRICS))
-    assert text.splitlines()[0] == "resnet50, batch 32, Eager, simulated on k40m under Caffe"
+    assert text.splitlines()[0] == "resnet50, batch 32, eager, simulated on k40m under Caffe"
     for expected in (
         "3.0 GB of 11.0 GB",
         "700.0 MB",
@@ -40,7 +40,7 @@ def test_a_run_says_memory_time_and_transfers() -> None:
 def test_devices_of_a_cluster_and_processes_are_counted() -> None:
     cluster = CONFIGURATION | {"cluster": {"hosts": 2, "devices_per_host": 4}}
     text = summary(Record(cluster, "hash", Source.SIMULATED, Outcome.OK, "", METRICS))
-    assert text.splitlines()[0] == "resnet50, batch 32, Eager, simulated on 8 x k40m under Caffe"
+    assert text.splitlines()[0] == "resnet50, batch 32, eager, simulated on 8 x k40m under Caffe"
     measured = METRICS | {"processes": 2, "exchange_time_s": 0.25}
     record = Record(
         CONFIGURATION | {"backend": {"name": "cpu"}}, "hash", Source.MEASURED, Outcome.OK, "", measured
@@ -50,7 +50,7 @@ def test_devices_of_a_cluster_and_processes_are_counted() -> None:
 
 def test_cells_of_a_sweep_over_limits_can_be_told_apart() -> None:
     limited = CONFIGURATION | {"budget": "400 MB", "sub_batch": "fitted"}
-    expected = "resnet50, batch 32, Eager, budget 400.0 MB, sub-batch fitted, simulated on k40m under Caffe"
+    expected = "resnet50, batch 32, eager, budget 400.0 MB, sub-batch fitted, simulated on k40m under Caffe"
     assert title(limited) == expected
 
 
