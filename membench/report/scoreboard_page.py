@@ -116,13 +116,13 @@ def _deviations(paper: Paper, scores: Sequence[Score]) -> list[str]:
         "stands below the first table that refers to it.",
         "",
     ]
+    called = Counter(_describe(paper, entry.result.row) for entry in scores)
     notes: dict[str, int] = {}
     for place, entries in deviating.items():
         known = len(notes)
         for remark in (remark for entry in entries for remark in entry.remarks):
             notes.setdefault(remark, len(notes) + 1)
-        names = _names(paper, [entry.result.row for entry in entries])
-        rows = [(name, *_deviation(paper, entry, notes)) for name, entry in zip(names, entries, strict=True)]
+        rows = [_deviation(paper, entry, called, notes) for entry in entries]
         lines += [f"#### {place}", ""]
         lines += [*_markdown_table(("Number", "Paper", "Ours", "Verdict", "Why"), rows), ""]
         new = list(notes.items())[known:]
@@ -131,11 +131,21 @@ def _deviations(paper: Paper, scores: Sequence[Score]) -> list[str]:
     return lines
 
 
-def _deviation(paper: Paper, entry: Score, notes: Mapping[str, int]) -> tuple[str, ...]:
+def _deviation(
+    paper: Paper, entry: Score, called: Mapping[str, int], notes: Mapping[str, int]
+) -> tuple[str, ...]:
+    """Return a line of the table.
+
+    Args:
+        called: how many rows have the same description; the paper's own note then tells them apart.
+        notes: the number of each remark.
+    """
     row, values = entry.result.row, value_columns(entry.result, None)
+    name = _describe(paper, row)
     ours = values["simulated_value"] or values["measured_value"]
     numbers = [f"[{notes[remark]}](#{_anchor(paper, notes[remark])})" for remark in entry.remarks]
     return (
+        f"{name}, {row.note}" if called[name] > 1 and row.note else name,
         in_full(values["paper_value"], row.unit) or "out of memory",
         rounded(ours, row.unit, papers=values["paper_value"]) or "out of memory",
         str(entry.verdict),
@@ -145,16 +155,6 @@ def _deviation(paper: Paper, entry: Score, notes: Mapping[str, int]) -> tuple[st
 
 def _anchor(paper: Paper, note: int) -> str:
     return f"{paper.name}-{note}"
-
-
-def _names(paper: Paper, rows: Sequence[Row]) -> list[str]:
-    """Return what each number is of, with the paper's note on it where several would be called the same."""
-    names = [_describe(paper, row) for row in rows]
-    count = Counter(names)
-    return [
-        f"{name}, {row.note}" if count[name] > 1 and row.note else name
-        for name, row in zip(names, rows, strict=True)
-    ]
 
 
 def _describe(paper: Paper, row: Row) -> str:

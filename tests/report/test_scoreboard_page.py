@@ -58,10 +58,11 @@ def test_what_a_row_alone_has_as_its_reason_stands_in_it(result: Callable[..., R
 
 
 def test_rows_that_would_be_called_the_same_take_the_papers_note(result: Callable[..., Result]) -> None:
-    rows = [replace(ROW, line=line, note=f"layer {line}") for line in (2, 3)]
-    alone = replace(ROW, line=4, model="deep", note="layer 4")
-    text = page(PAPER, score(PAPER, [result(150.0, row=row) for row in (*rows, alone)]))
-    assert [cells[0].partition("memory")[2] for cells in _deviations(text)] == [", layer 2", ", layer 3", ""]
+    met, *rows = (replace(ROW, line=line, note=f"layer {line}") for line in (2, 3, 4))
+    alone = replace(ROW, line=5, model="deep", note="layer 5")
+    results = [result(100.0, row=met), *(result(150.0, row=row) for row in (*rows, alone))]
+    text = page(PAPER, score(PAPER, results))
+    assert [cells[0].partition("memory")[2] for cells in _deviations(text)] == [", layer 3", ", layer 4", ""]
 
 
 def test_rows_that_the_model_was_fitted_on_are_counted_apart(results: list[Result]) -> None:
