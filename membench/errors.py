@@ -44,16 +44,42 @@ class InvalidSchedule(MembenchError):
 class InfeasibleSchedule(MembenchError):
     """A budget is too small for what a strategy holds at its worst moment."""
 
-    def __init__(self, *, task: str, needed_bytes: int, budget_bytes: int, lower_bound_bytes: int) -> None:
+    def __init__(
+        self,
+        *,
+        task: str,
+        needed_bytes: int,
+        budget_bytes: int,
+        lower_bound_bytes: int,
+        sub_batch: int | None = None,
+    ) -> None:
+        """Args:
+        sub_batch: of the sizes that were tried, the one that this tells of; None where that is the batch alone.
+        """
+        where, remedy = "", "raise the budget, or lower the batch size"
+        if sub_batch is not None:
+            where = f" in sub-batches of {sub_batch}, the least demanding of those tried"
+            remedy = "raise the budget"
         super().__init__(
-            f"a budget of {format_bytes(budget_bytes)} is too small: {task} needs {format_bytes(needed_bytes)} "
+            f"a budget of {format_bytes(budget_bytes)} is too small{where}: {task} needs {format_bytes(needed_bytes)} "
             f"({needed_bytes:,} bytes) with this strategy; no schedule of this graph can do with less than "
-            f"{format_bytes(lower_bound_bytes)}; raise the budget, or lower the batch size"
+            f"{format_bytes(lower_bound_bytes)}; {remedy}"
         )
         self.task = task
         self.needed_bytes = needed_bytes
         self.budget_bytes = budget_bytes
         self.lower_bound_bytes = lower_bound_bytes
+        self.sub_batch = sub_batch
+
+    def of_sub_batch(self, sub_batch: int) -> "InfeasibleSchedule":
+        """Return the same refusal, said of the sub-batch that demands least of those that were tried."""
+        return InfeasibleSchedule(
+            task=self.task,
+            needed_bytes=self.needed_bytes,
+            budget_bytes=self.budget_bytes,
+            lower_bound_bytes=self.lower_bound_bytes,
+            sub_batch=sub_batch,
+        )
 
 
 class OutOfMemory(MembenchError):

@@ -3,7 +3,7 @@
 capture -> annotate with the device's costs -> strategy -> validate -> a step that runs or simulates
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from typing import Any
 
@@ -222,7 +222,7 @@ def plan_step(
         sub_batch: see `compile`.
 
     Raises:
-        InfeasibleSchedule: no sub-batch that was tried keeps the budget.
+        InfeasibleSchedule: no sub-batch that was tried keeps the budget; tells of the one with the least lower bound.
         MembenchError: `sub_batch` is not a size between one and the batch.
     """
 
@@ -238,51 +238,42 @@ def plan_step(
             for samples, count in counts.items()
         )
 
+    refusals: dict[int, InfeasibleSchedule] = {}
+
+    def feasible(sizes: Iterable[int]) -> Iterator[tuple[SubBatches, ...]]:
+        for size in sizes:
+            try:
+                parts = parts_of(size)
+            except InfeasibleSchedule as error:
+                refusals[size] = error
+            else:
+                yield parts
+
+    promising: Sequence[int] = ()
     sizes: Iterable[int]
-    if sub_batch == FASTEST:
-        promising, smaller = sizes_around(annotated_at, batch_size, cost, budget_bytes)
-        return _fastest(parts_of, promising, smaller, cost)
     if sub_batch is None:
         sizes = strategy.sub_batch_sizes(annotated_at, batch_size, cost, budget_bytes)
     elif sub_batch == FITTED:
         sizes = fitted_sizes(annotated_at, batch_size, cost, budget_bytes)
+    elif sub_batch == FASTEST:
+        promising, sizes = sizes_around(annotated_at, batch_size, cost, budget_bytes)
     else:
         sizes = (sub_batch_size(sub_batch, batch_size),)
-    return next(_feasible(parts_of, sizes))
+    fastest = min(
+        feasible(promising), key=lambda parts: simulated_step(parts, cost).step_time_s, default=None
+    )
+    found = fastest or next(feasible(sizes), None)
+    if found is None:
+        raise _least(refusals, batch_size)
+    return found
 
 
-def _feasible(
-    parts_of: Callable[[int], tuple[SubBatches, ...]], sizes: Iterable[int]
-) -> Iterator[tuple[SubBatches, ...]]:
-    """Yield the plan of each size that keeps the budget; where none does, raise the last refusal."""
-    refusal: InfeasibleSchedule | None = None
-    found = False
-    for size in sizes:
-        try:
-            parts = parts_of(size)
-        except InfeasibleSchedule as error:
-            refusal = error
-            continue
-        found = True
-        yield parts
-    if not found:
-        assert refusal is not None, "there is no size to try"
-        raise refusal
-
-
-def _fastest(
-    parts_of: Callable[[int], tuple[SubBatches, ...]],
-    promising: Sequence[int],
-    smaller: Sequence[int],
-    cost: CostModel,
-) -> tuple[SubBatches, ...]:
-    """Return the promising plan that takes the least time; where none keeps the budget, the next smaller one."""
-    try:
-        return min(_feasible(parts_of, promising), key=lambda parts: simulated_step(parts, cost).step_time_s)
-    except InfeasibleSchedule:
-        if not smaller:
-            raise
-        return next(_feasible(parts_of, smaller))
+def _least(refusals: Mapping[int, InfeasibleSchedule], batch_size: int) -> InfeasibleSchedule:
+    """Return the refusal with the least lower bound, which names its sub-batch unless only the batch was tried."""
+    size, refusal = min(
+        refusals.items(), key=lambda tried: (tried[1].lower_bound_bytes, tried[1].needed_bytes)
+    )
+    return refusal if list(refusals) == [batch_size] else refusal.of_sub_batch(size)
 
 
 def plan(graph: TaskGraph, strategy: Strategy, cost: CostModel, budget_bytes: int | None) -> Schedule:

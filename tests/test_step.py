@@ -6,6 +6,8 @@ from typing import Any
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from sklearn.datasets import load_digits
 from torch import Tensor, nn
 
@@ -20,9 +22,14 @@ from membench.errors import (
 )
 from membench.models.digits import digits_cnn
 from membench.models.resnet import imagenet_resnet
+from membench.step import plan_step
 from membench.strategies.base import strategies
+from membench.strategies.eager import Eager
 from membench.strategies.layrub import LayrubHybrid
+from membench.task_graph import TaskGraph
 from membench.units import MIB
+from tests.backends.test_simulated import UnitCost
+from tests.planning.test_sub_batch import images
 
 CRITERION = nn.functional.cross_entropy
 
@@ -133,6 +140,28 @@ def test_a_large_step_is_simulated_without_being_allocated() -> None:
         )
 
 
+@settings(deadline=None)
+@given(st.lists(st.integers(1, 9), min_size=4, max_size=4, unique=True))
+def test_a_refusal_of_all_sub_batches_tells_of_the_one_with_the_least_bound(factors: list[int]) -> None:
+    # a graph's memory need not grow with its batch: another algorithm may take more workspace
+    images_by_size = dict(zip((8, 4, 2, 1), factors, strict=True))
+
+    def graph_at(size: int) -> TaskGraph:
+        return images(images_by_size[size])
+
+    bounds = {size: graph_at(size).lower_bound_bytes for size in images_by_size}
+    with pytest.raises(InfeasibleSchedule) as refusal:
+        plan_step(graph_at, 8, Eager(), UnitCost(), 1, "fastest")
+    least = min(bounds, key=lambda size: bounds[size])
+    assert (refusal.value.sub_batch, refusal.value.lower_bound_bytes) == (least, bounds[least])
+    assert f"in sub-batches of {least}, the least demanding of those tried" in str(refusal.value)
+    with pytest.raises(InfeasibleSchedule, match="in sub-batches of 4,"):
+        plan_step(graph_at, 8, Eager(), UnitCost(), 1, 4)
+    with pytest.raises(InfeasibleSchedule, match="or lower the batch size") as refusal:
+        plan_step(graph_at, 8, Eager(), UnitCost(), 1)
+    assert (refusal.value.sub_batch, refusal.value.lower_bound_bytes) == (None, bounds[8])
+
+
 def test_bad_input_is_refused_with_what_to_do(batch: tuple[Tensor, Tensor]) -> None:
     module = digits_cnn()
     with pytest.raises(UnsupportedStrategy, match="no strategy 'layrup'; choose one of .*layrub_hybrid"):
@@ -181,9 +210,9 @@ def test_arguments_that_would_have_no_effect_are_refused(
 
 def test_a_batch_that_is_no_pair_is_refused(batch: tuple[Tensor, Tensor]) -> None:
     images, labels = batch
-    for given in (images, (images,), (images, labels, labels)):
+    for pair in (images, (images,), (images, labels, labels)):
         with pytest.raises(MembenchError, match=r"the batch is a pair \(inputs, targets\)"):
-            membench.compile(digits_cnn(), CRITERION, given)  # type: ignore[arg-type]
+            membench.compile(digits_cnn(), CRITERION, pair)  # type: ignore[arg-type]
 
 
 def test_data_that_wants_a_gradient_is_refused(batch: tuple[Tensor, Tensor]) -> None:
