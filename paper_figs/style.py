@@ -1,6 +1,6 @@
 """How all figures look, and how they are saved: the same bytes from the same results. Reads results/ only."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import matplotlib as mpl
@@ -11,7 +11,9 @@ import matplotlib.pyplot as plt
 import pandas as pd
 import seaborn as sns
 from matplotlib.axes import Axes
+from matplotlib.axis import Axis
 from matplotlib.figure import Figure
+from matplotlib.ticker import StrMethodFormatter
 
 RESULTS = Path(__file__).parent.parent / "results"
 
@@ -135,6 +137,35 @@ def mark_means(axes: Axes, places: pd.DataFrame, stated: dict[str, float]) -> No
     for name, value in stated.items():
         axes.scatter([places[name].iloc[-1]], [value], **PAPER_MARKER)
     axes.scatter([], [], **PAPER_MARKER, label=PAPER_LABEL)
+
+
+def label_bars(axes: Axes, places: pd.DataFrame, values: pd.DataFrame, spell: Callable[[float], str]) -> None:
+    """Write above each bar of `bar_groups` what `spell` says of its value."""
+    for system in values:
+        for place, value in zip(places[system], values[system], strict=True):
+            axes.annotate(
+                spell(value), (place, value), xytext=(0, 2), textcoords="offset points", ha="center",
+                fontsize=7, color="#374151",
+            )  # fmt: skip
+
+
+def mark_out_of_memory(axes: Axes, places: pd.DataFrame, frame: pd.DataFrame) -> None:
+    """Say of each bar that is not there because nothing fits that it is so.
+
+    Args:
+        places: on the axis, a row per model and a column per system.
+        frame: rows of a table of results.
+    """
+    for row in frame[frame["outcome"] == "out_of_memory"].itertuples():
+        axes.text(
+            places.loc[row.model, row.system], 0.02, "out of memory", transform=axes.get_xaxis_transform(),
+            rotation=90, ha="center", va="bottom", fontsize=6.5, color=COLORS[row.system],
+        )  # fmt: skip
+
+
+def thousands(axis: Axis) -> None:
+    """Separate the thousands of an axis's numbers, as `log_axis` does."""
+    axis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
 
 
 def grouped_bars(axes: Axes, frame: pd.DataFrame, *, unit: str) -> None:

@@ -3,17 +3,32 @@
 import matplotlib.pyplot as plt
 from matplotlib.figure import Figure
 
-from paper_figs.style import PAPER_LABEL, PAPER_MARKER, REFERENCE_LINE, bar_groups, by_system, read
+from paper_figs.style import (
+    PAPER_MARKER,
+    REFERENCE_LINE,
+    bar_groups,
+    by_system,
+    mark_means,
+    read,
+    stated,
+    with_mean,
+)
 
 
 def draw() -> Figure:
     table = read("epmc", "figure8")
-    values = by_system(table[table["item"] == "Figure 8"])
+    values = with_mean(by_system(table[table["item"] == "Figure 8"]))
     figure, axes = plt.subplots(figsize=(6.5, 4), layout="constrained")
     places = bar_groups(axes, values)
-    stated = table[(table["metric"] == "MFR") & (table["model"] == "VGG-16")]["paper_value"].dropna()
-    axes.scatter([places.loc["VGG-16", "EPMC"]], [stated.iloc[0]], **PAPER_MARKER)
-    axes.scatter([], [], **PAPER_MARKER, label=PAPER_LABEL)
+    axes.scatter(
+        [places.loc["VGG-16", "EPMC"]], [stated(table, metric="MFR", model="VGG-16")], **PAPER_MARKER
+    )
+    means = {"CSR-cuSPARSE in series": "serial baseline (CSR-cuSPARSE)", "EPMC": "EPMC"}
+    papers = {
+        name: stated(table, metric="MFR_avg", system=f"{system} vs Pytorch baseline")
+        for name, system in means.items()
+    }
+    mark_means(axes, places, papers)
     axes.axhline(1, **REFERENCE_LINE, label="baseline")
     axes.set_ylabel("memory footprint ratio")
     figure.legend(frameon=False, ncols=4, loc="outside lower center")

@@ -5,9 +5,21 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from paper_figs.style import COLORS, PAPER_LABEL, PAPER_MARKER, in_order, read
+from paper_figs.style import (
+    PAPER_LABEL,
+    PAPER_MARKER,
+    REFERENCE_LINE,
+    bar_groups,
+    by_system,
+    in_order,
+    mark_out_of_memory,
+    read,
+    thousands,
+)
 
 SYSTEMS = ("Caffe", "Layrub-hybrid")
+CAPACITIES_MB = {"NVIDIA Tesla K40M": 11580, "NVIDIA GeForce GTX TITAN Z (one GPU)": 6082}
+"""Table 4."""
 
 
 def draw() -> Figure:
@@ -28,19 +40,16 @@ def draw() -> Figure:
 
 
 def _panel(axes: Axes, frame: pd.DataFrame) -> None:
-    models = in_order(frame["model"])
-    for number, system in enumerate(SYSTEMS):
-        rows = frame[frame["system"] == system].set_index("model").loc[models]
-        places = [position + (number - 0.5) * 0.38 for position in range(len(models))]
-        axes.bar(places, rows["simulated_value"], 0.36, color=COLORS[system], label=system)
-        label = PAPER_LABEL if number == 0 else None
-        axes.scatter(places, rows["paper_value"], **PAPER_MARKER, label=label)
-        for place, outcome in zip(places, rows["outcome"], strict=True):
-            if outcome == "out_of_memory":
-                axes.text(
-                    place, 150, "out of memory", rotation=90, ha="center", fontsize=6.5, color=COLORS[system]
-                )
-    axes.set_xticks(range(len(models)), [model.removeprefix("ResNet-") for model in models])
-    axes.set_xlim(-0.6, len(models) - 0.4)
+    values = by_system(frame)
+    places = bar_groups(axes, values)
+    papers = frame.pivot_table(index="model", columns="system", values="paper_value", sort=False)
+    for system in SYSTEMS:
+        label = PAPER_LABEL if system == SYSTEMS[0] else None
+        axes.scatter(places.loc[papers.index, system], papers[system], **PAPER_MARKER, label=label)
+    mark_out_of_memory(axes, places, frame)
+    capacity = CAPACITIES_MB[frame["device"].iloc[0]]
+    axes.axhline(capacity, **REFERENCE_LINE, label="memory of the card")
+    axes.set_xticks(range(len(values)), [model.removeprefix("ResNet-") for model in values.index])
+    axes.set_xlim(-0.6, len(values) - 0.4)
     axes.set_xlabel("layers of the ResNet")
-    axes.grid(visible=False, axis="x")
+    thousands(axes.yaxis)

@@ -18,6 +18,6 @@ def draw() -> Figure:
         axes.set_xlabel("layer")
         axes.grid(visible=False, axis="x")
     log_axis(panels[0], [0.01, 0.1, 1, 10, 100])
-    panels[0].set_ylabel("weights (MB)")
+    panels[0].set_ylabel("weights (MB, log scale)")
     figure.suptitle("mmCNN, Figure 6: weights of each layer", x=0.01, ha="left", weight="bold")
     return figure

@@ -27,8 +27,8 @@ def parts_figure(number: int, model: str) -> Figure:
     log_axis(panels[1, 0], [tick for tick in (1, 2, 5, 10, 20, 50, 100) if tick <= largest])
     panels[1, 0].set_ylim(1.25 * largest, 0.9)
     panels[0, 0].set_yticks(range(6))
-    panels[0, 0].set_ylabel("conv_number")
-    panels[1, 0].set_ylabel("self_number")
+    panels[0, 0].set_ylabel("parts of weights\n(conv_number)")
+    panels[1, 0].set_ylabel("parts of a layer\n(self_number, log scale)")
     title = f"mmCNN, Figure {number}: parts of weights and of layers, {model}"
     figure.suptitle(title, x=0.01, ha="left", weight="bold")
     return figure

@@ -3,7 +3,7 @@
 import matplotlib.pyplot as plt
 from matplotlib.figure import Figure
 
-from paper_figs.style import bar_groups, by_system, read
+from paper_figs.style import bar_groups, by_system, label_bars, read
 
 
 def draw() -> Figure:
@@ -11,13 +11,9 @@ def draw() -> Figure:
     values = by_system(table[table["item"] == "Figure 11"])
     figure, axes = plt.subplots(figsize=(8.4, 3.6), layout="constrained")
     places = bar_groups(axes, values)
-    for system in values:
-        for place, size_gb in zip(places[system], values[system], strict=True):
-            label = f"{size_gb:.2f}" if 0 < size_gb < 1 else f"{size_gb:.0f}"
-            axes.annotate(
-                label, (place, size_gb), xytext=(0, 2), textcoords="offset points", ha="center", fontsize=7,
-                color="#374151",
-            )  # fmt: skip
+    label_bars(
+        axes, places, values, lambda size_gb: f"{size_gb:.2f}" if 0 < size_gb < 1 else f"{size_gb:.0f}"
+    )
     axes.set_ylabel("copied in a step, both ways (GB)")
     figure.legend(frameon=False, ncols=2, loc="outside lower center")
     axes.set_title("moDNN, Figure 11: data transferred, K40 with 12 GB", weight="bold")

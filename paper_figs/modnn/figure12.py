@@ -10,7 +10,7 @@ def draw() -> Figure:
     table = read("modnn", "figure12")
     shown = table[table["item"] == "Figure 12"].copy()
     shown["budget_gb"] = shown["metric"].str.extract(r":(\d+) GB", expand=False).astype(float)
-    figure, panels = plt.subplots(2, 3, figsize=(9, 5), sharex=True, layout="constrained")
+    figure, panels = plt.subplots(2, 3, figsize=(9, 5), sharex=True, sharey=True, layout="constrained")
     for axes, model in zip(panels.flat, in_order(shown["model"]), strict=True):
         for system, curve in shown[shown["model"] == model].groupby("system", sort=False):
             axes.plot(

@@ -19,6 +19,7 @@ def draw() -> Figure:
     saved = stated(table, system="moDNN convolution algorithm selection only vs ideal case")
     mark_means(axes, places, {**papers, "convolution algorithm selection": 100 / (100 - saved)})
     log_axis(axes, [1, 2, 5, 10, 20, 50, 100])
+    axes.set_ylim(1, None)
     axes.set_ylabel("times less memory (log scale)")
     figure.legend(frameon=False, ncols=2, loc="outside lower center")
     axes.set_title(

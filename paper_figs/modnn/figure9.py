@@ -35,7 +35,7 @@ def draw() -> Figure:
     axes.scatter([places.loc["VGG-101", "ideal case"]], [largest], **PAPER_MARKER, label=PAPER_LABEL)
     axes.scatter([places.loc["VGG-101", "lower bound"]], [least], **PAPER_MARKER)
     axes.axhline(CAPACITY_GB, **REFERENCE_LINE, label="memory of a K40")
-    log_axis(axes, [0.02, 0.1, 0.5, 2, 10, 50])
+    log_axis(axes, [0.01, 0.1, 1, 10, 100])
     axes.set_ylabel("memory (GB, log scale)")
     figure.legend(frameon=False, ncols=3, loc="outside lower center")
     axes.set_title("moDNN, Figure 9: memory of the ideal case, and the least that will do", weight="bold")

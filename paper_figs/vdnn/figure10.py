@@ -3,14 +3,16 @@
 import matplotlib.pyplot as plt
 from matplotlib.figure import Figure
 
-from paper_figs.style import PAPER_LABEL, PAPER_MARKER, bar_groups, by_system, read
+from paper_figs.style import PAPER_LABEL, PAPER_MARKER, bar_groups, by_system, mark_out_of_memory, read
 
 
 def draw() -> Figure:
     table = read("vdnn", "figure10")
-    values = by_system(table[table["item"] == "Figure 10"])
+    shown = table[table["item"] == "Figure 10"]
+    values = by_system(shown)
     figure, axes = plt.subplots(figsize=(9, 3.6), layout="constrained")
     places = bar_groups(axes, values)
+    mark_out_of_memory(axes, places, shown)
     paper = table.loc[table["metric"].eq("offloaded_size") & table["paper_value"].notna(), "paper_value"]
     place = places.loc["VGG-16 (256)", "vDNN_all(m)"]
     axes.scatter([place], paper, **PAPER_MARKER, label=PAPER_LABEL)

@@ -3,15 +3,25 @@
 import matplotlib.pyplot as plt
 from matplotlib.figure import Figure
 
-from paper_figs.style import PAPER_LABEL, PAPER_MARKER, REFERENCE_LINE, bar_groups, by_system, read
+from paper_figs.style import (
+    PAPER_LABEL,
+    PAPER_MARKER,
+    REFERENCE_LINE,
+    bar_groups,
+    by_system,
+    mark_out_of_memory,
+    read,
+)
 
 
 def draw() -> Figure:
     table = read("vdnn", "figure12")
-    values = by_system(table[table["item"] == "Figure 12"])
+    shown = table[table["item"] == "Figure 12"]
+    values = by_system(shown)
     values = values[["base(m)", *(name for name in values.columns if name != "base(m)")]]
     figure, axes = plt.subplots(figsize=(9, 4), layout="constrained")
     places = bar_groups(axes, values)
+    mark_out_of_memory(axes, places, shown)
     losses = table[table["metric"] == "performance_loss"].set_index("batch_size")["paper_value"]
     for batch_size, system in ((128, "vDNN_all(m)"), (256, "vDNN_dyn")):
         loss = losses.loc[[batch_size]].iloc[0]

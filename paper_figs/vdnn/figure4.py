@@ -3,7 +3,7 @@
 import matplotlib.pyplot as plt
 from matplotlib.figure import Figure
 
-from paper_figs.style import COLORS, read
+from paper_figs.style import COLORS, read, thousands
 
 
 def draw() -> Figure:
@@ -17,6 +17,7 @@ def draw() -> Figure:
     ]
     figure, (maps, weights) = plt.subplots(2, 1, figsize=(8, 4.6), sharex=True, layout="constrained")
     maps.bar(names, values["layer_map_bytes"], 0.7, color=COLORS["feature maps"])
+    thousands(maps.yaxis)
     maps.set_ylabel("workspace and maps (MB)")
     weights.bar(names, values["layer_weight_bytes"], 0.7, color=COLORS["weights"])
     weights.set_ylabel("weights (MB)")
