@@ -175,7 +175,7 @@ def _run(configuration: dict[str, Any], graphs: Graphs) -> Record:
 def outcome_of(error: Exception) -> tuple[Outcome, str]:
     """Return how a run ended that raised an error, and why."""
     outcome = _OUTCOMES.get(type(error), Outcome.FAILED)
-    if outcome is Outcome.FAILED:
+    if outcome is Outcome.FAILED and not isinstance(error, MembenchError):
         traceback.print_exception(error)
         return outcome, f"{type(error).__name__}: {error}"
     return outcome, str(error) or "the machine's memory is used up"
