@@ -10,13 +10,15 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain, count
 from pathlib import Path
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from membench.errors import MembenchError
-from membench.experiment import Answer, Experiment, Paper, Remark, Row
+from membench.experiment import Answer, Experiment, Paper, Row
 from membench.report.compare import by_key, read_results
+from membench.report.notes import Note, Reason, refer
 from membench.report.printed import in_full, rounded
 from membench.report.scoreboard import DEVIATES, Summary, is_calibrated, summarize
 from membench.report.tables import KEY_COLUMNS, VALUE_COLUMNS, Measured, format_number, key_columns, read_csv
@@ -82,6 +84,7 @@ class Table:
         common: the columns that are the same in all of them.
         columns: those that differ.
         values: of a `Number`, those of which one at least is there.
+        reasons: that of each number.
         reason: the one that all of them have; None where they differ.
     """
 
@@ -89,7 +92,8 @@ class Table:
     common: Mapping[str, str]
     columns: tuple[str, ...]
     values: tuple[str, ...]
-    reason: str | None
+    reasons: tuple[Reason, ...]
+    reason: Reason | None
 
     @property
     def verdicts(self) -> str:
@@ -141,20 +145,13 @@ class Origin:
 
 
 @dataclass(frozen=True)
-class Difference:
-    """A known cause of deviations, or an inconsistency of the paper's, and how many numbers it bears on."""
-
-    text: str
-    count: int
-
-
-@dataclass(frozen=True)
 class PaperPage:
     """All that one paper's page shows.
 
     Attributes:
         predicted: counts without the rows on which the model was fitted.
         fitted: counts of those.
+        notes: by heading, numbered throughout.
     """
 
     name: str
@@ -163,8 +160,7 @@ class PaperPage:
     fitted: Summary
     verdicts: Mapping[Verdict, int]
     origins: tuple[Origin, ...]
-    differences: tuple[Difference, ...]
-    inconsistencies: tuple[Difference, ...]
+    notes: Mapping[str, tuple[Note, ...]]
     sections: tuple[Section, ...]
     figures: Mapping[str, str]
 
@@ -225,6 +221,7 @@ def read_page(name: str, sources: Sources) -> PaperPage:
     figures = {
         path.stem: _data_url(path) for path in sorted((sources.figures / name).glob("*.png"), key=_order)
     }
+    notes = _notes(paper, stated)
     experiments = sorted(paper.experiments, key=lambda experiment: _order(Path(experiment.name)))
     return PaperPage(
         name=name,
@@ -236,9 +233,11 @@ def read_page(name: str, sources: Sources) -> PaperPage:
             for verdict in Verdict
         },
         origins=tuple(_origins(paper, stated, sources)),
-        differences=_differences(paper.causes, [n for n in stated if n.verdict in DEVIATES]),
-        inconsistencies=_differences(paper.inconsistencies, stated),
-        sections=tuple(_section(e, numbers[e.name], figures.pop(e.name, "")) for e in experiments),
+        notes=notes,
+        sections=tuple(
+            _section(e, numbers[e.name], figures.pop(e.name, ""), list(chain.from_iterable(notes.values())))
+            for e in experiments
+        ),
         figures={_label(stem): url for stem, url in figures.items()},
     )
 
@@ -289,29 +288,32 @@ def _number(paper: Paper, row: Row, answer: Answer, entry: Entry | None) -> Numb
     return Number(row, entry, verdict, is_calibrated(paper, row, verdict))
 
 
-def _section(experiment: Experiment, numbers: Sequence[Number], figure: str) -> Section:
+def _section(
+    experiment: Experiment, numbers: Sequence[Number], figure: str, notes: Sequence[Note]
+) -> Section:
     return Section(
         name=experiment.name,
         title=experiment.title,
-        judged=_table([n for n in numbers if n.verdict not in (None, Verdict.INPUT)]),
-        shown=_table([n for n in numbers if n.verdict is None]),
-        inputs=_table([n for n in numbers if n.verdict is Verdict.INPUT]),
+        judged=_table([n for n in numbers if n.verdict not in (None, Verdict.INPUT)], notes),
+        shown=_table([n for n in numbers if n.verdict is None], notes),
+        inputs=_table([n for n in numbers if n.verdict is Verdict.INPUT], notes),
         figure=figure,
     )
 
 
-def _table(numbers: Sequence[Number]) -> Table:
+def _table(numbers: Sequence[Number], notes: Sequence[Note]) -> Table:
     keys = {tuple(number.entry[name] for name in _SHOWN_KEYS) for number in numbers}
     names = _SHOWN_KEYS if len(keys) == len(numbers) else (*_SHOWN_KEYS, "note")
     distinct = {name: list(dict.fromkeys(number.columns[name] for number in numbers)) for name in names}
     values = [number.values for number in numbers]
-    reasons = {number.entry["reason"] for number in numbers}
+    reasons = tuple(refer(number.entry["reason"], notes) for number in numbers)
     return Table(
         numbers=tuple(numbers),
         common={name: found[0] for name, found in distinct.items() if len(found) == 1 and found[0]},
         columns=tuple(name for name, found in distinct.items() if len(found) > 1),
         values=tuple(name for name in VALUE_COLUMNS if any(value[name] for value in values)),
-        reason=None if len(reasons) > 1 else "".join(reasons),
+        reasons=reasons,
+        reason=reasons[0] if len(set(reasons)) == 1 else None,
     )
 
 
@@ -340,15 +342,28 @@ def _measured(sources: Sources) -> list[Path]:
     return sorted(path for path in (sources.results / "measured").glob("*") if path.is_dir())
 
 
-def _differences(remarks: Sequence[Remark], numbers: Sequence[Number]) -> tuple[Difference, ...]:
-    selections = defaultdict(list)
-    for remark in remarks:
-        selections[remark.text].append(remark.where)
-    counts = (
-        Difference(text, sum(any(where.matches(number.row) for where in of_text) for number in numbers))
-        for text, of_text in selections.items()
+def _notes(paper: Paper, stated: Sequence[Number]) -> dict[str, tuple[Note, ...]]:
+    """Return under each heading the remarks that bear on a number, those on most numbers first."""
+    deviating = [number for number in stated if number.verdict in DEVIATES]
+    fitted = [number for number in stated if number.calibrated]
+    numbering = count(1)
+    headed = (
+        ("Known differences", paper.causes, deviating),
+        ("Inconsistencies of the paper itself", paper.inconsistencies, stated),
+        ("Fits", paper.calibration, fitted),
     )
-    return tuple(sorted((d for d in counts if d.count), key=lambda d: -d.count))
+    found = {}
+    for heading, remarks, numbers in headed:
+        selections = defaultdict(list)
+        for remark in remarks:
+            selections[remark.text].append(remark.where)
+        counts = {
+            text: sum(any(where.matches(number.row) for where in of_text) for number in numbers)
+            for text, of_text in selections.items()
+        }
+        texts = sorted(filter(counts.__getitem__, counts), key=counts.__getitem__, reverse=True)
+        found[heading] = tuple(Note(next(numbering), text, counts[text]) for text in texts)
+    return found
 
 
 def _data_url(path: Path) -> str:
