@@ -7,6 +7,7 @@ sub-batches lines divide one from the next.
 
 from collections.abc import Mapping, Sequence, Set
 from pathlib import Path
+from textwrap import fill
 from typing import Any
 
 import matplotlib as mpl
@@ -54,6 +55,8 @@ _DIVIDED_SUB_BATCHES = 64
 _COLUMNS = 1500
 """About the pixels of the picture's width: what is closer together cannot be told apart, and shows its mean."""
 _WIDTH_INCHES = 11.0
+_TITLE_CHARACTERS = 110
+"""Of a line of the title; the picture's width has room for some more, for some are wide."""
 _DETAILED_TASKS = 14
 """Tasks of the compute stream that the detail shows, half before and half after the peak."""
 _ROW_INCHES, _DETAILED_ROW_INCHES = 0.45, 1.05
@@ -109,7 +112,8 @@ def save(figure: Figure, path: Path) -> tuple[Path, Path]:
 
 
 def _title(run: Run) -> str:
-    return f"{run.title}: peak {format_bytes(run.peak_bytes)}, step {format_seconds(run.step_time_s)}"
+    told = f"{run.title}: peak {format_bytes(run.peak_bytes)}, step {format_seconds(run.step_time_s)}"
+    return fill(told, _TITLE_CHARACTERS)
 
 
 def _detail(held: Occupancy) -> tuple[float, float] | None:

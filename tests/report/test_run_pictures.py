@@ -2,6 +2,7 @@
 
 import json
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -33,6 +34,15 @@ def test_a_trace_has_every_span_and_the_peak(strategy: str) -> None:
     assert max(held) == run.peak_bytes
     tracks = {event["tid"]: event["args"]["name"] for event in events if event["name"] == "thread_name"}
     assert {tracks[event["tid"]] for event in spans} == {span.stream for span in run.parts[0].timeline.spans}
+
+
+def test_a_long_title_is_not_cut_off() -> None:
+    title = (
+        "resnet1001, batch 256, superneurons, budget 6.0 GB, sub-batch fitted, simulated on k40m under MXNet"
+    )
+    figure = draw(replace(chain_run("eager", [100] * 3), title=f"{title}, in 2 sub-batches of 128"))
+    shown = next(text for text in figure.texts if text.get_text() == figure.get_suptitle())
+    assert shown.get_window_extent().x1 < figure.bbox.x1
 
 
 @pytest.mark.parametrize("strategy", ["layrub_hybrid", "memonger"])
