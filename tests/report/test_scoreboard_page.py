@@ -3,13 +3,19 @@
 import re
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 
+import pytest
+
+from membench.configuration import CONF_DIRECTORY
 from membench.experiment import Remark, Selection
 from membench.report.quantities import Result
-from membench.report.scoreboard import score
+from membench.report.scoreboard import DEVIATES, score
 from membench.report.scoreboard_page import TOTALS_COLUMNS, overview, page, totals
+from membench.report.tables import read_csv
 from tests.report.conftest import PAPER, ROW
 
+RESULTS = CONF_DIRECTORY.parent / "results"
 FITTED = (Remark(Selection({"model": ("small",)}), "fitted"),)
 EVERYWHERE = Remark(Selection({}), "a cause of all")
 OF_DEEP = Remark(Selection({"model": ("deep",)}), "a cause of one")
@@ -20,6 +26,21 @@ def _deviations(text: str) -> list[list[str]]:
     told = text.partition("### What deviates")[2].partition("### What was not run")[0]
     lines = [line for line in told.splitlines() if line.startswith("| ") and "---" not in line]
     return [line.strip("| ").split(" | ") for line in lines if not line.startswith("| Number")]
+
+
+@pytest.mark.parametrize("path", sorted(RESULTS.glob("*/summary.md")), ids=lambda path: path.parent.name)
+def test_nothing_that_the_table_says_of_a_deviation_is_lost(path: Path) -> None:
+    text = path.read_text()
+    notes = dict(re.findall(r'^\d+\. <a id="(.*?)"></a>(.*)$', text, re.MULTILINE))
+
+    def in_full(why: str) -> str:
+        own, *numbers = re.split(r"(?:; |, |^)\[\d+\]\(#(.*?)\)", why)
+        return "; ".join(filter(None, (own, *(notes[name] for name in numbers if name))))
+
+    board = [row for row in read_csv(path.with_name("scoreboard.csv")) if row["verdict"] in DEVIATES]
+    told = [(cells[3], in_full(cells[4])) for cells in _deviations(text)]
+    reasons = (re.sub(r"(; )?measured on \w+$", "", row["reason"]) for row in board)
+    assert sorted(told) == sorted(zip((row["verdict"] for row in board), reasons, strict=True))
 
 
 def test_a_remark_stands_once_and_every_row_that_it_explains_refers_to_it(
