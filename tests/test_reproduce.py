@@ -73,7 +73,7 @@ def test_each_experiment_has_a_table_and_the_page_links_to_the_rows(results: Pat
         assert len(frame) == len(experiment.rows)
     page = (results / "SCOREBOARD.md").read_text()
     assert page.startswith("# Scoreboard\n\n| Paper | Reproduced |")
-    assert "\n| [Layrub](#layrub-layer-centric-gpu-memory-reuse-and-" in page
+    assert "\n| [Layrub](#layrub-layer-centric-memory-reuse-and-" in page
     assert "(layrub/scoreboard.csv)" in page
     reasons = {answer.not_run for experiment in LAYRUB.experiments for answer in experiment.answers}
     assert all(reason in page for reason in reasons)

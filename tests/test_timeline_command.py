@@ -11,11 +11,11 @@ from membench.timeline.__main__ import main
 @pytest.mark.parametrize(
     ("words", "name"),
     [
-        ([], "lenet_batch_4_layrubhybrid_simulated_on_k40m_under_caffe"),
+        ([], "lenet_batch_4_layrub_hybrid_simulated_on_k40m_under_caffe"),
         (["backend=cpu", "strategy=eager"], "lenet_batch_4_eager_measured_on_this_machine_s_cpu"),
         (
             ["batch_size=100000"],
-            "lenet_batch_100000_layrubhybrid_simulated_on_k40m_under_caffe",
+            "lenet_batch_100000_layrub_hybrid_simulated_on_k40m_under_caffe",
         ),  # does not fit
     ],
 )
