@@ -4,7 +4,7 @@ A graph says what has to be computed, not when memory is held: that is the sched
 All nouns are frozen records without behaviour that acts, so they compare, print and pickle.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import cached_property
@@ -338,7 +338,7 @@ def values_in(arguments: Any) -> list[Value]:
     return []
 
 
-def rename_blocks(task: Task, renamed: dict[int, int]) -> Task:
+def rename_blocks(task: Task, renamed: Mapping[int, int]) -> Task:
     """Return the task with blocks replaced, in its call as well."""
 
     def of(block: int) -> int:
@@ -347,8 +347,7 @@ def rename_blocks(task: Task, renamed: dict[int, int]) -> Task:
     def value(item: Value) -> Value:
         return replace(item, block=of(item.block))
 
-    touched = {*task.reads, *task.writes}
-    if not touched.intersection(renamed):
+    if renamed.keys().isdisjoint((*task.reads, *task.writes)):
         return task
     call = task.call
     if call is not None:
