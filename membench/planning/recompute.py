@@ -9,11 +9,13 @@ original saw, in-place operators included. A block that cannot be had again unde
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import count
 
 import torch
 
+from membench.cost_model import CostModel
 from membench.task_graph import (
     EXTERNAL_ROLES,
     RESULT_ROLES,
@@ -55,8 +57,57 @@ class Segment:
     per_layer: bool = False
 
 
-def recompute(graph: TaskGraph, segments: Sequence[Segment]) -> TaskGraph:
-    """Return the graph in which the backward pass recomputes what the segments drop, as far as it reads it.
+@dataclass(frozen=True, slots=True)
+class Run:
+    """A task of a graph, and which copies it touches in place of blocks that it names."""
+
+    task: Task
+    copies: Mapping[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """What a recomputing graph will run, its tasks not yet rewritten, which is what takes the time.
+
+    Attributes:
+        blocks: of the graph that it comes from; and behind them, for each copy, the block that it is of.
+    """
+
+    runs: tuple[Run, ...]
+    blocks: tuple[Block, ...]
+
+
+class Repeatable:
+    """What of a graph's forward pass can run again: found once, for any number of choices of segments.
+
+    Args:
+        graph: annotated.
+        cost: annotates what runs again; some of it runs another operator than the first time.
+
+    Attributes:
+        again: tasks as they run again, by the index of the first time.
+        touching: for each block the tasks of `again` that read or write it, by that index.
+        last_write: the last task that writes a block.
+    """
+
+    def __init__(self, graph: TaskGraph, cost: CostModel) -> None:
+        self.graph = graph
+        again: dict[int, Task] = {}
+        for task in graph.tasks:
+            if (second := _second_time(graph, task)) is not None:
+                name = f"{task.name}{_AGAIN}"
+                again[task.index] = replace(second, index=len(again), name=name, phase=Phase.BACKWARD)
+        annotated = cost.annotate(replace(graph, tasks=tuple(again.values())))
+        self.again = dict(zip(again, annotated.tasks, strict=True))
+        self.touching: dict[int, list[int]] = defaultdict(list)
+        for index, task in self.again.items():
+            for block in {*task.reads, *task.writes}:
+                self.touching[block].append(index)
+        self.last_write = {block: task.index for task in graph.tasks for block in task.writes}
+
+
+def recompute(repeatable: Repeatable, segments: Sequence[Segment]) -> TaskGraph:
+    """Return the annotated graph in which the backward pass recomputes what the segments drop, as far as it reads it.
 
     A block stays although a segment drops it where it
 
@@ -69,7 +120,19 @@ def recompute(graph: TaskGraph, segments: Sequence[Segment]) -> TaskGraph:
 
     Time is linear in tasks, and for `per_layer` in the recomputed ones.
     """
-    return _Recomputation(graph, segments).rewrite()
+    graph = repeatable.graph
+    order = recomputing_order(repeatable, segments)
+    tasks = tuple(
+        replace(rename_blocks(run.task, run.copies), index=index) for index, run in enumerate(order.runs)
+    )
+    copied = enumerate(order.blocks[len(graph.blocks) :], start=len(graph.blocks))
+    copies = (replace(block, index=index, name=f"{block.name}{_AGAIN}") for index, block in copied)
+    return replace(graph, blocks=(*graph.blocks, *copies), tasks=tasks)
+
+
+def recomputing_order(repeatable: Repeatable, segments: Sequence[Segment]) -> Order:
+    """Return what the tasks of `recompute`'s graph are made of: enough to know what they will hold."""
+    return _Recomputation(repeatable, segments).order()
 
 
 def is_recomputed(task: Task) -> bool:
@@ -78,17 +141,12 @@ def is_recomputed(task: Task) -> bool:
 
 
 class _Recomputation:
-    def __init__(self, graph: TaskGraph, segments: Sequence[Segment]) -> None:
-        self._graph = graph
+    def __init__(self, repeatable: Repeatable, segments: Sequence[Segment]) -> None:
+        self._repeatable = repeatable
+        self._graph = repeatable.graph
         self._segments = segments
-        self._again = {t.index: again for t in graph.tasks if (again := _again(graph, t)) is not None}
-        self._touching: dict[int, list[Task]] = defaultdict(list)
-        for again in self._again.values():
-            for block in {*again.reads, *again.writes}:
-                self._touching[block].append(again)
-        self._last_write = {block: task.index for task in graph.tasks for block in task.writes}
         self._segment_of = {block: n for n, segment in enumerate(segments) for block in segment.dropped}
-        self._blocks = list(graph.blocks)
+        self._blocks = list(self._graph.blocks)
         self._keep_what_must_stay()
 
     # ---- what can be dropped ------------------------------------------------------------------------
@@ -100,45 +158,46 @@ class _Recomputation:
             kept = pending.pop()
             if self._segment_of.pop(kept, None) is None:
                 continue
-            for again in self._touching[kept]:
-                if kept in again.writes or self._is_stale(kept, again):
+            for index in self._repeatable.touching[kept]:
+                again = self._repeatable.again[index]
+                if kept in again.writes or self._is_stale(kept, index):
                     pending.extend(again.writes)
 
     def _must_stay(self, task: Task) -> Iterable[int]:
         """Return the blocks that must stay for what one task does, all others being dropped as asked."""
-        again = self._again.get(task.index)
+        again = self._repeatable.again.get(task.index)
         if again is None:
             return task.writes
         only_once = [block for block in task.writes if block not in again.writes]
         segments = {self._segment_of.get(block) for block in again.writes}
         if segments == {None}:
             return only_once
-        if len(segments) > 1 or any(self._is_stale(block, again) for block in again.reads):
+        if len(segments) > 1 or any(self._is_stale(block, task.index) for block in again.reads):
             return task.writes
         return only_once + [block for block in again.reads if self._segment_of.get(block) not in segments]
 
-    def _is_stale(self, block: int, again: Task) -> bool:
-        """Return whether a block that stays no longer holds in the backward pass what the task has read."""
-        return block not in self._segment_of and self._last_write.get(block, -1) > again.index
+    def _is_stale(self, block: int, index: int) -> bool:
+        """Return whether a block that stays no longer holds in the backward pass what a task has read."""
+        return block not in self._segment_of and self._repeatable.last_write.get(block, -1) > index
 
     # ---- the backward pass --------------------------------------------------------------------------
 
-    def rewrite(self) -> TaskGraph:
+    def order(self) -> Order:
         sources = self._sources()
         wanted: dict[_Repetition, list[int]] = defaultdict(list)
         for source in sources.values():
             for block, repetition in source.items():
                 wanted[repetition].append(block)
         copies: dict[_Repetition, dict[int, int]] = {}
-        tasks: list[Task] = []
+        runs: list[Run] = []
         for task in self._graph.tasks:
             source = sources.get(task.index, {})
             for repetition in source.values():
                 if repetition not in copies:
-                    copies[repetition] = self._run_again(wanted[repetition], tasks)
-            tasks.append(rename_blocks(task, {block: copies[source[block]][block] for block in source}))
-        numbered = tuple(replace(task, index=index) for index, task in enumerate(tasks))
-        return replace(self._graph, blocks=tuple(self._blocks), tasks=numbered)
+                    copies[repetition] = self._copy(again := self._needed_for(wanted[repetition]))
+                    runs += (Run(other, copies[repetition]) for other in again)
+            runs.append(Run(task, {block: copies[source[block]][block] for block in source}))
+        return Order(tuple(runs), tuple(self._blocks))
 
     def _sources(self) -> dict[int, dict[int, _Repetition]]:
         """Return for each task of the backward pass where the dropped blocks come from that it reads."""
@@ -152,36 +211,28 @@ class _Recomputation:
                         sources[task.index][block] = segment, number if per_layer else _FOR_ALL_LAYERS
         return sources
 
-    def _run_again(self, wanted: list[int], tasks: list[Task]) -> dict[int, int]:
-        """Append what fills these blocks again, and return the new block of each old one."""
-        copies: dict[int, int] = {}
-        for again in self._needed_for(wanted):
-            for block in again.creates:
-                copies[block] = self._add_copy(self._graph.blocks[block])
-            renamed = {block: copies[block] for block in {*again.reads, *again.writes} if block in copies}
-            copy = rename_blocks(again, renamed)
-            tasks.append(replace(copy, name=f"{again.name}{_AGAIN}", phase=Phase.BACKWARD))
-        return copies
-
     def _needed_for(self, wanted: list[int]) -> list[Task]:
         """Return the tasks that fill these blocks, and all that those need, in the order of the forward pass."""
-        needed: dict[int, Task] = {}
+        needed: set[int] = set()
         pending = list(wanted)
         while pending:
             block = pending.pop()
-            for again in self._touching[block]:
-                if block in again.writes and again.index not in needed:
-                    needed[again.index] = again
+            for index in self._repeatable.touching[block]:
+                again = self._repeatable.again[index]
+                if block in again.writes and index not in needed:
+                    needed.add(index)
                     pending.extend(read for read in again.reads if read in self._segment_of)
-        return [needed[index] for index in sorted(needed)]
+        return [self._repeatable.again[index] for index in sorted(needed)]
 
-    def _add_copy(self, block: Block) -> int:
-        copy = replace(block, index=len(self._blocks), name=f"{block.name} again")
-        self._blocks.append(copy)
-        return copy.index
+    def _copy(self, tasks: Iterable[Task]) -> dict[int, int]:
+        """Add a copy of each block that the tasks create, and return the copies by their originals."""
+        created = [block for task in tasks for block in task.creates]
+        copies = dict(zip(created, count(len(self._blocks))))
+        self._blocks += (self._graph.blocks[block] for block in created)
+        return copies
 
 
-def _again(graph: TaskGraph, task: Task) -> Task | None:
+def _second_time(graph: TaskGraph, task: Task) -> Task | None:
     """Return a task of the forward pass as it can run a second time, None where it cannot."""
     if task.phase is not Phase.FORWARD:
         return None

@@ -18,16 +18,17 @@ Not SuperNeurons, which recomputes cheap layers only; nothing is copied to the h
 statistics of batch norm stay as eager PyTorch has them: see `planning.recompute`.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from math import sqrt
 
 from membench.cost_model import CostModel
 from membench.planning.builder import ScheduleBuilder
-from membench.planning.recompute import Segment, recompute
+from membench.planning.pool import FixedPool, Pool
+from membench.planning.recompute import Repeatable, Segment, recompute, recomputing_order
 from membench.planning.storages import StoragePool
 from membench.schedule import Schedule
 from membench.strategies.base import Strategy
-from membench.strategies.on_demand import compute_on_demand
+from membench.strategies.on_demand import compute_on_demand, on_demand_peak_bytes
 from membench.task_graph import Phase, TaskGraph
 
 GUESSES = 3
@@ -53,17 +54,23 @@ class Memonger(Strategy):
         self._shares_storages = shares_storages
 
     def schedule(self, graph: TaskGraph, cost: CostModel, budget_bytes: int | None) -> Schedule:
-        forward = _ForwardPass(graph)
+        forward, repeatable = _ForwardPass(graph), Repeatable(graph, cost)
         different = dict.fromkeys(tuple(forward.split(size)) for size in forward.segment_sizes_bytes())
-        plans = [cost.annotate(recompute(graph, forward.segments(cuts))) for cuts in different]
-        best = min(plans, key=lambda plan: self._on_demand(plan, None).peak_bytes)
-        return self._on_demand(best, budget_bytes)
-
-    def _on_demand(self, graph: TaskGraph, budget_bytes: int | None) -> Schedule:
-        pool = StoragePool() if self._shares_storages else None
-        builder = ScheduleBuilder(self.name, graph, budget_bytes=budget_bytes, pool=pool)
+        choices = map(forward.segments, different)
+        best = min(choices, key=lambda segments: self._peak_bytes(repeatable, segments))
+        builder = ScheduleBuilder(
+            self.name, recompute(repeatable, best), budget_bytes=budget_bytes, pool=self._storages()
+        )
         compute_on_demand(builder)
         return builder.finish()
+
+    def _peak_bytes(self, repeatable: Repeatable, segments: Sequence[Segment]) -> int:
+        """Return what is held in the end, but for what all choices hold."""
+        pool = self._storages() or FixedPool(0)
+        return on_demand_peak_bytes(recomputing_order(repeatable, segments), pool)
+
+    def _storages(self) -> Pool | None:
+        return StoragePool() if self._shares_storages else None
 
 
 class _ForwardPass:

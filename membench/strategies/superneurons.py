@@ -24,7 +24,7 @@ from itertools import groupby
 from membench.cost_model import CostModel
 from membench.planning.builder import ScheduleBuilder
 from membench.planning.features import has_kind
-from membench.planning.recompute import Segment, recompute
+from membench.planning.recompute import Repeatable, Segment, recompute
 from membench.schedule import Schedule
 from membench.strategies.base import Strategy
 from membench.task_graph import EXTERNAL_ROLES, Kind, LayerTasks, Role, TaskGraph
@@ -38,7 +38,7 @@ class SuperNeurons(Strategy):
 
     def schedule(self, graph: TaskGraph, cost: CostModel, budget_bytes: int | None) -> Schedule:
         checkpoints = _Checkpoints(graph)
-        graph = cost.annotate(recompute(graph, list(checkpoints.segments())))
+        graph = recompute(Repeatable(graph, cost), list(checkpoints.segments()))
         builder = ScheduleBuilder(self.name, graph, budget_bytes=budget_bytes)
         stages = checkpoints.stages(graph)
         offloaded = checkpoints.results & _reads(graph.backward_layers) - _reads(stages[0])

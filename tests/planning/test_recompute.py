@@ -14,19 +14,26 @@ from torch import nn
 from membench.backends.cpu import Chaos, CpuBackend
 from membench.capture.capture import capture
 from membench.planning.builder import ScheduleBuilder
-from membench.planning.recompute import Segment, recompute
+from membench.planning.pool import FixedPool, Pool
+from membench.planning.recompute import Repeatable, Segment, recompute, recomputing_order
+from membench.planning.storages import StoragePool
 from membench.schedule import Schedule
 from membench.step import TrainingStep
-from membench.strategies.on_demand import compute_on_demand
+from membench.strategies.on_demand import compute_on_demand, on_demand_peak_bytes
 from membench.task_graph import EXTERNAL_ROLES, Block, Kind, Phase, Role, Task, TaskGraph
 from membench.workload import Workload
+from tests.backends.test_simulated import UnitCost
 from tests.contract.networks import COST, Reference, reference_of
 from tests.contract.test_random_networks import CHANNELS, PLANS, RandomNetwork
 from tests.contract.test_strategies import check_exact, step_of
 
 
-def on_demand(graph: TaskGraph) -> Schedule:
-    builder = ScheduleBuilder("on demand", COST.annotate(graph), budget_bytes=None)
+def recomputing(graph: TaskGraph, segments: list[Segment]) -> TaskGraph:
+    return recompute(Repeatable(graph, UnitCost()), segments)
+
+
+def on_demand(graph: TaskGraph, pool: Pool | None = None) -> Schedule:
+    builder = ScheduleBuilder("on demand", COST.annotate(graph), budget_bytes=None, pool=pool)
     compute_on_demand(builder)
     return builder.finish()
 
@@ -54,31 +61,55 @@ def convolution() -> nn.Conv2d:
     return nn.Conv2d(CHANNELS, CHANNELS, 3, padding=1)
 
 
-@settings(max_examples=25, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
-@given(layers=PLANS, seed=st.integers(0, 1000), segments=st.integers(1, 4))
-def test_whatever_is_dropped_results_are_exact(
-    layers: list[tuple[str, int, int]], seed: int, segments: int
-) -> None:
-    """Segments are drawn at random, block by block: most of what they ask cannot be, and must not be done."""
+def random_case(layers: list[tuple[str, int, int]], seed: int) -> Reference:
     torch.manual_seed(seed)
     arguments = (torch.randn(2, CHANNELS, 6, 6),), (torch.randint(3, (2,)),)
-    work = Workload("random", RandomNetwork(layers), nn.functional.cross_entropy, *arguments)
-    case = reference_of(work)
-    graph, draw = case.captured.graph, random.Random(seed)
-    asked: list[list[int]] = [[] for _ in range(segments + 1)]
+    return reference_of(Workload("random", RandomNetwork(layers), nn.functional.cross_entropy, *arguments))
+
+
+def random_segments(graph: TaskGraph, seed: int, count: int) -> list[Segment]:
+    """Return segments drawn block by block: most of what they ask cannot be, and must not be done."""
+    draw = random.Random(seed)
+    asked: list[list[int]] = [[] for _ in range(count + 1)]
     position = 0
     for block in made_forward(graph):
-        position = draw.choice((position, position, draw.randrange(segments + 1)))
+        position = draw.choice((position, position, draw.randrange(count + 1)))
         asked[position].append(block)
-    graph = recompute(graph, [Segment(frozenset(s), draw.random() < 0.5) for s in asked[1:]])
-    with step_of(case, on_demand(graph), Chaos(seed, longest_delay_s=0.0)) as step:
+    return [Segment(frozenset(blocks), draw.random() < 0.5) for blocks in asked[1:]]
+
+
+@settings(max_examples=25, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@given(layers=PLANS, seed=st.integers(0, 1000), count=st.integers(1, 4))
+def test_whatever_is_dropped_results_are_exact(
+    layers: list[tuple[str, int, int]], seed: int, count: int
+) -> None:
+    case = random_case(layers, seed)
+    graph = case.captured.graph
+    rewritten = recomputing(graph, random_segments(graph, seed, count))
+    with step_of(case, on_demand(rewritten), Chaos(seed, longest_delay_s=0.0)) as step:
         check_exact(case, step)
+
+
+@settings(max_examples=25, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@given(layers=PLANS, seed=st.integers(0, 1000), count=st.integers(1, 4))
+def test_an_order_tells_what_its_schedule_will_hold(
+    layers: list[tuple[str, int, int]], seed: int, count: int
+) -> None:
+    graph = COST.annotate(random_case(layers, seed).captured.graph)
+    repeatable, segments = Repeatable(graph, COST), random_segments(graph, seed, count)
+    order, rewritten = recomputing_order(repeatable, segments), recompute(repeatable, segments)
+    assert COST.annotate(rewritten) == rewritten
+    for told, built in ((FixedPool(0), None), (StoragePool(), StoragePool())):
+        peak_bytes = on_demand_peak_bytes(order, told) + rewritten.external_bytes
+        assert peak_bytes == on_demand(rewritten, built).peak_bytes
 
 
 @pytest.mark.parametrize("per_layer", [False, True])
 def test_a_task_runs_again_once_or_for_each_layer_that_needs_it(per_layer: bool) -> None:
     case = case_of(*(layer for _ in range(4) for layer in (convolution(), nn.ReLU())))
-    graph = recompute(case.captured.graph, [Segment(frozenset(made_forward(case.captured.graph)), per_layer)])
+    graph = recomputing(
+        case.captured.graph, [Segment(frozenset(made_forward(case.captured.graph)), per_layer)]
+    )
     runs = Counter(task.name.removesuffix(" again") for task in graph.tasks)
     # The linear layer, a ReLU's backward and all convolutions' but the first depend on the first convolution.
     expected = [1 + 8, 1 + 6, 1 + 4, 1 + 2] if per_layer else [2, 2, 2, 2]
@@ -90,7 +121,7 @@ def test_a_task_runs_again_once_or_for_each_layer_that_needs_it(per_layer: bool)
 def test_only_what_is_read_runs_again_right_before_its_first_reader() -> None:
     case = case_of(convolution(), nn.ReLU(), nn.AvgPool2d(2))
     graph = case.captured.graph
-    rewritten = recompute(graph, [Segment(frozenset(outputs_of(graph, "0", "1", "2")))])
+    rewritten = recomputing(graph, [Segment(frozenset(outputs_of(graph, "0", "1", "2")))])
     names = [task.name for task in rewritten.tasks]
     [reader] = [position for position, name in enumerate(names) if name == "1:threshold_backward"]
     assert names[reader - 2 : reader] == ["0:convolution again", "1:relu again"]
@@ -99,7 +130,7 @@ def test_only_what_is_read_runs_again_right_before_its_first_reader() -> None:
 
 def test_what_runs_again_writes_blocks_of_its_own_in_the_backward_pass() -> None:
     graph = case_of(convolution(), nn.BatchNorm2d(CHANNELS), nn.ReLU(inplace=True)).captured.graph
-    rewritten = recompute(graph, [Segment(frozenset(made_forward(graph)))])
+    rewritten = recomputing(graph, [Segment(frozenset(made_forward(graph)))])
     assert rewritten.blocks[: len(graph.blocks)] == graph.blocks
     again = [task for task in rewritten.tasks if task.name.endswith(" again")]
     assert {task.phase for task in again} == {Phase.BACKWARD}
@@ -110,13 +141,13 @@ def test_what_runs_again_writes_blocks_of_its_own_in_the_backward_pass() -> None
 
 def test_nothing_dropped_leaves_the_graph_as_it_was() -> None:
     graph = case_of(convolution(), nn.ReLU()).captured.graph
-    assert recompute(graph, []) == recompute(graph, [Segment(frozenset())]) == graph
+    assert recomputing(graph, []) == recomputing(graph, [Segment(frozenset())]) == graph
 
 
 def test_random_tasks_run_once_and_dropout_keeps_its_mask_alone() -> None:
     case = case_of(convolution(), nn.Dropout(0.3), convolution())
     graph = case.captured.graph
-    rewritten = recompute(graph, [Segment(frozenset(made_forward(graph)))])
+    rewritten = recomputing(graph, [Segment(frozenset(made_forward(graph)))])
     assert sum(task.random for task in rewritten.tasks) == 1
     output, mask = outputs_of(graph, "1")
     assert rewritten.last_use[mask] > rewritten.last_use[output]
@@ -141,7 +172,7 @@ def test_dropouts_output_stays_where_its_product_would_round_otherwise() -> None
     dropped = nn.Sequential(convolution(), nn.Dropout(0.3), convolution()).to(torch.bfloat16)
     arguments = (torch.randn(2, CHANNELS, 6, 6, dtype=torch.bfloat16),), ()
     graph = capture(Workload("half", dropped, torch.Tensor.sum, *arguments)).graph
-    rewritten = recompute(graph, [Segment(frozenset(made_forward(graph)))])
+    rewritten = recomputing(graph, [Segment(frozenset(made_forward(graph)))])
     assert "1:native_dropout again" not in {task.name for task in rewritten.tasks}
     [output, _] = outputs_of(graph, "1")
     assert rewritten.tasks[rewritten.last_use[output]].phase is Phase.BACKWARD
@@ -152,7 +183,7 @@ def test_running_statistics_are_exact_after_several_steps() -> None:
     batch_norm = nn.BatchNorm2d(CHANNELS)
     case = case_of(convolution(), batch_norm, nn.ReLU(inplace=True), convolution(), batch_norm)
     graph = case.captured.graph
-    rewritten = recompute(graph, [Segment(frozenset(made_forward(graph)))])
+    rewritten = recomputing(graph, [Segment(frozenset(made_forward(graph)))])
     assert sum(task.name.endswith("batch_norm again") for task in rewritten.tasks) == 2
     backend = CpuBackend(rewritten)
     step = TrainingStep(case.work, case.captured, on_demand(rewritten), backend)
@@ -196,7 +227,7 @@ def test_without_calls_statistics_are_left_out_and_dropout_keeps_what_it_holds_i
         backward((1, 2, 5), 3),
         blocks=(*BLOCKS, statistics, random_numbers),
     )
-    rewritten = recompute(graph, [Segment(frozenset({1, 2, 5}))])
+    rewritten = recomputing(graph, [Segment(frozenset({1, 2, 5}))])
     batch_norm, dropout = (task for task in rewritten.tasks if task.name.endswith(" again"))
     assert (batch_norm.reads, batch_norm.writes) == ((0,), (6,))
     assert (dropout.reads, dropout.writes, dropout.random) == ((6, 5), (7,), False)
@@ -212,10 +243,10 @@ def test_what_read_earlier_contents_of_a_block_that_stays_stays_too() -> None:
         backward((1, 2), 3),
     )
     graph = graph_without_calls(*tasks, blocks=BLOCKS)
-    assert recompute(graph, [Segment(frozenset({2}))]) == graph
-    both = recompute(graph, [Segment(frozenset({1, 2}))])
+    assert recomputing(graph, [Segment(frozenset({2}))]) == graph
+    both = recomputing(graph, [Segment(frozenset({1, 2}))])
     assert [task.name for task in both.tasks[3:6]] == ["first again", "second again", "in place again"]
-    assert recompute(graph, [Segment(frozenset({1})), Segment(frozenset({2}))]) == graph
+    assert recomputing(graph, [Segment(frozenset({1})), Segment(frozenset({2}))]) == graph
 
 
 @pytest.mark.parametrize("role", [Role.ACTIVATION, Role.LOSS])
@@ -223,18 +254,18 @@ def test_what_is_written_together_with_a_block_that_stays_stays_too(role: Role) 
     """The second task would write onto block 1 again, which stays: not asked for, or a result of the step."""
     tasks = forward("first", (0,), (1,)), forward("second", (), (2,), onto=(1,)), backward((1, 2), 3)
     graph = graph_without_calls(*tasks, blocks=(BLOCKS[0], block(1, role), *BLOCKS[2:]))
-    assert recompute(graph, [Segment(frozenset({2} if role is Role.ACTIVATION else {1, 2}))]) == graph
+    assert recomputing(graph, [Segment(frozenset({2} if role is Role.ACTIVATION else {1, 2}))]) == graph
 
 
 def test_what_the_backward_pass_overwrites_stays() -> None:
     overwrite = replace(backward((1,), 3), reads=(1,), writes=(1, 3))
     graph = graph_without_calls(forward("first", (0,), (1,)), overwrite, blocks=BLOCKS)
-    assert recompute(graph, [Segment(frozenset({1}))]) == graph
+    assert recomputing(graph, [Segment(frozenset({1}))]) == graph
 
 
 def test_what_another_segment_reads_stays() -> None:
     chain = forward("first", (0,), (1,)), forward("second", (1,), (2,)), backward((1, 2), 3)
     graph = graph_without_calls(*chain, blocks=BLOCKS)
-    rewritten = recompute(graph, [Segment(frozenset({1})), Segment(frozenset({2}))])
+    rewritten = recomputing(graph, [Segment(frozenset({1})), Segment(frozenset({2}))])
     assert [task.name for task in rewritten.tasks[2:]] == ["second again", "backward"]
     assert rewritten.tasks[-1].reads == (1, 4)

@@ -9,7 +9,7 @@ from torchvision.models import resnet50
 
 from membench.capture.capture import capture
 from membench.planning.liveness import peak_bytes
-from membench.planning.recompute import recompute
+from membench.planning.recompute import Repeatable, recompute
 from membench.schedule import Compute, Schedule
 from membench.step import plan
 from membench.strategies.base import Strategy
@@ -86,12 +86,12 @@ def test_every_segment_is_recomputed_the_last_one_too(residual: Schedule) -> Non
 def test_the_plan_with_the_least_peak_is_taken(residual: Schedule) -> None:
     with torch.device("meta"):
         graph = graph_of(resnet50(), 3, 224)
-    forward = _ForwardPass(graph)
+    forward, repeatable = _ForwardPass(graph), Repeatable(graph, UnitCost())
     sizes = list(forward.segment_sizes_bytes())
     assert sizes[0] == 0
     assert len(sizes) == GUESSES + TRIALS
     for size_bytes in sizes:
-        one = recompute(graph, forward.segments(tuple(forward.split(size_bytes))))
+        one = recompute(repeatable, forward.segments(tuple(forward.split(size_bytes))))
         assert residual.peak_bytes <= plan(one, Eager(), UnitCost(), None).peak_bytes
 
 
