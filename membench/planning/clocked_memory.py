@@ -62,19 +62,14 @@ class ClockedMemory:
         self._offload_time_s = np.array([cost.offload_time_s(size_bytes) for size_bytes in self._size_bytes])
         self._cost = cost
         self._last_task_s = 0.0  # end of the last task: memory is taken at its position
-        self._address: dict[int, int] = {}
-        self._block_at: dict[int, int] = {}
+        self._address = np.full(len(graph.blocks), -1)  # of resident blocks
         self._ready_s = np.zeros(len(graph.blocks))
         self._on_host_s = np.array([0.0 if block.home else inf for block in graph.blocks])
 
     # ---- what there is ------------------------------------------------------------------------------
 
     def is_resident(self, block: int) -> bool:
-        return block in self._address
-
-    def resident(self) -> list[int]:
-        """Return the resident blocks in the order of their addresses."""
-        return [self._block_at[address] for address in sorted(self._block_at)]
+        return self._address.item(block) >= 0
 
     def ready_s(self, blocks: Iterable[int]) -> float:
         """Return when a task that reads these blocks could start."""
@@ -148,15 +143,11 @@ class ClockedMemory:
         return 0.0 if at_s == inf else at_s
 
     def _release(self, block: int) -> None:
-        address = self._address.pop(block)
-        if self._size_bytes[block]:
-            del self._block_at[address]
-        self.arena.free(address, self._size_bytes[block])
+        self.arena.free(self._address.item(block), self._size_bytes[block])
+        self._address[block] = -1
 
     def _settle(self, block: int, ready_s: float) -> None:
         self._address[block] = self.arena.allocate(self._size_bytes[block])
-        if self._size_bytes[block]:
-            self._block_at[self._address[block]] = block
         self._ready_s[block] = ready_s
 
     # ---- offloading schemes -------------------------------------------------------------------------
@@ -180,19 +171,30 @@ class ClockedMemory:
                 break
             evicted = [block for block in blocks[run.first : run.end].tolist() if block >= 0]
             for block in evicted:
-                self.arena.free(self._address[block], self._size_bytes[block])
+                self.arena.free(self._address.item(block), self._size_bytes[block])
             leaving += evicted
             copy_free_s, at_s = run.copy_free_s, max(at_s, run.at_s)
         for block in leaving:
-            self.arena.place(self._address[block], self._size_bytes[block])
+            self.arena.place(self._address.item(block), self._size_bytes[block])
         return None if position is not None else Room(tuple(leaving), at_s)
 
     def defragment(self, needed: Iterable[int]) -> Room:
         """Return how to make all of the pool free: everything leaves, and what a task needs comes back (moDNN 4.3)."""
-        leaving = tuple(self.resident())
+        resident = self._resident()
+        leaving = tuple(resident[np.argsort(self._address[resident])].tolist())
         at_s, copy_free_s = self._left_s(leaving, self.copy_s)
         back_s = max(copy_free_s, self._last_task_s) + self.prefetch_time_s(needed)
         return Room(leaving, max(at_s, back_s))
+
+    def _resident(self, gone: Sequence[int] = ()) -> NDArray[np.int64]:
+        """Return the resident blocks that take up room.
+
+        Args:
+            gone: blocks whose room has been given away already.
+        """
+        is_resident = (self._address >= 0) & (self._sizes > 0)
+        is_resident[list(gone)] = False
+        return np.flatnonzero(is_resident)
 
     def _neighbours(self, may_leave: MayLeave, gone: list[int]) -> tuple[NDArray[np.int64], Neighbours]:
         """Return the block that would leave each segment, or -1, and what that takes.
@@ -201,8 +203,10 @@ class ClockedMemory:
             gone: blocks whose room has been given away already.
         """
         segments = self.arena.segments()
-        held = np.array([self._block_at.get(address, -1) for address in segments.addresses.tolist()])
-        leaves = ~segments.is_free & (held >= 0) & may_leave(held) & ~np.isin(held, gone)
+        blocks = self._resident(gone)
+        held = np.full(len(segments.addresses), -1)
+        held[np.searchsorted(segments.addresses, self._address[blocks])] = blocks
+        leaves = (held >= 0) & may_leave(held)
         on_host_s = self._on_host_s[held]
         return np.where(leaves, held, -1), Neighbours(
             size_bytes=segments.size_bytes,

@@ -69,7 +69,7 @@ def best_run(
     found_bytes, at_s, copy_s = np.zeros(count), np.zeros(count), np.full(count, copy_free_s)
     leaving_bytes = np.zeros(count, dtype=np.int64)
     best: Run | None = None
-    best_rank: tuple[float, float, int] = (np.inf, np.inf, count)
+    best_rank: tuple[float, ...] = (np.inf, np.inf, count)
     while len(first):
         is_copied = neighbours.is_copied[end]
         copied_s = np.maximum(copy_s, neighbours.ready_s[end]) + neighbours.offload_time_s[end]
@@ -81,11 +81,11 @@ def best_run(
         end = end + 1
         rank = np.maximum(at_s, compute_s), leaving_bytes, first
         is_complete = ~stays & (found_bytes >= needed_bytes)
-        for run in np.flatnonzero(is_complete & _is_less(rank, best_rank)):
-            own_rank = tuple(part[run].item() for part in rank)
-            if own_rank < best_rank:
-                best_rank = own_rank
-                best = Run(int(first[run]), int(end[run]), float(at_s[run]), float(copy_s[run]))
+        better = np.flatnonzero(is_complete & _is_less(rank, best_rank))
+        if len(better):
+            run = _least(rank, better)
+            best_rank = tuple(part[run].item() for part in rank)
+            best = Run(int(first[run]), int(end[run]), float(at_s[run]), float(copy_s[run]))
         grows = ~stays & ~is_complete & (end < count) & _is_less(rank, best_rank)
         first, end, leaving_bytes = first[grows], end[grows], leaving_bytes[grows]
         found_bytes, at_s, copy_s = found_bytes[grows], at_s[grows], copy_s[grows]
@@ -98,3 +98,11 @@ def _is_less(rank: tuple[NDArray[Any], ...], other: tuple[float, ...]) -> Boolea
     for own, its in zip(reversed(rank), reversed(other), strict=True):
         less = (own < its) | ((own == its) & less)
     return less
+
+
+def _least(rank: tuple[NDArray[Any], ...], positions: Integers) -> int:
+    """Return at which of these positions a tuple of arrays is least, as tuples are compared; the first one among equals."""
+    for part in rank:
+        of_positions = part[positions]
+        positions = positions[of_positions == of_positions.min()]
+    return int(positions[0])
