@@ -3,9 +3,14 @@
 Layrub at batch 32; moDNN at batch 256 within 12 GB, where it also captures the sub-batches that it looks at. Each network in
 a process of its own. Prints seconds, microseconds per captured task and the process's memory: where the time per task stays
 level, the whole is linear.
+
+Then every strategy at batch 32, those that plan for a budget at a tight one: microseconds of CPU time per captured task for
+planning, validation and simulation, each the median of three, and how they grow from ResNet-152 to ResNet-1001.
 """
 
+import gc
 import resource
+import statistics
 import subprocess
 import sys
 import time
@@ -15,18 +20,27 @@ from typing import Any
 import yaml
 
 from membench.capture.capture import Captures
-from membench.configuration import CONF_DIRECTORY, load
+from membench.configuration import CONF_DIRECTORY, load, names
 from membench.cost.roofline import RooflineCost
+from membench.planning.validate import validate
+from membench.schedule import Schedule, SubBatches
 from membench.simulated_step import simulated_step
 from membench.step import plan_step
 from membench.strategies.base import Strategy
+from membench.strategies.eager import Eager
 from membench.strategies.layrub import LayrubHybrid
 from membench.strategies.modnn import Modnn
 from membench.suite.cell import workload_of
-from membench.task_graph import TaskGraph
+from membench.task_graph import Mode, TaskGraph
 from membench.units import GIB, KIB
 
 DEPTHS = (50, 152, 302, 695, 1001, 1517)
+DEPTHS_OF_ALL = (50, 152, 302, 1001)
+GROWS_FROM, GROWS_TO = 152, 1001
+REPETITIONS = 3
+BUDGETS = {"modnn": 0.3, "mmcnn": 0.3, "vdnn_dyn": 0.5}
+"""Of eager's peak, for the strategies that plan for a budget."""
+STAGES = ("plan", "validate", "simulate")
 
 
 def layrub(depth: int) -> str:
@@ -75,8 +89,58 @@ def measure(
     )
 
 
+def all_strategies() -> None:
+    """Print a line for each strategy: its stages at each depth, and how each stage grows."""
+    graphs = {(depth, mode): captured(depth, mode) for depth in DEPTHS_OF_ALL for mode in Mode}
+    title = "  ".join(f"{stage + ' at ' + '/'.join(map(str, DEPTHS_OF_ALL)):34s}" for stage in STAGES)
+    print(f"{'us/task':15s}{title}", flush=True)
+    for name in names("strategy"):
+        strategy = load("strategy", name)
+        mode = Mode.TRAINING if Mode.TRAINING in strategy.modes else Mode.INFERENCE
+        at = {depth: stages_us(strategy, graphs[depth, mode], BUDGETS.get(name)) for depth in DEPTHS_OF_ALL}
+        columns = []
+        for number in range(len(STAGES)):
+            times = "".join(f"{at[depth][number]:6.0f}" for depth in DEPTHS_OF_ALL)
+            columns.append(f"{times}  ({at[GROWS_TO][number] / at[GROWS_FROM][number]:4.2f} x)")
+        print(f"{name:15s}{'  '.join(columns)}", flush=True)
+
+
+def captured(depth: int, mode: Mode) -> TaskGraph:
+    configuration = described(depth, batch_size=32)
+    if mode is Mode.INFERENCE:
+        configuration["model"]["loss"] = None
+    return Captures(workload_of(configuration)).graph_at(32)
+
+
+def stages_us(strategy: Strategy, graph: TaskGraph, budget_share: float | None) -> list[float]:
+    """Return the CPU time of each stage, in microseconds per task."""
+    lowering = load("framework", "pytorch")
+    cost = RooflineCost(load("device", "k40m"), lowering.efficiency)
+    lowered = lowering.lower(graph)
+    budget_bytes = None
+    if budget_share is not None:
+        budget_bytes = int(budget_share * Eager().schedule(lowered, cost, None).peak_bytes)
+    made: list[Schedule] = []
+    stages: tuple[Callable[[], object], ...] = (
+        lambda: made.append(strategy.schedule(lowered, cost, budget_bytes)),
+        lambda: validate(made[-1], budget_bytes=budget_bytes),
+        lambda: simulated_step((SubBatches(made[-1]),), cost),
+    )
+    runs = [[cpu_time_s(stage) for stage in stages] for _ in range(REPETITIONS)]
+    return [statistics.median(times_s) / len(graph.tasks) * 1e6 for times_s in zip(*runs, strict=True)]
+
+
+def cpu_time_s(run: Callable[[], object]) -> float:
+    gc.collect()
+    start_s = time.process_time()
+    run()
+    return time.process_time() - start_s
+
+
 if __name__ == "__main__":
-    if len(sys.argv) > 1:
+    if sys.argv[1:] == ["all"]:
+        all_strategies()
+    elif len(sys.argv) > 1:
         method, depth = sys.argv[1:]
         print(METHODS[method](int(depth)), flush=True)
     else:
@@ -84,3 +148,5 @@ if __name__ == "__main__":
             print(method, flush=True)
             for depth in map(str, DEPTHS):
                 subprocess.run([sys.executable, __file__, method, depth], check=True)
+        print("all strategies", flush=True)
+        subprocess.run([sys.executable, __file__, "all"], check=True)
