@@ -6,6 +6,7 @@ program in view.
 """
 
 from bisect import bisect_left, bisect_right, insort
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -49,9 +50,11 @@ class Arena(Pool):
 
     def __init__(self, capacity_bytes: int | None = None) -> None:
         self._size_at: dict[int, int] = {}  # of pieces in use
-        self._gaps = [0]  # where free pieces begin, sorted
         self._capacity_bytes = inf if capacity_bytes is None else capacity_bytes
-        self._gap_end = {0: self._capacity_bytes}
+        self._gaps: list[int] = []  # where free pieces begin, sorted
+        self._gap_end: dict[int, float] = {}
+        self._gaps_of_size: Counter[float] = Counter()
+        self._add_gap(0, self._capacity_bytes)
         self._extent_bytes = 0
 
     def serves(self, block: Block) -> bool:
@@ -79,12 +82,10 @@ class Arena(Pool):
         """Take memory at an address, the begin of a free piece or within one."""
         size_bytes = aligned(size_bytes)
         start = self._gaps[bisect_right(self._gaps, address) - 1]
-        end = self._gap_end.pop(start)
-        self._gaps.remove(start)
+        end = self._remove_gap(start)
         for piece, piece_end in ((start, address), (address + size_bytes, end)):
             if piece_end > piece:
-                insort(self._gaps, int(piece))
-                self._gap_end[int(piece)] = piece_end
+                self._add_gap(piece, piece_end)
         self._size_at[address] = size_bytes
         self._extent_bytes = max(self._extent_bytes, address + size_bytes)
 
@@ -92,14 +93,13 @@ class Arena(Pool):
         if not size_bytes:
             return
         start, end = address, float(address + self._size_at.pop(address))
-        position = bisect_left(self._gaps, address)
         if end in self._gap_end:
-            end = self._gap_end.pop(self._gaps.pop(position))
+            end = self._remove_gap(int(end))
+        position = bisect_left(self._gaps, address)
         if position and self._gap_end[self._gaps[position - 1]] == address:
             start = self._gaps[position - 1]
-        else:
-            self._gaps.insert(position, start)
-        self._gap_end[start] = end
+            self._remove_gap(start)
+        self._add_gap(start, end)
 
     def first_without_room(self, sizes_bytes: Sequence[int]) -> int | None:
         """Return the position of the first of these that finds no room, if they are served one after another."""
@@ -122,14 +122,25 @@ class Arena(Pool):
         return Segments(addresses, size_bytes, is_free)
 
     def _find(self, size_bytes: int) -> int | None:
-        first = None
+        """Return where the first free piece of exactly the size begins, or else the first larger one."""
+        takes_larger = not self._gaps_of_size[size_bytes]
         for start in self._gaps:
             gap_bytes = self._gap_end[start] - start
-            if gap_bytes == size_bytes:
+            if gap_bytes == size_bytes or (takes_larger and gap_bytes > size_bytes):
                 return start
-            if gap_bytes > size_bytes and first is None:
-                first = start
-        return first
+        return None
+
+    def _add_gap(self, start: int, end: float) -> None:
+        insort(self._gaps, start)
+        self._gap_end[start] = end
+        self._gaps_of_size[end - start] += 1
+
+    def _remove_gap(self, start: int) -> float:
+        """Forget a free piece and return where it ended."""
+        end = self._gap_end.pop(start)
+        del self._gaps[bisect_left(self._gaps, start)]
+        self._gaps_of_size[end - start] -= 1
+        return end
 
 
 class Packing(StrEnum):
