@@ -138,13 +138,19 @@ class Block:
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """A tensor that lies in a block: shape and strides in elements, offset in elements."""
+    """A tensor that lies in a block: shape and strides in elements, offset in elements.
+
+    Attributes:
+        conjugated, negated: its elements are the conjugates, or the negatives, of what lies there; torch's lazy views.
+    """
 
     block: int
     dtype: torch.dtype
     shape: tuple[int, ...]
     stride: tuple[int, ...]
     offset: int
+    conjugated: bool = False
+    negated: bool = False
 
     @property
     def extent_bytes(self) -> int:

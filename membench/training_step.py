@@ -296,7 +296,7 @@ def check_arguments(name: str, expected: tuple[Any, ...], given: tuple[Any, ...]
                     f"{name}[{position}] requires a gradient, which the step does not give; detach it, or make what "
                     "computes it a part of the module"
                 )
-            if argument.stride() != captured.stride():
+            if argument.stride() != captured.stride() or argument.is_conj() or argument.is_neg():
                 argument = torch.empty_like(captured).copy_(argument)
         checked.append(argument)
     return tuple(checked)

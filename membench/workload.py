@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import Any
 
 import torch
@@ -136,14 +137,23 @@ def _check_module(name: str, module: nn.Module) -> None:
             "it spreads its batch over devices itself",
             "give the module inside it, with exchange='as_made'",
         )
-    if isinstance(module, torch.jit.ScriptModule):
-        raise UnsupportedModel(
-            name, "TorchScript does not tell which layer is running", "give the module that was scripted"
-        )
-    for weight_name, weight in module.named_parameters():
-        if is_lazy(weight):
+    for path, child in module.named_modules():
+        if isinstance(child, torch.jit.ScriptModule):
             raise UnsupportedModel(
-                weight_name, "its shape is not known yet", "call the module once on a batch, then capture it"
+                path or name,
+                "TorchScript does not tell which layer is running",
+                "give the module that was scripted",
+            )
+    for tensor_name, tensor in chain(module.named_parameters(), module.named_buffers()):
+        if is_lazy(tensor):
+            raise UnsupportedModel(
+                tensor_name, "its shape is not known yet", "call the module once on a batch, then capture it"
+            )
+        if tensor.is_conj() or tensor.is_neg():
+            raise UnsupportedModel(
+                tensor_name,
+                "it is a conjugate view of other memory",
+                "hold its resolve_conj().resolve_neg()",
             )
 
 

@@ -1,7 +1,5 @@
 """The library entry as its users meet it."""
 
-import copy
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -231,75 +229,6 @@ def test_a_step_computes_what_was_captured_within_autocast_too(batch: tuple[Tens
     with torch.autocast("cpu", torch.bfloat16):
         within = step(*batch)
     assert within.dtype is torch.float32 and torch.equal(within, step(*batch))
-
-
-class Reads(nn.Module):
-    """An LSTM of tokens."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.embedding = nn.Embedding(9, 4)
-        self.lstm = nn.LSTM(4, 5, num_layers=2, batch_first=True)
-        self.head = nn.Linear(5, 3)
-
-    def forward(self, tokens: Tensor) -> Tensor:
-        return self.head(self.lstm(self.embedding(tokens))[0][:, -1])
-
-
-class HalfPrecise(nn.Module):
-    """Autocast around layers with statistics in full precision."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.body = nn.Sequential(
-            nn.Linear(4, 6), nn.BatchNorm1d(6), nn.LayerNorm(6), nn.ReLU(), nn.Linear(6, 3)
-        )
-
-    def forward(self, inputs: Tensor) -> Tensor:
-        with torch.autocast("cpu", torch.bfloat16):
-            return self.body(inputs)
-
-
-class SpectrallyNormed(nn.Module):
-    """Its buffers are written by operators that take them by name."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.body = nn.utils.parametrizations.spectral_norm(nn.Linear(4, 3))
-
-    def forward(self, inputs: Tensor) -> Tensor:
-        return self.body(inputs)
-
-
-@pytest.mark.parametrize(
-    ("network", "inputs", "targets", "loss"),
-    [
-        (Reads, torch.randint(9, (4, 6)), torch.randint(3, (4,)), CRITERION),
-        (HalfPrecise, torch.randn(4, 4), torch.randint(3, (4,)), CRITERION),
-        (SpectrallyNormed, torch.randn(4, 4), torch.randint(3, (4,)), CRITERION),
-        (lambda: nn.Linear(4, 3), torch.randn(4, 4), torch.randn(4, 3), nn.MSELoss()),
-    ],
-)
-def test_a_step_is_plain_pytorchs_bit_for_bit(
-    network: Callable[[], nn.Module],
-    inputs: Tensor,
-    targets: Tensor,
-    loss: Callable[..., Tensor],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    torch.manual_seed(0)
-    module = network()
-    plain = copy.deepcopy(module)
-    step = membench.compile(module, loss, (inputs, targets), strategy="layrub_hybrid")
-    found = step(inputs, targets)
-    monkeypatch.setattr(torch.backends.mkldnn, "enabled", False)  # oneDNN's LSTM rounds otherwise
-    expected = loss(plain(inputs), targets)
-    expected.backward()
-    assert torch.equal(found, expected)
-    for (name, one), other in zip(module.named_parameters(), plain.parameters(), strict=True):
-        assert one.grad is not None and other.grad is not None
-        assert torch.equal(one.grad, other.grad), name
-    assert all(torch.equal(one, other) for one, other in zip(module.buffers(), plain.buffers(), strict=True))
 
 
 def test_other_data_than_captured_is_refused(batch: tuple[Tensor, Tensor]) -> None:

@@ -90,10 +90,10 @@ class DeviceTensors:
         owner = self._owners[value.block]
         assert owner is not None, f"block {self._graph.blocks[value.block].name} is not resident"
         if owner.dtype is value.dtype and owner.shape == value.shape and owner.stride() == value.stride:
-            return owner
+            return as_read(owner, value)
         empty = torch.empty(0, dtype=value.dtype, device=owner.device)
         offset = owner.storage_offset() * owner.itemsize // value.dtype.itemsize + value.offset
-        return empty.set_(owner.untyped_storage(), offset, value.shape, value.stride)
+        return as_read(empty.set_(owner.untyped_storage(), offset, value.shape, value.stride), value)
 
     # ---- tasks --------------------------------------------------------------------------------------
 
@@ -189,7 +189,16 @@ class _CallSource:
 
 def _strides(shape: tuple[int, ...], stride: tuple[int, ...]) -> tuple[int, ...]:
     """Return the strides that say where elements lie: those of dimensions with more than one."""
+    if 0 in shape:
+        return ()
     return tuple(step for size, step in zip(shape, stride, strict=True) if size > 1)
+
+
+def as_read(tensor: Tensor, value: Value) -> Tensor:
+    """Return what lies where a value does as the value reads it: its conjugate, its negative, or itself."""
+    if tensor.is_conj() != value.conjugated:
+        tensor = torch._conj(tensor)
+    return torch._neg_view(tensor) if tensor.is_neg() != value.negated else tensor
 
 
 def resolve_operator(call: Call) -> Callable[..., Any]:

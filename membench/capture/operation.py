@@ -91,10 +91,9 @@ class Operation:
 def call_key(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Hashable | None:
     """Return what decides a call's operation; None where that cannot be told.
 
-    It can of ATen's own operators on fake tensors of which not even the mode knows the values, unless the operator
-    changes the layout of an argument.
+    It can of ATen's own operators on fake tensors of which not even the mode knows the values.
     """
-    if func.namespace != "aten" or torch.Tag.inplace_view in func.tags:
+    if func.namespace != "aten":
         return None
     arguments = _key((args, *kwargs.items()))
     return None if arguments is None else (func, arguments)
@@ -103,7 +102,7 @@ def call_key(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Hashab
 def _key(argument: Any) -> Hashable | None:
     if isinstance(argument, Tensor):
         is_known = isinstance(argument, FakeTensor) and argument.constant is None
-        return layout_of(argument) if is_known else None
+        return layout_of(argument) if is_known and not _is_lazy(argument) else None
     if isinstance(argument, list | tuple):
         keys = tuple(map(_key, argument))
         return None if None in keys else keys
@@ -143,7 +142,7 @@ def _outputs(
         same = [position for position, argument in enumerate(args) if argument is output]
         if output is None:
             found.append(None)
-        elif not isinstance(output, FakeTensor) or output.constant is not None:
+        elif not isinstance(output, FakeTensor) or output.constant is not None or _is_lazy(output):
             return None
         elif same:
             found.append(same[0])
@@ -152,6 +151,11 @@ def _outputs(
         else:
             return None
     return tuple(found)
+
+
+def _is_lazy(tensor: Tensor) -> bool:
+    """Return whether it is conjugated or negated where it is read, which a layout does not say."""
+    return tensor.is_conj() or tensor.is_neg()
 
 
 def _fills_storage(tensor: Tensor) -> bool:

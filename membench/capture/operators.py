@@ -5,6 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch._prims_common import suggest_memory_format
+from torch.utils._mode_utils import no_dispatch
 from torch.utils.flop_counter import flop_registry
 
 from membench.convolution import Convolution
@@ -45,6 +46,13 @@ _SHAPE_ONLY_ARGUMENTS: dict[str, tuple[int, ...]] = {
 """Positions of tensor arguments of which the operator reads only shape, strides and dtype."""
 
 
+_GROUP_BY_GROUP = tuple(
+    getattr(torch._C._ConvBackend, name)
+    for name in ("NnpackSpatial", "Slow2d", "SlowDilated2d", "SlowDilated3d", "SlowTranspose2d", "SlowTranspose3d")
+)
+"""Kernels of the CPU that compute a grouped convolution's gradients one group after another."""
+
+
 def operator_name(operator: torch._ops.OpOverload) -> str:
     """Return ``"convolution"`` for ``aten.convolution.default``."""
     return operator.overloadpacket.__name__
@@ -60,12 +68,39 @@ def kind_of(operator: torch._ops.OpOverload) -> Kind:
 def shape_only_arguments(operator: torch._ops.OpOverload, args: tuple[Any, ...]) -> tuple[int, ...]:
     """Return the positions of arguments whose contents the operator does not read.
 
-    A convolution's data gradient needs the input's shape alone (Layrub 3.1).
+    A convolution's data gradient needs the input's shape alone (Layrub 3.1), unless its kernel makes views of the input.
     """
     name = operator_name(operator)
     if name == "convolution_backward":
-        return (1,) if args[10] == [True, False, False] else ()
+        return (1,) if args[10] == [True, False, False] and not _views_input(*args[1:10]) else ()
     return _SHAPE_ONLY_ARGUMENTS.get(name, ())
+
+
+def _views_input(
+    images: Tensor,
+    weight: Tensor,
+    bias_sizes: list[int] | None,
+    stride: list[int],
+    padding: list[int],
+    dilation: list[int],
+    transposed: bool,
+    output_padding: list[int],
+    groups: int,
+) -> bool:
+    """Return whether a convolution's backward makes views of the input, so that it has to be there.
+
+    It sees a one-dimensional one as two-dimensional, and on the CPU some of its kernels compute group by group.
+    """
+    if images.dim() == 3:
+        return True
+    if groups == 1 or images.device.type != "cpu":
+        return False
+    with no_dispatch():
+        shapes = (torch.empty(1, dtype=each.dtype).expand(each.shape) for each in (images, weight))
+        backend = torch._C._select_conv_backend(
+            *shapes, None, stride, padding, dilation, transposed, output_padding, groups, bias_sizes
+        )
+    return backend in _GROUP_BY_GROUP
 
 
 def gradient_of(operator: torch._ops.OpOverload, args: tuple[Any, ...]) -> GradientOf:

@@ -103,9 +103,8 @@ class Recorder(TorchDispatchMode):
     @property
     def layer_name(self) -> str:
         """The layer that runs now, for error messages."""
-        return (
-            self.layers[self._layer] if self._leaf_layer is not None else self._module_path[-1] or "the model"
-        )
+        name = self._module_path[-1] if self._leaf_layer is None else self.layers[self._layer]
+        return name or "the model"
 
     # ---- blocks -------------------------------------------------------------------------------------
 
@@ -127,6 +126,8 @@ class Recorder(TorchDispatchMode):
             tuple(tensor.shape),
             tuple(tensor.stride()),
             int(tensor.storage_offset()),
+            tensor.is_conj(),
+            tensor.is_neg(),
         )
 
     def _add_block(self, name: str, tensor: Tensor, role: Role, layer: int) -> int:
@@ -156,6 +157,8 @@ class Recorder(TorchDispatchMode):
             output = func(*args, **kwargs)
             self._share(output, self.value(args[0]).block)
             return output
+        if torch.Tag.inplace_view in func.tags:
+            return self._lay_otherwise(func, args, kwargs)
         key = call_key(func, args, kwargs)
         if (operation := self._operations.get(key)) is not None:
             output = operation.run_again(self._fake_mode, args)
@@ -176,6 +179,16 @@ class Recorder(TorchDispatchMode):
             block = self.value(args[operation.view_of]).block
             for view in tree_leaves(output):
                 self._share(view, block)
+        return output
+
+    def _lay_otherwise(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Change the shape or strides of a tensor in place. No task: each later call says how its tensors lie."""
+        before = _memory_of(args[0])
+        output = func(*args, **kwargs)
+        if _memory_of(args[0]) != before:
+            raise UnsupportedModel(
+                self.layer_name, f"{func} gives a tensor other memory", "make a new tensor instead"
+            )
         return output
 
     def _is_new(self, tensor: Tensor) -> bool:
@@ -244,6 +257,11 @@ class Recorder(TorchDispatchMode):
         if isinstance(argument, list | tuple):
             return tuple(self._convert(item) for item in argument)
         return argument
+
+
+def _memory_of(tensor: Tensor) -> tuple[int, int]:
+    storage = tensor.untyped_storage()
+    return storage._cdata, storage.nbytes()
 
 
 def _autograd_nodes(loss: Tensor) -> Iterable[Any]:

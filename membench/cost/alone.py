@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from membench.backends.tensors import resolve_operator, shape_only_tensor
+from membench.backends.tensors import as_read, resolve_operator, shape_only_tensor
 from membench.execution.measurement import cuda_peak_bytes, memory_events, peak_of
 from membench.task_graph import Call, ShapeOf, Task, TaskGraph, Value
 
@@ -118,7 +118,7 @@ def _example(call: Call, argument: Any, device: torch.device) -> Any:
         base: Tensor = torch.zeros(size, dtype=argument.dtype, device=device)
         if device.type == "cuda" and argument.dtype.is_floating_point:
             base.uniform_()
-        return base.as_strided(argument.shape, argument.stride)
+        return as_read(base.as_strided(argument.shape, argument.stride), argument)
     if isinstance(argument, ShapeOf):
         return shape_only_tensor(call, argument.value, device)
     if isinstance(argument, tuple):
@@ -135,7 +135,7 @@ def key_of(task: Task) -> Hashable:
 
 def _without_blocks(argument: Any) -> Any:
     if isinstance(argument, Value):
-        return argument.dtype, argument.shape, argument.stride
+        return argument.dtype, argument.shape, argument.stride, argument.conjugated, argument.negated
     if isinstance(argument, ShapeOf):
         return "shape", argument.value.dtype, argument.value.shape, argument.value.stride
     if isinstance(argument, tuple | list):

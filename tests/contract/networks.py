@@ -166,8 +166,13 @@ def _same(first: Tensor | None, second: Tensor | None) -> bool:
     """Compare bits, so that NaN equals NaN and 0.0 is not -0.0."""
     if first is None or second is None:
         return first is second
-    same_bytes = first.cpu().numpy().tobytes() == second.cpu().numpy().tobytes()
-    return first.shape == second.shape and same_bytes
+    return (first.dtype, first.shape) == (second.dtype, second.shape) and _bytes(first) == _bytes(second)
+
+
+def _bytes(tensor: Tensor) -> bytes:
+    """Return the elements; NumPy has no bfloat16, each of which is a float32 too."""
+    tensor = tensor.cpu().resolve_conj()
+    return (tensor.float() if tensor.dtype is torch.bfloat16 else tensor).numpy().tobytes()
 
 
 def run_step(work: Workload, step: Callable[[], Tensor], buffers: dict[str, Tensor]) -> Results:

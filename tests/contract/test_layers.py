@@ -1,0 +1,122 @@
+"""Layers and losses that other tests' networks do not have: a step is PyTorch's bit for bit, at its predicted peak."""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from membench.step import plan
+from membench.strategies.layrub import LayrubHybrid
+from membench.workload import Workload
+from tests.contract.networks import COST, reference_of
+from tests.contract.test_strategies import check_results_and_peak
+
+CLASSES = 3
+
+
+class Layer(nn.Module):
+    """A function of named layers and weights, so that a network is one line."""
+
+    def __init__(self, function: Callable[..., object], **parts: nn.Module | nn.Parameter) -> None:
+        super().__init__()
+        self.function = function
+        for name, part in parts.items():
+            setattr(self, name, part)
+
+    def forward(self, *inputs: Tensor) -> object:
+        return self.function(self, *inputs)
+
+
+def classifier(network: nn.Module, inputs: Tensor) -> Workload:
+    targets = torch.randint(CLASSES, (len(inputs),))
+    return Workload("classifier", network, functional.cross_entropy, (inputs,), (targets,))
+
+
+def regressor(network: nn.Module, inputs: Tensor) -> Workload:
+    return Workload("regressor", network, functional.mse_loss, (inputs,), (torch.randn_like(inputs),))
+
+
+def recurrent(kind: type[nn.RNNBase]) -> Workload:
+    """Read tokens in two layers; the batch comes first, so that the outputs are transposed in place."""
+    network = Layer(
+        lambda m, tokens: m.head(m.recurrent(m.embedding(tokens))[0][:, -1]),
+        embedding=nn.Embedding(9, 4),
+        recurrent=kind(4, 5, num_layers=2, batch_first=True),  # type: ignore[call-arg]
+        head=nn.Linear(5, CLASSES),
+    )
+    return classifier(network, torch.randint(9, (4, 6)))
+
+
+def _in_half_precision(module: Layer, inputs: Tensor) -> Tensor:
+    with torch.autocast("cpu", torch.bfloat16):
+        return module.body(inputs)
+
+
+def half_precise() -> Workload:
+    """Autocast around layers with statistics in full precision."""
+    body = nn.Sequential(
+        nn.Linear(4, 6), nn.BatchNorm1d(6), nn.LayerNorm(6), nn.ReLU(), nn.Linear(6, CLASSES)
+    )
+    return classifier(Layer(_in_half_precision, body=body), torch.randn(4, 4))
+
+
+def spectrally_normed() -> Workload:
+    """Its buffers are written by operators that take them by name."""
+    normed = nn.utils.parametrizations.spectral_norm(nn.Linear(4, CLASSES))
+    return classifier(Layer(lambda m, inputs: m.normed(inputs), normed=normed), torch.randn(4, 4))
+
+
+def convolutions_of_signals() -> Workload:
+    layers = nn.Conv1d(3, 4, 3), nn.ReLU(), nn.Conv1d(4, CLASSES, 3, dilation=2), nn.AdaptiveAvgPool1d(1)
+    return classifier(nn.Sequential(*layers, nn.Flatten()), torch.randn(4, 3, 12))
+
+
+def grouped_in_double_precision() -> Workload:
+    """Kernels for it compute group by group, on parts of the input."""
+    layers = nn.Conv2d(4, 4, 3, groups=2), nn.ReLU(), nn.ConvTranspose2d(4, 4, 3, groups=4)
+    return regressor(nn.Sequential(*layers).double(), torch.randn(2, 4, 6, 6, dtype=torch.float64))
+
+
+def _transformed(module: Layer, images: Tensor) -> Tensor:
+    moves = module.localization(images.flatten(1)).view(-1, 2, 3)
+    grid = functional.affine_grid(moves, list(images.shape), align_corners=False)
+    return functional.grid_sample(images, grid, align_corners=False)
+
+
+def spatial_transformer() -> Workload:
+    """The grid is made of vectors that get another dimension in place."""
+    return regressor(Layer(_transformed, localization=nn.Linear(48, 6)), torch.randn(2, 3, 4, 4))
+
+
+def _spectral(module: Layer, signals: Tensor) -> Tensor:
+    spectrum = torch.einsum("bim,iom->bom", torch.fft.rfft(signals), module.weight)
+    return torch.fft.irfft(spectrum.conj() * spectrum + module.weight.imag.sum() * spectrum.conj(), n=8)
+
+
+def fourier_operator() -> Workload:
+    """Gradients of complex products are products with conjugates, which torch writes down lazily."""
+    weight = nn.Parameter(torch.randn(3, 3, 5, dtype=torch.complex64))
+    return regressor(Layer(_spectral, weight=weight), torch.randn(2, 3, 8))
+
+
+WORKLOADS: dict[str, Callable[[], Workload]] = {
+    "convolutions of signals": convolutions_of_signals,
+    "fourier operator": fourier_operator,
+    "grouped in double precision": grouped_in_double_precision,
+    "gru": lambda: recurrent(nn.GRU),
+    "half precise": half_precise,
+    "lstm": lambda: recurrent(nn.LSTM),
+    "spatial transformer": spatial_transformer,
+    "spectrally normed": spectrally_normed,
+    "squared error": lambda: regressor(nn.Linear(4, 4), torch.randn(4, 4)),
+}
+
+
+@pytest.mark.parametrize("name", WORKLOADS)
+def test_a_step_is_plain_pytorchs_bit_for_bit(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.backends.mkldnn, "enabled", False)  # oneDNN's LSTM rounds otherwise
+    torch.manual_seed(0)
+    case = reference_of(WORKLOADS[name]())
+    check_results_and_peak(case, plan(case.captured.graph, LayrubHybrid(), COST, None))
