@@ -1,5 +1,6 @@
 """The library entry as its users meet it."""
 
+import copy
 from typing import Any
 
 import pytest

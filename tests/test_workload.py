@@ -14,6 +14,12 @@ LOSS = nn.functional.cross_entropy
 IMAGES, LABELS = torch.randn(4, 3), torch.randint(2, (4,))
 
 
+class Conjugate(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(3, dtype=torch.complex64).conj())
+
+
 @pytest.mark.parametrize(
     ("module", "loss", "inputs", "message"),
     [
@@ -24,6 +30,13 @@ IMAGES, LABELS = torch.randn(4, 3), torch.randint(2, (4,))
         (nn.Linear(3, 2), LOSS, (IMAGES, [1, IMAGES]), r"inputs\[1\] is a list, with a Tensor in it"),
         (nn.Linear(3, 2), LOSS, (np.zeros((4, 3)),), r"inputs\[0\] is a ndarray; give"),
         (nn.DataParallel(nn.Linear(3, 2)), LOSS, (IMAGES,), "give the module inside it"),
+        (
+            nn.Sequential(torch.jit.script(nn.Linear(3, 2))),
+            LOSS,
+            (IMAGES,),
+            "'0' is not supported: TorchScript does not tell",
+        ),
+        (Conjugate(), LOSS, (IMAGES,), "'weight' is not supported: it is a conjugate view"),
         (nn.LazyLinear(2), LOSS, (IMAGES,), "'weight' is not supported: its shape is not known yet"),
     ],
 )

@@ -14,7 +14,6 @@ from membench.capture.passes import (
     weight_gradient_first,
 )
 from membench.capture.trace import record
-from membench.errors import UnsupportedModel
 from membench.task_graph import EXTERNAL_ROLES, Role, TaskGraph, Value
 from membench.workload import Workload
 
@@ -110,15 +109,7 @@ class Captures:
             UnsupportedModel: see `capture` and `Workload.of_size`.
         """
         if size not in self._steps:
-            try:
-                self._steps[size] = capture(self.workload.of_size(size), self.device)
-            except ValueError as error:  # batch norm in training mode refuses a single value per channel
-                is_whole = size == self.workload.batch_size
-                raise UnsupportedModel(
-                    self.workload.name,
-                    f"it does not run on {size}{'' if is_whole else f' of {self.workload.batch_size}'} samples: {error}",
-                    "give another batch" if is_whole else "raise the budget, or give a larger sub-batch",
-                ) from error
+            self._steps[size] = capture(self.workload.of_size(size), self.device)
         return self._steps[size]
 
     def graph_at(self, size: int) -> TaskGraph:

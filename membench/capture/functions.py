@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.distributions import Distribution
 from torch.overrides import TorchFunctionMode
 
 
@@ -32,6 +33,17 @@ class AsOperators(TorchFunctionMode):
 
 
 @contextmanager
+def without_value_checks() -> Iterator[None]:
+    """Let torch's distributions not look whether their arguments are valid: a trace has no values."""
+    before = Distribution._validate_args
+    Distribution.set_default_validate_args(False)
+    try:
+        yield
+    finally:
+        Distribution.set_default_validate_args(before)
+
+
+@contextmanager
 def _without_fused_networks() -> Iterator[None]:
     """Switch oneDNN and cuDNN off, but not as `torch.backends` does, which sets TF32 as well."""
     has_onednn, has_cudnn = torch._C._get_mkldnn_enabled(), torch._C._get_cudnn_enabled()
@@ -53,4 +65,6 @@ def _dropout(
 ) -> tuple[bool, Tensor]:
     if not (training if train is None else train) or p == 0:
         return False, input
+    if p == 1:  # nothing is drawn
+        return inplace, torch.dropout(input, p, True)
     return inplace, torch.native_dropout(input, p, True)[0]

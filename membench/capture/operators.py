@@ -46,10 +46,9 @@ _SHAPE_ONLY_ARGUMENTS: dict[str, tuple[int, ...]] = {
 """Positions of tensor arguments of which the operator reads only shape, strides and dtype."""
 
 
-_GROUP_BY_GROUP = tuple(
-    getattr(torch._C._ConvBackend, name)
-    for name in ("NnpackSpatial", "Slow2d", "SlowDilated2d", "SlowDilated3d", "SlowTranspose2d", "SlowTranspose3d")
-)
+_GROUP_BY_GROUP = {
+    "NnpackSpatial", "Slow2d", "SlowDilated2d", "SlowDilated3d", "SlowTranspose2d", "SlowTranspose3d",
+}  # fmt: skip
 """Kernels of the CPU that compute a grouped convolution's gradients one group after another."""
 
 
@@ -100,7 +99,7 @@ def _views_input(
         backend = torch._C._select_conv_backend(
             *shapes, None, stride, padding, dilation, transposed, output_padding, groups, bias_sizes
         )
-    return backend in _GROUP_BY_GROUP
+    return backend.name in _GROUP_BY_GROUP
 
 
 def gradient_of(operator: torch._ops.OpOverload, args: tuple[Any, ...]) -> GradientOf:

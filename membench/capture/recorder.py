@@ -154,8 +154,11 @@ class Recorder(TorchDispatchMode):
 
     def _run(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if func is torch.ops.aten.lift_fresh.default and not isinstance(args[0], FakeTensor):
-            output = func(*args, **kwargs)
-            self._share(output, self.value(args[0]).block)
+            output = func(
+                *args, **kwargs
+            )  # a tensor that Python makes anew in each step, which may write to it
+            copy = operation_of(torch.ops.aten.clone.default, args, kwargs, output, [True])
+            self._record(copy, args, kwargs, [output])
             return output
         if torch.Tag.inplace_view in func.tags:
             return self._lay_otherwise(func, args, kwargs)
@@ -206,6 +209,7 @@ class Recorder(TorchDispatchMode):
         created = [isinstance(out, Tensor) and self._is_new(out) for out in outputs]
         if not (any(created) or operation.written):
             return
+        self._check_call(operation, args, kwargs)
         name = operation.name
         if (
             self._leaf_layer is None and self.phase is Phase.FORWARD
@@ -250,6 +254,26 @@ class Recorder(TorchDispatchMode):
                 call=Call(operation.operator, recorded_args, recorded_kwargs, tuple(values)),
             )
         )
+
+    def _check_call(self, operation: Operation, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Refuse what a step would do otherwise than the module.
+
+        Raises:
+            UnsupportedModel: it writes to a tensor that is not traced, or has random numbers of its own.
+        """
+        written = (operators.argument_at(at, args, kwargs) for at in operation.written)
+        if not all(isinstance(tensor, FakeTensor) for tensor in written):
+            raise UnsupportedModel(
+                self.layer_name,
+                f"{operation.operator} writes to a tensor that is no buffer",
+                "register it as a buffer of the module",
+            )
+        if kwargs.get("generator") is not None:
+            raise UnsupportedModel(
+                self.layer_name,
+                f"{operation.operator} draws from a generator of its own",
+                "let it draw from torch's own, which torch.manual_seed sets",
+            )
 
     def _convert(self, argument: Any) -> Any:
         if isinstance(argument, Tensor):

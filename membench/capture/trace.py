@@ -9,6 +9,7 @@
 A step of inference ends with the module's output, and autograd is off.
 """
 
+import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -20,16 +21,16 @@ from torch import Tensor, nn
 from torch._subclasses.fake_tensor import (
     DataDependentOutputException,
     DynamicOutputShapeException,
-    FakeTensor,
     FakeTensorMode,
     UnsupportedOperatorException,
 )
 from torch.utils._pytree import tree_map_only
 
-from membench.capture.functions import AsOperators
+from membench.capture.functions import AsOperators, without_value_checks
 from membench.capture.operation import layout_of
+from membench.capture.python_state import PythonState, python_state_kept
 from membench.capture.recorder import Recorder
-from membench.errors import UnsupportedModel
+from membench.errors import MembenchError, UnsupportedModel
 from membench.task_graph import Block, Role, Task, Value
 from membench.workload import Workload
 
@@ -60,7 +61,7 @@ class Recording:
 
 
 def record(workload: Workload, device: torch.device | None) -> Recording:
-    """Trace one step of `workload`.
+    """Trace one step of `workload`, as it is from the second call of its module on.
 
     Args:
         device: whose kernels are recorded; see `capture`.
@@ -68,6 +69,20 @@ def record(workload: Workload, device: torch.device | None) -> Recording:
     Raises:
         UnsupportedModel: the step depends on data, or does what a graph cannot express; names the layer.
     """
+    with python_state_kept(workload.module) as state:
+        recording = _trace(workload, device, state)
+        if state.change():  # as where a first call notes the size of its images
+            recording = _trace(workload, device, state)
+        if changing := state.change():
+            raise UnsupportedModel(
+                changing,
+                "it changes whenever the module is called, and a step would not change it",
+                "hold it in a buffer that changes in place",
+            )
+    return recording
+
+
+def _trace(workload: Workload, device: torch.device | None, state: PythonState) -> Recording:
     module = workload.module
     fake_mode = FakeTensorMode(allow_non_fake_inputs=True)
     recorder = Recorder(fake_mode)
@@ -83,7 +98,13 @@ def record(workload: Workload, device: torch.device | None) -> Recording:
         input_blocks = [_argument(recorder, f"input{i}", t, Role.INPUT) for i, t in enumerate(inputs)]
         target_blocks = [_argument(recorder, f"target{i}", t, Role.LABEL) for i, t in enumerate(targets)]
         try:
-            with recorder, AsOperators(), _layer_hooks(module, recorder, buffers), _attributes_kept(module):
+            with (
+                _failures_told_once(),
+                recorder,
+                AsOperators(),
+                without_value_checks(),
+                _layer_hooks(module, recorder, buffers, state),
+            ):
                 tensors = _by_every_name(module, {**weights, **buffers})
                 output = torch.func.functional_call(module, tensors, inputs, tie_weights=False)
                 loss, gradients = None, {}
@@ -91,10 +112,15 @@ def record(workload: Workload, device: torch.device | None) -> Recording:
                     recorder.enter_loss()
                     loss = workload.loss(output, *targets)
                     gradients = _gradients(recorder, loss, weights, workload.weight)
+            state.check_tensors((*weights.values(), *buffers.values()))
         except (DataDependentOutputException, DynamicOutputShapeException) as error:
             _refuse(recorder, f"its operators depend on the values of tensors ({error.func})", error)
         except UnsupportedOperatorException as error:
             _refuse(recorder, f"operator {error.func} has no shape function", error)
+        except MembenchError:
+            raise
+        except Exception as error:  # whatever the module, its loss or torch raise
+            raise UnsupportedModel(recorder.layer_name, *_failure(workload, error)) from error
         recorded_loss = None if loss is None else recorder.value(loss)
         gradient_values = {n: None if g is None else recorder.value(g) for n, g in gradients.items()}
         recorded_output = None if trains else tree_map_only(Tensor, recorder.value, output)
@@ -130,6 +156,27 @@ def _by_every_name(module: nn.Module, tensors: dict[str, Tensor]) -> dict[str, T
 def _refuse(recorder: Recorder, cause: str, error: Exception) -> NoReturn:
     remedy = "write it without reading tensor values in Python, or with operators of fixed output shape"
     raise UnsupportedModel(recorder.layer_name, cause, remedy) from error
+
+
+def _failure(workload: Workload, error: Exception) -> tuple[str, str]:
+    """Return what went wrong when a module ran on tensors without data, and what to do."""
+    message = (str(error).strip() or type(error).__name__).splitlines()[0]
+    cause = f"it does not run on {workload.batch_size} samples without data: {message}"
+    if workload.accumulates:
+        return cause, "raise the budget, or give a larger sub-batch"
+    return cause, "give a batch on which it runs by itself, and keep its arithmetic within torch's operators"
+
+
+@contextmanager
+def _failures_told_once() -> Iterator[None]:
+    """Keep torch from logging the traceback of an error that is raised as well."""
+    logger = logging.getLogger("torch._subclasses.fake_tensor")
+    before = logger.level
+    logger.setLevel(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        logger.setLevel(before)
 
 
 def _argument(recorder: Recorder, name: str, argument: Any, role: Role) -> int | None:
@@ -181,46 +228,25 @@ def _needs_own_storage(gradient: Tensor, taken: set[int]) -> bool:
 
 
 @contextmanager
-def _layer_hooks(module: nn.Module, recorder: Recorder, buffers: dict[str, Tensor]) -> Iterator[None]:
+def _layer_hooks(
+    module: nn.Module, recorder: Recorder, buffers: dict[str, Tensor], state: PythonState
+) -> Iterator[None]:
     def check_buffers(*_: Any) -> None:
         for name, buffer in module.named_buffers():
             if buffers.get(name) is not buffer:
                 raise UnsupportedModel(name, "it replaces a buffer", "update the buffer in place")
 
+    def enter(path: str, is_leaf: bool, layer: nn.Module) -> None:
+        state.enter(layer)
+        recorder.enter_module(path, is_leaf)
+
     handles = [module.register_forward_hook(check_buffers)]
     for path, child in module.named_modules():
         is_leaf = not any(True for _ in child.children())
-        handles.append(
-            child.register_forward_pre_hook(lambda *_, p=path, leaf=is_leaf: recorder.enter_module(p, leaf))
-        )
+        handles.append(child.register_forward_pre_hook(lambda m, _, p=path, leaf=is_leaf: enter(p, leaf, m)))
         handles.append(child.register_forward_hook(lambda *_: recorder.leave_module()))
     try:
         yield
     finally:
         for handle in handles:
             handle.remove()
-
-
-@contextmanager
-def _attributes_kept(module: nn.Module) -> Iterator[None]:
-    """Let the trace leave no fake tensor in a module's attributes.
-
-    Raises:
-        UnsupportedModel: the module keeps a tensor in an attribute that is no buffer; it would be the same in each step.
-    """
-    before = [(path, vars(child), dict(vars(child))) for path, child in module.named_modules()]
-    kept = []
-    try:
-        yield
-    finally:
-        for path, attributes, values in before:
-            for name in [name for name, value in attributes.items() if isinstance(value, FakeTensor)]:
-                kept.append(f"{path}.{name}" if path else name)
-                del attributes[name]
-                attributes.update({name: values[name]} if name in values else {})
-    if kept:
-        raise UnsupportedModel(
-            kept[0],
-            "it is a tensor that the module keeps",
-            "return it, or hold it in a buffer that changes in place",
-        )

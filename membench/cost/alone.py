@@ -2,12 +2,14 @@
 
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
-from typing import Any
+from itertools import count
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 
 from membench.backends.tensors import as_read, resolve_operator, shape_only_tensor
+from membench.errors import UnsupportedModel
 from membench.execution.measurement import cuda_peak_bytes, memory_events, peak_of
 from membench.task_graph import Call, ShapeOf, Task, TaskGraph, Value
 
@@ -18,6 +20,9 @@ _TIMED_S = 0.01
 """About how long an operator is repeated on a GPU to be timed."""
 _REPETITIONS = (3, 50)
 """The fewest and the most."""
+
+
+_Found = TypeVar("_Found")
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,16 +37,39 @@ def measure_alone(
     """Run each task by itself on made-up data; leaves the random generators as they were."""
     with torch.no_grad(), torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
         if device.type == "cuda":
-            return {key: _on_cuda(task, graph, device) for key, task in tasks.items()}
+            return {key: _made_up(task, graph, device, _on_cuda) for key, task in tasks.items()}
         return _on_cpu(tasks, graph, device)
 
 
-def _on_cuda(task: Task, graph: TaskGraph, device: torch.device) -> Measured:
+def _made_up(
+    task: Task, graph: TaskGraph, device: torch.device, measure: Callable[["_Run", TaskGraph], _Found]
+) -> _Found:
+    """Return what is measured on arguments that the operator takes: of zeros, else of ones (a pivot, a probability).
+
+    Raises:
+        UnsupportedModel: it takes neither.
+    """
+    for fill in (0, 1):
+        try:
+            return measure(_Run(task, device, fill), graph)
+        except torch.OutOfMemoryError:
+            raise
+        except RuntimeError as error:
+            failure = error
+    message = str(failure).strip().splitlines()[0]
+    raise UnsupportedModel(
+        graph.layers[task.layer],
+        f"{task.name} cannot be measured on made-up data: {message}",
+        "replace the operator, or simulate the step",
+    ) from failure
+
+
+def _on_cuda(run: "_Run", graph: TaskGraph) -> Measured:
     """Measure the peak once the libraries have chosen their kernels, and time many runs by two events.
 
     Runs follow each other as in a step: what takes longer, the host's launch or the kernels, is the time.
     """
-    run = _Run(task, device)
+    task, device = run.task, run.device
     run()
     created_bytes = sum(_rounded_up(graph.blocks[block].size_bytes) for block in task.creates)
     workspace_bytes = max(0, cuda_peak_bytes(run, device) - created_bytes)
@@ -71,18 +99,24 @@ def _on_cpu(tasks: dict[Hashable, Task], graph: TaskGraph, device: torch.device)
 
     The sum of storage lifetimes and these workspaces is the allocator's peak to the byte.
     """
+    numbers = count()
+
+    def run_marked(run: _Run, _: TaskGraph) -> str:
+        mark = f"{_MARKER} {next(numbers)}"
+        with torch.profiler.record_function(mark):
+            run()
+        return mark
+
     activities = [torch.profiler.ProfilerActivity.CPU]
     with torch.profiler.profile(activities=activities, profile_memory=True) as profile:
-        for task in tasks.values():
-            run = _Run(task, device)
-            with torch.profiler.record_function(_MARKER):
-                run()
+        marks = {key: _made_up(task, graph, device, run_marked) for key, task in tasks.items()}
     events = profile.profiler.kineto_results.events()
-    marks = sorted((event.start_ns(), event.end_ns()) for event in events if event.name() == _MARKER)
+    spans_ns = {e.name(): (e.start_ns(), e.end_ns()) for e in events if e.name().startswith(_MARKER)}
     changes = iter(memory_events(profile))
     change = next(changes, None)
     measured = {}
-    for (key, task), (start_ns, end_ns) in zip(tasks.items(), marks, strict=True):
+    for key, task in tasks.items():
+        start_ns, end_ns = spans_ns[marks[key]]
         inside = []
         while change is not None and change[0] <= end_ns:
             if change[0] >= start_ns:
@@ -96,33 +130,35 @@ def _on_cpu(tasks: dict[Hashable, Task], graph: TaskGraph, device: torch.device)
 class _Run:
     """One operator call on made-up arguments; its outputs are dropped at once."""
 
-    def __init__(self, task: Task, device: torch.device) -> None:
+    def __init__(self, task: Task, device: torch.device, fill: int) -> None:
         call = task.call
         assert call is not None, f"task {task.name} can only be simulated"
+        self.task = task
+        self.device = device
         self._operator = resolve_operator(call)
-        self._args = [_example(call, argument, device) for argument in call.args]
-        self._kwargs = {name: _example(call, argument, device) for name, argument in call.kwargs}
+        self._args = [_example(call, argument, device, fill) for argument in call.args]
+        self._kwargs = {name: _example(call, argument, device, fill) for name, argument in call.kwargs}
 
     def __call__(self) -> None:
         self._operator(*self._args, **self._kwargs)
 
 
-def _example(call: Call, argument: Any, device: torch.device) -> Any:
-    """Return a tensor for a value: integers are zero, a valid index everywhere, and the rest is random on a GPU.
+def _example(call: Call, argument: Any, device: torch.device, fill: int) -> Any:
+    """Return a tensor for a value: of zeros, a valid index everywhere, or ones; what is no integer is random on a GPU.
 
     Sizes do not depend on contents, but a GPU's clock does: zeros compute faster than numbers.
     """
     if isinstance(argument, Value):
         reach = [(n - 1) * step for n, step in zip(argument.shape, argument.stride, strict=True)]
         size = 1 + sum(reach) if 0 not in argument.shape else 0
-        base: Tensor = torch.zeros(size, dtype=argument.dtype, device=device)
+        base: Tensor = torch.full((size,), fill, dtype=argument.dtype, device=device)
         if device.type == "cuda" and argument.dtype.is_floating_point:
             base.uniform_()
         return as_read(base.as_strided(argument.shape, argument.stride), argument)
     if isinstance(argument, ShapeOf):
         return shape_only_tensor(call, argument.value, device)
     if isinstance(argument, tuple):
-        return [_example(call, item, device) for item in argument]
+        return [_example(call, item, device, fill) for item in argument]
     return argument
 
 

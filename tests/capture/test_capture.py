@@ -1,5 +1,7 @@
 """What a captured graph says: layers, the order of gradients, shared storage, sums in place."""
 
+from collections.abc import Callable
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -167,9 +169,47 @@ class Recomputes(nn.Module):
         return torch.utils.checkpoint.checkpoint(self.inner, inputs, use_reentrant=False)
 
 
+class Computes(nn.Module):
+    """A linear layer with a function behind it."""
+
+    def __init__(self, function: Callable[["Computes", Tensor], Tensor]) -> None:
+        super().__init__()
+        self.inner = nn.Linear(3, 3)
+        self.function = function
+        self.total = torch.zeros(3)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return self.function(self, self.inner(inputs))
+
+
+def _resized(_: Computes, maps: Tensor) -> Tensor:
+    return maps + torch.empty(2).resize_(3).copy_(maps.detach()[0])
+
+
+def _drawn_apart(_: Computes, maps: Tensor) -> Tensor:
+    return maps + torch.randn(3, generator=torch.Generator())
+
+
 @pytest.mark.parametrize(
     ("module", "loss", "message"),
     [
+        (Computes(_resized), nn.functional.cross_entropy, "'the model' .* gives a tensor other memory"),
+        (Computes(_drawn_apart), nn.functional.cross_entropy, "draws from a generator of its own"),
+        (
+            Computes(lambda m, maps: maps + m.total.add_(maps.detach()[0])),
+            nn.functional.cross_entropy,
+            "'the model' is not supported: aten.add_.Tensor writes to a tensor that is no buffer",
+        ),
+        (
+            Computes(lambda _, maps: maps + torch.from_numpy(maps.detach().numpy())),
+            nn.functional.cross_entropy,
+            "'the model' is not supported: it does not run on 4 samples without data: .*numpy",
+        ),
+        (
+            nn.Linear(2, 3),
+            nn.functional.cross_entropy,
+            "without data: a and b must have same reduction dim",
+        ),
         (
             Keeps(),
             nn.functional.cross_entropy,

@@ -2,8 +2,9 @@
 
 import pytest
 import torch
+from torch.distributions import Distribution
 
-from membench.capture.functions import AsOperators
+from membench.capture.functions import AsOperators, without_value_checks
 
 
 def _enabled() -> tuple[bool, bool]:
@@ -30,3 +31,17 @@ def test_recurrent_networks_are_traced_without_fused_kernels(
         assert fails
     assert seen == [(False, False)]
     assert _enabled() == before != (False, False)
+
+
+def test_dropout_of_everything_draws_nothing() -> None:
+    maps, before = torch.randn(3), torch.get_rng_state()
+    with AsOperators():
+        dropped = torch.nn.functional.dropout(maps, 1.0)
+    assert dropped.equal(torch.nn.functional.dropout(maps, 1.0))
+    assert torch.get_rng_state().equal(before)
+
+
+def test_distributions_check_their_arguments_again_after_a_trace() -> None:
+    with without_value_checks():
+        assert not Distribution._validate_args
+    assert Distribution._validate_args

@@ -90,6 +90,28 @@ def spatial_transformer() -> Workload:
     return regressor(Layer(_transformed, localization=nn.Linear(48, 6)), torch.randn(2, 3, 4, 4))
 
 
+def _summed_from_zero(module: Layer, inputs: Tensor) -> Tensor:
+    total = torch.tensor(0.5)
+    for _ in range(2):
+        total += module.inner(inputs).square().mean()
+    return inputs * total
+
+
+def summed_in_a_tensor_made_anew() -> Workload:
+    return regressor(Layer(_summed_from_zero, inner=nn.Linear(4, 4)), torch.randn(3, 4))
+
+
+def _sampled(module: Layer, inputs: Tensor) -> Tensor:
+    spread = functional.softplus(module.spread(inputs))
+    return torch.distributions.Normal(module.mean(inputs), spread).rsample()
+
+
+def sampled_from_a_distribution() -> Workload:
+    """Distributions check the values of their arguments, which a trace does not have."""
+    layers = {"mean": nn.Linear(4, 4), "spread": nn.Linear(4, 4)}
+    return regressor(Layer(_sampled, **layers), torch.randn(3, 4))
+
+
 def _spectral(module: Layer, signals: Tensor) -> Tensor:
     spectrum = torch.einsum("bim,iom->bom", torch.fft.rfft(signals), module.weight)
     return torch.fft.irfft(spectrum.conj() * spectrum + module.weight.imag.sum() * spectrum.conj(), n=8)
@@ -108,8 +130,10 @@ WORKLOADS: dict[str, Callable[[], Workload]] = {
     "gru": lambda: recurrent(nn.GRU),
     "half precise": half_precise,
     "lstm": lambda: recurrent(nn.LSTM),
+    "sampled from a distribution": sampled_from_a_distribution,
     "spatial transformer": spatial_transformer,
     "spectrally normed": spectrally_normed,
+    "summed in a tensor made anew": summed_in_a_tensor_made_anew,
     "squared error": lambda: regressor(nn.Linear(4, 4), torch.randn(4, 4)),
 }
 
