@@ -17,6 +17,7 @@ from membench.backends.tensor_backend import TensorBackend
 from membench.capture.capture import Captures
 from membench.checks import choice
 from membench.cluster import ALONE, Cluster
+from membench.cost.alone import OtherOutputs
 from membench.cost.cache import load_cache
 from membench.cost.measured import MeasuredCost
 from membench.cost.roofline import RooflineCost
@@ -166,7 +167,7 @@ def build_step(
     batch_size = captures.workload.batch_size
 
     def graph_at(size: int) -> TaskGraph:
-        graph = captures.graph_at(size)
+        graph = graph_as_run(captures, cost, size)
         return with_staged_arguments(graph) if cuda_graph else graph
 
     def make_plan() -> tuple[SubBatches, ...]:
@@ -196,6 +197,23 @@ def build_step(
         for part, size, backend in zip(parts, sizes, backends, strict=True)
     )
     return steps[0] if loss is None else SubBatchedStep(workload, parts, steps, loss)
+
+
+def graph_as_run(captures: Captures, cost: MeasuredCost, size: int) -> TaskGraph:
+    """Return a graph whose operators return on the device what it says, captured again until that is so.
+
+    Raises:
+        UnsupportedModel: an operator goes on to return something else.
+    """
+    while True:
+        graph = captures.graph_at(size)
+        try:
+            cost.annotate(graph)
+        except OtherOutputs as found:
+            if not captures.learn(size, found.outputs):
+                raise
+        else:
+            return graph
 
 
 def _real_backend(schedule: Schedule, device: torch.device) -> TensorBackend:

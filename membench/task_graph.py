@@ -4,7 +4,7 @@ A graph says what has to be computed, not when memory is held: that is the sched
 All nouns are frozen records without behaviour that acts, so they compare, print and pickle.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import cached_property
@@ -167,6 +167,21 @@ class ShapeOf:
 
 
 @dataclass(frozen=True, slots=True)
+class Output:
+    """A tensor as an operator returns it: shape, strides and offset in elements, and the bytes of its storage."""
+
+    dtype: torch.dtype
+    shape: tuple[int, ...]
+    stride: tuple[int, ...]
+    offset: int
+    size_bytes: int
+
+
+Outputs = tuple[Output | None, ...]
+"""What a call returns; None for what is no tensor, or one that it wrote in place."""
+
+
+@dataclass(frozen=True, slots=True)
 class Call:
     """How a task runs: an ATen operator by name, its arguments, and where its outputs lie.
 
@@ -324,6 +339,22 @@ class TaskGraph:
         for (layer, backward), run in groupby(self.tasks, lambda t: (t.layer, t.phase is Phase.BACKWARD)):
             tasks = tuple(run)
             yield LayerTasks(layer, Phase.BACKWARD if backward else tasks[0].phase, tasks)
+
+
+def signature(operator: str, *arguments: Any) -> Hashable:
+    """Return what decides how an operator runs: its arguments, whatever blocks their values lie in."""
+    return operator, _without_blocks(arguments)
+
+
+def _without_blocks(argument: Any) -> Hashable:
+    if isinstance(argument, Value):
+        return argument.dtype, argument.shape, argument.stride, argument.conjugated, argument.negated
+    if isinstance(argument, ShapeOf):
+        return "shape", _without_blocks(argument.value)
+    if isinstance(argument, tuple | list):
+        return tuple(_without_blocks(item) for item in argument)
+    key: Hashable = argument
+    return key
 
 
 def map_values(arguments: Any, new: Callable[[Value], Value]) -> Any:

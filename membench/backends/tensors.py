@@ -5,7 +5,7 @@ block that left and came back has new storage and nothing else changes.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -13,7 +13,7 @@ from torch import Tensor
 from torch._prims_common import suggest_memory_format
 
 from membench.errors import UnsupportedModel
-from membench.task_graph import Block, Call, ShapeOf, Task, TaskGraph, Value
+from membench.task_graph import Block, Call, Output, Outputs, ShapeOf, Task, TaskGraph, Value
 
 
 @dataclass(slots=True)
@@ -117,7 +117,7 @@ class DeviceTensors:
 
     def _keep(self, task: Task, call: _BoundCall, result: Any) -> None:
         if self._unverified and task.index in self._unverified:
-            self._verify(task, (result,) if call.is_single else result)
+            self._verify(task, result)
         for position, number, block in call.outputs:
             self._tensors[number] = self._owners[block] = result if call.is_single else result[position]
 
@@ -125,26 +125,11 @@ class DeviceTensors:
         tensor = self._tensors[number] = self.tensor(self._values[number])
         return tensor
 
-    def _verify(self, task: Task, result: tuple[Any, ...]) -> None:
+    def _verify(self, task: Task, result: Any) -> None:
         """Check once that the operator returned what capture said it would."""
         assert task.call is not None
-        for value, tensor in zip(task.call.outputs, result, strict=True):
-            if value is None:
-                continue
-            expected = (value.shape, _strides(value.shape, value.stride), value.offset, value.dtype)
-            shape = tuple(tensor.shape)
-            actual = (shape, _strides(shape, tensor.stride()), tensor.storage_offset(), tensor.dtype)
-            size_bytes, expected_bytes = (
-                tensor.untyped_storage().nbytes(),
-                self._graph.blocks[value.block].size_bytes,
-            )
-            if actual != expected or size_bytes != expected_bytes:
-                raise UnsupportedModel(
-                    self._graph.layers[task.layer],
-                    f"operator {task.call.operator} returns (shape, strides, offset, dtype) {actual} in {size_bytes} "
-                    f"bytes where its shape function says {expected} in {expected_bytes} bytes",
-                    "replace the operator, or report it",
-                )
+        if outputs := other_outputs(task.call, result, self._graph):
+            raise UnsupportedModel(*refusal(task, outputs, self._graph))
         self._unverified.discard(task.index)
 
     # ---- binding ------------------------------------------------------------------------------------
@@ -187,11 +172,47 @@ class _CallSource:
         return f"constants[{len(self.constants) - 1}]"
 
 
-def _strides(shape: tuple[int, ...], stride: tuple[int, ...]) -> tuple[int, ...]:
-    """Return the strides that say where elements lie: those of dimensions with more than one."""
-    if 0 in shape:
-        return ()
-    return tuple(step for size, step in zip(shape, stride, strict=True) if size > 1)
+def other_outputs(call: Call, result: Any, graph: TaskGraph) -> Outputs | None:
+    """Return how the outputs of a call lie, None if it is as the graph says."""
+    results = (result,) if len(call.outputs) == 1 else tuple(result)
+    found = tuple(
+        None if value is None else output_of(tensor)
+        for value, tensor in zip(call.outputs, results, strict=True)
+    )
+    claimed = tuple(None if value is None else claimed_output(value, graph) for value in call.outputs)
+    return None if tuple(map(_canonical, found)) == tuple(map(_canonical, claimed)) else found
+
+
+def output_of(tensor: Tensor) -> Output:
+    offset, size_bytes = int(tensor.storage_offset()), tensor.untyped_storage().nbytes()
+    return Output(tensor.dtype, tuple(tensor.shape), tuple(tensor.stride()), offset, size_bytes)
+
+
+def claimed_output(value: Value, graph: TaskGraph) -> Output:
+    size_bytes = graph.blocks[value.block].size_bytes
+    return Output(value.dtype, value.shape, value.stride, value.offset, size_bytes)
+
+
+def _canonical(output: Output | None) -> Output | None:
+    """Return an output with the strides that say where elements lie: those of dimensions with more than one."""
+    if output is None:
+        return None
+    sizes = () if 0 in output.shape else output.shape
+    pairs = zip(sizes, output.stride, strict=False)
+    return replace(output, stride=tuple(step for size, step in pairs if size > 1))
+
+
+def refusal(task: Task, outputs: Outputs, graph: TaskGraph) -> tuple[str, str, str]:
+    """Return layer, cause and remedy for an operator that returns something else than its shape function says."""
+    assert task.call is not None
+    pairs = zip(outputs, task.call.outputs, strict=True)
+    found, claimed = next(
+        (output, claimed_output(value, graph))
+        for output, value in pairs
+        if value is not None and _canonical(output) != _canonical(claimed_output(value, graph))
+    )
+    cause = f"operator {task.call.operator} returns {found} where its shape function says {claimed}"
+    return graph.layers[task.layer], cause, "replace the operator, or report it"
 
 
 def as_read(tensor: Tensor, value: Value) -> Tensor:

@@ -1,6 +1,8 @@
 """Workload -> TaskGraph: record the step, apply the passes, number what is left."""
 
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 
 import torch
 from torch import Tensor
@@ -14,7 +16,7 @@ from membench.capture.passes import (
     weight_gradient_first,
 )
 from membench.capture.trace import record
-from membench.task_graph import EXTERNAL_ROLES, Role, TaskGraph, Value
+from membench.task_graph import EXTERNAL_ROLES, Outputs, Role, TaskGraph, Value
 from membench.workload import Workload
 
 
@@ -36,18 +38,23 @@ class CapturedStep:
     constants: dict[int, Tensor]
 
 
-def capture(workload: Workload, device: torch.device | None = None) -> CapturedStep:
+def capture(
+    workload: Workload,
+    device: torch.device | None = None,
+    seen: Mapping[Hashable, Outputs] = MappingProxyType({}),
+) -> CapturedStep:
     """Capture the step of `workload`: forward, loss and the gradients of all weights, or the forward pass alone.
 
     Runs on fake tensors: needs no data and no device memory. Time is linear in the number of operators.
 
     Args:
         device: where the step is to run, wherever its tensors are now; None: where they are.
+        seen: what operators return there, by the signature of their call, where a shape function says otherwise.
 
     Raises:
         UnsupportedModel: the step cannot be expressed as a graph; names the layer.
     """
-    recording = record(workload, device)
+    recording = record(workload, device, seen)
     gradients = {n: v.block for n, v in recording.gradients.items() if v is not None}
     blocks = list(recording.blocks)
     for block in gradients.values():
@@ -101,6 +108,7 @@ class Captures:
         self.workload = workload
         self.device = device
         self._steps: dict[int, CapturedStep] = {}
+        self._seen: dict[Hashable, Outputs] = {}
 
     def at(self, size: int) -> CapturedStep:
         """Return the step on that many samples.
@@ -109,8 +117,19 @@ class Captures:
             UnsupportedModel: see `capture` and `Workload.of_size`.
         """
         if size not in self._steps:
-            self._steps[size] = capture(self.workload.of_size(size), self.device)
+            self._steps[size] = capture(self.workload.of_size(size), self.device, self._seen)
         return self._steps[size]
+
+    def learn(self, size: int, seen: Mapping[Hashable, Outputs]) -> bool:
+        """Capture the step on that many samples again when it is next wanted, knowing more; see `capture`.
+
+        Returns:
+            Whether that was not known yet.
+        """
+        is_new = any(self._seen.get(call) != outputs for call, outputs in seen.items())
+        self._seen.update(seen)
+        del self._steps[size]
+        return is_new
 
     def graph_at(self, size: int) -> TaskGraph:
         return self.at(size).graph

@@ -6,7 +6,7 @@ makes no task. The backward of a convolution is issued as two calls, weight grad
 
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Hashable, Iterable
+from collections.abc import Hashable, Iterable, Mapping
 from typing import Any
 
 import torch
@@ -18,7 +18,19 @@ from torch.utils._pytree import tree_leaves
 from membench.capture import operators
 from membench.capture.operation import Operation, as_list, call_key, operation_of
 from membench.errors import UnsupportedModel
-from membench.task_graph import Block, Call, Phase, Role, ShapeOf, Task, Value, values_in
+from membench.task_graph import (
+    Block,
+    Call,
+    Output,
+    Outputs,
+    Phase,
+    Role,
+    ShapeOf,
+    Task,
+    Value,
+    signature,
+    values_in,
+)
 
 
 class Recorder(TorchDispatchMode):
@@ -26,10 +38,12 @@ class Recorder(TorchDispatchMode):
 
     Args:
         fake_mode: under which it runs.
+        seen: how outputs lie on the device, by the signature of a call, where its shape function says otherwise.
     """
 
-    def __init__(self, fake_mode: FakeTensorMode) -> None:
+    def __init__(self, fake_mode: FakeTensorMode, seen: Mapping[Hashable, Outputs]) -> None:
         super().__init__()
+        self._seen = seen
         self._fake_mode = fake_mode
         self._operations: dict[Hashable, Operation] = {}
         self.blocks: list[Block] = []
@@ -154,9 +168,8 @@ class Recorder(TorchDispatchMode):
 
     def _run(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if func is torch.ops.aten.lift_fresh.default and not isinstance(args[0], FakeTensor):
-            output = func(
-                *args, **kwargs
-            )  # a tensor that Python makes anew in each step, which may write to it
+            # Python makes this tensor anew in each step, and may write to it
+            output = func(*args, **kwargs)
             copy = operation_of(torch.ops.aten.clone.default, args, kwargs, output, [True])
             self._record(copy, args, kwargs, [output])
             return output
@@ -166,7 +179,7 @@ class Recorder(TorchDispatchMode):
         if (operation := self._operations.get(key)) is not None:
             output = operation.run_again(self._fake_mode, args)
         else:
-            output = operators.with_real_outputs(func, args, func(*args, **kwargs))
+            output = self._with_real_outputs(func, args, kwargs, func(*args, **kwargs))
             outputs = as_list(output)
             if any(isinstance(out, Tensor) and out.layout is not torch.strided for out in outputs):
                 raise UnsupportedModel(
@@ -183,6 +196,17 @@ class Recorder(TorchDispatchMode):
             for view in tree_leaves(output):
                 self._share(view, block)
         return output
+
+    def _with_real_outputs(
+        self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any
+    ) -> Any:
+        """Correct what a shape function says, by what is known of the operator or was seen on the device."""
+        if self._seen and operators.viewed_argument(func, args) is None:
+            arguments = self._converted(args, operators.shape_only_arguments(func, args))
+            seen = self._seen.get(signature(str(func), arguments, self._converted_names(kwargs)))
+            if seen is not None:
+                return _as_seen(output, seen)
+        return operators.with_real_outputs(func, args, output)
 
     def _lay_otherwise(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Change the shape or strides of a tensor in place. No task: each later call says how its tensors lie."""
@@ -216,15 +240,8 @@ class Recorder(TorchDispatchMode):
         ):  # a functional call is a layer of its own
             path = self._module_path[-1]
             self._layer = self._new_layer(f"{path}.{name}" if path else name)
-        recorded_args = tuple(
-            [
-                ShapeOf(self.value(arg))
-                if i in operation.shape_only and isinstance(arg, Tensor)
-                else self._convert(arg)
-                for i, arg in enumerate(args)
-            ]
-        )
-        recorded_kwargs = tuple((key, self._convert(value)) for key, value in kwargs.items())
+        recorded_args = self._converted(args, operation.shape_only)
+        recorded_kwargs = self._converted_names(kwargs)
         inputs = values_in((recorded_args, recorded_kwargs))
         reads = [value.block for value in inputs]
         writes = [self.value(operators.argument_at(at, args, kwargs)).block for at in operation.written]
@@ -275,12 +292,35 @@ class Recorder(TorchDispatchMode):
                 "let it draw from torch's own, which torch.manual_seed sets",
             )
 
+    def _converted(self, args: tuple[Any, ...], shape_only: tuple[int, ...]) -> tuple[Any, ...]:
+        return tuple([
+            ShapeOf(self.value(arg)) if i in shape_only and isinstance(arg, Tensor) else self._convert(arg)
+            for i, arg in enumerate(args)
+        ])  # fmt: skip
+
+    def _converted_names(self, kwargs: dict[str, Any]) -> tuple[tuple[str, Any], ...]:
+        return tuple((name, self._convert(value)) for name, value in kwargs.items())
+
     def _convert(self, argument: Any) -> Any:
         if isinstance(argument, Tensor):
             return self.value(argument)
         if isinstance(argument, list | tuple):
             return tuple(self._convert(item) for item in argument)
         return argument
+
+
+def _as_seen(output: Any, seen: Outputs) -> Any:
+    """Return outputs of a shape function as tensors that lie as a kernel's were seen to."""
+    tensors = [
+        claimed if real is None else _laid(claimed, real)
+        for claimed, real in zip(as_list(output), seen, strict=True)
+    ]
+    return type(output)(tensors) if isinstance(output, tuple | list) else tensors[0]
+
+
+def _laid(tensor: Tensor, output: Output) -> Tensor:
+    memory = tensor.new_empty(output.size_bytes // output.dtype.itemsize, dtype=output.dtype)
+    return memory.as_strided(output.shape, output.stride, output.offset)
 
 
 def _memory_of(tensor: Tensor) -> tuple[int, int]:

@@ -10,7 +10,7 @@ A step of inference ends with the module's output, and autograd is off.
 """
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -31,7 +31,7 @@ from membench.capture.operation import layout_of
 from membench.capture.python_state import PythonState, python_state_kept
 from membench.capture.recorder import Recorder
 from membench.errors import MembenchError, UnsupportedModel
-from membench.task_graph import Block, Role, Task, Value
+from membench.task_graph import Block, Outputs, Role, Task, Value
 from membench.workload import Workload
 
 
@@ -60,19 +60,20 @@ class Recording:
     targets: list[int | None]
 
 
-def record(workload: Workload, device: torch.device | None) -> Recording:
+def record(workload: Workload, device: torch.device | None, seen: Mapping[Hashable, Outputs]) -> Recording:
     """Trace one step of `workload`, as it is from the second call of its module on.
 
     Args:
         device: whose kernels are recorded; see `capture`.
+        seen: see `Recorder`.
 
     Raises:
         UnsupportedModel: the step depends on data, or does what a graph cannot express; names the layer.
     """
     with python_state_kept(workload.module) as state:
-        recording = _trace(workload, device, state)
+        recording = _trace(workload, device, seen, state)
         if state.change():  # as where a first call notes the size of its images
-            recording = _trace(workload, device, state)
+            recording = _trace(workload, device, seen, state)
         if changing := state.change():
             raise UnsupportedModel(
                 changing,
@@ -82,10 +83,12 @@ def record(workload: Workload, device: torch.device | None) -> Recording:
     return recording
 
 
-def _trace(workload: Workload, device: torch.device | None, state: PythonState) -> Recording:
+def _trace(
+    workload: Workload, device: torch.device | None, seen: Mapping[Hashable, Outputs], state: PythonState
+) -> Recording:
     module = workload.module
     fake_mode = FakeTensorMode(allow_non_fake_inputs=True)
-    recorder = Recorder(fake_mode)
+    recorder = Recorder(fake_mode, seen)
     trains = workload.loss is not None
     fake = partial(_fake, fake_mode, device=device)
     with fake_mode, torch.set_grad_enabled(trains):

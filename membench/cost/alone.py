@@ -8,10 +8,16 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from membench.backends.tensors import as_read, resolve_operator, shape_only_tensor
+from membench.backends.tensors import (
+    as_read,
+    other_outputs,
+    refusal,
+    resolve_operator,
+    shape_only_tensor,
+)
 from membench.errors import UnsupportedModel
 from membench.execution.measurement import cuda_peak_bytes, memory_events, peak_of
-from membench.task_graph import Call, ShapeOf, Task, TaskGraph, Value
+from membench.task_graph import Call, Outputs, ShapeOf, Task, TaskGraph, Value, signature
 
 _MARKER = "membench operator"
 _ALLOCATION_BYTES = 512
@@ -31,18 +37,45 @@ class Measured:
     time_s: float
 
 
+class OtherOutputs(UnsupportedModel):
+    """Operators return tensors of other layouts or sizes than their shape functions say.
+
+    Attributes:
+        outputs: what they return, by the signature of their call.
+    """
+
+    def __init__(self, graph: TaskGraph, others: dict[Task, Outputs]) -> None:
+        task, outputs = next(iter(others.items()))
+        super().__init__(*refusal(task, outputs, graph))
+        self.outputs = {_signature_of(task): outputs for task, outputs in others.items()}
+
+
 def measure_alone(
     tasks: dict[Hashable, Task], graph: TaskGraph, device: torch.device
 ) -> dict[Hashable, Measured]:
-    """Run each task by itself on made-up data; leaves the random generators as they were."""
+    """Run each task by itself on made-up data; leaves the random generators as they were.
+
+    Raises:
+        OtherOutputs: what some of them return is not what the graph says.
+        UnsupportedModel: an operator takes no data that is made up.
+    """
+    others: dict[Task, Outputs] = {}
+
+    def check(run: _Run, result: Any) -> None:
+        assert run.task.call is not None
+        if found := other_outputs(run.task.call, result, graph):
+            others[run.task] = found
+
     with torch.no_grad(), torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
-        if device.type == "cuda":
-            return {key: _made_up(task, graph, device, _on_cuda) for key, task in tasks.items()}
-        return _on_cpu(tasks, graph, device)
+        measure_all = _on_cuda if device.type == "cuda" else _on_cpu
+        measured = measure_all(tasks, graph, device, check)
+    if others:
+        raise OtherOutputs(graph, others)
+    return measured
 
 
 def _made_up(
-    task: Task, graph: TaskGraph, device: torch.device, measure: Callable[["_Run", TaskGraph], _Found]
+    task: Task, graph: TaskGraph, device: torch.device, measure: Callable[["_Run"], _Found]
 ) -> _Found:
     """Return what is measured on arguments that the operator takes: of zeros, else of ones (a pivot, a probability).
 
@@ -51,10 +84,10 @@ def _made_up(
     """
     for fill in (0, 1):
         try:
-            return measure(_Run(task, device, fill), graph)
+            return measure(_Run(task, device, fill))
         except torch.OutOfMemoryError:
             raise
-        except RuntimeError as error:
+        except Exception as error:  # each operator checks its arguments in its own way
             failure = error
     message = str(failure).strip().splitlines()[0]
     raise UnsupportedModel(
@@ -64,14 +97,22 @@ def _made_up(
     ) from failure
 
 
-def _on_cuda(run: "_Run", graph: TaskGraph) -> Measured:
-    """Measure the peak once the libraries have chosen their kernels, and time many runs by two events.
+def _on_cuda(
+    tasks: dict[Hashable, Task], graph: TaskGraph, device: torch.device, check: "_Check"
+) -> dict[Hashable, Measured]:
+    def measure(run: _Run) -> Measured:
+        check(run, run())
+        created_bytes = sum(_rounded_up(graph.blocks[block].size_bytes) for block in run.task.creates)
+        return _warm_on_cuda(run, device, created_bytes)
+
+    return {key: _made_up(task, graph, device, measure) for key, task in tasks.items()}
+
+
+def _warm_on_cuda(run: "_Run", device: torch.device, created_bytes: int) -> Measured:
+    """Measure the peak now that the libraries have chosen their kernels, and time many runs by two events.
 
     Runs follow each other as in a step: what takes longer, the host's launch or the kernels, is the time.
     """
-    task, device = run.task, run.device
-    run()
-    created_bytes = sum(_rounded_up(graph.blocks[block].size_bytes) for block in task.creates)
     workspace_bytes = max(0, cuda_peak_bytes(run, device) - created_bytes)
     once_s = time_s(run, 1)
     fewest, most = _REPETITIONS
@@ -94,17 +135,20 @@ def _rounded_up(size_bytes: int) -> int:
     return -(-size_bytes // _ALLOCATION_BYTES) * _ALLOCATION_BYTES
 
 
-def _on_cpu(tasks: dict[Hashable, Task], graph: TaskGraph, device: torch.device) -> dict[Hashable, Measured]:
+def _on_cpu(
+    tasks: dict[Hashable, Task], graph: TaskGraph, device: torch.device, check: "_Check"
+) -> dict[Hashable, Measured]:
     """Run all tasks within one profile, and read each one's allocations from between its marks.
 
     The sum of storage lifetimes and these workspaces is the allocator's peak to the byte.
     """
     numbers = count()
 
-    def run_marked(run: _Run, _: TaskGraph) -> str:
+    def run_marked(run: _Run) -> str:
         mark = f"{_MARKER} {next(numbers)}"
         with torch.profiler.record_function(mark):
-            run()
+            result = run()
+        check(run, result)
         return mark
 
     activities = [torch.profiler.ProfilerActivity.CPU]
@@ -128,19 +172,21 @@ def _on_cpu(tasks: dict[Hashable, Task], graph: TaskGraph, device: torch.device)
 
 
 class _Run:
-    """One operator call on made-up arguments; its outputs are dropped at once."""
+    """One operator call on made-up arguments."""
 
     def __init__(self, task: Task, device: torch.device, fill: int) -> None:
         call = task.call
         assert call is not None, f"task {task.name} can only be simulated"
         self.task = task
-        self.device = device
         self._operator = resolve_operator(call)
         self._args = [_example(call, argument, device, fill) for argument in call.args]
         self._kwargs = {name: _example(call, argument, device, fill) for name, argument in call.kwargs}
 
-    def __call__(self) -> None:
-        self._operator(*self._args, **self._kwargs)
+    def __call__(self) -> Any:
+        return self._operator(*self._args, **self._kwargs)
+
+
+_Check = Callable[[_Run, Any], None]
 
 
 def _example(call: Call, argument: Any, device: torch.device, fill: int) -> Any:
@@ -163,17 +209,11 @@ def _example(call: Call, argument: Any, device: torch.device, fill: int) -> Any:
 
 
 def key_of(task: Task) -> Hashable:
-    """Return what decides a call's cost: operator, shapes, layouts, other arguments, threads."""
+    """Return what decides a call's cost: operator, shapes, layouts, other arguments, outputs, threads."""
     assert task.call is not None, f"task {task.name} can only be simulated"
-    call = task.call
-    return call.operator, _without_blocks(call.args), _without_blocks(call.kwargs), torch.get_num_threads()
+    return _signature_of(task), signature("returns", *task.call.outputs), torch.get_num_threads()
 
 
-def _without_blocks(argument: Any) -> Any:
-    if isinstance(argument, Value):
-        return argument.dtype, argument.shape, argument.stride, argument.conjugated, argument.negated
-    if isinstance(argument, ShapeOf):
-        return "shape", argument.value.dtype, argument.value.shape, argument.value.stride
-    if isinstance(argument, tuple | list):
-        return tuple(_without_blocks(item) for item in argument)
-    return argument
+def _signature_of(task: Task) -> Hashable:
+    assert task.call is not None
+    return signature(task.call.operator, task.call.args, task.call.kwargs)

@@ -1,13 +1,15 @@
 """Layers and losses that other tests' networks do not have: a step is PyTorch's bit for bit, at its predicted peak."""
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from membench.step import plan
+from membench.capture.capture import Captures
+from membench.step import graph_as_run, plan
 from membench.strategies.layrub import LayrubHybrid
 from membench.workload import Workload
 from tests.contract.networks import COST, reference_of
@@ -112,6 +114,30 @@ def sampled_from_a_distribution() -> Workload:
     return regressor(Layer(_sampled, **layers), torch.randn(3, 4))
 
 
+def bags_of_words() -> Workload:
+    """Shape functions get wrong how many bytes its operator keeps."""
+    words = torch.randint(9, (4, 6))
+    return classifier(nn.Sequential(nn.EmbeddingBag(9, 4), nn.Linear(4, CLASSES)), words)
+
+
+def channels_last() -> Workload:
+    """Shape functions get wrong how gradients lie that come from a mean."""
+    layers = nn.Conv2d(3, 4, 3), nn.Hardswish(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, CLASSES)
+    network = nn.Sequential(*layers).to(memory_format=torch.channels_last)
+    return classifier(network, torch.randn(2, 3, 6, 6).to(memory_format=torch.channels_last))
+
+
+def _of_patches(module: Layer, images: Tensor) -> Tensor:
+    patches = functional.unfold(module.before(images), 3, padding=1).transpose(1, 2)
+    mixed = module.mixing(patches).transpose(1, 2)
+    return functional.fold(mixed, images.shape[2:], 3, padding=1)
+
+
+def folded_patches() -> Workload:
+    layers = {"before": nn.Conv2d(3, 3, 1), "mixing": nn.Linear(27, 27)}
+    return regressor(Layer(_of_patches, **layers), torch.randn(2, 3, 4, 4))
+
+
 def _spectral(module: Layer, signals: Tensor) -> Tensor:
     spectrum = torch.einsum("bim,iom->bom", torch.fft.rfft(signals), module.weight)
     return torch.fft.irfft(spectrum.conj() * spectrum + module.weight.imag.sum() * spectrum.conj(), n=8)
@@ -124,7 +150,10 @@ def fourier_operator() -> Workload:
 
 
 WORKLOADS: dict[str, Callable[[], Workload]] = {
+    "bags of words": bags_of_words,
+    "channels last": channels_last,
     "convolutions of signals": convolutions_of_signals,
+    "folded patches": folded_patches,
     "fourier operator": fourier_operator,
     "grouped in double precision": grouped_in_double_precision,
     "gru": lambda: recurrent(nn.GRU),
@@ -143,4 +172,7 @@ def test_a_step_is_plain_pytorchs_bit_for_bit(name: str, monkeypatch: pytest.Mon
     monkeypatch.setattr(torch.backends.mkldnn, "enabled", False)  # oneDNN's LSTM rounds otherwise
     torch.manual_seed(0)
     case = reference_of(WORKLOADS[name]())
-    check_results_and_peak(case, plan(case.captured.graph, LayrubHybrid(), COST, None))
+    captures = Captures(case.work)
+    graph = graph_as_run(captures, COST, case.work.batch_size)
+    case = replace(case, captured=captures.at(case.work.batch_size))
+    check_results_and_peak(case, plan(graph, LayrubHybrid(), COST, None))

@@ -4,7 +4,8 @@ import pytest
 import torch
 from torch import nn
 
-from membench.capture.capture import capture
+from membench.capture.capture import Captures, capture
+from membench.cost.alone import OtherOutputs
 from membench.cost.measured import MeasuredCost
 from membench.errors import UnsupportedModel
 from membench.workload import Workload
@@ -28,3 +29,14 @@ def test_an_operator_that_takes_neither_is_refused_by_layer() -> None:
         UnsupportedModel, match="'segment_reduce' is not .* cannot be measured on made-up data"
     ):
         _measure(lambda m, inputs: torch.segment_reduce(m.inner(inputs), "sum", lengths=lengths))
+
+
+def test_a_step_is_captured_again_with_what_its_operators_return() -> None:
+    module = Layer(lambda m, words: m.bag(words), bag=nn.EmbeddingBag(9, 4))
+    captures = Captures(Workload("net", module, torch.sum, (torch.zeros(4, 6, dtype=torch.int64),)))
+    cost = MeasuredCost(torch.device("cpu"))
+    with pytest.raises(OtherOutputs, match="_embedding_bag.* where its shape function says") as found:
+        cost.annotate(captures.graph_at(4))
+    assert captures.learn(4, found.value.outputs)
+    cost.annotate(captures.graph_at(4))
+    assert not captures.learn(4, found.value.outputs)
