@@ -12,12 +12,13 @@ from torch import nn
 from membench.errors import ModuleChanged, UnsupportedModel
 
 _MODE, _IS_TRAINED = attrgetter("training"), attrgetter("requires_grad")
+_HOOKS_OF_A_MODULE = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 _END = object()
 """Stands behind the last part, so that one more is seen as well as one less."""
 
 
 class ModuleState:
-    """The modes, layers, weights and buffers with which a module was captured.
+    """The modes, layers, weights, buffers and hooks with which a module was captured.
 
     Values may change, and where they lie in memory. Which tensors there are and what is done with them may not: the
     step would go on computing what the module no longer does.
@@ -40,21 +41,22 @@ class ModuleState:
             if parts
         ]
         self._held = [dict(parts) for _, parts in self._parts]
+        self._hooks = [
+            (path, getattr(child, kind))
+            for path, child in self._modules.items()
+            for kind in _HOOKS_OF_A_MODULE
+        ]
+        self._hook_counts = [len(hooks) for _, hooks in self._hooks]
         self._weights = dict(module.named_parameters()) if trains else {}
         self._trained = [weight.requires_grad for weight in self._weights.values()]
-        for name, weight in self._weights.items():
-            if weight.requires_grad and (weight._backward_hooks or weight._post_accumulate_grad_hooks):
-                raise UnsupportedModel(
-                    name,
-                    "its gradient has a hook, which a step does not call",
-                    "remove the hook and change .grad after the step",
-                )
+        self._check_gradient_hooks()
 
     def check(self) -> None:
         """Refuse a module that is no longer what was captured. Takes some 100 ns for each module and tensor.
 
         Raises:
             ModuleChanged: names the first layer or weight, and what became of it.
+            UnsupportedModel: a weight has a hook on its gradient now.
         """
         if not all(map(is_, map(_MODE, self._modules.values()), self._modes)):
             self._refuse_mode()
@@ -64,6 +66,26 @@ class ModuleState:
             self._refuse_part()
         if not all(map(is_, map(_IS_TRAINED, self._weights.values()), self._trained)):
             self._refuse_freezing()
+        counts = [len(hooks) for _, hooks in self._hooks]
+        if counts != self._hook_counts:
+            self._refuse_hooks(counts)
+        self._check_gradient_hooks()
+
+    def _check_gradient_hooks(self) -> None:
+        for name, weight in self._weights.items():
+            if weight.requires_grad and (weight._backward_hooks or weight._post_accumulate_grad_hooks):
+                raise UnsupportedModel(
+                    name,
+                    "its gradient has a hook, which a step does not call",
+                    "remove the hook and change .grad after the step",
+                )
+
+    def _refuse_hooks(self, counts: list[int]) -> NoReturn:
+        found = zip(self._hooks, counts, self._hook_counts, strict=True)
+        path = next(path for (path, _), count, earlier in found if count != earlier)
+        raise ModuleChanged(
+            f"{_layer(path)} has other hooks than when the step was captured, which is when they are called; compile again"
+        )
 
     def _refuse_mode(self) -> NoReturn:
         modes = zip(self._modules.items(), self._modes, strict=True)

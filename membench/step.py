@@ -139,7 +139,7 @@ def _simulate(
     exchange: Exchange | None,
 ) -> SimulatedStep:
     profile = _find_device(device)
-    joined: Cluster = configuration.load("cluster", cluster) if isinstance(cluster, str) else cluster
+    joined = cluster if isinstance(cluster, Cluster) else configuration.load("cluster", cluster)
     cost = RooflineCost(joined.loaded(profile), configuration.load("framework", "pytorch").efficiency)
     graph_at = Captures(workload).graph_at
     parts = plan_step(graph_at, workload.batch_size, strategy, cost, budget_bytes, sub_batch)

@@ -21,7 +21,7 @@ from membench.schedule import Schedule, SubBatches
 from membench.step_measurement import StepMeasurement, step_measurement
 from membench.task_graph import RESULT_ROLES, Role, Value
 from membench.timeline import Timeline
-from membench.workload import Workload
+from membench.workload import Workload, is_dense
 
 _WINDOWS, _STEPS_PER_WINDOW = 3, 2
 
@@ -287,7 +287,7 @@ def check_arguments(name: str, expected: tuple[Any, ...], given: tuple[Any, ...]
     for position, (captured, argument) in enumerate(zip(expected, given, strict=True)):
         if _kind(captured) != _kind(argument):
             raise ShapeMismatch(
-                f"{name}[{position}] is {_kind(argument)}; the step takes {_kind(captured)}; move it there, or compile a step "
+                f"{name}[{position}] is {_shown(argument)}; the step takes {_kind(captured)}; move it there, or compile a step "
                 "for each shape and leave out a last batch that is smaller"
             )
         if isinstance(argument, Tensor):
@@ -302,7 +302,15 @@ def check_arguments(name: str, expected: tuple[Any, ...], given: tuple[Any, ...]
     return tuple(checked)
 
 
+def _shown(argument: Any) -> str:
+    """Return what an argument is, in a few words."""
+    kind = _kind(argument)
+    return kind if isinstance(argument, Tensor) or len(kind) < 60 else f"a {type(argument).__name__}"
+
+
 def _kind(argument: Any) -> str:
     if isinstance(argument, Tensor):
+        if not is_dense(argument):
+            return "a sparse or nested tensor"
         return f"a {argument.device.type} tensor of shape {tuple(argument.shape)} and {argument.dtype}"
     return repr(argument)

@@ -30,7 +30,8 @@ class Workload:
         accumulates: gradients are added to what earlier sub-batches of the step have left.
 
     Raises:
-        MembenchError: the module is no module, the loss cannot be called, or there are targets without one.
+        MembenchError: the module is no module, the loss cannot be called, there are targets without one, the batch is empty,
+            or an argument is sparse or nested.
         UnsupportedModel: the module is wrapped, or has weights without a shape; an argument holds tensors inside.
     """
 
@@ -45,7 +46,7 @@ class Workload:
     def __post_init__(self) -> None:
         if not isinstance(self.module, nn.Module):
             raise MembenchError(f"the module is a torch.nn.Module, not {self.module!r}")
-        if self.loss is not None and not callable(self.loss):
+        if self.loss is not None and (not callable(self.loss) or isinstance(self.loss, type)):
             raise MembenchError(
                 f"the loss is called with the module's output and the targets, and cannot be {self.loss!r}"
             )
@@ -55,6 +56,8 @@ class Workload:
         for kind, arguments in (("inputs", self.inputs), ("targets", self.targets)):
             for position, argument in enumerate(arguments):
                 _check_argument(f"{kind}[{position}]", argument)
+        if not self.batch_size:
+            raise MembenchError("the batch is empty; give one of a sample or more")
 
     @property
     def batch_size(self) -> int:
@@ -160,6 +163,8 @@ def _check_module(name: str, module: nn.Module) -> None:
 def _check_argument(name: str, argument: Any) -> None:
     """Refuse what would be captured as a constant although it is data, and so be the same in every step."""
     if isinstance(argument, Tensor):
+        if not is_dense(argument):
+            raise MembenchError(f"{name} is a sparse or nested tensor; give a dense one, as to_dense() makes")
         return
     for leaf in tree_leaves(argument):
         if isinstance(leaf, Tensor) or hasattr(leaf, "__array__"):
@@ -168,6 +173,11 @@ def _check_argument(name: str, argument: Any) -> None:
                 f"{name} is a {type(argument).__name__}{within}; give each tensor as an argument of its own, and have "
                 "a small module around yours put them together"
             )
+
+
+def is_dense(tensor: Tensor) -> bool:
+    """Return whether a tensor has a shape and a storage."""
+    return tensor.layout is torch.strided and not tensor.is_nested
 
 
 def share_size(batch_size: int, shares: int) -> int:

@@ -46,6 +46,14 @@ CHANGES: dict[str, tuple[Callable[[nn.Sequential], object], str]] = {
         lambda module: module[0].double(),
         r"'0.weight' is a cpu tensor of shape \(5, 3\) and torch.float64, and was .* torch.float32",
     ),
+    "a hook": (
+        lambda module: module[0].register_forward_hook(lambda *_: None),
+        "layer '0' has other hooks than when the step was captured",
+    ),
+    "a hook on the backward pass": (
+        lambda module: module.register_full_backward_hook(lambda *_: None),
+        "the module has other hooks",
+    ),
     "a frozen weight": (
         lambda module: module[3].requires_grad_(False),
         "weight '3.weight' is frozen, and was trained",

@@ -238,6 +238,10 @@ def test_other_data_than_captured_is_refused(batch: tuple[Tensor, Tensor]) -> No
         step(batch[0][:4], batch[1][:4])
     with pytest.raises(ShapeMismatch, match="float64"):
         step(batch[0].double(), batch[1])
+    with pytest.raises(ShapeMismatch, match=r"inputs\[0\] is a ndarray; the step takes"):
+        step(batch[0].numpy(), batch[1])
+    with pytest.raises(ShapeMismatch, match=r"inputs\[0\] is a sparse or nested tensor; the step takes"):
+        step(batch[0].to_sparse(), batch[1])
     with pytest.raises(ShapeMismatch, match="captured with 1 inputs and got 2"):
         step((batch[0], batch[0]), batch[1])
 

@@ -25,6 +25,9 @@ class Conjugate(nn.Module):
     [
         (lambda x: x, LOSS, (IMAGES,), "the module is a torch.nn.Module, not <function"),
         (nn.Linear(3, 2), "cross_entropy", (IMAGES,), "the loss .* cannot be 'cross_entropy'"),
+        (nn.Linear(3, 2), nn.CrossEntropyLoss, (IMAGES,), "the loss .* cannot be <class"),
+        (nn.Linear(3, 2), LOSS, (IMAGES.to_sparse(),), r"inputs\[0\] is a sparse or nested tensor"),
+        (nn.Linear(3, 2), LOSS, (IMAGES[:0],), "the batch is empty"),
         (nn.Linear(3, 2), None, (IMAGES,), "a step of inference has no targets"),
         (nn.Linear(3, 2), LOSS, ({"x": IMAGES},), r"inputs\[0\] is a dict, with a Tensor in it; give each"),
         (nn.Linear(3, 2), LOSS, (IMAGES, [1, IMAGES]), r"inputs\[1\] is a list, with a Tensor in it"),

@@ -40,8 +40,8 @@ class PythonState:
 
     def enter(self, layer: nn.Module) -> None:
         """Note which tensors of a layer its own hooks have made just before it runs, as old weight norm's do."""
-        attributes = _own(vars(layer))
-        self._made_by_hooks.setdefault(layer, {n for n, value in attributes.items() if _traced(value)})
+        made = {name for name, value in vars(layer).items() if isinstance(value, FakeTensor)}
+        self._made_by_hooks.setdefault(layer, made)
 
     def check_tensors(self, given: Iterable[Tensor]) -> None:
         """Refuse a module that has kept a tensor of the trace, other than what its hooks make for each call.

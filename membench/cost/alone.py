@@ -92,8 +92,8 @@ def _made_up(
     message = str(failure).strip().splitlines()[0]
     raise UnsupportedModel(
         graph.layers[task.layer],
-        f"{task.name} cannot be measured on made-up data: {message}",
-        "replace the operator, or simulate the step",
+        f"{task.name} does not run on made-up data: {message}",
+        "give it what it takes, or replace the operator",
     ) from failure
 
 

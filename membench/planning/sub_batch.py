@@ -81,7 +81,7 @@ def sub_batch_size(given: int | str, batch_size: int) -> int:
         MembenchError: it is not a number of samples from one to the batch.
     """
     try:
-        size = int(given)
+        size = 0 if isinstance(given, float | bool) else int(given)
     except ValueError:
         size = 0
     if not 1 <= size <= batch_size:
