@@ -346,15 +346,14 @@ def signature(operator: str, *arguments: Any) -> Hashable:
     return operator, _without_blocks(arguments)
 
 
-def _without_blocks(argument: Any) -> Hashable:
+def _without_blocks(argument: Any) -> Any:
     if isinstance(argument, Value):
         return argument.dtype, argument.shape, argument.stride, argument.conjugated, argument.negated
     if isinstance(argument, ShapeOf):
         return "shape", _without_blocks(argument.value)
     if isinstance(argument, tuple | list):
         return tuple(_without_blocks(item) for item in argument)
-    key: Hashable = argument
-    return key
+    return argument
 
 
 def map_values(arguments: Any, new: Callable[[Value], Value]) -> Any:
