@@ -71,6 +71,7 @@ def test_what_a_first_call_sets_up_is_captured_as_the_second_finds_it() -> None:
     assert (module.count, module.size) == (0, None)
 
 
+@pytest.mark.filterwarnings("ignore:.*weight_norm:FutureWarning")
 def test_a_hook_may_make_a_weight_anew_for_each_call() -> None:
     layer = nn.utils.weight_norm(nn.Linear(3, 3))
     before = layer.weight
