@@ -89,8 +89,11 @@ class DeviceTensors:
         """Return the tensor that a value describes."""
         owner = self._owners[value.block]
         assert owner is not None, f"block {self._graph.blocks[value.block].name} is not resident"
-        if owner.dtype is value.dtype and owner.shape == value.shape and owner.stride() == value.stride:
-            return as_read(owner, value)
+        if owner.dtype is value.dtype:
+            if owner.shape == value.shape and owner.stride() == value.stride:
+                return as_read(owner, value)
+            offset = owner.storage_offset() + value.offset
+            return as_read(owner.as_strided(value.shape, value.stride, offset), value)
         empty = torch.empty(0, dtype=value.dtype, device=owner.device)
         offset = owner.storage_offset() * owner.itemsize // value.dtype.itemsize + value.offset
         return as_read(empty.set_(owner.untyped_storage(), offset, value.shape, value.stride), value)
