@@ -66,9 +66,6 @@ class Program:
         self._backend.end()
         return self._work
 
-    def _wait(self, stream: str, earlier: int) -> None:
-        self._backend.wait(stream, self._events[earlier])
-
     def _bind(
         self, instruction: Instruction, tasks: Sequence[Task]
     ) -> tuple[Callable[..., Event], tuple[Any, ...]]:
@@ -79,7 +76,7 @@ class Program:
             case Free(block):
                 return backend.free, (block,)
             case Wait(stream, earlier):
-                return self._wait, (stream, earlier)
+                return _wait, (backend, self._events, stream, earlier)
             case Reuse(block, dead):
                 return backend.reuse, (block, dead)
             case Reserve(block, space_bytes):
@@ -92,6 +89,11 @@ class Program:
                 return backend.all_reduce, (block, root, stream)
             case Offload() | Prefetch() | Encode() | Decode():
                 return _move(instruction, backend)
+
+
+def _wait(backend: Backend, events: Sequence[Event], stream: str, earlier: int) -> None:
+    """Not a method: a program that held itself would keep the device's memory until Python next looks for cycles."""
+    backend.wait(stream, events[earlier])
 
 
 def _move(

@@ -1,12 +1,14 @@
 """Real threads: copies overlap, errors come back, freed memory is poisoned in chaos."""
 
+import gc
 import time
+import weakref
 
 import pytest
 import torch
 
 from membench.backends.cpu import Chaos, CpuBackend
-from membench.execution.executor import execute
+from membench.execution.executor import Program, execute
 from membench.execution.measurement import cpu_peak_bytes
 from membench.planning.pool import FixedPool
 from membench.schedule import Schedule
@@ -48,6 +50,18 @@ def test_what_a_pool_leaves_unused_is_device_memory_and_is_given_back() -> None:
 
     assert cpu_peak_bytes(two_steps) == 10 * SIZE_BYTES
     backend.close()
+
+
+def test_what_runs_a_schedule_goes_with_its_last_reference() -> None:
+    schedule = migrating(graph())
+    backend = CpuBackend(schedule.graph)
+    program, kept = Program(schedule, backend), weakref.ref(backend)
+    gc.disable()
+    try:
+        del program, backend
+        assert kept() is None
+    finally:
+        gc.enable()
 
 
 def test_chaos_poisons_what_is_given_back() -> None:
