@@ -12,15 +12,20 @@ from membench.workload import Workload
 from tests.contract.test_layers import Layer
 
 
-def _measure(function: object) -> None:
+def _measure(function: object) -> dict[str, float]:
+    """Return the seconds of each operator."""
     module = Layer(function, inner=nn.Linear(3, 3))  # type: ignore[arg-type]
     work = Workload("net", module, torch.sum, (torch.randn(3, 3),))
-    MeasuredCost(torch.device("cpu")).annotate(capture(work).graph)
+    cost = MeasuredCost(torch.device("cpu"))
+    graph = cost.annotate(capture(work).graph)
+    return {task.call.operator: cost.task_time_s(task) for task in graph.tasks if task.call}
 
 
 def test_an_operator_that_takes_no_zeros_is_measured_on_ones() -> None:
-    _measure(lambda m, inputs: m.inner(inputs) + torch.multinomial(inputs.softmax(1), 1))
-    _measure(lambda m, inputs: torch.linalg.solve(torch.eye(3) + m.inner(inputs), inputs))
+    drawn = _measure(lambda m, inputs: m.inner(inputs) + torch.multinomial(inputs.softmax(1), 1))
+    assert drawn["aten.multinomial.default"] > 0
+    solved = _measure(lambda m, inputs: torch.linalg.solve(torch.eye(3) + m.inner(inputs), inputs))
+    assert solved["aten.linalg_lu_solve.default"] > 0
 
 
 def test_an_operator_that_takes_neither_is_refused_by_layer() -> None:
