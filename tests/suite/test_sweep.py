@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -47,6 +48,8 @@ def _start(directory: Path, *words: str) -> "subprocess.Popen[str]":
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,
+        # where the tests run in the background, Ctrl-C is ignored, and a child would inherit that
+        preexec_fn=partial(signal.signal, signal.SIGINT, signal.SIG_DFL),
     )
 
 
@@ -71,7 +74,7 @@ def test_each_fault_is_a_record_and_the_sweep_goes_on(launcher: str, tmp_path: P
     targets = ["membench.strategies.eager.Eager", *(f"tests.suite.faults.{fault}" for fault in FAULTS)]
     words = f"strategy._target_={','.join(targets)}"
     code, said, complained = _end(
-        _start(tmp_path, words, "batch_size=4", "time_limit_s=20", f"hydra/launcher={launcher}")
+        _start(tmp_path, words, "batch_size=4", "time_limit_s=30", f"hydra/launcher={launcher}")
     )
     assert code == 0, complained
     records = {strategy: record for (strategy, _), record in _records(tmp_path).items()}
