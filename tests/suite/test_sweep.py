@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 import time
-from functools import partial
+from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -35,6 +35,14 @@ LAUNCHERS = [
 ]
 
 
+@pytest.fixture(autouse=True)
+def _interruptible() -> Iterator[None]:
+    """A job in the background ignores Ctrl-C, and sweeps that these tests start would inherit that."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
 def _command(*words: str) -> list[str]:
     return [sys.executable, "-m", "membench", "-m", "model=lenet", "strategy=eager", *words]
 
@@ -48,8 +56,6 @@ def _start(directory: Path, *words: str) -> "subprocess.Popen[str]":
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,
-        # where the tests run in the background, Ctrl-C is ignored, and a child would inherit that
-        preexec_fn=partial(signal.signal, signal.SIGINT, signal.SIG_DFL),
     )
 
 
