@@ -48,10 +48,6 @@ class Codec(ABC):
     def decode(self, encoded: Encoded) -> Tensor:
         """Return the contiguous tensor that was encoded, up to the precision in which its values are kept."""
 
-    @abstractmethod
-    def expected_size_bytes(self, elements: int, density: float) -> float:
-        """Return the size of a map whose non-zeros stand anywhere with that probability."""
-
 
 class MapCodec(Codec):
     """An encoding whose size follows from the number of non-zeros, so that a schedule can plan memory for it.
@@ -97,9 +93,6 @@ class MapCodec(Codec):
         """Return the most non-zeros for which that many bytes are enough."""
         numbers = range(elements + 1)
         return bisect_right(numbers, size_bytes, key=lambda n: self.size_bytes(elements, n)) - 1
-
-    def expected_size_bytes(self, elements: int, density: float) -> float:
-        return self.size_bytes(elements, round(density * elements))
 
     def encode(self, tensor: Tensor) -> Encoded:
         flat = flatten(tensor)

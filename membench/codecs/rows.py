@@ -110,9 +110,9 @@ class CompressedRows(MapCodec):
         return Rows._make(view for _, view in sorted(zip(self._order, views, strict=True)))
 
 
-def csr(*, columns: int = 256, values: str = "fp32", streams: int = 1) -> CompressedRows:
-    """Return CSR as cuSPARSE has it: 32-bit columns and row offsets; lossless with single-precision values."""
-    return CompressedRows(values, columns, torch.int32, torch.int32, streams)
+def csr(*, columns: int = 256, streams: int = 1) -> CompressedRows:
+    """Return CSR as cuSPARSE has it, which loses nothing: single-precision values, 32-bit columns and row offsets."""
+    return CompressedRows("fp32", columns, torch.int32, torch.int32, streams)
 
 
 _OFFSETS = {"uint8": torch.uint8, "uint16": torch.uint16}
