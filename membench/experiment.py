@@ -38,7 +38,6 @@ class Row:
     value: float | None = None
     oom: bool = False
     note: str = ""
-    figure: str = ""
     claim_id: str = ""
     line: int | None = None
 
@@ -162,7 +161,6 @@ class Experiment:
 
     name: str
     title: str
-    answers: tuple[Answer, ...]
     rows: tuple[tuple[Row, Answer], ...]
 
 

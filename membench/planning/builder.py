@@ -138,15 +138,15 @@ class ScheduleBuilder:
         for block in task.writes:
             self._forget_encoded(block)
 
-    def offload(self, block: int, *, stream: str = COPY_STREAM) -> None:
+    def offload(self, block: int) -> None:
         """Copy a resident block to the host; it stays on the device until it is freed."""
         if not self.is_resident(block):
             self._refuse(f"{self._name(block)!r} is not resident and cannot be offloaded")
         if self.is_on_host(block):
             self._refuse(f"{self._name(block)!r} is on the host already; a second copy would be wasted")
-        self._wait_for_writer(stream, block)
-        index = self._emit(Offload(block, stream), stream)
-        self._readers.setdefault(block, []).append((stream, index))
+        self._wait_for_writer(COPY_STREAM, block)
+        index = self._emit(Offload(block, COPY_STREAM), COPY_STREAM)
+        self._readers.setdefault(block, []).append((COPY_STREAM, index))
         self._on_host.add(block)
 
     def prefetch(self, block: int, *, stream: str = COPY_STREAM) -> None:

@@ -118,7 +118,6 @@ def _row(entry: dict[str, str], line: int) -> Row:
         batch_size=int(entry["batch_size"]) if entry["batch_size"] else None,
         value=float(entry["value"]) if entry["value"] else None,
         oom=entry["oom"] == "true",
-        figure=entry["figure"],
         claim_id=entry["claim_id"],
         line=line,
     )
@@ -135,7 +134,7 @@ def _experiment(path: Path, vocabulary: dict[str, Any], reference: list[Row]) ->
     answered = tuple(
         (row, _for_row(answer, row)) for row in reference for answer in answers if answer.where.matches(row)
     )
-    return Experiment(path.stem, content["title"], answers, answered + shown)
+    return Experiment(path.stem, content["title"], answered + shown)
 
 
 def _for_row(answer: Answer, row: Row) -> Answer:

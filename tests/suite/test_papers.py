@@ -94,7 +94,7 @@ shows:
     assert [large.trained, small.trained] == [
         TrainedQuantity("fast", f"accuracy:{size}") for size in ("6 GB", "3 GB")
     ]
-    assert paper.experiments[0].answers[0].in_kind == "smaller"
+    assert paper.experiments[0].rows[0][1].in_kind == "smaller"
 
 
 @pytest.mark.parametrize(
