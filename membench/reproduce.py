@@ -114,7 +114,10 @@ def _run(paper: Paper, settings: dict[str, Any]) -> int:
             group=f"reproduce-{paper.name}",
             tags=[f"paper:{paper.name}", *(f"device:{name}" for name in sorted(set(paper.devices.values())))],
             configuration=settings,
-            summary=vars(summarize(scores)),
+            summary={
+                **vars(summarize(entry.verdict for entry in scores)),
+                "calibrated": sum(entry.calibrated for entry in scores),
+            },
             rows=scoreboard(scores, Measured(MEASURED)).to_dict("records"),
             files={
                 paper.name: ROOT / "results" / paper.name,
@@ -131,14 +134,14 @@ def closing_summary(
     paper: Paper, records: Sequence[Record], scores: Sequence[Score], run: Path | None
 ) -> str:
     """Return what came out, and where to look."""
-    predicted = summarize([entry for entry in scores if not entry.calibrated])
-    total = summarize(scores)
+    predicted = summarize(entry.verdict for entry in scores if not entry.calibrated)
+    fitted = sum(entry.calibrated for entry in scores)
     lines = [
         "",
         totals(records),
         f"{paper.name}: {predicted.agree} of {predicted.judged} predicted numbers reproduced, "
-        f"{predicted.deviate} deviate, {total.not_run} not run",
-        f"  (besides: {total.calibrated} rows on which the model was fitted, {total.inputs} inputs)",
+        f"{predicted.deviate} deviate, {predicted.not_run} not run",
+        f"  (besides: {fitted} rows on which the model was fitted, {predicted.inputs} inputs)",
         "  at a glance  results/SCOREBOARD.md",
         f"  every row    results/{paper.name}/scoreboard.csv",
         f"  figures      paper_figs/{paper.name}/",

@@ -16,6 +16,7 @@ _FOUND_BY_US = "batch_size"
 """A key column that is ours where the row is about the largest batch that fits."""
 
 Entry = Mapping[str, str]
+"""A line of a table of results, by column."""
 _Key = tuple[str, ...]
 
 

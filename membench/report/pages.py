@@ -17,7 +17,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from membench.errors import MembenchError
 from membench.experiment import Answer, Experiment, Paper, Row
-from membench.report.compare import by_key, read_results
+from membench.report.compare import Entry, by_key, read_results
 from membench.report.notes import Note, Reason, refer
 from membench.report.printed import in_full, rounded
 from membench.report.scoreboard import DEVIATES, Summary, is_calibrated, summarize
@@ -25,9 +25,6 @@ from membench.report.tables import KEY_COLUMNS, VALUE_COLUMNS, Measured, format_
 from membench.report.verdicts import Verdict
 from membench.suite.papers import load_paper
 from membench.suite.provenance import git
-
-Entry = Mapping[str, str]
-"""A line of a table of results, by column."""
 
 _SHOWN_KEYS = tuple(name for name in KEY_COLUMNS if name != "unit")
 
@@ -149,7 +146,7 @@ class PaperPage:
     """All that one paper's page shows.
 
     Attributes:
-        predicted: counts without the rows on which the model was fitted.
+        predicted, verdicts: counts without the rows on which the model was fitted.
         fitted: counts of those.
         notes: by heading, numbered throughout.
     """
@@ -158,7 +155,7 @@ class PaperPage:
     title: str
     predicted: Summary
     fitted: Summary
-    verdicts: Mapping[Verdict, int]
+    verdicts: Counter[Verdict]
     origins: tuple[Origin, ...]
     notes: Mapping[str, tuple[Note, ...]]
     sections: tuple[Section, ...]
@@ -222,16 +219,14 @@ def read_page(name: str, sources: Sources) -> PaperPage:
         path.stem: _data_url(path) for path in sorted((sources.figures / name).glob("*.png"), key=_order)
     }
     notes = _notes(paper, stated)
+    predicted = [number.verdict for number in stated if number.verdict and not number.calibrated]
     experiments = sorted(paper.experiments, key=lambda experiment: _order(Path(experiment.name)))
     return PaperPage(
         name=name,
         title=paper.title,
-        predicted=summarize([_judged(number) for number in stated if not number.calibrated]),
-        fitted=summarize([_judged(number) for number in stated if number.calibrated]),
-        verdicts={
-            verdict: sum(number.verdict is verdict and not number.calibrated for number in stated)
-            for verdict in Verdict
-        },
+        predicted=summarize(predicted),
+        fitted=summarize(number.verdict for number in stated if number.verdict and number.calibrated),
+        verdicts=Counter(predicted),
         origins=tuple(_origins(paper, stated, sources)),
         notes=notes,
         sections=tuple(
@@ -240,17 +235,6 @@ def read_page(name: str, sources: Sources) -> PaperPage:
         ),
         figures={_label(stem): url for stem, url in figures.items()},
     )
-
-
-@dataclass(frozen=True)
-class _Judged:
-    verdict: Verdict
-    calibrated: bool
-
-
-def _judged(number: Number) -> _Judged:
-    assert number.verdict is not None
-    return _Judged(number.verdict, number.calibrated)
 
 
 def _numbers(paper: Paper, experiment: Experiment, board: Sequence[Entry], sources: Sources) -> list[Number]:

@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import pandas as pd
 
@@ -38,16 +38,6 @@ class Score:
     def reason(self) -> str:
         """All that explains the verdict, in a line."""
         return "; ".join(filter(None, (self.judgement.reason, *self.remarks)))
-
-
-class Judged(Protocol):
-    """What is counted: a `Score`, or a row read from a scoreboard."""
-
-    @property
-    def verdict(self) -> Verdict: ...
-
-    @property
-    def calibrated(self) -> bool: ...
 
 
 def score(paper: Paper, results: Iterable[Result]) -> list[Score]:
@@ -102,19 +92,17 @@ class Summary:
     agree: int
     deviate: int
     judged: int
-    calibrated: int
     not_run: int
     inputs: int
 
 
-def summarize(scores: Sequence[Judged]) -> Summary:
-    counts = Counter(entry.verdict for entry in scores)
+def summarize(verdicts: Iterable[Verdict]) -> Summary:
+    counts = Counter(verdicts)
     agree, deviate = sum(counts[v] for v in AGREES), sum(counts[v] for v in DEVIATES)
     return Summary(
         agree=agree,
         deviate=deviate,
         judged=agree + deviate,
-        calibrated=sum(entry.calibrated for entry in scores),
         not_run=counts[Verdict.NOT_RUN],
         inputs=counts[Verdict.INPUT],
     )

@@ -46,14 +46,12 @@ def overview(papers: Iterable[Mapping[str, str]]) -> str:
 
 def page(paper: Paper, scores: Sequence[Score]) -> str:
     """Return `SCOREBOARD.md`'s section on one paper."""
-    total = summarize(scores)
-    fitted = [entry for entry in scores if entry.calibrated]
-    unfitted = [entry for entry in scores if not entry.calibrated]
-    predicted = summarize(unfitted)
+    predicted = summarize(entry.verdict for entry in scores if not entry.calibrated)
+    fitted = summarize(entry.verdict for entry in scores if entry.calibrated)
     of_fit = (
-        f"Another {len(fitted)} rows are those on which the model was fitted "
-        f"({summarize(fitted).agree} within 10 %): they are listed, and prove nothing. "
-    ) * bool(fitted)
+        f"Another {fitted.judged} rows are those on which the model was fitted "
+        f"({fitted.agree} within 10 %): they are listed, and prove nothing. "
+    ) * bool(fitted.judged)
     of_values = (
         "Values are simulated on the paper's devices; accuracies come from trainings of a small network, and only their direction is judged."
         if paper.trainings
@@ -63,7 +61,7 @@ def page(paper: Paper, scores: Sequence[Score]) -> str:
         f"## {paper.title}",
         "",
         f"**{predicted.agree} of {predicted.judged} predicted numbers reproduced**, {predicted.deviate} deviate; "
-        f"{total.not_run} not run; {total.inputs} inputs of the experiments, not judged.",
+        f"{predicted.not_run} not run; {predicted.inputs} inputs of the experiments, not judged.",
         "",
         f"{of_fit}{of_values} A row counts as reproduced within 10 % of the paper's number, or where it runs out of memory "
         f"as in the paper; each row with its reason and all digits: [scoreboard.csv]({paper.name}/scoreboard.csv).",
