@@ -14,7 +14,8 @@ import yaml
 
 from membench.errors import MembenchError
 
-CONF_DIRECTORY = Path(__file__).resolve().parent.parent / "conf"
+ROOT = Path(__file__).resolve().parent.parent
+CONF_DIRECTORY = ROOT / "conf"
 
 
 class _Loader(yaml.SafeLoader):

@@ -21,10 +21,10 @@ from membench.device import file_name
 from membench.errors import MembenchError
 from membench.execution.limits import largest
 from membench.experiment import LARGEST
+from membench.files import complaint
 from membench.record import Configuration, Outcome, Record
 from membench.report.measured import measured_table
 from membench.report.tables import write_csv
-from membench.suite.files import complaint
 from membench.suite.listing import INTERRUPTED, announced
 from membench.suite.option_values import check_size
 from membench.suite.provenance import device_facts_from_outside
@@ -54,7 +54,7 @@ class Settings:
     backend: str = "cuda"
     rerun: str = str(Rerun.MISSING)
     time_limit_s: str = "3600"
-    results: str = str(configuration.CONF_DIRECTORY.parent / "results" / "measured")
+    results: str = str(configuration.ROOT / "results" / "measured")
 
 
 @dataclass(frozen=True)

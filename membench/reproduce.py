@@ -11,11 +11,10 @@ from typing import Any
 
 from hydra import compose
 from hydra.errors import HydraException
-from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from membench.checks import COUNT, check
-from membench.configuration import CONF_DIRECTORY
+from membench.configuration import ROOT
 from membench.device import file_name
 from membench.errors import MembenchError
 from membench.experiment import Cell, Paper
@@ -24,7 +23,7 @@ from membench.report.results import evaluate_all, needed_cells, write_results
 from membench.report.scoreboard import Score, scoreboard, summarize
 from membench.report.tables import Measured
 from membench.suite.command_line import explain, parse_changes
-from membench.suite.composition import compose_cells, hydra_composition
+from membench.suite.composition import compose_cells, hydra_composition, resolved
 from membench.suite.listing import INTERRUPTED, announced, has_failed, plan, totals
 from membench.suite.measured_paper import gpu_at_hand, measure_on_gpu
 from membench.suite.option_values import check_running
@@ -35,7 +34,6 @@ from membench.suite.tracking import Sweep, Tracking, log_sweep
 from membench.suite.trainings import compose_trainings, find_trainings
 from membench.suite.worker import Workers
 
-ROOT = CONF_DIRECTORY.parent
 RECORDS = ROOT / "outputs" / "records" / "simulated"
 MEASURED = ROOT / "results" / "measured"
 
@@ -159,14 +157,13 @@ def _settings(arguments: Sequence[str]) -> dict[str, Any]:
     overrides = [word for word in arguments if "=" in word] + [f"paper={word}" for word in papers]
     parse_changes(overrides)
     with hydra_composition():
-        settings = OmegaConf.to_container(compose("reproduce", overrides), resolve=True)
-    assert isinstance(settings, dict)
+        settings = resolved(compose("reproduce", overrides))
     if settings["paper"] not in known:
         asked = "name a paper" if settings["paper"] == "???" else f"there is no paper {settings['paper']!r}"
         raise MembenchError(f"{asked}; there are: {', '.join(known)}")
     check(COUNT, workers=settings["workers"])
-    check_running({str(key): value for key, value in settings.items()})
-    return {str(key): value for key, value in settings.items()}
+    check_running(settings)
+    return settings
 
 
 if __name__ == "__main__":

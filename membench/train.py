@@ -15,17 +15,15 @@ from pathlib import Path
 from hydra.errors import HydraException
 from omegaconf.errors import OmegaConfBaseException
 
-from membench.configuration import CONF_DIRECTORY, instantiate
+from membench.configuration import ROOT, instantiate
 from membench.errors import MembenchError
+from membench.files import shown
 from membench.record import Outcome
 from membench.suite.command_line import explain
-from membench.suite.files import shown
 from membench.suite.listing import INTERRUPTED
 from membench.suite.option_values import built, check_built
 from membench.suite.papers import read_trainings
 from membench.suite.trainings import GROUPS, Training, compose_training, compose_trainings, run_trainings
-
-ROOT = CONF_DIRECTORY.parent
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -5,10 +5,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from membench.configuration import CONF_DIRECTORY
+from membench.configuration import ROOT
 from membench.record import Outcome
-
-ROOT = CONF_DIRECTORY.parent
 
 
 def _run(directory: Path, *arguments: str) -> subprocess.CompletedProcess[str]:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from membench.configuration import CONF_DIRECTORY
+from membench.configuration import ROOT
 from membench.record import Configuration, Outcome, Record
 from membench.report.results import needed_cells
 from membench.report.scoreboard import Score
@@ -19,7 +19,6 @@ from membench.suite.composition import compose_cells
 from membench.suite.papers import load_paper
 from tests.suite import jobs
 
-ROOT = CONF_DIRECTORY.parent
 LAYRUB = load_paper(ROOT / "experiments" / "layrub")
 PAPERS = ", ".join(sorted(path.parent.name for path in (ROOT / "experiments").glob("*/paper.yaml")))
 

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from membench.configuration import CONF_DIRECTORY
+from membench.configuration import ROOT
 from membench.experiment import Cell, Paper, Row
 from membench.suite.cell import run_cell
 from membench.suite.composition import compose_cells
@@ -22,7 +22,7 @@ def main(arguments: Sequence[str]) -> int:
     if arguments:
         print(__doc__)
         return 0 if {"-h", "--help"} & set(arguments) else 2
-    paper = load_paper(CONF_DIRECTORY.parent / "experiments" / "epmc")
+    paper = load_paper(ROOT / "experiments" / "epmc")
     papers = {row.model: row.value for row in _fitted_rows(paper) if row.value is not None}
     shares = _shares_at_full_rate(paper, list(papers))
     rate = fit_rate([(shares[model], ratio) for model, ratio in papers.items()])

@@ -7,7 +7,7 @@ from membench import configuration
 from membench.configuration import CONF_DIRECTORY
 from membench.device import DeviceProfile
 from membench.errors import MembenchError
-from membench.suite.files import complaint, write_whole
+from membench.files import complaint, write_whole
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -6,14 +6,14 @@ from typing import Any
 
 from membench import configuration
 from membench.capture.capture import capture
-from membench.configuration import CONF_DIRECTORY
+from membench.configuration import ROOT
 from membench.errors import MembenchError
 from membench.experiment import steps_per_iteration
 from membench.suite.cell import workload_of
 from membench.suite.papers import read_reference
 from membench.task_graph import TaskGraph
 
-PAPER_DIRECTORY = CONF_DIRECTORY.parent / "experiments" / "layrub"
+PAPER_DIRECTORY = ROOT / "experiments" / "layrub"
 
 TIME_ROWS = ("Table 5", "time_20_iterations")
 MEMORY_ROWS = ("Table 6", "runtime_memory")

@@ -15,6 +15,7 @@ from membench.cost.link import Link
 from membench.device import file_name
 from membench.errors import MembenchError
 from membench.execution.nvml import driver_version
+from membench.files import write_whole
 
 CACHE_VARIABLE = "MEMBENCH_CACHE"
 WORKSPACE_CAP_VARIABLE = "CUDNN_CONV_WSCAP_DBG"
@@ -50,12 +51,9 @@ class CostCache:
         self.tasks.update({repr(key): cost for key, cost in measured.items()})
 
     def save(self) -> None:
-        """Replace the file at once, so that a reader sees the old one or the new one."""
         content = {name: value for name, value in asdict(self).items() if name != "path"}
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        draft = self.path.with_suffix(f".{os.getpid()}")
-        draft.write_text(json.dumps(content, indent=0) + "\n")
-        draft.replace(self.path)
+        write_whole(self.path, json.dumps(content, indent=0) + "\n")
 
 
 def load_cache(device: torch.device, directory: Path | None = None) -> CostCache:

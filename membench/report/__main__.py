@@ -13,12 +13,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from membench.checks import NOT_NEGATIVE, number
-from membench.configuration import CONF_DIRECTORY
+from membench.configuration import ROOT
 from membench.errors import MembenchError
+from membench.files import complaint
 from membench.report.compare import TOLERANCE, compare, comparison_lines, read_results
-from membench.suite.files import complaint
-
-ROOT = CONF_DIRECTORY.parent
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -7,11 +7,12 @@ from pathlib import Path
 from typing import Any
 
 from hydra.experimental.callback import Callback
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 
 from membench.configuration import method_of
 from membench.launched import launched
 from membench.record import Configuration, Record, framework_name
+from membench.suite.composition import resolved
 from membench.suite.listing import has_failed, plan, totals
 from membench.suite.records import Records, Rerun, directory_of
 from membench.suite.tracking import Sweep, Tracking, log_sweep
@@ -58,10 +59,8 @@ def _plan(cells: Iterable[Configuration], root: Path, rerun: Rerun) -> str:
 
 
 def _log(config: DictConfig, folder: Path, records: list[Record]) -> None:
-    settings = OmegaConf.to_container(config.tracking, resolve=True)
-    assert isinstance(settings, dict)
     log_sweep(
-        Tracking(**{str(key): value for key, value in settings.items()}),
+        Tracking(**resolved(config.tracking)),
         Sweep(
             name=f"{len(records)} cells",
             group="-".join(folder.parts[-2:]),

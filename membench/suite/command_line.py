@@ -8,13 +8,13 @@ from hydra import compose
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override, OverrideType
 from hydra.errors import HydraException, MissingConfigException, OverrideParseException
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBaseException
 
 from membench import configuration
 from membench.errors import MembenchError
-from membench.suite.composition import hydra_composition
-from membench.suite.files import complaint
+from membench.files import complaint
+from membench.suite.composition import hydra_composition, resolved
 from membench.suite.option_values import check_built, check_cell, check_switches
 
 GROUPS = ("model", "strategy", "study", "device", "cluster", "framework", "backend", "tracking")
@@ -119,10 +119,7 @@ def _check_composed(plain: Sequence[Override], choice: Sequence[Override]) -> No
 
 
 def _composed(overrides: Sequence[Override]) -> dict[str, Any]:
-    words = [override.input_line or "" for override in overrides]
-    values = OmegaConf.to_container(compose("config", words), resolve=True)
-    assert isinstance(values, dict)
-    return {str(key): value for key, value in values.items()}
+    return resolved(compose("config", [override.input_line or "" for override in overrides]))
 
 
 def _unknown(group: str, name: object) -> str:

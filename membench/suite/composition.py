@@ -36,14 +36,20 @@ def hydra_composition() -> Iterator[None]:
         yield
 
 
+def resolved(config: DictConfig) -> dict[str, Any]:
+    """Return a composed configuration as plain values, what stands for another option replaced by that one."""
+    values = OmegaConf.to_container(config, resolve=True)
+    assert isinstance(values, dict)
+    return {str(key): value for key, value in values.items()}
+
+
 def cell_configuration(config: DictConfig) -> dict[str, Any]:
-    """Return what of a composed configuration describes the run itself, resolved, as plain values; few have a study.
+    """Return what of a composed configuration describes the run itself; few have a study.
 
     A step that runs is PyTorch's and on this machine, whatever a simulation of it would take for framework and devices.
     """
-    resolved = OmegaConf.to_container(config, resolve=True)
-    assert isinstance(resolved, dict)
-    cell = {key: resolved[key] for key in CELL_KEYS if key in resolved}
+    values = resolved(config)
+    cell = {key: values[key] for key in CELL_KEYS if key in values}
     if cell["backend"]["name"] == "simulated":
         return cell
     return cell | {"framework": configuration.read("framework", "pytorch"), "device": None, "cluster": None}

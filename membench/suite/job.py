@@ -9,11 +9,11 @@ from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 
 from membench.errors import MembenchError
+from membench.files import shown, write_whole
 from membench.launched import launched
 from membench.record import Configuration, Outcome, Record
 from membench.report.summary import summary
 from membench.suite.composition import cell_configuration
-from membench.suite.files import shown, write_whole
 from membench.suite.records import Records, Rerun, directory_of
 from membench.suite.worker import Workers
 from membench.suite.worker_main import CELL, RECORD

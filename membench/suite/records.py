@@ -16,8 +16,8 @@ from pathlib import Path
 from membench.device import file_name
 from membench.execution.nvml import visible_gpus
 from membench.experiment import LARGEST
+from membench.files import write_whole
 from membench.record import Configuration, Record, configuration_hash
-from membench.suite.files import write_whole
 from membench.suite.search import run_largest
 from membench.suite.sources import sources_hash
 

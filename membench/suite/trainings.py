@@ -16,7 +16,7 @@ from membench.record import Configuration, Outcome, Record
 from membench.report.curves import comparison_table, curve_table, describe_run, describe_training
 from membench.report.tables import write_csv
 from membench.suite.command_line import check_names, parse_changes
-from membench.suite.composition import hydra_composition
+from membench.suite.composition import hydra_composition, resolved
 from membench.suite.option_values import check_size, check_switches
 from membench.suite.training_log import TrainingLog
 
@@ -102,8 +102,7 @@ def find_trainings(trainings: Sequence[Training], directory: Path) -> dict[str, 
 
 
 def _training(name: str, config: DictConfig) -> Training:
-    values = OmegaConf.to_container(config, resolve=True)
-    assert isinstance(values, dict)
+    values = resolved(config)
     _check(values)
     budgets = values["inference_budgets"]
     inference = (

@@ -10,7 +10,7 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
 
-from membench.suite.files import write_whole
+from membench.files import write_whole
 
 CELL = "cell.json"
 RECORD = "record.json"

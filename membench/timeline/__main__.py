@@ -13,9 +13,9 @@ from hydra import compose
 
 from membench.device import file_name
 from membench.errors import MembenchError
+from membench.files import complaint
 from membench.suite.command_line import check_arguments
 from membench.suite.composition import cell_configuration, hydra_composition
-from membench.suite.files import complaint
 
 DIRECTORY = Path("outputs") / "timelines"
 

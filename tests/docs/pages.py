@@ -3,9 +3,8 @@
 import re
 from dataclasses import dataclass
 
-from membench.configuration import CONF_DIRECTORY
+from membench.configuration import ROOT
 
-ROOT = CONF_DIRECTORY.parent
 PAGES = {
     path.relative_to(ROOT).as_posix(): path for path in [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]
 }

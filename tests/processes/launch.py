@@ -5,9 +5,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from membench.configuration import CONF_DIRECTORY
+from membench.configuration import ROOT
 
-ROOT = CONF_DIRECTORY.parent
 ENVIRONMENT = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "KINETO_LOG_LEVEL": "99"}
 
 

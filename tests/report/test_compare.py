@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from membench.configuration import CONF_DIRECTORY
+from membench.configuration import ROOT
 from membench.report.__main__ import main
 from membench.report.compare import compare, comparison_lines, read_results
 
@@ -33,7 +33,7 @@ def write(tmp_path: Path) -> Write:
 
 
 def test_results_do_not_differ_from_themselves(capsys: pytest.CaptureFixture[str]) -> None:
-    results = str(CONF_DIRECTORY.parent / "results")
+    results = str(ROOT / "results")
     assert main(["compare", results, results]) == 0
     assert capsys.readouterr().out.splitlines()[-1].endswith("rows compared: no difference")
 
@@ -109,7 +109,7 @@ def test_tolerance_is_a_fraction_of_the_value_before(write: Write) -> None:
 def test_a_wrong_word_is_one_line(
     words: list[str], expected: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.chdir(CONF_DIRECTORY.parent)
+    monkeypatch.chdir(ROOT)
     assert main(words) == 2
     error = capsys.readouterr().err
     assert error.startswith(f"membench.report: {expected}")

@@ -9,12 +9,11 @@ from shutil import copytree
 import pandas as pd
 import pytest
 
-from membench.configuration import CONF_DIRECTORY
+from membench.configuration import ROOT
 from membench.errors import MembenchError
 from membench.report.pages import Sources, papers_with_results, read_page, write_report
 from membench.report.verdicts import Verdict
 
-ROOT = CONF_DIRECTORY.parent
 SOURCES = Sources(ROOT / "results", ROOT / "paper_figs", ROOT / "experiments")
 PAPERS = papers_with_results(SOURCES)
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from membench.configuration import CONF_DIRECTORY
+from membench.configuration import ROOT
 from membench.experiment import Remark, Selection
 from membench.report.quantities import Result
 from membench.report.scoreboard import DEVIATES, score
@@ -15,7 +15,7 @@ from membench.report.scoreboard_page import TOTALS_COLUMNS, overview, page, tota
 from membench.report.tables import read_csv
 from tests.report.conftest import PAPER, ROW
 
-RESULTS = CONF_DIRECTORY.parent / "results"
+RESULTS = ROOT / "results"
 FITTED = (Remark(Selection({"model": ("small",)}), "fitted"),)
 EVERYWHERE = Remark(Selection({}), "a cause of all")
 OF_DEEP = Remark(Selection({"model": ("deep",)}), "a cause of one")

@@ -13,10 +13,9 @@ from typing import Any
 
 import pytest
 
-from membench.configuration import CONF_DIRECTORY
+from membench.configuration import ROOT
 from membench.record import Outcome
 
-ROOT = CONF_DIRECTORY.parent
 FAULTS = ("Raises", "UsesUpMemory", "Exits", "IsKilled", "Hangs")  # what ends the last child stands last
 
 
