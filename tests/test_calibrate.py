@@ -17,7 +17,7 @@ from membench.cost.roofline import RooflineCost
 from membench.device import DeviceProfile
 from membench.errors import MembenchError
 from membench.frameworks.base import Framework
-from membench.frameworks.caffe_layers import CAFFE
+from membench.frameworks.caffe import CAFFE
 from membench.frameworks.lowering import lower_layers
 from membench.schedule import SubBatches
 from membench.simulated_step import simulated_step

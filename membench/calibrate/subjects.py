@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from membench.calibrate.memory import Memory, assumed_memory, fit_memory
 from membench.calibrate.rows import BaselineRow
 from membench.errors import MembenchError
-from membench.frameworks.caffe_layers import CAFFE
+from membench.frameworks.caffe import CAFFE
 from membench.frameworks.layers import LayerLibrary
 from membench.frameworks.mxnet import MXNET
 from membench.frameworks.tensorflow import TENSORFLOW

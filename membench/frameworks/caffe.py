@@ -1,8 +1,20 @@
 """Caffe: the network as blobs and layers, the way Layrub's baseline keeps it.
 
-`lowering` tells how; `caffe_layers` has Caffe's layers. A blob with several readers passes a Split layer, which sums up
-their gradients (Layrub's Figure 9 counts all of these). What layers hold inside is not part of Figure 9, but of Table 6.
-A weight has a gradient and a momentum.
+`lowering` tells how. A blob with several readers passes a Split layer, which sums up their gradients (Layrub's Figure 9
+counts all of these). What layers hold inside is not part of Figure 9, but of Table 6. A weight has a gradient and a
+momentum.
+
+Facts of BVLC Caffe with cuDNN (the layers' published sources, branch master of 2016 to 2018), none of its code:
+
+- ``BatchNorm`` keeps its normalised output (``x_norm_``) and the standard deviations spread to full size (``temp_``);
+  its backward reads both. In place it first saves the incoming gradient to ``x_norm_``'s gradient: a third map.
+- ``Scale`` in place keeps a copy of its input (``temp_``) for the gradient of its factors.
+- ``ReLU`` in place reads its output; ``Pooling`` keeps the index of each maximum (``max_idx_``, an int each), for Caffe
+  does not give max pooling to cuDNN where in-place layers follow; average pooling keeps nothing.
+- ``LRN`` runs on cuDNN and keeps nothing; its backward reads input and output. (Caffe's own kernel keeps ``scale_``.)
+- ``Dropout`` keeps a 32-bit random number of each element (``rand_vec_``); ``SoftmaxWithLoss`` keeps ``prob_``.
+- ``Convolution`` and ``InnerProduct`` keep nothing full-size: workspace and handles are the framework's constants.
+- ``Eltwise`` (SUM) and ``Concat`` copy the gradient for each input; they read no data.
 """
 
 from dataclasses import replace
@@ -10,10 +22,73 @@ from typing import ClassVar
 
 from membench.efficiency import Efficiency
 from membench.frameworks.base import Framework
-from membench.frameworks.caffe_layers import CAFFE
+from membench.frameworks.layers import (
+    LayerLibrary,
+    LayerType,
+    convolution,
+    inner_product,
+    local_response_norm,
+    softmax_loss,
+)
 from membench.frameworks.lowering import lower_layers
 from membench.task_graph import Kind, Phase, TaskGraph
 from membench.units import MIB
+
+CONVOLUTION = convolution("Convolution")
+INNER_PRODUCT = inner_product("InnerProduct")
+BATCH_NORM = LayerType(
+    "BatchNorm",
+    Kind.BATCH_NORM,
+    ("native_batch_norm",),
+    ("add_",),
+    may_be_in_place=True,
+    keeps=("normalized", "deviations"),
+    scratch_in_place=("saved gradient",),
+    # mean 1, subtraction 2, square 2, its mean 1, deviations spread 1, division 3, copy 2
+    forward_passes=12,
+    # copy 2, product 3, sum 1, spread 1, product 3, sum 1, spread onto 2, difference 3, division 3
+    data_passes=19,
+)
+SCALE = LayerType(
+    "Scale",
+    Kind.SCALE,
+    (),  # torch's batch norm includes it
+    may_be_in_place=True,
+    keeps_in_place=("input",),
+    reads_input=True,
+    parameters_first=True,
+    forward_passes=4,  # copy 2, product and sum 2
+    parameter_passes=5,  # sum for the bias 1, product 3, its sum 1
+    data_passes=2,
+)
+RELU = LayerType("ReLU", Kind.RELU, ("relu", "relu_"), may_be_in_place=True, reads_output=True)
+DROPOUT = LayerType(
+    "Dropout", Kind.DROPOUT, ("native_dropout",), ("copy_",), may_be_in_place=True, keeps=("random numbers",)
+)
+MAX_POOLING = LayerType("Pooling (MAX)", Kind.POOLING, ("max_pool2d_with_indices",), keeps=("index",))
+AVERAGE_POOLING = LayerType("Pooling (AVE)", Kind.POOLING, ("avg_pool2d", "mean"))
+ADAPTIVE_POOLING = LayerType(
+    "Pooling (AVE)", Kind.POOLING, ("_adaptive_avg_pool2d",), vanishes_at_same_size=True
+)
+LRN = local_response_norm("LRN")
+SUM = LayerType(
+    "Eltwise (SUM)", Kind.ADD, ("add", "add_")
+)  # a blob of its own, even where torch's is in place
+CONCATENATION = LayerType("Concat", Kind.CONCATENATE, ("cat",))
+ZERO_CHANNELS = LayerType("Concat", Kind.CONCATENATE, ("constant_pad_nd",))  # with a constant blob of zeros
+SOFTMAX_LOSS = softmax_loss("SoftmaxWithLoss", "probabilities")
+
+CAFFE = LayerLibrary(
+    framework="Caffe",
+    types=(
+        CONVOLUTION, INNER_PRODUCT, BATCH_NORM, RELU, DROPOUT, MAX_POOLING, AVERAGE_POOLING, ADAPTIVE_POOLING, LRN, SUM,
+        CONCATENATION, ZERO_CHANNELS,
+    ),
+    loss=SOFTMAX_LOSS,
+    sum_name="split",
+    weight_states=("momentum",),
+    scale=SCALE,
+)  # fmt: skip
 
 WORKSPACE_LIMIT_BYTES = 3 * 8 * MIB
 """Caffe allows 8 MiB of workspace for each of a convolution's three streams."""

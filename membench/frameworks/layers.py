@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from membench.errors import UnsupportedModel
 from membench.task_graph import Kind, LayerTasks, Phase
 
-LOSS_OPERATORS = ("nll_loss_forward", "nll_loss2d_forward", "add", "add_", "mul")
+_LOSS_OPERATORS = ("nll_loss_forward", "nll_loss2d_forward", "add", "add_", "mul")
 """What torch runs for a classifier's loss beside the softmax: labels of images or pixels, weighted sums of several losses."""
 
 
@@ -83,6 +83,16 @@ def local_response_norm(name: str) -> LayerType:
     """Return local response normalisation over cuDNN, whose backward reads input and output."""
     operators = ("avg_pool3d",), ("mul", "constant_pad_nd", "add", "pow", "div")
     return LayerType(name, Kind.NORMALIZATION, *operators, reads_input=True, reads_output=True)
+
+
+def cudnn_pooling(name: str, *marks: str) -> LayerType:
+    """Return a pooling as cuDNN computes it, whose backward reads input and output; no index is kept."""
+    return LayerType(name, Kind.POOLING, marks, reads_input=True, reads_output=True)
+
+
+def softmax_loss(name: str, kept: str) -> LayerType:
+    """Return a classifier's loss, which keeps one map of its logits' size."""
+    return LayerType(name, Kind.LOSS, ("_log_softmax",), _LOSS_OPERATORS, keeps=(kept,))
 
 
 @dataclass(frozen=True)

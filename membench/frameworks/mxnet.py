@@ -31,13 +31,14 @@ from membench.efficiency import Efficiency
 from membench.frameworks.autotuner import Autotuner
 from membench.frameworks.base import Framework
 from membench.frameworks.layers import (
-    LOSS_OPERATORS,
     LayerLibrary,
     LayerType,
     convolution,
     cudnn_batch_norm,
+    cudnn_pooling,
     inner_product,
     local_response_norm,
+    softmax_loss,
 )
 from membench.frameworks.lowering import lower_layers
 from membench.task_graph import Kind, TaskGraph
@@ -57,21 +58,8 @@ DROPOUT = LayerType(
     keeps=("mask",),
     gradient_in_place=True,
 )
-POOLING = LayerType(
-    "Pooling",
-    Kind.POOLING,
-    ("max_pool2d_with_indices", "avg_pool2d", "mean"),
-    reads_input=True,
-    reads_output=True,
-)
-ADAPTIVE_POOLING = LayerType(
-    "Pooling",
-    Kind.POOLING,
-    ("_adaptive_avg_pool2d",),
-    vanishes_at_same_size=True,
-    reads_input=True,
-    reads_output=True,
-)
+POOLING = cudnn_pooling("Pooling", "max_pool2d_with_indices", "avg_pool2d", "mean")
+ADAPTIVE_POOLING = replace(POOLING, marks=("_adaptive_avg_pool2d",), vanishes_at_same_size=True)
 LRN = replace(
     local_response_norm("LRN"),
     keeps=("norm",),
@@ -81,13 +69,7 @@ LRN = replace(
 SUM = LayerType("elemwise_add", Kind.ADD, ("add", "add_"), hands_on=1)
 CONCATENATION = LayerType("Concat", Kind.CONCATENATE, ("cat",))
 ZERO_CHANNELS = LayerType("Concat", Kind.CONCATENATE, ("constant_pad_nd",))  # with a constant array of zeros
-SOFTMAX_OUTPUT = LayerType(
-    "SoftmaxOutput",
-    Kind.LOSS,
-    ("_log_softmax",),
-    LOSS_OPERATORS,
-    keeps=("probabilities",),
-)
+SOFTMAX_OUTPUT = softmax_loss("SoftmaxOutput", "probabilities")
 
 MXNET = LayerLibrary(
     framework="MXNet",

@@ -27,13 +27,14 @@ from membench.efficiency import Efficiency
 from membench.frameworks.autotuner import Autotuner
 from membench.frameworks.base import Framework
 from membench.frameworks.layers import (
-    LOSS_OPERATORS,
     LayerLibrary,
     LayerType,
     convolution,
     cudnn_batch_norm,
+    cudnn_pooling,
     inner_product,
     local_response_norm,
+    softmax_loss,
 )
 from membench.frameworks.lowering import lower_layers
 from membench.task_graph import Kind, TaskGraph
@@ -59,22 +60,14 @@ DROPOUT = LayerType(
     forward_passes=10,
     data_passes=5,  # product 3, scaled 2
 )
-MAX_POOL = LayerType(
-    "MaxPool", Kind.POOLING, ("max_pool2d_with_indices",), reads_input=True, reads_output=True
-)
+MAX_POOL = cudnn_pooling("MaxPool", "max_pool2d_with_indices")
 AVERAGE_POOL = LayerType("AvgPool", Kind.POOLING, ("avg_pool2d", "mean"))
 ADAPTIVE_POOL = LayerType("AvgPool", Kind.POOLING, ("_adaptive_avg_pool2d",), vanishes_at_same_size=True)
 LRN = local_response_norm("LRN")
 ADD = LayerType("Add", Kind.ADD, ("add", "add_"), hands_on=2)
 CONCATENATION = LayerType("Concat", Kind.CONCATENATE, ("cat",))
 PAD = LayerType("Pad", Kind.CONCATENATE, ("constant_pad_nd",))
-CROSS_ENTROPY = LayerType(
-    "SparseSoftmaxCrossEntropyWithLogits",
-    Kind.LOSS,
-    ("_log_softmax",),
-    LOSS_OPERATORS,
-    keeps=("backprop",),
-)
+CROSS_ENTROPY = softmax_loss("SparseSoftmaxCrossEntropyWithLogits", "backprop")
 
 TENSORFLOW = LayerLibrary(
     framework="TensorFlow",

@@ -19,17 +19,19 @@ vDNN pools memory with cnmem and counts what the pool serves; the context is not
 that the gradients share two buffers is the strategy's business (`NetworkWide`).
 """
 
+from dataclasses import replace
 from typing import ClassVar
 
 from membench.frameworks.base import Framework
 from membench.frameworks.layers import (
-    LOSS_OPERATORS,
     LayerLibrary,
     LayerType,
     convolution,
     cudnn_batch_norm,
+    cudnn_pooling,
     inner_product,
     local_response_norm,
+    softmax_loss,
 )
 from membench.frameworks.lowering import lower_layers
 from membench.task_graph import Kind, TaskGraph
@@ -39,39 +41,14 @@ LINEAR = inner_product("nn.Linear")
 BATCH_NORM = cudnn_batch_norm("cudnn.SpatialBatchNormalization", "mean", "inverse deviation")
 RELU = LayerType("cudnn.ReLU", Kind.RELU, ("relu", "relu_"), may_be_in_place=True, reads_output=True)
 DROPOUT = LayerType("nn.Dropout", Kind.DROPOUT, ("native_dropout",), ("copy_",), keeps=("noise",))
-MAX_POOLING = LayerType(
-    "cudnn.SpatialMaxPooling",
-    Kind.POOLING,
-    ("max_pool2d_with_indices",),
-    reads_input=True,
-    reads_output=True,
-)
-AVERAGE_POOLING = LayerType(
-    "cudnn.SpatialAveragePooling",
-    Kind.POOLING,
-    ("avg_pool2d", "mean"),
-    reads_input=True,
-    reads_output=True,
-)
-ADAPTIVE_POOLING = LayerType(
-    "cudnn.SpatialAveragePooling",
-    Kind.POOLING,
-    ("_adaptive_avg_pool2d",),
-    vanishes_at_same_size=True,
-    reads_input=True,
-    reads_output=True,
-)
+MAX_POOLING = cudnn_pooling("cudnn.SpatialMaxPooling", "max_pool2d_with_indices")
+AVERAGE_POOLING = cudnn_pooling("cudnn.SpatialAveragePooling", "avg_pool2d", "mean")
+ADAPTIVE_POOLING = replace(AVERAGE_POOLING, marks=("_adaptive_avg_pool2d",), vanishes_at_same_size=True)
 LRN = local_response_norm("cudnn.SpatialCrossMapLRN")
 SUM = LayerType("nn.CAddTable", Kind.ADD, ("add", "add_"))
 CONCATENATION = LayerType("nn.JoinTable", Kind.CONCATENATE, ("cat",))
 ZERO_CHANNELS = LayerType("nn.MulConstant(0) joined", Kind.CONCATENATE, ("constant_pad_nd",))
-CROSS_ENTROPY = LayerType(
-    "nn.CrossEntropyCriterion",
-    Kind.LOSS,
-    ("_log_softmax",),
-    LOSS_OPERATORS,
-    keeps=("log-probabilities",),
-)
+CROSS_ENTROPY = softmax_loss("nn.CrossEntropyCriterion", "log-probabilities")
 
 TORCH7 = LayerLibrary(
     framework="Torch7",

@@ -4,7 +4,7 @@ from collections import defaultdict
 
 import pytest
 
-from membench.frameworks.caffe_layers import CAFFE
+from membench.frameworks.caffe import CAFFE
 from membench.frameworks.lowering import lower_layers
 from membench.planning.validate import validate
 from membench.schedule import Reserve
