@@ -101,6 +101,10 @@ class ScheduleBuilder:
     def is_on_host(self, block: int) -> bool:
         return block in self._on_host
 
+    def is_away(self, block: int) -> bool:
+        """Return whether a block is on the host alone, and has to come back before a task reads it."""
+        return self.is_on_host(block) and not self.is_resident(block)
+
     def is_encoded(self, block: int) -> bool:
         return block in self._encoded
 

@@ -24,5 +24,5 @@ class BestFit(Strategy):
 
     def schedule(self, graph: TaskGraph, cost: CostModel, budget_bytes: int | None) -> Schedule:
         builder = ScheduleBuilder(self.name, graph, budget_bytes=budget_bytes, pool=BestFitPool())
-        compute_on_demand(builder)
+        compute_on_demand(builder, graph.tasks)
         return builder.finish()

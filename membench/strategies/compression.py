@@ -18,6 +18,7 @@ from membench.planning.builder import ScheduleBuilder
 from membench.planning.encoding import add_encoded_forms, encoded_bytes
 from membench.planning.features import floating_maps
 from membench.schedule import COMPUTE_STREAM, Schedule
+from membench.strategies.on_demand import compute_on_demand
 from membench.task_graph import Kind, LayerTasks, Phase, Task, TaskGraph
 
 Density = float | Mapping[int, float]
@@ -57,7 +58,7 @@ def compress(
             builder.encode(block, forms[block], codecs[block], stream=stream)
         if not beside:
             _free(builder, blocks)
-        _run(builder, layer)
+        compute_on_demand(builder, layer.tasks)
         if beside:
             _free(builder, blocks)
 
@@ -67,7 +68,7 @@ def compress(
         for block in (*wanted[position], *early):
             if builder.is_encoded(block):
                 builder.decode(block, stream=stream)
-        _run(builder, layer)
+        compute_on_demand(builder, layer.tasks)
     return builder.finish()
 
 
@@ -148,12 +149,6 @@ def _by_position(
     for block, position in sorted(positions.items()):
         found[position].append(block)
     return found
-
-
-def _run(builder: ScheduleBuilder, layer: LayerTasks) -> None:
-    for task in layer.tasks:
-        builder.compute(task)
-        builder.free_dead()
 
 
 def _free(builder: ScheduleBuilder, blocks: Iterable[int]) -> None:

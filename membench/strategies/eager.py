@@ -19,5 +19,5 @@ class Eager(Strategy):
     def schedule(self, graph: TaskGraph, cost: CostModel, budget_bytes: int | None) -> Schedule:
         graph = cost.annotate(join_convolution_backward(graph))
         builder = ScheduleBuilder(self.name, graph, budget_bytes=budget_bytes)
-        compute_on_demand(builder)
+        compute_on_demand(builder, graph.tasks)
         return builder.finish()

@@ -14,8 +14,9 @@ pooling too, unless encoding would make it larger. Its two statements on what ru
 the one that the data allows.
 
 Encoded sizes depend on the data, and memory is planned before it. So room is made for a `density`: given, or measured by
-`membench.densities`, which ``strategy.density=measured`` asks a cell for. A map with more non-zeros than that is an error (`EncodingOverflow`); at the default of
-1 nothing can go wrong, and half precision and narrow indices still make maps a quarter smaller.
+`membench.densities`, which ``strategy.density=measured`` asks a cell for. A map with more non-zeros than that is an error
+(`EncodingOverflow`); at the default of 1 nothing can go wrong, and half precision and narrow indices still make maps a
+quarter smaller.
 
 Not Gist, which stores one bit where that is enough; not vDNN, which sends maps to the host. `SerialCsr` is what the paper
 compares with: CSR in single precision with 32-bit indices, by one stream, between the layers (5.1.3).

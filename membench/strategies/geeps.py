@@ -46,7 +46,7 @@ class GeePS(Strategy):
                 if last_writer[block] < position:
                     builder.offload(block)
             for block in sorted(following):
-                if builder.is_on_host(block) and not builder.is_resident(block):
+                if builder.is_away(block):
                     builder.prefetch(block, stream=COPY_BACK_STREAM)
             for task in layer.tasks:
                 builder.compute(task)

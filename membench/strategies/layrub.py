@@ -21,6 +21,7 @@ from membench.planning.constant_region import kept_on_device, plan_constant_regi
 from membench.planning.rewrite import mask_relu
 from membench.schedule import Schedule
 from membench.strategies.base import Strategy
+from membench.strategies.on_demand import compute_on_demand
 from membench.strategies.streams import gradient_stream
 from membench.task_graph import LayerTasks, Role, Task, TaskGraph
 
@@ -147,9 +148,7 @@ def _forward(builder: ScheduleBuilder, stays: set[int]) -> None:
         read_only = [block for block in leaving if block not in layer.writes]
         for block in read_only:
             builder.offload(block)
-        for task in layer.tasks:
-            builder.compute(task)
-            builder.free_dead()
+        compute_on_demand(builder, layer.tasks)
         for block in leaving:
             if block not in read_only:
                 builder.offload(block)
@@ -165,13 +164,11 @@ def _backward(builder: ScheduleBuilder, *, intra_layer: bool) -> None:
     layers = builder.graph.backward_layers
     for layer, following in zip_longest(layers, layers[1:]):
         for block in sorted(following.reads) if following else ():
-            if builder.is_on_host(block) and not builder.is_resident(block):
+            if builder.is_away(block):
                 builder.prefetch(block)
         for task in layer.tasks:
             builder.compute(task)
-            if (
-                intra_layer
-            ):  # the weight gradient was the activation's last reader: the data gradient takes its space
+            if intra_layer:  # the weight gradient read the activation last: the data gradient takes its space
                 builder.free_dead()
         builder.synchronize()
         builder.free_dead()

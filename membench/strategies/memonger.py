@@ -58,10 +58,9 @@ class Memonger(Strategy):
         different = dict.fromkeys(tuple(forward.split(size)) for size in forward.segment_sizes_bytes())
         choices = map(forward.segments, different)
         best = min(choices, key=lambda segments: self._peak_bytes(repeatable, segments))
-        builder = ScheduleBuilder(
-            self.name, recompute(repeatable, best), budget_bytes=budget_bytes, pool=self._storages()
-        )
-        compute_on_demand(builder)
+        graph = recompute(repeatable, best)
+        builder = ScheduleBuilder(self.name, graph, budget_bytes=budget_bytes, pool=self._storages())
+        compute_on_demand(builder, graph.tasks)
         return builder.finish()
 
     def _peak_bytes(self, repeatable: Repeatable, segments: Sequence[Segment]) -> int:

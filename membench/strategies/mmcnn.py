@@ -71,7 +71,7 @@ class Mmcnn(Strategy):
 
     def schedule(self, graph: TaskGraph, cost: CostModel, budget_bytes: int | None) -> Schedule:
         normal = ScheduleBuilder(self.name, graph, budget_bytes=budget_bytes)
-        compute_on_demand(normal)
+        compute_on_demand(normal, graph.tasks)
         if budget_bytes is None or normal.peak_bytes <= budget_bytes:
             return normal.finish()
         visiting = keep_on_host(graph, EXTERNAL_ROLES)

@@ -59,7 +59,7 @@ def _shared_buffers(graph: TaskGraph, roles: frozenset[Role]) -> Region:
     if not sharing:
         return Region((), {})
     on_demand = ScheduleBuilder(NetworkWide.name, graph, budget_bytes=None)
-    compute_on_demand(on_demand)
+    compute_on_demand(on_demand, graph.tasks)
     return plan_region(on_demand.finish(), sharing)
 
 

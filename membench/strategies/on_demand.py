@@ -1,14 +1,16 @@
-"""Memory on demand: the order of a graph's own tasks, each block held from its first use to its last."""
+"""Memory on demand: each block is held from its first use to its last."""
+
+from collections.abc import Iterable
 
 from membench.planning.builder import ScheduleBuilder
 from membench.planning.pool import Pool
 from membench.planning.recompute import Order
-from membench.task_graph import RESULT_ROLES
+from membench.task_graph import RESULT_ROLES, Task
 
 
-def compute_on_demand(builder: ScheduleBuilder) -> None:
-    """Run every task in the graph's order, and free what is dead after each."""
-    for task in builder.graph.tasks:
+def compute_on_demand(builder: ScheduleBuilder, tasks: Iterable[Task]) -> None:
+    """Run tasks in their order, and free what is dead after each."""
+    for task in tasks:
         builder.compute(task)
         builder.free_dead()
 

@@ -27,6 +27,7 @@ from membench.planning.features import has_kind
 from membench.planning.recompute import Repeatable, Segment, recompute
 from membench.schedule import Schedule
 from membench.strategies.base import Strategy
+from membench.strategies.on_demand import compute_on_demand
 from membench.task_graph import EXTERNAL_ROLES, Kind, LayerTasks, Role, TaskGraph
 
 LINEAR = frozenset({Kind.LINEAR})
@@ -106,9 +107,7 @@ def _forward(builder: ScheduleBuilder, checkpoints: _Checkpoints, offloaded: fro
     last_use = {block: position for position, layer in enumerate(layers) for block in layer.touches}
     leaving: list[int] = []
     for position, layer in enumerate(layers):
-        for task in layer.tasks:
-            builder.compute(task)
-            builder.free_dead()
+        compute_on_demand(builder, layer.tasks)
         if layer.layer in checkpoints.layers:
             for block in [block for block in leaving if last_use[block] <= position]:
                 builder.free(block)
@@ -127,8 +126,6 @@ def _backward(builder: ScheduleBuilder, stages: list[list[LayerTasks]]) -> None:
         for layer in stage:
             if layer is stage[-1]:
                 for block in sorted(_reads(following)):
-                    if builder.is_on_host(block) and not builder.is_resident(block):
+                    if builder.is_away(block):
                         builder.prefetch(block)
-            for task in layer.tasks:
-                builder.compute(task)
-                builder.free_dead()
+            compute_on_demand(builder, layer.tasks)

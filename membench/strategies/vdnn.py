@@ -27,6 +27,7 @@ from membench.planning.features import feature_layers, has_kind
 from membench.planning.liveness import live_bytes
 from membench.schedule import Compute, Schedule
 from membench.strategies.base import Strategy
+from membench.strategies.on_demand import compute_on_demand
 from membench.task_graph import Kind, LayerTasks, TaskGraph
 
 CONVOLUTIONS = frozenset({Kind.CONVOLUTION})
@@ -188,9 +189,7 @@ def _forward(builder: ScheduleBuilder, offloads: _Offloads) -> None:
     for layer, leaving in zip(builder.graph.forward_layers, offloads.leaving, strict=True):
         for block in leaving:
             builder.offload(block)
-        for task in layer.tasks:
-            builder.compute(task)
-            builder.free_dead()
+        compute_on_demand(builder, layer.tasks)
         if leaving:
             builder.synchronize()
         for block in leaving:
@@ -202,15 +201,9 @@ def _backward(builder: ScheduleBuilder, offloads: _Offloads) -> None:
     for layer in builder.graph.backward_layers:
         position = offloads.position(layer, before=position)
         wanted = [*sorted(layer.reads), *offloads.find_prefetch_layer(position)]
-        fetched = [block for block in dict.fromkeys(wanted) if _is_away(builder, block)]
+        fetched = [b for b in dict.fromkeys(wanted) if builder.is_away(b) and not builder.is_dead(b)]
         for block in fetched:
             builder.prefetch(block)
-        for task in layer.tasks:
-            builder.compute(task)
-            builder.free_dead()
+        compute_on_demand(builder, layer.tasks)
         if fetched:
             builder.synchronize()
-
-
-def _is_away(builder: ScheduleBuilder, block: int) -> bool:
-    return builder.is_on_host(block) and not builder.is_resident(block) and not builder.is_dead(block)

@@ -9,6 +9,7 @@ from membench.planning.builder import ScheduleBuilder
 from membench.planning.rewrite import keep_on_host
 from membench.schedule import Schedule
 from membench.strategies.base import Strategy
+from membench.strategies.on_demand import compute_on_demand
 from membench.task_graph import EXTERNAL_ROLES, Mode, TaskGraph
 
 
@@ -21,9 +22,7 @@ class VdnnInference(Strategy):
         builder = ScheduleBuilder(self.name, graph, budget_bytes=budget_bytes)
         for layer in graph.forward_layers:
             for block in sorted(layer.reads):
-                if builder.is_on_host(block) and not builder.is_resident(block):
+                if builder.is_away(block):
                     builder.prefetch(block)
-            for task in layer.tasks:
-                builder.compute(task)
-                builder.free_dead()
+            compute_on_demand(builder, layer.tasks)
         return builder.finish()

@@ -34,7 +34,7 @@ def recomputing(graph: TaskGraph, segments: list[Segment]) -> TaskGraph:
 
 def on_demand(graph: TaskGraph, pool: Pool | None = None) -> Schedule:
     builder = ScheduleBuilder("on demand", COST.annotate(graph), budget_bytes=None, pool=pool)
-    compute_on_demand(builder)
+    compute_on_demand(builder, builder.graph.tasks)
     return builder.finish()
 
 
