@@ -31,9 +31,7 @@ class Role(StrEnum):
     INTERNAL = "internal"  # what a framework's layer holds inside, beside its output
     GRADIENT = "gradient"  # of an activation
     WEIGHT_GRADIENT = "weight gradient"
-    PARTIAL_GRADIENT = (
-        "partial weight gradient"  # of one use of a shared weight, until it is added to the others
-    )
+    PARTIAL_GRADIENT = "partial weight gradient"  # of one use of a shared weight, until added to the others
     ACCUMULATED = "accumulated"  # gradients and loss, over the sub-batches of a step
     LOSS = "loss"
     OUTPUT = "output"  # of the module, where the step is one of inference

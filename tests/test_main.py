@@ -36,9 +36,8 @@ def test_a_measured_record_has_its_provenance(tmp_path: Path) -> None:
     assert "measured on this machine's CPU" in done.stdout
     record = json.loads(next(tmp_path.rglob("record.json")).read_text())
     assert record["source"] == "measured"
-    assert record["configuration"]["framework"]["_target_"].endswith(
-        "PyTorch"
-    )  # Caffe, the default, is simulated only
+    framework = record["configuration"]["framework"]["_target_"]
+    assert framework.endswith("PyTorch")  # Caffe, the default, is simulated only
     assert record["configuration"]["device"] is None
     assert {"commit", "clean", "versions", "time"} <= record["provenance"].keys()
     assert record["metrics"]["peak_memory_bytes"] == record["metrics"]["required_memory_bytes"]

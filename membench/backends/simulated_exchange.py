@@ -43,9 +43,8 @@ def _meeting(cluster: Cluster, cost: CostModel, size_bytes: int) -> Iterator[Sta
 
 def _on_root(cluster: Cluster, cost: CostModel, size_bytes: int) -> Iterator[Stage]:
     others = cluster.devices - 1
-    alone = (
-        size_bytes // cluster.devices_per_link
-    )  # what takes as long under load as a block with no other device copying
+    # what takes as long under load as a block with no other device copying
+    alone = size_bytes // cluster.devices_per_link
     elsewhere = (cluster.hosts - 1) * cluster.devices_per_host
     everyone = size_bytes if cluster.hosts > 1 or not cluster.shared_link else others * alone
     yield COPY_OUT, cost.offload_time_s(everyone)

@@ -74,10 +74,8 @@ class DeviceTensors:
         """Return a block's memory as a one-dimensional tensor of bytes."""
         owner = self._owners[block]
         assert owner is not None, f"block {self._graph.blocks[block].name} is not resident"
-        if (
-            owner.dtype is torch.uint8 and owner.dim() == 1
-        ):  # memory given to the block, perhaps a part of an arena
-            return owner
+        if owner.dtype is torch.uint8 and owner.dim() == 1:
+            return owner  # memory given to the block, perhaps a part of an arena
         return torch.empty(0, dtype=torch.uint8, device=owner.device).set_(owner.untyped_storage())
 
     def elements(self, block: int) -> Tensor:

@@ -235,9 +235,8 @@ class Recorder(TorchDispatchMode):
             return
         self._check_call(operation, args, kwargs)
         name = operation.name
-        if (
-            self._leaf_layer is None and self.phase is Phase.FORWARD
-        ):  # a functional call is a layer of its own
+        if self._leaf_layer is None and self.phase is Phase.FORWARD:
+            # a functional call is a layer of its own
             path = self._module_path[-1]
             self._layer = self._new_layer(f"{path}.{name}" if path else name)
         recorded_args = self._converted(args, operation.shape_only)

@@ -71,9 +71,7 @@ ADAPTIVE_POOLING = LayerType(
     "Pooling (AVE)", Kind.POOLING, ("_adaptive_avg_pool2d",), vanishes_at_same_size=True
 )
 LRN = local_response_norm("LRN")
-SUM = LayerType(
-    "Eltwise (SUM)", Kind.ADD, ("add", "add_")
-)  # a blob of its own, even where torch's is in place
+SUM = LayerType("Eltwise (SUM)", Kind.ADD, ("add", "add_"))  # never in place, as torch's may be
 CONCATENATION = LayerType("Concat", Kind.CONCATENATE, ("cat",))
 ZERO_CHANNELS = LayerType("Concat", Kind.CONCATENATE, ("constant_pad_nd",))  # with a constant blob of zeros
 SOFTMAX_LOSS = softmax_loss("SoftmaxWithLoss", "probabilities")

@@ -147,9 +147,7 @@ class Packing(StrEnum):
     """How addresses are chosen."""
 
     FIRST_FIT = "first_fit"  # as the program runs: exact size, then first fit (moDNN)
-    LARGEST_FIRST = (
-        "largest_first"  # the program known: large blocks at low addresses, small ones around them
-    )
+    LARGEST_FIRST = "largest_first"  # the program known: large blocks lowest, small ones around them
 
 
 @dataclass(frozen=True, slots=True)

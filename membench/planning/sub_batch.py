@@ -40,10 +40,8 @@ def fitted_sizes(
     """
     fits = partial(_fits, graph_at, cost, budget_bytes)
     sizes = regular_sizes(batch_size)
-    first, last = (
-        0,
-        len(sizes) - 1,
-    )  # the largest one that fits lies between; the smallest is tried in any case
+    # the largest one that fits lies between; the smallest is tried in any case
+    first, last = 0, len(sizes) - 1
     while first < last:
         middle = (first + last) // 2
         first, last = (first, middle) if fits(sizes[middle]) else (middle + 1, last)

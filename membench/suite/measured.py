@@ -149,9 +149,8 @@ def measure_strategy(
     )
     if _prefers_memory(configuration):
         _check_workspace_cap(step.plan[0].schedule, device)
-    predicted_s = from_first(
-        lambda: simulated_step(step.plan, cost).step_time_s, "the prediction"
-    )  # which has the costs
+    # the first process, which has planned, has the costs
+    predicted_s = from_first(lambda: simulated_step(step.plan, cost).step_time_s, "the prediction")
     # what is timed alone, operators and the link, takes memory of its own beside the weights and the batch
     _cap(device, budget_bytes)
     found.metrics.update(plan_metrics(step.plan), predicted_step_time_s=predicted_s, processes=joined().count)

@@ -256,9 +256,8 @@ def test_a_sum_of_a_value_with_itself_has_two_readers() -> None:
 def test_googlenet_keeps_its_poolings_and_has_three_losses(lowered: Callable[[str], TaskGraph]) -> None:
     graph = lowered("googlenet")
     activations = sizes(graph, Role.ACTIVATION)
-    assert (
-        activations["inception3a.pool:data"] == 4 * 32 * 192 * 28 * 28
-    )  # same size as its input, still a layer
+    # of the same size as its input, and a layer all the same
+    assert activations["inception3a.pool:data"] == 4 * 32 * 192 * 28 * 28
     assert set(sizes(graph, Role.LOSS)) == {"loss:data", "loss2:data", "loss3:data"}
     largest = max(activations, key=activations.__getitem__)
     assert largest == "conv1.conv:data"

@@ -10,9 +10,8 @@ def test_parameters_of_wrn_28_10() -> None:
     expected = 3 * 9 * 16
     in_channels = 16
     for channels in (160, 320, 640):
-        expected += (
-            2 * in_channels + 9 * in_channels * channels + 2 * channels + 9 * channels**2
-        )  # first block
+        # first block
+        expected += 2 * in_channels + 9 * in_channels * channels + 2 * channels + 9 * channels**2
         expected += in_channels * channels  # its projection
         expected += 3 * 2 * (2 * channels + 9 * channels**2)
         in_channels = channels

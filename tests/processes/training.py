@@ -61,9 +61,8 @@ def main(output: str) -> None:
             build_step(captures, strategies()["eager"](), cost, 1, exchange=Exchange.AS_MADE)
             raise AssertionError(f"process {rank} has a step in one byte")
         for strategy, exchange, how in product(strategies(), Exchange, SUB_BATCHES):
-            chosen = (
-                Epmc(values="fp32") if strategy == Epmc.name else strategies()[strategy]()
-            )  # nothing is rounded
+            # nothing is rounded
+            chosen = Epmc(values="fp32") if strategy == Epmc.name else strategies()[strategy]()
             step = build_step(captures, chosen, cost, None, sub_batch=SUB_BATCHES[how], exchange=exchange)
             step(inputs, targets)
             found[strategy, str(exchange), how] = gradients(module)

@@ -43,9 +43,8 @@ def test_negative_numbers_keep_their_direction(result: Make) -> None:
 def test_a_ratio_to_the_baseline_is_judged_first(result: Make) -> None:
     baseline = result(50, row=replace(ROW, system="base", value=80.0))
     judgement = judge(result(62, baseline={"system": "base"}), baseline)
-    assert (
-        judgement.verdict is Verdict.REPRODUCED
-    )  # 62 / 50 = 1.24 beside 100 / 80 = 1.25; 62 alone would be off
+    # 62 / 50 = 1.24 beside 100 / 80 = 1.25; 62 alone would be off
+    assert judgement.verdict is Verdict.REPRODUCED
     assert judgement.reason == "judged by its ratio to base: 1.24 here, 1.25 in the paper"
 
 

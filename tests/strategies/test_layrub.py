@@ -91,9 +91,8 @@ def test_intra_layer_reuse_gives_every_gradient_its_activations_space(chain: Ref
     reused = peak_bytes(plan(chain.captured.graph, LayrubIntra(), COST, None), maps)
     # Eager keeps 4 outputs (ReLU in place), 4 gradients of ReLUs and 3 of convolutions (none for the images).
     assert whole == pytest.approx(11 * one_map, rel=0.1)
-    assert reused == pytest.approx(
-        4 * one_map + 4 * one_map / 4, rel=0.01
-    )  # outputs and their one-byte masks
+    outputs_and_masks = 4 * one_map + 4 * one_map / 4
+    assert reused == pytest.approx(outputs_and_masks, rel=0.01)
 
 
 @pytest.mark.parametrize(

@@ -223,6 +223,5 @@ def test_what_cannot_be_split_sets_the_smallest_limit() -> None:
     graph = COST.annotate(captured.graph)
     with pytest.raises(InfeasibleSchedule) as refusal:
         plan(graph, Mmcnn(), COST, 20_000)
-    assert refusal.value.needed_bytes == 3 * 64 * (
-        64 * 4 + 33 * 8
-    )  # real numbers, and half of the complex ones
+    real_bytes, half_of_complex_bytes = 64 * 4, 33 * 8
+    assert refusal.value.needed_bytes == 3 * 64 * (real_bytes + half_of_complex_bytes)
