@@ -7,7 +7,7 @@ import pytest
 import yaml
 
 from membench import configuration
-from membench.calibrate.command import main
+from membench.calibrate.__main__ import main
 from membench.calibrate.fit import Fit, fit
 from membench.calibrate.rows import PAPER_DIRECTORY, captured_graph
 from membench.calibrate.subjects import SUBJECTS

@@ -2,7 +2,7 @@ import pytest
 import torch
 import yaml
 
-from membench.calibrate.command import main
+from membench.calibrate.__main__ import main
 from membench.configuration import instantiate
 from membench.cost.device_rates import device_yaml
 from membench.cost.link import Link

@@ -12,7 +12,7 @@ import yaml
 from hydra import compose
 from torch import nn
 
-import membench.calibrate.command
+import membench.calibrate.__main__
 import membench.measure
 import membench.reproduce
 import membench.train
@@ -154,7 +154,7 @@ def test_commands_are_commands(command: str, tmp_path: Path, monkeypatch: pytest
         case "membench.measure":
             membench.measure.parse(words)
         case "membench.calibrate":
-            membench.calibrate.command._parse(words)
+            membench.calibrate.__main__.parse(words)
         case "membench.calibrate.codec":
             assert not words
         case "membench.reproduce":
