@@ -4,16 +4,14 @@ A graph says what has to be computed, not when memory is held: that is the sched
 All nouns are frozen records without behaviour that acts, so they compare, print and pickle.
 """
 
-from collections.abc import Callable, Hashable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import cached_property
 from itertools import groupby
-from math import prod
 from typing import Any
 
-import torch
-
+from membench.call import Call, Value, map_values
 from membench.convolution import Convolution
 
 
@@ -132,65 +130,6 @@ class Block:
     def is_external(self) -> bool:
         """Whether it is on the device before, during and after the step."""
         return self.role in EXTERNAL_ROLES and self.home is None
-
-
-@dataclass(frozen=True, slots=True)
-class Value:
-    """A tensor that lies in a block: shape and strides in elements, offset in elements.
-
-    Attributes:
-        conjugated, negated: its elements are the conjugates, or the negatives, of what lies there; torch's lazy views.
-    """
-
-    block: int
-    dtype: torch.dtype
-    shape: tuple[int, ...]
-    stride: tuple[int, ...]
-    offset: int
-    conjugated: bool = False
-    negated: bool = False
-
-    @property
-    def extent_bytes(self) -> int:
-        """Bytes of its elements; those that a stride of zero repeats count once."""
-        counted = [size if stride else 1 for size, stride in zip(self.shape, self.stride, strict=True)]
-        return prod(counted) * self.dtype.itemsize
-
-
-@dataclass(frozen=True, slots=True)
-class ShapeOf:
-    """An argument of which an operator reads only shape and dtype; its block may be gone."""
-
-    value: Value
-
-
-@dataclass(frozen=True, slots=True)
-class Output:
-    """A tensor as an operator returns it: shape, strides and offset in elements, and the bytes of its storage."""
-
-    dtype: torch.dtype
-    shape: tuple[int, ...]
-    stride: tuple[int, ...]
-    offset: int
-    size_bytes: int
-
-
-Outputs = tuple[Output | None, ...]
-"""What a call returns; None for what is no tensor, or one that it wrote in place."""
-
-
-@dataclass(frozen=True, slots=True)
-class Call:
-    """How a task runs: an ATen operator by name, its arguments, and where its outputs lie.
-
-    Arguments hold `Value` and `ShapeOf` in place of tensors, inside lists too. An output is None where
-    the operator returns none, or returns a tensor that it wrote in place.
-    """
-
-    operator: str
-    args: tuple[Any, ...]
-    kwargs: tuple[tuple[str, Any], ...]
-    outputs: tuple[Value | None, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -337,39 +276,6 @@ class TaskGraph:
         for (layer, backward), run in groupby(self.tasks, lambda t: (t.layer, t.phase is Phase.BACKWARD)):
             tasks = tuple(run)
             yield LayerTasks(layer, Phase.BACKWARD if backward else tasks[0].phase, tasks)
-
-
-def signature(operator: str, *arguments: Any) -> Hashable:
-    """Return what decides how an operator runs: its arguments, whatever blocks their values lie in."""
-    return operator, _without_blocks(arguments)
-
-
-def _without_blocks(argument: Any) -> Any:
-    if isinstance(argument, Value):
-        return argument.dtype, argument.shape, argument.stride, argument.conjugated, argument.negated
-    if isinstance(argument, ShapeOf):
-        return "shape", _without_blocks(argument.value)
-    if isinstance(argument, tuple | list):
-        return tuple(_without_blocks(item) for item in argument)
-    return argument
-
-
-def map_values(arguments: Any, new: Callable[[Value], Value]) -> Any:
-    """Return a call's arguments, or some of them, with each value replaced; lists of them are tuples."""
-    if isinstance(arguments, Value):
-        return new(arguments)
-    if isinstance(arguments, tuple):
-        return tuple([map_values(item, new) for item in arguments])
-    return arguments
-
-
-def values_in(arguments: Any) -> list[Value]:
-    """Return the values of a call's arguments, or of some of them, in order."""
-    if isinstance(arguments, Value):
-        return [arguments]
-    if isinstance(arguments, tuple):
-        return [value for item in arguments if isinstance(item, Value | tuple) for value in values_in(item)]
-    return []
 
 
 def rename_blocks(task: Task, renamed: Mapping[int, int]) -> Task:

@@ -9,6 +9,7 @@ from torch.utils._pytree import tree_map_only
 
 from membench.backends.cuda import CudaBackend
 from membench.backends.tensor_backend import TensorBackend
+from membench.call import Value
 from membench.capture.capture import CapturedStep
 from membench.errors import MembenchError, ModuleChanged, OutOfMemory, ShapeMismatch
 from membench.execution.cuda_graph import GraphPool, ReplayedProgram
@@ -19,7 +20,7 @@ from membench.module_state import ModuleState, left_as_it_was
 from membench.record import Source
 from membench.schedule import Schedule, SubBatches
 from membench.step_measurement import StepMeasurement, step_measurement
-from membench.task_graph import RESULT_ROLES, Role, Value
+from membench.task_graph import RESULT_ROLES, Role
 from membench.timeline import Timeline
 from membench.workload import Workload, is_dense
 

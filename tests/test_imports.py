@@ -9,7 +9,7 @@ import membench.units
 
 PACKAGE = Path(membench.units.__file__).parent
 NOUNS = {
-    "checks", "cluster", "codec", "convolution", "cost_model", "dataset", "device", "efficiency", "errors", "experiment",
+    "call", "checks", "cluster", "codec", "convolution", "cost_model", "dataset", "device", "efficiency", "errors", "experiment",
     "offsets", "recipe", "record", "schedule", "task_graph", "timeline", "units", "workload",
 }  # fmt: skip
 VERBS = {path.parent.name for path in PACKAGE.glob("*/__init__.py")} - NOUNS

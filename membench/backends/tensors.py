@@ -12,8 +12,9 @@ import torch
 from torch import Tensor
 from torch._prims_common import suggest_memory_format
 
+from membench.call import Call, Output, Outputs, ShapeOf, Value, resolve_operator
 from membench.errors import UnsupportedModel
-from membench.task_graph import Block, Call, Output, Outputs, ShapeOf, Task, TaskGraph, Value
+from membench.task_graph import Block, Task, TaskGraph
 
 
 @dataclass(slots=True)
@@ -221,12 +222,6 @@ def as_read(tensor: Tensor, value: Value) -> Tensor:
     if tensor.is_conj() != value.conjugated:
         tensor = torch._conj(tensor)
     return torch._neg_view(tensor) if tensor.is_neg() != value.negated else tensor
-
-
-def resolve_operator(call: Call) -> Callable[..., Any]:
-    """Return the ATen overload that a call names, ``"aten.convolution.default"``."""
-    namespace, name, overload = call.operator.split(".")
-    return getattr(getattr(getattr(torch.ops, namespace), name), overload)
 
 
 def shape_only_tensor(call: Call, value: Value, device: torch.device) -> Tensor:

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
+from membench.call import Outputs, Value
 from membench.capture.passes import (
     accumulate_in_place,
     accumulate_over_sub_batches,
@@ -16,7 +17,7 @@ from membench.capture.passes import (
     weight_gradient_first,
 )
 from membench.capture.trace import record
-from membench.task_graph import EXTERNAL_ROLES, Outputs, Role, TaskGraph, Value
+from membench.task_graph import EXTERNAL_ROLES, Role, TaskGraph
 from membench.workload import Workload
 
 

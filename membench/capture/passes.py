@@ -4,18 +4,17 @@ from collections import Counter, defaultdict
 from dataclasses import replace
 from itertools import groupby
 
+from membench.call import Call, Value
 from membench.task_graph import (
     EXTERNAL_ROLES,
     RESULT_ROLES,
     WEIGHT_GRADIENT_ROLES,
     Block,
-    Call,
     GradientOf,
     Kind,
     Phase,
     Role,
     Task,
-    Value,
     rename_blocks,
 )
 

@@ -26,12 +26,13 @@ from torch._subclasses.fake_tensor import (
 )
 from torch.utils._pytree import tree_map_only
 
+from membench.call import Outputs, Value
 from membench.capture.functions import AsOperators, without_value_checks
 from membench.capture.operation import layout_of
 from membench.capture.python_state import PythonState, python_state_kept
 from membench.capture.recorder import Recorder
 from membench.errors import MembenchError, UnsupportedModel
-from membench.task_graph import Block, Outputs, Role, Task, Value
+from membench.task_graph import Block, Role, Task
 from membench.workload import Workload
 
 

@@ -8,16 +8,11 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from membench.backends.tensors import (
-    as_read,
-    other_outputs,
-    refusal,
-    resolve_operator,
-    shape_only_tensor,
-)
+from membench.backends.tensors import as_read, other_outputs, refusal, shape_only_tensor
+from membench.call import Call, Outputs, ShapeOf, Value, resolve_operator, signature
 from membench.errors import UnsupportedModel
 from membench.execution.measurement import cuda_peak_bytes, memory_events, peak_of
-from membench.task_graph import Call, Outputs, ShapeOf, Task, TaskGraph, Value, signature
+from membench.task_graph import Task, TaskGraph
 
 _MARKER = "membench operator"
 _ALLOCATION_BYTES = 512

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import torch
 
-from membench.task_graph import Value
+from membench.call import Value
 
 
 @dataclass(frozen=True, slots=True)

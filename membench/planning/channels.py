@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from math import ceil
 
-from membench.task_graph import Call, Value
+from membench.call import Call, Value
 
 WeightOf = Callable[[Value, Value], Value]
 """From a weight and a share of it to where the share lies."""

@@ -20,22 +20,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from itertools import chain, pairwise
 
+from membench.call import Call, Value, map_values, values_in
 from membench.convolution import Convolution
 from membench.planning.bands import Band, has_rows_of, in_band, narrow_rows, row_major, with_rows
 from membench.planning.channels import Share, shares
 from membench.planning.windows import Window, rows_of, window_of
-from membench.task_graph import (
-    RESULT_ROLES,
-    Block,
-    Call,
-    Kind,
-    Role,
-    Task,
-    TaskGraph,
-    Value,
-    map_values,
-    values_in,
-)
+from membench.task_graph import RESULT_ROLES, Block, Kind, Role, Task, TaskGraph
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,12 +15,12 @@ from itertools import count
 
 import torch
 
+from membench.call import Call
 from membench.cost_model import CostModel
 from membench.task_graph import (
     EXTERNAL_ROLES,
     RESULT_ROLES,
     Block,
-    Call,
     Phase,
     Role,
     Task,

@@ -5,17 +5,16 @@ from dataclasses import dataclass, replace
 import torch
 from torch.utils._pytree import tree_leaves
 
+from membench.call import Call, Value
 from membench.task_graph import (
     EXTERNAL_ROLES,
     Block,
-    Call,
     HostHome,
     Kind,
     Phase,
     Role,
     Task,
     TaskGraph,
-    Value,
     rename_blocks,
 )
 

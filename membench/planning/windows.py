@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from membench.task_graph import Call, Value
+from membench.call import Call, Value, resolve_operator
 
 _MAP_DIMENSIONS = 4
 """Images, channels, rows, columns; the normalisation of neighbouring channels has one more in front of the rows."""
@@ -48,9 +48,8 @@ def window_of(call: Call) -> Window | None:
     name = call.operator.split(".")[1]
     if name in _WINDOWS:
         return _WINDOWS[name](call.args)
-    namespace, _, overload = call.operator.split(".")
-    operator = getattr(getattr(getattr(torch.ops, namespace), name), overload)
-    return _pointwise(call, rows_of(result)) if torch.Tag.pointwise in operator.tags else None
+    is_pointwise = torch.Tag.pointwise in resolve_operator(call).tags
+    return _pointwise(call, rows_of(result)) if is_pointwise else None
 
 
 def rows_of(value: Value) -> int:

@@ -2,11 +2,12 @@
 
 import torch
 
+from membench.call import Call, Value
 from membench.codec import MapCodec
 from membench.planning.builder import ScheduleBuilder
 from membench.planning.pool import Pool
 from membench.schedule import Schedule
-from membench.task_graph import Block, Call, Kind, Phase, Role, Task, TaskGraph, Value
+from membench.task_graph import Block, Kind, Phase, Role, Task, TaskGraph
 
 ROWS, COLUMNS = 64, 256
 SIZE_BYTES = ROWS * COLUMNS * 4

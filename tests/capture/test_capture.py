@@ -6,9 +6,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from membench.call import ShapeOf
 from membench.capture.capture import CapturedStep, capture
 from membench.errors import UnsupportedModel
-from membench.task_graph import GradientOf, Kind, Phase, Role, ShapeOf
+from membench.task_graph import GradientOf, Kind, Phase, Role
 from membench.workload import Workload
 
 

@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 import torch
 
+from membench.call import Value
 from membench.errors import InvalidSchedule
 from membench.planning.builder import ScheduleBuilder
 from membench.planning.exchange import Exchange, exchange_gradients
@@ -20,7 +21,7 @@ from membench.schedule import (
     Synchronize,
     Wait,
 )
-from membench.task_graph import Block, Kind, Phase, Role, Task, TaskGraph, Value
+from membench.task_graph import Block, Kind, Phase, Role, Task, TaskGraph
 
 INPUT, MAP, LAST, FIRST = range(4)
 OTHER_STREAM = "weight gradient"
