@@ -1,10 +1,12 @@
-"""Bands: some rows of a map in a block of their own, and where a value's rows lie in them."""
+"""Bands: some rows of a map in a block of their own; which maps may lie in them, and where a value's rows lie then."""
 
 from dataclasses import dataclass
 
 import torch
 
 from membench.call import Value
+from membench.planning.windows import window_of
+from membench.task_graph import RESULT_ROLES, TaskGraph
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +31,31 @@ def has_rows_of(whole: Value, value: Value) -> bool:
         and value.offset % plane == 0
         and all(stride % plane == 0 for size, stride in outer if size > 1)
     )
+
+
+def splittable_blocks(graph: TaskGraph) -> dict[int, Value]:
+    """Return the blocks that may lie in bands, and how their tasks create them: maps of which every update goes over rows."""
+    read = {block for task in graph.tasks for block in task.reads}
+    maps: dict[int, Value] = {}
+    for task in graph.tasks:
+        call = task.call
+        if call is None:
+            continue
+        result = call.outputs[0]
+        if result is None:
+            target = call.args[0]
+            if target.block in maps and (
+                window_of(call) is None or not has_rows_of(maps[target.block], target)
+            ):
+                del maps[target.block]
+        elif (
+            graph.blocks[result.block].role not in RESULT_ROLES
+            and result.extent_bytes == graph.blocks[result.block].size_bytes
+            and has_rows_of(result, result)
+            and not read.intersection(task.creates[1:])
+        ):
+            maps[result.block] = result
+    return maps
 
 
 def in_band(value: Value, band: Band, rows: int) -> Value:

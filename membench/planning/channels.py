@@ -69,18 +69,19 @@ def shares(call: Call, parts: int = 1, *, most: bool = False) -> list[Share]:
     groups = call.args[8] if _is_convolution(call) else 1
     parts = channels if most else min(parts, channels)
     if groups == 1:
-        return [Share(start, end) for start, end in _even(0, channels, parts)]
+        return [Share(start, end) for start, end in even(0, channels, parts)]
     size = channels // groups
     if parts <= groups:
-        return [Share(a * size, b * size, (a, b)) for a, b in _even(0, groups, parts)]
+        return [Share(a * size, b * size, (a, b)) for a, b in even(0, groups, parts)]
     return [
         Share(start, end, (group, group + 1))
         for group in range(groups)
-        for start, end in _even(group * size, (group + 1) * size, min(size, ceil(parts / groups)))
+        for start, end in even(group * size, (group + 1) * size, min(size, ceil(parts / groups)))
     ]
 
 
-def _even(start: int, end: int, parts: int) -> list[tuple[int, int]]:
+def even(start: int, end: int, parts: int) -> list[tuple[int, int]]:
+    """Return where even shares of a range begin and end."""
     bounds = [start + number * (end - start) // parts for number in range(parts + 1)]
     return list(pairwise(bounds))
 

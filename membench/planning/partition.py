@@ -18,14 +18,22 @@ shape. An operator of which rows cannot be computed by themselves reads its maps
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from itertools import chain, pairwise
+from itertools import chain
 
 from membench.call import Call, Value, map_values, values_in
 from membench.convolution import Convolution
-from membench.planning.bands import Band, has_rows_of, in_band, narrow_rows, row_major, with_rows
-from membench.planning.channels import Share, shares
+from membench.planning.bands import (
+    Band,
+    has_rows_of,
+    in_band,
+    narrow_rows,
+    row_major,
+    splittable_blocks,
+    with_rows,
+)
+from membench.planning.channels import Share, even, shares
 from membench.planning.windows import Window, rows_of, window_of
-from membench.task_graph import RESULT_ROLES, Block, Kind, Role, Task, TaskGraph
+from membench.task_graph import Block, Kind, Role, Task, TaskGraph
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +58,7 @@ def partition(graph: TaskGraph, parts: Mapping[int, Parts]) -> TaskGraph:
 
 def most_parts(graph: TaskGraph) -> list[Parts]:
     """Return for each task the most parts that it can be computed in."""
-    splittable = _splittable_blocks(graph)
+    splittable = splittable_blocks(graph)
     return [_most_parts(task, splittable) for task in graph.tasks]
 
 
@@ -90,7 +98,7 @@ class Partitioner:
         self._task = graph.tasks[0]  # that is being rewritten
         self._split: dict[int, _Split] = {}
         self._weights: dict[tuple[int, int, int], int] = {}  # (weight, from byte, to byte) -> its own block
-        self._splittable = _splittable_blocks(graph)
+        self._splittable = splittable_blocks(graph)
         self._last: dict[int, _Rewritten] = {}
 
     def pieces(self, parts: Mapping[int, Parts]) -> list[tuple[Task, ...]]:
@@ -128,15 +136,16 @@ class Partitioner:
             self._update(task, call, window)
             return
         may_split = window is not None and call.outputs[0].block in self._splittable
-        bounds = _bounds(rows_of(call.outputs[0]), parts.rows) if may_split else []
+        rows = rows_of(call.outputs[0]) if may_split else 1
+        ranges = even(0, rows, min(parts.rows, rows))
         channels = shares(call, parts.channels)
-        if len(bounds) <= 2 and len(channels) == 1:
+        if len(ranges) == 1 and len(channels) == 1:
             self._keep(task)
-        elif len(bounds) <= 2:
+        elif len(ranges) == 1:
             self._compute_channels(task, call, channels)
         else:
             assert window is not None
-            self._compute_rows(task, call, window, bounds, channels)
+            self._compute_rows(task, call, window, ranges, channels)
 
     # ---- a task as a whole, in channels, in rows ----------------------------------------------------
 
@@ -157,20 +166,20 @@ class Partitioner:
         self._concatenate(task.name, pieces, 1, result)
 
     def _compute_rows(
-        self, task: Task, call: Call, window: Window, bounds: list[int], channels: list[Share]
+        self, task: Task, call: Call, window: Window, ranges: list[tuple[int, int]], channels: list[Share]
     ) -> None:
         """Compute some rows at a time, each band of them in a block of its own."""
         result = call.outputs[0]
         assert result is not None
-        pieces: list[list[Value]] = [[] for _ in bounds[1:]]
+        pieces: list[list[Value]] = [[] for _ in ranges]
         for share in channels:  # each weight comes once
             of_share = self._narrow(call, share)
-            for position, (start, end) in enumerate(pairwise(bounds)):
+            for position, (start, end) in enumerate(ranges):
                 name = f"{task.name}[rows {start}:{end}]{share.label}"
                 part = self._call_for_rows(of_share, window, start, end)
                 pieces[position].append(self._compute_part(name, part))
         bands = []
-        for (start, end), of_band in zip(pairwise(bounds), pieces, strict=True):
+        for (start, end), of_band in zip(ranges, pieces, strict=True):
             value = of_band[0]
             if len(of_band) > 1:
                 value = self._new_value(f"{task.name}[rows {start}:{end}]", with_rows(result, end - start))
@@ -328,31 +337,6 @@ class Partitioner:
         self._tasks.append(task)
 
 
-def _splittable_blocks(graph: TaskGraph) -> dict[int, Value]:
-    """Return the blocks that may lie in bands, and how their tasks create them: maps of which every update goes over rows."""
-    read = {block for task in graph.tasks for block in task.reads}
-    maps: dict[int, Value] = {}
-    for task in graph.tasks:
-        call = task.call
-        if call is None:
-            continue
-        result = call.outputs[0]
-        if result is None:
-            target = call.args[0]
-            if target.block in maps and (
-                window_of(call) is None or not has_rows_of(maps[target.block], target)
-            ):
-                del maps[target.block]
-        elif (
-            graph.blocks[result.block].role not in RESULT_ROLES
-            and result.extent_bytes == graph.blocks[result.block].size_bytes
-            and has_rows_of(result, result)
-            and not read.intersection(task.creates[1:])
-        ):
-            maps[result.block] = result
-    return maps
-
-
 def _geometry(task: Task, call: Call) -> Convolution | None:
     """Return the geometry of a part of a convolution."""
     if task.convolution is None or call.outputs[0] is None:
@@ -368,9 +352,3 @@ def _geometry(task: Task, call: Call) -> Convolution | None:
         padding=call.args[4],
         groups=call.args[8],
     )
-
-
-def _bounds(size: int, parts: int) -> list[int]:
-    """Return where even shares of something begin and end."""
-    parts = min(parts, size)
-    return [number * size // parts for number in range(parts + 1)]
