@@ -45,7 +45,8 @@ def _compare(arguments: Sequence[str]) -> int:
 
 
 def _write(arguments: Sequence[str]) -> int:
-    from membench.report.pages import Sources, papers_with_results, write_report
+    from membench.report.pages import write_report
+    from membench.report.paper_page import Sources, papers_with_results
 
     names, options = _parse(arguments, {"to": str(Path("outputs") / "report")})
     sources = Sources(ROOT / "results", ROOT / "paper_figs", ROOT / "experiments")

@@ -11,7 +11,8 @@ import pytest
 
 from membench.configuration import ROOT
 from membench.errors import MembenchError
-from membench.report.pages import Sources, papers_with_results, read_page, write_report
+from membench.report.pages import write_report
+from membench.report.paper_page import Sources, papers_with_results, read_page
 from membench.report.verdicts import Verdict
 
 SOURCES = Sources(ROOT / "results", ROOT / "paper_figs", ROOT / "experiments")
