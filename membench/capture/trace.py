@@ -14,7 +14,7 @@ from collections.abc import Hashable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, NoReturn
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -101,9 +101,8 @@ def _trace(
         buffer_blocks = {name: recorder.external(name, t, Role.BUFFER) for name, t in buffers.items()}
         input_blocks = [_argument(recorder, f"input{i}", t, Role.INPUT) for i, t in enumerate(inputs)]
         target_blocks = [_argument(recorder, f"target{i}", t, Role.LABEL) for i, t in enumerate(targets)]
-        try:
+        with _failures_named(workload, recorder):
             with (
-                _failures_told_once(),
                 recorder,
                 AsOperators(),
                 without_value_checks(),
@@ -117,14 +116,6 @@ def _trace(
                     loss = workload.loss(output, *targets)
                     gradients = _gradients(recorder, loss, weights, workload.weight)
             state.check_tensors((*weights.values(), *buffers.values()))
-        except (DataDependentOutputException, DynamicOutputShapeException) as error:
-            _refuse(recorder, f"its operators depend on the values of tensors ({error.func})", error)
-        except UnsupportedOperatorException as error:
-            _refuse(recorder, f"operator {error.func} has no shape function", error)
-        except MembenchError:
-            raise
-        except Exception as error:  # whatever the module, its loss or torch raise
-            raise UnsupportedModel(recorder.layer_name, *_failure(workload, error)) from error
         recorded_loss = None if loss is None else recorder.value(loss)
         gradient_values = {n: None if g is None else recorder.value(g) for n, g in gradients.items()}
         recorded_output = None if trains else tree_map_only(Tensor, recorder.value, output)
@@ -157,9 +148,23 @@ def _by_every_name(module: nn.Module, tensors: dict[str, Tensor]) -> dict[str, T
     }
 
 
-def _refuse(recorder: Recorder, cause: str, error: Exception) -> NoReturn:
+@contextmanager
+def _failures_named(workload: Workload, recorder: Recorder) -> Iterator[None]:
+    """Turn whatever a module, its loss or torch raise into a refusal that names the layer."""
     remedy = "write it without reading tensor values in Python, or with operators of fixed output shape"
-    raise UnsupportedModel(recorder.layer_name, cause, remedy) from error
+    try:
+        with _failures_told_once():
+            yield
+    except (DataDependentOutputException, DynamicOutputShapeException) as error:
+        cause = f"its operators depend on the values of tensors ({error.func})"
+        raise UnsupportedModel(recorder.layer_name, cause, remedy) from error
+    except UnsupportedOperatorException as error:
+        cause = f"operator {error.func} has no shape function"
+        raise UnsupportedModel(recorder.layer_name, cause, remedy) from error
+    except MembenchError:
+        raise
+    except Exception as error:
+        raise UnsupportedModel(recorder.layer_name, *_failure(workload, error)) from error
 
 
 def _failure(workload: Workload, error: Exception) -> tuple[str, str]:
