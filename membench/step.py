@@ -23,12 +23,7 @@ from membench.cost.measured import MeasuredCost
 from membench.cost.roofline import RooflineCost
 from membench.cost_model import CostModel
 from membench.device import DeviceProfile
-from membench.errors import (
-    InfeasibleSchedule,
-    MembenchError,
-    UnsupportedModel,
-    UnsupportedStrategy,
-)
+from membench.errors import InfeasibleSchedule, MembenchError, UnsupportedModel, UnsupportedStrategy
 from membench.execution.cuda_graph import with_staged_arguments
 from membench.placement import place
 from membench.planning.exchange import Exchange, exchange_in_last_run
@@ -181,7 +176,7 @@ def build_step(
     else:
         parts = make_plan()
     sizes = [part.schedule.graph.batch_size for part in parts]
-    backends = [_real_backend(part.schedule, cost.device) for part in parts]
+    backends = [real_backend(part.schedule, cost.device) for part in parts]
     workload = place(captures.workload, captures.at(sizes[0]), backends[0])
     loss = None if sizes == [batch_size] else _zero_loss(parts[0].schedule, cost.device)
     pool = torch.cuda.graph_pool_handle() if cuda_graph else None
@@ -216,7 +211,8 @@ def graph_as_run(captures: Captures, cost: MeasuredCost, size: int) -> TaskGraph
             return graph
 
 
-def _real_backend(schedule: Schedule, device: torch.device) -> TensorBackend:
+def real_backend(schedule: Schedule, device: torch.device) -> TensorBackend:
+    """Return what runs a schedule on a device."""
     return CudaBackend(schedule, device) if device.type == "cuda" else CpuBackend(schedule.graph)
 
 

@@ -12,15 +12,13 @@ class DensityMeter(MapCodec):
     """Copies one map as it is, and notes how full it was.
 
     Attributes:
-        density: the largest fraction of non-zeros that was seen.
-        likely_density: what another draw of dropout hardly exceeds, if elements are dropped on their own: six standard
-            deviations more.
+        likely_density: what another draw of dropout hardly exceeds, if elements are dropped on their own: the largest
+            fraction of non-zeros that was seen, and six standard deviations more.
     """
 
     host_waits = True
 
     def __init__(self) -> None:
-        self.density = 0.0
         self.likely_density = 0.0
 
     @property
@@ -34,7 +32,6 @@ class DensityMeter(MapCodec):
         elements = max(1, source.numel())
         density = int(torch.count_nonzero(source.view(torch.int32))) / elements
         spare = 6 * math.sqrt(density * (1 - density) / elements)
-        self.density = max(self.density, density)
         self.likely_density = max(self.likely_density, min(1.0, density + spare))
         target.copy_(source.view(torch.uint8))
 

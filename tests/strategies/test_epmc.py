@@ -7,7 +7,7 @@ from torch import nn
 from membench.backends.cpu import Chaos
 from membench.capture.capture import capture
 from membench.codec import EncodingOverflow
-from membench.densities import measure_densities
+from membench.densities import likely_densities
 from membench.schedule import COMPUTE_STREAM, Compute, Decode, Encode, Free, Schedule
 from membench.step import plan
 from membench.strategies.base import Strategy
@@ -121,7 +121,7 @@ def test_the_metrics_say_what_is_stored(graph: TaskGraph) -> None:
 def test_measured_densities_are_room_enough_and_lossless_results_are_exact(network: str) -> None:
     case = reference(network)
     torch.manual_seed(1)  # as the step that follows: dropout makes zeros, too
-    densities = measure_densities(case.work)
+    densities = likely_densities(case.work)
     assert densities and all(0 <= density <= 1 for density in densities.values())
     strategies: list[Strategy] = [Epmc(values="fp32", density=densities), SerialCsr(density=densities)]
     for strategy in strategies:
@@ -134,7 +134,7 @@ def test_measured_densities_are_room_enough_and_lossless_results_are_exact(netwo
 
 def test_measuring_leaves_the_model_as_it_was(pairs: Workload) -> None:
     before = {name: buffer.clone() for name, buffer in pairs.module.named_buffers()}
-    assert measure_densities(pairs) == measure_densities(pairs)
+    assert likely_densities(pairs) == likely_densities(pairs)
     assert all(torch.equal(before[name], buffer) for name, buffer in pairs.module.named_buffers())
     assert all(weight.grad is None for weight in pairs.module.parameters())
 
