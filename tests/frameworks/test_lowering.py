@@ -1,16 +1,22 @@
-"""What holds for libraries of layers that no framework has."""
+"""What holds for every framework of layers, and for libraries of layers that none has."""
 
 from dataclasses import replace
 
-import torch
+import pytest
 from torch import Tensor, nn
 
+from membench import configuration
+from membench.cost.roofline import RooflineCost
 from membench.frameworks.lowering import lower_layers
 from membench.frameworks.tensorflow import ADD, RELU, TENSORFLOW
 from membench.frameworks.torch7 import TORCH7
+from membench.planning.validate import validate
+from membench.strategies.base import strategies
 from membench.task_graph import Phase
-from tests.frameworks.graphs import captured, names, tasks_of
+from membench.units import GIB
+from tests.frameworks.graphs import Doubling, captured, captured_model, names, tasks_of
 
+FRAMEWORKS = ("modnn", "mxnet", "tensorflow", "torch7")
 IN_PLACE = replace(
     TENSORFLOW,
     types=tuple(replace(kind, gradient_in_place=True) if kind is RELU else kind for kind in TENSORFLOW.types),
@@ -40,15 +46,6 @@ def test_a_gradient_that_several_maps_share_is_not_overwritten() -> None:
 
 
 def test_a_sum_with_itself_is_no_gradient_to_sum_up_in() -> None:
-    class Doubling(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.linear, self.classifier = nn.Linear(4, 4), nn.Linear(4, 10)
-
-        def forward(self, x: Tensor) -> Tensor:
-            x = torch.relu(self.linear(x))
-            return self.classifier(x + x)
-
     graph = lower_layers(captured(Doubling(), 2, 4), IN_PLACE)
     [total] = [task for task in graph.tasks if task.name.endswith("AddN")]
     assert names(graph, total.reads) == {"classifier:data gradient"}
@@ -65,3 +62,25 @@ def test_a_lowered_graph_knows_where_the_gradients_of_weights_lie() -> None:
         f"{name}:gradient" for name in shapes
     }
     assert not lower_layers(step, TENSORFLOW).gradients
+
+
+@pytest.mark.parametrize(
+    "model", ["alexnet", "googlenet", "resnet34", "cifar10_quick", "wrn16_1", "vgg16", "fcn8s"]
+)
+def test_every_strategy_can_schedule_a_lowered_graph(model: str) -> None:
+    """The checker proves that what a task reads was written before, and is still there."""
+    graph = captured_model(model, 2)
+    for name in FRAMEWORKS:
+        framework = configuration.load("framework", name)
+        cost = RooflineCost(configuration.load("device", "k40m"), framework.efficiency)
+        lowered = framework.lower(graph)
+        for strategy in strategies().values():
+            validate(strategy().schedule(lowered, cost, None))
+
+
+@pytest.mark.parametrize("name", ["caffe", *FRAMEWORKS])
+def test_there_is_a_loss_for_every_pixel(name: str) -> None:
+    module = nn.Sequential(nn.Conv2d(3, 8, 1), nn.ReLU(inplace=True), nn.Conv2d(8, 10, 1))
+    graph = configuration.load("framework", name).lower(captured(module, 2, 3, 4, 4, targets=(2, 4, 4)))
+    assert graph.overhead_bytes < GIB
+    assert len(tasks_of(graph, "loss", Phase.LOSS)) == 1

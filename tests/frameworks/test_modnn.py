@@ -1,15 +1,12 @@
 """What moDNN's framework keeps of a network, counted from first principles."""
 
 import pytest
-from torch import nn
 
 from membench import configuration
 from membench.cost.roofline import RooflineCost
-from membench.planning.validate import validate
-from membench.strategies.base import strategies
 from membench.strategies.network_wide import NetworkWide
 from membench.task_graph import GradientOf, Phase, Role, TaskGraph
-from membench.units import GIB, MIB
+from membench.units import MIB
 from tests.frameworks.graphs import Residual, captured, captured_model, held, names, sizes, tasks_of
 
 MODNN = configuration.load("framework", "modnn")
@@ -72,18 +69,3 @@ def test_memory_of_the_ideal_case_is_every_map_every_error_and_the_largest_works
     schedule = NetworkWide(algorithms="performance").schedule(graph, COST, None)
     blocks = sum(block.size_bytes for block in graph.blocks)
     assert schedule.peak_bytes == blocks + schedule.graph.largest_workspace_bytes
-
-
-@pytest.mark.parametrize("name", ["vgg16", "resnet34", "fcn8s", "googlenet"])
-def test_every_strategy_can_schedule_it(name: str) -> None:
-    graph = MODNN.lower(captured_model(name, 2))
-    for strategy in strategies().values():
-        validate(strategy().schedule(graph, COST, None))
-
-
-@pytest.mark.parametrize("framework", ["caffe", "mxnet", "tensorflow", "torch7"])
-def test_other_frameworks_have_a_loss_for_every_pixel_too(framework: str) -> None:
-    module = nn.Sequential(nn.Conv2d(3, 8, 1), nn.ReLU(inplace=True), nn.Conv2d(8, 10, 1))
-    graph = configuration.load("framework", framework).lower(captured(module, 2, 3, 4, 4, targets=(2, 4, 4)))
-    assert graph.overhead_bytes < GIB
-    assert len(tasks_of(graph, "loss", Phase.LOSS)) == 1

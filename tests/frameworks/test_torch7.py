@@ -7,7 +7,6 @@ from torch import Tensor, nn
 from membench import configuration
 from membench.cost.roofline import RooflineCost
 from membench.planning.validate import validate
-from membench.strategies.base import strategies
 from membench.strategies.network_wide import NetworkWide
 from membench.task_graph import GradientOf, Kind, Phase, Role, TaskGraph
 from membench.units import GIB
@@ -134,10 +133,3 @@ def test_a_first_batch_norm_has_gradients_of_its_factors_alone() -> None:
     [norm] = tasks_of(graph, "0", Phase.BACKWARD)
     assert norm.gradient_of is GradientOf.WEIGHT
     assert names(graph, norm.writes) == {"0.weight:gradient", "0.bias:gradient"}
-
-
-@pytest.mark.parametrize("name", ["alexnet", "googlenet", "resnet34", "cifar10_quick", "wrn16_1"])
-def test_every_strategy_can_schedule_it(name: str) -> None:
-    graph = lowered(name, 2)
-    for strategy in strategies().values():
-        validate(strategy().schedule(graph, COST, None))

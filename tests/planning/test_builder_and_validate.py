@@ -9,7 +9,7 @@ from membench.errors import InfeasibleSchedule, InvalidSchedule, UnsupportedStra
 from membench.planning.builder import ScheduleBuilder
 from membench.planning.liveness import copied_bytes, live_bytes
 from membench.planning.pool import ALIGNMENT_BYTES, BestFitPool, FixedPool, Pool
-from membench.planning.region import plan_region
+from membench.planning.region import Region, plan_region
 from membench.planning.validate import validate
 from membench.schedule import (
     COMPUTE_STREAM,
@@ -57,9 +57,9 @@ def graph() -> TaskGraph:
     return TaskGraph("toy", 1, blocks, tasks, ("one", "two", "three", "four"))
 
 
-def migrating(graph: TaskGraph, pool: Pool | None = None) -> Schedule:
+def migrating(graph: TaskGraph, *, pool: Pool | None = None, region: Region | None = None) -> Schedule:
     """Send the first activation away while it is not needed."""
-    builder = ScheduleBuilder("test", graph, budget_bytes=None, pool=pool)
+    builder = ScheduleBuilder("test", graph, budget_bytes=None, pool=pool, region=region)
     builder.compute(graph.tasks[0])
     builder.offload(FIRST)
     builder.compute(graph.tasks[1])
@@ -194,16 +194,7 @@ def test_a_region_holds_every_block_and_is_reused(graph: TaskGraph) -> None:
     schedule = migrating(graph)
     region = plan_region(schedule)
     assert region.piece_bytes == (80, 60, 40)  # the gradient meets the second map, then the returning first
-    builder = ScheduleBuilder("test", graph, budget_bytes=None, region=region)
-    builder.compute(graph.tasks[0])
-    builder.offload(FIRST)
-    builder.compute(graph.tasks[1])
-    builder.free(FIRST)
-    builder.compute(graph.tasks[2])
-    builder.free_dead()
-    builder.prefetch(FIRST)
-    builder.compute(graph.tasks[3])
-    fixed = builder.finish()
+    fixed = migrating(graph, region=region)
     validate(fixed)
     assert fixed.peak_bytes == 100 + region.total_bytes + 20 + 5
 
@@ -217,7 +208,7 @@ def held_at_work(schedule: Schedule) -> list[int]:
 
 @pytest.mark.parametrize("size_bytes", [145, 1000])
 def test_a_fixed_pool_is_in_use_as_a_whole(graph: TaskGraph, size_bytes: int) -> None:
-    schedule = migrating(graph, FixedPool(size_bytes))
+    schedule = migrating(graph, pool=FixedPool(size_bytes))
     validate(schedule)
     assert held_at_work(schedule) == [size_bytes] * 5
     assert schedule.peak_bytes == 100 + size_bytes
@@ -225,7 +216,7 @@ def test_a_fixed_pool_is_in_use_as_a_whole(graph: TaskGraph, size_bytes: int) ->
 
 
 def test_a_fixed_pool_that_is_too_small_grows_for_as_long_as_it_must(graph: TaskGraph) -> None:
-    schedule = migrating(graph, FixedPool(110))
+    schedule = migrating(graph, pool=FixedPool(110))
     validate(schedule)
     # first and workspace fit; second beside first; second, gradient; gradient, first; and the result
     assert held_at_work(schedule) == [110, 80 + 60 + 5, 110, 40 + 80, 40 + 80 + 20 + 5]
@@ -233,7 +224,7 @@ def test_a_fixed_pool_that_is_too_small_grows_for_as_long_as_it_must(graph: Task
 
 
 def test_the_extent_of_a_best_fit_pool_stays_in_use(graph: TaskGraph) -> None:
-    schedule = migrating(graph, BestFitPool())
+    schedule = migrating(graph, pool=BestFitPool())
     validate(schedule)
     # Workspaces come out of the pool too: first, workspace | first, second, workspace | gradient in the place of
     # first | first in that of second | the result in that of the workspace, and a workspace behind it.
@@ -241,7 +232,7 @@ def test_the_extent_of_a_best_fit_pool_stays_in_use(graph: TaskGraph) -> None:
 
 
 def test_validate_counts_what_a_pool_leaves_unused(graph: TaskGraph) -> None:
-    schedule = migrating(graph, FixedPool(1000))
+    schedule = migrating(graph, pool=FixedPool(1000))
     assert "more than the schedule's stated peak 1099" in hazard(replace(schedule, peak_bytes=1099))
     with pytest.raises(InvalidSchedule, match="more than the budget"):
         validate(schedule, budget_bytes=1099)
