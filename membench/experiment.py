@@ -119,12 +119,12 @@ class Selection:
 
     def matches(self, row: Row) -> bool:
         return all(
-            any(fnmatchcase(column_text(row, name), pattern) for pattern in patterns)
+            any(fnmatchcase(_column_text(row, name), pattern) for pattern in patterns)
             for name, patterns in self.patterns.items()
         )
 
 
-def column_text(row: Row, name: str) -> str:
+def _column_text(row: Row, name: str) -> str:
     """Return a column as the reference file writes it."""
     value = getattr(row, name)
     return "" if value is None else str(value)

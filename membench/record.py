@@ -22,6 +22,11 @@ class Outcome(StrEnum):
         """Whether this tells nothing of the method: something went wrong, and may go right another time."""
         return self in (Outcome.TIMEOUT, Outcome.FAILED)
 
+    @property
+    def words(self) -> str:
+        """What a person reads: ``"out of memory"``."""
+        return self.replace("_", " ")
+
 
 class Source(StrEnum):
     SIMULATED = "simulated"

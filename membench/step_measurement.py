@@ -74,7 +74,7 @@ def step_measurement(
         exposed_transfer_s=timeline.alone_s(copies.keys() | exchanges),
         offloaded_bytes=copied_bytes(schedule, Offload),
         prefetched_bytes=copied_bytes(schedule, Prefetch),
-        unique_saved_bytes=sum(schedule.graph.blocks[block].size_bytes for block in set(copies.values())),
+        unique_saved_bytes=schedule.graph.size_bytes(set(copies.values())),
         timelines=(timeline,),
     )
 

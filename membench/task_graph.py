@@ -4,7 +4,7 @@ A graph says what has to be computed, not when memory is held: that is the sched
 All nouns are frozen records without behaviour that acts, so they compare, print and pickle.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import cached_property
@@ -223,6 +223,10 @@ class TaskGraph:
     @property
     def mode(self) -> Mode:
         return Mode.TRAINING if self.output is None else Mode.INFERENCE
+
+    def size_bytes(self, blocks: Iterable[int]) -> int:
+        """Return the bytes of some blocks together."""
+        return sum(self.blocks[block].size_bytes for block in blocks)
 
     @cached_property
     def external_bytes(self) -> int:

@@ -161,7 +161,7 @@ def _on_cpu(
             if change[0] >= start_ns:
                 inside.append(change[1])
             change = next(changes, None)
-        created_bytes = sum(graph.blocks[block].size_bytes for block in task.creates)
+        created_bytes = graph.size_bytes(task.creates)
         measured[key] = Measured(max(0, peak_of(inside) - created_bytes), (end_ns - start_ns) * 1e-9)
     return measured
 

@@ -4,6 +4,7 @@ import statistics
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any
 
 import torch
@@ -104,8 +105,4 @@ def memory_events(profile: torch.profiler.profile) -> list[tuple[int, int]]:
 
 
 def peak_of(changes: list[int]) -> int:
-    held = peak = 0
-    for change in changes:
-        held += change
-        peak = max(peak, held)
-    return peak
+    return max(accumulate(changes, initial=0))

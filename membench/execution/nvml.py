@@ -65,8 +65,8 @@ def visible_gpus() -> list[Gpu]:
 
 def driver_version() -> str | None:
     """Return the driver's version, or None where there is no driver."""
-    reading = _ask(lambda nvml: str(nvml.nvmlSystemGetDriverVersion()))
-    return reading[0]
+    version, _ = _ask(lambda nvml: str(nvml.nvmlSystemGetDriverVersion()))
+    return version
 
 
 def read_processes(device: "torch.device") -> ProcessReading:

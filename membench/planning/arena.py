@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from itertools import accumulate
 from math import inf
 
 import numpy as np
@@ -230,8 +231,4 @@ def _largest_first(residencies_: list[_Residency]) -> list[int]:
 def _most_used_bytes(residencies_: list[_Residency]) -> int:
     changes = [(r.begin, aligned(r.size_bytes)) for r in residencies_]
     changes += [(r.end, -aligned(r.size_bytes)) for r in residencies_]
-    used_bytes = most_bytes = 0
-    for _, change in sorted(changes):
-        used_bytes += change
-        most_bytes = max(most_bytes, used_bytes)
-    return most_bytes
+    return max(accumulate((change for _, change in sorted(changes)), initial=0))

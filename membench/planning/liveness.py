@@ -106,5 +106,4 @@ def average_bytes(schedule: Schedule, timeline: Timeline) -> float:
 
 def copied_bytes(schedule: Schedule, kind: type[Offload] | type[Prefetch]) -> int:
     """Return the bytes that all `Offload` (or all `Prefetch`) instructions move."""
-    blocks = schedule.graph.blocks
-    return sum(blocks[item.block].size_bytes for item in schedule.instructions if isinstance(item, kind))
+    return schedule.graph.size_bytes(item.block for item in schedule.instructions if isinstance(item, kind))

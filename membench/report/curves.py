@@ -188,7 +188,7 @@ def describe_run(record: Record) -> str:
     """Return a run as one line for a terminal."""
     seed = f"  seed {record.configuration['recipe']['seed']}"
     if record.outcome is not Outcome.OK:
-        return f"{seed}  {str(record.outcome).replace('_', ' ')}: {record.reason}"
+        return f"{seed}  {record.outcome.words}: {record.reason}"
     metrics = record.metrics
     return (
         f"{seed}  loss {metrics['loss']:.4f}  training {metrics['training_accuracy']:7.2%}"

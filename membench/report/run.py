@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import NamedTuple
 
 from membench.planning.recompute import is_recomputed
@@ -42,10 +43,10 @@ class Part:
     def label(self, span: Span) -> str:
         """Return the layer that was worked for; of a block that belongs to none, its name."""
         work, graph = self.work(span), self.schedule.graph
-        layer = graph.tasks[work.task].layer if isinstance(work, Compute) else graph.blocks[work.block].layer
-        return (
-            graph.layers[layer] if layer >= 0 or isinstance(work, Compute) else graph.blocks[work.block].name
-        )
+        if isinstance(work, Compute):
+            return graph.layers[graph.tasks[work.task].layer]
+        block = graph.blocks[work.block]
+        return graph.layers[block.layer] if block.layer >= 0 else block.name
 
 
 class PlacedSpan(NamedTuple):
@@ -87,11 +88,8 @@ class Run:
     @property
     def starts_s(self) -> list[float]:
         """When each run of a schedule begins."""
-        starts_s = [0.0]
-        for part in self.parts:
-            for _ in range(part.count):
-                starts_s.append(starts_s[-1] + part.timeline.step_time_s)
-        return starts_s[:-1]
+        times_s = (part.timeline.step_time_s for part in self.parts for _ in range(part.count))
+        return list(accumulate(times_s, initial=0.0))[:-1]
 
     @property
     def streams(self) -> list[str]:

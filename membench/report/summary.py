@@ -14,7 +14,7 @@ def summary(record: Record) -> str:
     """Return a cell's configuration and what came out, in a few aligned lines."""
     lines = [title(record.configuration), *(f"  {name:<20} {value}" for name, value in _values(record))]
     if record.outcome is not Outcome.OK:
-        lines.insert(1, f"  {str(record.outcome).replace('_', ' ')}: {record.reason}")
+        lines.insert(1, f"  {record.outcome.words}: {record.reason}")
     return "\n".join(lines)
 
 

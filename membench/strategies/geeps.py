@@ -61,9 +61,8 @@ class GeePS(Strategy):
 
 def _pool_bytes(graph: TaskGraph, layers: Sequence[LayerTasks]) -> int:
     """Return the size of two halves, the gradients of weights, and the largest workspace."""
-    results_bytes = sum(block.size_bytes for block in graph.blocks if block.role in RESULT_ROLES)
     largest_bytes = max((_access_bytes(graph, layer) for layer in layers), default=0)
-    return 2 * largest_bytes + results_bytes + graph.largest_workspace_bytes
+    return 2 * largest_bytes + graph.result_bytes + graph.largest_workspace_bytes
 
 
 def _access_bytes(graph: TaskGraph, layer: LayerTasks) -> int:

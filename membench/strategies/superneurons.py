@@ -73,7 +73,7 @@ class _Checkpoints:
                 continue
             layers = list(run)
             dropped = frozenset(b for layer in layers for b in layer.creates) - self._written
-            recomputed_bytes = sum(graph.blocks[block].size_bytes for block in dropped)
+            recomputed_bytes = graph.size_bytes(dropped)
             backward_bytes = max(gradient_bytes.get(layer.layer, 0) for layer in layers)
             yield Segment(dropped, per_layer=recomputed_bytes + backward_bytes > peak_of_a_task_bytes)
 

@@ -19,7 +19,7 @@ def encoding_metrics(schedule: Schedule) -> dict[str, float]:
     """
     graph = schedule.graph
     encodes = [item for item in schedule.instructions if isinstance(item, Encode)]
-    dense_bytes = sum(graph.blocks[item.block].size_bytes for item in encodes)
+    dense_bytes = graph.size_bytes(item.block for item in encodes)
     room_bytes = torch.float32.itemsize * sum(_planned_nonzeros(graph, item) for item in encodes)
     layer_output_bytes = _layer_output_bytes(graph)
     weight_bytes = sum(block.size_bytes for block in graph.blocks if block.role is Role.WEIGHT)
@@ -30,7 +30,7 @@ def encoding_metrics(schedule: Schedule) -> dict[str, float]:
         "weight_state_bytes": 3 * weight_bytes,
         "layer_output_and_weight_state_bytes": layer_output_bytes + 3 * weight_bytes,
         "dense_bytes_of_encoded_maps": dense_bytes,
-        "encoded_bytes": sum(graph.blocks[item.encoded].size_bytes for item in encodes),
+        "encoded_bytes": graph.size_bytes(item.encoded for item in encodes),
         "planned_density": room_bytes / dense_bytes if encodes else 1.0,
     }
 
@@ -64,13 +64,9 @@ def _stored_map_bytes(schedule: Schedule) -> int:
     held: set[int] = set()
     for block, begins in residencies(schedule, until=turn):
         (held.add if begins else held.discard)(block)
-    return sum(graph.blocks[block].size_bytes for block in held & kept)
+    return graph.size_bytes(held & kept)
 
 
 def _layer_output_bytes(graph: TaskGraph) -> int:
     maps = floating_maps(graph)
-    return sum(
-        graph.blocks[block].size_bytes
-        for layer in graph.forward_layers
-        for block in maps.intersection(layer.tasks[-1].writes)
-    )
+    return sum(graph.size_bytes(maps.intersection(layer.tasks[-1].writes)) for layer in graph.forward_layers)

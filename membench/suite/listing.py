@@ -25,7 +25,7 @@ def result(record: Record) -> str:
     """Return a record as one line."""
     head, metrics = title(record.configuration), record.metrics
     if record.outcome is not Outcome.OK:
-        return f"{head} {_words(record.outcome)}: {record.reason}"
+        return f"{head} {record.outcome.words}: {record.reason}"
     return f"{head} {format_bytes(metrics['peak_memory_bytes']):>10} {metrics['images_per_s']:10.1f} images/s"
 
 
@@ -46,8 +46,8 @@ def totals(records: Sequence[Record | None]) -> str:
     Args:
         records: of a sweep's cells; None for one that was not reached.
     """
-    outcomes = Counter(_words(record.outcome) if record else SKIPPED for record in records)
-    order = [*map(_words, Outcome), SKIPPED]
+    outcomes = Counter(record.outcome.words if record else SKIPPED for record in records)
+    order = [*(outcome.words for outcome in Outcome), SKIPPED]
     counts = ", ".join(f"{outcomes[outcome]} {outcome}" for outcome in order if outcome in outcomes)
     failures = [f"  {result(record)}" for record in records if record and record.outcome.is_failure]
     again = ["rerun=failed runs the failed ones again"] if failures else []
@@ -89,7 +89,3 @@ def plan(groups: Sequence[tuple[Records, Sequence[Configuration]]]) -> str:
 
 def _cells(count: int) -> str:
     return "1 cell" if count == 1 else f"{count} cells"
-
-
-def _words(outcome: Outcome) -> str:
-    return str(outcome).replace("_", " ")

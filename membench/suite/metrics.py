@@ -2,7 +2,7 @@
 
 import statistics
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
 from membench.device import DeviceProfile
 from membench.planning.features import feature_layers, has_kind
@@ -58,7 +58,7 @@ def memory_metrics(schedule: Schedule) -> Metrics:
         - max(_needed_bytes(graph, run) for run in _runs(graph)),
         "convolution_weight_bytes": sum(_weight_bytes(graph, run) for run in convolutions),
         "convolution_map_bytes": sum(_map_bytes(graph, run) for run in convolutions),
-        "feature_extraction_bytes": schedule.peak_bytes - _size_bytes(graph, _of_classifier(graph)),
+        "feature_extraction_bytes": schedule.peak_bytes - graph.size_bytes(_of_classifier(graph)),
         "managed_memory_bytes": schedule.peak_bytes - _classifier_weight_bytes(graph),
     }
 
@@ -143,16 +143,16 @@ def _runs(graph: TaskGraph) -> tuple[LayerTasks, ...]:
 
 def _needed_bytes(graph: TaskGraph, run: LayerTasks) -> int:
     """Return what a layer needs while it runs: all that it touches, and its workspace."""
-    return _size_bytes(graph, run.touches) + max(task.workspace_bytes for task in run.tasks)
+    return graph.size_bytes(run.touches) + max(task.workspace_bytes for task in run.tasks)
 
 
 def _neediest_task_bytes(graph: TaskGraph) -> int:
     """Return what a schedule must hold if even weights may leave the device (moDNN 7.1, its second lower bound)."""
-    return max(_size_bytes(graph, {*task.reads, *task.writes}) + task.workspace_bytes for task in graph.tasks)
+    return max(graph.size_bytes({*task.reads, *task.writes}) + task.workspace_bytes for task in graph.tasks)
 
 
 def _weight_bytes(graph: TaskGraph, run: LayerTasks) -> int:
-    return _size_bytes(graph, {b for b in run.touches if graph.blocks[b].role is Role.WEIGHT})
+    return graph.size_bytes({b for b in run.touches if graph.blocks[b].role is Role.WEIGHT})
 
 
 def _map_bytes(graph: TaskGraph, run: LayerTasks) -> int:
@@ -169,17 +169,13 @@ def _of_classifier(graph: TaskGraph) -> set[int]:
 
 def _classifier_weight_bytes(graph: TaskGraph) -> int:
     """Return the bytes of the classifier's weights and of what is held for them all the time."""
-    return _size_bytes(graph, {b for b in _of_classifier(graph) if graph.blocks[b].role in EXTERNAL_ROLES})
+    return graph.size_bytes({b for b in _of_classifier(graph) if graph.blocks[b].role in EXTERNAL_ROLES})
 
 
 def _average_over_tasks_bytes(schedule: Schedule) -> float:
     """Return the memory in use averaged over the tasks, whatever time they take."""
     held_bytes = zip(schedule.instructions, live_bytes(schedule), strict=True)
     return statistics.fmean(held for instruction, held in held_bytes if isinstance(instruction, Compute))
-
-
-def _size_bytes(graph: TaskGraph, blocks: Iterable[int]) -> int:
-    return sum(graph.blocks[block].size_bytes for block in blocks)
 
 
 def _compute_spans(schedule: Schedule, timeline: Timeline) -> Iterator[tuple[Task, Span]]:

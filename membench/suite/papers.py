@@ -109,16 +109,12 @@ def read_reference(path: Path) -> list[Row]:
 
 
 def _row(entry: dict[str, str], line: int) -> Row:
-    text = {
-        name: entry[name]
-        for name in ("item", "model", "dataset", "device", "system", "metric", "unit", "note")
-    }
+    names = ("item", "model", "dataset", "device", "system", "metric", "unit", "note", "claim_id")
     return Row(
-        **text,
+        **{name: entry[name] for name in names},
         batch_size=int(entry["batch_size"]) if entry["batch_size"] else None,
         value=float(entry["value"]) if entry["value"] else None,
         oom=entry["oom"] == "true",
-        claim_id=entry["claim_id"],
         line=line,
     )
 
