@@ -28,7 +28,7 @@ _Loader.add_implicit_resolver(
 
 
 def names(group: str) -> list[str]:
-    """Return the names of a group's files, ``names("backend") == ["cpu", "simulated"]``."""
+    """Return the names of a group's files, ``names("backend") == ["cpu", "cuda", "simulated"]``."""
     return sorted(path.stem for path in (CONF_DIRECTORY / group).glob("*.yaml"))
 
 

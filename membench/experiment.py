@@ -1,8 +1,8 @@
 """Experiments: what a paper states, in its own words, and which runs answer it.
 
 `experiments/<paper>/` holds a file per table or figure, which `suite/papers.py` reads into these records. An experiment
-says for each row of `reference.csv` one of three things: the *value* of ours that answers it, that it is an *input* of
-the experiments rather than a result, or why it is *not run*. Every row is accounted for exactly once. A figure besides
+says for each row of `reference.csv` one of four things: the *value* of ours that answers it, what was *trained* for it,
+that it is an *input* of the experiments rather than a result, or why it is *not run*. Every row is accounted for exactly once. A figure besides
 *shows* values for which the paper prints no number.
 """
 

@@ -2,9 +2,9 @@
 
 Semantics that every backend keeps:
 
-- Streams are in-order queues. `Work` (a `Compute`, `Offload`, `Prefetch` or `AllReduce`) joins its stream's queue; a
-  `Wait` makes a stream wait for an earlier instruction of another; a `Synchronize` makes the host wait for all of them but
-  the exchange between processes, which no method's own synchronization was meant for.
+- Streams are in-order queues. `Work` (a `Compute`, `Offload`, `Prefetch`, `Encode`, `Decode` or `AllReduce`) joins its
+  stream's queue; a `Wait` makes a stream wait for an earlier instruction of another; a `Synchronize` makes the host wait for
+  all of them but the exchange between processes, which no method's own synchronization was meant for.
 - Every resident block occupies a *space*, its own size unless it was opened by `Reserve` or taken over by
   `Reuse`. `Compute` opens a space for each block that it creates, `Prefetch` for the block that it
   brings back, `Free` closes it. So the memory in use at each instruction does not depend on timing.
@@ -12,9 +12,9 @@ Semantics that every backend keeps:
 - Memory is given back at the compute stream's position: before a `Free` or `Reuse` of a block, the compute
   stream must have waited for whatever other streams still do with it. `planning.validate` checks that.
 - `Offload` leaves the block on the device; the copy in host memory stays valid until the block is written.
-- `AllReduce` is met by every process of a data-parallel step, each running the same program, in the same order.
 - `Encode` leaves it too, and opens a space for the encoded form, a block of its own: as large as was planned for the
   data, whatever it turns out to need. Data that does not fit is an error. The encoded form is valid as a host copy is.
+- `AllReduce` is met by every process of a data-parallel step, each running the same program, in the same order.
 """
 
 from collections.abc import Iterator

@@ -6,10 +6,10 @@ inversely proportional to the rate, so one least-squares step over the relative 
 
 import sys
 from collections.abc import Sequence
-from typing import Any
 
 from membench.configuration import ROOT
 from membench.experiment import Cell, Paper, Row
+from membench.record import Configuration
 from membench.suite.cell import run_cell
 from membench.suite.composition import compose_cells
 from membench.suite.papers import load_paper
@@ -63,7 +63,7 @@ def _shares_at_full_rate(paper: Paper, models: list[str]) -> dict[str, float]:
     return shares
 
 
-def _at_full_rate(configuration: dict[str, Any]) -> dict[str, Any]:
+def _at_full_rate(configuration: Configuration) -> Configuration:
     """Let conversions move bytes at the peak memory bandwidth, and launch in no time."""
     framework = configuration["framework"]
     efficiency = framework["efficiency"] | {"codec": 1.0, "launch_s": 0.0}

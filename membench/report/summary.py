@@ -1,10 +1,9 @@
 """A record for a person to read on a terminal."""
 
 from collections.abc import Iterator
-from typing import Any
 
 from membench.configuration import method_of
-from membench.record import Outcome, Record, Source, framework_name, limits_of
+from membench.record import Configuration, Outcome, Record, Source, framework_name, limits_of
 from membench.units import format_bytes, format_seconds
 
 _MACHINE = {"cpu": "CPU", "cuda": "GPU"}
@@ -18,7 +17,7 @@ def summary(record: Record) -> str:
     return "\n".join(lines)
 
 
-def title(configuration: dict[str, Any]) -> str:
+def title(configuration: Configuration) -> str:
     """Return what ran, within which limits and where, in a line."""
     backend = configuration["backend"]["name"]
     where = (
@@ -32,7 +31,7 @@ def title(configuration: dict[str, Any]) -> str:
     )
 
 
-def _devices(configuration: dict[str, Any]) -> str:
+def _devices(configuration: Configuration) -> str:
     name, cluster = configuration["device"]["name"], configuration["cluster"]
     devices = cluster.get("hosts", 1) * cluster.get("devices_per_host", 1)
     return name if devices == 1 else f"{devices} x {name}"

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from membench.configuration import instantiate
 from membench.errors import UnsupportedStrategy
+from membench.record import Configuration
 from membench.workload import Workload
 
 
@@ -41,7 +42,7 @@ class Baseline(ABC):
         return run
 
 
-def baseline_of(configuration: dict[str, Any]) -> Baseline | None:
+def baseline_of(configuration: Configuration) -> Baseline | None:
     """Return the baseline of this file that a cell has in its strategy's place, if it has one."""
     baseline = configuration["strategy"]["_target_"].rpartition(".")[0] == __name__
     return instantiate(configuration["strategy"]) if baseline else None

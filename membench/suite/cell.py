@@ -25,7 +25,7 @@ from membench.frameworks.pytorch import PyTorch
 from membench.planning.exchange import Exchange, exchange_in_last_run
 from membench.planning.sub_batch import GraphAt
 from membench.processes import joined
-from membench.record import Outcome, Record, Source, configuration_hash
+from membench.record import Configuration, Outcome, Record, Source, configuration_hash
 from membench.schedule import SubBatches
 from membench.simulated_step import SimulatedStep, check_capacity, simulated_step
 from membench.step import plan_step, real_device
@@ -53,12 +53,12 @@ _OUTCOMES: dict[type[Exception], Outcome] = {
 }
 
 
-def run_cell(configuration: dict[str, Any]) -> Record:
+def run_cell(configuration: Configuration) -> Record:
     """Run one cell; see `run_cells`."""
     return next(run_cells([configuration]))
 
 
-def run_cells(configurations: Iterable[dict[str, Any]]) -> Iterator[Record]:
+def run_cells(configurations: Iterable[Configuration]) -> Iterator[Record]:
     """Run cells one after another; neighbours of one model, batch size and framework share their graph.
 
     Args:
@@ -79,7 +79,7 @@ class Graphs:
         self._captures: Captures | None = None
         self._lowered: dict[tuple[str, int], TaskGraph] = {}
 
-    def captures(self, configuration: dict[str, Any]) -> Captures:
+    def captures(self, configuration: Configuration) -> Captures:
         key = configuration_hash({k: configuration[k] for k in ("model", "batch_size", "backend", "seed")})
         if key != self._key or self._captures is None:
             processes = joined()
@@ -88,7 +88,7 @@ class Graphs:
             self._captures, self._lowered, self._key = Captures(workload, device), {}, key
         return self._captures
 
-    def lowered_at(self, configuration: dict[str, Any], framework: Framework) -> GraphAt:
+    def lowered_at(self, configuration: Configuration, framework: Framework) -> GraphAt:
         captures = self.captures(configuration)
         name = configuration_hash(configuration["framework"])
 
@@ -108,7 +108,7 @@ def _lower(framework: Framework, graph: TaskGraph) -> TaskGraph:
     return lowered
 
 
-def workload_of(configuration: dict[str, Any]) -> Workload:
+def workload_of(configuration: Configuration) -> Workload:
     """Build the model and an example batch: on the meta device to be simulated, on the CPU to be run anywhere.
 
     A model without a loss is there for inference.
@@ -123,7 +123,7 @@ def workload_of(configuration: dict[str, Any]) -> Workload:
     return Workload(model["name"], module, loss, (inputs,), (targets,))
 
 
-def device_of(configuration: dict[str, Any]) -> torch.device | None:
+def device_of(configuration: Configuration) -> torch.device | None:
     """Return where a cell's step runs; None: it is simulated.
 
     Raises:
@@ -144,7 +144,7 @@ def example_batch(model: dict[str, Any], batch_size: int) -> tuple[Tensor, Tenso
     return inputs, torch.randint(model["classes"], (batch_size, *model.get("target_shape", ())))
 
 
-def _run(configuration: dict[str, Any], graphs: Graphs) -> Record:
+def _run(configuration: Configuration, graphs: Graphs) -> Record:
     is_simulated = configuration["backend"]["name"] == "simulated"
     source = Source.SIMULATED if is_simulated else Source.MEASURED
     found = CellMeasurement()
@@ -189,7 +189,7 @@ def _provenance(backend: str) -> dict[str, Any]:
         return provenance()
 
 
-def _simulate(configuration: dict[str, Any], graphs: Graphs, metrics: Metrics, layers: Metrics) -> None:
+def _simulate(configuration: Configuration, graphs: Graphs, metrics: Metrics, layers: Metrics) -> None:
     """Play a cell. What is known is added to `metrics` and `layers` at once: of a step that does not fit, that remains."""
     device: DeviceProfile = instantiate(configuration["device"])
     cluster: Cluster = instantiate(configuration["cluster"])
@@ -217,7 +217,7 @@ def _simulate(configuration: dict[str, Any], graphs: Graphs, metrics: Metrics, l
     )
 
 
-def planned_step(configuration: dict[str, Any], graphs: Graphs) -> tuple[SubBatches, ...]:
+def planned_step(configuration: Configuration, graphs: Graphs) -> tuple[SubBatches, ...]:
     """Plan a simulated cell's step on one device's share of the batch, before any exchange with others."""
     framework: Framework = instantiate(configuration["framework"])
     strategy: Strategy = _simulated_strategy(configuration, framework)
@@ -233,7 +233,7 @@ def planned_step(configuration: dict[str, Any], graphs: Graphs) -> tuple[SubBatc
     )
 
 
-def _simulated_strategy(configuration: dict[str, Any], framework: Framework) -> Any:
+def _simulated_strategy(configuration: Configuration, framework: Framework) -> Any:
     """Return a cell's strategy; densities that it asks for are measured on this machine, on a few samples."""
     if not is_measured(configuration):
         return instantiate(configuration["strategy"])
@@ -247,7 +247,7 @@ def _simulated_strategy(configuration: dict[str, Any], framework: Framework) -> 
     return with_density(on_cpu, workload_of(on_cpu), torch.device("cpu"))
 
 
-def played_step(configuration: dict[str, Any], local: tuple[SubBatches, ...]) -> SimulatedStep:
+def played_step(configuration: Configuration, local: tuple[SubBatches, ...]) -> SimulatedStep:
     """Play a plan on the cell's devices, whether they have the memory or not."""
     cluster: Cluster = instantiate(configuration["cluster"])
     parts = local
@@ -256,13 +256,13 @@ def played_step(configuration: dict[str, Any], local: tuple[SubBatches, ...]) ->
     return simulated_step(parts, _cost(configuration), cluster)
 
 
-def _cost(configuration: dict[str, Any]) -> RooflineCost:
+def _cost(configuration: Configuration) -> RooflineCost:
     cluster: Cluster = instantiate(configuration["cluster"])
     framework: Framework = instantiate(configuration["framework"])
     return RooflineCost(cluster.loaded(instantiate(configuration["device"])), framework.efficiency)
 
 
-def _measure(configuration: dict[str, Any], graphs: Graphs) -> CellMeasurement:
+def _measure(configuration: Configuration, graphs: Graphs) -> CellMeasurement:
     if "study" in configuration:
         raise UnsupportedStrategy(
             "a study of synthetic maps is simulated; benchmarks/codecs.py times codecs here"
@@ -276,6 +276,6 @@ def _measure(configuration: dict[str, Any], graphs: Graphs) -> CellMeasurement:
     return measure_strategy(configuration, graphs.captures(configuration), budget_bytes)
 
 
-def budget_bytes_of(configuration: dict[str, Any]) -> int | None:
+def budget_bytes_of(configuration: Configuration) -> int | None:
     budget = configuration.get("budget")
     return None if budget is None else parse_bytes(budget)

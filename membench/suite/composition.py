@@ -11,6 +11,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from membench import configuration
 from membench.experiment import Cell, Paper, framework_of
+from membench.record import Configuration
 
 CELL_KEYS = (
     "model",
@@ -43,7 +44,7 @@ def resolved(config: DictConfig) -> dict[str, Any]:
     return {str(key): value for key, value in values.items()}
 
 
-def cell_configuration(config: DictConfig) -> dict[str, Any]:
+def cell_configuration(config: DictConfig) -> Configuration:
     """Return what of a composed configuration describes the run itself; few have a study.
 
     A step that runs is PyTorch's and on this machine, whatever a simulation of it would take for framework and devices.
@@ -55,7 +56,7 @@ def cell_configuration(config: DictConfig) -> dict[str, Any]:
     return cell | {"framework": configuration.read("framework", "pytorch"), "device": None, "cluster": None}
 
 
-def compose_cells(paper: Paper, cells: Sequence[Cell]) -> dict[Cell, dict[str, Any]]:
+def compose_cells(paper: Paper, cells: Sequence[Cell]) -> dict[Cell, Configuration]:
     """Return each cell's configuration, equal to Hydra's own composition, which takes a quarter of a second each.
 
     One whose batch size is to be found keeps ``largest`` in its place.

@@ -7,11 +7,12 @@ import torch
 from membench.configuration import instantiate
 from membench.densities import likely_densities
 from membench.errors import UnsupportedStrategy
+from membench.record import Configuration
 from membench.strategies.compression import MEASURED
 from membench.workload import Workload
 
 
-def with_density(configuration: dict[str, Any], workload: Workload, device: torch.device) -> Any:
+def with_density(configuration: Configuration, workload: Workload, device: torch.device) -> Any:
     """Return a cell's strategy; if it asks for that, with the density of each map in one step of a workload.
 
     Args:
@@ -27,5 +28,5 @@ def with_density(configuration: dict[str, Any], workload: Workload, device: torc
     return instantiate({**strategy, "density": likely_densities(workload.to(device))})
 
 
-def is_measured(configuration: dict[str, Any]) -> bool:
+def is_measured(configuration: Configuration) -> bool:
     return bool(configuration["strategy"].get("density") == MEASURED)

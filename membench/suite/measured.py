@@ -11,7 +11,6 @@ A baseline goes through the first three as a strategy does.
 import os
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
-from typing import Any
 
 import torch
 
@@ -33,6 +32,7 @@ from membench.execution.nvml import Reading, read_energy_j, read_processes
 from membench.planning.algorithms import Preference
 from membench.planning.exchange import Exchange
 from membench.processes import from_first, joined
+from membench.record import Configuration
 from membench.schedule import Schedule
 from membench.simulated_step import simulated_step
 from membench.step import build_step
@@ -83,7 +83,7 @@ class CellMeasurement:
             self.metrics[name] = reading.value
 
 
-def environment(configuration: dict[str, Any]) -> dict[str, str]:
+def environment(configuration: Configuration) -> dict[str, str]:
     """Return what a cell's process needs in its environment before CUDA and cuDNN start there."""
     if configuration["backend"]["name"] != "cuda":
         return {}
@@ -93,7 +93,7 @@ def environment(configuration: dict[str, Any]) -> dict[str, str]:
     return {**ALLOCATOR_ENVIRONMENT, **cap, **(SMALL_BUDGET_ENVIRONMENT if is_small else {})}
 
 
-def _prefers_memory(configuration: dict[str, Any]) -> bool:
+def _prefers_memory(configuration: Configuration) -> bool:
     """Return whether the strategy takes the algorithms that need the least memory, (m)."""
     return configuration["strategy"].get("algorithms") == Preference.MEMORY
 
@@ -126,7 +126,7 @@ def measure_baseline(baseline: Baseline, workload: Workload, budget_bytes: int |
 
 
 def measure_strategy(
-    configuration: dict[str, Any], captures: Captures, budget_bytes: int | None
+    configuration: Configuration, captures: Captures, budget_bytes: int | None
 ) -> CellMeasurement:
     """Measure a strategy's step, beside what was predicted of it.
 

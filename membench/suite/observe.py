@@ -1,11 +1,11 @@
 """A configured cell as a run that can be looked at."""
 
 import os
-from typing import Any
 
 from membench.capture.capture import Captures
 from membench.cost.measured import MeasuredCost
 from membench.errors import UnsupportedStrategy
+from membench.record import Configuration
 from membench.report.run import Part, Run
 from membench.report.summary import title
 from membench.schedule import SubBatches
@@ -17,7 +17,7 @@ from membench.suite.measured import environment
 from membench.timeline import Timeline
 
 
-def observe(configuration: dict[str, Any]) -> Run:
+def observe(configuration: Configuration) -> Run:
     """Play or run one step of a cell; see `run_cells` for the configuration.
 
     Of sub-batches of one size, one is run with a clock and stands for all. A simulated step that does not fit its
@@ -51,7 +51,7 @@ def observe(configuration: dict[str, Any]) -> Run:
 
 
 def _run(
-    configuration: dict[str, Any],
+    configuration: Configuration,
     plan: tuple[SubBatches, ...],
     timelines: tuple[Timeline, ...],
     **known_bytes: int,

@@ -10,14 +10,14 @@ from tqdm import tqdm
 from membench.configuration import instantiate
 from membench.dataset import Dataset
 from membench.recipe import Recipe
-from membench.record import Outcome, Record, Source, configuration_hash
+from membench.record import Configuration, Outcome, Record, Source, configuration_hash
 from membench.step import real_device
 from membench.suite.cell import outcome_of
 from membench.suite.provenance import device_facts, provenance
 from membench.training import Epoch, check_fit, infer_within, inference_step, train
 
 
-def run_training(configuration: dict[str, Any]) -> Record:
+def run_training(configuration: Configuration) -> Record:
     """Train a network once and return its record: a sample of each metric is its value after one epoch.
 
     Args:
@@ -48,7 +48,7 @@ def run_training(configuration: dict[str, Any]) -> Record:
     )
 
 
-def _train(configuration: dict[str, Any], dataset: Dataset, epochs: list[Epoch]) -> nn.Module:
+def _train(configuration: Configuration, dataset: Dataset, epochs: list[Epoch]) -> nn.Module:
     """Return the trained network; append its epochs as they end."""
     model, recipe = configuration["model"], Recipe(**configuration["recipe"])
     backend = configuration["backend"]["name"]
@@ -71,7 +71,7 @@ def _train(configuration: dict[str, Any], dataset: Dataset, epochs: list[Epoch])
     return module
 
 
-def _infer_within(configuration: dict[str, Any], dataset: Dataset, module: nn.Module) -> dict[str, float]:
+def _infer_within(configuration: Configuration, dataset: Dataset, module: nn.Module) -> dict[str, float]:
     metrics: dict[str, float] = {}
     for limit in _limits(configuration):
         found = infer_within(module.eval(), dataset.test, **limit)
@@ -79,7 +79,7 @@ def _infer_within(configuration: dict[str, Any], dataset: Dataset, module: nn.Mo
     return metrics
 
 
-def _limits(configuration: dict[str, Any]) -> list[dict[str, Any]]:
+def _limits(configuration: Configuration) -> list[dict[str, Any]]:
     """Return the strategy, budget and backend of each inference that is asked for."""
     asked = configuration.get("inference", {"strategy": None, "budgets": ()})
     backend = configuration["backend"]["name"]

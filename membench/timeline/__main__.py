@@ -7,13 +7,13 @@ ones. Writes a picture (.png, .pdf) and a trace (.trace.json) that chrome://trac
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from hydra import compose
 
 from membench.device import file_name
 from membench.errors import MembenchError
 from membench.files import complaint
+from membench.record import Configuration
 from membench.suite.command_line import check_arguments
 from membench.suite.composition import cell_configuration, hydra_composition
 
@@ -39,7 +39,7 @@ def main(arguments: Sequence[str]) -> int:
     return 0
 
 
-def _write(configuration: dict[str, Any]) -> list[Path]:
+def _write(configuration: Configuration) -> list[Path]:
     # torch and matplotlib take seconds; a wrong word should not
     from membench.report.run_picture import draw, save
     from membench.report.run_trace import trace_json
