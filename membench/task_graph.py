@@ -191,6 +191,10 @@ class LayerTasks:
     def touches(self) -> frozenset[int]:
         return self.reads | self.writes
 
+    def has_kind(self, *kinds: Kind) -> bool:
+        """Return whether one of the tasks is of one of these kinds."""
+        return any(task.kind in kinds for task in self.tasks)
+
 
 @dataclass(frozen=True)
 class TaskGraph:

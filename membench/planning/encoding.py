@@ -1,4 +1,4 @@
-"""Encoded forms of maps, planned before anybody has seen the data: their sizes follow from densities."""
+"""Encoded forms of maps, planned before anybody has seen the data: which there can be, and their sizes by density."""
 
 import math
 from collections.abc import Mapping
@@ -10,9 +10,22 @@ from membench.codec import MapCodec
 from membench.task_graph import Block, Role, TaskGraph
 
 
+def floating_maps(graph: TaskGraph) -> frozenset[int]:
+    """Return the blocks of activations that hold single-precision numbers: no indices, no masks."""
+    others = {
+        value.block
+        for task in graph.tasks
+        if task.call
+        for value in task.call.outputs
+        if value is not None and value.dtype is not torch.float32
+    }
+    maps = {block.index for block in graph.blocks if block.role is Role.ACTIVATION}
+    return frozenset(maps - others)
+
+
 def encoded_bytes(block: Block, codec: MapCodec, density: float) -> int:
     """Return the room for a map of which at most that fraction is not zero."""
-    elements = _elements(block)
+    elements = block.size_bytes // torch.float32.itemsize
     return codec.size_bytes(elements, math.ceil(density * elements))
 
 
@@ -33,7 +46,3 @@ def add_encoded_forms(
         size_bytes = encoded_bytes(block, codec, densities[index])
         blocks.append(Block(len(blocks), f"{block.name}:encoded", size_bytes, Role.ENCODED, block.layer))
     return replace(graph, blocks=tuple(blocks)), forms
-
-
-def _elements(block: Block) -> int:
-    return block.size_bytes // torch.float32.itemsize

@@ -15,8 +15,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from membench.codec import MapCodec
 from membench.errors import UnsupportedStrategy
 from membench.planning.builder import ScheduleBuilder
-from membench.planning.encoding import add_encoded_forms, encoded_bytes
-from membench.planning.features import floating_maps
+from membench.planning.encoding import add_encoded_forms, encoded_bytes, floating_maps
 from membench.schedule import COMPUTE_STREAM, Schedule
 from membench.strategies.on_demand import compute_on_demand
 from membench.task_graph import Kind, LayerTasks, Phase, Task, TaskGraph

@@ -29,7 +29,7 @@ from membench.strategies.base import Strategy
 from membench.strategies.on_demand import compute_on_demand
 from membench.task_graph import EXTERNAL_ROLES, Kind, LayerTasks, Mode, Role, TaskGraph
 
-_ENDS_SEGMENT = frozenset({Kind.CONVOLUTION, Kind.LINEAR})
+_ENDS_SEGMENT = (Kind.CONVOLUTION, Kind.LINEAR)
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +141,7 @@ def _layer(graph: TaskGraph, run: LayerTasks) -> Layer:
     return Layer(
         map_bytes=sum(b.size_bytes for b in touched if b.role in _MAPS),
         weight_bytes=sum(b.size_bytes for b in touched if b.role is Role.WEIGHT),
-        ends_segment=any(task.kind in _ENDS_SEGMENT for task in run.tasks),
+        ends_segment=run.has_kind(*_ENDS_SEGMENT),
     )
 
 

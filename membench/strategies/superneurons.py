@@ -23,15 +23,13 @@ from itertools import groupby
 
 from membench.cost_model import CostModel
 from membench.planning.builder import ScheduleBuilder
-from membench.planning.features import has_kind
 from membench.planning.recompute import Repeatable, Segment, recompute
 from membench.schedule import Schedule
 from membench.strategies.base import Strategy
 from membench.strategies.on_demand import compute_on_demand
 from membench.task_graph import EXTERNAL_ROLES, Kind, LayerTasks, Role, TaskGraph
 
-LINEAR = frozenset({Kind.LINEAR})
-COSTLY = LINEAR | {Kind.CONVOLUTION, Kind.ATTENTION}
+COSTLY = (Kind.CONVOLUTION, Kind.LINEAR, Kind.ATTENTION)
 
 
 class SuperNeurons(Strategy):
@@ -58,10 +56,10 @@ class _Checkpoints:
 
     def __init__(self, graph: TaskGraph) -> None:
         self._graph = graph
-        found = [layer for layer in graph.forward_layers if has_kind(layer, COSTLY) or _is_join(graph, layer)]
+        found = [layer for layer in graph.forward_layers if layer.has_kind(*COSTLY) or _is_join(graph, layer)]
         self.layers = frozenset(layer.layer for layer in found)
         self._written = frozenset(block for layer in found for block in layer.writes)
-        self.results = frozenset(b for t in found if not has_kind(t, LINEAR) for b in t.writes)
+        self.results = frozenset(b for t in found if not t.has_kind(Kind.LINEAR) for b in t.writes)
 
     def segments(self) -> Iterator[Segment]:
         """Yield what is dropped between two checkpoints, and how it is had again."""

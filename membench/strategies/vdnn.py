@@ -23,14 +23,12 @@ from membench.cost_model import CostModel
 from membench.errors import InfeasibleSchedule, UnsupportedStrategy
 from membench.planning.algorithms import Preference, choose_algorithms, prefer
 from membench.planning.builder import ScheduleBuilder
-from membench.planning.features import feature_layers, has_kind
+from membench.planning.features import feature_layers
 from membench.planning.liveness import live_bytes
 from membench.schedule import Compute, Schedule
 from membench.strategies.base import Strategy
 from membench.strategies.on_demand import compute_on_demand
 from membench.task_graph import Kind, LayerTasks, TaskGraph
-
-CONVOLUTIONS = frozenset({Kind.CONVOLUTION})
 
 
 class Policy(StrEnum):
@@ -164,7 +162,7 @@ def _nearest_convolutions(layers: Sequence[LayerTasks]) -> list[int]:
     """Return for each position, and the one after the last, where the nearest convolution before it stands, or 0."""
     window = [0]
     for position, layer in enumerate(layers):
-        window.append(position if has_kind(layer, CONVOLUTIONS) else window[-1])
+        window.append(position if layer.has_kind(Kind.CONVOLUTION) else window[-1])
     return window
 
 
@@ -177,7 +175,7 @@ def _inputs_of_features(graph: TaskGraph, policy: Policy) -> Iterator[tuple[int,
     created = {block for layer in layers for block in layer.creates}
     needed = created & {block for layer in graph.backward_layers for block in layer.reads}
     last_position = {b: p for p, layer in enumerate(layers) for b in layer.touches & needed}
-    read_by_convolution = {b for layer in layers if has_kind(layer, CONVOLUTIONS) for b in layer.reads}
+    read_by_convolution = {b for layer in layers if layer.has_kind(Kind.CONVOLUTION) for b in layer.reads}
     for block, position in sorted(last_position.items()):
         is_input = block not in layers[position].writes and position < classifier
         if is_input and (policy is Policy.ALL or block in read_by_convolution):

@@ -2,7 +2,7 @@
 
 import torch
 
-from membench.planning.features import floating_maps
+from membench.planning.encoding import floating_maps
 from membench.planning.liveness import residencies
 from membench.schedule import Compute, Decode, Encode, Schedule
 from membench.task_graph import Phase, Role, TaskGraph

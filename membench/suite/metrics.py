@@ -5,7 +5,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 
 from membench.device import DeviceProfile
-from membench.planning.features import feature_layers, has_kind
+from membench.planning.features import feature_layers
 from membench.planning.liveness import average_bytes, live_bytes, peak_bytes
 from membench.schedule import Compute, Schedule, SubBatches
 from membench.step_measurement import StepMeasurement
@@ -18,7 +18,6 @@ MAP_ROLES = frozenset({Role.ACTIVATION, Role.GRADIENT})
 
 Metrics = dict[str, float]
 _PEAKS = ("required_memory_bytes", "map_memory_bytes", "activation_memory_bytes", "gradient_memory_bytes")
-_WITH_WEIGHTS = frozenset({Kind.CONVOLUTION, Kind.LINEAR})
 
 
 def plan_metrics(parts: tuple[SubBatches, ...]) -> Metrics:
@@ -40,7 +39,7 @@ def plan_metrics(parts: tuple[SubBatches, ...]) -> Metrics:
 def memory_metrics(schedule: Schedule) -> Metrics:
     """Return what follows from one program alone."""
     graph = schedule.graph
-    convolutions = [run for run in graph.forward_layers if has_kind(run, frozenset({Kind.CONVOLUTION}))]
+    convolutions = [run for run in graph.forward_layers if run.has_kind(Kind.CONVOLUTION)]
     return encoding_metrics(schedule) | {
         "required_memory_bytes": schedule.peak_bytes,
         "map_memory_bytes": peak_bytes(schedule, MAP_ROLES),
@@ -124,7 +123,7 @@ def layer_metrics(schedule: Schedule, timeline: Timeline) -> Metrics:
     graph = schedule.graph
     metrics: Metrics = dict(schedule.decisions)
     for run in graph.forward_layers:
-        if has_kind(run, _WITH_WEIGHTS):
+        if run.has_kind(Kind.CONVOLUTION, Kind.LINEAR):
             name = graph.layers[run.layer]
             metrics[f"layer_weight_bytes:{name}"] = _weight_bytes(graph, run)
             metrics[f"layer_map_bytes:{name}"] = _map_bytes(graph, run)
