@@ -27,7 +27,7 @@ from membench.suite.composition import compose_cells, hydra_composition, resolve
 from membench.suite.listing import INTERRUPTED, announced, has_failed, plan, totals
 from membench.suite.measured_paper import gpu_at_hand, measure_on_gpu
 from membench.suite.option_values import check_running
-from membench.suite.papers import load_paper
+from membench.suite.papers import known_papers, load_paper
 from membench.suite.records import Records, Rerun
 from membench.suite.runner import run_all
 from membench.suite.tracking import Sweep, Tracking, log_sweep
@@ -150,7 +150,7 @@ def closing_summary(
 
 def _settings(arguments: Sequence[str]) -> dict[str, Any]:
     """Return `conf/reproduce.yaml` with the command line's changes; the first bare word is the paper."""
-    known = sorted(path.parent.name for path in (ROOT / "experiments").glob("*/paper.yaml"))
+    known = known_papers(ROOT / "experiments")
     papers = [word for word in arguments if "=" not in word]
     if len(papers) > 1:
         raise MembenchError(f"name one paper, not {len(papers)}: {', '.join(papers)}")

@@ -16,11 +16,11 @@ from membench.report.scoreboard import Score
 from membench.report.verdicts import Verdict
 from membench.reproduce import closing_summary, main, reproduce
 from membench.suite.composition import compose_cells
-from membench.suite.papers import load_paper
+from membench.suite.papers import known_papers, load_paper
 from tests.suite import jobs
 
 LAYRUB = load_paper(ROOT / "experiments" / "layrub")
-PAPERS = ", ".join(sorted(path.parent.name for path in (ROOT / "experiments").glob("*/paper.yaml")))
+PAPERS = ", ".join(known_papers(ROOT / "experiments"))
 
 CELLS = compose_cells(LAYRUB, needed_cells(LAYRUB))
 

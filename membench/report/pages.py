@@ -9,7 +9,8 @@ from pathlib import Path
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from membench.errors import MembenchError
-from membench.report.paper_page import Sources, origin, papers, read_page
+from membench.report.paper_page import Sources, origin, read_page
+from membench.suite.papers import known_papers
 
 
 def write_report(names: Sequence[str], sources: Sources, directory: Path) -> list[Path]:
@@ -33,7 +34,7 @@ def write_report(names: Sequence[str], sources: Sources, directory: Path) -> lis
             ) from error
     measured = sorted(path for path in (sources.results / "measured").glob("*") if path.is_dir())
     devices = [origin(path.name, path, 0) for path in measured]
-    without = [name for name in papers(sources) if name not in names]
+    without = [name for name in known_papers(sources.experiments) if name not in names]
     index = environment.get_template("index.html").render(pages=pages, without=without, devices=devices)
     directory.mkdir(parents=True, exist_ok=True)
     for name, text in {"index": index, **texts}.items():

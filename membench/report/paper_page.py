@@ -19,7 +19,7 @@ from membench.report.printed import in_full, rounded
 from membench.report.scoreboard import DEVIATES, Summary, is_calibrated, summarize
 from membench.report.tables import KEY_COLUMNS, VALUE_COLUMNS, Measured, format_number, key_columns, read_csv
 from membench.report.verdicts import Verdict
-from membench.suite.papers import load_paper
+from membench.suite.papers import known_papers, load_paper
 from membench.suite.provenance import git
 
 _SHOWN_KEYS = tuple(name for name in KEY_COLUMNS if name != "unit")
@@ -158,14 +158,10 @@ class PaperPage:
     figures: Mapping[str, str]
 
 
-def papers(sources: Sources) -> list[str]:
-    """Return the papers that have experiments."""
-    return sorted(path.parent.name for path in sources.experiments.glob("*/paper.yaml"))
-
-
 def papers_with_results(sources: Sources) -> list[str]:
     """Return the papers that have experiments and a scoreboard."""
-    return [name for name in papers(sources) if (sources.results / name / "scoreboard.csv").exists()]
+    known = known_papers(sources.experiments)
+    return [name for name in known if (sources.results / name / "scoreboard.csv").exists()]
 
 
 def read_page(name: str, sources: Sources) -> PaperPage:
@@ -174,8 +170,9 @@ def read_page(name: str, sources: Sources) -> PaperPage:
     Raises:
         MembenchError: there is no such paper, or there are no results of it.
     """
-    if name not in papers(sources):
-        raise MembenchError(f"there is no paper {name!r}; there are: {', '.join(papers(sources))}")
+    known = known_papers(sources.experiments)
+    if name not in known:
+        raise MembenchError(f"there is no paper {name!r}; there are: {', '.join(known)}")
     if name not in papers_with_results(sources):
         raise MembenchError(f"there are no results of {name!r}; run `make reproduce-{name}` first")
     paper = load_paper(sources.experiments / name)

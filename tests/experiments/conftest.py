@@ -1,13 +1,12 @@
-from pathlib import Path
-
 import pytest
 
+from membench.configuration import ROOT
 from membench.experiment import Paper
-from membench.suite.papers import load_paper
+from membench.suite.papers import known_papers, load_paper
 
-EXPERIMENTS = Path(__file__).parents[2] / "experiments"
+EXPERIMENTS = ROOT / "experiments"
 
 
-@pytest.fixture(scope="session", params=sorted(path.parent.name for path in EXPERIMENTS.glob("*/paper.yaml")))
+@pytest.fixture(scope="session", params=known_papers(EXPERIMENTS))
 def paper(request: pytest.FixtureRequest) -> Paper:
     return load_paper(EXPERIMENTS / request.param)
