@@ -23,7 +23,7 @@ BATCH_SIZE = 4
 
 @pytest.fixture
 def cuda(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeCuda]:
-    monkeypatch.setattr(library, "_real_backend", CudaBackend)
+    monkeypatch.setattr(library, "real_backend", CudaBackend)
     with fake_cuda(monkeypatch) as fake:
         yield fake
 
