@@ -178,7 +178,7 @@ def other_outputs(call: Call, result: Any, graph: TaskGraph) -> Outputs | None:
     """Return how the outputs of a call lie, None if it is as the graph says."""
     results = (result,) if len(call.outputs) == 1 else tuple(result)
     found = tuple(
-        None if value is None else output_of(tensor)
+        None if value is None or tensor is None else output_of(tensor)
         for value, tensor in zip(call.outputs, results, strict=True)
     )
     claimed = tuple(None if value is None else claimed_output(value, graph) for value in call.outputs)

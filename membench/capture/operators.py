@@ -204,7 +204,8 @@ def with_real_outputs(operator: torch._ops.OpOverload, args: tuple[Any, ...], ou
     Batch norm's kernels return the memory format that the input suggests, contiguous or channels last, where the
     shape function keeps any permutation. Layer norm's backward returns a contiguous gradient. Dropout's backward is a
     product on the CPU. Statistics of half-precision maps have the weight's precision on the CPU. Some reduced losses keep
-    the memory of all elements. What cuDNN's batch norm reserves for its backward has a size that only cuDNN knows.
+    the memory of all elements. What cuDNN's batch norm reserves for its backward has a size that only cuDNN knows. No
+    gradient is made that the output mask leaves out.
     """
     name = operator_name(operator)
     if name in _NORMALIZATIONS and args[0].device.type == "cpu":
@@ -224,6 +225,7 @@ def with_real_outputs(operator: torch._ops.OpOverload, args: tuple[Any, ...], ou
             output = (*output[:3], output[3].new_empty(reserve_bytes))
         case "native_batch_norm_backward":
             memory_format = suggest_memory_format(args[1])
+            output = tuple(each if is_wanted else None for each, is_wanted in zip(output, args[9], strict=True))
         case "native_layer_norm_backward":
             memory_format = torch.contiguous_format
         case _:

@@ -133,6 +133,11 @@ def _of_patches(module: Layer, images: Tensor) -> Tensor:
     return functional.fold(mixed, images.shape[2:], 3, padding=1)
 
 
+def normalized_inputs() -> Workload:
+    """Nothing before the batch norm is trained, so that its kernel makes no gradient of its input."""
+    return classifier(nn.Sequential(nn.BatchNorm1d(4), nn.Linear(4, CLASSES)), torch.randn(5, 4))
+
+
 def folded_patches() -> Workload:
     layers = {"before": nn.Conv2d(3, 3, 1), "mixing": nn.Linear(27, 27)}
     return regressor(Layer(_of_patches, **layers), torch.randn(2, 3, 4, 4))
@@ -159,6 +164,7 @@ WORKLOADS: dict[str, Callable[[], Workload]] = {
     "gru": lambda: recurrent(nn.GRU),
     "half precise": half_precise,
     "lstm": lambda: recurrent(nn.LSTM),
+    "normalized inputs": normalized_inputs,
     "sampled from a distribution": sampled_from_a_distribution,
     "spatial transformer": spatial_transformer,
     "spectrally normed": spectrally_normed,
