@@ -1,10 +1,10 @@
 """What a captured step takes for granted of its module, and steps that leave a module as it was."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import chain
 from operator import attrgetter, is_
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import torch
 from torch import nn
@@ -13,41 +13,51 @@ from membench.errors import ModuleChanged, UnsupportedModel
 
 _MODE, _IS_TRAINED = attrgetter("training"), attrgetter("requires_grad")
 _HOOKS_OF_A_MODULE = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+PLAIN = (bool, int, float, str)
+"""Types of attributes whose values can be compared."""
+OF_EVERY_MODULE = frozenset(vars(nn.Module()))
+"""Names of attributes that are torch's own."""
 _END = object()
 """Stands behind the last part, so that one more is seen as well as one less."""
 
 
 class ModuleState:
-    """The modes, layers, weights, buffers and hooks with which a module was captured.
+    """The modes, layers, weights, buffers, hooks and numbers with which a module and its loss were captured.
 
-    Values may change, and where they lie in memory. Which tensors there are and what is done with them may not: the
-    step would go on computing what the module no longer does.
+    Values of tensors may change, and where they lie in memory. Which tensors there are and what is done with them may
+    not: the step would go on computing what the module no longer does. Private attributes are their owner's affair.
 
     Args:
         module: as it was captured.
-        trains: gradients are wanted, so that it matters which weights are frozen.
+        loss: likewise; None: no gradients are wanted, so that it does not matter which weights are frozen.
 
     Raises:
         UnsupportedModel: a weight has a hook on its gradient.
     """
 
-    def __init__(self, module: nn.Module, *, trains: bool) -> None:
-        self._modules = dict(module.named_modules())
-        self._modes = [child.training for child in self._modules.values()]
+    def __init__(self, module: nn.Module, loss: Callable[..., Any] | None) -> None:
+        self._modules = list(module.named_modules())
+        if isinstance(loss, nn.Module):
+            self._modules += loss.named_modules(prefix="loss")
+        self._children = [child for _, child in self._modules]
+        self._modes = [child.training for child in self._children]
         self._parts = [
             (path, parts)
-            for path, child in self._modules.items()
+            for path, child in self._modules
             for parts in (child._modules, child._parameters, child._buffers)
             if parts
         ]
         self._held = [dict(parts) for _, parts in self._parts]
         self._hooks = [
-            (path, getattr(child, kind))
-            for path, child in self._modules.items()
-            for kind in _HOOKS_OF_A_MODULE
+            (path, getattr(child, kind)) for path, child in self._modules for kind in _HOOKS_OF_A_MODULE
         ]
         self._hook_counts = [len(hooks) for _, hooks in self._hooks]
-        self._weights = dict(module.named_parameters()) if trains else {}
+        owners = self._modules if isinstance(loss, nn.Module) else [*self._modules, ("loss", loss)]
+        self._attributes = [
+            (path, vars(owner), name) for path, owner in owners for name in _public_numbers(owner)
+        ]
+        self._numbers = self._numbers_now()
+        self._weights = dict(module.named_parameters()) if loss is not None else {}
         self._trained = [weight.requires_grad for weight in self._weights.values()]
         self._check_gradient_hooks()
 
@@ -58,7 +68,7 @@ class ModuleState:
             ModuleChanged: names the first layer or weight, and what became of it.
             UnsupportedModel: a weight has a hook on its gradient now.
         """
-        if not all(map(is_, map(_MODE, self._modules.values()), self._modes)):
+        if not all(map(is_, map(_MODE, self._children), self._modes)):
             self._refuse_mode()
         parts = chain.from_iterable(dict.values(parts) for _, parts in self._parts)
         held = chain.from_iterable(map(dict.values, self._held))
@@ -66,10 +76,15 @@ class ModuleState:
             self._refuse_part()
         if not all(map(is_, map(_IS_TRAINED, self._weights.values()), self._trained)):
             self._refuse_freezing()
+        if (numbers := self._numbers_now()) != self._numbers:
+            self._refuse_number(numbers)
         counts = [len(hooks) for _, hooks in self._hooks]
         if counts != self._hook_counts:
             self._refuse_hooks(counts)
         self._check_gradient_hooks()
+
+    def _numbers_now(self) -> list[Any]:
+        return [attributes.get(name) for _, attributes, name in self._attributes]
 
     def _check_gradient_hooks(self) -> None:
         for name, weight in self._weights.items():
@@ -88,7 +103,7 @@ class ModuleState:
         )
 
     def _refuse_mode(self) -> NoReturn:
-        modes = zip(self._modules.items(), self._modes, strict=True)
+        modes = zip(self._modules, self._modes, strict=True)
         path, was_training = next((p, was) for (p, child), was in modes if child.training is not was)
         now, then = ("evaluation", "training") if was_training else ("training", "evaluation")
         raise ModuleChanged(
@@ -105,6 +120,14 @@ class ModuleState:
         )
         raise ModuleChanged(
             f"{_layer(path)} has another {key!r} than the step was captured with; change values in place, or compile again"
+        )
+
+    def _refuse_number(self, numbers: list[Any]) -> NoReturn:
+        pairs = zip(self._attributes, numbers, self._numbers, strict=True)
+        path, name, now, then = next((path, name, a, b) for (path, _, name), a, b in pairs if a != b)
+        raise ModuleChanged(
+            f"{_layer(path)} has {name}={now!r}, and had {then!r} when the step was captured; compile again, or hold what "
+            "changes in a buffer or a target"
         )
 
     def _refuse_freezing(self) -> NoReturn:
@@ -131,6 +154,13 @@ def left_as_it_was(module: nn.Module, device: torch.device) -> Iterator[None]:
                 buffer.copy_(buffers[name])
         for name, weight in module.named_parameters():
             weight.grad = gradients[name]
+
+
+def _public_numbers(owner: object) -> Iterator[str]:
+    """Yield the attributes, torch's own left out, by which a layer or a loss computes: Python's numbers and words."""
+    for name, value in getattr(owner, "__dict__", {}).items():
+        if type(value) in PLAIN and name not in OF_EVERY_MODULE and not name.startswith("_"):
+            yield name
 
 
 def _layer(path: str) -> str:

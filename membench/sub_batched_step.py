@@ -12,11 +12,11 @@ from membench.module_state import left_as_it_was
 from membench.record import Source
 from membench.schedule import SubBatches
 from membench.step_measurement import StepMeasurement, one_run, whole_step
-from membench.training_step import TrainingStep, as_tuple, check_arguments, example_throughput
+from membench.training_step import OfThisProcess, TrainingStep, as_tuple, check_arguments, example_throughput
 from membench.workload import Workload
 
 
-class SubBatchedStep:
+class SubBatchedStep(OfThisProcess):
     """A step in sub-batches that runs on the CPU or a GPU: called like a `TrainingStep`.
 
     Gradients add up in ``.grad`` from sub-batch to sub-batch as in gradient accumulation, each counting by its share of
@@ -41,6 +41,7 @@ class SubBatchedStep:
         steps: tuple[TrainingStep, ...],
         loss: Tensor,
     ) -> None:
+        super().__init__()
         self.plan = plan
         self.predicted_peak_bytes = max(step.predicted_peak_bytes for step in steps)
         self.workload = workload
@@ -59,10 +60,11 @@ class SubBatchedStep:
         """
         inputs = check_arguments("inputs", self.workload.inputs, as_tuple(inputs))
         targets = check_arguments("targets", self.workload.targets, as_tuple(targets))
-        self._loss.zero_()
-        for step, start, stop in self._parts():
-            step(self.workload.part(inputs, start, stop), self.workload.part(targets, start, stop))
-        return self._loss.clone()
+        with self._one_at_a_time:
+            self._loss.zero_()
+            for step, start, stop in self._parts():
+                step(self.workload.part(inputs, start, stop), self.workload.part(targets, start, stop))
+            return self._loss.clone()
 
     def measure(self, *, samples: Throughput | None = None) -> StepMeasurement:
         """Measure as `TrainingStep.measure` does, on the whole example batch.

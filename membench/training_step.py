@@ -1,7 +1,9 @@
 """TrainingStep: a captured step under a schedule, as its user calls it."""
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from threading import Lock
+from typing import Any, NoReturn
 
 import torch
 from torch import Tensor
@@ -27,7 +29,25 @@ from membench.workload import Workload, is_dense
 _WINDOWS, _STEPS_PER_WINDOW = 3, 2
 
 
-class TrainingStep:
+class OfThisProcess:
+    """What has threads and memory of its own, and one thread at a time may use."""
+
+    def __init__(self) -> None:
+        self._one_at_a_time = Lock()
+
+    def __reduce__(self) -> NoReturn:
+        """Refuse to be copied or pickled.
+
+        Raises:
+            MembenchError: says what to do instead.
+        """
+        raise MembenchError(
+            "a step cannot be copied or pickled: it belongs to its module and this process; copy the module and compile "
+            "that one (what step.plan holds can be pickled)"
+        )
+
+
+class TrainingStep(OfThisProcess):
     """A captured training step that runs on the CPU or a GPU under a schedule.
 
     Calling it computes the loss and leaves gradients in ``.grad`` and statistics in the buffers as
@@ -59,6 +79,7 @@ class TrainingStep:
         graph_pool: GraphPool | None = None,
         loss_so_far: Tensor | None = None,
     ) -> None:
+        super().__init__()
         self.workload = workload
         self.schedule = schedule
         self.plan = (SubBatches(schedule),)
@@ -70,7 +91,7 @@ class TrainingStep:
         if graph_pool is not None:
             assert isinstance(backend, CudaBackend)
             self._replayed = ReplayedProgram(self._program, backend, graph_pool)
-        self._module_state = ModuleState(workload.module, trains=workload.loss is not None)
+        self._module_state = ModuleState(workload.module, workload.loss)
         self._weights = dict(workload.module.named_parameters())
         self._state: list[tuple[int, Tensor]] = [
             *((captured.weights[name], weight) for name, weight in self._weights.items()),
@@ -89,8 +110,8 @@ class TrainingStep:
             backend.lives_on_host(value.block) for value in self._sums.values()
         )
         self._kept_sums: dict[str, Tensor] | None = {} if keeps_sums else None
-        self._kinds = {block: _kind(tensor) for block, tensor in self._state}
-        self._addresses: dict[int, int] = {}
+        self._kinds = {block: _laid_out(tensor) for block, tensor in self._state}
+        self._memory: dict[int, tuple[int, torch.Size, tuple[int, ...]]] = {}
         self._handed_over = [block.index for block in schedule.graph.blocks if block.role in RESULT_ROLES]
         self._handed_over += [block for block in captured.inputs + captured.targets if block is not None]
 
@@ -108,19 +129,18 @@ class TrainingStep:
         """
         if self._replayed:
             self._move_gradients()
-        self._issue(as_tuple(inputs), as_tuple(targets), timed=False)
-        graph, tensors = self.schedule.graph, self.backend.tensors
-        result = tree_map_only(Value, tensors.tensor, graph.output if graph.loss is None else graph.loss)
-        for name, value in graph.gradients:
-            weight = self._weights[name]
-            if value is None or name in self._sums:
-                continue
-            gradient = tensors.tensor(value).to(weight.device)
-            weight.grad = gradient if weight.grad is None else weight.grad.add_(gradient)
-        if self._replayed and self._replayed.keeps_results:
-            return tree_map_only(Tensor, Tensor.clone, result)
-        self._release()
-        return result
+        with self._issued(as_tuple(inputs), as_tuple(targets), timed=False):
+            graph, tensors = self.schedule.graph, self.backend.tensors
+            result = tree_map_only(Value, tensors.tensor, graph.output if graph.loss is None else graph.loss)
+            for name, value in graph.gradients:
+                weight = self._weights[name]
+                if value is None or name in self._sums:
+                    continue
+                gradient = tensors.tensor(value).to(weight.device)
+                weight.grad = gradient if weight.grad is None else weight.grad.add_(gradient)
+            if self._replayed and self._replayed.keeps_results:
+                return tree_map_only(Tensor, Tensor.clone, result)
+            return result
 
     def measure(self, *, samples: Throughput | None = None) -> StepMeasurement:
         """Measure peak memory in one step, throughput over others, and what overlaps in a last one.
@@ -156,22 +176,41 @@ class TrainingStep:
         self.backend.close()
 
     def _run_example(self, *, timed: bool = False) -> tuple[int, ...]:
-        issued = self._issue(self.workload.inputs, self.workload.targets, timed=timed)
-        if not (self._replayed and self._replayed.keeps_results):
-            self._release()
-        return issued
+        with self._issued(self.workload.inputs, self.workload.targets, timed=timed) as issued:
+            return issued
 
-    def _issue(self, inputs: tuple[Any, ...], targets: tuple[Any, ...], *, timed: bool) -> tuple[int, ...]:
-        """Issue one step; a timed one is never replayed, because a graph has no clock inside.
+    @contextmanager
+    def _issued(
+        self, inputs: tuple[Any, ...], targets: tuple[Any, ...], *, timed: bool
+    ) -> Iterator[tuple[int, ...]]:
+        """Issue one step, whose results can be taken within, and hold nothing of it afterwards.
+
+        One thread at a time does so. What breaks a step off (Ctrl-C, a label out of range) leaves nothing to the next.
 
         Raises:
             ModuleChanged, ShapeMismatch, MembenchError: see `__call__`.
             OutOfMemory: the device's allocator has no more.
         """
-        self._module_state.check()
-        captured, tensors = self._captured, self.backend.tensors
-        arguments = check_arguments("inputs", self.workload.inputs, inputs)
-        arguments += check_arguments("targets", self.workload.targets, targets)
+        with self._one_at_a_time:
+            self.workload.check_gradients_are_allowed()
+            self._module_state.check()
+            arguments = check_arguments("inputs", self.workload.inputs, inputs)
+            arguments += check_arguments("targets", self.workload.targets, targets)
+            try:
+                yield self._issue(arguments, timed=timed)
+                if not (self._replayed and self._replayed.keeps_results):
+                    self._release()
+            except BaseException as error:
+                self._abandon()
+                if not isinstance(error, torch.OutOfMemoryError):
+                    raise
+                raise OutOfMemory(
+                    needed_bytes=self.predicted_peak_bytes, capacity_bytes=capacity_bytes(self.backend.device)
+                ) from error
+
+    def _issue(self, arguments: tuple[Any, ...], *, timed: bool) -> tuple[int, ...]:
+        """Issue one step; a timed one is never replayed, because a graph has no clock inside."""
+        captured = self._captured
         replayed = None if timed else self._replayed
         if self._bind_state() or timed:
             self._end_replays()
@@ -180,20 +219,18 @@ class TrainingStep:
         for block, argument in zip(captured.inputs + captured.targets, arguments, strict=True):
             if block is not None:
                 self.backend.bind(block, argument)
-        device = self.backend.device
-        try:
-            # a schedule's operators have the dtypes that capture saw; autocast would change them once more
-            with torch.no_grad(), torch.autocast(device.type, enabled=False):
-                if replayed:
-                    replayed.issue()
-                    return ()
-                return self._program.issue(timed=timed)
-        except torch.OutOfMemoryError as error:
-            tensors.release_all()
-            self._addresses.clear()
-            raise OutOfMemory(
-                needed_bytes=self.predicted_peak_bytes, capacity_bytes=capacity_bytes(device)
-            ) from error
+        # a schedule's operators have the dtypes that capture saw; autocast would change them once more
+        with torch.no_grad(), torch.autocast(self.backend.device.type, enabled=False):
+            if replayed:
+                replayed.issue()
+                return ()
+            return self._program.issue(timed=timed)
+
+    def _abandon(self) -> None:
+        """Let go of all that a step holds which did not end, the caller's tensors included."""
+        self._end_replays()
+        self.backend.abandon()
+        self._memory.clear()
 
     def _end_replays(self) -> None:
         """Let go of the graph and of its results: the step runs elsewhere in memory now, which the graph would double."""
@@ -205,25 +242,25 @@ class TrainingStep:
         """Bind weights, buffers, constants and sums of gradients, again where one has other memory since.
 
         Raises:
-            ModuleChanged: what lies in the other memory has another shape or dtype.
+            ModuleChanged: what lies in the other memory has another shape, layout or dtype.
         """
         changed = False
         sums = ((value.block, self._sum(name, value)) for name, value in self._sums.items())
         for block, tensor in (*self._state, *sums):
-            address = tensor.data_ptr()
-            if self._addresses.get(block) != address:
+            memory = tensor.data_ptr(), tensor.shape, tensor.stride()
+            if self._memory.get(block) != memory:
                 self._check_kind(block, tensor)
-                self._addresses[block] = address
+                self._memory[block] = memory
                 self.backend.bind(block, tensor.detach())
                 changed = True
         return changed
 
     def _check_kind(self, block: int, tensor: Tensor) -> None:
-        captured = self._kinds.get(block)
-        if captured and captured != _kind(tensor):
+        now, captured = _laid_out(tensor), self._kinds.get(block)
+        if captured and captured != now:
+            name = self.schedule.graph.blocks[block].name
             raise ModuleChanged(
-                f"{self.schedule.graph.blocks[block].name!r} is {_kind(tensor)}, and was {captured} when the step was captured; "
-                "compile again"
+                f"{name!r} is {now}, and was {captured} when the step was captured; compile again"
             )
 
     def _sum(self, name: str, value: Value) -> Tensor:
@@ -256,7 +293,7 @@ class TrainingStep:
         if self._kept_sums is None:
             for value in self._sums.values():
                 self.backend.unbind(value.block)
-                self._addresses.pop(value.block, None)
+                self._memory.pop(value.block, None)
 
 
 def example_throughput(run: Callable[[], object], device: torch.device, batch_size: int) -> Throughput:
@@ -307,6 +344,10 @@ def _shown(argument: Any) -> str:
     """Return what an argument is, in a few words."""
     kind = _kind(argument)
     return kind if isinstance(argument, Tensor) or len(kind) < 60 else f"a {type(argument).__name__}"
+
+
+def _laid_out(tensor: Tensor) -> str:
+    return f"{_kind(tensor)} with strides {tensor.stride()}"
 
 
 def _kind(argument: Any) -> str:

@@ -65,6 +65,18 @@ class Workload:
         first = next((item for item in self.inputs if isinstance(item, Tensor)), None)
         return first.shape[0] if first is not None and first.dim() else 1
 
+    def check_gradients_are_allowed(self) -> None:
+        """Refuse a step of training where nothing may have a gradient.
+
+        Raises:
+            MembenchError: `torch.inference_mode` is on.
+        """
+        if self.loss is not None and torch.is_inference_mode_enabled():
+            raise MembenchError(
+                "a step of training makes gradients, which torch.inference_mode() forbids; compile and call it outside, or "
+                "within torch.no_grad(), which it does not mind"
+            )
+
     def to(self, device: torch.device) -> "Workload":
         """Return the work on a device, to which the module itself moves."""
 

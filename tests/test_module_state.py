@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 import membench
 from membench.errors import ModuleChanged, UnsupportedModel
@@ -20,7 +20,7 @@ def module() -> nn.Module:
 
 
 def step_of(module: nn.Module) -> TrainingStep:
-    step = membench.compile(module, nn.functional.cross_entropy, DATA)
+    step = membench.compile(module, nn.CrossEntropyLoss(), DATA)
     assert isinstance(step, TrainingStep)
     return step
 
@@ -44,7 +44,7 @@ CHANGES: dict[str, tuple[Callable[[nn.Sequential], object], str]] = {
     ),
     "a dtype": (
         lambda module: module[0].double(),
-        r"'0.weight' is a cpu tensor of shape \(5, 3\) and torch.float64, and was .* torch.float32",
+        r"'0.weight' is a cpu tensor of shape \(5, 3\) and torch.float64 with .*, and was .* torch.float32",
     ),
     "a hook": (
         lambda module: module[0].register_forward_hook(lambda *_: None),
@@ -53,6 +53,19 @@ CHANGES: dict[str, tuple[Callable[[nn.Sequential], object], str]] = {
     "a hook on the backward pass": (
         lambda module: module.register_full_backward_hook(lambda *_: None),
         "the module has other hooks",
+    ),
+    "a number": (
+        lambda module: setattr(module[2], "p", 0.1),
+        "layer '2' has p=0.1, and had 0.5 when the step was captured; compile again",
+    ),
+    "a number that goes": (lambda module: setattr(module[1], "momentum", None), "has momentum=None, and had"),
+    "the layout of a weight": (
+        lambda module: setattr(module[0].weight, "data", module[0].weight.data.t().contiguous().t()),
+        r"'0.weight' .* with strides \(1, 5\), and was .* with strides \(3, 1\)",
+    ),
+    "the shape of a weight where it lies": (
+        lambda module: setattr(module[0].bias, "data", module[0].bias.data[:2]),
+        r"'0.bias' is a cpu tensor of shape \(2,\) .*, and was a cpu tensor of shape \(5,\)",
     ),
     "a frozen weight": (
         lambda module: module[3].requires_grad_(False),
@@ -71,6 +84,40 @@ def test_a_step_of_a_module_that_has_changed_is_refused(change: str, module: nn.
     assert all(weight.grad is None for weight in module.parameters())
 
 
+class Weighted:
+    """A loss that is no module."""
+
+    def __init__(self) -> None:
+        self.factor = 1.0
+
+    def __call__(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        return self.factor * nn.functional.cross_entropy(outputs, targets)
+
+
+def test_a_step_whose_loss_has_changed_is_refused(module: nn.Sequential) -> None:
+    weighted, smoothed = Weighted(), nn.CrossEntropyLoss(weight=torch.ones(2))
+    steps = [membench.compile(module, loss, DATA) for loss in (weighted, smoothed)]
+    for step in steps:
+        step(*DATA)
+    weighted.factor = 0.5
+    smoothed.label_smoothing = 0.1
+    for step, message in zip(
+        steps, ("factor=0.5, and had 1.0", "label_smoothing=0.1, and had 0.0"), strict=True
+    ):
+        with pytest.raises(ModuleChanged, match=f"layer 'loss' has {message}"):
+            step(*DATA)
+    smoothed.label_smoothing, smoothed.weight = 0.0, torch.zeros(2)
+    with pytest.raises(ModuleChanged, match="layer 'loss' has another 'weight'"):
+        steps[1](*DATA)
+
+
+def test_what_a_module_notes_about_itself_may_change(module: nn.Sequential) -> None:
+    module._epoch = 1
+    step = step_of(module)
+    module._epoch, module.best_accuracy = 2, 0.5
+    step(*DATA)
+
+
 def test_values_may_change_and_modes_may_be_switched_back(module: nn.Sequential) -> None:
     step = step_of(module)
     module.load_state_dict({name: value.clone() for name, value in module.state_dict().items()})
@@ -83,7 +130,7 @@ def test_values_may_change_and_modes_may_be_switched_back(module: nn.Sequential)
 
 def test_inference_minds_neither_frozen_weights_nor_hooks_on_gradients(module: nn.Sequential) -> None:
     module[0].weight.register_hook(lambda gradient: gradient)
-    state = ModuleState(module, trains=False)
+    state = ModuleState(module, None)
     module.requires_grad_(False)
     state.check()
     module.eval()

@@ -13,6 +13,7 @@ what torch's CPU allocator holds. Host buffers are numpy's, which that allocator
 the host comes straight from the caller's tensor, which counts as host memory then.
 """
 
+import os
 import random
 import time
 from collections import Counter
@@ -95,7 +96,7 @@ class CpuBackend(TensorBackend):
         self._visits: Counter[int] = Counter()  # how often each block has been resident in this step
         self._chaos = random.Random(chaos.seed) if chaos else None
         self._longest_delay_s = chaos.longest_delay_s if chaos else 0.0
-        self._queues: dict[str, SimpleQueue[_Ticket | None]] = {}
+        self._queues: dict[tuple[str, int], SimpleQueue[_Ticket | None]] = {}  # of a stream in a process
         self._timed = False
         self._jobs: list[_Job] = []  # of the step; those of the compute stream only if it is timed
         self._synchronized = 0  # how many of the jobs the host has waited for
@@ -161,6 +162,11 @@ class CpuBackend(TensorBackend):
         for job in self._jobs:
             job.wait()
         self._step_time_s = time.perf_counter() - self._start_s
+
+    def _let_copies_end(self) -> None:
+        for job in self._jobs:
+            if job.finished is not None and job.stream != EXCHANGE_STREAM:
+                job.finished.wait()
 
     def timeline(self, issued: tuple[int, ...]) -> Timeline:
         start_s = self._start_s
@@ -229,11 +235,12 @@ class CpuBackend(TensorBackend):
         return job
 
     def _queue(self, stream: str) -> "SimpleQueue[_Ticket | None]":
-        if stream not in self._queues:
+        key = stream, os.getpid()  # a forked process has none of the threads
+        if key not in self._queues:
             queue: SimpleQueue[_Ticket | None] = SimpleQueue()
-            self._queues[stream] = queue
+            self._queues[key] = queue
             Thread(target=_serve, args=(queue,), name=f"membench {stream}", daemon=True).start()
-        return self._queues[stream]
+        return self._queues[key]
 
     def place(self, block: int, tensor: Tensor) -> Tensor:
         return tensor

@@ -127,6 +127,9 @@ class CudaBackend(TensorBackend):
         for stream in self._own_work():
             stream.synchronize()
 
+    def _let_copies_end(self) -> None:
+        self.synchronize()
+
     def end(self) -> None:
         if torch.cuda.is_current_stream_capturing():
             self._join(self._streams.values())  # a graph must not end with a stream that has gone on alone

@@ -75,6 +75,18 @@ class TensorBackend(Backend):
     def _leave(self, block: int) -> None:
         """Let go of the caller's memory that was a block's home."""
 
+    def abandon(self) -> None:
+        """Let go of all blocks, the caller's included, in the middle of a step."""
+        self._let_copies_end()
+        self.tensors.release_all()
+        self._slack.clear()
+        self._space_bytes.clear()
+        self._held = None
+
+    @abstractmethod
+    def _let_copies_end(self) -> None:
+        """Wait for what other streams still read and write, whether it succeeds or not; the exchange's excepted."""
+
     @abstractmethod
     def close(self) -> None:
         """Give back what outlives a step: threads, host memory."""

@@ -225,7 +225,9 @@ def with_real_outputs(operator: torch._ops.OpOverload, args: tuple[Any, ...], ou
             output = (*output[:3], output[3].new_empty(reserve_bytes))
         case "native_batch_norm_backward":
             memory_format = suggest_memory_format(args[1])
-            output = tuple(each if is_wanted else None for each, is_wanted in zip(output, args[9], strict=True))
+            output = tuple(
+                each if is_wanted else None for each, is_wanted in zip(output, args[9], strict=True)
+            )
         case "native_layer_norm_backward":
             memory_format = torch.contiguous_format
         case _:

@@ -13,10 +13,9 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._pytree import tree_leaves
 
 from membench.errors import UnsupportedModel
+from membench.module_state import OF_EVERY_MODULE, PLAIN
 
 _CONTAINERS = (list, dict, OrderedDict, deque)
-_PLAIN = (bool, int, float, str)
-_OF_EVERY_MODULE = frozenset(vars(nn.Module()))
 
 
 class PythonState:
@@ -97,7 +96,7 @@ class PythonState:
             prefix + name: len(value) if type(value) in _CONTAINERS else value
             for prefix, attributes in self._layers.values()
             for name, value in _own(attributes).items()
-            if type(value) in (*_CONTAINERS, *_PLAIN)
+            if type(value) in (*_CONTAINERS, *PLAIN)
         }
 
 
@@ -112,7 +111,7 @@ def python_state_kept(module: nn.Module) -> Iterator[PythonState]:
 
 
 def _own(attributes: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in attributes.items() if name not in _OF_EVERY_MODULE}
+    return {name: value for name, value in attributes.items() if name not in OF_EVERY_MODULE}
 
 
 def _traced(value: Any) -> list[FakeTensor]:

@@ -24,7 +24,7 @@ from torch._subclasses.fake_tensor import (
     FakeTensorMode,
     UnsupportedOperatorException,
 )
-from torch.utils._pytree import tree_map_only
+from torch.utils._pytree import tree_leaves, tree_map_only
 
 from membench.call import Outputs, Value
 from membench.capture.functions import AsOperators, without_value_checks
@@ -70,7 +70,9 @@ def record(workload: Workload, device: torch.device | None, seen: Mapping[Hashab
 
     Raises:
         UnsupportedModel: the step depends on data, or does what a graph cannot express; names the layer.
+        MembenchError: see `Workload.check_gradients_are_allowed`.
     """
+    workload.check_gradients_are_allowed()
     with python_state_kept(workload.module) as state:
         recording = _trace(workload, device, seen, state)
         if state.change():  # as where a first call notes the size of its images
@@ -92,7 +94,8 @@ def _trace(
     recorder = Recorder(fake_mode, seen)
     trains = workload.loss is not None
     fake = partial(_fake, fake_mode, device=device)
-    with fake_mode, torch.set_grad_enabled(trains):
+    # anomaly detection would read gradients, which have no values here
+    with fake_mode, torch.set_grad_enabled(trains), torch.autograd.set_detect_anomaly(False):
         weights = {n: fake(p, requires_grad=trains and p.requires_grad) for n, p in module.named_parameters()}
         buffers = {name: fake(b) for name, b in module.named_buffers()}
         inputs = tuple(fake(item) if isinstance(item, Tensor) else item for item in workload.inputs)
@@ -111,7 +114,9 @@ def _trace(
                 tensors = _by_every_name(module, {**weights, **buffers})
                 output = torch.func.functional_call(module, tensors, inputs, tie_weights=False)
                 loss, gradients = None, {}
-                if workload.loss is not None:
+                if workload.loss is None:
+                    _check_output(output)
+                else:
                     recorder.enter_loss()
                     loss = workload.loss(output, *targets)
                     gradients = _gradients(recorder, loss, weights, workload.weight)
@@ -146,6 +151,16 @@ def _by_every_name(module: nn.Module, tensors: dict[str, Tensor]) -> dict[str, T
         for named in (child.named_parameters, child.named_buffers)
         for name, tensor in named(path, recurse=False, remove_duplicate=False)
     }
+
+
+def _check_output(output: Any) -> None:
+    for leaf in tree_leaves(output):
+        if not isinstance(leaf, Tensor) and type(leaf).__module__ not in ("builtins", "torch"):
+            raise UnsupportedModel(
+                "output",
+                f"torch's pytree does not know what is in a {type(leaf).__name__}",
+                "return tensors, or tuples, lists or dicts of them",
+            )
 
 
 @contextmanager
@@ -209,12 +224,14 @@ def _gradients(
     recorder: Recorder, loss: Tensor, weights: dict[str, Tensor], loss_weight: float
 ) -> dict[str, Tensor | None]:
     trained = {name: weight for name, weight in weights.items() if weight.requires_grad}
-    if not isinstance(loss, Tensor) or loss.dim() != 0 or loss.grad_fn is None:
-        shape = tuple(loss.shape) if isinstance(loss, Tensor) else type(loss).__name__
+    if not isinstance(loss, Tensor) or loss.dim() != 0:
+        shape = f"a tensor of shape {tuple(loss.shape)}" if isinstance(loss, Tensor) else type(loss).__name__
+        raise UnsupportedModel("loss", f"it returns {shape} and no scalar", "return a mean or a sum")
+    if loss.grad_fn is None:
         raise UnsupportedModel(
             "loss",
-            f"it returns {shape} and not a scalar that depends on the weights",
-            "return a mean or a sum",
+            "no weight that is trained has a part in it",
+            "unfreeze one, or take loss=None for a step of inference",
         )
     recorder.enter_backward(loss)
     with torch.autograd.set_multithreading_enabled(False):  # the recorder hears this thread alone
