@@ -77,6 +77,8 @@ CHANGES: dict[str, tuple[Callable[[nn.Sequential], object], str]] = {
 @pytest.mark.parametrize("change", CHANGES)
 def test_a_step_of_a_module_that_has_changed_is_refused(change: str, module: nn.Sequential) -> None:
     step = step_of(module)
+    step(*DATA)
+    module.zero_grad()
     make, message = CHANGES[change]
     make(module)
     with pytest.raises(ModuleChanged, match=message):
