@@ -8,12 +8,10 @@ import os
 import sys
 
 import hydra
-from hydra.errors import HydraException
 from omegaconf import DictConfig
 
 from membench.configuration import CONF_DIRECTORY
-from membench.errors import MembenchError
-from membench.suite.command_line import check_arguments, explain
+from membench.suite.command_line import EXPLAINED, check_arguments, explain
 from membench.suite.job import run_job
 from membench.suite.listing import INTERRUPTED
 
@@ -34,7 +32,7 @@ def main() -> int:
     except KeyboardInterrupt:
         print(INTERRUPTED, file=sys.stderr)
         return 130
-    except (HydraException, MembenchError, OSError) as error:
+    except EXPLAINED as error:
         print(explain(error), file=sys.stderr)
         return 2
     return 0

@@ -5,6 +5,7 @@ Hydra composes configurations on the command line; the library reads single file
 
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from pkgutil import resolve_name
@@ -12,7 +13,7 @@ from typing import Any
 
 import yaml
 
-from membench.errors import MembenchError
+from membench.errors import MembenchError, one_line
 
 ROOT = Path(__file__).resolve().parent.parent
 CONF_DIRECTORY = ROOT / "conf"
@@ -36,11 +37,17 @@ def read(group: str, name: str) -> dict[str, Any]:
     """Return ``conf/<group>/<name>.yaml`` as plain values.
 
     Raises:
-        MembenchError: there is no such file; lists those there are.
+        MembenchError: there is no such file, and lists those there are; or it does not read as options.
     """
     if name not in names(group):
         raise MembenchError(f"there is no {group} {name!r}; choose one of {', '.join(names(group))}")
-    content: dict[str, Any] = yaml.load((CONF_DIRECTORY / group / f"{name}.yaml").read_text(), _Loader)
+    path = CONF_DIRECTORY / group / f"{name}.yaml"
+    try:
+        content = yaml.load(path.read_text(), _Loader)
+    except yaml.YAMLError as error:
+        raise MembenchError(f"{path}: {one_line(error)}") from error
+    if not isinstance(content, dict):
+        raise MembenchError(f"{path} holds no lines option: value")
     return content
 
 
@@ -84,9 +91,13 @@ def method_of(cell: Mapping[str, Any]) -> str:
 
 @cache
 def _method_names() -> dict[str, str]:
-    """Return the name of each method's file by what it describes."""
-    groups = ("strategy", "baseline", "study")
-    return {read(group, name)["_target_"]: name for group in groups for name in names(group)}
+    """Return the name of each method's file by what it describes; one that is half written is nobody else's trouble."""
+    found = {}
+    for group in ("strategy", "baseline", "study"):
+        for name in names(group):
+            with suppress(MembenchError):
+                found[read(group, name).get("_target_", "")] = name
+    return found
 
 
 def _with_colon(target: str) -> str:

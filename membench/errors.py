@@ -14,6 +14,11 @@ class MembenchError(Exception):
         return _restored, (type(self), self.args, vars(self))
 
 
+def one_line(error: Exception) -> str:
+    """Return what an error of another library says, without its line breaks."""
+    return " ".join(str(error).split())
+
+
 def _restored(kind: type[MembenchError], args: tuple[Any, ...], attributes: dict[str, Any]) -> MembenchError:
     error = kind.__new__(kind, *args)
     vars(error).update(attributes)

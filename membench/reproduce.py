@@ -10,8 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from hydra import compose
-from hydra.errors import HydraException
-from omegaconf.errors import OmegaConfBaseException
 
 from membench.checks import COUNT, check
 from membench.configuration import ROOT
@@ -22,7 +20,7 @@ from membench.record import Configuration, Record
 from membench.report.results import evaluate_all, needed_cells, write_results
 from membench.report.scoreboard import Score, scoreboard, summarize
 from membench.report.tables import Measured
-from membench.suite.command_line import explain, parse_changes
+from membench.suite.command_line import EXPLAINED, explain, parse_changes
 from membench.suite.composition import compose_cells, hydra_composition, resolved
 from membench.suite.listing import INTERRUPTED, announced, has_failed, plan, totals
 from membench.suite.measured_paper import gpu_at_hand, measure_on_gpu
@@ -76,7 +74,7 @@ def main(arguments: Sequence[str]) -> int:
     try:
         settings = _settings(arguments)
         return _run(load_paper(ROOT / "experiments" / settings["paper"]), settings)
-    except (HydraException, OmegaConfBaseException, MembenchError, OSError) as error:
+    except EXPLAINED as error:
         print(explain(error), file=sys.stderr)
         return 2
     except KeyboardInterrupt:

@@ -12,14 +12,11 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
-from hydra.errors import HydraException
-from omegaconf.errors import OmegaConfBaseException
-
 from membench.configuration import ROOT, instantiate
 from membench.errors import MembenchError
 from membench.files import shown
 from membench.record import Outcome
-from membench.suite.command_line import explain
+from membench.suite.command_line import EXPLAINED, explain
 from membench.suite.listing import INTERRUPTED
 from membench.suite.option_values import built, check_built
 from membench.suite.papers import read_trainings
@@ -36,7 +33,7 @@ def main(arguments: Sequence[str]) -> int:
         for training in trainings:
             _check(training)
         made = run_trainings(trainings, directory)
-    except (HydraException, OmegaConfBaseException, MembenchError, OSError) as error:
+    except EXPLAINED as error:
         print(explain(error, GROUPS), file=sys.stderr)
         return 2
     except KeyboardInterrupt:

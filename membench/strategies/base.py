@@ -51,12 +51,21 @@ def strategies(mode: Mode = Mode.TRAINING) -> dict[str, type[Strategy]]:
 
 
 def _all_strategies() -> dict[str, type[Strategy]]:
+    """Return every concrete strategy of this package.
+
+    Raises:
+        UnsupportedStrategy: one has no name, or that of another.
+    """
     package = importlib.import_module(__package__ or "")
-    found = {}
+    found: dict[str, type[Strategy]] = {}
     for module in pkgutil.iter_modules(package.__path__, f"{__package__}."):
         for item in vars(importlib.import_module(module.name)).values():
             if inspect.isclass(item) and issubclass(item, Strategy) and not inspect.isabstract(item):
-                found[item.name] = item
+                name = getattr(item, "name", None)
+                if name is None or found.setdefault(name, item) is not item:
+                    raise UnsupportedStrategy(
+                        f"{item.__module__}.{item.__name__} needs a name of its own, not {name!r}"
+                    )
     return dict(sorted(found.items()))
 
 

@@ -2,6 +2,7 @@
 
 import traceback
 from collections.abc import Iterable, Iterator
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -177,7 +178,8 @@ def outcome_of(error: Exception) -> tuple[Outcome, str]:
     outcome = _OUTCOMES.get(type(error), Outcome.FAILED)
     if outcome is Outcome.FAILED and not isinstance(error, MembenchError):
         traceback.print_exception(error)
-        return outcome, f"{type(error).__name__}: {error}"
+        *_, last = traceback.extract_tb(error.__traceback__)
+        return outcome, f"{type(error).__name__}: {error} ({Path(last.filename).name}, line {last.lineno})"
     return outcome, str(error) or "the machine's memory is used up"
 
 

@@ -10,9 +10,10 @@ from hydra.core.override_parser.types import Override, OverrideType
 from hydra.errors import HydraException, MissingConfigException, OverrideParseException
 from omegaconf import DictConfig
 from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBaseException
+from yaml import YAMLError
 
 from membench import configuration
-from membench.errors import MembenchError
+from membench.errors import MembenchError, one_line
 from membench.files import complaint
 from membench.suite.composition import hydra_composition, resolved
 from membench.suite.option_values import check_built, check_cell, check_switches
@@ -20,6 +21,8 @@ from membench.suite.option_values import check_built, check_cell, check_switches
 GROUPS = ("model", "strategy", "study", "device", "cluster", "framework", "backend", "tracking")
 _OPTIONAL_GROUPS = {"study"}
 MULTIRUN = {"-m", "--multirun"}
+EXPLAINED = (HydraException, OmegaConfBaseException, YAMLError, MembenchError, OSError)
+"""What `explain` says in one line."""
 
 
 def check_arguments(arguments: Sequence[str]) -> None:
@@ -40,7 +43,7 @@ def check_arguments(arguments: Sequence[str]) -> None:
             for override in parsed:
                 for choice in _choices(override):
                     _check_composed(plain, [choice])
-    except (HydraException, OmegaConfBaseException, ValueError) as error:
+    except (HydraException, OmegaConfBaseException, YAMLError, ValueError) as error:
         raise MembenchError(explain(error)) from error
 
 
@@ -92,10 +95,12 @@ def explain(error: Exception, groups: Sequence[str] = GROUPS) -> str:
     unknown_group = re.match(r"Could not override '([^']+)'", str(error))
     if unknown_group:
         return f"{unknown_group.group(1)!r} is not an option; there are: {', '.join(groups)}"
+    if isinstance(error, YAMLError):
+        return one_line(error)
     if not isinstance(error, HydraException | OmegaConfBaseException):
         return complaint(error)
-    told = [str(each) for each in (error, cause) if each is not None]
-    return "; ".join(" ".join(re.split(r"See https:|full_key:", text)[0].split()) for text in told)
+    causes = [str(each) for each in (error, cause) if each is not None]
+    return "; ".join(" ".join(re.split(r"See https:|full_key:", text)[0].split()) for text in causes)
 
 
 def _choices(override: Override) -> Iterator[Override]:

@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 
 from membench.checks import COUNT, POSITIVE, SWITCH, WHOLE, check, choice
 from membench.configuration import instantiate, names
-from membench.errors import MembenchError
+from membench.errors import MembenchError, one_line
 from membench.suite.records import Rerun
 from membench.units import parse_bytes
 
@@ -54,6 +54,11 @@ def check_cell(values: Values) -> None:
         raise MembenchError(f"records is a folder, such as outputs/records, not {values['records']!r}")
     if "study" in values and len(values["model"]["input_shape"]) != 1:
         raise MembenchError("a study encodes a map of rows; choose model=synthetic_map")
+    for name in ("strategy", "device", "cluster", "framework"):
+        if not (isinstance(values[name], Mapping) and "_target_" in values[name]):
+            raise MembenchError(
+                f"{name}: its file in conf/{name} has no _target_, which names the class that it describes"
+            )
     for name, described in (
         ("device", values["device"]),
         ("cluster", values["cluster"]),
@@ -126,8 +131,7 @@ def built(name: str, make: Callable[[], T]) -> T:
     except MembenchError as error:
         raise MembenchError(f"{name}: {error}") from error
     except (ImportError, AttributeError, TypeError, ValueError, RuntimeError) as error:
-        told = " ".join(str(error).split())
-        raise MembenchError(f"{name} cannot be built with these options: {told}") from error
+        raise MembenchError(f"{name} cannot be built with these options: {one_line(error)}") from error
 
 
 def _check_planning(values: Values) -> None:

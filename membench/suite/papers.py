@@ -23,7 +23,7 @@ from typing import Any
 
 import yaml
 
-from membench.errors import MembenchError
+from membench.errors import MembenchError, one_line
 from membench.experiment import (
     Answer,
     Experiment,
@@ -54,8 +54,8 @@ def load_paper(directory: Path) -> Paper:
     """
     try:
         return _paper(directory)
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
-        told = f"there is no {error}" if isinstance(error, KeyError) else error
+    except (AttributeError, KeyError, TypeError, ValueError, yaml.YAMLError) as error:
+        told = f"there is no {error}" if isinstance(error, KeyError) else one_line(error)
         raise MembenchError(f"{directory} does not read as a paper's experiments: {told}") from error
 
 

@@ -14,6 +14,9 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from membench.errors import MembenchError
+from membench.files import shown
+
 _RUNS_CELLS = "membench.suite.cell"
 _STANDARD_LIBRARY = Path(sysconfig.get_paths()["stdlib"])
 _INSTALLED = {"site-packages", "dist-packages"}
@@ -69,10 +72,18 @@ def _module(name: str) -> tuple[str, Path] | None:
 
 @cache
 def _read(path: Path) -> tuple[str, tuple[str, ...]]:
-    """Return a file's digest and the dotted names that it imports."""
+    """Return a file's digest and the dotted names that it imports.
+
+    Raises:
+        MembenchError: it is not Python.
+    """
     content = path.read_bytes()
     names: list[str] = []
-    for node in ast.walk(ast.parse(content)):
+    try:
+        tree = ast.parse(content)
+    except SyntaxError as error:
+        raise MembenchError(f"{shown(path)}, line {error.lineno}: {error.msg}") from error
+    for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             names += [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom) and node.module and not node.level:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from membench.errors import one_line
 from membench.record import Outcome, Record
 from membench.suite.listing import has_failed, title
 
@@ -72,8 +73,9 @@ def log_sweep(tracking: Tracking, sweep: Sweep) -> Path | None:
                 _log_cell(tracking, sweep.group, record)
         return _log_report(tracking, sweep)
     except Error as error:
-        told = " ".join(str(error).split())
-        print(f"W&B has not logged this ({told}); tracking=offline needs no account", file=sys.stderr)
+        print(
+            f"W&B has not logged this ({one_line(error)}); tracking=offline needs no account", file=sys.stderr
+        )
         return None
 
 

@@ -1,4 +1,6 @@
-"""How a cell ends that raises: what the user can mend in the error's own words, all else with its kind and a traceback."""
+"""How a cell ends that raises: what the user can mend in the error's own words, all else with its kind and place."""
+
+import re
 
 import pytest
 
@@ -23,5 +25,10 @@ from membench.suite.cell import outcome_of
 def test_an_error_is_an_outcome_with_a_reason(
     error: Exception, expected: tuple[Outcome, str], traced: bool, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert outcome_of(error) == expected
+    with pytest.raises(type(error)) as raised:
+        raise error
+    outcome, reason = outcome_of(raised.value)
+    place = r" \(test_cell\.py, line \d+\)" if traced else ""
+    assert outcome is expected[0]
+    assert re.fullmatch(re.escape(expected[1]) + place, reason)
     assert bool(capsys.readouterr().err) is traced

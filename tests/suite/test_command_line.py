@@ -1,7 +1,11 @@
 """A wrong word on the command line gets one line that says what there is."""
 
+import shutil
+from pathlib import Path
+
 import pytest
 
+from membench import configuration
 from membench.errors import MembenchError
 from membench.suite.command_line import check_arguments, explain
 
@@ -19,6 +23,31 @@ from membench.suite.command_line import check_arguments, explain
 )
 def test_accepts(arguments: list[str]) -> None:
     check_arguments(arguments)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("least_bytes: 3\n", "strategy: its file in conf/strategy has no _target_"),
+        ("", "strategy: its file in conf/strategy has no _target_"),
+        (
+            "_target_: mine.Mine\n least_bytes: 3\n",
+            r"mapping values are not allowed here in .*/mine.yaml\", line 2",
+        ),
+    ],
+)
+def test_a_half_written_file_is_refused_in_one_line_where_it_is_asked_for(
+    text: str, expected: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    conf = shutil.copytree(configuration.CONF_DIRECTORY, tmp_path / "conf")
+    (conf / "strategy" / "mine.yaml").write_text(text)
+    monkeypatch.setattr(configuration, "CONF_DIRECTORY", conf)
+    with pytest.raises(MembenchError, match=expected) as refused:
+        check_arguments(["strategy=mine"])
+    assert "\n" not in str(refused.value)
+    check_arguments(["strategy=eager"])
+    configuration._method_names.cache_clear()
+    assert configuration.method_of({"strategy": configuration.read("strategy", "eager")}) == "eager"
 
 
 def test_an_error_is_told_once_whatever_caused_it() -> None:

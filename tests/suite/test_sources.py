@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from membench.errors import MembenchError
 from membench.suite import sources
 
 
@@ -42,6 +43,12 @@ def test_what_is_imported_counts_and_what_is_not_does_not(package: Path) -> None
     assert _hash() == before
     (package / "layers.py").write_text("class Layer: depth = 2\n")
     assert _hash() != before
+
+
+def test_what_is_no_python_is_refused_with_its_line(package: Path) -> None:
+    (package / "layers.py").write_text("class Layer: pass\ndef broken(:\n")
+    with pytest.raises(MembenchError, match=r"mynets/layers.py, line 2: invalid syntax$"):
+        _hash()
 
 
 def test_a_cells_own_strategy_counts_and_others_do_not(monkeypatch: pytest.MonkeyPatch) -> None:
