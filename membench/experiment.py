@@ -10,7 +10,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from fnmatch import fnmatchcase
-from typing import Any
+from typing import Any, TypeVar
+
+from membench.errors import MembenchError
+
+T = TypeVar("T")
 
 LARGEST = "largest"
 """A batch size that stands for the largest one that fits the device."""
@@ -200,6 +204,17 @@ class Paper:
     causes: tuple[Remark, ...]
     calibration: tuple[Remark, ...]
     trainings: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+
+
+def listed(kind: str, name: str, known: Mapping[str, T]) -> T:
+    """Return what stands under a name that a paper's files use, ``listed("device", "K40", paper.devices)``.
+
+    Raises:
+        MembenchError: nothing does; lists the names that there are.
+    """
+    if name not in known:
+        raise MembenchError(f"the paper's files name a {kind} {name!r}; there are: {', '.join(known)}")
+    return known[name]
 
 
 def framework_of(model: Mapping[str, Any], system: Mapping[str, Any]) -> str:

@@ -32,6 +32,7 @@ from membench.suite.tracking import Sweep, Tracking, log_sweep
 from membench.suite.trainings import compose_trainings, find_trainings
 from membench.suite.worker import Workers
 
+FIGURES = ROOT / "paper_figs"
 RECORDS = ROOT / "outputs" / "records" / "simulated"
 MEASURED = ROOT / "results" / "measured"
 
@@ -102,7 +103,7 @@ def _run(paper: Paper, settings: dict[str, Any]) -> int:
             stop=workers.close,
         )
     made = list({record.configuration_hash: record for record in records.values()}.values())
-    figures = subprocess.run([sys.executable, "-m", "paper_figs", paper.name], cwd=ROOT, check=False)
+    drawn = _draw(paper.name)
     run = log_sweep(
         Tracking(**settings["tracking"]),
         Sweep(
@@ -123,7 +124,14 @@ def _run(paper: Paper, settings: dict[str, Any]) -> int:
         ),
     )
     print(closing_summary(paper, made, scores, run))
-    return figures.returncode or int(settings["strict"] and has_failed(made))
+    return drawn or int(settings["strict"] and has_failed(made))
+
+
+def _draw(paper: str) -> int:
+    """Draw a paper's figures, if it has scripts for some; return the exit code."""
+    if not (FIGURES / paper).is_dir():
+        return 0
+    return subprocess.run([sys.executable, "-m", FIGURES.name, paper], cwd=ROOT, check=False).returncode
 
 
 def closing_summary(
@@ -140,7 +148,7 @@ def closing_summary(
         f"  (besides: {fitted} rows on which the model was fitted, {predicted.inputs} inputs)",
         "  at a glance  results/SCOREBOARD.md",
         f"  every row    results/{paper.name}/scoreboard.csv",
-        f"  figures      paper_figs/{paper.name}/",
+        *([f"  figures      paper_figs/{paper.name}/"] if (FIGURES / paper.name).is_dir() else []),
         *([f"  W&B run      {run}"] if run else []),
     ]
     return "\n".join(lines)

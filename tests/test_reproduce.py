@@ -9,6 +9,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
+from membench import reproduce as reproduction
 from membench.configuration import ROOT
 from membench.record import Configuration, Outcome, Record
 from membench.report.results import needed_cells
@@ -76,6 +77,13 @@ def test_each_experiment_has_a_table_and_the_page_links_to_the_rows(results: Pat
     assert "(layrub/scoreboard.csv)" in page
     reasons = {answer.not_run for experiment in LAYRUB.experiments for _, answer in experiment.rows}
     assert all(reason in page for reason in reasons)
+
+
+def test_a_paper_without_figures_is_reproduced(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    assert "figures      paper_figs/layrub/" in closing_summary(LAYRUB, [], [], None)
+    monkeypatch.setattr(reproduction, "FIGURES", tmp_path)
+    assert reproduction._draw("layrub") == 0
+    assert "figures" not in closing_summary(LAYRUB, [], [], None)
 
 
 def test_closing_summary_names_failures(tmp_path: Path) -> None:

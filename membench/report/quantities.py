@@ -9,7 +9,7 @@ from dataclasses import dataclass, fields, replace
 from itertools import product
 from typing import Any
 
-from membench.experiment import Answer, Cell, Form, Paper, Quantity, Row, Take, steps_per_iteration
+from membench.experiment import Answer, Cell, Form, Paper, Quantity, Row, Take, listed, steps_per_iteration
 from membench.record import Outcome, Record
 from membench.units import PRINTED_UNITS
 
@@ -66,7 +66,12 @@ def evaluate(paper: Paper, row: Row, answer: Answer, records: Mapping[Cell, Reco
         return Result(row, answer, outcome=error.outcome, reason=str(error))
     value = _TAKES[answer.value.take](values) if answer.value.take else values[0]
     # percentages and ratios carry no unit to convert; sizes, times and counts do
-    return Result(row, answer, value=value * answer.value.times / PRINTED_UNITS[row.unit], outcome=Outcome.OK)
+    return Result(
+        row,
+        answer,
+        value=value * answer.value.times / listed("unit", row.unit, PRINTED_UNITS),
+        outcome=Outcome.OK,
+    )
 
 
 def _cells(paper: Paper, row: Row, quantity: Quantity) -> Iterator[Cell]:
@@ -89,7 +94,7 @@ def _reference(paper: Paper, cell: Cell, quantity: Quantity) -> tuple[Cell, str]
 
 def _cell(paper: Paper, columns: Mapping[str, Any]) -> Cell:
     """Return a cell whose named batch size (``normal``) is the model's number, ``largest`` excepted."""
-    named = paper.models[columns["model"]].get("batch_sizes", {})
+    named = listed("model", columns["model"], paper.models).get("batch_sizes", {})
     return Cell(**{**columns, "batch_size": named.get(columns["batch_size"], columns["batch_size"])})
 
 

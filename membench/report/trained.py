@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
-from membench.experiment import Answer, Paper, Row
+from membench.experiment import Answer, Paper, Row, listed
 from membench.record import Outcome, Record
 from membench.report.curves import epochs_to_accuracy, time_to_accuracy_s
 from membench.report.quantities import Result
@@ -50,7 +50,7 @@ def evaluate_trained(paper: Paper, row: Row, answer: Answer, trainings: Training
         _mean(trainings[name], quantity.metric, paper.trainings[name]["target_accuracy"]) for name in names
     ]
     value = means[0].value / means[1].value if quantity.ratio_to else means[0].value
-    value /= PRINTED_UNITS[row.unit]
+    value /= listed("unit", row.unit, PRINTED_UNITS)
     remarks = (f"{name}: {mean.remark}" for name, mean in zip(names, means, strict=True) if mean.remark)
     return Result(row, answer, value=value, outcome=Outcome.OK, reason="; ".join(remarks))
 

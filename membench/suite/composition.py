@@ -10,7 +10,7 @@ from hydra.core.global_hydra import GlobalHydra
 from omegaconf import DictConfig, OmegaConf
 
 from membench import configuration
-from membench.experiment import Cell, Paper, framework_of
+from membench.experiment import Cell, Paper, framework_of, listed
 from membench.record import Configuration
 
 CELL_KEYS = (
@@ -60,6 +60,9 @@ def compose_cells(paper: Paper, cells: Sequence[Cell]) -> dict[Cell, Configurati
     """Return each cell's configuration, equal to Hydra's own composition, which takes a quarter of a second each.
 
     One whose batch size is to be found keeps ``largest`` in its place.
+
+    Raises:
+        MembenchError: the paper's vocabulary does not have a name of a cell.
     """
     with hydra_composition():
         defaults = cell_configuration(compose("config"))
@@ -68,15 +71,15 @@ def compose_cells(paper: Paper, cells: Sequence[Cell]) -> dict[Cell, Configurati
 
 
 def _changes(paper: Paper, cell: Cell, read: Callable[[str, str], dict[str, Any]]) -> dict[str, Any]:
-    system = paper.systems[cell.system]
-    model = read("model", paper.models[cell.model]["configuration"])
+    system = listed("system", cell.system, paper.systems)
+    model = read("model", listed("model", cell.model, paper.models)["configuration"])
     changes = {
         "model": model,
         "batch_size": model["batch_size"] if cell.batch_size is None else cell.batch_size,
         "strategy": read("strategy", system["strategy"]),
         **({"study": read("study", system["study"])} if "study" in system else {}),
         "framework": read("framework", framework_of(paper.models[cell.model], system)),
-        "device": read("device", paper.devices[cell.device]),
+        "device": read("device", listed("device", cell.device, paper.devices)),
         "cluster": read("cluster", paper.clusters.get(cell.device, "one")) | system.get("cluster", {}),
         "budget": _budget(cell, system),
         "sub_batch": system.get("sub_batch"),

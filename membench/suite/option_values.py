@@ -15,6 +15,8 @@ T = TypeVar("T")
 Values = Mapping[str, Any]
 """A composed configuration, resolved."""
 
+_OF_A_MODEL = ("name", "module", "loss", "input_shape", "classes")
+
 SEEDS = range(-(2**63), 2**64)
 """Those that torch takes."""
 
@@ -54,6 +56,8 @@ def check_cell(values: Values) -> None:
         raise MembenchError(f"records is a folder, such as outputs/records, not {values['records']!r}")
     if "study" in values and len(values["model"]["input_shape"]) != 1:
         raise MembenchError("a study encodes a map of rows; choose model=synthetic_map")
+    if missing := [name for name in _OF_A_MODEL if name not in values["model"]]:
+        raise MembenchError(f"model: its file in conf/model has no {', '.join(missing)}")
     for name in ("strategy", "device", "cluster", "framework"):
         if not (isinstance(values[name], Mapping) and "_target_" in values[name]):
             raise MembenchError(

@@ -26,6 +26,7 @@ import yaml
 from membench.errors import MembenchError, one_line
 from membench.experiment import (
     Answer,
+    Cell,
     Experiment,
     Form,
     Paper,
@@ -39,6 +40,8 @@ from membench.experiment import (
 
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 """In C where PyYAML was built with it: ten times as fast."""
+_CHANGEABLE = ("metric", *Cell.__dataclass_fields__)
+"""What a quantity may take from another cell than its row's."""
 
 
 def known_papers(experiments: Path) -> list[str]:
@@ -54,9 +57,12 @@ def load_paper(directory: Path) -> Paper:
     """
     try:
         return _paper(directory)
-    except (AttributeError, KeyError, TypeError, ValueError, yaml.YAMLError) as error:
-        told = f"there is no {error}" if isinstance(error, KeyError) else one_line(error)
-        raise MembenchError(f"{directory} does not read as a paper's experiments: {told}") from error
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise MembenchError(f"{directory} does not read as a paper's experiments: {_told(error)}") from error
+
+
+def _told(error: Exception) -> str:
+    return f"there is no {error}" if isinstance(error, KeyError) else str(error)
 
 
 def _paper(directory: Path) -> Paper:
@@ -131,7 +137,7 @@ def _experiment(path: Path, vocabulary: dict[str, Any], reference: list[Row]) ->
         answers = tuple(_answer(entry, sets) for entry in content.get("answers", ()))
         shown = tuple(pair for entry in content.get("shows", ()) for pair in _shown(entry, vocabulary))
     except (KeyError, TypeError, ValueError) as error:
-        raise MembenchError(f"{path.name} does not read as an experiment: {error}") from error
+        raise MembenchError(f"{path.name} does not read as an experiment: {_told(error)}") from error
     answered = tuple(
         (row, _for_row(answer, row)) for row in reference for answer in answers if answer.where.matches(row)
     )
@@ -173,12 +179,16 @@ def _quantity(entry: dict[str, Any], sets: dict[str, list[Any]]) -> Quantity:
     if unknown or len(forms) > 1 or len(takes) > 1:
         raise ValueError(f"{entry} is no quantity: one metric, at most one form and one of mean, min, max")
     over = entry[takes[0]] if takes else {}
+    cell, reference = entry.get("cell", {}), entry[forms[0]] if forms else {}
+    for changed in (cell, reference, over):
+        if unknown := changed.keys() - _CHANGEABLE:
+            raise ValueError(f"a cell has no {', '.join(unknown)}; it has {', '.join(_CHANGEABLE)}")
     return Quantity(
         metric=entry["metric"],
-        cell=entry.get("cell", {}),
+        cell=cell,
         times=float(entry.get("times", 1)),
         form=forms[0] if forms else None,
-        reference=entry[forms[0]] if forms else {},
+        reference=reference,
         take=takes[0] if takes else None,
         over={name: tuple(_expand(values, sets)) for name, values in over.items()},
     )
@@ -283,7 +293,7 @@ def _read(path: Path) -> dict[str, Any]:
     try:
         content = yaml.load(path.read_text(), _LOADER)
     except yaml.YAMLError as error:
-        raise MembenchError(f"{path.name} is no YAML: {' '.join(str(error).split())}") from error
+        raise MembenchError(f"{path.name} is no YAML: {one_line(error)}") from error
     if not isinstance(content, dict):
         raise MembenchError(f"{path.name} has no options such as title")
     return content

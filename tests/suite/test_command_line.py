@@ -50,6 +50,16 @@ def test_a_half_written_file_is_refused_in_one_line_where_it_is_asked_for(
     assert configuration.method_of({"strategy": configuration.read("strategy", "eager")}) == "eager"
 
 
+def test_a_model_without_what_its_batch_is_made_of_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    conf = shutil.copytree(configuration.CONF_DIRECTORY, tmp_path / "conf")
+    (conf / "model" / "mine.yaml").write_text("name: mine\nbatch_size: 2\ninput_shape: [3]\nloss: null\n")
+    monkeypatch.setattr(configuration, "CONF_DIRECTORY", conf)
+    with pytest.raises(MembenchError, match="model: its file in conf/model has no module, classes$"):
+        check_arguments(["model=mine"])
+
+
 def test_an_error_is_told_once_whatever_caused_it() -> None:
     error = MembenchError("no such luck")
     error.__cause__ = ValueError("luck")

@@ -6,6 +6,8 @@ import pytest
 
 from membench.errors import MembenchError
 from membench.experiment import TrainedQuantity
+from membench.report.results import needed_cells
+from membench.suite.composition import compose_cells
 from membench.suite.papers import load_paper
 
 HEAD = "item,model,dataset,batch_size,device,system,metric,unit,value,oom,note,figure,claim_id"
@@ -98,6 +100,25 @@ shows:
 
 
 @pytest.mark.parametrize(
+    ("before", "after", "expected"),
+    [
+        ("Table 1,net", "Table 1,not", "name a model 'not'; there are: net"),
+        ("card,ours", "card,theirs", "name a system 'theirs'; there are: ours"),
+        (",card,", ",cord,", "name a device 'cord'; there are: card"),
+    ],
+)
+def test_a_name_that_the_vocabulary_does_not_have_is_refused(
+    before: str, after: str, expected: str, tmp_path: Path
+) -> None:
+    _write(tmp_path, "answers: [{where: {}, value: {metric: step_time_s}}]")
+    reference = tmp_path / "reference.csv"
+    reference.write_text(reference.read_text().replace(before, after))
+    paper = load_paper(tmp_path)
+    with pytest.raises(MembenchError, match=expected):
+        compose_cells(paper, needed_cells(paper))
+
+
+@pytest.mark.parametrize(
     ("answers", "expected"),
     [
         ("[{where: {metric: memory}, input: given}]", r"line 3 .*time\) is answered 0 times"),
@@ -106,6 +127,11 @@ shows:
             "line 3 .* 2 times, not once: table1",
         ),
         ("[{where: {colour: red}, input: given}]", "rows have no column colour"),
+        (
+            "[{where: {}, value: {metric: m, ratio: {systm: ours}}}]",
+            "a cell has no systm; it has metric, model, ",
+        ),
+        ("[{where: {}, value: {metric: m, mean: {model: nots}}}]", "there is no 'nots'"),
         ("[{where: {}}]", "exactly one of value, trained, input and not_run"),
         ("[{where: {}, value: {metric: m, ratio: {}, percent: {}}}]", "at most one form"),
         ("[{where: {}, value: {metric: m, rato: {}}}]", "is no quantity"),
