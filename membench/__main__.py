@@ -11,7 +11,7 @@ import hydra
 from omegaconf import DictConfig
 
 from membench.configuration import CONF_DIRECTORY
-from membench.suite.command_line import EXPLAINED, check_arguments, explain
+from membench.suite.command_line import EXPLAINED, MULTIRUN, check_arguments, explain
 from membench.suite.job import run_job
 from membench.suite.listing import INTERRUPTED
 
@@ -26,13 +26,15 @@ def main() -> int:
     """Run the command line and return its exit code."""
     os.environ["HYDRA_FULL_ERROR"] = "1"  # errors come here, and not to Hydra's own printer of tracebacks
     try:
-        if not {"--help", "-h", "--hydra-help", "--info", "--cfg"} & set(sys.argv):
-            check_arguments(sys.argv[1:])
+        # Hydra takes -m before all choices or behind them; whoever has other flags asks Hydra itself
+        arguments = sys.argv[1:] = sorted(sys.argv[1:], key=lambda word: word not in MULTIRUN)
+        if all(word in MULTIRUN for word in arguments if word.startswith("-")):
+            check_arguments(arguments)
         run()
     except KeyboardInterrupt:
         print(INTERRUPTED, file=sys.stderr)
         return 130
-    except EXPLAINED as error:
+    except (*EXPLAINED, ValueError) as error:  # the latter of flags that do not go together
         print(explain(error), file=sys.stderr)
         return 2
     return 0

@@ -5,8 +5,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+from omegaconf import OmegaConf
+
 from membench.configuration import ROOT
 from membench.record import Outcome
+from membench.suite.callback import SweepCallback
 
 
 def _run(directory: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -28,6 +32,32 @@ def test_sweep_prints_a_summary_and_writes_a_record_of_each_cell_and_one_offline
     assert all(record["provenance"] == {} for record in records)
     runs = list(tmp_path.glob("outputs/wandb/offline-run-*"))
     assert len(runs) == 3  # the sweep's and its cells'
+
+
+def test_flags_stand_anywhere_and_jobs_lie_where_the_user_wants(tmp_path: Path) -> None:
+    subdir = r"hydra.sweep.subdir=cell/${hydra.job.num}-${batch_size}"
+    done = _run(tmp_path, "model=lenet", "-m", "batch_size=range(9,12)", subdir, "dry_run=true")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert [line.split()[3] for line in done.stdout.splitlines() if "lenet" in line] == ["9", "10", "11"]
+    assert "3 cells: 3 missing; 3 to run" in done.stdout
+
+
+def test_flags_that_do_not_go_together_are_one_line(tmp_path: Path) -> None:
+    done = _run(tmp_path, "--resolve", "model=lenet")
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
+
+
+@pytest.mark.parametrize(("error", "code"), [(OSError("disk full"), "disk full"), (KeyError("x"), "'x'")])
+def test_what_ends_a_sweep_ends_the_command(
+    error: Exception, code: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr(SweepCallback, "_say", fail)
+    with pytest.raises(SystemExit) as end:
+        SweepCallback().on_run_end(OmegaConf.create({"hydra": {"run": {"dir": "."}}}))
+    assert end.value.code == code
 
 
 def test_a_measured_record_has_its_provenance(tmp_path: Path) -> None:

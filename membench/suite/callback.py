@@ -2,6 +2,7 @@
 
 import json
 import sys
+import traceback
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from omegaconf import DictConfig
 from membench.configuration import method_of
 from membench.launched import launched
 from membench.record import Configuration, Record, framework_name
+from membench.suite.command_line import EXPLAINED, explain
 from membench.suite.composition import resolved
 from membench.suite.listing import has_failed, plan, totals
 from membench.suite.records import Records, Rerun, directory_of
@@ -30,10 +32,24 @@ class SweepCallback(Callback):
 
     def on_multirun_end(self, config: DictConfig, **kwargs: Any) -> None:
         sweep = Path(config.hydra.sweep.dir)
-        folders = [path.parent for path in sweep.glob(f"*/{CELL}")]
-        self._end(config, sweep, sorted(folders, key=lambda folder: int(folder.name)))
+        folders = [path.parent for path in sweep.rglob(CELL)]
+        # Hydra's own are numbers, and hydra.sweep.subdir is the user's to choose
+        self._end(config, sweep, sorted(folders, key=lambda folder: (len(str(folder)), folder)))
 
     def _end(self, config: DictConfig, sweep: Path, folders: list[Path]) -> None:
+        """Say and log it.
+
+        Raises:
+            SystemExit: a cell failed, and is not to; or this cannot be done, of which Hydra would make a warning.
+        """
+        try:
+            self._say(config, sweep, folders)
+        except Exception as error:
+            if not isinstance(error, EXPLAINED):
+                traceback.print_exc()
+            sys.exit(explain(error))
+
+    def _say(self, config: DictConfig, sweep: Path, folders: list[Path]) -> None:
         if config.dry_run:
             cells = [json.loads((folder / CELL).read_text()) for folder in folders]
             print(_plan(cells, Path(config.records), Rerun(config.rerun)))

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from hydra import compose
+from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override, OverrideType
 from hydra.errors import HydraException, MissingConfigException, OverrideParseException
@@ -33,11 +34,11 @@ def check_arguments(arguments: Sequence[str]) -> None:
     """
     words = [word for word in arguments if not word.startswith("-")]
     try:
-        parsed = parse_changes(words)
-        for override in parsed:
-            if override.is_sweep_override() and not MULTIRUN & set(arguments):
-                raise MembenchError(f"{override.input_line!r} is a choice of several; add -m to run each")
         with hydra_composition():
+            parsed = parse_changes(words)
+            for override in parsed:
+                if override.is_sweep_override() and not MULTIRUN & set(arguments):
+                    raise MembenchError(f"{override.input_line!r} is a choice of several; add -m to run each")
             plain = [override for override in parsed if not override.is_sweep_override()]
             _check_composed(plain, [])
             for override in parsed:
@@ -54,7 +55,9 @@ def parse_changes(words: Sequence[str]) -> list[Override]:
         HydraException: a word is no override.
         MembenchError: it adds or deletes an option.
     """
-    parsed = OverridesParser.create().parse_overrides(list(words))
+    hydra = GlobalHydra.instance()  # knows which names a glob stands for
+    loader = hydra.config_loader() if hydra.is_initialized() else None
+    parsed = OverridesParser.create(loader).parse_overrides(list(words))
     for override in parsed:
         if override.type is not OverrideType.CHANGE:
             raise MembenchError(f"{override.input_line!r} is no choice; write option=value")
@@ -104,9 +107,16 @@ def explain(error: Exception, groups: Sequence[str] = GROUPS) -> str:
 
 
 def _choices(override: Override) -> Iterator[Override]:
+    """Yield each choice of several.
+
+    Raises:
+        MembenchError: there is none, as where a glob fits no name.
+    """
     if override.is_sweep_override():
-        values = override.sweep_string_iterator()
-        yield from parse_changes([f"{override.key_or_group}={value}" for value in values])
+        values = [f"{override.key_or_group}={value}" for value in override.sweep_string_iterator()]
+        if not values:
+            raise MembenchError(f"{override.input_line!r} chooses nothing")
+        yield from parse_changes(values)
 
 
 def _check_composed(plain: Sequence[Override], choice: Sequence[Override]) -> None:

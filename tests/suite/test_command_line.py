@@ -18,6 +18,7 @@ from membench.suite.command_line import check_arguments, explain
         ["-m", "model=lenet,alexnet", "batch_size=1,2"],
         ["strategy=layrub_hybrid", "strategy.fixed_region=true"],
         ["budget=200 MB"],
+        ["-m", "strategy=glob([layrub*,vdnn*],exclude=*inference)", "batch_size=range(1,3)"],
         ["strategy=epmc", "strategy.density=measured"],
     ],
 )
@@ -74,6 +75,8 @@ def test_an_error_is_told_once_whatever_caused_it() -> None:
         (["device=tpu"], r"device 'tpu' is not known; there are: .*k40_modnn, k40_vdnn"),
         (["backend=tpu"], r"backend 'tpu' is not known; there are: cpu, cuda, simulated"),
         (["-m", "model=lenet,resnet51"], "model 'resnet51' is not known"),
+        (["-m", "strategy=glob(x*)"], r"'strategy=glob\(x\*\)' chooses nothing"),
+        (["-m", "batch_size=range(3,1)"], r"'batch_size=range\(3,1\)' chooses nothing"),
         (["speed=3"], "'speed' is not an option; there are: model, .*batch_size, seed, budget"),
         (["strategy.speed=3"], "'strategy.speed' is not an option; there are: "),
         (["group/model=3"], "'group/model' is not an option; there are: model"),
