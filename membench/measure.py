@@ -7,6 +7,7 @@
 
 Every cell runs in a process of its own. Its record is a file in ``<results>/<gpu>/records`` as soon as it is there; a cell
 that has one is not run again unless ``rerun`` says so. The tables ``<results>/<gpu>/<task>-<model>.csv`` are made of them.
+``results`` is ``results/measured``, or with ``backend=cpu`` ``outputs/measured``, which is not committed.
 """
 
 import sys
@@ -54,7 +55,13 @@ class Settings:
     backend: str = "cuda"
     rerun: str = str(Rerun.MISSING)
     time_limit_s: str = "3600"
-    results: str = str(configuration.ROOT / "results" / "measured")
+    results: str = ""
+
+    @property
+    def folder(self) -> Path:
+        """Where results go that nobody has named a place for: a GPU's are kept, a CPU's show that the command works."""
+        kept = configuration.ROOT / ("results" if self.backend == "cuda" else "outputs")
+        return Path(self.results) if self.results else kept / "measured"
 
 
 @dataclass(frozen=True)
@@ -84,7 +91,7 @@ def main(arguments: Sequence[str]) -> int:
         settings = parse(arguments)
         facts = device_facts_from_outside(settings.backend)
         budget_bytes = parse_bytes(settings.budget) if settings.budget else None
-        directory = Path(settings.results) / file_name(facts["device"])
+        directory = settings.folder / file_name(facts["device"])
         with Workers(float(settings.time_limit_s)) as workers:
             run = Run(
                 settings,

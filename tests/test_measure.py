@@ -7,6 +7,7 @@ import pandas as pd
 import pytest
 
 from membench import configuration, measure
+from membench.configuration import ROOT
 from membench.errors import MembenchError
 from membench.measure import Run, Settings, cell_of, measure_limits, measure_strategies, parse
 from membench.record import Outcome, Record
@@ -118,3 +119,15 @@ def test_results_that_cannot_be_written_are_one_line(
     words = ["models=lenet", "strategies=eager", "batch_sizes=2", f"results={file}"]
     assert measure.main(words) == 2
     assert capsys.readouterr().err.startswith(f"membench.measure: {file}/a_card/records/")
+
+
+@pytest.mark.parametrize(
+    ("words", "folder"),
+    [
+        ([], "results/measured"),
+        (["backend=cpu"], "outputs/measured"),
+        (["backend=cpu", "results=/elsewhere"], "/elsewhere"),
+    ],
+)
+def test_what_is_committed_is_a_gpus(words: list[str], folder: str) -> None:
+    assert measure.parse(words).folder == ROOT / folder

@@ -6,7 +6,6 @@ import sys
 from pathlib import Path
 
 import pytest
-
 from membench.suite.files import complaint, write_whole
 
 PROGRAM = """
