@@ -60,6 +60,29 @@ def test_pages_are_self_contained(pages: dict[str, str]) -> None:
         assert 'name="viewport"' in text
 
 
+def _luminance(color: str) -> float:
+    """Return the relative luminance of ``#rrggbb`` (WCAG 2.2, definitions)."""
+    channels = (int(color[start : start + 2], 16) / 255 for start in (1, 3, 5))
+    red, green, blue = (c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in channels)
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+
+def test_text_stands_out_from_what_it_stands_on(pages: dict[str, str]) -> None:
+    schemes = [dict(re.findall(r"--(\w+): (#\w{6})", text)) for text in pages["index"].split(":root")[1:]]
+    assert len(schemes) == 2
+    for colors in schemes:
+        grounds = [_luminance(colors[name]) for name in ("page", "panel")]
+        for name in colors.keys() - {"page", "panel", "line"}:
+            for ground in grounds:
+                low, high = sorted((ground, _luminance(colors[name])))
+                assert (high + 0.05) / (low + 0.05) >= 4.5, name  # WCAG 2.2, 1.4.3
+
+
+def test_paper_is_white_and_wide(pages: dict[str, str]) -> None:
+    queries = re.findall(r"@media ([^{]*) {", pages["index"])
+    assert [query.split()[0] for query in queries] == ["screen", "print", "screen"]
+
+
 @pytest.mark.parametrize("paper", PAPERS)
 def test_every_stated_number_is_on_the_page_with_its_verdict(paper: str, pages: dict[str, str]) -> None:
     board = pd.read_csv(SOURCES.results / paper / "scoreboard.csv", keep_default_na=False)
