@@ -72,7 +72,7 @@ def log_sweep(tracking: Tracking, sweep: Sweep) -> Path | None:
             for record in sweep.records:
                 _log_cell(tracking, sweep.group, record)
         return _log_report(tracking, sweep)
-    except Error as error:
+    except (Error, ValueError) as error:  # the latter of variables that W&B reads and cannot take
         print(
             f"W&B has not logged this ({one_line(error)}); tracking=offline needs no account", file=sys.stderr
         )

@@ -35,11 +35,15 @@ def test_disabled_writes_nothing(tmp_path: Path) -> None:
     assert not (tmp_path / "none").exists()
 
 
+@pytest.mark.parametrize("refusal", [wandb.errors.UsageError, ValueError])
 def test_a_sweep_that_wandb_refuses_is_no_error(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    refusal: type[Exception],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     def refuse(**_: Any) -> None:
-        raise wandb.errors.UsageError("no API key\nconfigured")
+        raise refusal("no API key\nconfigured")
 
     monkeypatch.setattr(wandb, "init", refuse)
     assert log_sweep(Tracking("online", "membench", str(tmp_path), True), SWEEP) is None
