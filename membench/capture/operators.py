@@ -191,6 +191,18 @@ def floating_point_operations(
     return first.numel() if isinstance(first, Tensor) else 0
 
 
+def with_plain_scale(operator: torch._ops.OpOverload, args: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Return the arguments with which dropout's gradient has plain PyTorch's bits.
+
+    On the CPU that is a product with a mask of the map's own precision, in which the scale is rounded.
+    """
+    if operator is not torch.ops.aten.native_dropout_backward.default or args[0].device.type != "cpu":
+        return args
+    with no_dispatch():
+        scale = torch.full((), args[2], dtype=args[0].dtype).item()
+    return *args[:2], scale
+
+
 _LOSSES = {"mse_loss": 2, "smooth_l1_loss": 2, "soft_margin_loss": 2, "binary_cross_entropy": 3}
 """Losses that lie in the memory of what they reduce, and which of their arguments says whether they reduce."""
 

@@ -64,6 +64,12 @@ def half_precise() -> Workload:
     return classifier(Layer(_in_half_precision, body=body), torch.randn(4, 4))
 
 
+def dropped_in_half_precision() -> Workload:
+    """Plain PyTorch rounds the scale of what stays."""
+    layers = nn.Linear(4, 6), nn.Dropout(0.3), nn.Linear(6, CLASSES), nn.Dropout(0.1)
+    return classifier(nn.Sequential(*layers).bfloat16(), torch.randn(8, 4).bfloat16())
+
+
 def spectrally_normed() -> Workload:
     """Its buffers are written by operators that take them by name."""
     normed = nn.utils.parametrizations.spectral_norm(nn.Linear(4, CLASSES))
@@ -158,6 +164,7 @@ WORKLOADS: dict[str, Callable[[], Workload]] = {
     "bags of words": bags_of_words,
     "channels last": channels_last,
     "convolutions of signals": convolutions_of_signals,
+    "dropped in half precision": dropped_in_half_precision,
     "folded patches": folded_patches,
     "fourier operator": fourier_operator,
     "grouped in double precision": grouped_in_double_precision,
