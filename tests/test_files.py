@@ -6,12 +6,13 @@ import sys
 from pathlib import Path
 
 import pytest
-from membench.suite.files import complaint, write_whole
+
+from membench.files import complaint, write_whole
 
 PROGRAM = """
 import resource, signal, sys
 from pathlib import Path
-from membench.suite.files import complaint, write_whole
+from membench.files import complaint, write_whole
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 resource.setrlimit(resource.RLIMIT_FSIZE, (100, 100))
 try:
