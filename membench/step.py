@@ -57,7 +57,8 @@ def compile(  # noqa: A001 (the field's word for it)
 
     Args:
         module: the network, in the mode (training or evaluation) in which the step is to run.
-        loss: called with the module's output and the targets; returns a scalar, for sub-batches a mean over the samples.
+        loss: called with the module's output and the targets; returns a scalar, for sub-batches a mean over the samples
+            (one that ignores some targets is none: its sub-batches count alike, whatever each ignores).
             None: inference; the step returns what the module does.
         batch: example ``(inputs, targets)``, each a tensor or a tuple (inference has no targets: ``(inputs, ())``); the
             step is made for their shapes. What is no tensor has the same value in every step.

@@ -94,13 +94,20 @@ class Workload:
         What depends on the whole batch, batch norm above all, sees the part alone (moDNN 5.1 leaves that open).
 
         Raises:
-            UnsupportedModel: a tensor's first dimension is not the batch, there is no loss, or it says that it is no mean.
+            UnsupportedModel: a tensor's first dimension is not the batch, there is no loss, or it says that it is no mean
+                over the samples.
         """
         if size == self.batch_size:
             return self
         if self.loss is None:
             raise UnsupportedModel(
                 self.name, "a step of inference has no gradients that add up", "give it smaller batches"
+            )
+        if isinstance(self.loss, nn.CrossEntropyLoss | nn.NLLLoss) and self.loss.weight is not None:
+            raise UnsupportedModel(
+                "loss",
+                "sub-batches add up to a mean over the samples, and its mean is weighted by their classes",
+                "weigh by a tensor of a number for each sample among the targets, or run the whole batch",
             )
         reduction = getattr(self.loss, "reduction", "mean")
         if reduction not in ("mean", "batchmean"):

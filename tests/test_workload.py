@@ -54,6 +54,14 @@ def test_plain_values_are_arguments_like_others() -> None:
     assert Workload("net", nn.Linear(3, 2), LOSS, (2.0, (None, "mean"), IMAGES), (LABELS,)).batch_size == 4
 
 
+@pytest.mark.parametrize("loss", [nn.CrossEntropyLoss(weight=torch.ones(2)), nn.NLLLoss(torch.ones(2))])
+def test_a_mean_weighted_by_classes_cannot_be_cut(loss: nn.Module) -> None:
+    work = Workload("net", nn.Linear(3, 2), loss, (IMAGES,), (torch.zeros(len(IMAGES), dtype=torch.int64),))
+    assert work.of_size(len(IMAGES)) is work
+    with pytest.raises(UnsupportedModel, match="its mean is weighted by their classes; weigh by a tensor"):
+        work.of_size(1)
+
+
 @pytest.mark.parametrize("loss", [nn.CrossEntropyLoss(reduction="sum"), nn.MSELoss(reduction="none")])
 def test_a_loss_that_is_no_mean_has_no_sub_batches(loss: nn.Module) -> None:
     work = Workload("net", nn.Linear(3, 2), loss, (IMAGES,), (LABELS,))
