@@ -32,6 +32,15 @@ class CostModel(ABC):
         """Return the seconds before a task's work starts, in which another stream's task may run."""
 
     @abstractmethod
+    def task_issue_time_s(self, task: Task) -> float:
+        """Return the seconds that the host spends on issuing a task, while the device does what was issued before."""
+
+    @property
+    @abstractmethod
+    def copy_issue_time_s(self) -> float:
+        """The seconds that the host spends on issuing a copy."""
+
+    @abstractmethod
     def offload_time_s(self, size_bytes: int) -> float:
         """Return the seconds of a copy from the device to the host."""
 

@@ -113,7 +113,8 @@ def compile(  # noqa: A001 (the field's word for it)
             raise UnsupportedModel(
                 name, f"its weight is not on {target}", "move the module there, or simulate it"
             )
-    measured = MeasuredCost(target, load_cache(target) if backend == "cuda" else None)
+    cache = load_cache(target) if backend == "cuda" else None
+    measured = MeasuredCost(target, cache, cuda_graph=cuda_graph)
     return build_step(
         Captures(workload, target),
         chosen,

@@ -175,8 +175,13 @@ class CudaBackend(TensorBackend):
         if name == COMPUTE_STREAM:
             work(*args)
         else:
-            with torch.cuda.stream(stream):
+            torch.cuda.set_stream(
+                stream
+            )  # the context manager of that purpose costs several times a copy's call
+            try:
                 work(*args)
+            finally:
+                torch.cuda.set_stream(self._streams[COMPUTE_STREAM])
         if end is not None:
             end.record(stream)
         return end

@@ -2,7 +2,8 @@
 
 Streams are in-order queues. Kernels of different streams overlap only in their launch, since one of them fills the
 device; each copy engine moves one block at a time, whichever is ready first. Encoding and decoding leave the device room
-for kernels, and run one after another. The host issues without delay and stops at a synchronize.
+for kernels, and run one after another. The host issues one instruction after another, each taking it the time that the
+cost model says, and stops at a synchronize.
 
 Of a cluster one device is played, because all do the same at the same time: one that shares its link with others has its
 part of the rate throughout, which is exact where all copy whenever one does. What real devices gain by falling out of
@@ -50,13 +51,16 @@ class SimulatedBackend(Backend):
         self._host_s = 0.0
 
     def compute(self, task: Task, stream: str) -> float:
+        self._host_s += self._cost.task_issue_time_s(task)
         launch_s = self._cost.launch_time_s(task)
         return self._work(stream, _KERNELS, launch_s, self._cost.task_time_s(task))
 
     def offload(self, block: int, stream: str) -> float:
+        self._host_s += self._cost.copy_issue_time_s
         return self._work(stream, COPY_OUT, 0.0, self._cost.offload_time_s(self._blocks[block].size_bytes))
 
     def prefetch(self, block: int, stream: str) -> float:
+        self._host_s += self._cost.copy_issue_time_s
         return self._work(stream, COPY_BACK, 0.0, self._cost.prefetch_time_s(self._blocks[block].size_bytes))
 
     def all_reduce(self, block: int, root: int | None, stream: str) -> float:

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Hashable
 from dataclasses import replace
+from functools import cached_property
 
 import torch
 
@@ -10,6 +11,7 @@ from membench.codec import MapCodec
 from membench.convolution import Algorithm
 from membench.cost.alone import Measured, key_of, measure_alone
 from membench.cost.cache import CostCache
+from membench.cost.issue import IssueTimes, measure_issue
 from membench.cost.link import Link, measure_link
 from membench.cost_model import CostModel
 from membench.execution.cuda_memory import drop_library_workspaces
@@ -23,15 +25,19 @@ class MeasuredCost(CostModel):
     Args:
         device: where tasks run.
         cache: what was measured before, extended by what is measured now; without it nothing outlives the process.
+        cuda_graph: steps are replayed as a CUDA graph, which the host issues at once.
 
     Attributes:
         has_measured: whether operators ran in this process; then its first step is no cold start.
     """
 
-    def __init__(self, device: torch.device, cache: CostCache | None = None) -> None:
+    def __init__(
+        self, device: torch.device, cache: CostCache | None = None, *, cuda_graph: bool = False
+    ) -> None:
         self.device = device
         self.has_measured = False
         self._cache = cache
+        self._host_issues = device.type == "cuda" and not cuda_graph  # a CPU computes while it issues
         self._library_bytes = cache.library_bytes if cache else 0
         self._measured: dict[Hashable, Measured] = {}
         self._codec_s: dict[tuple[MapCodec, int, int], float] = {}
@@ -69,8 +75,17 @@ class MeasuredCost(CostModel):
         return (Algorithm("", measured.workspace_bytes, measured.time_s),)
 
     def launch_time_s(self, task: Task) -> float:
-        """Return nothing: a task's time is the longer one of launch and kernels."""
+        """Return nothing: a task's time is that of kernels which follow others."""
         return 0.0
+
+    def task_issue_time_s(self, task: Task) -> float:
+        if not self._host_issues:
+            return 0.0
+        return self._measured[key_of(task)].issue_time_s + self._issue_times.task_s
+
+    @property
+    def copy_issue_time_s(self) -> float:
+        return self._issue_times.copy_s if self._host_issues else 0.0
 
     def offload_time_s(self, size_bytes: int) -> float:
         return self.link.latency_s + size_bytes / self.link.device_to_host_bytes_per_s
@@ -101,6 +116,10 @@ class MeasuredCost(CostModel):
             self._link = measure_link(self.device)
             self._save()
         return self._link
+
+    @cached_property
+    def _issue_times(self) -> IssueTimes:
+        return measure_issue(self.device)
 
     def _measure(self, tasks: dict[Hashable, Task], graph: TaskGraph) -> None:
         held_bytes = _held_without_libraries(self.device)

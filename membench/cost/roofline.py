@@ -81,6 +81,15 @@ class RooflineCost(CostModel):
         time_s = max(needed.operations / rate, moved_bytes / self._memory_bytes_per_s)
         return Algorithm(algorithm, needed.workspace_bytes, time_s)
 
+    def task_issue_time_s(self, task: Task) -> float:
+        """Return nothing: the host issues without delay."""
+        return 0.0
+
+    @property
+    def copy_issue_time_s(self) -> float:
+        """Nothing, as for tasks."""
+        return 0.0
+
     def launch_time_s(self, task: Task) -> float:
         """Return the seconds before a task's work; the step's own come before its first task."""
         return self._efficiency.launch_s + (self._efficiency.step_s if task.index == 0 else 0.0)

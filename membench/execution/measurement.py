@@ -9,6 +9,10 @@ from typing import Any
 
 import torch
 
+_WAKING_S = 0.2
+_HIGHEST_CLOCK_HZ = 3e9
+"""No GPU counts its cycles faster."""
+
 
 @dataclass(frozen=True)
 class Throughput:
@@ -56,6 +60,7 @@ def throughput(
     windows: int,
 ) -> Throughput:
     """Time windows of many steps; the device is idle before and after each, and never asked in between."""
+    wake(device)
     times_s = []
     for _ in range(windows):
         synchronize(device)
@@ -71,6 +76,18 @@ def synchronize(device: torch.device) -> None:
     """Wait for the device; the CPU's work is done when its call returns."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
+
+
+def wake(device: torch.device) -> None:
+    """Let a GPU's clock rise, which falls while the host captures and plans."""
+    if device.type == "cuda":
+        keep_busy(_WAKING_S)
+        synchronize(device)
+
+
+def keep_busy(seconds: float) -> None:
+    """Keep the current GPU busy for that long, or some longer, and return at once."""
+    torch.cuda._sleep(round(seconds * _HIGHEST_CLOCK_HZ))
 
 
 def peak_bytes(run: Callable[[], object], device: torch.device) -> int:

@@ -137,7 +137,9 @@ def measure_strategy(
     device = captures.device
     assert device is not None, "captured to be simulated"
     found = CellMeasurement()
-    cost = MeasuredCost(device, load_cache(device) if device.type == "cuda" else None)
+    cuda_graph = configuration["backend"].get("cuda_graph", False)
+    cache = load_cache(device) if device.type == "cuda" else None
+    cost = MeasuredCost(device, cache, cuda_graph=cuda_graph)
     step = build_step(
         captures,
         with_density(configuration, captures.workload, device),
@@ -145,7 +147,7 @@ def measure_strategy(
         budget_bytes,
         sub_batch=configuration.get("sub_batch"),
         exchange=choice(Exchange, "exchange", configuration["exchange"]) if joined().count > 1 else None,
-        cuda_graph=configuration["backend"].get("cuda_graph", False),
+        cuda_graph=cuda_graph,
     )
     if _prefers_memory(configuration):
         _check_workspace_cap(step.plan[0].schedule, device)

@@ -36,11 +36,8 @@ class FakeCuda:
         self.events += 1
         return FakeEvent(f"e{self.events}", enable_timing)
 
-    @contextmanager
-    def on(self, stream: "FakeStream") -> Iterator[None]:
-        before, self.current = self.current, stream
-        yield
-        self.current = before
+    def set_stream(self, stream: "FakeStream") -> None:
+        self.current = stream
 
     # ---- the runtime's page locks -------------------------------------------------------------------
 
@@ -127,7 +124,7 @@ def fake_cuda(patch: pytest.MonkeyPatch) -> Iterator[FakeCuda]:
     cuda = FakeCuda()
     patch.setattr(torch.cuda, "Stream", cuda.make_stream)
     patch.setattr(torch.cuda, "Event", cuda.make_event)
-    patch.setattr(torch.cuda, "stream", cuda.on)
+    patch.setattr(torch.cuda, "set_stream", cuda.set_stream)
     patch.setattr(torch.cuda, "current_stream", lambda device=None: cuda.compute)
     patch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
     patch.setattr(torch.cuda, "cudart", lambda: cuda)

@@ -40,6 +40,13 @@ class UnitCost(CostModel):
     def launch_time_s(self, task: Task) -> float:
         return 0.5
 
+    def task_issue_time_s(self, task: Task) -> float:
+        return 0.0
+
+    @property
+    def copy_issue_time_s(self) -> float:
+        return 0.0
+
     def offload_time_s(self, size_bytes: int) -> float:
         return float(size_bytes)
 
@@ -98,6 +105,22 @@ def test_a_codec_works_beside_kernels_and_one_block_at_a_time() -> None:
     assert step_time_s(encode, Compute(1)) == pytest.approx(6.0)
     assert step_time_s(encode, Encode(0, 1, csr(), "other"), decode) == pytest.approx(18.0)
     assert step_time_s(Encode(0, 1, csr(), "compute"), Compute(1)) == pytest.approx(8.5)
+
+
+class SlowHostCost(UnitCost):
+    copy_issue_time_s = 1.0
+
+    def task_issue_time_s(self, task: Task) -> float:
+        return 3.0
+
+
+def test_a_device_waits_for_a_host_that_issues_more_slowly_than_it_computes() -> None:
+    copied = (Compute(0), Wait("copy", 0), Offload(0), Compute(1))
+    assert step_time_s(Compute(0), Compute(1), cost=SlowHostCost()) == pytest.approx(6 + 2.5)
+    assert step_time_s(*copied, cost=SlowHostCost()) == pytest.approx(7 + 2.5)
+    assert step_time_s(*copied, Wait("compute", 2), Compute(2), cost=SlowHostCost()) == pytest.approx(
+        10 + 2.5
+    )
 
 
 def test_memory_costs_no_time() -> None:
