@@ -30,6 +30,7 @@ from membench.suite.listing import INTERRUPTED, announced
 from membench.suite.option_values import check_size
 from membench.suite.provenance import device_facts_from_outside
 from membench.suite.records import Records, Rerun
+from membench.suite.search import SearchError, checked
 from membench.suite.worker import Workers
 from membench.units import parse_bytes
 
@@ -132,12 +133,15 @@ def measure_limits(run: Run) -> None:
 
 
 def _deepest(run: Run, batch_size: int, system: str) -> Record:
-    """Return the record of the deepest network that fits, or of the shallowest if none does."""
+    """Return the record of the deepest network that fits, of the shallowest if none does, or of a cell that failed."""
 
     def record(position: int) -> Record:
         return run.cell(f"resnet{DEPTHS[position - 1]}", batch_size, system)
 
-    return record(largest(lambda n: record(n).outcome is Outcome.OK, limit=len(DEPTHS)) or 1)
+    try:
+        return record(largest(lambda n: checked(record(n)).outcome is Outcome.OK, limit=len(DEPTHS)) or 1)
+    except SearchError as error:
+        return error.record
 
 
 def _batch_sizes(run: Run, model: str) -> list[int]:

@@ -70,6 +70,15 @@ def test_limits_are_the_largest_batch_and_the_greatest_depth(tmp_path: Path) -> 
     assert found == {("resnet695", "32"), ("resnet1517", "16")}
 
 
+def test_a_depth_that_takes_too_long_is_not_one_that_does_not_fit(tmp_path: Path) -> None:
+    def slow(cell: dict[str, Any]) -> Record:
+        is_deep = cell["model"]["module"].get("depth", 0) > 302
+        return record_of(cell, Outcome.TIMEOUT if is_deep else Outcome.OK, peak_memory_bytes=1.0)
+
+    run = Run(Settings(strategies="eager"), Records(tmp_path / "records", slow), tmp_path, None)
+    assert measure._deepest(run, 32, "eager").outcome is Outcome.TIMEOUT
+
+
 def test_a_cell_is_what_hydra_would_compose() -> None:
     cell = cell_of(parse(["cuda_graph=true", "budget=12GB"]), "resnet50", 32, "layrub_hybrid")
     assert cell["backend"] == {"name": "cuda", "cuda_graph": True}

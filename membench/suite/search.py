@@ -1,4 +1,4 @@
-"""The largest batch that fits a device, found by running cells."""
+"""The largest that fits a device, found by running cells."""
 
 from collections.abc import Callable
 
@@ -24,18 +24,26 @@ def run_largest(
 
     def probe(batch_size: int) -> Record:
         if batch_size not in tried:
-            record = run({**configuration, "batch_size": batch_size})
-            if record.outcome.is_failure or record.outcome is Outcome.UNSUPPORTED:
-                raise _SearchError(record)
-            tried[batch_size] = record
+            tried[batch_size] = checked(run({**configuration, "batch_size": batch_size}))
         return tried[batch_size]
 
     try:
         guess = None if capacity_bytes is None else _predict(probe, capacity_bytes)
         found = largest(lambda n: probe(n).outcome is Outcome.OK, step=BATCH_SIZE_STEP, guess=guess)
-    except _SearchError as error:
+    except SearchError as error:
         return error.record
     return tried[found or BATCH_SIZE_STEP]
+
+
+def checked(record: Record) -> Record:
+    """Return a record that tells whether its cell fits.
+
+    Raises:
+        SearchError: the cell failed for another reason, such as its time limit.
+    """
+    if record.outcome.is_failure or record.outcome is Outcome.UNSUPPORTED:
+        raise SearchError(record)
+    return record
 
 
 def _predict(probe: Callable[[int], Record], capacity_bytes: int) -> int | None:
@@ -47,7 +55,7 @@ def _predict(probe: Callable[[int], Record], capacity_bytes: int) -> int | None:
     return by_line((sizes[0], first), (sizes[1], second), capacity_bytes)
 
 
-class _SearchError(Exception):
+class SearchError(Exception):
     """A cell of a search failed for another reason than its size."""
 
     def __init__(self, record: Record) -> None:
