@@ -18,8 +18,8 @@ from membench.execution.nvml import driver_version
 from membench.files import write_whole
 
 CACHE_VARIABLE = "MEMBENCH_CACHE"
-WORKSPACE_CAP_VARIABLE = "CUDNN_CONV_WSCAP_DBG"
-"""cuDNN's cap on a convolution's workspace, in MiB; it holds for a whole process."""
+ENGINES_VARIABLE = "CUDNN_ERRATA_JSON_FILE"
+"""Names a file of cuDNN's engines that PyTorch passes over; it holds for a whole process."""
 PRODUCT_WORKSPACE_VARIABLE = "CUBLAS_WORKSPACE_CONFIG"
 """What cuBLAS keeps for products of matrices, as ``:KiB:count``; it holds for a whole process."""
 
@@ -90,7 +90,7 @@ def _identity(device: torch.device) -> dict[str, Any]:
         "cudnn_benchmark": torch.backends.cudnn.benchmark,
         "deterministic": torch.are_deterministic_algorithms_enabled() or torch.backends.cudnn.deterministic,
         "tf32": [torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32],
-        "workspace_cap": os.environ.get(WORKSPACE_CAP_VARIABLE),
+        "refused_engines": os.environ.get(ENGINES_VARIABLE),
         "product_workspace": os.environ.get(PRODUCT_WORKSPACE_VARIABLE),
         "allocator": os.environ.get("PYTORCH_ALLOC_CONF"),
     }

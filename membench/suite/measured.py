@@ -8,7 +8,6 @@
 A baseline goes through the first three as a strategy does.
 """
 
-import os
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 
@@ -17,7 +16,7 @@ import torch
 from membench.backends.cuda import CudaBackend
 from membench.capture.capture import Captures
 from membench.checks import choice
-from membench.cost.cache import PRODUCT_WORKSPACE_VARIABLE, WORKSPACE_CAP_VARIABLE, load_cache
+from membench.cost.cache import PRODUCT_WORKSPACE_VARIABLE, load_cache
 from membench.cost.measured import MeasuredCost
 from membench.errors import OutOfMemory, UnsupportedStrategy
 from membench.execution.cuda_memory import (
@@ -39,6 +38,7 @@ from membench.step import build_step
 from membench.sub_batched_step import SubBatchedStep
 from membench.suite.baselines import Baseline
 from membench.suite.density import with_density
+from membench.suite.engines import WORKSPACE_BYTES, without_workspace
 from membench.suite.metrics import Metrics, plan_metrics, time_metrics
 from membench.task_graph import Kind
 from membench.training_step import TrainingStep
@@ -47,14 +47,10 @@ from membench.workload import Workload
 
 WINDOWS = 5
 WINDOW_S = 1.0
-WORKSPACE_CAP_MIB = 1
-"""What (m) grants a convolution: cuDNN reads no smaller cap."""
-
 SMALL_BUDGET_BYTES = 256 * MIB
 SMALL_BUDGET_ENVIRONMENT = {
     PRODUCT_WORKSPACE_VARIABLE: ":16:8",
     "CUBLASLT_WORKSPACE_SIZE": "128",
-    WORKSPACE_CAP_VARIABLE: str(WORKSPACE_CAP_MIB),
 }
 """cuBLAS keeps up to 32 MiB by default, which a small budget has no room for; here 128 KiB, the least it documents."""
 
@@ -89,8 +85,8 @@ def environment(configuration: Configuration) -> dict[str, str]:
         return {}
     budget = configuration.get("budget")
     is_small = budget is not None and parse_bytes(budget) < SMALL_BUDGET_BYTES
-    cap = {WORKSPACE_CAP_VARIABLE: str(WORKSPACE_CAP_MIB)} if _prefers_memory(configuration) else {}
-    return {**ALLOCATOR_ENVIRONMENT, **cap, **(SMALL_BUDGET_ENVIRONMENT if is_small else {})}
+    engines = without_workspace() if is_small or _prefers_memory(configuration) else {}
+    return {**ALLOCATOR_ENVIRONMENT, **engines, **(SMALL_BUDGET_ENVIRONMENT if is_small else {})}
 
 
 def _prefers_memory(configuration: Configuration) -> bool:
@@ -150,7 +146,7 @@ def measure_strategy(
         cuda_graph=cuda_graph,
     )
     if _prefers_memory(configuration):
-        _check_workspace_cap(step.plan[0].schedule, device)
+        _check_workspaces(step.plan[0].schedule, device)
     # the first process, which has planned, has the costs
     predicted_s = from_first(lambda: simulated_step(step.plan, cost).step_time_s, "the prediction")
     # what is timed alone, operators and the link, takes memory of its own beside the weights and the batch
@@ -243,22 +239,21 @@ def energy_per_image(before: Reading, after: Reading, images: int) -> Reading:
     return Reading((after.value - before.value) / images)
 
 
-def _check_workspace_cap(schedule: Schedule, device: torch.device) -> None:
-    """Refuse (m) where cuDNN does not keep the cap that this process asked it for.
+def _check_workspaces(schedule: Schedule, device: torch.device) -> None:
+    """Refuse (m) where the engines that this process leaves cuDNN need workspace all the same.
 
     Raises:
-        UnsupportedStrategy: a convolution's workspace exceeds the cap.
+        UnsupportedStrategy: a convolution takes more than `WORKSPACE_BYTES`.
     """
     if device.type != "cuda":
         return
-    cap_bytes = int(os.environ[WORKSPACE_CAP_VARIABLE]) * MIB
     largest = max(
         (task.workspace_bytes for task in schedule.graph.tasks if task.kind is Kind.CONVOLUTION), default=0
     )
-    if largest > cap_bytes:
+    if largest > WORKSPACE_BYTES:
         raise UnsupportedStrategy(
-            f"cuDNN {torch.backends.cudnn.version()} takes {largest:,} bytes of workspace although "
-            f"{WORKSPACE_CAP_VARIABLE}={WORKSPACE_CAP_MIB}; PyTorch offers no other choice of algorithms, so (m) is not run"
+            f"cuDNN {torch.backends.cudnn.version()} takes {largest:,} bytes of workspace with all engines but its "
+            "first two refused; PyTorch offers no other choice of algorithms, so (m) is not run"
         )
 
 

@@ -55,7 +55,7 @@ def test_another_setting_is_another_file(tmp_path: Path, monkeypatch: pytest.Mon
     again = load_cache(GPU, tmp_path)
     assert again.find(("relu", (1, 2))) == Measured(512, 1e-5)
     assert again.link == cache.link and again.link.full_duplex
-    monkeypatch.setenv("CUDNN_CONV_WSCAP_DBG", "1")
+    monkeypatch.setenv("CUDNN_ERRATA_JSON_FILE", "engines.json")
     assert load_cache(GPU, tmp_path).find(("relu", (1, 2))) is None
 
 

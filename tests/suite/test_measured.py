@@ -1,5 +1,7 @@
 """Measured cells on the CPU, and what a cell's process is given on a GPU."""
 
+import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -80,13 +82,21 @@ def test_energy_is_the_difference_of_two_readings_of_which_neither_may_be_missin
     assert energy_per_image(Reading(10.0), untold, images=3) == untold
 
 
-def test_a_gpus_process_gets_growing_segments_and_for_m_a_cap_on_workspaces() -> None:
+def test_a_gpus_process_gets_growing_segments_and_for_m_engines_without_workspace(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("MEMBENCH_CACHE", str(tmp_path))
     memory = {"_target_": "any", "algorithms": "memory"}
     gpu = {"strategy": {"_target_": "any"}, "backend": {"name": "cuda"}}
     assert environment(gpu) == {"PYTORCH_ALLOC_CONF": "expandable_segments:True"}
-    assert environment({**gpu, "strategy": memory})["CUDNN_CONV_WSCAP_DBG"] == "1"
+    rules = json.loads(Path(environment({**gpu, "strategy": memory})["CUDNN_ERRATA_JSON_FILE"]).read_text())[
+        "rules"
+    ]
+    assert {(rule["operation"], rule["engine"]) for rule in rules} >= {("ConvFwd", 2), ("ConvBwdFilter", 99)}
+    assert not any(rule["engine"] < 2 for rule in rules)
     assert environment({"strategy": memory, "backend": {"name": "cpu"}}) == {}
-    assert environment({**gpu, "budget": "5 MB"})["CUBLAS_WORKSPACE_CONFIG"] == ":16:8"
+    small = environment({**gpu, "budget": "5 MB"})
+    assert small["CUBLAS_WORKSPACE_CONFIG"] == ":16:8" and "CUDNN_ERRATA_JSON_FILE" in small
     assert environment({**gpu, "budget": "12 GB"}) == environment(gpu)
 
 
