@@ -19,7 +19,13 @@ from membench.strategies.layrub import LayrubHybrid, LayrubInter
 from membench.strategies.network_wide import NetworkWide
 from tests.contract.networks import COST, NETWORKS, ONLY_SLOW, Reference, reference, run_step
 
-EACH_NETWORK = [pytest.param(name, marks=pytest.mark.slow if name in ONLY_SLOW else ()) for name in NETWORKS]
+EACH_NETWORK = [
+    pytest.param(
+        name, marks=[pytest.mark.xdist_group(name), *([pytest.mark.slow] if name in ONLY_SLOW else [])]
+    )
+    for name in NETWORKS
+]
+"""With ``--dist loadgroup`` one process tests all of a network: on a GPU its operators are then measured once."""
 
 OPTIONS: dict[str, Strategy] = {
     "network_wide, shared gradients": NetworkWide(shared_gradients=True),
