@@ -37,17 +37,19 @@ def compiled(kernel: Any, *arguments: object) -> bytes:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("integer", ["i32", 1])
 @pytest.mark.parametrize("name", FORMATS)
-def test_the_kernels_of_rows_compile_for_a_gpu(name: str) -> None:
+def test_the_kernels_of_rows_compile_for_a_gpu(name: str, integer: str | int) -> None:
+    """Triton compiles an argument that is 1, such as the rows of a small map, as a constant."""
     from membench.codecs import cuda_rows
 
     kept_as = FORMATS[name]
     ends, columns = ("*i32", "*i32") if name == "fp32" else ("*u16", "*u8")
     codes = {32: "*i32", 16: "*u16"}.get(kept_as.bits, "*u8")
-    arrays, of_map = ("*i32", "*i32", ends, codes, columns), ("i32", "i32", "i32", COLUMNS)
-    assert compiled(cuda_rows._count, "*i32", ends, "i32", "i32", COLUMNS, 16, COLUMNS)
-    assert compiled(cuda_rows._sum_rows, ends, "*i32", "i32", "i32", 1024)
-    assert compiled(cuda_rows._sum_blocks, "*i32", "i32", 1024)
+    arrays, of_map = ("*i32", "*i32", ends, codes, columns), (integer, integer, integer, COLUMNS)
+    assert compiled(cuda_rows._count, "*i32", ends, integer, integer, COLUMNS, 16, COLUMNS)
+    assert compiled(cuda_rows._sum_rows, ends, "*i32", integer, integer, 1024)
+    assert compiled(cuda_rows._sum_blocks, "*i32", integer, 1024)
     assert compiled(cuda_rows._scatter, *arrays, *of_map, *kept_as, 16, COLUMNS)
     assert compiled(cuda_rows._decode, *arrays, *of_map[1:], kept_as.bits, 16, COLUMNS)
     if name == "fp10":
@@ -58,5 +60,6 @@ def test_the_kernels_of_rows_compile_for_a_gpu(name: str) -> None:
 def test_the_kernels_of_the_mask_compile_for_a_gpu() -> None:
     from membench.codecs import cuda_mask
 
-    assert compiled(cuda_mask._encode, "*fp32", "*u8", "i32", 512)
-    assert compiled(cuda_mask._decode, "*u8", "*fp32", "i32", 512)
+    for integer in ("i32", 1):
+        assert compiled(cuda_mask._encode, "*fp32", "*u8", integer, 512)
+        assert compiled(cuda_mask._decode, "*u8", "*fp32", integer, 512)
