@@ -12,6 +12,8 @@ from membench.units import GIB
 _MATRIX_SIZE = 8192
 _COPIED_BYTES = GIB
 _REPETITIONS = 10
+_ISSUING_S = 1e-3
+"""Longer than the host takes to issue a run."""
 
 
 def measure_device(device: torch.device) -> tuple[DeviceProfile, Link]:
@@ -36,7 +38,7 @@ def measure_device(device: torch.device) -> tuple[DeviceProfile, Link]:
 
 def _best_s(run: Any) -> float:
     run()
-    return min(time_s(run, 1) for _ in range(_REPETITIONS))
+    return min(time_s(run, 1, busy_s=_ISSUING_S) for _ in range(_REPETITIONS))
 
 
 def device_yaml(profile: DeviceProfile, link: Link, facts: dict[str, Any]) -> str:
