@@ -2,8 +2,8 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from itertools import chain
-from operator import attrgetter, is_
+from itertools import chain, compress
+from operator import attrgetter, is_, itemgetter
 from typing import Any, NoReturn
 
 import torch
@@ -12,13 +12,13 @@ from torch import nn
 from membench.errors import ModuleChanged, UnsupportedModel
 
 _MODE, _IS_TRAINED = attrgetter("training"), attrgetter("requires_grad")
+_HOOKS_OF_A_WEIGHT = (attrgetter("_backward_hooks"), attrgetter("_post_accumulate_grad_hooks"))
 _HOOKS_OF_A_MODULE = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 PLAIN = (bool, int, float, str)
 """Types of attributes whose values can be compared."""
 OF_EVERY_MODULE = frozenset(vars(nn.Module()))
 """Names of attributes that are torch's own."""
-_END = object()
-"""Stands behind the last part, so that one more is seen as well as one less."""
+_ABSENT = object()
 
 
 class ModuleState:
@@ -41,20 +41,25 @@ class ModuleState:
             self._modules += loss.named_modules(prefix="loss")
         self._children = [child for _, child in self._modules]
         self._modes = [child.training for child in self._children]
-        self._parts = [
+        parts = [
             (path, parts)
             for path, child in self._modules
             for parts in (child._modules, child._parameters, child._buffers)
             if parts
         ]
-        self._held = [dict(parts) for _, parts in self._parts]
+        self._parts = [each for _, each in parts]
+        self._earlier_parts = [(path, dict(each)) for path, each in parts]
+        self._held = self._held_now()
         self._hooks = [
             (path, getattr(child, kind)) for path, child in self._modules for kind in _HOOKS_OF_A_MODULE
         ]
         self._hook_counts = [len(hooks) for _, hooks in self._hooks]
         owners = self._modules if isinstance(loss, nn.Module) else [*self._modules, ("loss", loss)]
+        self._earlier_numbers = [
+            (path, vars(owner), numbers) for path, owner in owners if (numbers := _public_numbers(owner))
+        ]
         self._attributes = [
-            (path, vars(owner), name) for path, owner in owners for name in _public_numbers(owner)
+            (itemgetter(*numbers), of_owner) for _, of_owner, numbers in self._earlier_numbers
         ]
         self._numbers = self._numbers_now()
         self._weights = dict(module.named_parameters()) if loss is not None else {}
@@ -62,7 +67,7 @@ class ModuleState:
         self._check_gradient_hooks()
 
     def check(self) -> None:
-        """Refuse a module that is no longer what was captured. Takes some 100 ns for each module and tensor.
+        """Refuse a module that is no longer what was captured. Takes some microseconds for each layer.
 
         Raises:
             ModuleChanged: names the first layer or weight, and what became of it.
@@ -70,25 +75,32 @@ class ModuleState:
         """
         if not all(map(is_, map(_MODE, self._children), self._modes)):
             self._refuse_mode()
-        parts = chain.from_iterable(dict.values(parts) for _, parts in self._parts)
-        held = chain.from_iterable(map(dict.values, self._held))
-        if not all(map(is_, chain(parts, [_END]), chain(held, [_END]))):
+        held = self._held_now()
+        if len(held) != len(self._held) or not all(map(is_, held, self._held)):
             self._refuse_part()
         if not all(map(is_, map(_IS_TRAINED, self._weights.values()), self._trained)):
             self._refuse_freezing()
-        if (numbers := self._numbers_now()) != self._numbers:
-            self._refuse_number(numbers)
+        if self._numbers_now() != self._numbers:
+            self._refuse_number()
         counts = [len(hooks) for _, hooks in self._hooks]
         if counts != self._hook_counts:
             self._refuse_hooks(counts)
         self._check_gradient_hooks()
 
-    def _numbers_now(self) -> list[Any]:
-        return [attributes.get(name) for _, attributes, name in self._attributes]
+    def _held_now(self) -> list[Any]:
+        return list(chain.from_iterable(map(dict.values, self._parts)))
+
+    def _numbers_now(self) -> list[Any] | None:
+        """Return the numbers of each layer, None if one is gone."""
+        try:
+            return [numbers_of(attributes) for numbers_of, attributes in self._attributes]
+        except KeyError:
+            return None
 
     def _check_gradient_hooks(self) -> None:
-        for name, weight in self._weights.items():
-            if weight.requires_grad and (weight._backward_hooks or weight._post_accumulate_grad_hooks):
+        for hooks in _HOOKS_OF_A_WEIGHT:
+            trained = compress(self._weights.items(), self._trained)
+            if name := next((name for name, weight in trained if hooks(weight)), None):
                 raise UnsupportedModel(
                     name,
                     "its gradient has a hook, which a step does not call",
@@ -114,17 +126,21 @@ class ModuleState:
     def _refuse_part(self) -> NoReturn:
         path, key = next(
             (path, key)
-            for (path, parts), held in zip(self._parts, self._held, strict=True)
-            for key in {**held, **parts}
-            if parts.get(key, _END) is not held.get(key, _END)
+            for parts, (path, earlier) in zip(self._parts, self._earlier_parts, strict=True)
+            for key in {**earlier, **parts}
+            if parts.get(key, _ABSENT) is not earlier.get(key, _ABSENT)
         )
         raise ModuleChanged(
             f"{_layer(path)} has another {key!r} than the step was captured with; change values in place, or compile again"
         )
 
-    def _refuse_number(self, numbers: list[Any]) -> NoReturn:
-        pairs = zip(self._attributes, numbers, self._numbers, strict=True)
-        path, name, now, then = next((path, name, a, b) for (path, _, name), a, b in pairs if a != b)
+    def _refuse_number(self) -> NoReturn:
+        path, name, now, then = next(
+            (path, name, attributes.get(name), number)
+            for path, attributes, numbers in self._earlier_numbers
+            for name, number in numbers.items()
+            if attributes.get(name) != number
+        )
         raise ModuleChanged(
             f"{_layer(path)} has {name}={now!r}, and had {then!r} when the step was captured; compile again, or hold what "
             "changes in a buffer or a target"
@@ -156,11 +172,13 @@ def left_as_it_was(module: nn.Module, device: torch.device) -> Iterator[None]:
             weight.grad = gradients[name]
 
 
-def _public_numbers(owner: object) -> Iterator[str]:
-    """Yield the attributes, torch's own left out, by which a layer or a loss computes: Python's numbers and words."""
-    for name, value in getattr(owner, "__dict__", {}).items():
-        if type(value) in PLAIN and name not in OF_EVERY_MODULE and not name.startswith("_"):
-            yield name
+def _public_numbers(owner: object) -> dict[str, Any]:
+    """Return the attributes, torch's own left out, by which a layer or a loss computes: Python's numbers and words."""
+    return {
+        name: value
+        for name, value in getattr(owner, "__dict__", {}).items()
+        if type(value) in PLAIN and name not in OF_EVERY_MODULE and not name.startswith("_")
+    }
 
 
 def _layer(path: str) -> str:

@@ -1,7 +1,8 @@
 """TrainingStep: a captured step under a schedule, as its user calls it."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
+from operator import attrgetter
 from threading import Lock
 from typing import Any, NoReturn
 
@@ -27,6 +28,9 @@ from membench.timeline import Timeline
 from membench.workload import Workload, is_dense
 
 _WINDOWS, _STEPS_PER_WINDOW = 3, 2
+_SHAPE = attrgetter("shape")
+_Memory = tuple[int, torch.Size, tuple[int, ...]]
+"""A tensor's address, shape and strides."""
 
 
 class OfThisProcess:
@@ -93,13 +97,13 @@ class TrainingStep(OfThisProcess):
             self._replayed = ReplayedProgram(self._program, backend, graph_pool)
         self._module_state = ModuleState(workload.module, workload.loss)
         self._weights = dict(workload.module.named_parameters())
-        self._state: list[tuple[int, Tensor]] = [
-            *((captured.weights[name], weight) for name, weight in self._weights.items()),
-            *((captured.buffers[name], buffer) for name, buffer in workload.module.named_buffers()),
-            *((block, backend.place(block, tensor)) for block, tensor in captured.constants.items()),
-        ]
+        self._state: dict[int, Tensor] = {
+            **{captured.weights[name]: weight for name, weight in self._weights.items()},
+            **{captured.buffers[name]: buffer for name, buffer in workload.module.named_buffers()},
+            **{block: backend.place(block, tensor) for block, tensor in captured.constants.items()},
+        }
         if loss_so_far is not None and schedule.graph.loss is not None:
-            self._state.append((schedule.graph.loss.block, loss_so_far))
+            self._state[schedule.graph.loss.block] = loss_so_far
         self._sums = {
             name: value
             for name, value in schedule.graph.gradients
@@ -110,8 +114,8 @@ class TrainingStep(OfThisProcess):
             backend.lives_on_host(value.block) for value in self._sums.values()
         )
         self._kept_sums: dict[str, Tensor] | None = {} if keeps_sums else None
-        self._kinds = {block: _laid_out(tensor) for block, tensor in self._state}
-        self._memory: dict[int, tuple[int, torch.Size, tuple[int, ...]]] = {}
+        self._kinds = {block: _laid_out(tensor) for block, tensor in self._state.items()}
+        self._memory: dict[int, _Memory] = {}
         self._handed_over = [block.index for block in schedule.graph.blocks if block.role in RESULT_ROLES]
         self._handed_over += [block for block in captured.inputs + captured.targets if block is not None]
 
@@ -244,16 +248,16 @@ class TrainingStep(OfThisProcess):
         Raises:
             ModuleChanged: what lies in the other memory has another shape, layout or dtype.
         """
-        changed = False
-        sums = ((value.block, self._sum(name, value)) for name, value in self._sums.items())
-        for block, tensor in (*self._state, *sums):
-            memory = tensor.data_ptr(), tensor.shape, tensor.stride()
-            if self._memory.get(block) != memory:
+        tensors = self._state | {value.block: self._sum(name, value) for name, value in self._sums.items()}
+        memory = dict(zip(tensors, _memory_of(tensors.values()), strict=True))
+        if memory == self._memory:
+            return False
+        for block, tensor in tensors.items():
+            if self._memory.get(block) != memory[block]:
                 self._check_kind(block, tensor)
-                self._memory[block] = memory
                 self.backend.bind(block, tensor.detach())
-                changed = True
-        return changed
+        self._memory = memory
+        return True
 
     def _check_kind(self, block: int, tensor: Tensor) -> None:
         now, captured = _laid_out(tensor), self._kinds.get(block)
@@ -344,6 +348,11 @@ def _shown(argument: Any) -> str:
     """Return what an argument is, in a few words."""
     kind = _kind(argument)
     return kind if isinstance(argument, Tensor) or len(kind) < 60 else f"a {type(argument).__name__}"
+
+
+def _memory_of(tensors: Collection[Tensor]) -> Iterator[_Memory]:
+    """Return where tensors lie; in C, because each step asks for all of a module's."""
+    return zip(map(Tensor.data_ptr, tensors), map(_SHAPE, tensors), map(Tensor.stride, tensors), strict=True)
 
 
 def _laid_out(tensor: Tensor) -> str:
