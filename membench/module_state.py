@@ -80,7 +80,7 @@ class ModuleState:
             self._refuse_part()
         if not all(map(is_, map(_IS_TRAINED, self._weights.values()), self._trained)):
             self._refuse_freezing()
-        if self._numbers_now() != self._numbers:
+        if self._has_other_numbers():
             self._refuse_number()
         counts = [len(hooks) for _, hooks in self._hooks]
         if counts != self._hook_counts:
@@ -90,12 +90,18 @@ class ModuleState:
     def _held_now(self) -> list[Any]:
         return list(chain.from_iterable(map(dict.values, self._parts)))
 
-    def _numbers_now(self) -> list[Any] | None:
-        """Return the numbers of each layer, None if one is gone."""
+    def _has_other_numbers(self) -> bool:
         try:
-            return [numbers_of(attributes) for numbers_of, attributes in self._attributes]
-        except KeyError:
-            return None
+            return self._numbers_now() != self._numbers
+        except (
+            KeyError,
+            RuntimeError,
+            ValueError,
+        ):  # one is gone, or an array now, which is not equal or unequal
+            return True
+
+    def _numbers_now(self) -> list[Any]:
+        return [numbers_of(attributes) for numbers_of, attributes in self._attributes]
 
     def _check_gradient_hooks(self) -> None:
         for hooks in _HOOKS_OF_A_WEIGHT:
@@ -139,7 +145,7 @@ class ModuleState:
             (path, name, attributes.get(name), number)
             for path, attributes, numbers in self._earlier_numbers
             for name, number in numbers.items()
-            if attributes.get(name) != number
+            if type(attributes.get(name)) is not type(number) or attributes[name] != number
         )
         raise ModuleChanged(
             f"{_layer(path)} has {name}={now!r}, and had {then!r} when the step was captured; compile again, or hold what "

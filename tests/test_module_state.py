@@ -1,6 +1,7 @@
 """A step does not go on computing what its module no longer does."""
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -118,6 +119,24 @@ def test_what_a_module_notes_about_itself_may_change(module: nn.Sequential) -> N
     step = step_of(module)
     module._epoch, module.best_accuracy = 2, 0.5
     step(*DATA)
+    assert module[0].weight.grad is not None
+
+
+@pytest.mark.parametrize("scale", [0.5, torch.ones(2), None])
+def test_a_number_may_be_no_other_and_no_array(module: nn.Sequential, scale: Any) -> None:
+    module.scale = 1.0
+    step = step_of(module)
+    module.scale = scale
+    with pytest.raises(ModuleChanged, match="the module has scale=.*, and had 1.0"):
+        step(*DATA)
+
+
+def test_a_number_may_not_vanish(module: nn.Sequential) -> None:
+    module.scale = 1.0
+    step = step_of(module)
+    del module.scale
+    with pytest.raises(ModuleChanged, match="the module has scale=None, and had 1.0"):
+        step(*DATA)
 
 
 def test_values_may_change_and_modes_may_be_switched_back(module: nn.Sequential) -> None:
