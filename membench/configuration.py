@@ -19,8 +19,8 @@ ROOT = Path(__file__).resolve().parent.parent
 CONF_DIRECTORY = ROOT / "conf"
 
 
-class _Loader(yaml.SafeLoader):
-    """Reads 4.29e12 as a number, as Hydra does."""
+class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
+    """Reads 4.29e12 as a number, as Hydra does; in C where PyYAML was built with it: ten times as fast."""
 
 
 _Loader.add_implicit_resolver(
@@ -41,13 +41,21 @@ def read(group: str, name: str) -> dict[str, Any]:
     """
     if name not in names(group):
         raise MembenchError(f"there is no {group} {name!r}; choose one of {', '.join(names(group))}")
-    path = CONF_DIRECTORY / group / f"{name}.yaml"
+    return read_options(CONF_DIRECTORY / group / f"{name}.yaml")
+
+
+def read_options(path: Path) -> dict[str, Any]:
+    """Return a YAML file as plain values.
+
+    Raises:
+        MembenchError: it is no YAML, and says where; or it has no options.
+    """
     try:
         content = yaml.load(path.read_text(), _Loader)
     except yaml.YAMLError as error:
-        raise MembenchError(f"{path}: {one_line(error)}") from error
+        raise MembenchError(f"{path} is no YAML: {one_line(error)}") from error
     if not isinstance(content, dict):
-        raise MembenchError(f"{path} holds no lines option: value")
+        raise MembenchError(f"{path} has no options; write lines such as option: value")
     return content
 
 

@@ -4,13 +4,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-import yaml
-
 from membench.calibrate.least_squares import Residual
 from membench.calibrate.memory import Memory
 from membench.calibrate.rows import MEMORY_ROWS, PAPER_DIRECTORY, TIME_ROWS, baseline_rows, captured_graph
 from membench.calibrate.subjects import find_subject
 from membench.calibrate.times import fit_times
+from membench.configuration import read_options
 from membench.device import DeviceProfile
 from membench.efficiency import Efficiency
 from membench.errors import MembenchError
@@ -41,7 +40,7 @@ def fit(
     """
     subject = find_subject(framework)
     system = subject.library.framework
-    paper = yaml.safe_load((PAPER_DIRECTORY / "paper.yaml").read_text())
+    paper = read_options(PAPER_DIRECTORY / "paper.yaml")
     times = baseline_rows(reference, item=TIME_ROWS[0], metric=TIME_ROWS[1], system=system, paper=paper)
     times = [row for row in times if row.device == device.name]
     memory = baseline_rows(reference, item=MEMORY_ROWS[0], metric=MEMORY_ROWS[1], system=system, paper=paper)

@@ -21,9 +21,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import yaml
-
-from membench.errors import MembenchError, one_line
+from membench.configuration import read_options
+from membench.errors import MembenchError
 from membench.experiment import (
     Answer,
     Cell,
@@ -38,8 +37,6 @@ from membench.experiment import (
     TrainedQuantity,
 )
 
-_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-"""In C where PyYAML was built with it: ten times as fast."""
 _CHANGEABLE = ("metric", *Cell.__dataclass_fields__)
 """What a quantity may take from another cell than its row's."""
 
@@ -67,8 +64,8 @@ def _told(error: Exception) -> str:
 
 def _paper(directory: Path) -> Paper:
     trainings = read_trainings(directory / "trainings.yaml")
-    vocabulary = _read(directory / "paper.yaml") | {"trainings": trainings}
-    remarks = _read(directory / "remarks.yaml")
+    vocabulary = read_options(directory / "paper.yaml") | {"trainings": trainings}
+    remarks = read_options(directory / "remarks.yaml")
     reference = read_reference(directory / "reference.csv")
     files = [
         path
@@ -96,7 +93,7 @@ def read_trainings(path: Path) -> dict[str, dict[str, Any]]:
     """Read a paper's trainings by name: what all have in common and what is each one's own; none without the file."""
     if not path.exists():
         return {}
-    content = _read(path)
+    content = read_options(path)
     return {name: content["common"] | own for name, own in content["trainings"].items()}
 
 
@@ -131,7 +128,7 @@ def _row(entry: dict[str, str], line: int) -> Row:
 
 
 def _experiment(path: Path, vocabulary: dict[str, Any], reference: list[Row]) -> Experiment:
-    content = _read(path)
+    content = read_options(path)
     sets = vocabulary["sets"]
     try:
         answers = tuple(_answer(entry, sets) for entry in content.get("answers", ()))
@@ -282,18 +279,3 @@ def _selection(where: dict[str, Any]) -> Selection:
 
 def _expand(values: Any, sets: dict[str, list[Any]]) -> list[Any]:
     return list(sets[values]) if isinstance(values, str) else list(values)
-
-
-def _read(path: Path) -> dict[str, Any]:
-    """Read a file.
-
-    Raises:
-        MembenchError: it is no YAML of options; says where.
-    """
-    try:
-        content = yaml.load(path.read_text(), _LOADER)
-    except yaml.YAMLError as error:
-        raise MembenchError(f"{path.name} is no YAML: {one_line(error)}") from error
-    if not isinstance(content, dict):
-        raise MembenchError(f"{path.name} has no options such as title")
-    return content
