@@ -31,8 +31,8 @@ test-gpu: $(STAMP)  ## run the tests that need a GPU; fails where there is none
 	$(RUN) -m pytest -m cuda
 
 measure: $(STAMP)  ## measure every strategy on this machine's GPU; write results/measured/
-	$(RUN) -m membench.measure
-	$(RUN) -m membench.measure task=limits budget=12GB
+	$(RUN) -m membench.cli.measure
+	$(RUN) -m membench.cli.measure task=limits budget=12GB
 
 lint: $(STAMP)  ## ruff and mypy
 	$(RUN) -m ruff check .
@@ -40,34 +40,34 @@ lint: $(STAMP)  ## ruff and mypy
 	$(RUN) -m mypy
 
 reproduce-layrub: $(STAMP)  ## run Layrub's experiments; write results/, SCOREBOARD.md and paper_figs/
-	$(RUN) -m membench.reproduce layrub
+	$(RUN) -m membench.cli.reproduce layrub
 
 reproduce-vdnn: $(STAMP)  ## likewise vDNN's
-	$(RUN) -m membench.reproduce vdnn
+	$(RUN) -m membench.cli.reproduce vdnn
 
 reproduce-modnn: $(STAMP)  ## likewise moDNN's
-	$(RUN) -m membench.reproduce modnn
+	$(RUN) -m membench.cli.reproduce modnn
 
 reproduce-mmcnn: $(STAMP)  ## likewise mmCNN's
-	$(RUN) -m membench.reproduce mmcnn
+	$(RUN) -m membench.cli.reproduce mmcnn
 
 reproduce-epmc: $(STAMP)  ## likewise EPMC's
-	$(RUN) -m membench.reproduce epmc
+	$(RUN) -m membench.cli.reproduce epmc
 
 train-layrub: $(STAMP)  ## train to accuracy for Layrub's Figure 15 (minutes); what was run before is not run again
-	OMP_NUM_THREADS=1 $(RUN) -m membench.train layrub
+	OMP_NUM_THREADS=1 $(RUN) -m membench.cli.train layrub
 
 train-epmc: $(STAMP)  ## likewise for EPMC's Figure 10: rounded activations beside the baseline
-	OMP_NUM_THREADS=1 $(RUN) -m membench.train epmc
+	OMP_NUM_THREADS=1 $(RUN) -m membench.cli.train epmc
 
 train-mmcnn: $(STAMP)  ## likewise for mmCNN's Table 1: accuracy with and without a memory limit
-	OMP_NUM_THREADS=1 $(RUN) -m membench.train mmcnn
+	OMP_NUM_THREADS=1 $(RUN) -m membench.cli.train mmcnn
 
 figures: $(STAMP)  ## redraw paper_figs/ from results/
 	$(RUN) -m paper_figs
 
 report: $(STAMP)  ## write outputs/report/index.html: a page per paper from results/ and paper_figs/
-	$(RUN) -m membench.report
+	$(RUN) -m membench.cli.report
 
 scoreboard:  ## show how many of the papers' numbers come out
 	@sed -n 's/\*\*//g; s/^## //p; /predicted numbers reproduced/p' results/SCOREBOARD.md

@@ -14,10 +14,10 @@ import scipy.sparse
 import torch
 from torch import Tensor
 
-from membench.codec import Codec
 from membench.codecs.classic import COO, DIA, ELL
 from membench.codecs.mask import BitMask
 from membench.codecs.rows import csr, vp_encoding
+from membench.core.codec import Codec
 from membench.execution.measurement import synchronize
 
 ROWS, COLUMNS = 16_000, 256

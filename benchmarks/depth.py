@@ -1,6 +1,6 @@
 """How capture, planning and simulation grow with depth, from ResNet-50 to ResNet-1517.
 
-Layrub at batch 32; moDNN at batch 256 within 12 GB, where it also captures the sub-batches that it looks at. Each network in
+Layrub at batch 32; moDNN at batch 256 within 12 GB, where it also captures the micro-batches that it looks at. Each network in
 a process of its own. Prints seconds, microseconds per captured task and the process's memory: where the time per task stays
 level, the whole is linear.
 
@@ -20,19 +20,19 @@ from typing import Any
 import yaml
 
 from membench.capture.capture import Captures
-from membench.configuration import CONF_DIRECTORY, load, names
+from membench.core.configuration import CONF_DIRECTORY, load, names
+from membench.core.schedule import RepeatedSchedule, Schedule
+from membench.core.task_graph import Mode, TaskGraph
+from membench.core.units import GIB, KIB
 from membench.cost.roofline import RooflineCost
 from membench.planning.validate import validate
-from membench.schedule import Schedule, SubBatches
-from membench.simulated_step import simulated_step
-from membench.step import plan_step
+from membench.steps.plan import plan_step
+from membench.steps.simulated_step import simulated_step
 from membench.strategies.base import Strategy
 from membench.strategies.eager import Eager
-from membench.strategies.layrub import LayrubHybrid
-from membench.strategies.modnn import Modnn
-from membench.suite.cell import workload_of
-from membench.task_graph import Mode, TaskGraph
-from membench.units import GIB, KIB
+from membench.strategies.layrub.strategy import LayrubHybrid
+from membench.strategies.modnn.strategy import Modnn
+from membench.sweep.cell import workload_of
 
 DEPTHS = (50, 152, 302, 695, 1001, 1517)
 DEPTHS_OF_ALL = (50, 152, 302, 1001)
@@ -124,7 +124,7 @@ def stages_us(strategy: Strategy, graph: TaskGraph, budget_share: float | None) 
     stages: tuple[Callable[[], object], ...] = (
         lambda: made.append(strategy.schedule(lowered, cost, budget_bytes)),
         lambda: validate(made[-1], budget_bytes=budget_bytes),
-        lambda: simulated_step((SubBatches(made[-1]),), cost),
+        lambda: simulated_step((RepeatedSchedule(made[-1]),), cost),
     )
     runs = [[cpu_time_s(stage) for stage in stages] for _ in range(REPETITIONS)]
     return [statistics.median(times_s) / len(graph.tasks) * 1e6 for times_s in zip(*runs, strict=True)]

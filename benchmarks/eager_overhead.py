@@ -37,7 +37,7 @@ def compare(name: str, image_size: int) -> str:
     inputs, targets = torch.randn(8, 3, image_size, image_size), torch.randint(10, (8,))
     criterion = nn.functional.cross_entropy
     step = membench.compile(module, criterion, (inputs, targets), strategy="eager")
-    assert isinstance(step, membench.TrainingStep)
+    assert isinstance(step, membench.CompiledStep)
 
     def plain() -> Tensor:
         module.zero_grad()

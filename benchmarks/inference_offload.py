@@ -17,10 +17,10 @@ import torchvision.models as zoo
 from torch import Tensor, nn
 
 import membench
+from membench.core.units import MIB
 from membench.execution.measurement import cpu_peak_bytes
 from membench.models.alexnet import alexnet
 from membench.models.vgg import vgg
-from membench.units import MIB
 
 ROUNDS = 7
 SMALLEST = "5 MB"

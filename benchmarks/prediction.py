@@ -9,15 +9,16 @@ from collections import defaultdict
 import torch
 from torch.nn.functional import cross_entropy
 
+from membench.backends.real import real_device
 from membench.capture.capture import Captures
-from membench.cost.measured import MeasuredCost
+from membench.core.schedule import Compute
+from membench.core.timeline import Span
+from membench.core.workload import Workload
 from membench.models.resnet import imagenet_resnet
-from membench.schedule import Compute
-from membench.simulated_step import simulated_step
-from membench.step import build_step, real_device
+from membench.profiling.measured_cost import MeasuredCost
+from membench.steps.compile import build_step
+from membench.steps.simulated_step import simulated_step
 from membench.strategies.base import find_strategy
-from membench.timeline import Span
-from membench.workload import Workload
 
 STRATEGIES = ("eager", "layrub_hybrid", "vdnn_all")
 

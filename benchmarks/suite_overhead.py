@@ -13,12 +13,12 @@ from tempfile import TemporaryDirectory
 
 from hydra import compose
 
-from membench import configuration
-from membench.record import Configuration, Record
-from membench.suite.cell import run_cells
-from membench.suite.composition import cell_configuration, hydra_composition
-from membench.suite.records import Records
-from membench.suite.worker import Workers
+from membench.core import configuration
+from membench.core.record import Configuration, Record
+from membench.papers.cells import cell_configuration, hydra_composition
+from membench.sweep.cell import run_cells
+from membench.sweep.records import Records
+from membench.sweep.worker import Workers
 
 MODELS = ("lenet", "cifar10_quick", "digits_cnn", "alexnet")
 STRATEGIES = ("eager", "network_wide", "layrub_hybrid", "vdnn_all", "memonger")

@@ -4,14 +4,14 @@ from importlib import import_module
 from typing import Any
 
 _HOMES = {
-    "compile": "membench.step",
-    "TrainingStep": "membench.training_step",
-    "SubBatchedStep": "membench.sub_batched_step",
-    "SimulatedStep": "membench.simulated_step",
-    "StepMeasurement": "membench.step_measurement",
+    "compile": "membench.steps.compile",
+    "CompiledStep": "membench.steps.compiled_step",
+    "MicroBatchedStep": "membench.steps.micro_batched_step",
+    "SimulatedStep": "membench.steps.simulated_step",
+    "StepMeasurement": "membench.steps.measurement",
 }
 
-__all__ = ["SimulatedStep", "StepMeasurement", "SubBatchedStep", "TrainingStep", "compile"]
+__all__ = ["CompiledStep", "MicroBatchedStep", "SimulatedStep", "StepMeasurement", "compile"]
 
 
 def __getattr__(name: str) -> Any:

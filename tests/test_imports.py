@@ -1,55 +1,49 @@
-"""The one-way flow of the design: nouns import no verbs, and verbs do not import each other."""
+"""The one-way flow of the package: an ordered list of packages, each importing only itself and earlier ones."""
 
 import ast
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-import membench.units
+import membench
 
-PACKAGE = Path(membench.units.__file__).parent
-NOUNS = {
-    "call", "checks", "cluster", "codec", "convolution", "cost_model", "dataset", "device", "efficiency", "errors", "experiment",
-    "offsets", "recipe", "record", "schedule", "task_graph", "timeline", "units", "workload",
-}  # fmt: skip
-VERBS = {path.parent.name for path in PACKAGE.glob("*/__init__.py")} - NOUNS
-ALLOWED = {
-    "strategies": {"planning", "codecs"},
-    "execution": {"backends"},
-    "cost": {"backends", "execution"},  # measuring a task alone runs it
-    "frameworks": {"cost"},  # which algorithms a framework takes follows from what they compute
-    "report": {"suite"},
-}
-ENTRY_POINTS = {"calibrate", "suite"}  # wire everything together
+PACKAGE = Path(membench.__file__).parent
+ORDER = (
+    "core", "models", "data", "capture", "cost", "codecs", "planning", "frameworks", "strategies", "backends", "execution",
+    "profiling", "steps", "pictures", "sweep", "training", "papers", "cli",
+)  # fmt: skip
 
 
-def imported(path: Path) -> set[str]:
-    """Return the parts of membench that a file imports, by the first name under the package."""
-    found = set()
+def imports(path: Path) -> Iterator[str]:
+    """Yield the package of membench that each import of a file names, those within functions included."""
     for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("membench."):
-            found.add(node.module.split(".")[1])
-        elif isinstance(node, ast.ImportFrom) and node.module == "membench":
-            found.update(alias.name for alias in node.names)
+        if isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path} imports relatively"
+            if node.module == "membench":
+                yield from (alias.name for alias in node.names)
+            elif node.module and node.module.startswith("membench."):
+                yield node.module.split(".")[1]
         elif isinstance(node, ast.Import):
-            found.update(a.name.split(".")[1] for a in node.names if a.name.startswith("membench."))
-    return found
+            yield from (
+                alias.name.split(".")[1] for alias in node.names if alias.name.startswith("membench.")
+            )
 
 
-@pytest.mark.parametrize("noun", sorted(NOUNS))
-def test_nouns_import_only_nouns(noun: str) -> None:
-    module = PACKAGE / f"{noun}.py"  # or a package whose command draws or prints the noun
-    assert imported(module if module.exists() else PACKAGE / noun / "__init__.py") <= NOUNS
+def test_every_module_lies_in_one_of_the_packages() -> None:
+    assert {path.name for path in PACKAGE.glob("*.py")} == {"__init__.py", "__main__.py"}
+    assert {path.parent.name for path in PACKAGE.glob("*/__init__.py")} == set(ORDER)
 
 
-@pytest.mark.parametrize("verb", sorted(VERBS - ENTRY_POINTS - {"report"}))
-def test_verbs_do_not_import_each_other(verb: str) -> None:
-    for path in (PACKAGE / verb).glob("*.py"):
-        others = (imported(path) & VERBS) - {verb} - ALLOWED.get(verb, set())
-        assert not others, f"{path.name} imports {others}"
+@pytest.mark.parametrize("package", ORDER)
+def test_a_package_imports_only_itself_and_earlier_ones(package: str) -> None:
+    allowed = set(ORDER[: ORDER.index(package) + 1])
+    for path in (PACKAGE / package).rglob("*.py"):
+        upward = set(imports(path)) - allowed
+        assert not upward, f"{path.relative_to(PACKAGE)} imports {sorted(upward)}, which come after {package}"
 
 
-def test_figures_need_no_torch() -> None:
+def test_figures_need_neither_torch_nor_membench() -> None:
     for path in (PACKAGE.parent / "paper_figs").rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
             names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []

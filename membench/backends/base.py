@@ -3,9 +3,9 @@
 from abc import ABC, abstractmethod
 from typing import Any
 
-from membench.codec import MapCodec
-from membench.task_graph import Task
-from membench.timeline import Timeline
+from membench.core.codec import ActivationCodec
+from membench.core.task_graph import Task
+from membench.core.timeline import Timeline
 
 Event = Any
 """What a backend needs to know when one of its instructions has finished."""
@@ -43,7 +43,7 @@ class Backend(ABC):
         """Put a block's mean over all processes in its place; see `AllReduce`."""
 
     @abstractmethod
-    def encode(self, block: int, encoded: int, codec: MapCodec, stream: str) -> Event:
+    def encode(self, block: int, encoded: int, codec: ActivationCodec, stream: str) -> Event:
         """Give a block's encoded form memory now and encode it.
 
         Raises:
@@ -51,7 +51,7 @@ class Backend(ABC):
         """
 
     @abstractmethod
-    def decode(self, block: int, encoded: int, codec: MapCodec, stream: str) -> Event:
+    def decode(self, block: int, encoded: int, codec: ActivationCodec, stream: str) -> Event:
         """Give a block memory now and fill it from its encoded form."""
 
     @abstractmethod

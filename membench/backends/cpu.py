@@ -29,11 +29,11 @@ import torch
 from torch import Tensor
 
 from membench.backends.tensor_backend import TensorBackend
-from membench.codec import MapCodec
-from membench.offsets import Offsets
-from membench.schedule import COMPUTE_STREAM, EXCHANGE_STREAM
-from membench.task_graph import Task, TaskGraph
-from membench.timeline import Span, Timeline
+from membench.core.codec import ActivationCodec
+from membench.core.offsets import Offsets
+from membench.core.schedule import COMPUTE_STREAM, EXCHANGE_STREAM
+from membench.core.task_graph import Task, TaskGraph
+from membench.core.timeline import Span, Timeline
 
 _POISON = 0xFF
 """Byte that chaos mode fills given-back memory with: floats read as NaN, integers as -1."""
@@ -131,11 +131,11 @@ class CpuBackend(TensorBackend):
     def all_reduce(self, block: int, root: int | None, stream: str) -> _Job:
         return self._submit(partial(self._average_over_processes, block, root), stream)
 
-    def encode(self, block: int, encoded: int, codec: MapCodec, stream: str) -> _Job:
+    def encode(self, block: int, encoded: int, codec: ActivationCodec, stream: str) -> _Job:
         work = self._encoding(block, encoded, codec)
         return self._do(work) if stream == COMPUTE_STREAM else self._submit(work, stream)
 
-    def decode(self, block: int, encoded: int, codec: MapCodec, stream: str) -> _Job:
+    def decode(self, block: int, encoded: int, codec: ActivationCodec, stream: str) -> _Job:
         work = self._decoding(block, encoded, codec)
         if self._chaos:
             self.tensors.as_bytes(block).fill_(_POISON)

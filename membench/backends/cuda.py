@@ -44,10 +44,10 @@ from torch import Tensor
 
 from membench.backends.pinned import PinnedMemory
 from membench.backends.tensor_backend import TensorBackend
-from membench.codec import MapCodec
-from membench.schedule import COMPUTE_STREAM, EXCHANGE_STREAM, Schedule, Wait, Work
-from membench.task_graph import ARGUMENT_ROLES, Task
-from membench.timeline import Span, Timeline
+from membench.core.codec import ActivationCodec
+from membench.core.schedule import COMPUTE_STREAM, EXCHANGE_STREAM, Schedule, Wait, Work
+from membench.core.task_graph import ARGUMENT_ROLES, Task
+from membench.core.timeline import Span, Timeline
 
 
 class _Marks(NamedTuple):
@@ -111,10 +111,14 @@ class CudaBackend(TensorBackend):
     def all_reduce(self, block: int, root: int | None, stream: str) -> torch.cuda.Event | None:
         return self._issue(stream, self._average_over_processes, block, root)
 
-    def encode(self, block: int, encoded: int, codec: MapCodec, stream: str) -> torch.cuda.Event | None:
+    def encode(
+        self, block: int, encoded: int, codec: ActivationCodec, stream: str
+    ) -> torch.cuda.Event | None:
         return self._convert(self._encoding(block, encoded, codec), stream)
 
-    def decode(self, block: int, encoded: int, codec: MapCodec, stream: str) -> torch.cuda.Event | None:
+    def decode(
+        self, block: int, encoded: int, codec: ActivationCodec, stream: str
+    ) -> torch.cuda.Event | None:
         return self._convert(self._decoding(block, encoded, codec), stream)
 
     def wait(self, stream: str, event: torch.cuda.Event) -> None:

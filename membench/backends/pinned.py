@@ -11,7 +11,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from membench.errors import MembenchError
+from membench.core.errors import MembenchError
 
 
 class PinnedMemory:

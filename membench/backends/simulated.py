@@ -14,12 +14,12 @@ from bisect import bisect_left, insort
 
 from membench.backends.base import Backend
 from membench.backends.simulated_exchange import COPY_BACK, COPY_OUT, exchange_stages
-from membench.cluster import ALONE, Cluster
-from membench.codec import MapCodec
-from membench.cost_model import CostModel
-from membench.schedule import EXCHANGE_STREAM
-from membench.task_graph import Task, TaskGraph
-from membench.timeline import Span, Timeline
+from membench.core.cluster import ALONE, Cluster
+from membench.core.codec import ActivationCodec
+from membench.core.cost_model import CostModel
+from membench.core.schedule import EXCHANGE_STREAM
+from membench.core.task_graph import Task, TaskGraph
+from membench.core.timeline import Span, Timeline
 
 _KERNELS = "kernels"
 
@@ -76,7 +76,7 @@ class SimulatedBackend(Backend):
         self._spans.append((stream, start_s, end_s))
         return end_s
 
-    def encode(self, block: int, encoded: int, codec: MapCodec, stream: str) -> float:
+    def encode(self, block: int, encoded: int, codec: ActivationCodec, stream: str) -> float:
         sizes_bytes = (self._blocks[block].size_bytes, self._blocks[encoded].size_bytes)
         return self._work(stream, "codec", 0.0, self._cost.codec_time_s(codec, *sizes_bytes))
 

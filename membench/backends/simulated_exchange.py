@@ -12,8 +12,8 @@ the network. A host's own memory is no limit to copies. The weights' update is c
 
 from collections.abc import Iterator
 
-from membench.cluster import Cluster
-from membench.cost_model import CostModel
+from membench.core.cluster import Cluster
+from membench.core.cost_model import CostModel
 
 COPY_OUT, COPY_BACK, HOST, NETWORK = "copy out", "copy back", "host", "network"
 

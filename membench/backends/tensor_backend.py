@@ -7,11 +7,11 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from membench import processes
 from membench.backends.base import Backend
 from membench.backends.tensors import DeviceTensors
-from membench.codec import MapCodec
-from membench.task_graph import Block, TaskGraph
+from membench.core import distributed
+from membench.core.codec import ActivationCodec
+from membench.core.task_graph import Block, TaskGraph
 
 
 class TensorBackend(Backend):
@@ -115,15 +115,15 @@ class TensorBackend(Backend):
         Raises:
             ExchangeFailed: another process has ended, or did not answer in the group's time.
         """
-        processes.average(self.tensors.elements(block), root, repr(self._blocks[block].name))
+        distributed.average(self.tensors.elements(block), root, repr(self._blocks[block].name))
 
-    def _encoding(self, block: int, encoded: int, codec: MapCodec) -> Callable[[], None]:
+    def _encoding(self, block: int, encoded: int, codec: ActivationCodec) -> Callable[[], None]:
         """Give the encoded form memory, and return what writes it."""
         source = self.tensors.as_bytes(block).view(torch.float32)
         self._allocate(encoded)
         return partial(codec.encode_into, source, self.tensors.as_bytes(encoded))
 
-    def _decoding(self, block: int, encoded: int, codec: MapCodec) -> Callable[[], None]:
+    def _decoding(self, block: int, encoded: int, codec: ActivationCodec) -> Callable[[], None]:
         """Give the block memory, and return what fills it."""
         self._allocate(block)
         target = self.tensors.as_bytes(block).view(torch.float32)

@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 from torch._prims_common import suggest_memory_format
 
-from membench.call import Call, Output, Outputs, ShapeOf, Value, resolve_operator
-from membench.errors import UnsupportedModel
-from membench.task_graph import Block, Task, TaskGraph
+from membench.core.call import Call, Output, Outputs, ShapeOf, Value, resolve_operator
+from membench.core.errors import UnsupportedModel
+from membench.core.task_graph import Block, Task, TaskGraph
 
 
 @dataclass(slots=True)

@@ -8,17 +8,17 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
-from membench.call import Outputs, Value
 from membench.capture.passes import (
     accumulate_in_place,
-    accumulate_over_sub_batches,
+    accumulate_over_micro_batches,
     drop_unused,
     mark_partial_gradients,
     weight_gradient_first,
 )
 from membench.capture.trace import record
-from membench.task_graph import EXTERNAL_ROLES, Role, TaskGraph
-from membench.workload import Workload
+from membench.core.call import Outputs, Value
+from membench.core.task_graph import EXTERNAL_ROLES, Role, TaskGraph
+from membench.core.workload import Workload
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ def capture(
     if workload.accumulates:
         assert loss is not None
         single = [loss, *(value for value in results.values() if value is not None)]
-        sums = accumulate_over_sub_batches(tasks, blocks, single, workload.weight)
+        sums = accumulate_over_micro_batches(tasks, blocks, single, workload.weight)
         loss, results = sums[loss.block], {n: v and sums[v.block] for n, v in results.items()}
     graph = TaskGraph(
         name=workload.name,
@@ -98,7 +98,7 @@ def capture(
 
 
 class Captures:
-    """What has been captured of one workload, whole and in sub-batches: each size once.
+    """What has been captured of one workload, whole and in micro-batches: each size once.
 
     Attributes:
         workload: the whole batch.

@@ -14,8 +14,8 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils._mode_utils import no_dispatch
 
 from membench.capture import operators
-from membench.convolution import Convolution
-from membench.task_graph import GradientOf, Kind
+from membench.core.convolution import Convolution
+from membench.core.task_graph import GradientOf, Kind
 
 
 class Layout(NamedTuple):

@@ -8,8 +8,8 @@ from torch._prims_common import suggest_memory_format
 from torch.utils._mode_utils import no_dispatch
 from torch.utils.flop_counter import flop_registry
 
-from membench.convolution import Convolution
-from membench.task_graph import GradientOf, Kind
+from membench.core.convolution import Convolution
+from membench.core.task_graph import GradientOf, Kind
 
 KINDS = {
     Kind.CONVOLUTION: {"convolution", "convolution_backward"},

@@ -4,8 +4,8 @@ from collections import Counter, defaultdict
 from dataclasses import replace
 from itertools import groupby
 
-from membench.call import Call, Value
-from membench.task_graph import (
+from membench.core.call import Call, Value
+from membench.core.task_graph import (
     EXTERNAL_ROLES,
     RESULT_ROLES,
     WEIGHT_GRADIENT_ROLES,
@@ -134,7 +134,7 @@ def _accumulation_target(task: Task, blocks: list[Block]) -> Value | None:
     return first if call.args[1].block != first.block else None
 
 
-def accumulate_over_sub_batches(
+def accumulate_over_micro_batches(
     tasks: list[Task], blocks: list[Block], results: list[Value], loss_weight: float
 ) -> dict[int, Value]:
     """Add each result, as soon as it is complete, to a block that lives as long as the step.

@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._pytree import tree_leaves
 
-from membench.errors import UnsupportedModel
-from membench.module_state import OF_EVERY_MODULE, PLAIN
+from membench.capture.module_state import OF_EVERY_MODULE, PLAIN
+from membench.core.errors import UnsupportedModel
 
 _CONTAINERS = (list, dict, OrderedDict, deque)
 

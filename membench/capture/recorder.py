@@ -15,11 +15,11 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from membench.call import Call, Output, Outputs, ShapeOf, Value, signature, values_in
 from membench.capture import operators
 from membench.capture.operation import Operation, as_list, call_key, operation_of
-from membench.errors import UnsupportedModel
-from membench.task_graph import Block, Phase, Role, Task
+from membench.core.call import Call, Output, Outputs, ShapeOf, Value, signature, values_in
+from membench.core.errors import UnsupportedModel
+from membench.core.task_graph import Block, Phase, Role, Task
 
 
 class Recorder(TorchDispatchMode):

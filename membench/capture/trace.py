@@ -26,14 +26,14 @@ from torch._subclasses.fake_tensor import (
 )
 from torch.utils._pytree import tree_leaves, tree_map_only
 
-from membench.call import Outputs, Value
 from membench.capture.functions import AsOperators, without_value_checks
 from membench.capture.operation import layout_of
 from membench.capture.python_state import PythonState, python_state_kept
 from membench.capture.recorder import Recorder
-from membench.errors import MembenchError, UnsupportedModel
-from membench.task_graph import Block, Role, Task
-from membench.workload import Workload
+from membench.core.call import Outputs, Value
+from membench.core.errors import MembenchError, UnsupportedModel
+from membench.core.task_graph import Block, Role, Task
+from membench.core.workload import Workload
 
 
 @dataclass(frozen=True)
@@ -187,7 +187,7 @@ def _failure(workload: Workload, error: Exception) -> tuple[str, str]:
     message = (str(error).strip() or type(error).__name__).splitlines()[0]
     cause = f"it does not run on {workload.batch_size} samples without data: {message}"
     if workload.accumulates:
-        return cause, "raise the budget, or give a larger sub-batch"
+        return cause, "raise the budget, or give a larger micro-batch"
     return cause, "give a batch on which it runs by itself, and keep its arithmetic within torch's operators"
 
 

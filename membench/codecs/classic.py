@@ -9,8 +9,8 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from membench.codec import Codec, Encoded, flatten
 from membench.codecs.dispatch import kernels
+from membench.core.codec import Codec, Encoded, flatten
 
 
 @dataclass(frozen=True)

@@ -4,14 +4,14 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from membench.codec import MapCodec
 from membench.codecs.dispatch import kernels
+from membench.core.codec import ActivationCodec
 
 _BITS = 8
 
 
 @dataclass(frozen=True)
-class BitMask(MapCodec):
+class BitMask(ActivationCodec):
     """Keeps where elements are not at most zero, NaN included, and decodes to ones there and zeros elsewhere.
 
     Not for a map of which anything but its signs is read.

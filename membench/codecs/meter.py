@@ -5,10 +5,10 @@ import math
 import torch
 from torch import Tensor
 
-from membench.codec import MapCodec
+from membench.core.codec import ActivationCodec
 
 
-class DensityMeter(MapCodec):
+class DensityMeter(ActivationCodec):
     """Copies one map as it is, and notes how full it was.
 
     Attributes:

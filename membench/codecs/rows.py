@@ -19,18 +19,18 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from membench.checks import COUNT, check
-from membench.codec import EncodingOverflow, MapCodec
 from membench.codecs.arrays import Array, Rows, arrays_bytes, carve
 from membench.codecs.dispatch import kernels
 from membench.codecs.values import FORMATS, ValueFormat
-from membench.errors import MembenchError
+from membench.core.checks import COUNT, check
+from membench.core.codec import ActivationCodec, EncodingOverflow
+from membench.core.errors import MembenchError
 
 _LARGEST = {torch.uint8: 2**8 - 1, torch.uint16: 2**16 - 1, torch.int32: 2**31 - 1}
 
 
 @dataclass(frozen=True)
-class CompressedRows(MapCodec):
+class CompressedRows(ActivationCodec):
     """CSR over a map's elements in a row.
 
     Attributes:
@@ -38,7 +38,7 @@ class CompressedRows(MapCodec):
         columns: of the matrix that the map is laid out as.
         column_type: of a column index.
         offset_type: of a row's end within its block.
-        streams: see `MapCodec`.
+        streams: see `ActivationCodec`.
 
     Raises:
         MembenchError: the integers are too narrow for the columns, there is no such value format, or no stream.

@@ -16,8 +16,8 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from math import ceil, log2
 
-from membench.convolution import Convolution
-from membench.task_graph import GradientOf
+from membench.core.convolution import Convolution
+from membench.core.task_graph import GradientOf
 
 INDEX_BYTES = 4
 COMPLEX_OPERATIONS = 8

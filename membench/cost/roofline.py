@@ -2,14 +2,14 @@
 
 from collections.abc import Mapping
 
-from membench.codec import MapCodec
-from membench.convolution import Algorithm
+from membench.core.codec import ActivationCodec
+from membench.core.convolution import Algorithm
+from membench.core.cost_model import CostModel
+from membench.core.device import DeviceProfile
+from membench.core.efficiency import Efficiency
+from membench.core.errors import MembenchError
+from membench.core.task_graph import Kind, Task, TaskGraph
 from membench.cost.convolution import ConvolutionAlgorithm, work
-from membench.cost_model import CostModel
-from membench.device import DeviceProfile
-from membench.efficiency import Efficiency
-from membench.errors import MembenchError
-from membench.task_graph import Kind, Task, TaskGraph
 
 ARITHMETIC_KINDS = frozenset({Kind.CONVOLUTION, Kind.LINEAR, Kind.ATTENTION})
 """Bound by the arithmetic rate; every other kind is bound by the bandwidth of device memory."""
@@ -100,7 +100,7 @@ class RooflineCost(CostModel):
     def prefetch_time_s(self, size_bytes: int) -> float:
         return self._device.copy_latency_s + size_bytes / self._device.host_to_device_bytes_per_s
 
-    def codec_time_s(self, codec: MapCodec, size_bytes: int, encoded_bytes: int) -> float:
+    def codec_time_s(self, codec: ActivationCodec, size_bytes: int, encoded_bytes: int) -> float:
         """Return the time to move both forms once, at the rate that the codec's streams reach together."""
         one_stream = self._efficiency.memory if self._efficiency.codec is None else self._efficiency.codec
         speedup = min(codec.streams, self._efficiency.codec_streams)

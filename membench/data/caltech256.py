@@ -8,8 +8,8 @@ in the folders that are no images of the category.
 
 from pathlib import Path
 
+from membench.core.dataset import Dataset
 from membench.data.files import Distribution, dataset_of_files
-from membench.dataset import Dataset
 
 _CLUTTER = "257.clutter"
 _CALTECH256 = Distribution(

@@ -14,9 +14,9 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 
+from membench.core.dataset import Dataset, Split
+from membench.core.errors import MembenchError
 from membench.data.files import Distribution
-from membench.dataset import Dataset, Split
-from membench.errors import MembenchError
 
 _SHAPE = (3, 32, 32)
 _TRAINING = [f"data_batch_{number}" for number in range(1, 6)]

@@ -8,8 +8,8 @@ It has no split of its own: see `split_each_class`; the sides of an object are i
 import re
 from pathlib import Path
 
+from membench.core.dataset import Dataset
 from membench.data.files import Distribution, dataset_of_files
-from membench.dataset import Dataset
 
 _SIZE_PX = 128
 _COIL100 = Distribution(

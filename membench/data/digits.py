@@ -8,8 +8,8 @@ import numpy as np
 import torch
 from sklearn.datasets import load_digits
 
+from membench.core.dataset import Dataset, Split
 from membench.data.splits import split_each_class
-from membench.dataset import Dataset, Split
 
 _LEVELS = 16
 

@@ -9,9 +9,9 @@ import torch
 from PIL import Image, ImageOps
 from torch import Tensor
 
+from membench.core.dataset import Dataset, Split
+from membench.core.errors import MissingDataset
 from membench.data.splits import split_each_class
-from membench.dataset import Dataset, Split
-from membench.errors import MissingDataset
 
 
 @dataclass(frozen=True)

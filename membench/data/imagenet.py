@@ -10,9 +10,9 @@ the folders' names.
 
 from pathlib import Path
 
+from membench.core.dataset import Dataset, Split
+from membench.core.errors import MembenchError
 from membench.data.files import Distribution, split_of_files
-from membench.dataset import Dataset, Split
-from membench.errors import MembenchError
 
 _IMAGENET = Distribution(
     "ImageNet", "the images of ILSVRC2012 from https://image-net.org (an account is needed)"

@@ -8,11 +8,11 @@ from torch import Tensor
 from torch.cuda import _POOL_HANDLE
 
 from membench.backends.cuda import CudaBackend
-from membench.errors import UnsupportedStrategy
-from membench.execution.cuda_memory import drop_library_workspaces
+from membench.backends.cuda_memory import drop_library_workspaces
+from membench.core.errors import UnsupportedStrategy
+from membench.core.schedule import Encode
+from membench.core.task_graph import ARGUMENT_ROLES, Role, TaskGraph
 from membench.execution.executor import Program
-from membench.schedule import Encode
-from membench.task_graph import ARGUMENT_ROLES, Role, TaskGraph
 
 GraphPool = _POOL_HANDLE
 """Names a pool of memory; torch has no public name for the type."""

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from membench.backends.base import Backend, Event
-from membench.schedule import (
+from membench.core.schedule import (
     AllReduce,
     Compute,
     Decode,
@@ -29,8 +29,8 @@ from membench.schedule import (
     Wait,
     Work,
 )
-from membench.task_graph import Task
-from membench.timeline import Timeline
+from membench.core.task_graph import Task
+from membench.core.timeline import Timeline
 
 
 def execute(schedule: Schedule, backend: Backend) -> Timeline:

@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from math import inf
 
+from membench.core.task_graph import Task
 from membench.cost.convolution import ConvolutionAlgorithm, work
-from membench.task_graph import Task
 
 
 @dataclass(frozen=True)

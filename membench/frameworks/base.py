@@ -3,8 +3,8 @@
 from abc import ABC, abstractmethod
 from typing import ClassVar
 
-from membench.efficiency import Efficiency
-from membench.task_graph import TaskGraph
+from membench.core.efficiency import Efficiency
+from membench.core.task_graph import TaskGraph
 
 
 class Framework(ABC):

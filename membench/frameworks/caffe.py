@@ -20,7 +20,9 @@ Facts of BVLC Caffe with cuDNN (the layers' published sources, branch master of 
 from dataclasses import replace
 from typing import ClassVar
 
-from membench.efficiency import Efficiency
+from membench.core.efficiency import Efficiency
+from membench.core.task_graph import Kind, Phase, TaskGraph
+from membench.core.units import MIB
 from membench.frameworks.base import Framework
 from membench.frameworks.layers import (
     LayerLibrary,
@@ -31,8 +33,6 @@ from membench.frameworks.layers import (
     softmax_loss,
 )
 from membench.frameworks.lowering import lower_layers
-from membench.task_graph import Kind, Phase, TaskGraph
-from membench.units import MIB
 
 CONVOLUTION = convolution("Convolution")
 INNER_PRODUCT = inner_product("InnerProduct")

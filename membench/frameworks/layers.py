@@ -6,8 +6,8 @@ Frameworks of layers (Caffe, Torch) differ in these facts alone; each is a `Laye
 
 from dataclasses import dataclass
 
-from membench.errors import UnsupportedModel
-from membench.task_graph import Kind, LayerTasks, Phase
+from membench.core.errors import UnsupportedModel
+from membench.core.task_graph import Kind, LayerTasks, Phase
 
 _LOSS_OPERATORS = ("nll_loss_forward", "nll_loss2d_forward", "add", "add_", "mul")
 """What torch runs for a classifier's loss beside the softmax: labels of images or pixels, weighted sums of several losses."""

@@ -14,10 +14,10 @@ The tasks have no calls: such a graph is only simulated.
 from collections import Counter
 from dataclasses import replace
 
-from membench.call import Value
+from membench.core.call import Value
+from membench.core.task_graph import Block, GradientOf, Kind, Phase, Role, Task, TaskGraph
 from membench.frameworks.layers import LayerLibrary
 from membench.frameworks.net import Net, NetLayer, read_net
-from membench.task_graph import Block, GradientOf, Kind, Phase, Role, Task, TaskGraph
 
 
 def lower_layers(graph: TaskGraph, library: LayerLibrary) -> TaskGraph:

@@ -18,11 +18,11 @@ Nothing is outside of the graph's blocks: the text counts data, weights and work
 from dataclasses import replace
 from typing import ClassVar
 
+from membench.core.task_graph import TaskGraph
 from membench.frameworks.base import Framework
 from membench.frameworks.layers import LayerType
 from membench.frameworks.lowering import lower_layers
 from membench.frameworks.torch7 import BATCH_NORM, DROPOUT, SUM, TORCH7
-from membench.task_graph import TaskGraph
 
 _CHANGED: dict[LayerType, LayerType] = {
     BATCH_NORM: replace(

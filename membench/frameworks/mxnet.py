@@ -27,7 +27,8 @@ The two gradients of a convolution are one operator; they are two tasks here, wh
 from dataclasses import replace
 from typing import ClassVar
 
-from membench.efficiency import Efficiency
+from membench.core.efficiency import Efficiency
+from membench.core.task_graph import Kind, TaskGraph
 from membench.frameworks.autotuner import Autotuner
 from membench.frameworks.base import Framework
 from membench.frameworks.layers import (
@@ -41,7 +42,6 @@ from membench.frameworks.layers import (
     softmax_loss,
 )
 from membench.frameworks.lowering import lower_layers
-from membench.task_graph import Kind, TaskGraph
 
 CONVOLUTION = convolution("Convolution")
 FULLY_CONNECTED = inner_product("FullyConnected")

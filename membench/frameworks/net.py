@@ -9,11 +9,11 @@ from collections import Counter
 from dataclasses import dataclass, replace
 from typing import Any
 
-from membench.call import values_in
-from membench.convolution import Convolution
-from membench.errors import UnsupportedModel
+from membench.core.call import values_in
+from membench.core.convolution import Convolution
+from membench.core.errors import UnsupportedModel
+from membench.core.task_graph import EXTERNAL_ROLES, Kind, LayerTasks, Role, TaskGraph
 from membench.frameworks.layers import LayerLibrary, LayerType
-from membench.task_graph import EXTERNAL_ROLES, Kind, LayerTasks, Role, TaskGraph
 
 
 @dataclass(frozen=True)

@@ -2,8 +2,8 @@
 
 from typing import ClassVar
 
+from membench.core.task_graph import TaskGraph
 from membench.frameworks.base import Framework
-from membench.task_graph import TaskGraph
 
 
 class PyTorch(Framework):

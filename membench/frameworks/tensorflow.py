@@ -23,7 +23,8 @@ Layout: channels lie first, as cuDNN has them. (By default they lie last, and ea
 from dataclasses import replace
 from typing import ClassVar
 
-from membench.efficiency import Efficiency
+from membench.core.efficiency import Efficiency
+from membench.core.task_graph import Kind, TaskGraph
 from membench.frameworks.autotuner import Autotuner
 from membench.frameworks.base import Framework
 from membench.frameworks.layers import (
@@ -37,7 +38,6 @@ from membench.frameworks.layers import (
     softmax_loss,
 )
 from membench.frameworks.lowering import lower_layers
-from membench.task_graph import Kind, TaskGraph
 
 CONV2D = convolution("Conv2D")
 MATMUL = inner_product("MatMul")

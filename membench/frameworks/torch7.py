@@ -22,6 +22,7 @@ that the gradients share two buffers is the strategy's business (`NetworkWide`).
 from dataclasses import replace
 from typing import ClassVar
 
+from membench.core.task_graph import Kind, TaskGraph
 from membench.frameworks.base import Framework
 from membench.frameworks.layers import (
     LayerLibrary,
@@ -34,7 +35,6 @@ from membench.frameworks.layers import (
     softmax_loss,
 )
 from membench.frameworks.lowering import lower_layers
-from membench.task_graph import Kind, TaskGraph
 
 CONVOLUTION = convolution("cudnn.SpatialConvolution")
 LINEAR = inner_product("nn.Linear")

@@ -4,9 +4,9 @@ from collections.abc import Callable
 from dataclasses import replace
 from enum import StrEnum
 
-from membench.convolution import Algorithm
-from membench.cost_model import CostModel
-from membench.task_graph import Task, TaskGraph
+from membench.core.convolution import Algorithm
+from membench.core.cost_model import CostModel
+from membench.core.task_graph import Task, TaskGraph
 
 
 class Preference(StrEnum):

@@ -5,11 +5,9 @@ valid copy on the host and which are dead, adds the waits between streams that a
 what cannot be.
 """
 
-from membench.codec import MapCodec
-from membench.errors import InfeasibleSchedule, UnsupportedStrategy
-from membench.planning.pool import Pool
-from membench.planning.region import Region
-from membench.schedule import (
+from membench.core.codec import ActivationCodec
+from membench.core.errors import InfeasibleSchedule, UnsupportedStrategy
+from membench.core.schedule import (
     COMPUTE_STREAM,
     COPY_STREAM,
     Compute,
@@ -26,7 +24,9 @@ from membench.schedule import (
     Synchronize,
     Wait,
 )
-from membench.task_graph import RESULT_ROLES, Task, TaskGraph
+from membench.core.task_graph import RESULT_ROLES, Task, TaskGraph
+from membench.planning.pool import Pool
+from membench.planning.region import Region
 
 
 class ScheduleBuilder:
@@ -101,7 +101,7 @@ class ScheduleBuilder:
     def is_on_host(self, block: int) -> bool:
         return block in self._on_host
 
-    def is_away(self, block: int) -> bool:
+    def is_offloaded(self, block: int) -> bool:
         """Return whether a block is on the host alone, and has to come back before a task reads it."""
         return self.is_on_host(block) and not self.is_resident(block)
 
@@ -163,7 +163,7 @@ class ScheduleBuilder:
             self._refuse(f"no later task touches {self._name(block)!r}; a copy back would be wasted")
         self._fill(block, Prefetch(block, stream))
 
-    def encode(self, block: int, encoded: int, codec: MapCodec, *, stream: str) -> None:
+    def encode(self, block: int, encoded: int, codec: ActivationCodec, *, stream: str) -> None:
         """Write a resident block's encoded form, a block of the graph that no task touches.
 
         The original stays until it is freed; the encoded form dies when it is decoded.

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import torch
 
-from membench.codec import MapCodec
-from membench.task_graph import Block, Role, TaskGraph
+from membench.core.codec import ActivationCodec
+from membench.core.task_graph import Block, Role, TaskGraph
 
 
 def floating_maps(graph: TaskGraph) -> frozenset[int]:
@@ -23,14 +23,14 @@ def floating_maps(graph: TaskGraph) -> frozenset[int]:
     return frozenset(maps - others)
 
 
-def encoded_bytes(block: Block, codec: MapCodec, density: float) -> int:
+def encoded_bytes(block: Block, codec: ActivationCodec, density: float) -> int:
     """Return the room for a map of which at most that fraction is not zero."""
     elements = block.size_bytes // torch.float32.itemsize
     return codec.size_bytes(elements, math.ceil(density * elements))
 
 
 def add_encoded_forms(
-    graph: TaskGraph, codecs: Mapping[int, MapCodec], densities: Mapping[int, float]
+    graph: TaskGraph, codecs: Mapping[int, ActivationCodec], densities: Mapping[int, float]
 ) -> tuple[TaskGraph, dict[int, int]]:
     """Return the graph with a block for the encoded form of each of these maps, and which is whose.
 

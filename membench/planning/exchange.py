@@ -15,9 +15,8 @@ from collections import defaultdict
 from dataclasses import replace
 from enum import StrEnum
 
-from membench.errors import UnsupportedStrategy
-from membench.planning.validate import validate
-from membench.schedule import (
+from membench.core.errors import UnsupportedStrategy
+from membench.core.schedule import (
     COMPUTE_STREAM,
     EXCHANGE_STREAM,
     AllReduce,
@@ -25,11 +24,12 @@ from membench.schedule import (
     Instruction,
     Offload,
     Prefetch,
+    RepeatedSchedule,
     Schedule,
-    SubBatches,
     Wait,
     Work,
 )
+from membench.planning.validate import validate
 
 ROOT = 0
 """The process on whose device the naive way averages."""
@@ -66,14 +66,16 @@ def exchange_gradients(schedule: Schedule, exchange: Exchange) -> Schedule:
     return replace(schedule, instructions=program.finish())
 
 
-def exchange_in_last_run(parts: tuple[SubBatches, ...], exchange: Exchange) -> tuple[SubBatches, ...]:
-    """Return a validated step whose last run exchanges the gradients, to which every sub-batch has added by then."""
+def exchange_in_last_run(
+    parts: tuple[RepeatedSchedule, ...], exchange: Exchange
+) -> tuple[RepeatedSchedule, ...]:
+    """Return a validated step whose last run exchanges the gradients, to which every micro-batch has added by then."""
     *before, last = parts
     if last.count > 1:
         before.append(replace(last, count=last.count - 1))
     exchanging = exchange_gradients(last.schedule, exchange)
     validate(exchanging)
-    return (*before, SubBatches(exchanging))
+    return (*before, RepeatedSchedule(exchanging))
 
 
 def _last_uses(schedule: Schedule) -> dict[int, dict[str, int]]:

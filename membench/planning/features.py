@@ -1,6 +1,6 @@
 """Feature extraction and classifier: the two parts that vDNN treats differently (Section 2.1 and 3.2)."""
 
-from membench.task_graph import Kind, LayerTasks, TaskGraph
+from membench.core.task_graph import Kind, LayerTasks, TaskGraph
 
 
 def feature_layers(graph: TaskGraph) -> tuple[LayerTasks, ...]:

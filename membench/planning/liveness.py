@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from membench.schedule import (
+from membench.core.schedule import (
     COMPUTE_STREAM,
     Compute,
     Decode,
@@ -15,8 +15,8 @@ from membench.schedule import (
     Reuse,
     Schedule,
 )
-from membench.task_graph import Role
-from membench.timeline import Timeline
+from membench.core.task_graph import Role
+from membench.core.timeline import Timeline
 
 
 def residencies(schedule: Schedule, *, until: int | None = None) -> Iterator[tuple[int, bool]]:

@@ -6,8 +6,8 @@ A pool counts; it moves nothing. `ScheduleBuilder` turns what it counts into `Ho
 from abc import ABC, abstractmethod
 from bisect import bisect_left, insort
 
-from membench.task_graph import Block
-from membench.units import MIB
+from membench.core.task_graph import Block
+from membench.core.units import MIB
 
 ALIGNMENT_BYTES = 256
 """What CUDA allocators round sizes up to."""

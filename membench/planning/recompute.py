@@ -15,9 +15,9 @@ from itertools import count
 
 import torch
 
-from membench.call import Call
-from membench.cost_model import CostModel
-from membench.task_graph import (
+from membench.core.call import Call
+from membench.core.cost_model import CostModel
+from membench.core.task_graph import (
     EXTERNAL_ROLES,
     RESULT_ROLES,
     Block,

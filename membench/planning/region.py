@@ -9,9 +9,9 @@ from collections import defaultdict
 from collections.abc import Collection
 from dataclasses import dataclass, field
 
+from membench.core.schedule import Schedule
+from membench.core.task_graph import RESULT_ROLES
 from membench.planning.liveness import residencies
-from membench.schedule import Schedule
-from membench.task_graph import RESULT_ROLES
 
 Interval = tuple[int, int]
 """First and last event of a residency, in the order of the program."""

@@ -5,11 +5,11 @@ from dataclasses import dataclass, replace
 import torch
 from torch.utils._pytree import tree_leaves
 
-from membench.call import Call, Value
-from membench.task_graph import (
+from membench.core.call import Call, Value
+from membench.core.task_graph import (
     EXTERNAL_ROLES,
     Block,
-    HostHome,
+    HostLocation,
     Kind,
     Phase,
     Role,
@@ -31,7 +31,7 @@ def keep_on_host(graph: TaskGraph, roles: frozenset[Role], *, updated: bool = Fa
     returned = tree_leaves((graph.output, graph.loss))
     stay |= {value.block for value in returned if isinstance(value, Value)}
     blocks = (
-        replace(block, home=HostHome(block.index))
+        replace(block, home=HostLocation(block.index))
         if block.role in roles & EXTERNAL_ROLES and block.index not in stay
         else block
         for block in graph.blocks

@@ -7,8 +7,8 @@ write at the compute stream's position, because whoever takes it next starts the
 
 from dataclasses import dataclass, field
 
-from membench.errors import InvalidSchedule
-from membench.schedule import (
+from membench.core.errors import InvalidSchedule
+from membench.core.schedule import (
     COMPUTE_STREAM,
     EXCHANGE_STREAM,
     AllReduce,
@@ -25,7 +25,7 @@ from membench.schedule import (
     Synchronize,
     Wait,
 )
-from membench.task_graph import RESULT_ROLES
+from membench.core.task_graph import RESULT_ROLES
 
 Clock = dict[str, int]
 """For each stream the index of the latest of its instructions known to have finished."""

@@ -7,11 +7,11 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from typing import ClassVar
 
-from membench.cost_model import CostModel
-from membench.errors import UnsupportedStrategy
-from membench.planning.sub_batch import GraphAt
-from membench.schedule import Schedule
-from membench.task_graph import Mode, TaskGraph
+from membench.core.cost_model import CostModel
+from membench.core.errors import UnsupportedStrategy
+from membench.core.schedule import Schedule
+from membench.core.task_graph import Mode, TaskGraph
+from membench.planning.micro_batch import GraphAt
 
 
 class Strategy(ABC):
@@ -25,7 +25,7 @@ class Strategy(ABC):
     modes: ClassVar[frozenset[Mode]] = frozenset({Mode.TRAINING})
     """What steps it schedules; most methods manage what the forward pass keeps for the backward pass."""
 
-    def sub_batch_sizes(
+    def micro_batch_sizes(
         self, graph_at: GraphAt, batch_size: int, cost: CostModel, budget_bytes: int | None
     ) -> Iterable[int]:
         """Return how many samples to compute at a time: the first number whose schedule keeps the budget is taken.

@@ -9,13 +9,13 @@ says little about what a network needs. Not `eager`, whose allocator wastes noth
 gradients of a convolution in one call; TensorFlow has an operator for each.
 """
 
-from membench.cost_model import CostModel
+from membench.core.cost_model import CostModel
+from membench.core.schedule import Schedule
+from membench.core.task_graph import Mode, TaskGraph
 from membench.planning.builder import ScheduleBuilder
 from membench.planning.pool import BestFitPool
-from membench.schedule import Schedule
 from membench.strategies.base import Strategy
 from membench.strategies.on_demand import compute_on_demand
-from membench.task_graph import Mode, TaskGraph
 
 
 class BestFit(Strategy):

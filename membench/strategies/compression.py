@@ -12,19 +12,19 @@ before. Which maps, and by which codecs, is the method's matter.
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
-from membench.codec import MapCodec
-from membench.errors import UnsupportedStrategy
+from membench.core.codec import ActivationCodec
+from membench.core.errors import UnsupportedStrategy
+from membench.core.schedule import COMPUTE_STREAM, Schedule
+from membench.core.task_graph import Kind, LayerTasks, Phase, Task, TaskGraph
 from membench.planning.builder import ScheduleBuilder
 from membench.planning.encoding import add_encoded_forms, encoded_bytes, floating_maps
-from membench.schedule import COMPUTE_STREAM, Schedule
 from membench.strategies.on_demand import compute_on_demand
-from membench.task_graph import Kind, LayerTasks, Phase, Task, TaskGraph
 
 Density = float | Mapping[int, float]
 """The largest fraction of non-zeros that is planned for: of every map, or by the map's block (1 where it names none)."""
 
 MEASURED = "measured"
-"""Asks a cell for densities that are measured on its model; see `membench.suite.density`."""
+"""Asks a cell for densities that are measured on its model; see `membench.sweep.density`."""
 
 _KEEP_ZEROS = frozenset({Kind.POOLING, Kind.DROPOUT, Kind.CONCATENATE})
 _LINEAR_READERS = frozenset({Kind.CONVOLUTION, Kind.LINEAR, Kind.RELU, Kind.POOLING})
@@ -34,7 +34,7 @@ def compress(
     name: str,
     graph: TaskGraph,
     budget_bytes: int | None,
-    codecs: Mapping[int, MapCodec],
+    codecs: Mapping[int, ActivationCodec],
     density: Density,
     *,
     stream: str,
@@ -91,8 +91,8 @@ def encodable_maps(graph: TaskGraph) -> list[int]:
 
 
 def worth_encoding(
-    graph: TaskGraph, blocks: Iterable[int], codec: MapCodec, density: Density
-) -> dict[int, MapCodec]:
+    graph: TaskGraph, blocks: Iterable[int], codec: ActivationCodec, density: Density
+) -> dict[int, ActivationCodec]:
     """Return a codec for each map that it makes smaller."""
     return {
         block: codec

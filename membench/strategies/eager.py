@@ -3,13 +3,13 @@
 The reference for time and for gradients. Not `network_wide`, which never gives memory back.
 """
 
-from membench.cost_model import CostModel
+from membench.core.cost_model import CostModel
+from membench.core.schedule import Schedule
+from membench.core.task_graph import Mode, TaskGraph
 from membench.planning.builder import ScheduleBuilder
 from membench.planning.rewrite import join_convolution_backward
-from membench.schedule import Schedule
 from membench.strategies.base import Strategy
 from membench.strategies.on_demand import compute_on_demand
-from membench.task_graph import Mode, TaskGraph
 
 
 class Eager(Strategy):

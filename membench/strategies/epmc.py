@@ -14,7 +14,7 @@ pooling too, unless encoding would make it larger. Its two statements on what ru
 the one that the data allows.
 
 Encoded sizes depend on the data, and memory is planned before it. So room is made for a `density`: given, or measured by
-`membench.densities`, which ``strategy.density=measured`` asks a cell for. A map with more non-zeros than that is an error
+`membench.steps.densities`, which ``strategy.density=measured`` asks a cell for. A map with more non-zeros than that is an error
 (`EncodingOverflow`); at the default of 1 nothing can go wrong, and half precision and narrow indices still make maps a
 quarter smaller.
 
@@ -23,12 +23,12 @@ compares with: CSR in single precision with 32-bit indices, by one stream, betwe
 """
 
 from membench.codecs.rows import csr, vp_encoding
-from membench.cost_model import CostModel
+from membench.core.cost_model import CostModel
+from membench.core.schedule import COMPUTE_STREAM, Schedule
+from membench.core.task_graph import TaskGraph
 from membench.planning.rewrite import join_convolution_backward
-from membench.schedule import COMPUTE_STREAM, Schedule
 from membench.strategies.base import Strategy
 from membench.strategies.compression import Density, checked, compress, encodable_maps, worth_encoding
-from membench.task_graph import TaskGraph
 
 CODEC_STREAM = "codec"
 

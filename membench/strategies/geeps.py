@@ -20,12 +20,12 @@ and passes the parameters through its pool too. Not Layrub, whose region shares 
 
 from collections.abc import Sequence
 
-from membench.cost_model import CostModel
+from membench.core.cost_model import CostModel
+from membench.core.schedule import Schedule
+from membench.core.task_graph import EXTERNAL_ROLES, RESULT_ROLES, LayerTasks, TaskGraph
 from membench.planning.builder import ScheduleBuilder
 from membench.planning.pool import FixedPool
-from membench.schedule import Schedule
 from membench.strategies.base import Strategy
-from membench.task_graph import EXTERNAL_ROLES, RESULT_ROLES, LayerTasks, TaskGraph
 
 COPY_BACK_STREAM = "copy back"
 
@@ -46,7 +46,7 @@ class GeePS(Strategy):
                 if last_writer[block] < position:
                     builder.offload(block)
             for block in sorted(following):
-                if builder.is_away(block):
+                if builder.is_offloaded(block):
                     builder.prefetch(block, stream=COPY_BACK_STREAM)
             for task in layer.tasks:
                 builder.compute(task)

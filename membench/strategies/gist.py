@@ -6,12 +6,12 @@ backward pass reads; here the bits become a map of ones and zeros again just bef
 """
 
 from membench.codecs.mask import BitMask
-from membench.cost_model import CostModel
+from membench.core.cost_model import CostModel
+from membench.core.schedule import COMPUTE_STREAM, Schedule
+from membench.core.task_graph import Phase, TaskGraph
 from membench.planning.rewrite import is_backward_relu, join_convolution_backward
-from membench.schedule import COMPUTE_STREAM, Schedule
 from membench.strategies.base import Strategy
 from membench.strategies.compression import compress, encodable_maps
-from membench.task_graph import Phase, TaskGraph
 
 
 class Gist(Strategy):

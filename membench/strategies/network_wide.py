@@ -6,17 +6,17 @@ average and peak are one. Partial gradients of shared weights are no such memory
 so they take turns in buffers of their own. Not `eager`, where a block dies after its last use.
 """
 
-from membench.checks import choice
-from membench.cost_model import CostModel
+from membench.core.checks import choice
+from membench.core.cost_model import CostModel
+from membench.core.schedule import Schedule
+from membench.core.task_graph import Mode, Role, TaskGraph
 from membench.planning.algorithms import Preference, prefer
 from membench.planning.builder import ScheduleBuilder
 from membench.planning.pool import FixedPool
 from membench.planning.region import Region, plan_region
-from membench.schedule import Schedule
 from membench.strategies.base import Strategy
 from membench.strategies.on_demand import compute_on_demand
 from membench.strategies.streams import gradient_stream
-from membench.task_graph import Mode, Role, TaskGraph
 
 
 class NetworkWide(Strategy):

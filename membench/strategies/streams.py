@@ -1,7 +1,7 @@
 """Streams for the gradients of one layer, as Caffe runs them over cuDNN (Layrub, Section 4.3)."""
 
-from membench.schedule import COMPUTE_STREAM
-from membench.task_graph import GradientOf, Kind, Task
+from membench.core.schedule import COMPUTE_STREAM
+from membench.core.task_graph import GradientOf, Kind, Task
 
 WEIGHT_GRADIENT_STREAM = "weight gradient"
 

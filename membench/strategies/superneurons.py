@@ -21,13 +21,13 @@ recomputes nothing. A framework that writes batch norm and ReLU onto a convoluti
 from collections.abc import Iterable, Iterator
 from itertools import groupby
 
-from membench.cost_model import CostModel
+from membench.core.cost_model import CostModel
+from membench.core.schedule import Schedule
+from membench.core.task_graph import EXTERNAL_ROLES, Kind, LayerTasks, Role, TaskGraph
 from membench.planning.builder import ScheduleBuilder
 from membench.planning.recompute import Repeatable, Segment, recompute
-from membench.schedule import Schedule
 from membench.strategies.base import Strategy
 from membench.strategies.on_demand import compute_on_demand
-from membench.task_graph import EXTERNAL_ROLES, Kind, LayerTasks, Role, TaskGraph
 
 COSTLY = (Kind.CONVOLUTION, Kind.LINEAR, Kind.ATTENTION)
 
@@ -124,6 +124,6 @@ def _backward(builder: ScheduleBuilder, stages: list[list[LayerTasks]]) -> None:
         for layer in stage:
             if layer is stage[-1]:
                 for block in sorted(_reads(following)):
-                    if builder.is_away(block):
+                    if builder.is_offloaded(block):
                         builder.prefetch(block)
             compute_on_demand(builder, layer.tasks)

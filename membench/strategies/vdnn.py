@@ -18,17 +18,17 @@ copies across layers.
 from collections.abc import Iterator, Sequence
 from enum import StrEnum
 
-from membench.checks import choice
-from membench.cost_model import CostModel
-from membench.errors import InfeasibleSchedule, UnsupportedStrategy
+from membench.core.checks import choice
+from membench.core.cost_model import CostModel
+from membench.core.errors import InfeasibleSchedule, UnsupportedStrategy
+from membench.core.schedule import Compute, Schedule
+from membench.core.task_graph import Kind, LayerTasks, TaskGraph
 from membench.planning.algorithms import Preference, choose_algorithms, prefer
 from membench.planning.builder import ScheduleBuilder
 from membench.planning.features import feature_layers
 from membench.planning.liveness import live_bytes
-from membench.schedule import Compute, Schedule
 from membench.strategies.base import Strategy
 from membench.strategies.on_demand import compute_on_demand
-from membench.task_graph import Kind, LayerTasks, TaskGraph
 
 
 class Policy(StrEnum):
@@ -199,7 +199,7 @@ def _backward(builder: ScheduleBuilder, offloads: _Offloads) -> None:
     for layer in builder.graph.backward_layers:
         position = offloads.position(layer, before=position)
         wanted = [*sorted(layer.reads), *offloads.find_prefetch_layer(position)]
-        fetched = [b for b in dict.fromkeys(wanted) if builder.is_away(b) and not builder.is_dead(b)]
+        fetched = [b for b in dict.fromkeys(wanted) if builder.is_offloaded(b) and not builder.is_dead(b)]
         for block in fetched:
             builder.prefetch(block)
         compute_on_demand(builder, layer.tasks)

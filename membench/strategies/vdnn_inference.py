@@ -4,13 +4,13 @@ Weights live in host memory; a layer's come when it runs and go when it is done,
 layer with the most weights, the first linear one of most networks, is what has to fit. Not `mmcnn`.
 """
 
-from membench.cost_model import CostModel
+from membench.core.cost_model import CostModel
+from membench.core.schedule import Schedule
+from membench.core.task_graph import EXTERNAL_ROLES, Mode, TaskGraph
 from membench.planning.builder import ScheduleBuilder
 from membench.planning.rewrite import keep_on_host
-from membench.schedule import Schedule
 from membench.strategies.base import Strategy
 from membench.strategies.on_demand import compute_on_demand
-from membench.task_graph import EXTERNAL_ROLES, Mode, TaskGraph
 
 
 class VdnnInference(Strategy):
@@ -22,7 +22,7 @@ class VdnnInference(Strategy):
         builder = ScheduleBuilder(self.name, graph, budget_bytes=budget_bytes)
         for layer in graph.forward_layers:
             for block in sorted(layer.reads):
-                if builder.is_away(block):
+                if builder.is_offloaded(block):
                     builder.prefetch(block)
             compute_on_demand(builder, layer.tasks)
         return builder.finish()

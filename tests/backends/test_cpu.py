@@ -8,11 +8,11 @@ import pytest
 import torch
 
 from membench.backends.cpu import Chaos, CpuBackend
+from membench.core.schedule import Schedule
 from membench.execution.executor import Program, execute
 from membench.execution.measurement import cpu_peak_bytes
 from membench.planning.pool import FixedPool
-from membench.schedule import Schedule
-from tests.backends.toy import COLUMNS, ROWS, SIZE_BYTES, graph, migrating, value
+from tests.helpers.toy import COLUMNS, ROWS, SIZE_BYTES, graph, migrating, value
 
 
 def run(backend: CpuBackend, schedule: Schedule) -> torch.Tensor:

@@ -10,20 +10,20 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from membench.backends.cuda import CudaBackend
-from membench.errors import MembenchError
+from membench.core.errors import MembenchError
+from membench.core.schedule import COMPUTE_STREAM as COMPUTE
+from membench.core.schedule import COPY_STREAM as COPY
+from membench.core.schedule import Schedule, Wait
 from membench.execution.executor import Program, execute
 from membench.planning.builder import ScheduleBuilder
 from membench.planning.exchange import Exchange, exchange_gradients
-from membench.schedule import COMPUTE_STREAM as COMPUTE
-from membench.schedule import COPY_STREAM as COPY
-from membench.schedule import Schedule, Wait
-from membench.step import plan
-from membench.training_step import TrainingStep
-from tests.backends.fake_cuda import FakeCuda, fake_cuda
-from tests.backends.toy import COLUMNS, ROWS, SIZE_BYTES, graph, migrating, value
-from tests.contract.networks import COST, run_step
+from membench.steps.compiled_step import CompiledStep
+from membench.steps.plan import plan
 from tests.contract.test_random_networks import PLANS, random_reference
 from tests.contract.test_strategies import VARIANTS
+from tests.helpers.fake_cuda import FakeCuda, fake_cuda
+from tests.helpers.networks import COST, run_step
+from tests.helpers.toy import COLUMNS, ROWS, SIZE_BYTES, graph, migrating, value
 
 CPU = torch.device("cpu")
 POISON = 0xFF
@@ -168,7 +168,7 @@ def test_random_networks_are_exact_under_every_strategy(
     work = case.work
     schedule = plan(case.captured.graph, VARIANTS[strategy], COST, None)
     with pytest.MonkeyPatch.context() as patch, fake_cuda(patch):
-        step = TrainingStep(work, case.captured, schedule, PoisoningBackend(schedule, CPU))
+        step = CompiledStep(work, case.captured, schedule, PoisoningBackend(schedule, CPU))
         for _ in range(2):
             results = run_step(work, lambda: step(work.inputs, work.targets), case.buffers)
             case.results.check(results, rounding=schedule.rounding)

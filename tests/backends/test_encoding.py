@@ -4,18 +4,18 @@ import pytest
 import torch
 
 from membench.backends.cpu import Chaos, CpuBackend
-from membench.codec import EncodingOverflow, MapCodec
 from membench.codecs.rows import csr, vp_encoding
+from membench.core.codec import ActivationCodec, EncodingOverflow
+from membench.core.schedule import Schedule
 from membench.execution.executor import execute
 from membench.execution.measurement import cpu_peak_bytes
 from membench.planning.encoding import add_encoded_forms
-from membench.schedule import Schedule
-from tests.backends.toy import COLUMNS, ROWS, encoding, graph, value
+from tests.helpers.toy import COLUMNS, ROWS, encoding, graph, value
 
 FIRST, ENCODED = 1, 4
 
 
-def encoded(codec: MapCodec, stream: str, density: float = 0.5) -> Schedule:
+def encoded(codec: ActivationCodec, stream: str, density: float = 0.5) -> Schedule:
     """The first result is encoded; it is a ReLU's output."""
     toy, _ = add_encoded_forms(graph("aten.relu.default"), {FIRST: codec}, {FIRST: density})
     return encoding(toy, ENCODED, codec, stream)
@@ -30,7 +30,9 @@ def half_negative() -> torch.Tensor:
 @pytest.mark.parametrize("chaos", [None, Chaos(seed=1)])
 @pytest.mark.parametrize("stream", ["compute", "codec"])
 @pytest.mark.parametrize("codec", [csr(), vp_encoding(values="fp32"), vp_encoding(values="fp10")], ids=str)
-def test_a_map_comes_back_from_its_encoded_form(codec: MapCodec, stream: str, chaos: Chaos | None) -> None:
+def test_a_map_comes_back_from_its_encoded_form(
+    codec: ActivationCodec, stream: str, chaos: Chaos | None
+) -> None:
     schedule = encoded(codec, stream)
     backend = CpuBackend(schedule.graph, chaos=chaos)
     numbers = half_negative()

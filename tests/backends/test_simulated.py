@@ -3,12 +3,11 @@
 import pytest
 
 from membench.backends.simulated import SimulatedBackend
-from membench.codec import MapCodec
 from membench.codecs.rows import csr
-from membench.convolution import Algorithm
-from membench.cost_model import CostModel
-from membench.execution.executor import execute
-from membench.schedule import (
+from membench.core.codec import ActivationCodec
+from membench.core.convolution import Algorithm
+from membench.core.cost_model import CostModel
+from membench.core.schedule import (
     Compute,
     Decode,
     Encode,
@@ -20,7 +19,8 @@ from membench.schedule import (
     Synchronize,
     Wait,
 )
-from membench.task_graph import Block, Kind, Phase, Role, Task, TaskGraph
+from membench.core.task_graph import Block, Kind, Phase, Role, Task, TaskGraph
+from membench.execution.executor import execute
 
 
 class UnitCost(CostModel):
@@ -53,7 +53,7 @@ class UnitCost(CostModel):
     def prefetch_time_s(self, size_bytes: int) -> float:
         return float(size_bytes)
 
-    def codec_time_s(self, codec: MapCodec, size_bytes: int, encoded_bytes: int) -> float:
+    def codec_time_s(self, codec: ActivationCodec, size_bytes: int, encoded_bytes: int) -> float:
         return float(size_bytes + encoded_bytes)
 
 

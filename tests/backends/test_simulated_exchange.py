@@ -3,13 +3,22 @@
 import pytest
 
 from membench.backends.simulated import SimulatedBackend
-from membench.cluster import Cluster
-from membench.configuration import load
-from membench.cost_model import CostModel
-from membench.device import DeviceProfile
+from membench.core.cluster import Cluster
+from membench.core.configuration import load
+from membench.core.cost_model import CostModel
+from membench.core.device import DeviceProfile
+from membench.core.schedule import (
+    AllReduce,
+    Compute,
+    Instruction,
+    Offload,
+    Prefetch,
+    Schedule,
+    Synchronize,
+    Wait,
+)
+from membench.core.task_graph import Block, Kind, Phase, Role, Task, TaskGraph
 from membench.execution.executor import execute
-from membench.schedule import AllReduce, Compute, Instruction, Offload, Prefetch, Schedule, Synchronize, Wait
-from membench.task_graph import Block, Kind, Phase, Role, Task, TaskGraph
 from tests.backends.test_simulated import OneEngineCost, UnitCost
 
 SIZE_BYTES = 8

@@ -6,11 +6,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from membench.call import ShapeOf
 from membench.capture.capture import CapturedStep, capture
-from membench.errors import UnsupportedModel
-from membench.task_graph import GradientOf, Kind, Phase, Role
-from membench.workload import Workload
+from membench.core.call import ShapeOf
+from membench.core.errors import UnsupportedModel
+from membench.core.task_graph import GradientOf, Kind, Phase, Role
+from membench.core.workload import Workload
 
 
 class Block(nn.Module):

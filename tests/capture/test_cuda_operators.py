@@ -6,7 +6,7 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from membench.capture import operators
-from membench.task_graph import Kind
+from membench.core.task_graph import Kind
 
 aten = torch.ops.aten
 BATCH_NORM = aten.cudnn_batch_norm.default

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from membench.capture.capture import capture
-from membench.errors import UnsupportedModel
-from membench.workload import Workload
+from membench.core.errors import UnsupportedModel
+from membench.core.workload import Workload
 
 
 class Does(nn.Module):

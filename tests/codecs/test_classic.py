@@ -6,10 +6,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from membench.codec import Codec
 from membench.codecs import cpu_classic, cuda_classic
 from membench.codecs.classic import COO, DIA, ELL
-from tests.codecs.strategies import maps, nonzeros, same_bits
+from membench.core.codec import Codec
+from tests.helpers.codecs import maps, nonzeros, same_bits
 
 CODECS: dict[str, Codec] = {"coo": COO(columns=16), "ell": ELL(columns=16), "dia": DIA(columns=16)}
 

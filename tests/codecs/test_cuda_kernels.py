@@ -16,7 +16,7 @@ COLUMNS = 256
 
 def test_the_kernels_do_as_the_cpu_s_loops() -> None:
     environment = {**os.environ, "TRITON_INTERPRET": "1"}
-    command = [sys.executable, "-m", "tests.codecs.interpreted"]
+    command = [sys.executable, "-m", "tests.helpers.interpreted"]
     run = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert run.stdout.strip().endswith("agreed"), run.stderr
 

@@ -6,7 +6,7 @@ from torch import Tensor
 
 from membench.codecs.mask import BitMask
 from membench.execution.measurement import cpu_peak_bytes
-from tests.codecs.strategies import maps
+from tests.helpers.codecs import maps
 
 
 @settings(max_examples=100, deadline=None)

@@ -8,11 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from membench.codec import EncodingOverflow
 from membench.codecs.rows import CompressedRows, csr, vp_encoding
-from membench.errors import MembenchError
+from membench.core.codec import EncodingOverflow
+from membench.core.errors import MembenchError
 from membench.execution.measurement import cpu_peak_bytes
-from tests.codecs.strategies import maps, nonzeros, same_bits
+from tests.helpers.codecs import maps, nonzeros, same_bits
 
 LOSSLESS = {
     "csr": csr(),

@@ -10,29 +10,30 @@ import torch
 from torchvision.models import alexnet
 
 from membench.backends.cuda import CudaBackend
+from membench.backends.cuda_memory import cap_memory, read_memory, reset_readings
 from membench.capture.capture import Captures, capture
-from membench.cost.measured import MeasuredCost
+from membench.cli.measure import cell_of, parse
+from membench.core.record import Outcome
+from membench.core.schedule import RepeatedSchedule, Schedule
+from membench.core.units import MIB
+from membench.core.workload import Workload
 from membench.data.digits import digits
-from membench.execution.cuda_memory import cap_memory, read_memory, reset_readings
 from membench.execution.measurement import cuda_peak_bytes
-from membench.measure import cell_of, parse
 from membench.models.digits import digits_cnn
 from membench.models.resnet import imagenet_resnet
-from membench.recipe import Recipe
-from membench.record import Outcome
-from membench.schedule import Schedule, SubBatches
-from membench.simulated_step import simulated_step
-from membench.step import build_step, plan
+from membench.profiling.measured_cost import MeasuredCost
+from membench.steps.compile import build_step
+from membench.steps.compiled_step import CompiledStep
+from membench.steps.plan import plan
+from membench.steps.simulated_step import simulated_step
 from membench.strategies.base import find_strategy
-from membench.strategies.modnn import Modnn
-from membench.suite.measured import PEAK_TOLERANCE
-from membench.suite.worker import Workers
-from membench.training import train
-from membench.training_step import TrainingStep
-from membench.units import MIB
-from membench.workload import Workload
-from tests.contract.networks import GRADIENT_BOUND, NETWORKS, Reference, reference_of, run_step, workload
+from membench.strategies.modnn.strategy import Modnn
+from membench.sweep.measured import PEAK_TOLERANCE
+from membench.sweep.worker import Workers
+from membench.training.loop import train
+from membench.training.recipe import Recipe
 from tests.contract.test_strategies import EACH_NETWORK, VARIANTS
+from tests.helpers.networks import GRADIENT_BOUND, NETWORKS, Reference, reference_of, run_step, workload
 
 pytestmark = pytest.mark.cuda
 os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # deterministic products; read when cuBLAS starts
@@ -64,14 +65,14 @@ def reference(name: str) -> tuple[Reference, bool]:
     return case, not case.results.difference(reference_of(case.work).results)
 
 
-def step_of(case: Reference, variant: str, *, cuda_graph: bool = False) -> TrainingStep:
+def step_of(case: Reference, variant: str, *, cuda_graph: bool = False) -> CompiledStep:
     schedule = plan(case.captured.graph, VARIANTS[variant], cost(), None)
     backend = CudaBackend(schedule, cost().device)
     pool = torch.cuda.graph_pool_handle() if cuda_graph else None
-    return TrainingStep(case.work, case.captured, schedule, backend, graph_pool=pool)
+    return CompiledStep(case.work, case.captured, schedule, backend, graph_pool=pool)
 
 
-def check_same(case: Reference, step: TrainingStep, *, exact: bool) -> None:
+def check_same(case: Reference, step: CompiledStep, *, exact: bool) -> None:
     results = run_step(case.work, lambda: step(case.work.inputs, case.work.targets), case.buffers)
     rounding = step.schedule.rounding
     if exact:
@@ -118,9 +119,9 @@ def schedule_of(variant: str) -> Schedule:
     return plan(capture(resnet50()).graph, VARIANTS[variant], cost(), None)
 
 
-def large_step(variant: str) -> TrainingStep:
+def large_step(variant: str) -> CompiledStep:
     schedule = schedule_of(variant)
-    return TrainingStep(resnet50(), capture(resnet50()), schedule, CudaBackend(schedule, cost().device))
+    return CompiledStep(resnet50(), capture(resnet50()), schedule, CudaBackend(schedule, cost().device))
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
@@ -142,7 +143,7 @@ def test_the_predicted_peak_of_a_replayed_step_is_the_allocators(variant: str) -
 @pytest.mark.parametrize("variant", ["eager", "layrub_hybrid", "vdnn_all"])
 def test_the_predicted_step_time_is_the_measured_one(variant: str) -> None:
     step = large_step(variant)
-    predicted_s = simulated_step((SubBatches(step.schedule),), cost()).step_time_s
+    predicted_s = simulated_step((RepeatedSchedule(step.schedule),), cost()).step_time_s
     measured = step.measure()
     step.close()
     assert measured.step_time_s == pytest.approx(predicted_s, rel=TIME_TOLERANCE)
@@ -201,7 +202,7 @@ def test_weights_that_live_on_the_host_take_no_memory_of_the_gpu(
 
 @pytest.mark.parametrize("cuda_graph", [False, True])
 def test_weights_that_live_on_the_host_are_trained_there(cuda_graph: bool) -> None:
-    """Three steps of descent, in sub-batches of two sizes, beside PyTorch's on the GPU."""
+    """Three steps of descent, in micro-batches of two sizes, beside PyTorch's on the GPU."""
     torch.manual_seed(0)
     module = imagenet_resnet(18).eval()
     plain = copy.deepcopy(module).to(cost().device)
@@ -212,7 +213,7 @@ def test_weights_that_live_on_the_host_are_trained_there(cuda_graph: bool) -> No
         Modnn(offload_weights=True),
         cost(),
         None,
-        sub_batch=3,
+        micro_batch=3,
         cuda_graph=cuda_graph,
     )
     batch = (*step.workload.inputs, *step.workload.targets)
@@ -254,7 +255,7 @@ def test_a_budget_below_what_libraries_keep_by_themselves_can_be_kept() -> None:
     assert record.metrics["peak_memory_bytes"] <= 5 * MIB * (1 + PEAK_TOLERANCE)
 
 
-def test_the_graphs_of_two_sub_batch_sizes_share_their_memory() -> None:
+def test_the_graphs_of_two_micro_batch_sizes_share_their_memory() -> None:
     device = cost().device
     module = imagenet_resnet(18).to(device)
 
@@ -263,7 +264,7 @@ def test_the_graphs_of_two_sub_batch_sizes_share_their_memory() -> None:
         labels = torch.randint(1000, (batch_size,), device=device)
         work = Workload("resnet18", module, torch.nn.functional.cross_entropy, (images,), (labels,))
         step = build_step(
-            Captures(work), find_strategy("eager")(), cost(), None, sub_batch=9, cuda_graph=True
+            Captures(work), find_strategy("eager")(), cost(), None, micro_batch=9, cuda_graph=True
         )
         for _ in range(2):
             module.zero_grad(set_to_none=True)

@@ -7,17 +7,17 @@ import torch.distributed as dist
 from hypothesis import HealthCheck, given, settings
 
 from membench.backends.cpu import Chaos
+from membench.core.schedule import AllReduce, Compute, Schedule
 from membench.execution.measurement import cpu_peak_bytes
 from membench.planning.exchange import Exchange, exchange_gradients
 from membench.planning.liveness import live_bytes
 from membench.planning.validate import validate
-from membench.schedule import AllReduce, Compute, Schedule
-from membench.step import plan
-from membench.strategies.layrub import LayrubIntra
+from membench.steps.plan import plan
+from membench.strategies.layrub.strategy import LayrubIntra
 from membench.strategies.network_wide import NetworkWide
-from tests.contract.networks import COST, Reference, reference, reference_of
 from tests.contract.test_random_networks import PLANS, random_workload
 from tests.contract.test_strategies import VARIANTS, check_exact, step_of
+from tests.helpers.networks import COST, Reference, reference, reference_of
 
 EVERY_STRATEGY = VARIANTS | {
     "network_wide, gradient streams": NetworkWide(gradient_streams=True),

@@ -12,20 +12,21 @@ from torch.utils._pytree import tree_leaves
 import membench
 from membench.backends.cpu import Chaos, CpuBackend
 from membench.capture.capture import CapturedStep, capture
-from membench.errors import UnsupportedStrategy
+from membench.core.errors import UnsupportedStrategy
+from membench.core.schedule import Schedule
+from membench.core.task_graph import EXTERNAL_ROLES, Mode, Phase, Role, TaskGraph
+from membench.core.workload import Workload
 from membench.execution.measurement import cpu_peak_bytes
 from membench.planning.builder import ScheduleBuilder
 from membench.planning.rewrite import keep_on_host
 from membench.planning.validate import validate
-from membench.schedule import Schedule
-from membench.step import TrainingStep, plan
+from membench.steps.compile import CompiledStep
+from membench.steps.plan import plan
 from membench.strategies.base import strategies
 from membench.strategies.eager import Eager
-from membench.strategies.layrub import LayrubHybrid
-from membench.task_graph import EXTERNAL_ROLES, Mode, Phase, Role, TaskGraph
-from membench.workload import Workload
-from tests.contract.networks import COST, NETWORKS, workload
+from membench.strategies.layrub.strategy import LayrubHybrid
 from tests.contract.test_strategies import EACH_NETWORK
+from tests.helpers.networks import COST, NETWORKS, workload
 
 VARIANTS = {name: strategy() for name, strategy in strategies(Mode.INFERENCE).items()}
 
@@ -42,7 +43,7 @@ def inference(network: str) -> tuple[Workload, CapturedStep, list[Tensor]]:
 def check(network: str, schedule: Schedule, chaos: Chaos | None) -> None:
     work, captured, expected = inference(network)
     backend = CpuBackend(schedule.graph, chaos=chaos)
-    step = TrainingStep(work, captured, schedule, backend)
+    step = CompiledStep(work, captured, schedule, backend)
     for ours, theirs in zip(tree_leaves(step(work.inputs)), expected, strict=True):
         assert ours.numpy().tobytes() == theirs.numpy().tobytes()
     if chaos is None:
@@ -95,7 +96,7 @@ def test_a_weight_that_the_caller_changes_or_replaces_is_seen() -> None:
     work = Workload("linear", module, None, (images,))
     captured = capture(work)
     schedule = visiting(captured.graph)
-    step = TrainingStep(work, captured, schedule, CpuBackend(schedule.graph))
+    step = CompiledStep(work, captured, schedule, CpuBackend(schedule.graph))
     for change in (
         lambda: None,
         lambda: module.weight.data.mul_(2),

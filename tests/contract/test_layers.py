@@ -9,11 +9,12 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from membench.capture.capture import Captures
-from membench.step import graph_as_run, plan
-from membench.strategies.layrub import LayrubHybrid
-from membench.workload import Workload
-from tests.contract.networks import COST, reference_of
+from membench.core.workload import Workload
+from membench.steps.compile import graph_as_run
+from membench.steps.plan import plan
+from membench.strategies.layrub.strategy import LayrubHybrid
 from tests.contract.test_strategies import check_results_and_peak
+from tests.helpers.networks import COST, reference_of
 
 CLASSES = 3
 

@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from membench.backends.cpu import Chaos
-from membench.step import plan
-from membench.workload import Workload
-from tests.contract.networks import COST, Reference, reference_of
+from membench.core.workload import Workload
+from membench.steps.plan import plan
 from tests.contract.test_strategies import VARIANTS, check_exact, step_of
+from tests.helpers.networks import COST, Reference, reference_of
 
 CHANNELS = 4
 

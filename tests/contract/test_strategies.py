@@ -7,17 +7,18 @@ from contextlib import contextmanager, suppress
 import pytest
 
 from membench.backends.cpu import Chaos, CpuBackend
-from membench.errors import InfeasibleSchedule
+from membench.core.errors import InfeasibleSchedule
+from membench.core.schedule import Offload, Prefetch, Schedule
 from membench.execution.measurement import cpu_peak_bytes
 from membench.planning.liveness import copied_bytes, live_bytes
 from membench.planning.validate import validate
-from membench.schedule import Offload, Prefetch, Schedule
-from membench.step import TrainingStep, plan
+from membench.steps.compile import CompiledStep
+from membench.steps.plan import plan
 from membench.strategies.base import Strategy, strategies
 from membench.strategies.epmc import Epmc
-from membench.strategies.layrub import LayrubHybrid, LayrubInter
+from membench.strategies.layrub.strategy import LayrubHybrid, LayrubInter
 from membench.strategies.network_wide import NetworkWide
-from tests.contract.networks import COST, NETWORKS, ONLY_SLOW, Reference, reference, run_step
+from tests.helpers.networks import COST, NETWORKS, ONLY_SLOW, Reference, reference, run_step
 
 EACH_NETWORK = [
     pytest.param(
@@ -49,13 +50,13 @@ def schedule_of(case: Reference, variant: str) -> Schedule:
 
 
 @contextmanager
-def step_of(case: Reference, schedule: Schedule, chaos: Chaos | None) -> Iterator[TrainingStep]:
+def step_of(case: Reference, schedule: Schedule, chaos: Chaos | None) -> Iterator[CompiledStep]:
     backend = CpuBackend(schedule.graph, chaos=chaos)
-    yield TrainingStep(case.work, case.captured, schedule, backend)
+    yield CompiledStep(case.work, case.captured, schedule, backend)
     backend.close()
 
 
-def check_exact(case: Reference, step: TrainingStep) -> None:
+def check_exact(case: Reference, step: CompiledStep) -> None:
     results = run_step(case.work, lambda: step(case.work.inputs, case.work.targets), case.buffers)
     case.results.check(results, rounding=step.schedule.rounding)
 

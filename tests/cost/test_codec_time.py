@@ -3,11 +3,11 @@
 import pytest
 import torch
 
-from membench import configuration
 from membench.codecs.rows import csr, vp_encoding
-from membench.cost.measured import MeasuredCost
+from membench.core import configuration
+from membench.core.efficiency import Efficiency
 from membench.cost.roofline import RooflineCost
-from membench.efficiency import Efficiency
+from membench.profiling.measured_cost import MeasuredCost
 
 DEVICE = configuration.load("device", "k40c")
 SIZES_BYTES = (4 * 2**20, 2**20)

@@ -6,13 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from membench.convolution import Convolution
+from membench.core.convolution import Convolution
+from membench.core.device import DeviceProfile
+from membench.core.efficiency import Efficiency
+from membench.core.errors import MembenchError
+from membench.core.task_graph import GradientOf, Kind, Phase, Task
 from membench.cost.convolution import ConvolutionAlgorithm, work
 from membench.cost.roofline import RooflineCost
-from membench.device import DeviceProfile
-from membench.efficiency import Efficiency
-from membench.errors import MembenchError
-from membench.task_graph import GradientOf, Kind, Phase, Task
 
 PASSES = (None, GradientOf.WEIGHT, GradientOf.DATA)
 FRACTIONS = dict.fromkeys(ConvolutionAlgorithm, 0.25)

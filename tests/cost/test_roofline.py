@@ -1,11 +1,11 @@
 import pytest
 
-from membench import configuration
+from membench.core import configuration
+from membench.core.device import DeviceProfile
+from membench.core.efficiency import Efficiency
+from membench.core.task_graph import Kind, Phase, Task, TaskGraph
+from membench.core.units import MIB, parse_bytes
 from membench.cost.roofline import RooflineCost
-from membench.device import DeviceProfile
-from membench.efficiency import Efficiency
-from membench.task_graph import Kind, Phase, Task, TaskGraph
-from membench.units import MIB, parse_bytes
 
 DEVICE = DeviceProfile(
     name="round",

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 import torch
 
-from membench import configuration
+from membench.core import configuration
+from membench.core.errors import MembenchError, MissingDataset
 from membench.data.cifar10 import cifar10
-from membench.errors import MembenchError, MissingDataset
 
 
 class Python2Pickler(pickle._Pickler):  # type: ignore[name-defined,misc]

@@ -1,8 +1,8 @@
 import torch
 from sklearn.datasets import load_digits
 
-from membench import configuration
-from membench.dataset import Dataset
+from membench.core import configuration
+from membench.core.dataset import Dataset
 
 
 def test_digits_are_scikit_learns() -> None:

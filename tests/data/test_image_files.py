@@ -6,11 +6,11 @@ import pytest
 import torch
 from PIL import Image
 
+from membench.core.errors import MembenchError, MissingDataset
 from membench.data.caltech256 import caltech256
 from membench.data.coil100 import coil100
 from membench.data.files import ImageFiles
 from membench.data.imagenet import imagenet
-from membench.errors import MembenchError, MissingDataset
 
 
 def write(path: Path, size: tuple[int, int] = (8, 8), color: tuple[int, int, int] = (0, 0, 0)) -> Path:

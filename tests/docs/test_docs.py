@@ -12,28 +12,28 @@ import yaml
 from hydra import compose
 from torch import nn
 
-import membench.calibrate.__main__
-import membench.measure
-import membench.reproduce
-import membench.train
-from membench import configuration
+import membench.cli.calibrate
+import membench.cli.measure
+import membench.cli.reproduce
+import membench.cli.train
 from membench.backends.cpu import Chaos
-from membench.device import DeviceProfile
-from membench.record import Outcome
-from membench.report.__main__ import main as report
-from membench.report.results import evaluate_all, needed_cells
-from membench.report.scoreboard import score
-from membench.report.verdicts import Verdict
-from membench.schedule import Offload
-from membench.step import plan
+from membench.cli.command_line import check_arguments
+from membench.cli.report import main as report
+from membench.core import configuration
+from membench.core.device import DeviceProfile
+from membench.core.record import Outcome
+from membench.core.schedule import Offload
+from membench.papers.cells import cell_configuration, compose_cells, hydra_composition
+from membench.papers.loader import load_paper
+from membench.papers.results import evaluate_all, needed_cells
+from membench.papers.scoreboard import score
+from membench.papers.verdicts import Verdict
+from membench.steps.plan import plan
 from membench.strategies.eager import Eager
-from membench.suite.cell import run_cell
-from membench.suite.command_line import check_arguments
-from membench.suite.composition import cell_configuration, compose_cells, hydra_composition
-from membench.suite.papers import load_paper
-from tests.contract.networks import COST, reference
+from membench.sweep.cell import run_cell
 from tests.contract.test_strategies import check_exact, step_of
-from tests.docs.pages import PAGES, ROOT, Code, code_of, commands_of, mentioned_files
+from tests.helpers.networks import COST, reference
+from tests.helpers.pages import PAGES, ROOT, Code, code_of, commands_of, mentioned_files
 
 EXAMPLE = {code.file: code for page in PAGES for code in code_of(page) if code.file}
 COMMANDS = sorted({command for page in PAGES for command in commands_of(page)})
@@ -146,21 +146,21 @@ def test_commands_are_commands(command: str, tmp_path: Path, monkeypatch: pytest
         return
     module, *words = command.partition("-m ")[2].split()
     match module:
-        case "membench" | "membench.timeline":
+        case "membench" | "membench.cli.timeline":
             check_arguments(words)
-        case "membench.report":
+        case "membench.cli.report":
             monkeypatch.chdir(ROOT)
             assert report([*words, f"to={tmp_path}"] if "compare" not in words else words) == 0
-        case "membench.measure":
-            membench.measure.parse(words)
-        case "membench.calibrate":
-            membench.calibrate.__main__.parse(words)
-        case "membench.calibrate.codec":
+        case "membench.cli.measure":
+            membench.cli.measure.parse(words)
+        case "membench.cli.calibrate":
+            membench.cli.calibrate.parse(words)
+        case "membench.papers.calibrate.codec":
             assert not words
-        case "membench.reproduce":
-            membench.reproduce._settings(words)
-        case "membench.train":
-            membench.train._asked(words)
+        case "membench.cli.reproduce":
+            membench.cli.reproduce._settings(words)
+        case "membench.cli.train":
+            membench.cli.train._asked(words)
         case _:
             assert module == "pytest"
 

@@ -10,17 +10,17 @@ from torch import nn
 
 from membench.backends.cuda import CudaBackend
 from membench.capture.capture import capture
-from membench.errors import UnsupportedStrategy
+from membench.core.errors import UnsupportedStrategy
+from membench.core.workload import Workload
 from membench.execution import cuda_graph
 from membench.execution.cuda_graph import GraphPool
 from membench.execution.executor import Program
 from membench.models.digits import digits_cnn
-from membench.step import plan
+from membench.steps.compiled_step import CompiledStep
+from membench.steps.plan import plan
 from membench.strategies.base import find_strategy
-from membench.training_step import TrainingStep
-from membench.workload import Workload
-from tests.backends.fake_cuda import fake_cuda
-from tests.contract.networks import COST
+from tests.helpers.fake_cuda import fake_cuda
+from tests.helpers.networks import COST
 
 CPU = torch.device("cpu")
 POOL = GraphPool((0, 1))
@@ -40,7 +40,7 @@ class FakeGraph:
 
 
 @pytest.fixture
-def step(monkeypatch: pytest.MonkeyPatch) -> Iterator[TrainingStep]:
+def step(monkeypatch: pytest.MonkeyPatch) -> Iterator[CompiledStep]:
     @contextmanager
     def capturing(graph: FakeGraph, pool: GraphPool) -> Iterator[None]:
         assert pool == POOL
@@ -58,21 +58,21 @@ def step(monkeypatch: pytest.MonkeyPatch) -> Iterator[TrainingStep]:
         monkeypatch.setattr(torch.cuda, "CUDAGraph", FakeGraph)
         monkeypatch.setattr(torch.cuda, "graph", capturing)
         monkeypatch.setattr(cuda_graph, "drop_library_workspaces", lambda _: None)
-        yield TrainingStep(work, captured, schedule, CudaBackend(schedule, CPU), graph_pool=POOL)
+        yield CompiledStep(work, captured, schedule, CudaBackend(schedule, CPU), graph_pool=POOL)
 
 
-def call(step: TrainingStep, arguments: Any = None) -> torch.Tensor:
+def call(step: CompiledStep, arguments: Any = None) -> torch.Tensor:
     work = step.workload
     return step(work.inputs if arguments is None else arguments, work.targets)
 
 
-def test_the_first_call_runs_the_second_captures_and_every_later_one_replays(step: TrainingStep) -> None:
+def test_the_first_call_runs_the_second_captures_and_every_later_one_replays(step: CompiledStep) -> None:
     losses = [call(step) for _ in range(4)]
     assert [graph.replays for graph in FakeGraph.made] == [3]
     assert all(torch.equal(loss, losses[0]) for loss in losses)
 
 
-def test_a_loss_and_gradients_that_the_caller_keeps_are_not_overwritten(step: TrainingStep) -> None:
+def test_a_loss_and_gradients_that_the_caller_keeps_are_not_overwritten(step: CompiledStep) -> None:
     module = step.workload.module
     for _ in range(2):
         module.zero_grad(set_to_none=True)
@@ -89,7 +89,7 @@ def test_a_loss_and_gradients_that_the_caller_keeps_are_not_overwritten(step: Tr
         assert weight.grad is not None and torch.allclose(weight.grad, 2 * kept[name], rtol=1e-4)
 
 
-def test_new_data_are_copied_to_where_the_graph_reads(step: TrainingStep) -> None:
+def test_new_data_are_copied_to_where_the_graph_reads(step: CompiledStep) -> None:
     call(step)
     call(step)
     own = step.backend.tensors._owners[step._captured.inputs[0] or 0]
@@ -100,7 +100,7 @@ def test_new_data_are_copied_to_where_the_graph_reads(step: TrainingStep) -> Non
     assert own.data_ptr() != other.data_ptr()
 
 
-def test_a_weight_that_moved_is_captured_again(step: TrainingStep) -> None:
+def test_a_weight_that_moved_is_captured_again(step: CompiledStep) -> None:
     for _ in range(3):
         call(step)
     weight = next(iter(step.workload.module.parameters()))
@@ -109,7 +109,7 @@ def test_a_weight_that_moved_is_captured_again(step: TrainingStep) -> None:
     assert [graph.replays for graph in FakeGraph.made] == [2, 1]
 
 
-def test_a_step_with_a_clock_ends_the_graph_and_the_next_call_captures_again(step: TrainingStep) -> None:
+def test_a_step_with_a_clock_ends_the_graph_and_the_next_call_captures_again(step: CompiledStep) -> None:
     for _ in range(3):
         call(step)
     step.timeline()
@@ -118,14 +118,14 @@ def test_a_step_with_a_clock_ends_the_graph_and_the_next_call_captures_again(ste
     assert [graph.replays for graph in FakeGraph.made] == [2, 1]
 
 
-def test_the_graphs_own_copies_of_the_arguments_count(step: TrainingStep) -> None:
+def test_the_graphs_own_copies_of_the_arguments_count(step: CompiledStep) -> None:
     work = step.workload
     plain = plan(capture(work).graph, find_strategy("layrub_hybrid")(), COST, None)
     copies_bytes = sum(argument.nbytes for argument in (*work.inputs, *work.targets))
     assert step.predicted_peak_bytes == plain.peak_bytes + copies_bytes
 
 
-def test_a_schedule_in_which_the_host_waits_is_refused(step: TrainingStep) -> None:
+def test_a_schedule_in_which_the_host_waits_is_refused(step: CompiledStep) -> None:
     schedule = plan(step._captured.graph, find_strategy("epmc")(), COST, None)
     backend = CudaBackend(schedule, CPU)
     with pytest.raises(UnsupportedStrategy, match="'epmc' encodes.*leave cuda_graph out"):

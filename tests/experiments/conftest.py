@@ -1,8 +1,8 @@
 import pytest
 
-from membench.configuration import ROOT
-from membench.experiment import Paper
-from membench.suite.papers import known_papers, load_paper
+from membench.core.configuration import ROOT
+from membench.papers.experiment import Paper
+from membench.papers.loader import known_papers, load_paper
 
 EXPERIMENTS = ROOT / "experiments"
 

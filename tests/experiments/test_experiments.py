@@ -5,15 +5,15 @@ from pathlib import Path
 
 from hydra import compose
 
-from membench.configuration import read
-from membench.experiment import LARGEST, Paper, Row
-from membench.record import configuration_hash
-from membench.report.results import evaluate_all, needed_cells, write_results
-from membench.suite.cell import run_cells
-from membench.suite.composition import cell_configuration, compose_cells, hydra_composition, overrides
-from membench.suite.papers import read_reference
-from membench.suite.trainings import compose_trainings
-from membench.units import PRINTED_UNITS
+from membench.cli.trainings import compose_trainings
+from membench.core.configuration import read
+from membench.core.record import LARGEST, configuration_hash
+from membench.core.units import PRINTED_UNITS
+from membench.papers.cells import cell_configuration, compose_cells, hydra_composition, overrides
+from membench.papers.experiment import Paper, Row
+from membench.papers.loader import read_reference
+from membench.papers.results import evaluate_all, needed_cells, write_results
+from membench.sweep.cell import run_cells
 from tests.experiments.conftest import EXPERIMENTS
 
 

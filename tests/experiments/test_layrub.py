@@ -1,7 +1,7 @@
 """What of Layrub's paper is judged, listed, or left for later."""
 
-from membench.experiment import Experiment
-from membench.suite.papers import load_paper
+from membench.papers.experiment import Experiment
+from membench.papers.loader import load_paper
 from tests.experiments.conftest import EXPERIMENTS
 
 LAYRUB = load_paper(EXPERIMENTS / "layrub")

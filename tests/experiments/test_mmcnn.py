@@ -3,11 +3,11 @@
 import torch
 
 from membench.capture.capture import capture
+from membench.core.units import MIB
+from membench.core.workload import Workload
 from membench.models.vgg import vgg_without_average
-from membench.strategies.mmcnn import algorithm_1, layers_of
-from membench.suite.papers import read_reference
-from membench.units import MIB
-from membench.workload import Workload
+from membench.papers.loader import read_reference
+from membench.strategies.mmcnn.strategy import algorithm_1, layers_of
 from tests.experiments.conftest import EXPERIMENTS
 
 

@@ -1,8 +1,8 @@
 """What of moDNN's paper is judged, and on which cells."""
 
-from membench.experiment import Answer, Experiment
-from membench.report.results import needed_cells
-from membench.suite.papers import load_paper
+from membench.papers.experiment import Answer, Experiment
+from membench.papers.loader import load_paper
+from membench.papers.results import needed_cells
 from tests.experiments.conftest import EXPERIMENTS
 
 MODNN = load_paper(EXPERIMENTS / "modnn")
@@ -59,7 +59,7 @@ def test_the_ideal_case_has_no_budget() -> None:
 
 def test_bounds_are_those_of_one_image_without_workspace() -> None:
     bound = MODNN.systems["lower bound"]
-    assert (bound["sub_batch"], bound["set"]["algorithms"]) == (1, "memory")
+    assert (bound["micro_batch"], bound["set"]["algorithms"]) == (1, "memory")
     value = _answer("M033").value
     assert value is not None
     assert value.reference == {"system": "lower bound", "metric": "lower_bound_bytes"}

@@ -6,19 +6,19 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from membench import configuration
 from membench.capture.capture import capture
-from membench.efficiency import Efficiency
-from membench.errors import UnsupportedModel
+from membench.core import configuration
+from membench.core.efficiency import Efficiency
+from membench.core.errors import UnsupportedModel
+from membench.core.task_graph import GradientOf, Kind, Phase, Role, TaskGraph
+from membench.core.units import MIB
+from membench.core.workload import Workload
 from membench.frameworks.caffe import WORKSPACE_LIMIT_BYTES, Caffe, convolution_bytes
 from membench.planning.liveness import peak_bytes
 from membench.planning.validate import validate
 from membench.strategies.base import strategies
 from membench.strategies.network_wide import NetworkWide
-from membench.task_graph import GradientOf, Kind, Phase, Role, TaskGraph
-from membench.units import MIB
-from membench.workload import Workload
-from tests.frameworks.graphs import COST, Doubling, captured, captured_model, held, names, sizes, tasks_of
+from tests.helpers.graphs import COST, Doubling, captured, captured_model, held, names, sizes, tasks_of
 
 BARE = Caffe(Efficiency(1.0, 1.0), context_bytes=0, workspace_share=0.0)
 MAPS = frozenset({Role.ACTIVATION, Role.GRADIENT})

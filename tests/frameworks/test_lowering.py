@@ -5,16 +5,16 @@ from dataclasses import replace
 import pytest
 from torch import Tensor, nn
 
-from membench import configuration
+from membench.core import configuration
+from membench.core.task_graph import Phase
+from membench.core.units import GIB
 from membench.cost.roofline import RooflineCost
 from membench.frameworks.lowering import lower_layers
 from membench.frameworks.tensorflow import ADD, RELU, TENSORFLOW
 from membench.frameworks.torch7 import TORCH7
 from membench.planning.validate import validate
 from membench.strategies.base import strategies
-from membench.task_graph import Phase
-from membench.units import GIB
-from tests.frameworks.graphs import Doubling, captured, captured_model, names, tasks_of
+from tests.helpers.graphs import Doubling, captured, captured_model, names, tasks_of
 
 FRAMEWORKS = ("modnn", "mxnet", "tensorflow", "torch7")
 IN_PLACE = replace(

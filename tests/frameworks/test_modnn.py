@@ -2,12 +2,12 @@
 
 import pytest
 
-from membench import configuration
+from membench.core import configuration
+from membench.core.task_graph import GradientOf, Phase, Role, TaskGraph
+from membench.core.units import MIB
 from membench.cost.roofline import RooflineCost
 from membench.strategies.network_wide import NetworkWide
-from membench.task_graph import GradientOf, Phase, Role, TaskGraph
-from membench.units import MIB
-from tests.frameworks.graphs import Residual, captured, captured_model, held, names, sizes, tasks_of
+from tests.helpers.graphs import Residual, captured, captured_model, held, names, sizes, tasks_of
 
 MODNN = configuration.load("framework", "modnn")
 COST = RooflineCost(configuration.load("device", "k40_modnn"), MODNN.efficiency)

@@ -3,14 +3,14 @@
 import pytest
 from torch import nn
 
-from membench.efficiency import Efficiency
+from membench.core.efficiency import Efficiency
+from membench.core.task_graph import Kind, Phase, Role, TaskGraph
+from membench.core.units import GIB, MIB
 from membench.frameworks.autotuner import Autotuner
 from membench.frameworks.mxnet import MXNet
 from membench.planning.validate import validate
 from membench.strategies.eager import Eager
-from membench.task_graph import Kind, Phase, Role, TaskGraph
-from membench.units import GIB, MIB
-from tests.frameworks.graphs import COST, Residual, captured, captured_model, held, names, sizes, tasks_of
+from tests.helpers.graphs import COST, Residual, captured, captured_model, held, names, sizes, tasks_of
 
 MXNET = MXNet(Efficiency(1.0, 1.0), context_bytes=0, autotuner=Autotuner(0, {"implicit_gemm": 1.0}))
 MAP_BYTES = 4 * 2 * 4 * 2 * 2

@@ -1,10 +1,10 @@
 import torch
 from torch import nn
 
-from membench import configuration
 from membench.capture.capture import capture
+from membench.core import configuration
+from membench.core.workload import Workload
 from membench.frameworks.base import Framework
-from membench.workload import Workload
 
 
 def test_lowering_is_the_identity() -> None:

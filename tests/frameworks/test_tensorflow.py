@@ -4,13 +4,13 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from membench.efficiency import Efficiency
+from membench.core.efficiency import Efficiency
+from membench.core.task_graph import GradientOf, Phase, Role, TaskGraph
 from membench.frameworks.autotuner import Autotuner
 from membench.frameworks.tensorflow import TensorFlow
 from membench.planning.validate import validate
 from membench.strategies.best_fit import BestFit
-from membench.task_graph import GradientOf, Phase, Role, TaskGraph
-from tests.frameworks.graphs import COST, Residual, captured, held, names, sizes, tasks_of
+from tests.helpers.graphs import COST, Residual, captured, held, names, sizes, tasks_of
 
 TENSORFLOW = TensorFlow(Efficiency(1.0, 1.0), context_bytes=0, autotuner=Autotuner(0, {"implicit_gemm": 1.0}))
 MAP_BYTES = 4 * 2 * 4 * 2 * 2

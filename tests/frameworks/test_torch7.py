@@ -4,13 +4,13 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from membench import configuration
+from membench.core import configuration
+from membench.core.task_graph import GradientOf, Kind, Phase, Role, TaskGraph
+from membench.core.units import GIB
 from membench.cost.roofline import RooflineCost
 from membench.planning.validate import validate
 from membench.strategies.network_wide import NetworkWide
-from membench.task_graph import GradientOf, Kind, Phase, Role, TaskGraph
-from membench.units import GIB
-from tests.frameworks.graphs import captured, captured_model, held, names, sizes, tasks_of
+from tests.helpers.graphs import captured, captured_model, held, names, sizes, tasks_of
 
 TORCH7 = configuration.load("framework", "torch7")
 K40 = configuration.load("device", "k40_vdnn")

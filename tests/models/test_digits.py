@@ -3,8 +3,8 @@ from torch import nn
 
 from membench.data.digits import digits
 from membench.models.digits import digits_alexnet, digits_cnn
-from membench.recipe import Recipe
-from membench.training import train
+from membench.training.loop import train
+from membench.training.recipe import Recipe
 
 
 def test_learns_the_digits() -> None:

@@ -5,9 +5,9 @@ import torch
 from torch import Tensor, nn
 
 from membench.capture.capture import capture
+from membench.core.task_graph import Role, TaskGraph
+from membench.core.workload import Workload
 from membench.models.lstm import LSTM, SequenceLoss, acoustic_model, language_model
-from membench.task_graph import Role, TaskGraph
-from membench.workload import Workload
 
 Build = Callable[[str], nn.Module]
 

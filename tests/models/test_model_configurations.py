@@ -11,8 +11,8 @@ from omegaconf import OmegaConf
 from torch import Tensor, nn
 from torchvision.models.resnet import ResNet
 
-from membench.configuration import read
-from membench.suite.cell import example_batch
+from membench.core.configuration import read
+from membench.sweep.cell import example_batch
 
 CONFIGURATIONS = Path(__file__).parents[2] / "conf" / "model"
 NAMES = sorted(path.stem for path in CONFIGURATIONS.glob("*.yaml"))

@@ -3,10 +3,10 @@
 import torch
 
 from membench.capture.capture import capture
+from membench.core.workload import Workload
 from membench.models.vgg import vgg_without_average
 from membench.models.vgg_s import vgg_s
-from membench.strategies.mmcnn import layers_of
-from membench.workload import Workload
+from membench.strategies.mmcnn.strategy import layers_of
 
 
 def test_maps_and_weights() -> None:

@@ -5,13 +5,8 @@ from dataclasses import replace
 
 import pytest
 
-from membench.errors import InfeasibleSchedule, InvalidSchedule, UnsupportedStrategy
-from membench.planning.builder import ScheduleBuilder
-from membench.planning.liveness import copied_bytes, live_bytes
-from membench.planning.pool import ALIGNMENT_BYTES, BestFitPool, FixedPool, Pool
-from membench.planning.region import Region, plan_region
-from membench.planning.validate import validate
-from membench.schedule import (
+from membench.core.errors import InfeasibleSchedule, InvalidSchedule, UnsupportedStrategy
+from membench.core.schedule import (
     COMPUTE_STREAM,
     COPY_STREAM,
     Compute,
@@ -24,7 +19,12 @@ from membench.schedule import (
     Synchronize,
     Wait,
 )
-from membench.task_graph import Block, HostHome, Kind, Phase, Role, Task, TaskGraph
+from membench.core.task_graph import Block, HostLocation, Kind, Phase, Role, Task, TaskGraph
+from membench.planning.builder import ScheduleBuilder
+from membench.planning.liveness import copied_bytes, live_bytes
+from membench.planning.pool import ALIGNMENT_BYTES, BestFitPool, FixedPool, Pool
+from membench.planning.region import Region, plan_region
+from membench.planning.validate import validate
 
 INPUT, FIRST, SECOND, GRADIENT, RESULT = range(5)
 
@@ -244,7 +244,7 @@ def test_validate_counts_what_a_pool_leaves_unused(graph: TaskGraph) -> None:
 @pytest.fixture
 def visited(graph: TaskGraph) -> TaskGraph:
     """The same graph; its input lives on the host."""
-    at_home = replace(graph.blocks[INPUT], home=HostHome(INPUT))
+    at_home = replace(graph.blocks[INPUT], home=HostLocation(INPUT))
     return replace(graph, blocks=(at_home, *graph.blocks[1:]))
 
 

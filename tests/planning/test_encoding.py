@@ -5,14 +5,14 @@ from dataclasses import replace
 import pytest
 
 from membench.codecs.rows import csr, vp_encoding
-from membench.errors import InvalidSchedule, UnsupportedStrategy
+from membench.core.errors import InvalidSchedule, UnsupportedStrategy
+from membench.core.schedule import Compute, Decode, Encode, Free, Instruction, Schedule, Wait
+from membench.core.task_graph import Role, TaskGraph
 from membench.planning.builder import ScheduleBuilder
 from membench.planning.encoding import add_encoded_forms
 from membench.planning.liveness import live_bytes, residencies
 from membench.planning.validate import validate
-from membench.schedule import Compute, Decode, Encode, Free, Instruction, Schedule, Wait
-from membench.task_graph import Role, TaskGraph
-from tests.backends.toy import SIZE_BYTES, encoding, graph
+from tests.helpers.toy import SIZE_BYTES, encoding, graph
 
 FIRST, SECOND, RESULT, ENCODED = 1, 2, 3, 4
 DENSITY = 0.25

@@ -6,12 +6,9 @@ from dataclasses import replace
 import pytest
 import torch
 
-from membench.call import Value
-from membench.errors import InvalidSchedule
-from membench.planning.builder import ScheduleBuilder
-from membench.planning.exchange import Exchange, exchange_gradients
-from membench.planning.validate import validate
-from membench.schedule import (
+from membench.core.call import Value
+from membench.core.errors import InvalidSchedule
+from membench.core.schedule import (
     COMPUTE_STREAM,
     EXCHANGE_STREAM,
     AllReduce,
@@ -21,7 +18,10 @@ from membench.schedule import (
     Synchronize,
     Wait,
 )
-from membench.task_graph import Block, Kind, Phase, Role, Task, TaskGraph
+from membench.core.task_graph import Block, Kind, Phase, Role, Task, TaskGraph
+from membench.planning.builder import ScheduleBuilder
+from membench.planning.exchange import Exchange, exchange_gradients
+from membench.planning.validate import validate
 
 INPUT, MAP, LAST, FIRST = range(4)
 OTHER_STREAM = "weight gradient"

@@ -6,8 +6,8 @@ from random import Random
 from hypothesis import given
 from hypothesis import strategies as st
 
+from membench.core.units import MIB
 from membench.planning.pool import ALIGNMENT_BYTES, LARGEST_WASTE_BYTES, BestFitPool, FixedPool
-from membench.units import MIB
 
 
 @dataclass

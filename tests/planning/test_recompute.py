@@ -13,19 +13,19 @@ from torch import nn
 
 from membench.backends.cpu import Chaos, CpuBackend
 from membench.capture.capture import capture
+from membench.core.schedule import Schedule
+from membench.core.task_graph import EXTERNAL_ROLES, Block, Kind, Phase, Role, Task, TaskGraph
+from membench.core.workload import Workload
 from membench.planning.builder import ScheduleBuilder
 from membench.planning.pool import FixedPool, Pool
 from membench.planning.recompute import Repeatable, Segment, recompute, recomputing_order
-from membench.planning.storages import StoragePool
-from membench.schedule import Schedule
-from membench.step import TrainingStep
+from membench.steps.compile import CompiledStep
+from membench.strategies.memonger.storages import StoragePool
 from membench.strategies.on_demand import compute_on_demand, on_demand_peak_bytes
-from membench.task_graph import EXTERNAL_ROLES, Block, Kind, Phase, Role, Task, TaskGraph
-from membench.workload import Workload
 from tests.backends.test_simulated import UnitCost
-from tests.contract.networks import COST, Reference, reference_of
 from tests.contract.test_random_networks import CHANNELS, PLANS, RandomNetwork
 from tests.contract.test_strategies import check_exact, step_of
+from tests.helpers.networks import COST, Reference, reference_of
 
 
 def recomputing(graph: TaskGraph, segments: list[Segment]) -> TaskGraph:
@@ -186,7 +186,7 @@ def test_running_statistics_are_exact_after_several_steps() -> None:
     rewritten = recomputing(graph, [Segment(frozenset(made_forward(graph)))])
     assert sum(task.name.endswith("batch_norm again") for task in rewritten.tasks) == 2
     backend = CpuBackend(rewritten)
-    step = TrainingStep(case.work, case.captured, on_demand(rewritten), backend)
+    step = CompiledStep(case.work, case.captured, on_demand(rewritten), backend)
     expected = copy.deepcopy(case.work.module)
     for _ in range(3):
         step(case.work.inputs, case.work.targets)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from membench.errors import UnsupportedStrategy
+from membench.core.errors import UnsupportedStrategy
 from membench.strategies import eager
 from membench.strategies.base import find_strategy, strategies
 

@@ -4,16 +4,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from membench.core.schedule import Compute
 from membench.planning.liveness import live_bytes
 from membench.planning.pool import ALIGNMENT_BYTES
 from membench.planning.validate import validate
-from membench.schedule import Compute
-from membench.step import plan
+from membench.steps.plan import plan
 from membench.strategies.best_fit import BestFit
 from membench.strategies.eager import Eager
 from tests.backends.test_simulated import UnitCost
-from tests.contract.networks import COST, reference
-from tests.strategies.chains import chain
+from tests.helpers.chains import chain
+from tests.helpers.networks import COST, reference
 
 
 @given(st.lists(st.integers(1, 10_000), min_size=1, max_size=12))

@@ -5,10 +5,10 @@ from torch import nn
 from torchvision.models.densenet import DenseNet
 
 from membench.capture.capture import capture
+from membench.core.task_graph import Kind, Phase
+from membench.core.workload import Workload
 from membench.strategies.eager import Eager
-from membench.task_graph import Kind, Phase
-from membench.workload import Workload
-from tests.contract.networks import COST
+from tests.helpers.networks import COST
 
 
 def test_a_convolution_s_backward_is_one_call() -> None:

@@ -6,20 +6,20 @@ from torch import nn
 
 from membench.backends.cpu import Chaos
 from membench.capture.capture import capture
-from membench.codec import EncodingOverflow
-from membench.densities import likely_densities
-from membench.schedule import COMPUTE_STREAM, Compute, Decode, Encode, Free, Schedule
-from membench.step import plan
+from membench.core.codec import EncodingOverflow
+from membench.core.schedule import COMPUTE_STREAM, Compute, Decode, Encode, Free, Schedule
+from membench.core.task_graph import Kind, Phase, TaskGraph
+from membench.core.workload import Workload
+from membench.steps.densities import likely_densities
+from membench.steps.plan import plan
 from membench.strategies.base import Strategy
 from membench.strategies.compression import encodable_maps
 from membench.strategies.eager import Eager
 from membench.strategies.epmc import CODEC_STREAM, Epmc, SerialCsr
 from membench.strategies.gist import Gist
-from membench.suite.encoding_metrics import encoding_metrics
-from membench.task_graph import Kind, Phase, TaskGraph
-from membench.workload import Workload
-from tests.contract.networks import COST, reference, reference_of
+from membench.sweep.encoding_metrics import encoding_metrics
 from tests.contract.test_strategies import check_exact, step_of
+from tests.helpers.networks import COST, reference, reference_of
 
 
 @pytest.fixture(scope="module")

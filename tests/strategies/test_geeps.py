@@ -6,17 +6,25 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from membench.core.schedule import (
+    COMPUTE_STREAM,
+    COPY_STREAM,
+    Compute,
+    Offload,
+    Prefetch,
+    RepeatedSchedule,
+    Schedule,
+)
+from membench.core.task_graph import EXTERNAL_ROLES, RESULT_ROLES
+from membench.core.timeline import Span
 from membench.planning.liveness import live_bytes
 from membench.planning.validate import validate
-from membench.schedule import COMPUTE_STREAM, COPY_STREAM, Compute, Offload, Prefetch, Schedule, SubBatches
-from membench.simulated_step import simulated_step
-from membench.step import plan
+from membench.steps.plan import plan
+from membench.steps.simulated_step import simulated_step
 from membench.strategies.geeps import COPY_BACK_STREAM, GeePS
-from membench.task_graph import EXTERNAL_ROLES, RESULT_ROLES
-from membench.timeline import Span
 from tests.backends.test_simulated import UnitCost
-from tests.contract.networks import COST, reference
-from tests.strategies.chains import chain
+from tests.helpers.chains import chain
+from tests.helpers.networks import COST, reference
 
 
 def in_pool_bytes(schedule: Schedule) -> int:
@@ -51,7 +59,7 @@ def test_each_map_of_a_chain_leaves_and_comes_back_once() -> None:
 def test_copies_run_beside_the_computation_of_their_neighbours() -> None:
     depth = 12
     schedule = GeePS().schedule(chain([1] * depth), UnitCost(), None)  # a copy takes 1 s, a task 2 s
-    step = simulated_step((SubBatches(schedule),), UnitCost())
+    step = simulated_step((RepeatedSchedule(schedule),), UnitCost())
     copies = [span for span in step.timelines[0].spans if span.stream in (COPY_STREAM, COPY_BACK_STREAM)]
     tasks = [span for span in step.timelines[0].spans if span.stream == COMPUTE_STREAM]
     assert len(copies) == 2 * (depth - 1)
@@ -65,7 +73,7 @@ def _overlap_s(first: Span, second: Span) -> float:
 
 def test_a_slow_copy_holds_up_the_layer_after_the_one_that_it_runs_beside() -> None:
     schedule = GeePS().schedule(chain([4] * 5), UnitCost(), None)  # a copy takes 4 s
-    step = simulated_step((SubBatches(schedule),), UnitCost())
+    step = simulated_step((RepeatedSchedule(schedule),), UnitCost())
     copies = sum(isinstance(item, Offload | Prefetch) for item in schedule.instructions)
     alone = len(schedule.graph.tasks) - copies  # a task runs beside one copy or none
     assert step.timelines[0].step_time_s == pytest.approx(2.5 * alone + 4 * copies)

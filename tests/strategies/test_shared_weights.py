@@ -6,13 +6,13 @@ import pytest
 import torch
 
 from membench.capture.capture import capture
+from membench.core.task_graph import Role, TaskGraph
+from membench.core.workload import Workload
 from membench.models.lstm import SequenceLoss, language_model
 from membench.planning.liveness import peak_bytes
-from membench.step import plan
+from membench.steps.plan import plan
 from membench.strategies.base import find_strategy, strategies
-from membench.task_graph import Role, TaskGraph
-from membench.workload import Workload
-from tests.contract.networks import COST
+from tests.helpers.networks import COST
 
 
 @cache

@@ -7,13 +7,13 @@ import torch
 from torch import nn
 from torchvision.models import resnet50
 
+from membench.core.schedule import Compute, Offload, Prefetch, Schedule
+from membench.core.task_graph import Kind, Phase
 from membench.planning.liveness import peak_bytes
-from membench.schedule import Compute, Offload, Prefetch, Schedule
-from membench.step import plan
+from membench.steps.plan import plan
 from membench.strategies.superneurons import SuperNeurons
-from membench.task_graph import Kind, Phase
 from tests.backends.test_simulated import UnitCost
-from tests.strategies.test_memonger import MAP_BYTES, MAPS, chain, graph_of
+from tests.strategies.memonger.test_strategy import MAP_BYTES, MAPS, chain, graph_of
 
 CHEAP = frozenset({Kind.BATCH_NORM, Kind.RELU, Kind.POOLING, Kind.DROPOUT})
 

@@ -5,13 +5,13 @@ from itertools import pairwise
 
 import pytest
 
-from membench.convolution import Algorithm, Convolution
-from membench.errors import InfeasibleSchedule, UnsupportedStrategy
+from membench.core.convolution import Algorithm, Convolution
+from membench.core.errors import InfeasibleSchedule, UnsupportedStrategy
+from membench.core.schedule import Compute, Offload, Prefetch, Schedule, Synchronize
+from membench.core.task_graph import Block, Kind, Phase, Role, Task, TaskGraph
 from membench.planning.algorithms import Preference
 from membench.planning.validate import validate
-from membench.schedule import Compute, Offload, Prefetch, Schedule, Synchronize
 from membench.strategies.vdnn import VdnnAll, VdnnConv, VdnnDyn
-from membench.task_graph import Block, Kind, Phase, Role, Task, TaskGraph
 from tests.backends.test_simulated import UnitCost
 
 MAP_BYTES = 100

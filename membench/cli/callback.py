@@ -1,0 +1,109 @@
+"""What a command, of one cell or many, says and logs at its end, in the process that started it."""
+
+import json
+import sys
+import traceback
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from hydra.experimental.callback import Callback
+from omegaconf import DictConfig
+
+from membench.cli.command_line import EXPLAINED, explain
+from membench.core.configuration import method_of
+from membench.core.launched import launched
+from membench.core.record import Configuration, Record, framework_name
+from membench.papers.cells import resolved
+from membench.sweep.listing import has_failed, plan, totals
+from membench.sweep.records import Records, Rerun, directory_of
+from membench.sweep.tracking import Sweep, Tracking, log_sweep
+from membench.sweep.worker import Workers
+from membench.sweep.worker_main import CELL, RECORD
+
+
+class SweepCallback(Callback):
+    """Hydra's hooks; see `conf/config.yaml`. Jobs may have run in other processes, so their files tell of them."""
+
+    def on_run_end(self, config: DictConfig, **kwargs: Any) -> None:
+        if launched().rank:
+            return  # the first of several processes speaks for all
+        self._end(config, Path(config.hydra.run.dir), [Path(config.hydra.run.dir)])
+
+    def on_multirun_end(self, config: DictConfig, **kwargs: Any) -> None:
+        sweep = Path(config.hydra.sweep.dir)
+        folders = [path.parent for path in sweep.rglob(CELL)]
+        # Hydra's own are numbers, and hydra.sweep.subdir is the user's to choose
+        self._end(config, sweep, sorted(folders, key=lambda folder: (len(str(folder)), folder)))
+
+    def _end(self, config: DictConfig, sweep: Path, folders: list[Path]) -> None:
+        """Say and log it.
+
+        Raises:
+            SystemExit: a cell failed, and is not to; or this cannot be done, of which Hydra would make a warning.
+        """
+        try:
+            self._say(config, sweep, folders)
+        except Exception as error:
+            if not isinstance(error, EXPLAINED):
+                traceback.print_exc()
+            sys.exit(explain(error))
+
+    def _say(self, config: DictConfig, sweep: Path, folders: list[Path]) -> None:
+        if config.dry_run:
+            cells = [json.loads((folder / CELL).read_text()) for folder in folders]
+            print(_plan(cells, Path(config.records), Rerun(config.rerun)))
+            return
+        records = [_record(folder / RECORD) for folder in folders]
+        if len(records) > 1:
+            print(totals(records))
+        if made := [record for record in records if record]:
+            _log(config, sweep, made)
+        if config.strict and has_failed(records):
+            sys.exit(1)
+
+
+def _record(path: Path) -> Record | None:
+    return Record.from_json(path.read_text()) if path.exists() else None
+
+
+def _plan(cells: Iterable[Configuration], root: Path, rerun: Rerun) -> str:
+    groups: dict[Path, list[Configuration]] = {}
+    for cell in cells:
+        groups.setdefault(directory_of(cell, root), []).append(cell)
+    return plan([(Records(directory, Workers().run, rerun), of_one) for directory, of_one in groups.items()])
+
+
+def _log(config: DictConfig, folder: Path, records: list[Record]) -> None:
+    log_sweep(
+        Tracking(**resolved(config.tracking)),
+        Sweep(
+            name=f"{len(records)} cells",
+            group="-".join(folder.parts[-2:]),
+            tags=sorted({f"backend:{record.configuration['backend']['name']}" for record in records}),
+            configuration={"overrides": list(config.hydra.overrides.task)},
+            summary={"cells": len(records)},
+            rows=[row(record) for record in records],
+            files={f"{path.parent.name}.json": path for path in sorted(folder.rglob(RECORD))},
+            records=records,
+        ),
+    )
+
+
+def row(record: Record) -> dict[str, Any]:
+    """Return a record as one row of a table."""
+    configuration = record.configuration
+    return {
+        "model": configuration["model"]["name"],
+        "batch_size": configuration["batch_size"],
+        "strategy": method_of(configuration),
+        "budget": configuration["budget"],
+        "micro_batch": configuration["micro_batch"],
+        "framework": framework_name(configuration),
+        "device": configuration["device"] and configuration["device"]["name"],
+        "configuration_hash": record.configuration_hash,
+        "source": str(record.source),
+        "outcome": str(record.outcome),
+        "reason": record.reason,
+        **record.metrics,
+    }

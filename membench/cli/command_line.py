@@ -1,0 +1,141 @@
+"""The command line's words, checked before anything runs: a wrong one is answered in one line."""
+
+import re
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from hydra import compose
+from hydra.core.global_hydra import GlobalHydra
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Override, OverrideType
+from hydra.errors import HydraException, MissingConfigException, OverrideParseException
+from omegaconf import DictConfig
+from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBaseException
+from yaml import YAMLError
+
+from membench.cli.option_values import check_built, check_cell, check_switches
+from membench.core import configuration
+from membench.core.errors import MembenchError, one_line
+from membench.core.files import complaint
+from membench.papers.cells import hydra_composition, resolved
+
+GROUPS = ("model", "strategy", "study", "device", "cluster", "framework", "backend", "tracking")
+_OPTIONAL_GROUPS = {"study"}
+MULTIRUN = {"-m", "--multirun"}
+EXPLAINED = (HydraException, OmegaConfBaseException, YAMLError, MembenchError, OSError)
+"""What `explain` says in one line."""
+
+
+def check_arguments(arguments: Sequence[str]) -> None:
+    """Compose every choice that the arguments name, once each.
+
+    Raises:
+        MembenchError: an argument is no option, or its value is none; says in one line what there is.
+    """
+    words = [word for word in arguments if not word.startswith("-")]
+    try:
+        with hydra_composition():
+            parsed = parse_changes(words)
+            for override in parsed:
+                if override.is_sweep_override() and not MULTIRUN & set(arguments):
+                    raise MembenchError(f"{override.input_line!r} is a choice of several; add -m to run each")
+            plain = [override for override in parsed if not override.is_sweep_override()]
+            _check_composed(plain, [])
+            for override in parsed:
+                for choice in _choices(override):
+                    _check_composed(plain, [choice])
+    except (HydraException, OmegaConfBaseException, YAMLError, ValueError) as error:
+        raise MembenchError(explain(error)) from error
+
+
+def parse_changes(words: Sequence[str]) -> list[Override]:
+    """Return the words ``option=value`` as Hydra reads them.
+
+    Raises:
+        HydraException: a word is no override.
+        MembenchError: it adds or deletes an option.
+    """
+    hydra = GlobalHydra.instance()  # knows which names a glob stands for
+    loader = hydra.config_loader() if hydra.is_initialized() else None
+    parsed = OverridesParser.create(loader).parse_overrides(list(words))
+    for override in parsed:
+        if override.type is not OverrideType.CHANGE:
+            raise MembenchError(f"{override.input_line!r} is no choice; write option=value")
+    return parsed
+
+
+def check_names(overrides: Sequence[Override], groups: Sequence[str] = GROUPS) -> None:
+    """Refuse a group's choice that is no name, which Hydra does not say of which group it is.
+
+    Raises:
+        MembenchError: lists the names that there are.
+    """
+    for override in overrides:
+        group, value = override.key_or_group, override.value()
+        is_none = value is None and group in _OPTIONAL_GROUPS
+        if group in groups and not (isinstance(value, str) or is_none):
+            raise MembenchError(_unknown(group, value))
+
+
+def explain(error: Exception, groups: Sequence[str] = GROUPS) -> str:
+    """Return one line that says what was wrong with the command and what there is.
+
+    Args:
+        groups: those that the command's configuration is composed from.
+    """
+    if isinstance(error, MissingConfigException) and error.missing_cfg_file:
+        group, _, name = error.missing_cfg_file.rpartition("/")
+        known = _unknown(group, name)
+        return (
+            known if group != "hydra/launcher" else f"{known}; some need: pip install 'membench[launchers]'"
+        )
+    if isinstance(error, OverrideParseException):
+        return f"{error.override!r} is no choice; write option=value, and quote a value of several words or signs"
+    cause = error.__cause__
+    if isinstance(cause, ConfigKeyError | ConfigAttributeError) and isinstance(cause.parent_node, DictConfig):
+        options = [str(key) for key in cause.parent_node if key not in ("hydra", "_target_")]
+        return f"{cause.full_key!r} is not an option; there are: {', '.join(options) or 'none'}"
+    unknown_group = re.match(r"Could not override '([^']+)'", str(error))
+    if unknown_group:
+        return f"{unknown_group.group(1)!r} is not an option; there are: {', '.join(groups)}"
+    if isinstance(error, YAMLError):
+        return one_line(error)
+    if not isinstance(error, HydraException | OmegaConfBaseException):
+        return complaint(error)
+    causes = [str(each) for each in (error, cause) if each is not None]
+    return "; ".join(" ".join(re.split(r"See https:|full_key:", text)[0].split()) for text in causes)
+
+
+def _choices(override: Override) -> Iterator[Override]:
+    """Yield each choice of several.
+
+    Raises:
+        MembenchError: there is none, as where a glob fits no name.
+    """
+    if override.is_sweep_override():
+        values = [f"{override.key_or_group}={value}" for value in override.sweep_string_iterator()]
+        if not values:
+            raise MembenchError(f"{override.input_line!r} chooses nothing")
+        yield from parse_changes(values)
+
+
+def _check_composed(plain: Sequence[Override], choice: Sequence[Override]) -> None:
+    """Check the configuration that words compose to, in which no sweep is left."""
+    overrides = [*plain, *choice]
+    check_names(overrides)
+    values = _composed(overrides)
+    check_cell(values)
+    changed = {
+        override.key_or_group.partition(".")[0] for override in overrides if "." in override.key_or_group
+    }
+    if changed & {*GROUPS}:
+        check_switches(_composed([each for each in overrides if "." not in each.key_or_group]), values)
+        check_built(values, sorted(changed))
+
+
+def _composed(overrides: Sequence[Override]) -> dict[str, Any]:
+    return resolved(compose("config", [override.input_line or "" for override in overrides]))
+
+
+def _unknown(group: str, name: object) -> str:
+    return f"{group or 'file'} {name!r} is not known; there are: {', '.join(configuration.names(group))}"

@@ -1,0 +1,63 @@
+"""One job of the command line: a composed configuration in, a record in the job's folder."""
+
+import atexit
+import json
+from functools import cache
+from pathlib import Path
+
+from hydra.core.hydra_config import HydraConfig
+from omegaconf import DictConfig
+
+from membench.core.errors import MembenchError
+from membench.core.files import shown, write_whole
+from membench.core.launched import launched
+from membench.core.record import Configuration, Outcome, Record
+from membench.papers.cells import cell_configuration
+from membench.sweep.records import Records, Rerun, directory_of
+from membench.sweep.summary import summary
+from membench.sweep.worker import Workers
+from membench.sweep.worker_main import CELL, RECORD
+
+
+def run_job(config: DictConfig) -> None:
+    """Write a cell's configuration into the job's folder, and its record when it has one; print a summary.
+
+    A dry run writes the configuration alone. Of several processes that share the cell's batch, the first one writes.
+    """
+    cell = cell_configuration(config)
+    folder = Path(HydraConfig.get().runtime.output_dir)
+    if launched().rank == 0:
+        folder.mkdir(parents=True, exist_ok=True)
+        write_whole(folder / CELL, json.dumps(cell))
+    if config.dry_run:
+        return
+    record = _run_alone(cell, config) if launched().count == 1 else _run_together(cell, config)
+    if launched().rank == 0:
+        write_whole(folder / RECORD, record.to_json() + "\n")
+        print(summary(record))
+        print(f"  {'record':<20} {shown(folder / RECORD)}", flush=True)
+
+
+def _run_alone(cell: Configuration, config: DictConfig) -> Record:
+    directory = directory_of(cell, Path(config.records))
+    return Records(directory, _workers(config.time_limit_s).run, Rerun(config.rerun)).run(cell)
+
+
+def _run_together(cell: Configuration, config: DictConfig) -> Record:
+    """Run a cell in this process, which torchrun isolates; kept nowhere, as no configuration tells how many share it."""
+    from membench.core import distributed
+    from membench.sweep.cell import run_cell
+
+    try:
+        with distributed.join(config.backend.name, config.timeout_s):
+            return run_cell(cell)
+    except MembenchError as error:
+        return Record.of_failure(cell, Outcome.FAILED, str(error))
+
+
+@cache
+def _workers(time_limit_s: float | None) -> Workers:
+    """Return this process's workers: a launcher's next job here finds them warm."""
+    workers = Workers(time_limit_s)
+    atexit.register(workers.close)
+    return workers

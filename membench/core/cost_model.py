@@ -1,0 +1,53 @@
+"""CostModel: the seconds that a plan or a simulation counts with."""
+
+from abc import ABC, abstractmethod
+
+from membench.core.codec import ActivationCodec
+from membench.core.convolution import Algorithm
+from membench.core.task_graph import Task, TaskGraph
+
+
+class CostModel(ABC):
+    """How long tasks and copies take on one device."""
+
+    @property
+    @abstractmethod
+    def full_duplex(self) -> bool:
+        """Whether copies in both directions overlap."""
+
+    @abstractmethod
+    def annotate(self, graph: TaskGraph) -> TaskGraph:
+        """Return the graph with the workspace that each task needs on this device."""
+
+    @abstractmethod
+    def task_time_s(self, task: Task) -> float:
+        """Return the seconds that a task keeps the device busy with its algorithm."""
+
+    @abstractmethod
+    def algorithms(self, task: Task) -> tuple[Algorithm, ...]:
+        """Return the ways to run a task, the fastest first; at least one, and exactly one where there is no choice."""
+
+    @abstractmethod
+    def launch_time_s(self, task: Task) -> float:
+        """Return the seconds before a task's work starts, in which another stream's task may run."""
+
+    @abstractmethod
+    def task_issue_time_s(self, task: Task) -> float:
+        """Return the seconds that the host spends on issuing a task, while the device does what was issued before."""
+
+    @property
+    @abstractmethod
+    def copy_issue_time_s(self) -> float:
+        """The seconds that the host spends on issuing a copy."""
+
+    @abstractmethod
+    def offload_time_s(self, size_bytes: int) -> float:
+        """Return the seconds of a copy from the device to the host."""
+
+    @abstractmethod
+    def prefetch_time_s(self, size_bytes: int) -> float:
+        """Return the seconds of a copy from the host to the device."""
+
+    @abstractmethod
+    def codec_time_s(self, codec: ActivationCodec, size_bytes: int, encoded_bytes: int) -> float:
+        """Return the seconds of encoding a map of that size into so many bytes, or of decoding it."""

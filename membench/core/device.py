@@ -1,0 +1,73 @@
+"""DeviceProfile: what a simulator has to know of a device."""
+
+import re
+from dataclasses import dataclass
+
+from membench.core.checks import NOT_NEGATIVE, POSITIVE, SWITCH, check
+
+
+@dataclass(frozen=True)
+class Power:
+    """What a board takes, in watts.
+
+    Attributes:
+        awake_w: with a program's context, and no work.
+        compute_w: while a kernel runs, the former included.
+        copy_w: what a copy over the link adds, in either direction.
+
+    Raises:
+        MembenchError: one of them is negative.
+    """
+
+    awake_w: float
+    compute_w: float
+    copy_w: float
+
+    def __post_init__(self) -> None:
+        check(NOT_NEGATIVE, awake_w=self.awake_w, compute_w=self.compute_w, copy_w=self.copy_w)
+
+
+@dataclass(frozen=True)
+class DeviceProfile:
+    """Capacities and rates of one device, from its datasheet or a published measurement.
+
+    Attributes:
+        memory_bytes: device memory that a program can use.
+        arithmetic_ops_per_s: peak of single-precision floating-point operations.
+        memory_bytes_per_s: peak bandwidth of device memory.
+        host_to_device_bytes_per_s: reached by a pinned copy.
+        device_to_host_bytes_per_s: reached by a pinned copy.
+        copy_latency_s: from the issue of a copy to its first byte.
+        full_duplex: copies in both directions overlap.
+        power: None where nobody states it.
+
+    Raises:
+        MembenchError: a capacity or rate is not positive, or the latency is negative.
+    """
+
+    name: str
+    memory_bytes: int
+    arithmetic_ops_per_s: float
+    memory_bytes_per_s: float
+    host_to_device_bytes_per_s: float
+    device_to_host_bytes_per_s: float
+    copy_latency_s: float
+    full_duplex: bool
+    power: Power | None = None
+
+    def __post_init__(self) -> None:
+        check(
+            POSITIVE,
+            memory_bytes=self.memory_bytes,
+            arithmetic_ops_per_s=self.arithmetic_ops_per_s,
+            memory_bytes_per_s=self.memory_bytes_per_s,
+            host_to_device_bytes_per_s=self.host_to_device_bytes_per_s,
+            device_to_host_bytes_per_s=self.device_to_host_bytes_per_s,
+        )
+        check(NOT_NEGATIVE, copy_latency_s=self.copy_latency_s)
+        check(SWITCH, full_duplex=self.full_duplex)
+
+
+def file_name(device: str) -> str:
+    """Return a device's name as files and folders bear it: ``"NVIDIA H200"`` becomes ``"nvidia_h200"``."""
+    return re.sub(r"[^a-z0-9]+", "_", device.lower()).strip("_")

@@ -1,0 +1,136 @@
+"""Errors for the user: each states what was wrong, with which value, and what to do about it."""
+
+from pathlib import Path
+from typing import Any
+
+from membench.core.units import format_bytes
+
+
+class MembenchError(Exception):
+    """Base of all errors that a user can cause and mend; the command line prints them as one line."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle without the constructor, whose arguments the message has swallowed."""
+        return _restored, (type(self), self.args, vars(self))
+
+
+def one_line(error: Exception) -> str:
+    """Return what an error of another library says, without its line breaks."""
+    return " ".join(str(error).split())
+
+
+def _restored(kind: type[MembenchError], args: tuple[Any, ...], attributes: dict[str, Any]) -> MembenchError:
+    error = kind.__new__(kind, *args)
+    vars(error).update(attributes)
+    return error
+
+
+class UnsupportedModel(MembenchError):
+    """A module does something that a task graph cannot express."""
+
+    def __init__(self, layer: str, cause: str, remedy: str) -> None:
+        super().__init__(f"layer {layer!r} is not supported: {cause}; {remedy}")
+        self.layer = layer
+
+
+class UnsupportedStrategy(MembenchError):
+    """A strategy cannot schedule this graph, or nobody knows a strategy of that name."""
+
+
+class InvalidSchedule(MembenchError):
+    """A schedule would compute from memory that is not there, or overwrite memory still in use."""
+
+    def __init__(self, index: int, hazard: str) -> None:
+        super().__init__(f"instruction {index}: {hazard}")
+        self.index = index
+        self.hazard = hazard
+
+
+class InfeasibleSchedule(MembenchError):
+    """A budget is too small for what a strategy holds at its worst moment."""
+
+    def __init__(
+        self,
+        *,
+        task: str,
+        needed_bytes: int,
+        budget_bytes: int,
+        lower_bound_bytes: int,
+        micro_batch: int | None = None,
+    ) -> None:
+        """Args:
+        micro_batch: of the sizes that were tried, the one that this tells of; None where that is the batch alone.
+        """
+        where, remedy = "", "raise the budget, or lower the batch size"
+        if micro_batch is not None:
+            where = f" in micro-batches of {micro_batch}, the least demanding of those tried"
+            remedy = "raise the budget"
+        super().__init__(
+            f"a budget of {format_bytes(budget_bytes)} is too small{where}: {task} needs {format_bytes(needed_bytes)} "
+            f"({needed_bytes:,} bytes) with this strategy; no schedule of this graph can do with less than "
+            f"{format_bytes(lower_bound_bytes)}; {remedy}"
+        )
+        self.task = task
+        self.needed_bytes = needed_bytes
+        self.budget_bytes = budget_bytes
+        self.lower_bound_bytes = lower_bound_bytes
+        self.micro_batch = micro_batch
+
+    def of_micro_batch(self, micro_batch: int) -> "InfeasibleSchedule":
+        """Return the same refusal, said of the micro-batch that demands least of those that were tried."""
+        return InfeasibleSchedule(
+            task=self.task,
+            needed_bytes=self.needed_bytes,
+            budget_bytes=self.budget_bytes,
+            lower_bound_bytes=self.lower_bound_bytes,
+            micro_batch=micro_batch,
+        )
+
+
+class OutOfMemory(MembenchError):
+    """A schedule does not fit the device's memory."""
+
+    def __init__(self, *, needed_bytes: int | None, capacity_bytes: int) -> None:
+        """Args:
+        needed_bytes: None where nobody predicted it.
+        """
+        needed = "more memory" if needed_bytes is None else format_bytes(needed_bytes)
+        message = f"the step needs {needed} and the device has {format_bytes(capacity_bytes)}"
+        if needed_bytes is not None and needed_bytes <= capacity_bytes:
+            message += ", where its allocator, which takes whole segments, found no room; raise the budget"
+        super().__init__(message)
+        self.needed_bytes = needed_bytes
+        self.capacity_bytes = capacity_bytes
+
+
+class ExchangeFailed(MembenchError):
+    """A process of a data-parallel step could not exchange data with the others."""
+
+    def __init__(self, what: str, process: int, processes: int) -> None:
+        super().__init__(
+            f"process {process} of {processes} could not exchange {what} with the others: one of them has ended, or did not "
+            "answer in time; look at what that one printed, and start all of them again"
+        )
+
+
+class ShapeMismatch(MembenchError):
+    """A step was called with tensors of other shapes or dtypes than it was captured for."""
+
+
+class ModuleChanged(MembenchError):
+    """A step was called after its module became another than was captured: a mode, a layer, a weight."""
+
+
+class MissingDataset(MembenchError):
+    """A data set's files are not where they should be."""
+
+    def __init__(self, name: str, *, missing: Path, root: Path, download: str) -> None:
+        """Args:
+        missing: what was looked for under `root`.
+        download: what to download and where from.
+        """
+        super().__init__(
+            f"{name} has no {missing}: download {download} and unpack it in {root}, "
+            "or name the directory that holds it with data.root=DIRECTORY"
+        )
+        self.missing = missing

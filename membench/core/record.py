@@ -1,0 +1,118 @@
+"""Record: one cell of an experiment, whatever became of it."""
+
+import hashlib
+import json
+from dataclasses import asdict, dataclass, field
+from enum import StrEnum
+from typing import Any
+
+from membench.core.units import format_bytes, parse_bytes
+
+
+class Outcome(StrEnum):
+    OK = "ok"
+    OUT_OF_MEMORY = "out_of_memory"
+    INFEASIBLE = "infeasible"
+    UNSUPPORTED = "unsupported"
+    TIMEOUT = "timeout"
+    FAILED = "failed"
+
+    @property
+    def is_failure(self) -> bool:
+        """Whether this tells nothing of the method: something went wrong, and may go right another time."""
+        return self in (Outcome.TIMEOUT, Outcome.FAILED)
+
+    @property
+    def words(self) -> str:
+        """What a person reads: ``"out of memory"``."""
+        return self.replace("_", " ")
+
+
+class Source(StrEnum):
+    SIMULATED = "simulated"
+    MEASURED = "measured"
+
+
+LARGEST = "largest"
+"""A batch size that stands for the largest one that fits the device."""
+
+Configuration = dict[str, Any]
+"""What a cell is, fully resolved: plain dicts, lists, strings and numbers."""
+
+
+@dataclass(frozen=True)
+class Record:
+    """What was run, where, and what came out.
+
+    Attributes:
+        configuration: of the cell.
+        configuration_hash: of `configuration`, so that equal cells are known as equal.
+        source: whether the metrics were simulated or measured.
+        outcome: how the cell ended; everything but ``ok`` has a `reason`.
+        metrics: numbers by name, the unit in the name (``peak_memory_bytes``, ``step_time_s``).
+        layer_metrics: of single layers, as ``"metric:layer"``.
+        samples: raw values by metric, of which `metrics` has the median.
+        absent: why a metric is missing, by its name.
+        provenance: commit, versions, device, seed, time; empty for simulated cells, whose bytes must not
+            depend on when or where they ran.
+        signal: that ended the cell's process, ``SIGKILL`` for one.
+        stderr_tail: the last lines that the process of a failed cell wrote.
+    """
+
+    configuration: Configuration
+    configuration_hash: str
+    source: Source
+    outcome: Outcome
+    reason: str = ""
+    metrics: dict[str, float] = field(default_factory=dict)
+    layer_metrics: dict[str, float] = field(default_factory=dict)
+    samples: dict[str, tuple[float, ...]] = field(default_factory=dict)
+    absent: dict[str, str] = field(default_factory=dict)
+    provenance: dict[str, Any] = field(default_factory=dict)
+    signal: str = ""
+    stderr_tail: str = ""
+
+    def to_json(self) -> str:
+        """Return the record as text; `from_json` reads it back."""
+        return json.dumps(asdict(self), indent=1)
+
+    @classmethod
+    def from_json(cls, text: str) -> "Record":
+        return cls.from_values(json.loads(text))
+
+    @classmethod
+    def from_values(cls, values: dict[str, Any]) -> "Record":
+        """Return the record of which ``dataclasses.asdict`` gave these values."""
+        samples = {name: tuple(numbers) for name, numbers in values["samples"].items()}
+        source, outcome = Source(values["source"]), Outcome(values["outcome"])
+        return cls(**{**values, "samples": samples, "source": source, "outcome": outcome})
+
+    @classmethod
+    def of_failure(
+        cls, configuration: Configuration, outcome: Outcome, reason: str, *, signal: str = ""
+    ) -> "Record":
+        """Return the record of a cell that gave none itself."""
+        simulated = configuration["backend"]["name"] == "simulated"
+        source = Source.SIMULATED if simulated else Source.MEASURED
+        return cls(configuration, configuration_hash(configuration), source, outcome, reason, signal=signal)
+
+
+def framework_name(configuration: Configuration) -> str:
+    """Return the name of the framework whose step a cell simulates."""
+    framework: str = configuration["framework"]["_target_"]
+    return framework.rpartition(".")[2]
+
+
+def limits_of(configuration: Configuration) -> list[str]:
+    """Return the budget and the micro-batch that a cell was given, each in words."""
+    budget, micro_batch = configuration.get("budget"), configuration.get("micro_batch")
+    return [
+        *([] if budget is None else [f"budget {format_bytes(parse_bytes(budget))}"]),
+        *([] if micro_batch is None else [f"micro-batch {micro_batch}"]),
+    ]
+
+
+def configuration_hash(configuration: Any) -> str:
+    """Return a short hash of a plain configuration, the same on every machine."""
+    text = json.dumps(configuration, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()[:16]

@@ -1,0 +1,74 @@
+"""`python -m membench.papers.calibrate.codec`: the rate of EPMC's serial baseline, fitted on that baseline's rows alone.
+
+The paper says how many times as long a training step takes with cuSPARSE's conversions between the layers. Their time is
+inversely proportional to the rate, so one least-squares step over the relative errors of these rows gives it.
+"""
+
+import sys
+from collections.abc import Sequence
+
+from membench.core.configuration import ROOT
+from membench.core.record import Configuration
+from membench.papers.cells import compose_cells
+from membench.papers.experiment import Cell, Paper, Row
+from membench.papers.loader import load_paper
+from membench.sweep.cell import run_cell
+
+_SERIAL, _BASELINE = "CSR-cuSPARSE in series", "Pytorch"
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Print the rate and the residuals, and return the exit code."""
+    if arguments:
+        print(__doc__)
+        return 0 if {"-h", "--help"} & set(arguments) else 2
+    paper = load_paper(ROOT / "experiments" / "epmc")
+    papers = {row.model: row.value for row in _fitted_rows(paper) if row.value is not None}
+    shares = _shares_at_full_rate(paper, list(papers))
+    rate = fit_rate([(shares[model], ratio) for model, ratio in papers.items()])
+    print(f"codec: {rate:.4g}  # of the peak memory bandwidth")
+    for model, ratio in papers.items():
+        fitted = 1 + shares[model] / rate
+        print(f"{model:10s} paper {ratio:.2f}  fitted {fitted:.2f}  error {fitted / ratio - 1:+.1%}")
+    return 0
+
+
+def fit_rate(rows: list[tuple[float, float]]) -> float:
+    """Return the rate r that makes 1 + share / r closest to each row's ratio, by relative errors.
+
+    Args:
+        rows: (time of all conversions at rate 1 over the step's time without them, the ratio of times with and without).
+    """
+    factors = [(share / ratio, 1 - 1 / ratio) for share, ratio in rows]
+    return sum(a * a for a, _ in factors) / sum(a * b for a, b in factors)
+
+
+def _fitted_rows(paper: Paper) -> list[Row]:
+    rows = [row for experiment in paper.experiments for row, _ in experiment.rows]
+    return [row for row in rows if any(remark.where.matches(row) for remark in paper.calibration)]
+
+
+def _shares_at_full_rate(paper: Paper, models: list[str]) -> dict[str, float]:
+    cells = {
+        (model, system): Cell(model, system, paper.device, paper.models[model]["batch_sizes"]["normal"])
+        for model in models
+        for system in (_SERIAL, _BASELINE)
+    }
+    configurations = compose_cells(paper, list(cells.values()))
+    shares = {}
+    for model in models:
+        serial, baseline = (configurations[cells[model, system]] for system in (_SERIAL, _BASELINE))
+        conversions_s = run_cell(_at_full_rate(serial)).metrics["codec_time_s"]
+        shares[model] = conversions_s / run_cell(baseline).metrics["step_time_s"]
+    return shares
+
+
+def _at_full_rate(configuration: Configuration) -> Configuration:
+    """Let conversions move bytes at the peak memory bandwidth, and launch in no time."""
+    framework = configuration["framework"]
+    efficiency = framework["efficiency"] | {"codec": 1.0, "launch_s": 0.0}
+    return configuration | {"framework": framework | {"efficiency": efficiency}}
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

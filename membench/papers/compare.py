@@ -1,0 +1,161 @@
+"""Two sets of results beside each other: which verdicts and which values changed, and which rows only one of them has."""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from membench.core.errors import MembenchError
+from membench.papers.tables import KEY_COLUMNS, VALUE_COLUMNS, read_csv
+
+TOLERANCE = 0.01
+"""By how much a value may differ, as a fraction, and count as unchanged."""
+
+_VALUES = ("simulated_value", "measured_value")
+_FOUND_BY_US = "batch_size"
+"""A key column that is ours where the row is about the largest batch that fits."""
+
+Entry = Mapping[str, str]
+"""A line of a table of results, by column."""
+_Key = tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Change:
+    """One row in which two sets of results differ, with the differences as text."""
+
+    before: Entry
+    after: Entry
+    differences: tuple[str, ...]
+    changed_verdict: bool
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """How two sets of results differ.
+
+    Attributes:
+        compared: rows that both have.
+        verdicts: rows of another verdict; their values are named, too.
+        values: rows of the same verdict and another value.
+    """
+
+    compared: int
+    verdicts: tuple[Change, ...]
+    values: tuple[Change, ...]
+    only_before: tuple[Entry, ...]
+    only_after: tuple[Entry, ...]
+
+    @property
+    def is_same(self) -> bool:
+        return not (self.verdicts or self.values or self.only_before or self.only_after)
+
+
+def read_results(path: Path) -> list[Entry]:
+    """Return the rows of a scoreboard, of a paper's folder, or of all papers of a results folder.
+
+    Raises:
+        MembenchError: there is no scoreboard, or a row of it has not a scoreboard's columns and numbers.
+    """
+    if path.is_file():
+        files = [path]
+    else:
+        files = [path / "scoreboard.csv"] if (path / "scoreboard.csv").exists() else []
+        files = files or sorted(path.glob("*/scoreboard.csv"))
+    if not files:
+        raise MembenchError(
+            f"there is no scoreboard at {path}; name a scoreboard.csv, a paper's results or a folder of them"
+        )
+    rows: list[Entry] = []
+    for file in files:
+        read = read_csv(file, columns=(*KEY_COLUMNS, *VALUE_COLUMNS, "verdict"), numbers=VALUE_COLUMNS)
+        if not read:
+            raise MembenchError(f"{file} is no scoreboard: it has no rows")
+        rows += ({"paper": file.parent.name if len(files) > 1 else "", **row} for row in read)
+    return rows
+
+
+def compare(before: Iterable[Entry], after: Iterable[Entry], *, tolerance: float = TOLERANCE) -> Comparison:
+    """Compare rows of the same key; where our own batch size is part of it, rows pair up by the rest.
+
+    Args:
+        tolerance: as a fraction of the value before.
+    """
+    first, second = by_key(before, "paper", *KEY_COLUMNS), by_key(after, "paper", *KEY_COLUMNS)
+    pairs = [(first.pop(key), second.pop(key)) for key in list(first) if key in second]
+    names = ("paper", *(name for name in KEY_COLUMNS if name != _FOUND_BY_US), "paper_value")
+    first, second = by_key(first.values(), *names), by_key(second.values(), *names)
+    pairs += [(first.pop(key), second.pop(key)) for key in list(first) if key in second]
+    changes = [change for pair in pairs if (change := _change(*pair, tolerance)).differences]
+    return Comparison(
+        compared=len(pairs),
+        verdicts=tuple(change for change in changes if change.changed_verdict),
+        values=tuple(change for change in changes if not change.changed_verdict),
+        only_before=tuple(first.values()),
+        only_after=tuple(second.values()),
+    )
+
+
+def comparison_lines(comparison: Comparison) -> Iterator[str]:
+    """Yield what a terminal shows: each kind of difference under its heading, then the count of all."""
+    for heading, changes in (("verdict changed", comparison.verdicts), ("value changed", comparison.values)):
+        if changes:
+            yield f"{heading}: {len(changes)}"
+        for change in changes:
+            yield f"  {describe(change.after)}"
+            yield from (f"      {difference}" for difference in change.differences)
+    for heading, rows in (("only in A", comparison.only_before), ("only in B", comparison.only_after)):
+        if rows:
+            yield f"{heading}: {len(rows)}"
+        yield from (f"  {describe(row)}: {row['verdict'].replace('_', ' ')}" for row in rows)
+    counts = (
+        f"{len(comparison.verdicts)} changed verdicts, {len(comparison.values)} changed values, "
+        f"{len(comparison.only_before)} rows only in A, {len(comparison.only_after)} only in B"
+    )
+    yield f"{comparison.compared} rows compared: {'no difference' if comparison.is_same else counts}"
+
+
+def describe(row: Entry) -> str:
+    """Return what a row is about, in a line."""
+    batch = f"batch {row['batch_size']}" if row["batch_size"] else ""
+    names = (row["paper"], row["item"], row["model"], batch, row["device"], row["system"], row["metric"])
+    return ", ".join(name for name in names if name)
+
+
+def by_key(rows: Iterable[Entry], *names: str) -> dict[_Key, Entry]:
+    """Return rows by these columns; of those that are alike in them, each counts by its position."""
+    seen: Counter[_Key] = Counter()
+    keyed = {}
+    for row in rows:
+        key = tuple(row[name] for name in names)
+        seen[key] += 1
+        keyed[*key, str(seen[key])] = row
+    return keyed
+
+
+def _change(before: Entry, after: Entry, tolerance: float) -> Change:
+    changed_verdict = before["verdict"] != after["verdict"]
+    differences = []
+    if changed_verdict:
+        differences.append(f"{before['verdict']} -> {after['verdict']}".replace("_", " "))
+    if before[_FOUND_BY_US] != after[_FOUND_BY_US]:
+        differences.append(f"batch {before[_FOUND_BY_US] or 'unnamed'} -> {after[_FOUND_BY_US] or 'unnamed'}")
+    for name in _VALUES:
+        if _differs(before[name], after[name], tolerance):
+            values = f"{before[name] or 'none'} -> {after[name] or 'none'}"
+            differences.append(
+                f"{name.removesuffix('_value')}: {values} {after['unit']}{_percent(before[name], after[name])}"
+            )
+    return Change(before, after, tuple(differences), changed_verdict)
+
+
+def _differs(before: str, after: str, tolerance: float) -> bool:
+    if not before or not after:
+        return before != after
+    return abs(float(after) - float(before)) > tolerance * abs(float(before))
+
+
+def _percent(before: str, after: str) -> str:
+    if not before or not after or float(before) == 0:
+        return ""
+    return f" ({float(after) / float(before) - 1:+.1%})"

@@ -1,0 +1,57 @@
+"""A paper's experiments on the GPU at hand: its methods on PyTorch, within the memory of its own device."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from membench.core import configuration
+from membench.core.errors import MembenchError
+from membench.core.record import Configuration, Record
+from membench.papers.experiment import Cell, Paper
+from membench.papers.results import evaluate_all
+from membench.papers.tables import format_number, key_columns, write_csv
+from membench.sweep.provenance import device_facts_from_outside
+from membench.sweep.records import Records
+
+
+def gpu_at_hand() -> dict[str, Any] | None:
+    """Return what there is to know of this machine's GPU, or None without one."""
+    try:
+        return device_facts_from_outside("cuda")
+    except MembenchError:
+        return None
+
+
+def measure_on_gpu(
+    paper: Paper, cells: Mapping[Cell, Configuration], records: Records, directory: Path
+) -> None:
+    """Run a paper's cells on the GPU and write the values of its rows to ``<directory>/<paper>.csv``."""
+    made = {
+        cell: records.run(on_gpu(found), capacity_bytes=found["device"]["memory_bytes"])
+        for cell, found in cells.items()
+    }
+    write_csv(measured_rows(paper, made), directory / f"{paper.name}.csv")
+
+
+def on_gpu(cell: Configuration) -> Configuration:
+    """Return a simulated cell's method on the GPU, capped at the memory of the device that it was simulated on."""
+    return {
+        **cell,
+        "device": None,
+        "framework": configuration.read("framework", "pytorch"),
+        "backend": configuration.read("backend", "cuda"),
+        "budget": cell["budget"] or str(cell["device"]["memory_bytes"]),
+    }
+
+
+def measured_rows(paper: Paper, records: Mapping[Cell, Record]) -> pd.DataFrame:
+    """Return the rows of which the records give a value, in the row's unit."""
+    columns = [
+        {**key_columns(result.row), "measured_value": format_number(result.value)}
+        for results in evaluate_all(paper, records, trainings={}).values()
+        for result in results
+        if result.value is not None
+    ]
+    return pd.DataFrame(columns)

@@ -1,0 +1,119 @@
+"""The verdict on a row: our value against the paper's (DESIGN 7).
+
+A row is judged by its ratio to the baseline of the same run where the paper prints the baseline too, otherwise by its
+own value. Within 10 % it is reproduced; beyond that better or worse, in the direction that a user would prefer. A row
+answered in kind is reproduced if our number lies to the same side of its baseline as the paper's, or, where the paper
+finds no change, if ours is its baseline's.
+"""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from membench.core.record import Outcome
+from membench.papers.quantities import Result
+
+TOLERANCE = 0.10
+
+
+class Verdict(StrEnum):
+    REPRODUCED = "reproduced"
+    BETTER = "better"
+    WORSE = "worse"
+    OUT_OF_MEMORY = "out_of_memory_as_in_paper"
+    NOT_RUN = "not_run"
+    INPUT = "input"
+    """An input of the paper's experiments or a description: listed, not judged."""
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """A verdict and the sentence that explains it."""
+
+    verdict: Verdict
+    reason: str
+
+
+def deviation(value: float, paper_value: float) -> float | None:
+    """Return how far a value is from the paper's, as a fraction of the paper's."""
+    return None if paper_value == 0 else (value - paper_value) / abs(paper_value)
+
+
+def judge(result: Result, baseline: Result | None) -> Judgement:
+    """Judge a row; `baseline` is the row of the system through whose ratio it is judged, if there is one."""
+    row, answer = result.row, result.answer
+    if answer.input:
+        return Judgement(Verdict.INPUT, answer.input)
+    if answer.not_run:
+        return Judgement(Verdict.NOT_RUN, answer.not_run)
+    if answer.in_kind:
+        return _judge_direction(result, baseline)
+    ours_out_of_memory = result.outcome is Outcome.OUT_OF_MEMORY
+    if row.value is None:
+        return _judge_without_number(result, ours_out_of_memory)
+    if ours_out_of_memory:
+        return Judgement(Verdict.WORSE, f"it ran in the paper and does not fit here: {result.reason}")
+    if result.value is None:
+        outcome = "" if result.outcome is Outcome.OK else f"{result.outcome}: "
+        return Judgement(Verdict.NOT_RUN, f"{outcome}{result.reason}")
+    if answer.limit:
+        return _judge_limit(result.value, row.value, answer.limit)
+    ratios = _ratios(result, baseline)
+    if ratios is None:
+        return Judgement(_compare(result.value, row.value, higher_is_better=answer.higher_is_better), "")
+    ours, papers = ratios
+    system = answer.baseline["system"]
+    return Judgement(
+        _compare(ours, papers, higher_is_better=answer.higher_is_better),
+        f"judged by its ratio to {system}: {ours:.3g} here, {papers:.3g} in the paper",
+    )
+
+
+def _judge_direction(result: Result, baseline: Result | None) -> Judgement:
+    row, answer = result.row, result.answer
+    if result.value is None or row.value is None:
+        return Judgement(Verdict.NOT_RUN, result.reason or "the paper prints no number")
+    if answer.baseline:
+        sides, of_what = _ratios(result, baseline), "beside its baseline"
+    else:
+        sides, of_what = ((result.value, row.value) if row.unit == "x" else None), "beside 1"
+    if sides is None:
+        return Judgement(Verdict.NOT_RUN, f"{result.value:.3g} {row.unit} here; {answer.in_kind}")
+    ours, papers = sides
+    judged_by, digits = ("whether it changes", 4) if answer.unchanged else ("its direction alone", 3)
+    numbers = f"{ours:.{digits}g} here and {papers:.{digits}g} in the paper {of_what}"
+    reason = f"judged by {judged_by}: {numbers}; {answer.in_kind}"
+    reason += f"; {result.reason}" if result.reason else ""
+    if ours == 1 if answer.unchanged else (ours - 1) * (papers - 1) > 0:
+        return Judgement(Verdict.REPRODUCED, reason)
+    return Judgement(Verdict.BETTER if (ours > papers) == answer.higher_is_better else Verdict.WORSE, reason)
+
+
+def _judge_limit(ours: float, papers: float, limit: str) -> Judgement:
+    reason = f"the paper states {'more' if limit == 'lower' else 'less'} than {papers:g}"
+    if ours >= papers if limit == "lower" else ours <= papers:
+        return Judgement(Verdict.REPRODUCED, reason)
+    return Judgement(_compare(ours, papers, higher_is_better=limit == "lower"), reason)
+
+
+def _judge_without_number(result: Result, ours_out_of_memory: bool) -> Judgement:
+    if result.row.oom and ours_out_of_memory:
+        return Judgement(Verdict.OUT_OF_MEMORY, result.reason)
+    if result.row.oom and result.value is not None:
+        return Judgement(Verdict.BETTER, "out of memory in the paper; fits here")
+    here = f"here: {result.reason}" if result.value is None else "our value stands alone"
+    return Judgement(Verdict.NOT_RUN, f"the paper prints no number; {here}")
+
+
+def _ratios(result: Result, baseline: Result | None) -> tuple[float, float] | None:
+    """Return our ratio to the baseline and the paper's, where both numbers are there on both sides."""
+    if baseline is None or not baseline.value or not baseline.row.value:
+        return None
+    assert result.value is not None
+    assert result.row.value is not None
+    return result.value / baseline.value, result.row.value / baseline.row.value
+
+
+def _compare(ours: float, papers: float, *, higher_is_better: bool) -> Verdict:
+    if abs(ours - papers) <= TOLERANCE * abs(papers):
+        return Verdict.REPRODUCED
+    return Verdict.BETTER if (ours > papers) == higher_is_better else Verdict.WORSE

@@ -1,0 +1,131 @@
+"""Who holds device memory over a step."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+from numpy.typing import NDArray
+
+from membench.core.schedule import COMPUTE_STREAM, Compute, Schedule
+from membench.core.task_graph import Role
+from membench.core.timeline import Timeline
+from membench.pictures.run import Run
+from membench.planning.liveness import live_bytes
+
+_HOLDERS: Mapping[Role, str] = {
+    Role.WEIGHT: "weights",
+    Role.BUFFER: "weights",
+    Role.CONSTANT: "weights",
+    Role.INPUT: "inputs",
+    Role.LABEL: "inputs",
+    Role.ACTIVATION: "activations",
+    Role.LOSS: "activations",
+    Role.ACCUMULATED: "weight gradients",
+    Role.INTERNAL: "layers' internals",
+    Role.GRADIENT: "gradients",
+    Role.WEIGHT_GRADIENT: "weight gradients",
+    Role.PARTIAL_GRADIENT: "weight gradients",
+}
+FRAMEWORK, WORKSPACE, UNUSED = "framework", "workspace", "unused"
+
+
+@dataclass(frozen=True)
+class Occupancy:
+    """Device memory over a step, in columns of time.
+
+    Attributes:
+        ends_s: where each column ends, rising; the first begins at 0, each other where the one before it ends.
+        held_bytes: by holder, a number for each column. Holders that never hold anything are left out.
+    """
+
+    ends_s: NDArray[np.float64]
+    held_bytes: Mapping[str, NDArray[np.int64]]
+
+    @property
+    def total_bytes(self) -> NDArray[np.int64]:
+        """What all hold together, in each column."""
+        return np.sum(list(self.held_bytes.values()), axis=0)
+
+    @property
+    def peak(self) -> int:
+        """The first column in which the most is held."""
+        return int(self.total_bytes.argmax())
+
+
+def holder_of(role: Role) -> str:
+    """Return what a picture calls blocks of a role."""
+    return _HOLDERS.get(role, str(role))
+
+
+def occupancy(run: Run) -> Occupancy:
+    """Return who holds how much over a step, part after part."""
+    of_parts = [(_of_schedule(part.schedule, part.timeline), part.count) for part in run.parts]
+    return _joined([found for found, count in of_parts for _ in range(count)])
+
+
+def _joined(runs: Sequence[Occupancy]) -> Occupancy:
+    """Return what follows one after another as one; in a run that does not know a holder, it holds nothing."""
+    names = dict.fromkeys(name for run in runs for name in run.held_bytes)
+    starts_s = np.cumsum([0.0, *(run.ends_s[-1] for run in runs[:-1])])
+    ends_s = np.concatenate([start_s + run.ends_s for start_s, run in zip(starts_s, runs, strict=True)])
+    held_bytes = {
+        name: np.concatenate(
+            [run.held_bytes.get(name, np.zeros(len(run.ends_s), dtype=np.int64)) for run in runs]
+        )
+        for name in names
+    }
+    return Occupancy(ends_s, held_bytes)
+
+
+def _of_schedule(schedule: Schedule, timeline: Timeline) -> Occupancy:
+    """Return who holds how much while each task of the compute stream runs, workspace included.
+
+    As in `average_bytes`, memory changes hands at the compute stream's position: a column lasts from the end of the task
+    before to the end of its own. It shows the worst moment of what is issued in that time, so that the highest column
+    is the schedule's peak; what is issued after the last task counts with that one.
+    """
+    by_holder = _by_holder(schedule)
+    total_bytes = np.sum(list(by_holder.values()), axis=0)
+    spans = [span for span in timeline.spans if span.stream == COMPUTE_STREAM]
+    first_issued = [0, *(span.instruction + 1 for span in spans[:-1])]
+    worst = _argmax_between(total_bytes, [*first_issued, len(schedule)])
+    ends_s = np.array([span.end_s for span in spans])
+    ends_s[-1:] = timeline.step_time_s
+    held = {name: values[worst] for name, values in by_holder.items()}
+    return Occupancy(ends_s, {name: values for name, values in held.items() if values.any()})
+
+
+def thin(full: Occupancy, columns: int) -> Occupancy:
+    """Return the same picture in at most so many columns; the worst moment of those that become one stays."""
+    count = len(full.ends_s)
+    if count <= columns:
+        return full
+    edges_s = np.linspace(0.0, full.ends_s[-1], columns + 1)[1:-1]
+    starts = np.unique(np.concatenate([[0], np.searchsorted(full.ends_s, edges_s)]))
+    worst = _argmax_between(full.total_bytes, [*starts.tolist(), count])
+    ends = np.append(starts[1:], count) - 1
+    return Occupancy(full.ends_s[ends], {name: held[worst] for name, held in full.held_bytes.items()})
+
+
+def _by_holder(schedule: Schedule) -> dict[str, NDArray[np.int64]]:
+    """Return the bytes of each holder during each instruction; together they are `live_bytes`."""
+    graph = schedule.graph
+    roles: dict[str, set[Role]] = {}
+    for role in Role:
+        roles.setdefault(holder_of(role), set()).add(role)
+    of_blocks = {name: np.array(live_bytes(schedule, frozenset(held))) for name, held in roles.items()}
+    workspace = np.zeros(len(schedule), dtype=np.int64)
+    for index, instruction in enumerate(schedule.instructions):
+        if isinstance(instruction, Compute):
+            workspace[index] = graph.tasks[instruction.task].workspace_bytes
+    framework = np.full(len(schedule), graph.overhead_bytes)
+    unused = np.array(live_bytes(schedule)) - workspace - framework - sum(of_blocks.values())
+    return {FRAMEWORK: framework, **of_blocks, WORKSPACE: workspace, UNUSED: unused}
+
+
+def _argmax_between(values: NDArray[np.int64], edges: list[int]) -> NDArray[np.int64]:
+    """Return where the greatest value stands between each two edges."""
+    return np.array(
+        [start + int(values[start:stop].argmax()) for start, stop in pairwise(edges)], dtype=np.int64
+    )

@@ -1,0 +1,96 @@
+"""What was measured of a device's operators, kept on disk: one JSON file for a device, its driver and torch."""
+
+import hashlib
+import json
+import os
+from collections.abc import Hashable
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from membench.core.device import file_name
+from membench.core.errors import MembenchError
+from membench.core.files import write_whole
+from membench.profiling.link import Link
+from membench.profiling.nvml import driver_version
+from membench.profiling.operators import Measured
+
+CACHE_VARIABLE = "MEMBENCH_CACHE"
+ENGINES_VARIABLE = "CUDNN_ERRATA_JSON_FILE"
+"""Names a file of cuDNN's engines that PyTorch passes over; it holds for a whole process."""
+PRODUCT_WORKSPACE_VARIABLE = "CUBLAS_WORKSPACE_CONFIG"
+"""What cuBLAS keeps for products of matrices, as ``:KiB:count``; it holds for a whole process."""
+
+
+def cache_directory() -> Path:
+    """Return ``$MEMBENCH_CACHE``, or ``~/.cache/membench``."""
+    return Path(os.environ.get(CACHE_VARIABLE) or Path.home() / ".cache" / "membench")
+
+
+@dataclass
+class CostCache:
+    """Measured costs, as read from a file and written back to it.
+
+    Attributes:
+        library_bytes: what libraries keep on the device once they have run (cuBLAS's workspace).
+        tasks: by `repr` of a task's key.
+    """
+
+    path: Path
+    identity: dict[str, Any]
+    library_bytes: int = 0
+    link: Link | None = None
+    tasks: dict[str, Measured] = field(default_factory=dict)
+
+    def find(self, key: Hashable) -> Measured | None:
+        return self.tasks.get(repr(key))
+
+    def add(self, measured: dict[Hashable, Measured]) -> None:
+        self.tasks.update({repr(key): cost for key, cost in measured.items()})
+
+    def save(self) -> None:
+        content = {name: value for name, value in asdict(self).items() if name != "path"}
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        write_whole(self.path, json.dumps(content, indent=0) + "\n")
+
+
+def load_cache(device: torch.device, directory: Path | None = None) -> CostCache:
+    """Return what is known of a GPU under this driver, this torch and these settings; nothing at first.
+
+    Raises:
+        MembenchError: the file is damaged.
+    """
+    identity = _identity(device)
+    digest = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:12]
+    path = (directory or cache_directory()) / f"{file_name(identity['device'])}-{digest}.json"
+    if not path.exists():
+        return CostCache(path, identity)
+    try:
+        content = json.loads(path.read_text())
+        return CostCache(
+            path,
+            identity,
+            int(content["library_bytes"]),
+            Link(**content["link"]) if content["link"] else None,
+            {key: Measured(**cost) for key, cost in content["tasks"].items()},
+        )
+    except (ValueError, KeyError, TypeError) as error:
+        raise MembenchError(f"{path} is damaged ({error}); delete it to measure again") from error
+
+
+def _identity(device: torch.device) -> dict[str, Any]:
+    """Return what decides costs besides an operator and its shapes."""
+    return {
+        "device": torch.cuda.get_device_name(device),
+        "driver": driver_version(),
+        "torch": torch.__version__,
+        "cudnn": torch.backends.cudnn.version(),
+        "cudnn_benchmark": torch.backends.cudnn.benchmark,
+        "deterministic": torch.are_deterministic_algorithms_enabled() or torch.backends.cudnn.deterministic,
+        "tf32": [torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32],
+        "refused_engines": os.environ.get(ENGINES_VARIABLE),
+        "product_workspace": os.environ.get(PRODUCT_WORKSPACE_VARIABLE),
+        "allocator": os.environ.get("PYTORCH_ALLOC_CONF"),
+    }

@@ -1,0 +1,85 @@
+"""Bandwidth of pinned copies between host and device."""
+
+import time
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from membench.backends.pinned import PinnedMemory
+from membench.core.units import KIB, MIB
+from membench.execution.measurement import keep_busy
+
+_CPU_BYTES = 64 * MIB
+_CUDA_BYTES = 512 * MIB
+_SMALL_BYTES = 4 * KIB
+_REPETITIONS = 5
+_ISSUING_S = 1e-3
+"""Longer than the host takes to issue a measurement's copies, which so wait for nothing but each other."""
+
+
+@dataclass(frozen=True)
+class Link:
+    """Rates of copies, in bytes per second, alone and while the other direction is busy too."""
+
+    device_to_host_bytes_per_s: float
+    host_to_device_bytes_per_s: float
+    device_to_host_together_bytes_per_s: float
+    host_to_device_together_bytes_per_s: float
+    latency_s: float
+
+    @property
+    def full_duplex(self) -> bool:
+        """Whether both directions together move clearly more than one alone."""
+        together = self.device_to_host_together_bytes_per_s + self.host_to_device_together_bytes_per_s
+        return together > 1.3 * max(self.device_to_host_bytes_per_s, self.host_to_device_bytes_per_s)
+
+
+def measure_link(device: torch.device) -> Link:
+    """Measure copies of large blocks; on the CPU, where "device" memory is host memory, one copy for both ways."""
+    if device.type == "cuda":
+        return _cuda_link(device)
+    source, target = (torch.zeros(_CPU_BYTES, dtype=torch.uint8) for _ in range(2))
+    start_s = time.perf_counter()
+    target.copy_(source)
+    rate = _CPU_BYTES / (time.perf_counter() - start_s)
+    return Link(rate, rate, rate, rate, 0.0)
+
+
+def _cuda_link(device: torch.device) -> Link:
+    pinned = PinnedMemory()
+    hosts = [pinned.take(_CUDA_BYTES) for _ in range(2)]
+    devices = [torch.zeros(_CUDA_BYTES, dtype=torch.uint8, device=device) for _ in range(2)]
+    out, back = (hosts[0], devices[0]), (devices[1], hosts[1])
+    small = (hosts[0][:_SMALL_BYTES], devices[0][:_SMALL_BYTES])
+    for pair in (out, back, small):
+        _copy_times_s([pair], device)  # the first copy wakes the link up
+    out_s, back_s, small_s = (_copy_times_s([pair], device)[0] for pair in (out, back, small))
+    out_together_s, back_together_s = _copy_times_s([out, back], device)
+    link = Link(
+        _CUDA_BYTES / out_s,
+        _CUDA_BYTES / back_s,
+        _CUDA_BYTES / out_together_s,
+        _CUDA_BYTES / back_together_s,
+        small_s,
+    )
+    pinned.close()
+    return link
+
+
+def _copy_times_s(pairs: list[tuple[Tensor, Tensor]], device: torch.device) -> list[float]:
+    """Return each pair's seconds per copy from source to target, all pairs on streams of their own at once."""
+    torch.cuda.synchronize(device)
+    marks = []
+    for target, source in pairs:
+        stream = torch.cuda.Stream(device)
+        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        with torch.cuda.stream(stream):
+            keep_busy(_ISSUING_S)
+            start.record(stream)
+            for _ in range(_REPETITIONS):
+                target.copy_(source, non_blocking=True)
+            end.record(stream)
+        marks.append((start, end))
+    torch.cuda.synchronize(device)
+    return [start.elapsed_time(end) * 1e-3 / _REPETITIONS for start, end in marks]

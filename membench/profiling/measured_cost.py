@@ -1,0 +1,149 @@
+"""Costs measured on the device at hand: tasks alone, once per operator and shapes, and the link."""
+
+import time
+from collections.abc import Hashable
+from dataclasses import replace
+from functools import cached_property
+
+import torch
+
+from membench.backends.cuda_memory import drop_library_workspaces
+from membench.core.codec import ActivationCodec
+from membench.core.convolution import Algorithm
+from membench.core.cost_model import CostModel
+from membench.core.task_graph import Kind, Task, TaskGraph
+from membench.execution.measurement import synchronize
+from membench.profiling.cache import CostCache
+from membench.profiling.issue import IssueTimes, measure_issue
+from membench.profiling.link import Link, measure_link
+from membench.profiling.operators import Measured, key_of, measure_alone
+
+
+class MeasuredCost(CostModel):
+    """Measures each distinct operator call once, under torch's allocator, and remembers it.
+
+    Args:
+        device: where tasks run.
+        cache: what was measured before, extended by what is measured now; without it nothing outlives the process.
+        cuda_graph: steps are replayed as a CUDA graph, which the host issues at once.
+
+    Attributes:
+        has_measured: whether operators ran in this process; then its first step is no cold start.
+    """
+
+    def __init__(
+        self, device: torch.device, cache: CostCache | None = None, *, cuda_graph: bool = False
+    ) -> None:
+        self.device = device
+        self.has_measured = False
+        self._cache = cache
+        self._host_issues = device.type == "cuda" and not cuda_graph  # a CPU computes while it issues
+        self._library_bytes = cache.library_bytes if cache else 0
+        self._measured: dict[Hashable, Measured] = {}
+        self._codec_s: dict[tuple[ActivationCodec, int, int], float] = {}
+        self._link = cache.link if cache else None
+
+    @property
+    def full_duplex(self) -> bool:
+        return self.link.full_duplex
+
+    def annotate(self, graph: TaskGraph) -> TaskGraph:
+        missing: dict[Hashable, Task] = {}
+        keys = [key_of(task) for task in graph.tasks]
+        for key, task in zip(keys, graph.tasks, strict=True):
+            if key in self._measured or key in missing:
+                continue
+            if self._cache and (known := self._cache.find(key)):
+                self._measured[key] = known
+            else:
+                missing[key] = task
+        if missing:
+            self._measure(missing, graph)
+        tasks = (
+            replace(task, workspace_bytes=self._measured[key].workspace_bytes)
+            for key, task in zip(keys, graph.tasks, strict=True)
+        )
+        is_linear = any(task.kind is Kind.LINEAR for task in graph.tasks)
+        return replace(graph, tasks=tuple(tasks), overhead_bytes=self._library_bytes if is_linear else 0)
+
+    def task_time_s(self, task: Task) -> float:
+        return self._measured[key_of(task)].time_s
+
+    def algorithms(self, task: Task) -> tuple[Algorithm, ...]:
+        """Return the operator as torch runs it: within one process it offers no choice."""
+        measured = self._measured[key_of(task)]
+        return (Algorithm("", measured.workspace_bytes, measured.time_s),)
+
+    def launch_time_s(self, task: Task) -> float:
+        """Return nothing: a task's time is that of kernels which follow others."""
+        return 0.0
+
+    def task_issue_time_s(self, task: Task) -> float:
+        if not self._host_issues:
+            return 0.0
+        return self._measured[key_of(task)].issue_time_s + self._issue_times.task_s
+
+    @property
+    def copy_issue_time_s(self) -> float:
+        return self._issue_times.copy_s if self._host_issues else 0.0
+
+    def offload_time_s(self, size_bytes: int) -> float:
+        return self.link.latency_s + size_bytes / self.link.device_to_host_bytes_per_s
+
+    def prefetch_time_s(self, size_bytes: int) -> float:
+        return self.link.latency_s + size_bytes / self.link.host_to_device_bytes_per_s
+
+    def codec_time_s(self, codec: ActivationCodec, size_bytes: int, encoded_bytes: int) -> float:
+        """Return the time to encode a map with half as many non-zeros as there is room for."""
+        key = (codec, size_bytes, encoded_bytes)
+        if key not in self._codec_s:
+            elements = size_bytes // torch.float32.itemsize
+            density = codec.capacity(elements, encoded_bytes) / (2 * max(1, elements))
+            source = (torch.rand(elements, device=self.device) < density).float()
+            target = torch.empty(encoded_bytes, dtype=torch.uint8, device=self.device)
+            codec.encode_into(source, target)  # the first run is a cold start
+            synchronize(self.device)
+            start_s = time.perf_counter()
+            codec.encode_into(source, target)
+            synchronize(self.device)
+            self._codec_s[key] = time.perf_counter() - start_s
+        return self._codec_s[key]
+
+    @property
+    def link(self) -> Link:
+        """Bandwidth between host and device, measured when it is first asked for."""
+        if self._link is None:
+            self._link = measure_link(self.device)
+            self._save()
+        return self._link
+
+    @cached_property
+    def _issue_times(self) -> IssueTimes:
+        return measure_issue(self.device)
+
+    def _measure(self, tasks: dict[Hashable, Task], graph: TaskGraph) -> None:
+        held_bytes = _held_without_libraries(self.device)
+        measured = measure_alone(tasks, graph, self.device)
+        self.has_measured = True
+        self._measured.update(measured)
+        self._library_bytes = max(self._library_bytes, _held_bytes(self.device) - held_bytes)
+        if self._cache:
+            self._cache.add(measured)
+        self._save()
+
+    def _save(self) -> None:
+        if self._cache:
+            self._cache.library_bytes = self._library_bytes
+            self._cache.link = self._link
+            self._cache.save()
+
+
+def _held_without_libraries(device: torch.device) -> int:
+    """Return what is allocated, after cuBLAS has given back a workspace that it may have kept from earlier."""
+    if device.type == "cuda":
+        drop_library_workspaces(device)
+    return _held_bytes(device)
+
+
+def _held_bytes(device: torch.device) -> int:
+    return torch.cuda.memory_allocated(device) if device.type == "cuda" else 0

@@ -1,0 +1,30 @@
+"""Densities of a model's maps, measured in one step: what strategies that compress plan with."""
+
+from membench.backends.real import real_backend
+from membench.capture.capture import capture
+from membench.capture.module_state import preserve_state
+from membench.codecs.meter import DensityMeter
+from membench.core.schedule import COMPUTE_STREAM
+from membench.core.workload import Workload
+from membench.profiling.measured_cost import MeasuredCost
+from membench.steps.compiled_step import CompiledStep
+from membench.strategies.compression import compress, encodable_maps
+
+
+def likely_densities(workload: Workload) -> dict[int, float]:
+    """Return the fraction of non-zeros of each map that can be encoded, with room for other draws of dropout.
+
+    By the map's block, as `Epmc` takes it for its ``density``, measured in one step on the example batch (`DensityMeter`).
+    Another batch may have fuller maps. Gradients, buffers and the random generator stay as they were.
+    """
+    module = workload.module
+    device = next(module.parameters()).device
+    captured = capture(workload)
+    graph = MeasuredCost(device).annotate(captured.graph)
+    meters = {block: DensityMeter() for block in encodable_maps(graph)}
+    schedule = compress("densities", graph, None, meters, 1.0, stream=COMPUTE_STREAM)
+    step = CompiledStep(workload, captured, schedule, real_backend(schedule, device))
+    with preserve_state(module, device):
+        step(workload.inputs, workload.targets)
+    step.close()
+    return {block: meter.likely_density for block, meter in meters.items()}

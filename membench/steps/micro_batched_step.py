@@ -1,0 +1,112 @@
+"""MicroBatchedStep: a training step on a batch that is computed in parts."""
+
+from collections.abc import Iterator
+from itertools import repeat
+from typing import Any
+
+from torch import Tensor
+
+from membench.backends.tensor_backend import TensorBackend
+from membench.capture.module_state import preserve_state
+from membench.core.record import Source
+from membench.core.schedule import RepeatedSchedule
+from membench.core.workload import Workload
+from membench.execution.measurement import Throughput, peak_bytes
+from membench.steps.compiled_step import (
+    CompiledStep,
+    ProcessBound,
+    as_tuple,
+    check_arguments,
+    example_throughput,
+)
+from membench.steps.measurement import StepMeasurement, one_run, whole_step
+
+
+class MicroBatchedStep(ProcessBound):
+    """A step in micro-batches that runs on the CPU or a GPU: called like a `CompiledStep`.
+
+    Gradients add up in ``.grad`` from micro-batch to micro-batch as in gradient accumulation, each counting by its share of
+    the samples. For networks that treat samples one by one they are the whole batch's; batch norm takes its statistics
+    from each micro-batch, and updates its running ones once for each.
+
+    Args:
+        workload: the whole batch, placed for the schedules.
+        steps: one for each of `plan`.
+        loss: the scalar to which they add their losses.
+
+    Attributes:
+        workload: what it computes; see `CompiledStep`.
+        plan: which schedule runs how often; each prints as text.
+        predicted_peak_bytes: everything that the step holds at its worst moment; of the batch only the micro-batch.
+    """
+
+    def __init__(
+        self,
+        workload: Workload,
+        plan: tuple[RepeatedSchedule, ...],
+        steps: tuple[CompiledStep, ...],
+        loss: Tensor,
+    ) -> None:
+        super().__init__()
+        self.plan = plan
+        self.predicted_peak_bytes = max(step.predicted_peak_bytes for step in steps)
+        self.workload = workload
+        self._steps = steps
+        self._loss = loss
+
+    def __call__(self, inputs: Any, targets: Any) -> Tensor:
+        """Run one step on new data and return the loss of the whole batch, a scalar without history.
+
+        Args:
+            inputs: a tensor or tuple of tensors, of the whole batch's shapes and dtypes.
+            targets: likewise.
+
+        Raises:
+            ShapeMismatch: the data does not have those shapes and dtypes.
+        """
+        inputs = check_arguments("inputs", self.workload.inputs, as_tuple(inputs))
+        targets = check_arguments("targets", self.workload.targets, as_tuple(targets))
+        with self._one_at_a_time:
+            self._loss.zero_()
+            for step, start, stop in self._parts():
+                step(self.workload.part(inputs, start, stop), self.workload.part(targets, start, stop))
+            return self._loss.clone()
+
+    def measure(self, *, samples: Throughput | None = None) -> StepMeasurement:
+        """Measure as `CompiledStep.measure` does, on the whole example batch.
+
+        Raises:
+            OutOfMemory: the device has less memory than the step turned out to need.
+        """
+        device = self._steps[0].backend.device
+
+        def run() -> Tensor:
+            return self(self.workload.inputs, self.workload.targets)
+
+        with preserve_state(self.workload.module, device):
+            run()  # warm up; from here on the gradients' sums exist
+            external_bytes = self.plan[0].schedule.graph.external_bytes
+            peak = external_bytes + peak_bytes(run, device)
+            samples = samples or example_throughput(run, device, self.workload.batch_size)
+            parts = [
+                (one_run(Source.MEASURED, part.schedule, step.timeline()), part.count)
+                for step, part in zip(self._steps, self.plan, strict=True)
+            ]
+        return whole_step(parts, samples, peak)
+
+    @property
+    def backends(self) -> tuple[TensorBackend, ...]:
+        """What runs it, one for each schedule."""
+        return tuple(step.backend for step in self._steps)
+
+    def close(self) -> None:
+        """Give back threads and host memory."""
+        for step in self._steps:
+            step.close()
+
+    def _parts(self) -> Iterator[tuple[CompiledStep, int, int]]:
+        start = 0
+        for step, part in zip(self._steps, self.plan, strict=True):
+            for size in repeat(part.schedule.graph.batch_size, part.count):
+                yield step, start, start + size
+                start += size

@@ -1,0 +1,39 @@
+"""Where a step's tensors lie: each where its block lives, on the device or in host memory."""
+
+from dataclasses import replace
+from typing import Any
+
+from torch import Tensor
+
+from membench.backends.tensor_backend import TensorBackend
+from membench.capture.capture import CapturedStep
+from membench.core.workload import Workload
+
+
+def place(workload: Workload, captured: CapturedStep, backend: TensorBackend) -> Workload:
+    """Move the module's weights, their gradients and its buffers, in place as ``module.to`` does; return the moved work.
+
+    Args:
+        captured: the work, or a micro-batch of it.
+        backend: says where the blocks of the captured step live.
+    """
+    for name, weight in workload.module.named_parameters():
+        gradient, weight.grad = weight.grad, None
+        weight.data = backend.place(captured.weights[name], weight.data)
+        weight.grad = None if gradient is None else gradient.to(weight.device)
+    for name, buffer in workload.module.named_buffers():
+        buffer.data = backend.place(captured.buffers[name], buffer.data)
+    return replace(
+        workload,
+        inputs=_arguments(workload.inputs, captured.inputs, backend),
+        targets=_arguments(workload.targets, captured.targets, backend),
+    )
+
+
+def _arguments(
+    arguments: tuple[Any, ...], blocks: tuple[int | None, ...], backend: TensorBackend
+) -> tuple[Any, ...]:
+    return tuple(
+        backend.place(block, argument) if isinstance(argument, Tensor) and block is not None else argument
+        for argument, block in zip(arguments, blocks, strict=True)
+    )

@@ -1,0 +1,112 @@
+"""Planning a step: captured graphs, costs and a strategy go in, validated schedules come out."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cache
+
+from membench.core.cost_model import CostModel
+from membench.core.errors import InfeasibleSchedule, UnsupportedStrategy
+from membench.core.schedule import RepeatedSchedule, Schedule
+from membench.core.task_graph import TaskGraph
+from membench.planning.micro_batch import (
+    FASTEST,
+    FITTED,
+    GraphAt,
+    fitted_sizes,
+    micro_batch_size,
+    sizes_around,
+)
+from membench.planning.validate import validate
+from membench.steps.simulated_step import simulated_step
+from membench.strategies.base import Strategy, strategies
+
+
+def plan_step(
+    graph_at: GraphAt,
+    batch_size: int,
+    strategy: Strategy,
+    cost: CostModel,
+    budget_bytes: int | None,
+    micro_batch: int | str | None = None,
+) -> tuple[RepeatedSchedule, ...]:
+    """Return validated schedules for a whole batch, in as few micro-batches as the strategy finds room for.
+
+    Args:
+        graph_at: the graph at a number of samples.
+        micro_batch: see `compile`.
+
+    Raises:
+        InfeasibleSchedule: no micro-batch that was tried keeps the budget; tells of the one with the least lower bound.
+        MembenchError: `micro_batch` is not a size between one and the batch.
+    """
+
+    @cache
+    def annotated_at(size: int) -> TaskGraph:
+        return cost.annotate(graph_at(size))
+
+    def parts_of(size: int) -> tuple[RepeatedSchedule, ...]:
+        rest = batch_size % size
+        counts = {size: batch_size // size, **({rest: 1} if rest else {})}
+        return tuple(
+            RepeatedSchedule(_validated(annotated_at(samples), strategy, cost, budget_bytes), count)
+            for samples, count in counts.items()
+        )
+
+    refusals: dict[int, InfeasibleSchedule] = {}
+
+    def feasible(sizes: Iterable[int]) -> Iterator[tuple[RepeatedSchedule, ...]]:
+        for size in sizes:
+            try:
+                parts = parts_of(size)
+            except InfeasibleSchedule as error:
+                refusals[size] = error
+            else:
+                yield parts
+
+    promising: Sequence[int] = ()
+    sizes: Iterable[int]
+    if micro_batch is None:
+        sizes = strategy.micro_batch_sizes(annotated_at, batch_size, cost, budget_bytes)
+    elif micro_batch == FITTED:
+        sizes = fitted_sizes(annotated_at, batch_size, cost, budget_bytes)
+    elif micro_batch == FASTEST:
+        promising, sizes = sizes_around(annotated_at, batch_size, cost, budget_bytes)
+    else:
+        sizes = (micro_batch_size(micro_batch, batch_size),)
+    fastest = min(
+        feasible(promising), key=lambda parts: simulated_step(parts, cost).step_time_s, default=None
+    )
+    found = fastest or next(feasible(sizes), None)
+    if found is None:
+        raise _least(refusals, batch_size)
+    return found
+
+
+def _least(refusals: Mapping[int, InfeasibleSchedule], batch_size: int) -> InfeasibleSchedule:
+    """Return the refusal with the least lower bound, which names its micro-batch unless only the batch was tried."""
+    size, refusal = min(
+        refusals.items(), key=lambda tried: (tried[1].lower_bound_bytes, tried[1].needed_bytes)
+    )
+    return refusal if list(refusals) == [batch_size] else refusal.of_micro_batch(size)
+
+
+def plan(graph: TaskGraph, strategy: Strategy, cost: CostModel, budget_bytes: int | None) -> Schedule:
+    """Return a validated schedule of a graph.
+
+    Raises:
+        UnsupportedStrategy: the strategy is not made for such a step, or cannot schedule this graph.
+        InfeasibleSchedule: the strategy cannot keep the budget.
+    """
+    return _validated(cost.annotate(graph), strategy, cost, budget_bytes)
+
+
+def _validated(
+    annotated: TaskGraph, strategy: Strategy, cost: CostModel, budget_bytes: int | None
+) -> Schedule:
+    if annotated.mode not in strategy.modes:
+        able = ", ".join(strategies(annotated.mode))
+        raise UnsupportedStrategy(
+            f"strategy {strategy.name!r} schedules no step of {annotated.mode}; choose one of {able}"
+        )
+    schedule = strategy.schedule(annotated, cost, budget_bytes)
+    validate(schedule, budget_bytes=budget_bytes)
+    return schedule

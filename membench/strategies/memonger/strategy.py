@@ -1,0 +1,138 @@
+"""MXNet with memonger: keep what lies between segments of the network, recompute the rest.
+
+Chen et al., "Training Deep Nets with Sublinear Memory Cost", arXiv 1604.06174, 2016, and the planner that its authors
+published (dmlc/mxnet-memonger, ``memonger.py``). The forward pass keeps only what crosses from one segment to the next; the
+backward pass runs each segment again, convolutions included, right before it needs it. About sqrt(n) segments cost
+O(sqrt(n)) memory and one more forward pass (Section 4.3).
+
+- Planning with a budget (Section 4.3, Algorithm 3): a segment ends at the first place where its maps exceed B bytes.
+- The search for B is the published planner's: from B = 0 twice B = sqrt(x y / 2), where the plan before keeps x bytes between
+  segments of at most y; then a grid between the smallest y and sqrt(2) times the next such guess. Of these plans the one
+  with the least peak is taken. (The planner counts whole MB; here bytes, so that small networks are cut as well.)
+- In the paper the user marks where segments may end. Here they may wherever one map alone crosses of what the segment has
+  made, and no earlier map is written in place later; the marks of the published examples, the inputs of residual
+  units, are such places.
+- The last segment is recomputed as well (Algorithm 1; the planner marks every operator for that but those it keeps).
+
+Not SuperNeurons, which recomputes cheap layers only; nothing is copied to the host. Dropout's masks and the running
+statistics of batch norm stay as eager PyTorch has them: see `planning.recompute`.
+"""
+
+from collections.abc import Iterator, Sequence
+from math import sqrt
+
+from membench.core.cost_model import CostModel
+from membench.core.schedule import Schedule
+from membench.core.task_graph import Phase, TaskGraph
+from membench.planning.builder import ScheduleBuilder
+from membench.planning.pool import FixedPool, Pool
+from membench.planning.recompute import Repeatable, Segment, recompute, recomputing_order
+from membench.strategies.base import Strategy
+from membench.strategies.memonger.storages import StoragePool
+from membench.strategies.on_demand import compute_on_demand, on_demand_peak_bytes
+
+GUESSES = 3
+"""Sizes that follow from the plan before them, the first, zero, included."""
+
+TRIALS = 6
+"""Steps of the grid."""
+
+Cut = tuple[int, int]
+"""Where a segment starts and ends, in positions of tasks."""
+
+
+class Memonger(Strategy):
+    """Recomputation in segments.
+
+    Args:
+        shares_storages: maps lie in storages that MXNet plans before the run, instead of memory on demand.
+    """
+
+    name = "memonger"
+
+    def __init__(self, shares_storages: bool = False) -> None:
+        self._shares_storages = shares_storages
+
+    def schedule(self, graph: TaskGraph, cost: CostModel, budget_bytes: int | None) -> Schedule:
+        forward, repeatable = _ForwardPass(graph), Repeatable(graph, cost)
+        different = dict.fromkeys(tuple(forward.split(size)) for size in forward.segment_sizes_bytes())
+        choices = map(forward.segments, different)
+        best = min(choices, key=lambda segments: self._peak_bytes(repeatable, segments))
+        graph = recompute(repeatable, best)
+        builder = ScheduleBuilder(self.name, graph, budget_bytes=budget_bytes, pool=self._storages())
+        compute_on_demand(builder, graph.tasks)
+        return builder.finish()
+
+    def _peak_bytes(self, repeatable: Repeatable, segments: Sequence[Segment]) -> int:
+        """Return what is held in the end, but for what all choices hold."""
+        pool = self._storages() or FixedPool(0)
+        return on_demand_peak_bytes(recomputing_order(repeatable, segments), pool)
+
+    def _storages(self) -> Pool | None:
+        return StoragePool() if self._shares_storages else None
+
+
+class _ForwardPass:
+    """The forward pass and the loss, and where it can be cut into segments."""
+
+    def __init__(self, graph: TaskGraph) -> None:
+        self._blocks = graph.blocks
+        self._tasks = [task for task in graph.tasks if task.phase is not Phase.BACKWARD]
+        self._last_use = {b: p for p, task in enumerate(self._tasks) for b in (*task.reads, *task.writes)}
+        self._may_end = self._find_ends()
+
+    def _find_ends(self) -> list[bool]:
+        """Return for each task whether no earlier block is written in place after it."""
+        created = {block for task in self._tasks for block in task.creates}
+        last_write = {b: p for p, task in enumerate(self._tasks) for b in task.writes if b in created}
+        ends, latest = [], 0
+        for position, task in enumerate(self._tasks):
+            latest = max([latest, *(last_write[block] for block in task.creates)])
+            ends.append(latest <= position)
+        return ends
+
+    def segment_sizes_bytes(self) -> Iterator[float]:
+        """Yield the sizes B to try."""
+        size_bytes = 0.0
+        largest_bytes = []
+        for _ in range(GUESSES):
+            yield size_bytes
+            cuts = self.split(size_bytes)[:-1]
+            kept_bytes = sum(self._made_bytes(cut, last_use_from=cut[1]) for cut in cuts)
+            largest_bytes.append(max((self._made_bytes(cut) for cut in cuts), default=0))
+            size_bytes = sqrt(kept_bytes * largest_bytes[-1] / 2)
+        step_bytes = (sqrt(2) * size_bytes - min(largest_bytes)) / TRIALS
+        if step_bytes > 0:
+            for step in range(1, TRIALS + 1):
+                yield min(largest_bytes) + step * step_bytes
+
+    def segments(self, cuts: tuple[Cut, ...]) -> list[Segment]:
+        """Return what each segment drops: all that it makes and that no later task of the pass reads."""
+        return [
+            Segment(
+                frozenset(b for t in self._tasks[start:end] for b in t.creates if self._last_use[b] < end)
+            )
+            for start, end in cuts
+        ]
+
+    def split(self, size_bytes: float) -> list[Cut]:
+        """Return the segments: each ends at the first place at which it has made more than that many bytes."""
+        cuts, start, made_bytes = [], 0, 0
+        crossing: set[int] = set()  # of what the segment has made so far
+        for position, task in enumerate(self._tasks):
+            made_bytes += sum(self._blocks[block].size_bytes for block in task.creates)
+            crossing.update(task.creates)
+            crossing -= {b for b in (*task.reads, *task.writes) if self._last_use[b] == position}
+            if made_bytes > size_bytes and len(crossing) <= 1 and self._may_end[position]:
+                cuts.append((start, position + 1))
+                start, made_bytes = position + 1, 0
+                crossing.clear()
+        if start < len(self._tasks):
+            cuts.append((start, len(self._tasks)))
+        return cuts
+
+    def _made_bytes(self, cut: Cut, *, last_use_from: int = 0) -> int:
+        """Return the bytes that a segment makes, of those blocks that are used at or after a position."""
+        start, end = cut
+        made = (block for task in self._tasks[start:end] for block in task.creates)
+        return sum(self._blocks[block].size_bytes for block in made if self._last_use[block] >= last_use_from)

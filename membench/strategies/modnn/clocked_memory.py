@@ -1,0 +1,231 @@
+"""A pool of device memory as a planner sees it: what lies where, what is on the host, and when each copy is done.
+
+moDNN plans by a simulation with a clock (Algorithm 1). This is what its decisions act on: they change the memory, advance
+two clocks, one of computing and one of copying, and leave a list of moves from which a schedule is built.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from enum import Enum, auto
+from math import inf
+
+import numpy as np
+from numpy.typing import NDArray
+
+from membench.core.cost_model import CostModel
+from membench.core.task_graph import TaskGraph
+from membench.planning.pool import aligned
+from membench.strategies.modnn.arena import Arena
+from membench.strategies.modnn.eviction import Neighbours, best_run
+
+MayLeave = Callable[[NDArray[np.int64]], NDArray[np.bool_]]
+"""Says which of these blocks may leave for others."""
+
+
+class Move(Enum):
+    OFFLOAD = auto()
+    FREE = auto()
+    PREFETCH = auto()
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """Blocks that have to leave for something to have room.
+
+    Attributes:
+        leaving: in the order in which they are copied.
+        at_s: when all of them are on the host, and what is needed of them is back.
+    """
+
+    leaving: tuple[int, ...]
+    at_s: float
+
+
+class ClockedMemory:
+    """Blocks in one arena, and the time.
+
+    Args:
+        capacity_bytes: of the pool; None: there is always room.
+
+    Attributes:
+        compute_s: when the next task could start.
+        copy_s: when the stream of copies has done what it has been given.
+        moves: what has been decided since `take_moves`.
+    """
+
+    def __init__(self, graph: TaskGraph, cost: CostModel, capacity_bytes: int | None) -> None:
+        self.arena = Arena(capacity_bytes)
+        self.compute_s = self.copy_s = 0.0
+        self.moves: list[tuple[Move, int]] = []
+        self._size_bytes = [block.size_bytes for block in graph.blocks]
+        self._sizes = np.array(self._size_bytes)
+        self._offload_time_s = np.array([cost.offload_time_s(size_bytes) for size_bytes in self._size_bytes])
+        self._cost = cost
+        self._last_task_s = 0.0  # end of the last task: memory is taken at its position
+        self._address = np.full(len(graph.blocks), -1)  # of resident blocks
+        self._ready_s = np.zeros(len(graph.blocks))
+        self._on_host_s = np.array([0.0 if block.home else inf for block in graph.blocks])
+
+    # ---- what there is ------------------------------------------------------------------------------
+
+    def is_resident(self, block: int) -> bool:
+        return self._address.item(block) >= 0
+
+    def ready_s(self, blocks: Iterable[int]) -> float:
+        """Return when a task that reads these blocks could start."""
+        return max((self.compute_s, *map(self._ready_s.item, blocks)))
+
+    def on_host_s(self, block: int) -> float:
+        """Return when the copy on the host is done; infinity where there is none."""
+        return self._on_host_s.item(block)
+
+    def prefetch_time_s(self, blocks: Iterable[int]) -> float:
+        return sum(self._cost.prefetch_time_s(self._size_bytes[block]) for block in blocks)
+
+    def sizes(self, blocks: Iterable[int]) -> list[int]:
+        return [self._size_bytes[block] for block in blocks]
+
+    # ---- what is done -------------------------------------------------------------------------------
+
+    def offload(self, block: int) -> None:
+        """Start a copy to the host as early as the block and the stream of copies allow, which may be in the past."""
+        self.copy_s = max(self.copy_s, self._ready_s.item(block)) + self._offload_time_s.item(block)
+        self._on_host_s[block] = self.copy_s
+        self.moves.append((Move.OFFLOAD, block))
+
+    def free(self, block: int) -> None:
+        """Give memory back for other blocks, when the copy on the host is done."""
+        self.compute_s = max(self.compute_s, self.on_host_s(block))
+        self.moves.append((Move.FREE, block))
+        self._release(block)
+
+    def evict(self, block: int) -> None:
+        """Free a block, having copied it to the host unless it is there."""
+        if self.on_host_s(block) == inf:
+            self.offload(block)
+        self.free(block)
+
+    def prefetch(self, block: int) -> None:
+        self.copy_s = max(self.copy_s, self._last_task_s)
+        self.copy_s += self._cost.prefetch_time_s(self._size_bytes[block])
+        self._settle(block, self.copy_s)
+        self.moves.append((Move.PREFETCH, block))
+
+    def run(
+        self, reads: Iterable[int], creates: Iterable[int], changes: Iterable[int], time_s: float
+    ) -> None:
+        """Run a task on resident blocks.
+
+        Args:
+            changes: blocks of `reads` that it writes; their copies on the host are worth nothing afterwards.
+        """
+        copied_s = map(self._copied_s, changes)
+        self.compute_s = self._last_task_s = max(self.ready_s(reads), *copied_s, 0.0) + time_s
+        for block in creates:
+            self._settle(block, self.compute_s)
+        for block in changes:
+            self._on_host_s[block] = inf
+            self._ready_s[block] = self.compute_s
+
+    def drop(self, block: int) -> None:
+        """Let a block go that nobody needs any more."""
+        self.compute_s = max(self.compute_s, self._copied_s(block))
+        self._on_host_s[block] = inf
+        self._release(block)
+
+    def take_moves(self) -> tuple[tuple[Move, int], ...]:
+        moves, self.moves = tuple(self.moves), []
+        return moves
+
+    def _copied_s(self, block: int) -> float:
+        """Return when nobody copies the block to the host any more."""
+        at_s = self.on_host_s(block)
+        return 0.0 if at_s == inf else at_s
+
+    def _release(self, block: int) -> None:
+        self.arena.free(self._address.item(block), self._size_bytes[block])
+        self._address[block] = -1
+
+    def _settle(self, block: int, ready_s: float) -> None:
+        self._address[block] = self.arena.allocate(self._size_bytes[block])
+        self._ready_s[block] = ready_s
+
+    # ---- offloading schemes -------------------------------------------------------------------------
+
+    def find_room(self, sizes_bytes: Sequence[int], may_leave: MayLeave) -> Room | None:
+        """Return which blocks to evict so that these sizes, served one after another, all have room (moDNN 4.3).
+
+        For each size in turn: of all runs of neighbouring segments that would be large enough, the one whose copies are
+        done first; among equals the one with fewest bytes. None where there is no such run.
+        """
+        leaving: list[int] = []
+        copy_free_s, at_s = self.copy_s, 0.0
+        while (position := self.arena.first_without_room(sizes_bytes)) is not None:
+            before = [(self.arena.allocate(size), size) for size in sizes_bytes[:position]]
+            needed_bytes = aligned(sizes_bytes[position])
+            blocks, neighbours = self._neighbours(may_leave, leaving)
+            run = best_run(neighbours, needed_bytes, compute_s=self.compute_s, copy_free_s=copy_free_s)
+            for address, size_bytes in reversed(before):
+                self.arena.free(address, size_bytes)
+            if run is None:
+                break
+            evicted = [block for block in blocks[run.first : run.end].tolist() if block >= 0]
+            for block in evicted:
+                self.arena.free(self._address.item(block), self._size_bytes[block])
+            leaving += evicted
+            copy_free_s, at_s = run.copy_free_s, max(at_s, run.at_s)
+        for block in leaving:
+            self.arena.place(self._address.item(block), self._size_bytes[block])
+        return None if position is not None else Room(tuple(leaving), at_s)
+
+    def defragment(self, needed: Iterable[int]) -> Room:
+        """Return how to make all of the pool free: everything leaves, and what a task needs comes back (moDNN 4.3)."""
+        resident = self._resident()
+        leaving = tuple(resident[np.argsort(self._address[resident])].tolist())
+        at_s, copy_free_s = self._left_s(leaving, self.copy_s)
+        back_s = max(copy_free_s, self._last_task_s) + self.prefetch_time_s(needed)
+        return Room(leaving, max(at_s, back_s))
+
+    def _resident(self, gone: Sequence[int] = ()) -> NDArray[np.int64]:
+        """Return the resident blocks that take up room.
+
+        Args:
+            gone: blocks whose room has been given away already.
+        """
+        is_resident = (self._address >= 0) & (self._sizes > 0)
+        is_resident[list(gone)] = False
+        return np.flatnonzero(is_resident)
+
+    def _neighbours(self, may_leave: MayLeave, gone: list[int]) -> tuple[NDArray[np.int64], Neighbours]:
+        """Return the block that would leave each segment, or -1, and what that takes.
+
+        Args:
+            gone: blocks whose room has been given away already.
+        """
+        segments = self.arena.segments()
+        blocks = self._resident(gone)
+        held = np.full(len(segments.addresses), -1)
+        held[np.searchsorted(segments.addresses, self._address[blocks])] = blocks
+        leaves = (held >= 0) & may_leave(held)
+        on_host_s = self._on_host_s[held]
+        return np.where(leaves, held, -1), Neighbours(
+            size_bytes=segments.size_bytes,
+            stays=~(segments.is_free | leaves),
+            leaving_bytes=np.where(leaves, self._sizes[held], 0),
+            is_copied=leaves & np.isinf(on_host_s),
+            ready_s=self._ready_s[held],
+            offload_time_s=self._offload_time_s[held],
+            on_host_s=np.where(leaves & np.isfinite(on_host_s), on_host_s, 0.0),
+        )
+
+    def _left_s(self, blocks: Sequence[int], copy_free_s: float) -> tuple[float, float]:
+        """Return when all of these would be on the host, and the stream of copies, free at `copy_free_s`, free again."""
+        at_s = 0.0
+        of_blocks = (
+            times[list(blocks)].tolist() for times in (self._on_host_s, self._ready_s, self._offload_time_s)
+        )
+        for done_s, ready_s, offload_time_s in zip(*of_blocks, strict=True):
+            if done_s == inf:
+                done_s = copy_free_s = max(copy_free_s, ready_s) + offload_time_s
+            at_s = max(at_s, done_s)
+        return at_s, copy_free_s

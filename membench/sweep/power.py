@@ -1,0 +1,52 @@
+"""Power and energy of a simulated step, from what a device takes while it works."""
+
+from membench.core.device import Power
+from membench.core.schedule import Compute, Offload, Prefetch, RepeatedSchedule, Schedule
+from membench.core.timeline import Timeline
+from membench.sweep.metrics import Metrics
+
+
+def power_metrics(
+    parts: tuple[RepeatedSchedule, ...], timelines: tuple[Timeline, ...], power: Power, *, images_per_s: float
+) -> Metrics:
+    """Return a step's average and largest power, and its energy.
+
+    Args:
+        timelines: of one run of each part.
+    """
+    energy_j = time_s = largest_w = 0.0
+    for part, timeline in zip(parts, timelines, strict=True):
+        part_j, part_w = _energy_and_largest_power(part.schedule, timeline, power)
+        energy_j += part.count * part_j
+        time_s += part.count * timeline.step_time_s
+        largest_w = max(largest_w, part_w)
+    return {
+        "average_power_w": energy_j / time_s,
+        "maximum_power_w": largest_w,
+        "energy_j_per_image": energy_j / time_s / images_per_s,
+    }
+
+
+def _energy_and_largest_power(schedule: Schedule, timeline: Timeline, power: Power) -> tuple[float, float]:
+    """Return joules and watts of one run of a schedule.
+
+    The board takes `Power.awake_w` all the time, more while a task runs, and more again for each copy under way.
+    """
+    edges = []
+    for span in timeline.spans:
+        match schedule.instructions[span.instruction]:
+            case Compute():
+                added_w = power.compute_w - power.awake_w
+            case Offload() | Prefetch():
+                added_w = power.copy_w
+            case _:
+                continue
+        edges += [(span.start_s, added_w), (span.end_s, -added_w)]
+    now_w = largest_w = power.awake_w
+    energy_j = before_s = 0.0
+    for time_s, change_w in sorted(edges):  # at one time, what ends comes first
+        energy_j += now_w * (time_s - before_s)
+        now_w += change_w
+        largest_w = max(largest_w, now_w)
+        before_s = time_s
+    return energy_j + power.awake_w * (timeline.step_time_s - before_s), largest_w

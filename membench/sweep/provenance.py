@@ -1,0 +1,96 @@
+"""Where and with what a measured record was made. Simulated records have none: their bytes must not depend on it."""
+
+import json
+import os
+import platform
+import subprocess
+import sys
+from contextlib import suppress
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from membench.core.errors import MembenchError
+from membench.profiling.nvml import driver_version
+
+_PACKAGES = ("torch", "torchvision", "numpy", "hydra-core")
+
+
+def provenance() -> dict[str, Any]:
+    """Return commit, whether the tree was clean, versions, processor and time.
+
+    Changes under ``results`` do not count: runs write there, and read nothing from it that could change a number.
+    """
+    return {
+        "commit": git("rev-parse", "HEAD"),
+        "clean": git("status", "--porcelain", "--", ":/", ":(exclude,top)results") == "",
+        "versions": {"python": platform.python_version()} | _versions(),
+        "machine": f"{platform.system()} {platform.machine()}",
+        "time": datetime.now(UTC).isoformat(timespec="seconds"),
+    }
+
+
+def device_facts(backend: str) -> dict[str, Any]:
+    """Return name, memory and software of the device that a backend runs on.
+
+    Raises:
+        MembenchError: it needs a GPU, and there is none.
+    """
+    import torch
+
+    from membench.backends.real import real_device
+
+    device = real_device(backend)
+    if device.type == "cpu":
+        return {"device": "cpu"}
+    properties = torch.cuda.get_device_properties(device)
+    return {
+        "device": properties.name,
+        "device_memory_bytes": properties.total_memory,
+        "compute_capability": f"{properties.major}.{properties.minor}",
+        "driver": driver_version(),
+        "cuda": torch.version.cuda,
+        "cudnn": torch.backends.cudnn.version(),
+        "allocator": os.environ.get("PYTORCH_ALLOC_CONF", ""),
+    }
+
+
+def device_facts_from_outside(backend: str) -> dict[str, Any]:
+    """Return `device_facts` without starting the device in this process: a GPU's context would stay on it.
+
+    Raises:
+        MembenchError: as `device_facts`.
+    """
+    command = [sys.executable, "-m", __spec__.name, backend]
+    asked = subprocess.run(command, capture_output=True, text=True, check=False)
+    if asked.returncode != 0:
+        raise MembenchError(asked.stderr.strip())
+    facts: dict[str, Any] = json.loads(asked.stdout)
+    return facts
+
+
+def _versions() -> dict[str, str]:
+    """Return the versions of those packages that are installed; a machine for measuring has not all."""
+    found = {}
+    for name in _PACKAGES:
+        with suppress(PackageNotFoundError):
+            found[name] = version(name)
+    return found
+
+
+def git(*arguments: str) -> str | None:
+    """Return what git says, or None outside a repository."""
+    root = Path(__file__).parent
+    try:
+        done = subprocess.run(["git", "-C", root, *arguments], capture_output=True, text=True, check=True)
+    except (OSError, subprocess.CalledProcessError):
+        return None
+    return done.stdout.strip()
+
+
+if __name__ == "__main__":
+    try:
+        print(json.dumps(device_facts(sys.argv[1])))
+    except MembenchError as error:
+        sys.exit(str(error))

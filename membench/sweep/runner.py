@@ -1,0 +1,70 @@
+"""Runs many cells beside each other.
+
+    cells -> jobs of one model and batch size, biggest first -> threads, each with a warm worker -> a record for each cell
+
+A worker keeps the model that it captured last, so a job's strategies share it. No result depends on the order.
+"""
+
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from typing import Any
+
+from tqdm import tqdm
+
+from membench.core.record import LARGEST, Configuration, Record, configuration_hash
+
+PROBES_PER_SEARCH = 12
+"""About how many cells a search for the largest batch runs; only orders the jobs."""
+
+Job = list[Configuration]
+
+
+def run_all(
+    configurations: Sequence[Configuration],
+    run: Callable[[Configuration], Record],
+    *,
+    workers: int,
+    size: Callable[[Configuration], float],
+    stop: Callable[[], None],
+) -> list[Record]:
+    """Run every configuration once and return their records in the order given.
+
+    Args:
+        run: runs one cell, as `Records.run` does; called from `workers` threads.
+        size: of a configuration's model; the biggest start first.
+        stop: makes `run` raise in every thread; called if this is interrupted.
+    """
+    unique = {configuration_hash(configuration): configuration for configuration in configurations}
+    jobs = sorted(_jobs(list(unique.values())), key=lambda job: -_effort(job, size))
+    records: dict[str, Record] = {}
+    with (
+        ThreadPoolExecutor(workers) as pool,
+        tqdm(total=len(unique), desc="cells", unit="cell", dynamic_ncols=True) as bar,
+    ):
+
+        def run_job(job: Job) -> None:
+            for configuration in job:
+                records[configuration_hash(configuration)] = run(configuration)
+                bar.update()
+
+        try:
+            for done in as_completed([pool.submit(run_job, job) for job in jobs]):
+                done.result()
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            stop()
+            raise
+    return [records[configuration_hash(configuration)] for configuration in configurations]
+
+
+def _jobs(configurations: list[Configuration]) -> list[Job]:
+    jobs: defaultdict[tuple[str, Any], Job] = defaultdict(list)
+    for configuration in configurations:
+        jobs[configuration["model"]["name"], configuration["batch_size"]].append(configuration)
+    return list(jobs.values())
+
+
+def _effort(job: Job, size: Callable[[Configuration], float]) -> float:
+    times = PROBES_PER_SEARCH if job[0]["batch_size"] == LARGEST else 1
+    return size(job[0]) * times

@@ -1,0 +1,67 @@
+"""A record for a person to read on a terminal."""
+
+from collections.abc import Iterator
+
+from membench.core.configuration import method_of
+from membench.core.record import Configuration, Outcome, Record, Source, framework_name, limits_of
+from membench.core.units import format_bytes, format_seconds
+
+_MACHINE = {"cpu": "CPU", "cuda": "GPU"}
+
+
+def summary(record: Record) -> str:
+    """Return a cell's configuration and what came out, in a few aligned lines."""
+    lines = [title(record.configuration), *(f"  {name:<20} {value}" for name, value in _values(record))]
+    if record.outcome is not Outcome.OK:
+        lines.insert(1, f"  {record.outcome.words}: {record.reason}")
+    return "\n".join(lines)
+
+
+def title(configuration: Configuration) -> str:
+    """Return what ran, within which limits and where, in a line."""
+    backend = configuration["backend"]["name"]
+    where = (
+        f"simulated on {_devices(configuration)} under {framework_name(configuration)}"
+        if backend == "simulated"
+        else f"measured on this machine's {_MACHINE[backend]}"
+    )
+    model, batch_size = configuration["model"]["name"], configuration["batch_size"]
+    return ", ".join(
+        [model, f"batch {batch_size}", method_of(configuration), *limits_of(configuration), where]
+    )
+
+
+def _devices(configuration: Configuration) -> str:
+    name, cluster = configuration["device"]["name"], configuration["cluster"]
+    devices = cluster.get("hosts", 1) * cluster.get("devices_per_host", 1)
+    return name if devices == 1 else f"{devices} x {name}"
+
+
+def _values(record: Record) -> Iterator[tuple[str, str]]:
+    metrics = record.metrics
+    if "required_memory_bytes" in metrics:
+        capacity = f" of {format_bytes(metrics['capacity_bytes'])}" if "capacity_bytes" in metrics else ""
+        yield "peak memory", format_bytes(metrics["required_memory_bytes"]) + capacity
+    if record.source is Source.MEASURED and "peak_memory_bytes" in metrics:
+        yield "measured peak", format_bytes(metrics["peak_memory_bytes"])
+    if "map_memory_bytes" in metrics:
+        yield "maps and gradients", format_bytes(metrics["map_memory_bytes"])
+        yield "weights", format_bytes(metrics["weight_bytes"])
+    if "mean_footprint_ratio" in metrics:
+        yield "dense over encoded", f"{metrics['mean_footprint_ratio']:.2f} on average, 10 to 90 % being zero"
+    if "density" in record.configuration["strategy"] and "planned_density" in metrics:
+        source = "measured" if record.configuration["strategy"]["density"] == "measured" else "given"
+        yield "planned density", f"{metrics['planned_density']:.3f}, {source}"
+    if "step_time_s" in metrics:
+        yield "step time", format_seconds(metrics["step_time_s"])
+        yield "throughput", f"{metrics['images_per_s']:,.1f} images/s"
+    if metrics.get("processes", 1) > 1:
+        yield (
+            "processes",
+            f"{metrics['processes']}; gradients exchanged in {format_seconds(metrics['exchange_time_s'])}",
+        )
+    if "exposed_transfer_s" in metrics:
+        exposed = metrics["exposed_transfer_s"]
+        copied_out, back = metrics["offloaded_bytes"], metrics["prefetched_bytes"]
+        copies = f"{format_bytes(copied_out)} to the host, {format_bytes(back)} back"
+        yield "transferred", f"{copies}; {format_seconds(exposed)} of it not hidden behind computation"

@@ -1,0 +1,143 @@
+"""Weights & Biases: a report run for each sweep and, grouped with it, a run for each cell.
+
+The process that started the sweep logs all of them when it ends, from records, so that no cell's end can leave a run
+half written.
+"""
+
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from membench.core.errors import one_line
+from membench.core.record import Outcome, Record
+from membench.sweep.listing import has_failed, title
+
+if TYPE_CHECKING:
+    import wandb
+
+
+@dataclass(frozen=True)
+class Tracking:
+    """Where sweeps are logged; `conf/tracking/` has a file for each mode.
+
+    Attributes:
+        cell_runs: whether each cell has a run of its own beside the sweep's.
+    """
+
+    mode: Literal["disabled", "offline", "online"]
+    project: str
+    directory: str
+    cell_runs: bool
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """What the runs of a sweep say.
+
+    Attributes:
+        group: of the runs.
+        rows: of the report run's table, values by column.
+        files: for its artifact, by their names there; folders with all that is in them.
+        records: of the cells.
+    """
+
+    name: str
+    group: str
+    tags: Sequence[str]
+    configuration: Mapping[str, Any]
+    summary: Mapping[str, float]
+    rows: Sequence[Mapping[Any, Any]]
+    files: Mapping[str, Path]
+    records: Sequence[Record]
+
+
+def log_sweep(tracking: Tracking, sweep: Sweep) -> Path | None:
+    """Log a finished sweep. Where W&B refuses, it says so: the sweep's results are kept without it.
+
+    Returns:
+        The report run's directory, or None when tracking is disabled or was refused.
+    """
+    if tracking.mode == "disabled":
+        return None
+    from wandb.errors import Error  # wandb takes half a second
+
+    os.environ.setdefault("WANDB_ERROR_REPORTING", "false")
+    os.environ.setdefault("WANDB_DATA_DIR", str(Path(tracking.directory).resolve()))
+    Path(tracking.directory).mkdir(parents=True, exist_ok=True)
+    try:
+        if tracking.cell_runs:
+            for record in sweep.records:
+                _log_cell(tracking, sweep.group, record)
+        return _log_report(tracking, sweep)
+    except (Error, ValueError) as error:  # the latter of variables that W&B reads and cannot take
+        print(
+            f"W&B has not logged this ({one_line(error)}); tracking=offline needs no account", file=sys.stderr
+        )
+        return None
+
+
+def _log_cell(tracking: Tracking, group: str, record: Record) -> None:
+    run = _start(
+        tracking,
+        name=" ".join(title(record.configuration).split()),
+        group=group,
+        job_type="cell",
+        tags=[str(record.outcome), str(record.source)],
+        configuration=record.configuration,
+    )
+    run.summary.update({"outcome": str(record.outcome), "reason": record.reason, **record.metrics})
+    if record.stderr_tail:
+        run.summary["stderr_tail"] = record.stderr_tail
+    run.finish(exit_code=int(record.outcome.is_failure))
+
+
+def _log_report(tracking: Tracking, sweep: Sweep) -> Path:
+    import pandas as pd  # takes as long; most commands need neither
+    import wandb
+
+    run = _start(
+        tracking,
+        name=sweep.name,
+        group=sweep.group,
+        job_type="report",
+        tags=sweep.tags,
+        configuration=sweep.configuration,
+    )
+    outcomes = {
+        f"cells_{outcome}": sum(record.outcome is outcome for record in sweep.records) for outcome in Outcome
+    }
+    run.log({"rows": wandb.Table(dataframe=pd.DataFrame(sweep.rows)), **outcomes, **sweep.summary})
+    artifact = wandb.Artifact(name=sweep.group.replace("/", "-"), type="results")
+    for name, path in sweep.files.items():
+        artifact.add_dir(str(path), name) if path.is_dir() else artifact.add_file(str(path), name)
+    run.log_artifact(artifact)
+    directory = Path(run.dir).parent
+    run.finish(exit_code=int(has_failed(sweep.records)))
+    return directory
+
+
+def _start(
+    tracking: Tracking,
+    *,
+    name: str,
+    group: str,
+    job_type: str,
+    tags: Sequence[str],
+    configuration: Mapping[str, Any],
+) -> "wandb.Run":
+    import wandb
+
+    return wandb.init(
+        mode=tracking.mode,
+        project=tracking.project,
+        dir=tracking.directory,
+        name=name,
+        group=group,
+        job_type=job_type,
+        tags=list(tags),
+        config=dict(configuration),
+        settings=wandb.Settings(silent=True, console="off", x_disable_stats=True, disable_git=True),
+    )

@@ -1,0 +1,57 @@
+"""The records of trainings, a line of JSON each: results that are kept beside their paper's, not looked up by sources."""
+
+import json
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+
+from membench.core.errors import MembenchError
+from membench.core.record import Configuration, Outcome, Record, configuration_hash
+
+
+class TrainingLog:
+    """The records of a file, in the order in which they were made.
+
+    Args:
+        path: the file; it need not exist.
+
+    Raises:
+        MembenchError: a line of it is no record; names the line.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        lines = path.read_text().splitlines() if path.exists() else []
+        records = (_record(path, number, line) for number, line in enumerate(lines, start=1))
+        self._known = {record.configuration_hash: record for record in records}
+
+    def find(self, configuration: Configuration) -> Record | None:
+        """Return a training's record, if the file has one."""
+        return self._known.get(configuration_hash(configuration))
+
+    def run(
+        self,
+        configuration: Configuration,
+        train: Callable[[Configuration], Record],
+        describe: Callable[[Record], str],
+    ) -> Record:
+        """Return a training's record, from the file or from a run, which is described; one that failed is run again."""
+        known = self.find(configuration)
+        if known is not None and known.outcome is not Outcome.FAILED:
+            return known
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        with self._path.open("a") as file:  # before minutes of training, of which no record could be kept
+            record = train(configuration)
+            file.write(json.dumps(asdict(record)) + "\n")
+        self._known[record.configuration_hash] = record
+        print(describe(record), flush=True)
+        return record
+
+
+def _record(path: Path, number: int, line: str) -> Record:
+    try:
+        return Record.from_json(line)
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise MembenchError(
+            f"line {number} of {path} is no record of a training; delete the line, and that one is trained again"
+        ) from error

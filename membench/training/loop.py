@@ -1,0 +1,210 @@
+"""Training to accuracy: epochs of a captured step under a memory strategy, and what the network has learned after each.
+
+for each epoch:
+    for each batch of a fresh random order:
+        gradients <- the schedule's step
+        weights   <- stochastic gradient descent with momentum
+    accuracy on all training and on all test images, in evaluation mode, by plain PyTorch
+"""
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import chain
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from membench.backends.real import real_device
+from membench.core.dataset import Dataset, Split
+from membench.core.errors import MembenchError
+from membench.execution.measurement import synchronize
+from membench.steps.compile import compile as compile_step
+from membench.steps.compiled_step import CompiledStep
+from membench.steps.micro_batched_step import MicroBatchedStep
+from membench.steps.simulated_step import SimulatedStep
+from membench.strategies.base import Strategy
+from membench.training.recipe import Recipe
+
+_TEST_BATCH = 256
+
+
+@dataclass(frozen=True)
+class Epoch:
+    """What came out of one epoch.
+
+    Attributes:
+        loss: mean over the images, each with the weights of its step.
+        training_accuracy: fraction of the training images that are classified rightly after the epoch.
+        test_accuracy: likewise of the test images.
+        time_s: of the epoch's steps, without the tests after it.
+    """
+
+    loss: float
+    training_accuracy: float
+    test_accuracy: float
+    time_s: float
+
+
+def train(
+    module: nn.Module,
+    loss: Callable[..., Tensor],
+    dataset: Dataset,
+    recipe: Recipe,
+    *,
+    strategy: str | Strategy = "eager",
+    backend: str = "cpu",
+    budget: str | int | None = None,
+) -> Iterator[Epoch]:
+    """Train a network in place and yield each epoch.
+
+    Args:
+        module: the network, on the backend's device; takes images as float32 from 0 to 1.
+        loss: called with the module's output and the labels; returns the mean over the batch.
+        backend: ``"cpu"`` or ``"cuda"``.
+        budget: the most that a step may hold: ``"200 MB"`` or bytes.
+
+    Raises:
+        UnsupportedModel, UnsupportedStrategy, InfeasibleSchedule: as `membench.compile`.
+        MembenchError: there is no such backend, or no GPU.
+    """
+    device, images = real_device(backend), dataset.training
+    order = torch.Generator().manual_seed(recipe.seed)
+    module.train()
+
+    def step_for(batch_size: int) -> CompiledStep | MicroBatchedStep:
+        example = _on(device, images.batch(torch.arange(batch_size)))
+        step = compile_step(module, loss, example, strategy=strategy, backend=backend, budget=budget)
+        assert not isinstance(step, SimulatedStep)
+        return step
+
+    steps = {len(part): step_for(len(part)) for part in torch.arange(len(images)).split(recipe.batch_size)}
+    optimizer = torch.optim.SGD(
+        module.parameters(), recipe.learning_rate, recipe.momentum, weight_decay=recipe.weight_decay
+    )
+    torch.manual_seed(recipe.seed)  # after capture and planning, which may draw random numbers
+    try:
+        for _ in range(recipe.epochs):
+            losses = []
+            start_s = time.perf_counter()
+            for part in torch.randperm(len(images), generator=order).split(recipe.batch_size):
+                optimizer.zero_grad()
+                losses.append(len(part) * steps[len(part)](*_on(device, images.batch(part))))
+                optimizer.step()
+            synchronize(device)
+            time_s = time.perf_counter() - start_s
+            yield Epoch(
+                torch.stack(losses).sum().item() / len(images),
+                accuracy(module, images, device),
+                accuracy(module, dataset.test, device),
+                time_s,
+            )
+    finally:
+        for step in steps.values():
+            step.close()
+
+
+def accuracy(module: nn.Module, split: Split, device: torch.device) -> float:
+    """Return the fraction of images that a network in evaluation mode classifies rightly; leaves its mode as it was.
+
+    Weights that a strategy keeps on the host are copied to the device for that.
+    """
+    was_training = module.training
+    module.eval()
+    state = {
+        name: tensor.to(device) for name, tensor in chain(module.named_parameters(), module.named_buffers())
+    }
+    right = 0
+    with torch.no_grad():
+        for part in torch.arange(len(split)).split(_TEST_BATCH):
+            images, labels = _on(device, split.batch(part))
+            right += _count_right(functional_call(module, state, images), labels)
+    module.train(was_training)
+    return right / len(split)
+
+
+@dataclass(frozen=True)
+class LimitedInference:
+    """What a network answers under a memory limit, one image at a time, beside what it answers without (mmCNN, Table 1).
+
+    Attributes:
+        accuracy: fraction of the images that are classified rightly under the limit.
+        unlimited_accuracy: likewise by the network as it is.
+        largest_difference: between the outputs, relative to the largest output; 0: they are equal bit for bit.
+        peak_bytes: the most that inference holds under the limit, weights and input included.
+    """
+
+    accuracy: float
+    unlimited_accuracy: float
+    largest_difference: float
+    peak_bytes: int
+
+
+def inference_step(
+    module: nn.Module, split: Split, *, strategy: str | Strategy, budget: str | int, backend: str = "cpu"
+) -> CompiledStep:
+    """Return a step that classifies one image within a memory limit; see `infer_within`."""
+    example, _ = split.batch(torch.arange(1))
+    step = compile_step(module, None, (example, ()), strategy=strategy, backend=backend, budget=budget)
+    assert isinstance(step, CompiledStep)
+    return step
+
+
+def infer_within(
+    module: nn.Module, split: Split, *, strategy: str | Strategy, budget: str | int, backend: str = "cpu"
+) -> LimitedInference:
+    """Classify every image with and without a memory limit.
+
+    Args:
+        module: the network, in evaluation mode; it ends where the limited step has it.
+        strategy: one of inference.
+        budget: the most that inference may hold.
+
+    Raises:
+        UnsupportedModel, UnsupportedStrategy, InfeasibleSchedule: as `membench.compile`.
+    """
+    device = real_device(backend)
+    batches = [split.batch(image) for image in torch.arange(len(split)).split(1)]
+    module.to(device)
+    with torch.no_grad():
+        unlimited = torch.cat([module(image.to(device)) for image, _ in batches])
+    step = inference_step(module, split, strategy=strategy, budget=budget, backend=backend)
+    try:
+        [example] = step.workload.inputs
+        limited = torch.cat([step(image.to(example.device)) for image, _ in batches])
+    finally:
+        step.close()
+    labels = torch.cat([label for _, label in batches]).to(device)
+    return LimitedInference(
+        accuracy=_count_right(limited, labels) / len(split),
+        unlimited_accuracy=_count_right(unlimited, labels) / len(split),
+        largest_difference=((limited - unlimited).abs().max() / unlimited.abs().max()).item(),
+        peak_bytes=step.predicted_peak_bytes,
+    )
+
+
+def _count_right(output: Tensor, labels: Tensor) -> int:
+    return int((output.argmax(1) == labels).sum())
+
+
+def check_fit(dataset: Dataset, *, model: str, input_shape: tuple[int, ...], classes: int) -> None:
+    """Refuse images that a network does not take.
+
+    Raises:
+        MembenchError: shapes or classes differ; names both.
+    """
+    if (tuple(input_shape), classes) != (dataset.image_shape, dataset.classes):
+        raise MembenchError(
+            f"{model} takes {_described(tuple(input_shape), classes)}, and {dataset.name} has "
+            f"{_described(dataset.image_shape, dataset.classes)}; choose another model or other data"
+        )
+
+
+def _described(shape: tuple[int, ...], classes: int) -> str:
+    return f"{'x'.join(map(str, shape))} images of {classes} classes"
+
+
+def _on(device: torch.device, batch: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+    images, labels = batch
+    return images.to(device), labels.to(device)

@@ -1,0 +1,88 @@
+"""One training, from a configuration to a record that holds its curve, whatever happens."""
+
+from dataclasses import asdict
+from typing import Any
+
+import torch
+from torch import nn
+from tqdm import tqdm
+
+from membench.backends.real import real_device
+from membench.core.configuration import instantiate
+from membench.core.dataset import Dataset
+from membench.core.record import Configuration, Outcome, Record, Source, configuration_hash
+from membench.sweep.cell import outcome_of
+from membench.sweep.provenance import device_facts, provenance
+from membench.training.loop import Epoch, check_fit, infer_within, inference_step, train
+from membench.training.recipe import Recipe
+
+
+def run_training(configuration: Configuration) -> Record:
+    """Train a network once and return its record: a sample of each metric is its value after one epoch.
+
+    Args:
+        configuration: resolved, as plain dicts: ``model``, ``data``, ``strategy``, ``backend`` (name), ``recipe`` (see
+            `Recipe`) and ``budget``; with ``inference`` (``strategy``, ``budgets``) the trained network is tested again
+            under each of these limits, and the metrics of `LimitedInference` have the limit behind their name.
+    """
+    epochs: list[Epoch] = []
+    outcome, reason, facts = Outcome.OK, "", provenance()
+    limited: dict[str, float] = {}
+    try:
+        facts |= device_facts(configuration["backend"]["name"])
+        dataset: Dataset = instantiate(configuration["data"])
+        module = _train(configuration, dataset, epochs)
+        limited = _infer_within(configuration, dataset, module)
+    except Exception as error:  # a failure is a record; it never ends a sweep
+        outcome, reason = outcome_of(error)
+    curve = [asdict(epoch) for epoch in epochs]
+    return Record(
+        configuration,
+        configuration_hash(configuration),
+        Source.MEASURED,
+        outcome,
+        reason,
+        metrics=(curve[-1] if curve else {}) | limited,
+        samples={name: tuple(epoch[name] for epoch in curve) for name in (curve[0] if curve else ())},
+        provenance=facts,
+    )
+
+
+def _train(configuration: Configuration, dataset: Dataset, epochs: list[Epoch]) -> nn.Module:
+    """Return the trained network; append its epochs as they end."""
+    model, recipe = configuration["model"], Recipe(**configuration["recipe"])
+    backend = configuration["backend"]["name"]
+    check_fit(dataset, model=model["name"], input_shape=model["input_shape"], classes=model["classes"])
+    torch.manual_seed(recipe.seed)
+    module: nn.Module = instantiate(model["module"])
+    for limit in _limits(configuration):  # what has no room is refused before it is trained
+        inference_step(module.eval(), dataset.test, **limit).close()
+    made = train(
+        module.to(real_device(backend)),
+        instantiate(model["loss"]),
+        dataset,
+        recipe,
+        strategy=instantiate(configuration["strategy"]),
+        backend=backend,
+        budget=configuration["budget"],
+    )
+    bar = tqdm(made, total=recipe.epochs, desc=f"seed {recipe.seed}", unit="epoch", leave=False)
+    epochs.extend(bar)
+    return module
+
+
+def _infer_within(configuration: Configuration, dataset: Dataset, module: nn.Module) -> dict[str, float]:
+    metrics: dict[str, float] = {}
+    for limit in _limits(configuration):
+        found = infer_within(module.eval(), dataset.test, **limit)
+        metrics |= {f"inference_{name}:{limit['budget']}": value for name, value in asdict(found).items()}
+    return metrics
+
+
+def _limits(configuration: Configuration) -> list[dict[str, Any]]:
+    """Return the strategy, budget and backend of each inference that is asked for."""
+    asked = configuration.get("inference", {"strategy": None, "budgets": ()})
+    backend = configuration["backend"]["name"]
+    return [
+        {"strategy": asked["strategy"], "budget": budget, "backend": backend} for budget in asked["budgets"]
+    ]

@@ -1,0 +1,194 @@
+"""A step does not go on computing what its module no longer does."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import membench
+from membench.capture.module_state import ModuleState, preserve_state
+from membench.core.errors import ModuleChanged, UnsupportedModel
+from membench.steps.compiled_step import CompiledStep
+
+DATA = torch.randn(4, 3), torch.randint(2, (4,))
+
+
+@pytest.fixture
+def module() -> nn.Module:
+    return nn.Sequential(nn.Linear(3, 5), nn.BatchNorm1d(5), nn.Dropout(0.5), nn.Linear(5, 2))
+
+
+def step_of(module: nn.Module) -> CompiledStep:
+    step = membench.compile(module, nn.CrossEntropyLoss(), DATA)
+    assert isinstance(step, CompiledStep)
+    return step
+
+
+CHANGES: dict[str, tuple[Callable[[nn.Sequential], object], str]] = {
+    "its mode": (lambda module: module.eval(), "the module is in evaluation mode, and .* in training mode"),
+    "a layer's mode": (lambda module: module[2].eval(), "layer '2' is in evaluation mode"),
+    "a layer": (lambda module: module.__setitem__(3, nn.Linear(5, 2)), "the module has another '3'"),
+    "one layer more": (lambda module: module.append(nn.ReLU()), "the module has another '4'"),
+    "one layer less": (lambda module: module.__delitem__(3), "the module has another '3'"),
+    "a weight": (lambda module: setattr(module[0], "bias", None), "layer '0' has another 'bias'"),
+    "a buffer": (
+        lambda module: setattr(module[1], "running_mean", torch.zeros(5)),
+        "layer '1' has another 'running_mean'",
+    ),
+    "assigned weights": (
+        lambda module: module.load_state_dict(
+            {name: value.clone() for name, value in module.state_dict().items()}, assign=True
+        ),
+        "layer '0' has another 'weight' than the step was captured with; change values in place",
+    ),
+    "a dtype": (
+        lambda module: module[0].double(),
+        r"'0.weight' is a cpu tensor of shape \(5, 3\) and torch.float64 with .*, and was .* torch.float32",
+    ),
+    "a hook": (
+        lambda module: module[0].register_forward_hook(lambda *_: None),
+        "layer '0' has other hooks than when the step was captured",
+    ),
+    "a hook on the backward pass": (
+        lambda module: module.register_full_backward_hook(lambda *_: None),
+        "the module has other hooks",
+    ),
+    "a number": (
+        lambda module: setattr(module[2], "p", 0.1),
+        "layer '2' has p=0.1, and had 0.5 when the step was captured; compile again",
+    ),
+    "a number that goes": (lambda module: setattr(module[1], "momentum", None), "has momentum=None, and had"),
+    "the layout of a weight": (
+        lambda module: setattr(module[0].weight, "data", module[0].weight.data.t().contiguous().t()),
+        r"'0.weight' .* with strides \(1, 5\), and was .* with strides \(3, 1\)",
+    ),
+    "the shape of a weight where it lies": (
+        lambda module: setattr(module[0].bias, "data", module[0].bias.data[:2]),
+        r"'0.bias' is a cpu tensor of shape \(2,\) .*, and was a cpu tensor of shape \(5,\)",
+    ),
+    "a frozen weight": (
+        lambda module: module[3].requires_grad_(False),
+        "weight '3.weight' is frozen, and was trained",
+    ),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_step_of_a_module_that_has_changed_is_refused(change: str, module: nn.Sequential) -> None:
+    step = step_of(module)
+    step(*DATA)
+    module.zero_grad()
+    make, message = CHANGES[change]
+    make(module)
+    with pytest.raises(ModuleChanged, match=message):
+        step(*DATA)
+    assert all(weight.grad is None for weight in module.parameters())
+
+
+class Weighted:
+    """A loss that is no module."""
+
+    def __init__(self) -> None:
+        self.factor = 1.0
+
+    def __call__(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        return self.factor * nn.functional.cross_entropy(outputs, targets)
+
+
+def test_a_step_whose_loss_has_changed_is_refused(module: nn.Sequential) -> None:
+    weighted, smoothed = Weighted(), nn.CrossEntropyLoss(weight=torch.ones(2))
+    steps = [membench.compile(module, loss, DATA) for loss in (weighted, smoothed)]
+    for step in steps:
+        step(*DATA)
+    weighted.factor = 0.5
+    smoothed.label_smoothing = 0.1
+    for step, message in zip(
+        steps, ("factor=0.5, and had 1.0", "label_smoothing=0.1, and had 0.0"), strict=True
+    ):
+        with pytest.raises(ModuleChanged, match=f"layer 'loss' has {message}"):
+            step(*DATA)
+    smoothed.label_smoothing, smoothed.weight = 0.0, torch.zeros(2)
+    with pytest.raises(ModuleChanged, match="layer 'loss' has another 'weight'"):
+        steps[1](*DATA)
+
+
+def test_what_a_module_notes_about_itself_may_change(module: nn.Sequential) -> None:
+    module._epoch = 1
+    step = step_of(module)
+    module._epoch, module.best_accuracy = 2, 0.5
+    step(*DATA)
+    assert module[0].weight.grad is not None
+
+
+@pytest.mark.parametrize("scale", [0.5, torch.ones(2), None])
+def test_a_number_may_be_no_other_and_no_array(module: nn.Sequential, scale: Any) -> None:
+    module.scale = 1.0
+    step = step_of(module)
+    module.scale = scale
+    with pytest.raises(ModuleChanged, match="the module has scale=.*, and had 1.0"):
+        step(*DATA)
+
+
+def test_a_number_may_not_vanish(module: nn.Sequential) -> None:
+    module.scale = 1.0
+    step = step_of(module)
+    del module.scale
+    with pytest.raises(ModuleChanged, match="the module has scale=None, and had 1.0"):
+        step(*DATA)
+
+
+def test_values_may_change_and_modes_may_be_switched_back(module: nn.Sequential) -> None:
+    step = step_of(module)
+    module.load_state_dict({name: value.clone() for name, value in module.state_dict().items()})
+    module.eval()
+    module(DATA[0])
+    module.train()
+    step(*DATA)
+    assert module[0].weight.grad is not None
+
+
+def test_inference_minds_neither_frozen_weights_nor_hooks_on_gradients(module: nn.Sequential) -> None:
+    module[0].weight.register_hook(lambda gradient: gradient)
+    state = ModuleState(module, None)
+    module.requires_grad_(False)
+    state.check()
+    module.eval()
+    with pytest.raises(ModuleChanged):
+        state.check()
+
+
+def test_a_hook_on_a_gradient_is_refused(module: nn.Sequential) -> None:
+    module[0].weight.register_hook(lambda gradient: 0 * gradient)
+    with pytest.raises(
+        UnsupportedModel, match=r"layer '0\.weight' is not supported: its gradient has a hook"
+    ):
+        step_of(module)
+
+
+def test_a_hook_after_a_gradient_is_refused(module: nn.Sequential) -> None:
+    module[3].bias.register_post_accumulate_grad_hook(lambda weight: None)
+    with pytest.raises(UnsupportedModel, match=r"layer '3\.bias'"):
+        step_of(module)
+
+
+def test_a_run_that_fails_leaves_gradients_buffers_and_random_numbers_as_they_were(
+    module: nn.Sequential,
+) -> None:
+    module(DATA[0]).sum().backward()
+    gradients = [weight.grad for weight in module.parameters()]
+    buffers = [buffer.clone() for buffer in module.buffers()]
+    generator = torch.get_rng_state()
+
+    def fail() -> None:
+        with preserve_state(module, torch.device("cpu")):
+            assert all(weight.grad is None for weight in module.parameters())
+            module(2 * DATA[0]).sum().backward()
+            raise RuntimeError("no such luck")
+
+    with pytest.raises(RuntimeError):
+        fail()
+    assert all(weight.grad is kept for weight, kept in zip(module.parameters(), gradients, strict=True))
+    assert all(map(torch.equal, module.buffers(), buffers))
+    assert torch.equal(torch.get_rng_state(), generator)

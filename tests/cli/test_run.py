@@ -1,0 +1,113 @@
+"""`python -m membench`: a summary, a record, a sweep, one-line errors, and W&B around it."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from omegaconf import OmegaConf
+
+from membench.cli.callback import SweepCallback
+from membench.core.configuration import ROOT
+from membench.core.record import Outcome
+
+
+def _run(directory: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    program = (
+        "import sys; sys.path.insert(0, sys.argv.pop(1)); from membench.cli.run import main; sys.exit(main())"
+    )
+    command = [sys.executable, "-c", program, str(ROOT), *arguments]
+    return subprocess.run(command, cwd=directory, capture_output=True, text=True, check=False, timeout=120)
+
+
+def test_sweep_prints_a_summary_and_writes_a_record_of_each_cell_and_one_offline_run(tmp_path: Path) -> None:
+    done = _run(tmp_path, "-m", "model=lenet", "batch_size=4,8", "tracking=offline")
+    assert done.returncode == 0, done.stderr
+    assert "lenet, batch 4, layrub_hybrid, simulated on k40m under Caffe" in done.stdout
+    assert "lenet, batch 8" in done.stdout
+    assert "images/s" in done.stdout
+    records = [json.loads(path.read_text()) for path in sorted(tmp_path.rglob("record.json"))]
+    assert sorted(record["configuration"]["batch_size"] for record in records) == [4, 8]
+    assert {record["outcome"] for record in records} == {Outcome.OK}
+    assert all(record["metrics"]["peak_memory_bytes"] > 0 for record in records)
+    assert all(record["provenance"] == {} for record in records)
+    runs = list(tmp_path.glob("outputs/wandb/offline-run-*"))
+    assert len(runs) == 3  # the sweep's and its cells'
+
+
+def test_flags_stand_anywhere_and_jobs_lie_where_the_user_wants(tmp_path: Path) -> None:
+    subdir = r"hydra.sweep.subdir=cell/${hydra.job.num}-${batch_size}"
+    done = _run(tmp_path, "model=lenet", "-m", "batch_size=range(9,12)", subdir, "dry_run=true")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert [line.split()[3] for line in done.stdout.splitlines() if "lenet" in line] == ["9", "10", "11"]
+    assert "3 cells: 3 missing; 3 to run" in done.stdout
+
+
+def test_flags_that_do_not_go_together_are_one_line(tmp_path: Path) -> None:
+    done = _run(tmp_path, "--resolve", "model=lenet")
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
+
+
+@pytest.mark.parametrize(("error", "code"), [(OSError("disk full"), "disk full"), (KeyError("x"), "'x'")])
+def test_what_ends_a_sweep_ends_the_command(
+    error: Exception, code: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr(SweepCallback, "_say", fail)
+    with pytest.raises(SystemExit) as end:
+        SweepCallback().on_run_end(OmegaConf.create({"hydra": {"run": {"dir": "."}}}))
+    assert end.value.code == code
+
+
+def test_a_measured_record_has_its_provenance(tmp_path: Path) -> None:
+    done = _run(tmp_path, "model=lenet", "batch_size=2", "backend=cpu", "strategy=eager")
+    assert done.returncode == 0, done.stderr + done.stdout
+    assert "measured on this machine's CPU" in done.stdout
+    record = json.loads(next(tmp_path.rglob("record.json")).read_text())
+    assert record["source"] == "measured"
+    framework = record["configuration"]["framework"]["_target_"]
+    assert framework.endswith("PyTorch")  # Caffe, the default, is simulated only
+    assert record["configuration"]["device"] is None
+    assert {"commit", "clean", "versions", "time"} <= record["provenance"].keys()
+    assert record["metrics"]["peak_memory_bytes"] == record["metrics"]["required_memory_bytes"]
+    assert len(record["samples"]["images_per_s"]) >= 3
+
+
+def test_a_wrong_name_is_one_line_and_exit_code_2(tmp_path: Path) -> None:
+    done = _run(tmp_path, "model=resnet51")
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert done.stderr.count("\n") == 1
+    assert done.stderr.startswith("model 'resnet51' is not known; there are: alexnet")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_that_cannot_be_written_is_one_line_too(tmp_path: Path) -> None:
+    (tmp_path / "outputs").touch()
+    done = _run(tmp_path, "model=lenet", "dry_run=true")
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
+    assert "Not a directory; name a place that can be read and written" in done.stderr
+
+
+def test_the_command_starts_without_what_takes_seconds() -> None:
+    program = """
+import sys
+import membench.cli.run, membench.cli.callback
+assert not {"torch", "pandas", "matplotlib", "wandb", "scipy"} & set(sys.modules)
+"""
+    subprocess.run([sys.executable, "-c", program], cwd=ROOT, check=True, timeout=120)
+
+
+def test_the_core_needs_neither_hydra_nor_wandb_nor_numba() -> None:
+    program = """
+import sys
+for name in ("hydra", "omegaconf", "wandb", "seaborn", "numba"):
+    sys.modules[name] = None
+import membench.steps.compile, membench.sweep.cell, membench.strategies.layrub.strategy, membench.strategies.epmc
+import membench.papers.quantities, membench.cli.measure
+assert membench.compile
+"""
+    subprocess.run([sys.executable, "-c", program], cwd=ROOT, check=True, timeout=120)

@@ -1,0 +1,49 @@
+"""Two processes on halves of a batch give the gradients of one process on all of it, under every strategy."""
+
+import pytest
+import torch
+from torch import Tensor
+
+from membench.planning.exchange import Exchange
+from membench.strategies.base import strategies
+from tests.helpers.distributed_training import CRITERION, MICRO_BATCHES, batch, gradients, network, share
+from tests.helpers.launch import torchrun
+
+PROCESSES = 2
+ROUNDING = {"rtol": 1e-5, "atol": 1e-6}
+"""Between sums in another order: a few units in the last place of 24 bits."""
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, str, str], dict[str, Tensor]]:
+    """What two processes found, under all strategies in one go, because starting them takes seconds."""
+    path = tmp_path_factory.mktemp("processes") / "gradients.pt"
+    running = torchrun("tests.helpers.distributed_training", str(path), processes=PROCESSES)
+    _, errors = running.communicate(timeout=240)
+    assert running.returncode == 0, errors
+    return torch.load(path)
+
+
+def eager(inputs: Tensor, targets: Tensor) -> dict[str, Tensor]:
+    module = network()
+    CRITERION(module(inputs), targets).backward()
+    return gradients(module)
+
+
+@pytest.mark.parametrize("how", MICRO_BATCHES)
+@pytest.mark.parametrize("exchange", Exchange)
+@pytest.mark.parametrize("strategy", strategies())
+def test_two_halves_give_the_whole_batch_s_gradients(
+    found: dict[tuple[str, str, str], dict[str, Tensor]], strategy: str, exchange: str, how: str
+) -> None:
+    torch.testing.assert_close(found[strategy, exchange, how], eager(*batch()), **ROUNDING)
+
+
+@pytest.mark.parametrize("exchange", Exchange)
+@pytest.mark.parametrize("strategy", strategies())
+def test_they_are_the_mean_of_the_halves_gradients_to_the_bit(
+    found: dict[tuple[str, str, str], dict[str, Tensor]], strategy: str, exchange: str
+) -> None:
+    halves = [eager(*(share(tensor, rank, PROCESSES) for tensor in batch())) for rank in range(PROCESSES)]
+    mean = {name: (halves[0][name] + halves[1][name]) / PROCESSES for name in halves[0]}
+    torch.testing.assert_close(found[strategy, exchange, "whole"], mean, rtol=0, atol=0)

@@ -1,0 +1,76 @@
+"""What each of several processes runs in the tests: `torchrun ... -m tests.helpers.distributed_training OUTPUT`.
+
+Every strategy and exchange on this process's share of a batch, whole and in micro-batches; the first process writes the
+gradients that it found.
+"""
+
+import sys
+from contextlib import suppress
+from itertools import product
+
+import torch
+from torch import Tensor, nn
+
+from membench.capture.capture import Captures
+from membench.core.distributed import join, joined
+from membench.core.errors import InfeasibleSchedule
+from membench.core.workload import Workload
+from membench.planning.exchange import Exchange
+from membench.profiling.measured_cost import MeasuredCost
+from membench.steps.compile import build_step
+from membench.strategies.base import strategies
+from membench.strategies.epmc import Epmc
+
+BATCH_SIZE = 8
+MICRO_BATCHES = {"whole": None, "in micro-batches": 3}
+CRITERION = nn.functional.cross_entropy
+
+
+def network() -> nn.Module:
+    torch.manual_seed(0)
+    layers = [nn.Conv2d(2, 4, 3, padding=1), nn.ReLU(True), nn.MaxPool2d(2), nn.Conv2d(4, 4, 3), nn.ReLU()]
+    return nn.Sequential(*layers, nn.Flatten(), nn.Linear(16, 5))
+
+
+def batch() -> tuple[Tensor, Tensor]:
+    torch.manual_seed(1)
+    return torch.randn(BATCH_SIZE, 2, 8, 8), torch.randint(5, (BATCH_SIZE,))
+
+
+def share(tensor: Tensor, process: int, processes: int) -> Tensor:
+    return tensor.chunk(processes)[process]
+
+
+def gradients(module: nn.Module) -> dict[str, Tensor]:
+    found = {name: weight.grad for name, weight in module.named_parameters() if weight.grad is not None}
+    module.zero_grad(set_to_none=True)
+    return found
+
+
+def main(output: str) -> None:
+    found = {}
+    with join("cpu", timeout_s=60):
+        rank, count = joined().rank, joined().count
+        module = network()
+        if rank:  # it must start from the first one's weights
+            torch.nn.init.zeros_(module[0].weight)
+        inputs, targets = (share(tensor, rank, count) for tensor in batch())
+        captures = Captures(Workload("tiny", module, CRITERION, (inputs,), (targets,)))
+        cost = MeasuredCost(torch.device("cpu"))
+        with suppress(InfeasibleSchedule):  # the first one's refusal is everybody's
+            build_step(captures, strategies()["eager"](), cost, 1, exchange=Exchange.AS_MADE)
+            raise AssertionError(f"process {rank} has a step in one byte")
+        for strategy, exchange, how in product(strategies(), Exchange, MICRO_BATCHES):
+            # nothing is rounded
+            chosen = Epmc(values="fp32") if strategy == Epmc.name else strategies()[strategy]()
+            step = build_step(captures, chosen, cost, None, micro_batch=MICRO_BATCHES[how], exchange=exchange)
+            step(inputs, targets)
+            found[strategy, str(exchange), how] = gradients(module)
+            step.close()
+    if not rank:
+        torch.save(found, output)
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    main(sys.argv[1])

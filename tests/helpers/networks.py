@@ -1,0 +1,225 @@
+"""Networks for the contract tests: torchvision's classification models, small, on real numbers."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import cache
+
+import torch
+import torchvision.models as zoo
+from torch import Tensor, nn
+from torchvision.models.convnext import CNBlockConfig, ConvNeXt
+from torchvision.models.densenet import DenseNet
+from torchvision.models.resnet import Bottleneck, ResNet
+from torchvision.models.swin_transformer import SwinTransformer
+from torchvision.models.vision_transformer import VisionTransformer
+
+from membench.capture.capture import CapturedStep, capture
+from membench.core.workload import Workload
+from membench.execution.measurement import peak_bytes
+from membench.models.lstm import SequenceLoss, language_model
+from membench.models.lstm_cnn import LSTMCNN
+from membench.profiling.measured_cost import MeasuredCost
+
+CLASSES = 10
+
+
+def with_auxiliary(outputs: object, targets: Tensor) -> Tensor:
+    """Cross entropy of the main output and 0.3 of each auxiliary one (GoogLeNet, Inception)."""
+    main, *auxiliary = outputs  # type: ignore[misc]
+    criterion = nn.functional.cross_entropy
+    return criterion(main, targets) + sum(0.3 * criterion(a, targets) for a in auxiliary if a is not None)
+
+
+@dataclass(frozen=True)
+class Network:
+    build: Callable[[], nn.Module]
+    image_size: int = 64
+    loss: Callable[..., Tensor] = nn.functional.cross_entropy
+    tokens: int = 0  # of a sequence, for networks that read tokens and classify each
+
+
+def _lstm_cnn() -> nn.Module:
+    """Two frames of one video."""
+    features = nn.Sequential(nn.Conv2d(3, 4, 3, stride=2), nn.ReLU(True), nn.MaxPool2d(2), nn.Flatten())
+    return LSTMCNN(features, feature_size=36, hidden_size=5, frames=2, classes=CLASSES)
+
+
+def _named(name: str, **arguments: object) -> Callable[[], nn.Module]:
+    return lambda: getattr(zoo, name)(num_classes=CLASSES, **arguments)
+
+
+def _with_small_classifier(name: str, features: int) -> Callable[[], nn.Module]:
+    """The classifiers of AlexNet and VGG hold over 100 million weights, which test nothing more; none is ever drawn."""
+
+    def build() -> nn.Module:
+        with torch.device("meta"):
+            module: nn.Module = getattr(zoo, name)()
+        dropout = nn.Dropout(0.5)
+        module.classifier = nn.Sequential(
+            dropout, nn.Linear(features, 32), nn.ReLU(True), nn.Linear(32, CLASSES)
+        )
+        module.to_empty(device="cpu")
+        for layer in module.modules():
+            if isinstance(layer, nn.Conv2d | nn.Linear | nn.BatchNorm2d):
+                layer.reset_parameters()
+        return module
+
+    return build
+
+
+def _small_convnext() -> nn.Module:
+    """ConvNeXt with a quarter of the smallest one's channels and six blocks in place of 18: 28 million weights cost seconds."""
+    widths = [(24, 48, 1), (48, 96, 1), (96, 192, 3), (192, None, 1)]
+    return ConvNeXt([CNBlockConfig(*width) for width in widths], 0.1, num_classes=CLASSES)
+
+
+ONLY_SLOW = {"mnasnet", "mobilenet_v3", "regnet", "resnext50"}
+"""Close relatives of others: under every strategy they are tested by `make test-slow` alone."""
+
+NETWORKS = {
+    "alexnet": Network(_with_small_classifier("alexnet", 9216)),
+    "convnext": Network(_small_convnext, image_size=32),
+    "densenet": Network(
+        lambda: DenseNet(
+            growth_rate=8, block_config=(2, 3, 2), num_init_features=16, drop_rate=0.2, num_classes=CLASSES
+        )
+    ),
+    "efficientnet": Network(_named("efficientnet_b0"), image_size=32),
+    "googlenet": Network(_named("googlenet", init_weights=False, aux_logits=True), 64, with_auxiliary),
+    "lstm": Network(
+        lambda: language_model(vocabulary=CLASSES, hidden_size=6, layers=2), loss=SequenceLoss(), tokens=4
+    ),
+    "lstm_cnn": Network(_lstm_cnn, image_size=16),
+    "mnasnet": Network(_named("mnasnet0_5")),
+    "mobilenet_v2": Network(_named("mobilenet_v2"), image_size=32),
+    "mobilenet_v3": Network(_named("mobilenet_v3_small"), image_size=32),
+    "regnet": Network(_named("regnet_y_400mf"), image_size=32),
+    "resnet18": Network(_named("resnet18")),
+    "resnet50": Network(lambda: ResNet(Bottleneck, [2, 2, 2, 2], CLASSES, width_per_group=16), image_size=32),
+    "resnext50": Network(_named("resnext50_32x4d"), image_size=32),
+    "shufflenet": Network(_named("shufflenet_v2_x0_5")),
+    "squeezenet": Network(_named("squeezenet1_1")),
+    "swin": Network(
+        lambda: SwinTransformer(
+            [4, 4], 24, [2, 2], [2, 4], [4, 4], dropout=0.1, stochastic_depth_prob=0.2, num_classes=CLASSES
+        )
+    ),
+    "vgg11_bn": Network(_with_small_classifier("vgg11_bn", 25088), image_size=32),
+    "vit": Network(
+        lambda: VisionTransformer(32, 8, 2, 4, 48, 96, dropout=0.1, num_classes=CLASSES), image_size=32
+    ),
+}
+
+
+def workload(network: Network, name: str, batch_size: int = 2, device: str = "cpu") -> Workload:
+    torch.manual_seed(0)
+    module = network.build().to(device)
+    if network.tokens:
+        tokens = torch.randint(CLASSES, (batch_size, network.tokens)).to(device)
+        return Workload(name, module, network.loss, (tokens,), (tokens.roll(-1, dims=1),))
+    images = torch.randn(batch_size, 3, network.image_size, network.image_size).to(device)
+    targets = torch.randint(CLASSES, (batch_size,)).to(device)
+    return Workload(name, module, network.loss, (images,), (targets,))
+
+
+GRADIENT_BOUND = 4.0
+"""How many times the rounding of a saved map the relative error of all gradients together may be. Each weight's gradient
+sums products with one rounded factor; terms that cancel raise its relative error."""
+
+
+@dataclass(frozen=True)
+class Results:
+    """What a training step leaves behind."""
+
+    loss: Tensor
+    gradients: dict[str, Tensor | None]
+    buffers: dict[str, Tensor]
+
+    def difference(self, other: "Results") -> str:
+        """Return the first result that is not the same bits, or an empty string."""
+        if not _same(self.loss, other.loss):
+            return f"loss {self.loss} and {other.loss}"
+        for kind in ("gradients", "buffers"):
+            ours, theirs = getattr(self, kind), getattr(other, kind)
+            for name in ours.keys() | theirs.keys():
+                if not _same(ours.get(name), theirs.get(name)):
+                    return f"{kind[:-1]} of {name}"
+        return ""
+
+    def check(self, other: "Results", *, rounding: float) -> None:
+        """Check that others are the same bits, or of a schedule that rounds, the same up to the bound on gradients."""
+        exact, compared = (self, other) if not rounding else (replace(r, gradients={}) for r in (self, other))
+        difference = exact.difference(compared)
+        assert not difference, difference
+        if rounding:
+            assert self.gradient_error(other) <= GRADIENT_BOUND * rounding
+
+    def gradient_error(self, other: "Results") -> float:
+        """Return the relative error of the other's gradients, all weights' together, in the Euclidean norm."""
+        assert self.gradients.keys() == other.gradients.keys()
+        pairs = [(own, other.gradients[name]) for name, own in self.gradients.items() if own is not None]
+        ours, theirs = (torch.cat([pair[i].flatten() for pair in pairs]) for i in range(2))
+        return float((ours - theirs).norm() / ours.norm().clamp(min=torch.finfo().tiny))
+
+
+def _same(first: Tensor | None, second: Tensor | None) -> bool:
+    """Compare bits, so that NaN equals NaN and 0.0 is not -0.0."""
+    if first is None or second is None:
+        return first is second
+    return (first.dtype, first.shape) == (second.dtype, second.shape) and _bytes(first) == _bytes(second)
+
+
+def _bytes(tensor: Tensor) -> bytes:
+    """Return the elements; NumPy has no bfloat16, each of which is a float32 too."""
+    tensor = tensor.cpu().resolve_conj()
+    return (tensor.float() if tensor.dtype is torch.bfloat16 else tensor).numpy().tobytes()
+
+
+def run_step(work: Workload, step: Callable[[], Tensor], buffers: dict[str, Tensor]) -> Results:
+    """Run one step from the same state: given buffers, no gradients, the same generator state."""
+    module = work.module
+    for name, buffer in module.named_buffers():
+        buffer.copy_(buffers[name])
+    module.zero_grad(set_to_none=True)
+    torch.manual_seed(1)
+    loss = step()
+    gradients = {
+        n: None if p.grad is None else p.grad.clone(memory_format=torch.contiguous_format)
+        for n, p in module.named_parameters()
+    }
+    results = Results(loss.detach().clone(), gradients, {n: b.clone() for n, b in module.named_buffers()})
+    module.zero_grad(set_to_none=True)
+    return results
+
+
+@dataclass(frozen=True)
+class Reference:
+    """A network, captured, and what plain PyTorch computes and holds for one step of it."""
+
+    work: Workload
+    captured: CapturedStep
+    buffers: dict[str, Tensor]
+    results: Results
+    peak_bytes: int
+
+
+COST = MeasuredCost(torch.device("cpu"))
+
+
+def reference_of(work: Workload) -> Reference:
+    buffers = {name: buffer.clone() for name, buffer in work.module.named_buffers()}
+
+    def eager() -> Tensor:
+        loss = work.loss(work.module(*work.inputs), *work.targets)
+        loss.backward()
+        return loss
+
+    results = run_step(work, eager, buffers)
+    held_bytes = peak_bytes(eager, work.inputs[0].device)
+    work.module.zero_grad(set_to_none=True)
+    return Reference(work, capture(work), buffers, results, held_bytes)
+
+
+@cache
+def reference(name: str) -> Reference:
+    return reference_of(workload(NETWORKS[name], name))

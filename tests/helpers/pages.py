@@ -1,0 +1,48 @@
+"""The documentation as data: its blocks of code with the file that each is, its commands and its links."""
+
+import re
+from dataclasses import dataclass
+
+from membench.core.configuration import ROOT
+
+PAGES = {
+    path.relative_to(ROOT).as_posix(): path for path in [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]
+}
+
+
+@dataclass(frozen=True)
+class Code:
+    """A fenced block.
+
+    Attributes:
+        file: the path in backticks that the line before the block ends or begins with; empty where there is none.
+    """
+
+    language: str
+    file: str
+    text: str
+
+
+def code_of(page: str) -> list[Code]:
+    """Return the fenced blocks of a page."""
+    pattern = r"(?:`([\w/.]+)`[^`\n]*:\n\n)?```(\w+)\n(.*?)```"
+    text = PAGES[page].read_text()
+    return [Code(language, file, body) for file, language, body in re.findall(pattern, text, re.DOTALL)]
+
+
+def commands_of(page: str) -> list[str]:
+    """Return the lines of indented blocks that are commands, without their comments."""
+    lines = [line.strip() for line in PAGES[page].read_text().splitlines() if line.startswith("    ")]
+    return [
+        re.sub(r"\s+#.*", "", line) for line in lines if re.match(r"make |(\.venv/bin/)?python -m ", line)
+    ]
+
+
+def mentioned_files(page: str) -> list[str]:
+    """Return the project's files and folders that a page names or links to; what a run makes is not among them."""
+    text = re.sub(r"```.*?```", "", PAGES[page].read_text(), flags=re.DOTALL)
+    named = re.findall(
+        r"`((?:membench|conf|experiments|paper_figs|results|tests|docs|benchmarks)/[\w/.]*)`", text
+    )
+    links = [link for link in re.findall(r"\]\(([^)#]+)\)", text) if "://" not in link]
+    return [*named, *((PAGES[page].parent / link).resolve().relative_to(ROOT).as_posix() for link in links)]

@@ -1,0 +1,200 @@
+"""The fits read the baselines' rows alone, and give the committed constants each time."""
+
+import csv
+from pathlib import Path
+
+import pytest
+import yaml
+
+from membench.cli.calibrate import main
+from membench.core import configuration
+from membench.core.configuration import CONF_DIRECTORY
+from membench.core.device import DeviceProfile
+from membench.core.errors import MembenchError
+from membench.core.schedule import RepeatedSchedule
+from membench.core.task_graph import TaskGraph
+from membench.core.units import MIB
+from membench.cost.roofline import RooflineCost
+from membench.frameworks.base import Framework
+from membench.frameworks.caffe import CAFFE
+from membench.frameworks.lowering import lower_layers
+from membench.papers.calibrate.fit import Fit, fit
+from membench.papers.calibrate.rows import PAPER_DIRECTORY, captured_graph
+from membench.papers.calibrate.subjects import SUBJECTS
+from membench.papers.calibrate.text import yaml_text
+from membench.steps.plan import plan
+from membench.steps.simulated_step import simulated_step
+from membench.strategies.base import Strategy
+from membench.strategies.best_fit import BestFit
+from membench.strategies.eager import Eager
+from membench.strategies.network_wide import NetworkWide
+
+REFERENCE = PAPER_DIRECTORY / "reference.csv"
+SYSTEMS = {"caffe": "Caffe", "mxnet": "MXNet", "tensorflow": "TensorFlow"}
+
+
+@pytest.fixture(scope="module")
+def k40m() -> DeviceProfile:
+    device: DeviceProfile = configuration.load("device", "k40m")
+    return device
+
+
+@pytest.fixture(scope="module")
+def graphs() -> dict[str, TaskGraph]:
+    paper = yaml.safe_load((PAPER_DIRECTORY / "paper.yaml").read_text())
+    return {
+        model: captured_graph(paper["models"][model]["configuration"]) for model in paper["sets"]["table 5"]
+    }
+
+
+@pytest.fixture(scope="module")
+def fits(k40m: DeviceProfile, graphs: dict[str, TaskGraph]) -> dict[str, Fit]:
+    return {framework: fit(framework, REFERENCE, k40m, graphs) for framework in SUBJECTS}
+
+
+@pytest.fixture(scope="module")
+def caffe(fits: dict[str, Fit]) -> Fit:
+    return fits["caffe"]
+
+
+def rewritten(target: Path, system: str, *, own: bool) -> Path:
+    """Write the reference with other values in a system's rows, or in all rows but those."""
+    with REFERENCE.open(newline="") as file:
+        reader = csv.DictReader(file)
+        rows, columns = list(reader), reader.fieldnames
+    for row in rows:
+        if row["value"] and (row["system"] == system) is own:
+            row["value"] = str(1.5 * float(row["value"]))
+    with target.open("w", newline="") as file:
+        writer = csv.DictWriter(file, columns or [])
+        writer.writeheader()
+        writer.writerows(rows)
+    return target
+
+
+@pytest.mark.parametrize("framework", SYSTEMS)
+def test_the_committed_file_is_what_the_command_writes(framework: str, fits: dict[str, Fit]) -> None:
+    text = yaml_text(fits[framework], framework=framework, device="k40m")
+    assert (CONF_DIRECTORY / "framework" / f"{framework}.yaml").read_text() == text
+    loaded: Framework = configuration.load("framework", framework)
+    assert loaded.efficiency == fits[framework].efficiency
+
+
+@pytest.mark.parametrize(("framework", "system"), SYSTEMS.items())
+def test_no_other_system_s_number_matters(
+    framework: str,
+    system: str,
+    fits: dict[str, Fit],
+    k40m: DeviceProfile,
+    graphs: dict[str, TaskGraph],
+    tmp_path: Path,
+) -> None:
+    """MXNet-memonger's least of all: it is judged."""
+    others = rewritten(tmp_path / "others.csv", system, own=False)
+    assert fit(framework, others, k40m, graphs) == fits[framework]
+    own = rewritten(tmp_path / "own.csv", system, own=True)
+    slower = fit(framework, own, k40m, graphs).efficiency
+    assert slower.arithmetic < fits[framework].efficiency.arithmetic
+
+
+@pytest.mark.parametrize(
+    ("framework", "strategy", "model", "steps"),
+    [
+        ("caffe", NetworkWide(), "LeNet", 1),
+        ("caffe", NetworkWide(), "ResNet-50", 2),
+        ("mxnet", Eager(), "ResNet-50", 1),
+        ("tensorflow", BestFit(), "ResNet-50", 1),
+    ],
+)
+def test_residuals_are_those_of_a_simulated_step(
+    framework: str,
+    strategy: Strategy,
+    model: str,
+    steps: int,
+    fits: dict[str, Fit],
+    k40m: DeviceProfile,
+    graphs: dict[str, TaskGraph],
+) -> None:
+    """An iteration of the authors' Caffe is two steps of a ResNet; no other framework's is."""
+    loaded: Framework = configuration.load("framework", framework)
+    cost = RooflineCost(k40m, loaded.efficiency)
+    schedule = plan(loaded.lower(graphs[model]), strategy, cost, None)
+    [residual] = [residual for residual in fits[framework].times if residual.row.model == model]
+    assert residual.row.steps_per_iteration == steps
+    step_time_s = simulated_step((RepeatedSchedule(schedule),), cost).step_time_s
+    assert 20 * steps * step_time_s == pytest.approx(residual.fitted, rel=1e-6)
+
+
+def test_rows_are_the_baselines(fits: dict[str, Fit]) -> None:
+    assert {name: [residual.row.value for residual in fitted.times] for name, fitted in fits.items()} == {
+        "caffe": [2.148, 7.223, 20.808, 91.815, 9.726, 37.387, 55.131, 79.397],
+        "mxnet": [2.373, 5.478, 27.343, 44.209, 8.926, 13.897, 17.947],
+        "tensorflow": [5.143, 19.161, 64.060, 10.101, 15.951, 42.394],
+    }
+    memory = {
+        name: [(r.row.device, r.row.value) for r in fitted.memory.residuals] for name, fitted in fits.items()
+    }
+    assert memory == {
+        "caffe": [("titan_z", 4426), ("k40m", 4430), ("k40m", 11425)], "mxnet": [], "tensorflow": [],
+    }  # fmt: skip
+
+
+def test_large_networks_are_met(fits: dict[str, Fit]) -> None:
+    """What the fits are good for: networks whose own arithmetic and traffic fill the time."""
+    small, limits = ("LeNet", "Cifar10_quick"), {"caffe": 0.06, "mxnet": 0.16, "tensorflow": 0.22}
+    for framework, limit in limits.items():
+        errors = {r.row.model: abs(r.error) for r in fits[framework].times if r.row.model not in small}
+        if framework == "mxnet":
+            assert errors.pop("AlexNet") > 0.4  # the one that does not fit: see its configuration file
+        assert max(errors.values()) < limit
+    assert all(abs(residual.error) < 0.001 for residual in fits["caffe"].memory.residuals)
+
+
+@pytest.mark.parametrize("framework", SYSTEMS)
+def test_efficiencies_are_below_the_peak(framework: str, fits: dict[str, Fit]) -> None:
+    efficiency = fits[framework].efficiency
+    assert 0.1 < efficiency.arithmetic < 1
+    assert 0.1 < efficiency.memory < 1
+    assert 0 <= efficiency.launch_s < 1e-3
+    assert 0 <= efficiency.step_s < 1
+
+
+def test_memory_s_constants_mean_something(caffe: Fit) -> None:
+    assert 50 * MIB < caffe.memory.constants["context_bytes"].value < 500 * MIB
+    assert 0 < caffe.memory.constants["workspace_share"].value < 1
+
+
+def test_resnet50_does_not_fit_the_smaller_device(graphs: dict[str, TaskGraph]) -> None:
+    """Table 6: out of memory with Caffe on the TITAN Z, whatever the overhead."""
+    graph = lower_layers(graphs["ResNet-50"], CAFFE)
+    needed_bytes = sum(block.size_bytes for block in graph.blocks)
+    assert needed_bytes > configuration.load("device", "titan_z").memory_bytes
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["device=k80"], "there is no device 'k80'; choose one of"),
+        (["device=titan_z"], "no time of Caffe on device 'titan_z'"),
+        (["framework=mxnet", "device=titan_z"], "no time of MXNet on device 'titan_z'"),
+        (["framework=torch7"], "no paper's rows to fit framework 'torch7' on; choose one of caffe, mxnet"),
+        (["nonsense"], "'nonsense' is no setting"),
+    ],
+)
+def test_errors_are_one_line(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(arguments) == 2
+    captured = capsys.readouterr()
+    assert message in captured.err
+    assert captured.err.count("\n") == 1
+    assert not captured.out
+
+
+def test_a_broken_reference_is_one_line_too(tmp_path: Path, k40m: DeviceProfile) -> None:
+    broken = tmp_path / "reference.csv"
+    head = REFERENCE.read_text().splitlines()[0]
+    broken.write_text(f"{head}\nTable 5,time_20_iterations,Caffe,LeNet,K80,1\n")
+    with pytest.raises(MembenchError, match="line 2 of reference.csv does not read as a number of the paper"):
+        fit("caffe", broken, k40m, {})
+    broken.write_text(REFERENCE.read_text().replace("NVIDIA Tesla K40M", "K80"))
+    with pytest.raises(MembenchError, match="of reference.csv: there is no 'K80'"):
+        fit("caffe", broken, k40m, {})

@@ -1,0 +1,174 @@
+"""Reading experiment files: what does not add up is refused with its place."""
+
+from pathlib import Path
+
+import pytest
+
+from membench.core.errors import MembenchError
+from membench.papers.cells import compose_cells
+from membench.papers.experiment import TrainedQuantity
+from membench.papers.loader import load_paper
+from membench.papers.results import needed_cells
+
+HEAD = "item,model,dataset,batch_size,device,system,metric,unit,value,oom,note,figure,claim_id"
+VOCABULARY = """
+title: A paper
+device: card
+models: {net: {configuration: lenet, dataset: data}}
+systems: {ours: {strategy: eager, framework: caffe}}
+devices: {card: k40m}
+training_images: {}
+sets: {nets: [net]}
+"""
+
+
+def _write(directory: Path, experiment: str) -> Path:
+    (directory / "paper.yaml").write_text(VOCABULARY)
+    (directory / "remarks.yaml").write_text("inconsistencies: []\ncauses: []\ncalibration: []\n")
+    (directory / "reference.csv").write_text(
+        f"{HEAD}\nTable 1,net,data,,card,ours,memory,MB,3.5,false,,,\nTable 1,net,data,8,card,ours,time,s,,true,,,\n"
+    )
+    (directory / "table1.yaml").write_text("title: One\n" + experiment)
+    return directory
+
+
+def test_reads_rows_answers_and_shown_rows(tmp_path: Path) -> None:
+    text = """
+answers:
+  - {where: {metric: memory}, value: {metric: peak_memory_bytes, mean: {model: nets}}, better: higher}
+  - {where: {metric: [time, "speed*"]}, not_run: nobody tried}
+shows:
+  - {item: Figure 1, metric: memory, unit: MB, models: nets, systems: [ours], value: {metric: map_memory_bytes}}
+"""
+    experiment = load_paper(_write(tmp_path, text)).experiments[0]
+    (memory, answer), (time, missing), (shown, _) = experiment.rows
+    assert (memory.value, memory.batch_size, memory.oom, memory.line) == (3.5, None, False, 2)
+    assert answer.higher_is_better
+    assert answer.value is not None
+    assert answer.value.over == {"model": ("net",)}
+    assert (time.value, time.batch_size, time.oom, time.line) == (None, 8, True, 3)
+    assert missing.not_run == "nobody tried"
+    assert (shown.item, shown.dataset, shown.device, shown.line) == ("Figure 1", "data", "card", None)
+
+
+def test_shown_rows_may_run_over_budgets_or_layers(tmp_path: Path) -> None:
+    text = """
+answers: [{where: {}, input: given}]
+shows:
+  - &time
+    {item: Figure 1, metric: time, unit: s, models: nets, systems: [ours], budgets: [6 GB, 3 GB], value: {metric: time_s}}
+  - {item: Figure 1, metric: maps, unit: MB, models: nets, systems: [ours], layers: [fc], value: {metric: map_bytes}}
+"""
+    shown = load_paper(_write(tmp_path, text)).experiments[0].rows[2:]
+    assert [row.metric for row, _ in shown] == ["time:6 GB", "time:3 GB", "maps:fc"]
+    values = [answer.value for _, answer in shown if answer.value]
+    assert [(value.metric, dict(value.cell)) for value in values] == [
+        ("time_s", {"budget": "6 GB"}),
+        ("time_s", {"budget": "3 GB"}),
+        ("map_bytes:fc", {}),
+    ]
+
+
+def test_reads_trainings_and_rows_that_they_answer_or_show(tmp_path: Path) -> None:
+    text = """
+answers:
+  - where: {}
+    trained: {training: fast, metric: epochs_to_accuracy, ratio_to: slow}
+    in_kind: smaller
+shows:
+  - {item: Figure 1, metric: epochs_to_accuracy, unit: epochs, trainings: [fast, slow]}
+  - {item: Figure 1, metric: accuracy, unit: "%", trainings: [fast], budgets: [6 GB, 3 GB]}
+"""
+    (tmp_path / "trainings.yaml").write_text(
+        "common: {model: net, data: digits, batch_size: 4}\ntrainings: {fast: {batch_size: 8}, slow: {}}\n"
+    )
+    paper = load_paper(_write(tmp_path, text))
+    assert paper.trainings["fast"] == {"model": "net", "data": "digits", "batch_size": 8}
+    *_, (fast, answer), (slow, _), (_, large), (_, small) = paper.experiments[0].rows
+    assert (fast.system, fast.model, fast.dataset, fast.batch_size, slow.batch_size) == (
+        "fast",
+        "net",
+        "digits",
+        8,
+        4,
+    )
+    assert answer.trained == TrainedQuantity("fast", "epochs_to_accuracy")
+    assert [large.trained, small.trained] == [
+        TrainedQuantity("fast", f"accuracy:{size}") for size in ("6 GB", "3 GB")
+    ]
+    assert paper.experiments[0].rows[0][1].in_kind == "smaller"
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "expected"),
+    [
+        ("Table 1,net", "Table 1,not", "name a model 'not'; there are: net"),
+        ("card,ours", "card,theirs", "name a system 'theirs'; there are: ours"),
+        (",card,", ",cord,", "name a device 'cord'; there are: card"),
+    ],
+)
+def test_a_name_that_the_vocabulary_does_not_have_is_refused(
+    before: str, after: str, expected: str, tmp_path: Path
+) -> None:
+    _write(tmp_path, "answers: [{where: {}, value: {metric: step_time_s}}]")
+    reference = tmp_path / "reference.csv"
+    reference.write_text(reference.read_text().replace(before, after))
+    paper = load_paper(tmp_path)
+    with pytest.raises(MembenchError, match=expected):
+        compose_cells(paper, needed_cells(paper))
+
+
+@pytest.mark.parametrize(
+    ("answers", "expected"),
+    [
+        ("[{where: {metric: memory}, input: given}]", r"line 3 .*time\) is answered 0 times"),
+        (
+            "[{where: {}, input: given}, {where: {metric: time}, input: given}]",
+            "line 3 .* 2 times, not once: table1",
+        ),
+        ("[{where: {colour: red}, input: given}]", "rows have no column colour"),
+        (
+            "[{where: {}, value: {metric: m, ratio: {systm: ours}}}]",
+            "a cell has no systm; it has metric, model, ",
+        ),
+        ("[{where: {}, value: {metric: m, mean: {model: nots}}}]", "there is no 'nots'"),
+        ("[{where: {}}]", "exactly one of value, trained, input and not_run"),
+        ("[{where: {}, value: {metric: m, ratio: {}, percent: {}}}]", "at most one form"),
+        ("[{where: {}, value: {metric: m, rato: {}}}]", "is no quantity"),
+    ],
+)
+def test_refuses_what_does_not_add_up(answers: str, expected: str, tmp_path: Path) -> None:
+    with pytest.raises(MembenchError, match=expected):
+        load_paper(_write(tmp_path, f"answers: {answers}\n"))
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "expected"),
+    [
+        ("paper.yaml", "title: [", "paper.yaml is no YAML: while parsing"),
+        ("paper.yaml", "", "paper.yaml has no options"),
+        ("paper.yaml", "title: A paper", "does not read as a paper's experiments: there is no 'sets'"),
+        ("remarks.yaml", "causes: 3", "does not read as a paper's experiments"),
+        (
+            "reference.csv",
+            HEAD + "\nTable 1,net,data,few,card,ours,memory,MB,3,false,,,\n",
+            "line 2 of .* 'few'",
+        ),
+        ("reference.csv", HEAD + "\nTable 1,net\n", "line 2 of reference.csv does not read"),
+    ],
+)
+def test_refuses_a_broken_file_by_its_name(file: str, text: str, expected: str, tmp_path: Path) -> None:
+    directory = _write(tmp_path, "answers: [{where: {}, input: given}]")
+    (directory / file).write_text(text)
+    with pytest.raises(MembenchError, match=expected):
+        load_paper(directory)
+
+
+def test_a_metric_may_be_of_the_layer_that_a_rows_note_names(tmp_path: Path) -> None:
+    experiment = 'answers:\n  - {where: {item: Table 1}, value: {metric: "memory:{note}"}}\n'
+    directory = _write(tmp_path, experiment)
+    rows = (directory / "reference.csv").read_text().replace("false,,,", "false,layer 7; as printed,,")
+    (directory / "reference.csv").write_text(rows)
+    [first, second] = load_paper(directory).experiments[0].rows
+    assert first[1].value is not None and first[1].value.metric == "memory:layer 7"
+    assert second[1].value is not None and second[1].value.metric == "memory:"

@@ -1,0 +1,168 @@
+"""The report: every stated number is on its paper's page, counts are the scoreboard's, and nothing comes from outside."""
+
+import re
+from collections import Counter
+from html.parser import HTMLParser
+from pathlib import Path
+from shutil import copytree
+
+import pandas as pd
+import pytest
+
+from membench.core.configuration import ROOT
+from membench.core.errors import MembenchError
+from membench.papers.pages import write_report
+from membench.papers.paper_page import Sources, papers_with_results, read_page
+from membench.papers.verdicts import Verdict
+
+SOURCES = Sources(ROOT / "results", ROOT / "paper_figs", ROOT / "experiments")
+PAPERS = papers_with_results(SOURCES)
+
+
+class _Reader(HTMLParser):
+    """Collects what a browser would fetch, the rows of tables, and whether every tag is closed in order."""
+
+    VOID = frozenset({"meta", "img"})
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.fetched: list[str] = []
+        self.tags: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        self.fetched += [value or "" for name, value in attrs if name in ("src", "srcset", "data")]
+        if tag == "link":
+            self.fetched.append("link")
+        if tag not in self.VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+
+@pytest.fixture(scope="module")
+def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    written = write_report(PAPERS, SOURCES, tmp_path_factory.mktemp("report"))
+    return {path.stem: path.read_text() for path in written}
+
+
+def test_pages_are_self_contained(pages: dict[str, str]) -> None:
+    assert set(pages) == {"index", *PAPERS}
+    for text in pages.values():
+        reader = _Reader()
+        reader.feed(text)
+        assert not reader.open
+        assert "script" not in reader.tags
+        assert all(url.startswith("data:image/png;base64,") for url in reader.fetched)
+        assert not re.findall(r"@import|url\(", text)
+        assert 'name="viewport"' in text
+
+
+def _luminance(color: str) -> float:
+    """Return the relative luminance of ``#rrggbb`` (WCAG 2.2, definitions)."""
+    channels = (int(color[start : start + 2], 16) / 255 for start in (1, 3, 5))
+    red, green, blue = (c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in channels)
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+
+def test_text_stands_out_from_what_it_stands_on(pages: dict[str, str]) -> None:
+    schemes = [dict(re.findall(r"--(\w+): (#\w{6})", text)) for text in pages["index"].split(":root")[1:]]
+    assert len(schemes) == 2
+    for colors in schemes:
+        grounds = [_luminance(colors[name]) for name in ("page", "panel")]
+        for name in colors.keys() - {"page", "panel", "line"}:
+            for ground in grounds:
+                low, high = sorted((ground, _luminance(colors[name])))
+                assert (high + 0.05) / (low + 0.05) >= 4.5, name  # WCAG 2.2, 1.4.3
+
+
+def test_paper_is_white_and_wide(pages: dict[str, str]) -> None:
+    queries = re.findall(r"@media ([^{]*) {", pages["index"])
+    assert [query.split()[0] for query in queries] == ["screen", "print", "screen"]
+
+
+@pytest.mark.parametrize("paper", PAPERS)
+def test_every_stated_number_is_on_the_page_with_its_verdict(paper: str, pages: dict[str, str]) -> None:
+    board = pd.read_csv(SOURCES.results / paper / "scoreboard.csv", keep_default_na=False)
+    page = read_page(paper, SOURCES)
+    tables = [table for each in page.sections for table in (each.judged, each.shown, each.inputs)]
+    numbers = [number for table in tables for number in table.numbers]
+    stated = [number for number in numbers if number.verdict is not None]
+    assert len(stated) == len(pd.read_csv(SOURCES.experiments / paper / "reference.csv"))
+    told = [str(n.verdict) for n in stated if not n.entry["reason"].startswith("not in the results yet")]
+    assert not Counter(told) - Counter(board["verdict"])
+    assert len(told) > 0.9 * len(board)
+    assert pages[paper].count("<tr>") >= len(numbers)
+    for section in page.sections:
+        assert f'id="{section.name}"' in pages[paper]
+
+
+@pytest.mark.parametrize("paper", PAPERS)
+def test_the_glance_is_the_scoreboards(paper: str, pages: dict[str, str]) -> None:
+    total = read_page(paper, SOURCES).predicted
+    headline = f"{total.agree} of {total.judged} predicted numbers reproduced"
+    assert headline in (SOURCES.results / paper / "summary.md").read_text()
+    assert headline in pages[paper]
+    assert headline in pages["index"]
+
+
+@pytest.mark.parametrize("paper", PAPERS)
+def test_every_figure_is_inlined(paper: str, pages: dict[str, str]) -> None:
+    drawn = len(list((SOURCES.figures / paper).glob("*.png")))
+    assert pages[paper].count("data:image/png;base64,") == drawn > 0
+
+
+@pytest.mark.parametrize("paper", PAPERS)
+def test_tables_tell_their_rows_apart_and_have_no_empty_columns(paper: str) -> None:
+    sections = read_page(paper, SOURCES).sections
+    for table in (table for each in sections for table in (each.judged, each.shown, each.inputs)):
+        told = {tuple(number.columns[name] for name in table.columns) for number in table.numbers}
+        assert len(told) == len({tuple(number.columns.values()) for number in table.numbers})
+        for name in table.values:
+            assert any(number.values[name] for number in table.numbers)
+
+
+def test_measured_numbers_name_their_device(tmp_path: Path) -> None:
+    copytree(SOURCES.results, tmp_path / "results")
+    path = tmp_path / "results" / "vdnn" / "scoreboard.csv"
+    board = pd.read_csv(path, dtype=str, keep_default_na=False)
+    first = board.index[board["simulated_value"] != ""][0]
+    board.loc[first, "measured_value"] = "3"
+    board.to_csv(path, index=False)
+    folder = tmp_path / "results" / "measured" / "some_gpu"
+    folder.mkdir(parents=True)
+    columns = ["item", "model", "batch_size", "system", "metric", "measured_value"]
+    board.loc[[first], columns].to_csv(folder / "vdnn.csv", index=False)
+    sources = Sources(tmp_path / "results", SOURCES.figures, SOURCES.experiments)
+    simulated, measured = read_page("vdnn", sources).origins
+    assert simulated.device.startswith("simulated: ")
+    assert simulated.commit == ""  # outside of the repository nobody knows one
+    assert (measured.device, measured.count) == ("measured: some_gpu", 1)
+    written = write_report(["vdnn"], sources, tmp_path / "report")
+    assert "results/measured/some_gpu/" in written[0].read_text()
+
+
+def test_numbers_that_results_do_not_have_yet_are_not_run(tmp_path: Path) -> None:
+    copytree(SOURCES.results / "vdnn", tmp_path / "vdnn")
+    sources = Sources(tmp_path, SOURCES.figures, SOURCES.experiments)
+    before = read_page("vdnn", sources).verdicts
+    board = tmp_path / "vdnn" / "scoreboard.csv"
+    lines = board.read_text().splitlines()
+    gone = next(line for line in lines if ",reproduced," in line)
+    board.write_text("\n".join(line for line in lines if line != gone) + "\n")
+    after = read_page("vdnn", sources).verdicts
+    assert after[Verdict.NOT_RUN] == before[Verdict.NOT_RUN] + 1
+    assert after[Verdict.REPRODUCED] == before[Verdict.REPRODUCED] - 1
+    _, page = write_report(["vdnn"], sources, tmp_path / "report")
+    assert "not in the results yet: make reproduce-vdnn" in page.read_text()
+
+
+def test_papers_without_results_are_named(tmp_path: Path) -> None:
+    copytree(SOURCES.results / "vdnn", tmp_path / "vdnn")
+    sources = Sources(tmp_path, SOURCES.figures, SOURCES.experiments)
+    with pytest.raises(MembenchError, match="no results of 'layrub'"):
+        read_page("layrub", sources)
+    index, *_ = write_report(["vdnn"], sources, tmp_path / "report")
+    assert "make reproduce-layrub" in index.read_text()

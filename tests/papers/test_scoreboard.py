@@ -1,0 +1,65 @@
+"""Scoreboard and tables: columns, order, remarks and measured values."""
+
+from dataclasses import replace
+from pathlib import Path
+
+from membench.papers.experiment import Remark, Selection
+from membench.papers.quantities import Result
+from membench.papers.scoreboard import score, scoreboard
+from membench.papers.tables import Measured, table
+from tests.papers.conftest import PAPER
+
+COLUMNS = [
+    "item", "model", "dataset", "batch_size", "device", "system", "metric", "unit", "paper_value",
+    "simulated_value", "measured_value", "deviation", "verdict", "reason",
+]  # fmt: skip
+
+
+def test_rows_stand_in_the_order_of_the_reference_without_those_that_a_figure_shows(
+    results: list[Result],
+) -> None:
+    frame = scoreboard(score(PAPER, results), Measured(Path("nowhere")))
+    assert list(frame.columns) == COLUMNS
+    assert list(frame["verdict"]) == ["reproduced", "worse", "not_run"]
+    assert list(frame["deviation"]) == ["0.010", "0.500", ""]
+    assert list(frame["measured_value"]) == ["", "", ""]
+
+
+def test_causes_and_inconsistencies_stand_in_the_reason(results: list[Result]) -> None:
+    deep = Selection({"model": ("deep",)})
+    paper = replace(
+        PAPER, causes=(Remark(deep, "a cause"),), inconsistencies=(Remark(deep, "printed otherwise"),)
+    )
+    scores = score(paper, results)
+    assert [entry.reason for entry in scores] == [
+        "",
+        "a cause; printed otherwise",
+        "other is not built yet",
+    ]
+    assert scores[1].remarks == ("a cause", "printed otherwise")
+
+
+def test_rows_that_the_model_was_fitted_on_are_marked(results: list[Result]) -> None:
+    paper = replace(PAPER, calibration=(Remark(Selection({"model": ("small",)}), "fitted"),))
+    scores = score(paper, results)
+    assert [entry.calibrated for entry in scores] == [True, False, False]  # nor was it on what was not run
+
+
+def test_a_cause_is_only_said_of_a_deviation(results: list[Result]) -> None:
+    paper = replace(PAPER, causes=(Remark(Selection({}), "a cause"),))
+    reasons = [entry.reason for entry in score(paper, results)]
+    assert ["a cause" in reason for reason in reasons] == [False, True, False]
+
+
+def test_measured_values_are_merged_and_never_mixed_with_simulated_ones(
+    results: list[Result], tmp_path: Path
+) -> None:
+    folder = tmp_path / "some_gpu"
+    folder.mkdir()
+    (folder / "table1.csv").write_text(
+        "item,model,batch_size,system,metric,measured_value\nTable 1,small,8,ours,memory,97.5\n"
+    )
+    frame = table(results, Measured(tmp_path))
+    assert list(frame["measured_value"]) == ["", "97.5", "", ""]
+    assert list(frame["simulated_value"]) == ["150", "101", "", "7"]
+    assert frame["reason"][1] == "measured on some_gpu"

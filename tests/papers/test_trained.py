@@ -1,0 +1,63 @@
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from membench.core.record import Outcome
+from membench.papers.experiment import Answer, Selection, TrainedQuantity
+from membench.papers.quantities import Result
+from membench.papers.tables import Measured, table
+from membench.papers.trained import evaluate_trained
+from tests.papers.conftest import PAPER, ROW
+from tests.training.test_curves import run
+
+TRAININGS = {"slow": [run([0.5, 0.5, 0.9]), run([0.5, 0.9, 0.9])], "fast": [run([0.9]), run([0.9])]}
+TRAINED = replace(PAPER, trainings={name: {"target_accuracy": 0.8} for name in ("slow", "fast", "missing")})
+
+
+def result(
+    training: str, metric: str, ratio_to: str = "", *, target_accuracy: float = 0.8, unit: str = "x"
+) -> Result:
+    answer = Answer(Selection({}), trained=TrainedQuantity(training, metric, ratio_to), in_kind="smaller")
+    paper = replace(
+        TRAINED, trainings={name: {"target_accuracy": target_accuracy} for name in TRAINED.trainings}
+    )
+    return evaluate_trained(paper, replace(ROW, unit=unit), answer, TRAININGS)
+
+
+@pytest.mark.parametrize(
+    ("metric", "ratio_to", "value"),
+    [
+        ("epochs_to_accuracy", "", 2.5),
+        ("epochs_to_accuracy", "fast", 2.5),
+        ("time_to_accuracy_s", "", 5.0),
+        ("test_accuracy_percent", "", 90.0),
+        ("test_accuracy", "", 0.9),
+    ],
+)
+def test_values_are_means_over_seeds(metric: str, ratio_to: str, value: float) -> None:
+    found = result("slow", metric, ratio_to)
+    assert (found.value, found.outcome) == (pytest.approx(value), Outcome.OK)
+
+
+def test_values_are_in_the_rows_unit() -> None:
+    assert result("slow", "time_to_accuracy_s", unit="ms").value == pytest.approx(5000)
+
+
+def test_a_run_that_never_got_there_counts_in_full_and_the_reason_says_so() -> None:
+    remark = "slow: 2 of 2 runs do not reach 95% and count in full"
+    never = result("slow", "epochs_to_accuracy", target_accuracy=0.95)
+    assert (never.value, never.reason) == (3, remark)
+    assert result("slow", "time_to_accuracy_s", target_accuracy=0.95).value == 6
+    assert remark in result("fast", "epochs_to_accuracy", "slow", target_accuracy=0.95).reason
+
+
+def test_what_was_not_trained_has_no_value_but_a_reason() -> None:
+    missing = result("missing", "epochs_to_accuracy")
+    assert (missing.value, missing.reason) == (None, "'missing' has not been trained; run `make train-paper`")
+    assert result("fast", "epochs_to_accuracy", "missing").value is None
+
+
+def test_trained_values_are_measured_ones_and_have_no_deviation() -> None:
+    frame = table([result("slow", "epochs_to_accuracy")], Measured(Path("nowhere")))
+    assert frame.loc[0, ["simulated_value", "measured_value", "deviation"]].tolist() == ["", "2.5", ""]

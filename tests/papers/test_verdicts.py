@@ -1,0 +1,154 @@
+"""The rule of DESIGN 7, case by case. The paper says 100 MB."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from membench.core.record import Outcome
+from membench.papers.experiment import Answer, Selection, TrainedQuantity
+from membench.papers.quantities import Result
+from membench.papers.verdicts import Verdict, deviation, judge
+from tests.papers.conftest import ROW
+
+Make = Callable[..., Result]
+EPOCHS = replace(ROW, metric="epochs", unit="epochs")
+TRAINED = TrainedQuantity("small net", "epochs_to_accuracy")
+
+
+@pytest.mark.parametrize(
+    ("value", "higher_is_better", "verdict"),
+    [
+        (100, False, Verdict.REPRODUCED),
+        (90, False, Verdict.REPRODUCED),
+        (110, False, Verdict.REPRODUCED),
+        (89.9, False, Verdict.BETTER),
+        (110.1, False, Verdict.WORSE),
+        (89.9, True, Verdict.WORSE),
+        (110.1, True, Verdict.BETTER),
+    ],
+)
+def test_within_ten_percent(value: float, higher_is_better: bool, verdict: Verdict, result: Make) -> None:
+    assert judge(result(value, higher_is_better=higher_is_better), None).verdict is verdict
+
+
+def test_negative_numbers_keep_their_direction(result: Make) -> None:
+    row = replace(ROW, value=-8.0, unit="%")
+    assert judge(result(-8.5, row=row), None).verdict is Verdict.REPRODUCED
+    assert judge(result(-12.0, row=row), None).verdict is Verdict.BETTER
+    assert judge(result(-1.0, row=row), None).verdict is Verdict.WORSE
+    assert deviation(-12.0, -8.0) == -0.5
+
+
+def test_a_ratio_to_the_baseline_is_judged_first(result: Make) -> None:
+    baseline = result(50, row=replace(ROW, system="base", value=80.0))
+    judgement = judge(result(62, baseline={"system": "base"}), baseline)
+    # 62 / 50 = 1.24 beside 100 / 80 = 1.25; 62 alone would be off
+    assert judgement.verdict is Verdict.REPRODUCED
+    assert judgement.reason == "judged by its ratio to base: 1.24 here, 1.25 in the paper"
+
+
+def test_without_a_baseline_on_both_sides_the_value_is_judged(result: Make) -> None:
+    out = result(None, Outcome.OUT_OF_MEMORY, row=replace(ROW, system="base", value=None, oom=True))
+    assert judge(result(62, baseline={"system": "base"}), out).verdict is Verdict.BETTER
+    assert judge(result(62, baseline={"system": "base"}), None).verdict is Verdict.BETTER
+
+
+@pytest.mark.parametrize(
+    ("papers", "papers_oom", "ours", "outcome", "verdict"),
+    [
+        (None, True, None, Outcome.OUT_OF_MEMORY, Verdict.OUT_OF_MEMORY),
+        (None, True, 70.0, Outcome.OK, Verdict.BETTER),
+        (100.0, False, None, Outcome.OUT_OF_MEMORY, Verdict.WORSE),
+        (None, False, None, Outcome.OUT_OF_MEMORY, Verdict.NOT_RUN),
+        (None, False, 70.0, Outcome.OK, Verdict.NOT_RUN),
+        (100.0, False, None, Outcome.FAILED, Verdict.NOT_RUN),
+        (100.0, False, None, Outcome.UNSUPPORTED, Verdict.NOT_RUN),
+        (None, True, None, Outcome.FAILED, Verdict.NOT_RUN),
+    ],
+)
+def test_outcomes(
+    papers: float | None,
+    papers_oom: bool,
+    ours: float | None,
+    outcome: Outcome,
+    verdict: Verdict,
+    result: Make,
+) -> None:
+    judgement = judge(result(ours, outcome, row=replace(ROW, value=papers, oom=papers_oom)), None)
+    assert judgement.verdict is verdict
+    assert judgement.reason
+
+
+@pytest.mark.parametrize(
+    ("limit", "value", "verdict"),
+    [
+        ("lower", 300.0, Verdict.REPRODUCED),
+        ("lower", 91.0, Verdict.REPRODUCED),
+        ("lower", 80.0, Verdict.WORSE),
+        ("upper", 30.0, Verdict.REPRODUCED),
+        ("upper", 120.0, Verdict.WORSE),
+    ],
+)
+def test_one_sided_statements(limit: str, value: float, verdict: Verdict, result: Make) -> None:
+    judgement = judge(result(value, limit=limit), None)
+    assert judgement.verdict is verdict
+    assert "100" in judgement.reason
+
+
+def test_inputs_and_what_is_not_run_keep_their_reason() -> None:
+    listed = judge(Result(ROW, Answer(Selection({}), input="a batch size")), None)
+    missing = judge(Result(ROW, Answer(Selection({}), not_run="not built")), None)
+    assert (listed.verdict, listed.reason) == (Verdict.INPUT, "a batch size")
+    assert (missing.verdict, missing.reason) == (Verdict.NOT_RUN, "not built")
+
+
+@pytest.mark.parametrize(
+    ("ours", "our_baseline", "verdict"),
+    [
+        (5.0, 8.0, Verdict.REPRODUCED),
+        (9.0, 8.0, Verdict.WORSE),
+        (8.0, 8.0, Verdict.WORSE),  # no direction at all
+    ],
+)
+def test_in_kind_only_the_direction_beside_the_baseline_is_judged(
+    ours: float, our_baseline: float, verdict: Verdict
+) -> None:
+    kind = Answer(Selection({}), trained=TRAINED, in_kind="smaller", baseline={"claim_id": "b"})
+    baseline = Result(replace(EPOCHS, value=53.0), kind, our_baseline, Outcome.OK)
+    judgement = judge(Result(replace(EPOCHS, value=31.0), kind, ours, Outcome.OK), baseline)
+    assert judgement.verdict is verdict
+    assert "judged by its direction alone" in judgement.reason
+    assert "0.585 in the paper" in judgement.reason
+    assert judgement.reason.endswith("; smaller")
+
+
+@pytest.mark.parametrize(
+    ("ours", "verdict"), [(97.5, Verdict.REPRODUCED), (97.4, Verdict.WORSE), (97.6, Verdict.BETTER)]
+)
+def test_in_kind_a_number_that_should_not_change_must_be_its_baselines(ours: float, verdict: Verdict) -> None:
+    """Whatever the noise in the paper's: 98.4 beside 98.5."""
+    row = replace(ROW, metric="accuracy", unit="%", value=98.4)
+    kind = Answer(
+        Selection({}),
+        trained=TRAINED,
+        in_kind="smaller",
+        unchanged=True,
+        higher_is_better=True,
+        baseline={"system": "base"},
+    )
+    baseline = Result(replace(row, system="base", value=98.5), kind, 97.5, Outcome.OK)
+    judgement = judge(Result(row, kind, ours, Outcome.OK), baseline)
+    assert judgement.verdict is verdict
+    assert "judged by whether it changes" in judgement.reason
+
+
+def test_in_kind_a_ratio_is_judged_beside_one_and_another_number_stands_alone() -> None:
+    kind = Answer(Selection({}), trained=TRAINED, in_kind="smaller", higher_is_better=True)
+    ratio = replace(EPOCHS, unit="x", value=1.4)
+    assert judge(Result(ratio, kind, 3.0, Outcome.OK), None).verdict is Verdict.REPRODUCED
+    assert judge(Result(ratio, kind, 0.9, Outcome.OK), None).verdict is Verdict.WORSE
+    alone = judge(Result(replace(EPOCHS, value=53.0), kind, 8.0, Outcome.OK), None)
+    assert (alone.verdict, alone.reason) == (Verdict.NOT_RUN, "8 epochs here; smaller")
+    missing = judge(Result(ratio, kind, None, Outcome.FAILED, "not trained"), None)
+    assert (missing.verdict, missing.reason) == (Verdict.NOT_RUN, "not trained")

@@ -1,0 +1,19 @@
+"""What the host spends on a step's instructions, on fake streams."""
+
+import pytest
+import torch
+
+from membench.profiling.issue import measure_issue
+from tests.helpers.fake_cuda import fake_cuda
+
+
+def test_a_chain_is_issued_with_and_without_copies_and_leaves_no_memory_locked(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with fake_cuda(monkeypatch) as cuda:
+        times = measure_issue(torch.device("cpu"))
+    assert 0 <= times.task_s < 1e-2
+    assert 0 < times.copy_s < 1e-2
+    copies = [what for _, what, _ in cuda.calls].count("copy")
+    assert copies and copies % 2 == 0
+    assert not cuda.locked_bytes

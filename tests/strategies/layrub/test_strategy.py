@@ -1,0 +1,119 @@
+"""Layrub: the race of Section 4.3 for real, migration, and what stays constant with depth."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import nn
+from torchvision.models.resnet import Bottleneck, ResNet
+
+from membench.backends.cpu import Chaos, CpuBackend
+from membench.capture.capture import capture
+from membench.core.errors import InvalidSchedule
+from membench.core.schedule import COMPUTE_STREAM, Compute, Reuse, Schedule, Wait
+from membench.core.task_graph import Role
+from membench.core.workload import Workload
+from membench.planning.liveness import peak_bytes
+from membench.planning.validate import validate
+from membench.steps.compile import CompiledStep
+from membench.steps.plan import plan
+from membench.strategies.layrub.strategy import LayrubHybrid, LayrubInter, LayrubIntra
+from membench.strategies.network_wide import NetworkWide
+from membench.strategies.streams import WEIGHT_GRADIENT_STREAM
+from tests.helpers.networks import COST, Reference, reference_of, run_step
+
+
+@pytest.fixture(scope="module")
+def chain() -> Reference:
+    """Convolutions with ReLU whose activations and gradients have one size, so that each gradient reuses."""
+    torch.manual_seed(0)
+    layers = [layer for _ in range(4) for layer in (nn.Conv2d(8, 8, 3, padding=1), nn.ReLU(inplace=True))]
+    module = nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 3))
+    inputs, targets = torch.randn(4, 8, 12, 12), torch.randint(3, (4,))
+    return reference_of(Workload("chain", module, nn.functional.cross_entropy, (inputs,), (targets,)))
+
+
+def without_barriers(schedule: Schedule) -> Schedule:
+    """Drop the data gradients' waits for weight gradients: the schedule that Layrub's Section 4.3 warns of."""
+
+    def is_barrier(instruction: object) -> bool:
+        if not isinstance(instruction, Wait) or instruction.stream != COMPUTE_STREAM:
+            return False
+        awaited = schedule.instructions[instruction.instruction]
+        return isinstance(awaited, Compute) and awaited.stream == WEIGHT_GRADIENT_STREAM
+
+    first_compute = next(i for i, item in enumerate(schedule.instructions) if isinstance(item, Compute))
+    harmless = Wait(WEIGHT_GRADIENT_STREAM, first_compute)
+    last_reuse = max(i for i, item in enumerate(schedule.instructions) if isinstance(item, Reuse))
+    program = (
+        harmless if is_barrier(item) and position < last_reuse else item
+        for position, item in enumerate(schedule.instructions)
+    )
+    return replace(schedule, instructions=tuple(program))
+
+
+def run_in_chaos(case: Reference, schedule: Schedule) -> str:
+    backend = CpuBackend(schedule.graph, chaos=Chaos(seed=0, longest_delay_s=0.02))
+    step = CompiledStep(case.work, case.captured, schedule, backend)
+    results = run_step(case.work, lambda: step(case.work.inputs, case.work.targets), case.buffers)
+    backend.close()
+    return case.results.difference(results)
+
+
+def test_without_the_barrier_validate_names_the_hazard_and_gradients_are_wrong(chain: Reference) -> None:
+    schedule = plan(chain.captured.graph, LayrubIntra(gradient_streams=True), COST, None)
+    racing = without_barriers(schedule)
+    with pytest.raises(
+        InvalidSchedule, match=r"given back while .*convolution_backward.*weight gradient.* may still use it"
+    ):
+        validate(racing)
+    assert "gradient of" in run_in_chaos(chain, racing)
+
+
+def test_with_the_barrier_the_schedule_is_valid_and_gradients_are_exact(chain: Reference) -> None:
+    schedule = plan(chain.captured.graph, LayrubIntra(gradient_streams=True), COST, None)
+    assert any(isinstance(item, Reuse) for item in schedule.instructions)
+    validate(schedule)
+    assert run_in_chaos(chain, schedule) == ""
+
+
+def test_gradient_streams_without_reuse_need_no_barrier(chain: Reference) -> None:
+    schedule = plan(chain.captured.graph, NetworkWide(gradient_streams=True), COST, None)
+    assert any(
+        isinstance(item, Compute) and item.stream == WEIGHT_GRADIENT_STREAM for item in schedule.instructions
+    )
+    assert run_in_chaos(chain, schedule) == ""
+
+
+def test_intra_layer_reuse_gives_every_gradient_its_activations_space(chain: Reference) -> None:
+    maps = frozenset({Role.ACTIVATION, Role.GRADIENT})
+    one_map = 4 * 8 * 12 * 12 * 4
+    whole = peak_bytes(plan(chain.captured.graph, NetworkWide(), COST, None), maps)
+    reused = peak_bytes(plan(chain.captured.graph, LayrubIntra(), COST, None), maps)
+    # Eager keeps 4 outputs (ReLU in place), 4 gradients of ReLUs and 3 of convolutions (none for the images).
+    assert whole == pytest.approx(11 * one_map, rel=0.1)
+    outputs_and_masks = 4 * one_map + 4 * one_map / 4
+    assert reused == pytest.approx(outputs_and_masks, rel=0.01)
+
+
+@pytest.mark.parametrize(
+    "strategy",
+    [LayrubInter(), LayrubHybrid(), LayrubHybrid(fixed_region=True)],
+    ids=["inter", "hybrid", "hybrid, fixed region"],
+)
+def test_the_peak_of_migration_does_not_grow_with_depth(strategy: LayrubHybrid) -> None:
+    peaks = []
+    for blocks in ([3, 4, 6, 3], [3, 4, 36, 3]):
+        with torch.device("meta"):
+            module = ResNet(Bottleneck, blocks)
+            batch = (torch.empty(8, 3, 224, 224),), (torch.empty(8, dtype=torch.int64),)
+            graph = capture(Workload("resnet", module, nn.functional.cross_entropy, *batch)).graph
+        schedule = strategy.schedule(graph, _NoWorkspace(), None)
+        validate(schedule)
+        peaks.append(peak_bytes(schedule, frozenset({Role.ACTIVATION, Role.GRADIENT})))
+    assert peaks[1] == peaks[0]
+
+
+class _NoWorkspace:
+    def annotate(self, graph: object) -> object:
+        return graph

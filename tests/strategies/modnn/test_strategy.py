@@ -1,0 +1,264 @@
+"""moDNN: any budget down to the lower bound, on virtual time and for real; the simulation is the schedule's."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import cache
+from math import inf
+from typing import Any
+
+import pytest
+import yaml
+from torch import Tensor
+
+from membench.backends.cpu import CpuBackend
+from membench.capture.capture import Captures
+from membench.core import configuration
+from membench.core.cost_model import CostModel
+from membench.core.errors import InfeasibleSchedule
+from membench.core.schedule import Offload, Prefetch, RepeatedSchedule, Schedule
+from membench.core.task_graph import Kind, TaskGraph
+from membench.core.units import GIB
+from membench.cost.roofline import RooflineCost
+from membench.execution.measurement import cpu_peak_bytes
+from membench.planning.algorithms import Preference, prefer
+from membench.planning.micro_batch import FASTEST, FITTED
+from membench.planning.pool import aligned
+from membench.planning.validate import validate
+from membench.steps.compile import build_step
+from membench.steps.compiled_step import CompiledStep
+from membench.steps.plan import plan_step
+from membench.steps.simulated_step import simulated_step
+from membench.strategies.base import Strategy
+from membench.strategies.layrub.strategy import LayrubHybrid
+from membench.strategies.modnn.arena import lies_in_arena
+from membench.strategies.modnn.strategy import Modnn, _Simulation
+from membench.strategies.vdnn import VdnnDyn
+from membench.sweep.cell import workload_of
+from tests.backends.test_simulated import UnitCost
+from tests.helpers.networks import COST, NETWORKS, Reference, Results, reference, run_step, workload
+from tests.strategies.test_vdnn import TwoWays, chain
+
+BATCH_SIZE = 16
+
+
+def lower_bound_bytes(graph: TaskGraph, cost: CostModel) -> int:
+    """Equation 7 by its definition, in the pool's alignment."""
+    smallest = prefer(graph, cost, Preference.MEMORY)
+    needs = []
+    for task in smallest.tasks:
+        sizes = [
+            smallest.blocks[b].size_bytes
+            for b in {*task.reads, *task.writes}
+            if lies_in_arena(smallest.blocks[b])
+        ]
+        needs.append(sum(map(aligned, (*sizes, task.workspace_bytes))))
+    return max(needs) + smallest.external_bytes + smallest.result_bytes
+
+
+def budgets(graph: TaskGraph, cost: CostModel, count: int) -> list[int]:
+    """Return budgets from the lower bound to what the step needs without one."""
+    low, high = lower_bound_bytes(graph, cost), Modnn().schedule(graph, cost, None).peak_bytes
+    return [low + (high - low) * number // (count - 1) for number in range(count)]
+
+
+NETWORK = chain(*[Kind.CONVOLUTION, Kind.RELU, Kind.POOLING] * 4)
+
+
+class SlowLink(TwoWays):
+    """Moving a map takes longer than any workspace gains."""
+
+    def offload_time_s(self, size_bytes: int) -> float:
+        return 10.0 * size_bytes
+
+
+def time_s(schedule: Schedule, cost: CostModel) -> float:
+    return simulated_step((RepeatedSchedule(schedule),), cost).step_time_s
+
+
+@pytest.mark.parametrize("number", range(12))
+def test_every_budget_from_the_lower_bound_on_is_kept(number: int) -> None:
+    budget_bytes = budgets(NETWORK, TwoWays(), 12)[number]
+    schedule = Modnn().schedule(NETWORK, TwoWays(), budget_bytes)
+    validate(schedule, budget_bytes=budget_bytes)
+    blocks = [item.block for item in schedule.instructions if isinstance(item, Offload)]
+    assert len(blocks) == len(set(blocks))
+
+
+def test_below_the_lower_bound_it_refuses_and_says_what_it_needs() -> None:
+    bound_bytes = lower_bound_bytes(NETWORK, TwoWays())
+    with pytest.raises(InfeasibleSchedule) as refusal:
+        Modnn().schedule(NETWORK, TwoWays(), bound_bytes - 1)
+    assert refusal.value.needed_bytes == bound_bytes
+
+
+def test_without_a_limit_nothing_moves_and_every_convolution_is_fast() -> None:
+    schedule = Modnn().schedule(NETWORK, TwoWays(), None)
+    assert not any(isinstance(item, Offload | Prefetch) for item in schedule.instructions)
+    assert {t.algorithm for t in schedule.graph.tasks if t.convolution} == {"fast"}
+    assert time_s(schedule, TwoWays()) == sum(
+        TwoWays().task_time_s(task) + TwoWays().launch_time_s(task) for task in schedule.graph.tasks
+    )
+
+
+def test_a_workspace_that_delays_more_than_it_gains_is_not_given() -> None:
+    bound_bytes = lower_bound_bytes(NETWORK, TwoWays())
+    slow_times_s = [
+        time_s(Modnn().schedule(NETWORK, SlowLink(), bound_bytes + extra), SlowLink()) for extra in (0, 512)
+    ]
+    schedule = Modnn().schedule(NETWORK, SlowLink(), bound_bytes)
+    algorithms = [task.algorithm for task in schedule.graph.tasks if task.convolution]
+    assert "small" in algorithms
+    assert slow_times_s == sorted(slow_times_s, reverse=True)
+
+
+def test_a_task_waits_only_for_the_transfers_that_it_depends_on() -> None:
+    schedule = Modnn().schedule(NETWORK, UnitCost(), budgets(NETWORK, UnitCost(), 3)[1])
+    text = str(schedule)
+    assert "synchronize" not in text
+    assert any(isinstance(item, Offload) for item in schedule.instructions)
+
+
+@pytest.mark.parametrize("network", ["squeezenet", "resnet18", "densenet"])
+def test_budgets_hold_for_real_and_every_bit_is_eager_s(network: str) -> None:
+    case = reference(network)
+    graph = COST.annotate(case.captured.graph)
+    for budget_bytes in budgets(graph, COST, 4)[:3]:
+        check_for_real(case, Modnn().schedule(graph, COST, budget_bytes), budget_bytes)
+
+
+def check_for_real(case: Reference, schedule: Schedule, budget_bytes: int) -> None:
+    validate(schedule, budget_bytes=budget_bytes)
+    step = CompiledStep(case.work, case.captured, schedule, CpuBackend(schedule.graph))
+    results = run_step(case.work, lambda: step(case.work.inputs, case.work.targets), case.buffers)
+    assert case.results.difference(results) == ""
+    peak_bytes = cpu_peak_bytes(lambda: step(case.work.inputs, case.work.targets))
+    case.work.module.zero_grad(set_to_none=True)
+    assert schedule.graph.external_bytes + peak_bytes == schedule.peak_bytes <= budget_bytes
+    step.close()
+
+
+def on_a_k40(*, full_duplex: bool = True) -> CostModel:
+    device = replace(configuration.load("device", "k40_modnn"), full_duplex=full_duplex)
+    return RooflineCost(device, configuration.load("framework", "modnn").efficiency)
+
+
+EIGHT = ("alexnet", "lstm", "resnet18", "densenet", "googlenet", "shufflenet", "squeezenet", "vgg11_bn")
+
+
+@pytest.mark.parametrize(
+    "network", [pytest.param(name, marks=pytest.mark.slow if name in EIGHT[3:] else ()) for name in EIGHT]
+)
+def test_more_memory_never_costs_time(network: str) -> None:
+    """Twelve budgets from the lower bound of one sample to what the whole batch takes."""
+    cost = on_a_k40()
+    graph_at = cache(Captures(workload(NETWORKS[network], network, BATCH_SIZE)).graph_at)
+    low = lower_bound_bytes(cost.annotate(graph_at(1)), cost)
+    high = plan_step(graph_at, BATCH_SIZE, Modnn(), cost, None)[0].schedule.peak_bytes
+    times_s = []
+    for number in range(12):
+        budget_bytes = int(low * (high / low) ** (number / 11)) + 1
+        parts = plan_step(graph_at, BATCH_SIZE, Modnn(), cost, budget_bytes)
+        assert all(part.schedule.peak_bytes <= budget_bytes for part in parts)
+        times_s.append(simulated_step(parts, cost).step_time_s)
+    assert times_s == sorted(times_s, reverse=True)
+
+
+PAPERS_BATCH_SIZES = {
+    "fcn8s": 128,
+    "vgg16": 256,
+    "vgg19": 256,
+    "vgg101": 128,
+    "resnet34_he": 256,
+    "resnet152": 256,
+}
+
+
+@pytest.mark.parametrize(
+    "model",
+    [pytest.param(m, marks=() if m in ("fcn8s", "vgg16") else pytest.mark.slow) for m in PAPERS_BATCH_SIZES],
+)
+def test_it_is_no_slower_than_vdnn_and_layrub_within_the_same_budget(model: str) -> None:
+    """FCN within 4 GB: room for FFT's workspace in its first fully connected layer takes moving a small map."""
+    cost = on_a_k40()
+    batch_size = PAPERS_BATCH_SIZES[model]
+    description = yaml.safe_load((configuration.CONF_DIRECTORY / "model" / f"{model}.yaml").read_text())
+    simulated = {"model": description, "batch_size": batch_size, "backend": {"name": "simulated"}, "seed": 0}
+    captures = Captures(workload_of(simulated))
+    framework = configuration.load("framework", "modnn")
+    graph_at = cache(lambda size: framework.lower(captures.graph_at(size)))
+
+    def step_time_s(strategy: Strategy, budget_gib: int, micro_batch: str | None) -> float:
+        try:
+            parts = plan_step(graph_at, batch_size, strategy, cost, budget_gib * GIB, micro_batch)
+        except InfeasibleSchedule:
+            return inf
+        return simulated_step(parts, cost).step_time_s
+
+    for budget_gib in (3, 4, 6, 12):
+        others_s = [step_time_s(other, budget_gib, FITTED) for other in (VdnnDyn(["all"]), LayrubHybrid())]
+        assert step_time_s(Modnn(), budget_gib, None) <= min(others_s)
+
+
+@pytest.mark.parametrize(
+    "strategy", [Modnn(), VdnnDyn(["all"]), LayrubHybrid()], ids=lambda strategy: strategy.name
+)
+def test_the_fastest_micro_batch_is_never_slower_than_the_fitted_one(strategy: Strategy) -> None:
+    cost = on_a_k40()
+    graph_at = cache(Captures(workload(NETWORKS["squeezenet"], "squeezenet", BATCH_SIZE)).graph_at)
+    low = plan_step(graph_at, BATCH_SIZE, strategy, cost, None, 1)[0].schedule.peak_bytes
+    high = plan_step(graph_at, BATCH_SIZE, strategy, cost, None)[0].schedule.peak_bytes
+    gains_s = []
+    for number in range(5):
+        budget_bytes = low + (high - low) * number // 4
+        fitted, fastest = (
+            plan_step(graph_at, BATCH_SIZE, strategy, cost, budget_bytes, choice)
+            for choice in (FITTED, FASTEST)
+        )
+        assert all(part.schedule.peak_bytes <= budget_bytes for part in fastest)
+        gains_s.append(simulated_step(fitted, cost).step_time_s - simulated_step(fastest, cost).step_time_s)
+    assert min(gains_s) >= 0 and max(gains_s) > 0
+
+
+def test_a_budget_that_no_micro_batch_keeps_is_refused() -> None:
+    cost = on_a_k40()
+    graph_at = cache(Captures(workload(NETWORKS["alexnet"], "alexnet", BATCH_SIZE)).graph_at)
+    for choice in (None, FITTED, FASTEST):
+        with pytest.raises(InfeasibleSchedule) as refusal:
+            plan_step(graph_at, BATCH_SIZE, Modnn(), cost, 1, choice)
+        assert refusal.value.needed_bytes >= refusal.value.lower_bound_bytes
+
+
+@pytest.mark.parametrize("number", range(4))
+def test_the_simulation_s_clock_is_the_schedule_s(number: int) -> None:
+    cost = on_a_k40(full_duplex=False)
+    graph = cost.annotate(reference("squeezenet").captured.graph)
+    budget_bytes = budgets(graph, cost, 4)[number]
+    simulation = _Simulation(prefer(graph, cost, Preference.MEMORY), cost, budget_bytes)
+    for _ in simulation.run():
+        pass
+    schedule = Modnn().schedule(graph, cost, budget_bytes)
+    assert simulation.end_s == pytest.approx(simulated_step((RepeatedSchedule(schedule),), cost).step_time_s)
+
+
+def results_of(case: Reference, step: Callable[[Any, Any], Tensor]) -> Results:
+    return run_step(case.work, lambda: step(case.work.inputs, case.work.targets), case.buffers)
+
+
+@pytest.mark.parametrize("micro_batch", [2, 1])
+def test_weights_may_live_on_the_host(micro_batch: int) -> None:
+    """The batch's gradients are its results; those of a micro-batch are sums that come and go like the weights."""
+    case = reference("squeezenet")
+    captures = Captures(case.work)
+    resident, visiting = (
+        build_step(captures, Modnn(offload_weights), COST, None, micro_batch=micro_batch)
+        for offload_weights in (False, True)
+    )
+    expected = results_of(case, resident)
+    least_bytes = min(lower_bound_bytes(part.schedule.graph, COST) for part in visiting.plan)
+    tight = build_step(captures, Modnn(offload_weights=True), COST, least_bytes, micro_batch=micro_batch)
+    for step in (visiting, tight):
+        assert expected.difference(results_of(case, step)) == ""
+        assert step.plan[0].schedule.graph.external_bytes < resident.plan[0].schedule.graph.external_bytes
+    assert tight.predicted_peak_bytes <= least_bytes < resident.predicted_peak_bytes
+    for step in (resident, visiting, tight):
+        step.close()

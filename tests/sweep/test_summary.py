@@ -1,0 +1,69 @@
+from membench.core.record import Outcome, Record, Source
+from membench.core.units import GIB, MIB
+from membench.sweep.summary import summary, title
+
+CONFIGURATION = {
+    "model": {"name": "resnet50"},
+    "batch_size": 32,
+    "strategy": {"_target_": "membench.strategies.eager.Eager"},
+    "framework": {"_target_": "membench.frameworks.caffe.Caffe"},
+    "device": {"name": "k40m"},
+    "cluster": {},
+    "backend": {"name": "simulated"},
+}
+METRICS = {
+    "required_memory_bytes": 3 * GIB,
+    "capacity_bytes": 11 * GIB,
+    "map_memory_bytes": 700 * MIB,
+    "weight_bytes": 97 * MIB,
+    "step_time_s": 0.5,
+    "exposed_transfer_s": 0.1,
+    "images_per_s": 64.0,
+    "offloaded_bytes": MIB,
+    "prefetched_bytes": 2 * MIB,
+}
+
+
+def test_a_run_says_memory_time_and_transfers() -> None:
+    text = summary(Record(CONFIGURATION, "hash", Source.SIMULATED, Outcome.OK, "", METRICS))
+    assert text.splitlines()[0] == "resnet50, batch 32, eager, simulated on k40m under Caffe"
+    for expected in (
+        "3.0 GB of 11.0 GB",
+        "700.0 MB",
+        "500 ms",
+        "64.0 images/s",
+        "1.0 MB to the host, 2.0 MB back; 100 ms of it not hidden behind computation",
+    ):
+        assert expected in text
+
+
+def test_devices_of_a_cluster_and_processes_are_counted() -> None:
+    cluster = CONFIGURATION | {"cluster": {"hosts": 2, "devices_per_host": 4}}
+    text = summary(Record(cluster, "hash", Source.SIMULATED, Outcome.OK, "", METRICS))
+    assert text.splitlines()[0] == "resnet50, batch 32, eager, simulated on 8 x k40m under Caffe"
+    measured = METRICS | {"processes": 2, "exchange_time_s": 0.25}
+    record = Record(
+        CONFIGURATION | {"backend": {"name": "cpu"}}, "hash", Source.MEASURED, Outcome.OK, "", measured
+    )
+    assert "2; gradients exchanged in 250 ms" in summary(record)
+
+
+def test_cells_of_a_sweep_over_limits_can_be_told_apart() -> None:
+    limited = CONFIGURATION | {"budget": "400 MB", "micro_batch": "fitted"}
+    expected = "resnet50, batch 32, eager, budget 400.0 MB, micro-batch fitted, simulated on k40m under Caffe"
+    assert title(limited) == expected
+
+
+def test_a_run_that_does_not_fit_says_so_and_what_it_needs() -> None:
+    metrics = {
+        "required_memory_bytes": 30 * GIB,
+        "capacity_bytes": 11 * GIB,
+        "map_memory_bytes": 1,
+        "weight_bytes": 1,
+    }
+    text = summary(
+        Record(CONFIGURATION, "hash", Source.SIMULATED, Outcome.OUT_OF_MEMORY, "needs more", metrics)
+    )
+    assert "out of memory: needs more" in text
+    assert "30.0 GB of 11.0 GB" in text
+    assert "step time" not in text
