@@ -1,4 +1,4 @@
-"""The programs of the README and of docs/examples run as their readers would run them; links lead somewhere."""
+"""The programs of the README and of docs/examples run as a reader would run them; links and citations hold."""
 
 import os
 import re
@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from membench.core.units import MIB
 from tests.helpers.pages import PAGES, ROOT, anchors_of, code_of, links_of
@@ -98,3 +99,18 @@ def test_a_decision_is_short_and_has_its_three_parts(record: str) -> None:
     text = PAGES[record].read_text()
     assert len(text.splitlines()) <= 25
     assert re.findall(r"^\*\*(\w+)\.\*\*", text, re.MULTILINE) == ["Context", "Decision", "Consequence"]
+
+
+def test_the_papers_are_cited_alike_in_all_places() -> None:
+    entries = (ROOT / "docs" / "papers.bib").read_text().split("@")[1:]
+    cited = yaml.safe_load((ROOT / "CITATION.cff").read_text())["references"]
+    page = PAGES["docs/papers.md"].read_text()
+    assert entries
+    for entry, reference in zip(entries, cited, strict=True):
+        fields = dict(re.findall(r"(\w+)\s*= \{(.+)\},?$", entry, re.MULTILINE))
+        title = re.sub(r"[{}]", "", fields["title"])
+        assert title == reference["title"]
+        assert f"*{title}*" in page
+        assert fields["year"] == str(reference["year"])
+        assert fields.get("doi") == reference.get("doi")
+        assert fields.get("doi", "") in page

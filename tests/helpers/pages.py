@@ -35,8 +35,11 @@ def code_of(page: str) -> list[Code]:
 def commands_of(page: str) -> list[str]:
     """Return the lines of indented blocks that are commands, without their comments."""
     lines = [line.strip() for line in PAGES[page].read_text().splitlines() if line.startswith("    ")]
-    command = r"make |(\.venv/bin/)?(membench|torchrun|python -m) "
-    return [re.sub(r"\s+#.*", "", line) for line in lines if re.match(command, line)]
+    return [
+        re.sub(r"\s+#.*", "", line)
+        for line in lines
+        if re.match(r"make |(\.venv/bin/)?(python -m |membench )", line)
+    ]
 
 
 def mentioned_files(page: str) -> list[str]:
