@@ -1,12 +1,12 @@
 """Two sets of results beside each other: which verdicts and which values changed, and which rows only one of them has."""
 
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from membench.core.errors import MembenchError
-from membench.papers.tables import KEY_COLUMNS, VALUE_COLUMNS, read_csv
+from membench.papers.row_key import KEY_COLUMNS, Entry, full_key, key_without_batch_size, match
+from membench.papers.tables import VALUE_COLUMNS, read_csv
 
 TOLERANCE = 0.01
 """By how much a value may differ, as a fraction, and count as unchanged."""
@@ -14,10 +14,6 @@ TOLERANCE = 0.01
 _VALUES = ("simulated_value", "measured_value")
 _FOUND_BY_US = "batch_size"
 """A key column that is ours where the row is about the largest batch that fits."""
-
-Entry = Mapping[str, str]
-"""A line of a table of results, by column."""
-_Key = tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -81,18 +77,17 @@ def compare(before: Iterable[Entry], after: Iterable[Entry], *, tolerance: float
     Args:
         tolerance: as a fraction of the value before.
     """
-    first, second = by_key(before, "paper", *KEY_COLUMNS), by_key(after, "paper", *KEY_COLUMNS)
-    pairs = [(first.pop(key), second.pop(key)) for key in list(first) if key in second]
-    names = ("paper", *(name for name in KEY_COLUMNS if name != _FOUND_BY_US), "paper_value")
-    first, second = by_key(first.values(), *names), by_key(second.values(), *names)
-    pairs += [(first.pop(key), second.pop(key)) for key in list(first) if key in second]
+    first, second = list(before), list(after)
+    found = match(first, second, full_key, key_without_batch_size)
+    pairs = [(first[position], second[other]) for position, other in found.items()]
+    matched = set(found.values())
     changes = [change for pair in pairs if (change := _change(*pair, tolerance)).differences]
     return Comparison(
-        compared=len(pairs),
+        compared=len(found),
         verdicts=tuple(change for change in changes if change.changed_verdict),
         values=tuple(change for change in changes if not change.changed_verdict),
-        only_before=tuple(first.values()),
-        only_after=tuple(second.values()),
+        only_before=tuple(entry for position, entry in enumerate(first) if position not in found),
+        only_after=tuple(entry for position, entry in enumerate(second) if position not in matched),
     )
 
 
@@ -120,17 +115,6 @@ def describe(row: Entry) -> str:
     batch = f"batch {row['batch_size']}" if row["batch_size"] else ""
     names = (row["paper"], row["item"], row["model"], batch, row["device"], row["system"], row["metric"])
     return ", ".join(name for name in names if name)
-
-
-def by_key(rows: Iterable[Entry], *names: str) -> dict[_Key, Entry]:
-    """Return rows by these columns; of those that are alike in them, each counts by its position."""
-    seen: Counter[_Key] = Counter()
-    keyed = {}
-    for row in rows:
-        key = tuple(row[name] for name in names)
-        seen[key] += 1
-        keyed[*key, str(seen[key])] = row
-    return keyed
 
 
 def _change(before: Entry, after: Entry, tolerance: float) -> Change:

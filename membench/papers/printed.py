@@ -6,12 +6,12 @@ _DIGITS = 4
 """The most significant digits of a number of ours."""
 
 
-def in_full(value: str, unit: str) -> str:
+def format_exact(value: str, unit: str) -> str:
     """Return a number with all its digits: ``"191,760 s"``; nothing for nothing."""
     return _with_unit(Decimal(value), unit) if value else ""
 
 
-def rounded(value: str, unit: str, *, papers: str = "") -> str:
+def format_rounded(value: str, unit: str, *, papers: str = "") -> str:
     """Return a number of ours with the digits that can be compared with the paper's: ``"46.0 %"`` of 46.0225 beside 70.
 
     That is one more than the paper's has, in all and behind the point, but neither fewer than two nor more than four; digits

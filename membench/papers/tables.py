@@ -15,59 +15,49 @@ from membench.core.errors import MembenchError
 from membench.core.record import Outcome
 from membench.papers.experiment import Row
 from membench.papers.quantities import Result
+from membench.papers.row_key import RowKey
 from membench.papers.verdicts import deviation
 
-KEY_COLUMNS = ("item", "model", "dataset", "batch_size", "device", "system", "metric", "unit")
 VALUE_COLUMNS = ("paper_value", "simulated_value", "measured_value", "deviation")
 
 _MEASURED_COLUMNS = ("item", "model", "batch_size", "system", "metric", "measured_value")
-_MeasuredKey = tuple[str, str, str, str, str]
 
 
-class Measured:
-    """Numbers of real devices, from ``results/measured/<device>/*.csv``; none where nothing was measured.
-
-    A row is found by item, model, batch size, system and metric: the device is the one that was at hand.
+class MeasuredValues:
+    """Values measured on real devices, from ``results/measured/<device>/*.csv``; the first device of a row counts.
 
     Raises:
-        MembenchError: a file is no such table.
+        MembenchError: a file is not such a table.
     """
 
     def __init__(self, directory: Path) -> None:
-        self._values: dict[_MeasuredKey, tuple[float, str]] = {}
+        self._values: dict[RowKey, tuple[float, str]] = {}
         for path in sorted(directory.glob("*/*.csv")):
             for entry in read_csv(path, columns=_MEASURED_COLUMNS, numbers=("measured_value",)):
-                if not entry["measured_value"]:
-                    continue
-                key = (entry["item"], entry["model"], entry["batch_size"], entry["system"], entry["metric"])
-                self._values.setdefault(key, (float(entry["measured_value"]), path.parent.name))
+                if entry["measured_value"]:
+                    value = float(entry["measured_value"]), path.parent.name
+                    self._values.setdefault(RowKey.read(entry).on_any_device(), value)
 
     def find(self, row: Row) -> tuple[float | None, str]:
-        """Return a row's measured value and its device, or None and nothing."""
-        key = (row.item, row.model, _count(row.batch_size), row.system, row.metric)
-        return self._values.get(key, (None, ""))
+        """Return a row's measured value, whatever its own device, and the device measured; None and "" without one."""
+        return self._values.get(RowKey.of(row).on_any_device(), (None, ""))
 
 
-def table(results: Iterable[Result], measured: Measured) -> pd.DataFrame:
+def table(results: Iterable[Result], measured: MeasuredValues) -> pd.DataFrame:
     """Return the table of one item's results; every cell is text."""
     return pd.DataFrame([table_row(result, measured) for result in results])
 
 
-def table_row(result: Result, measured: Measured) -> dict[str, str]:
+def table_row(result: Result, measured: MeasuredValues) -> dict[str, str]:
     row = result.row
     measured_value, device = measured.find(row)
     reasons = (result.reason, result.answer.in_kind, f"measured on {device}" if device else "")
     return {
-        **key_columns(row),
+        **RowKey.of(row)._asdict(),
         **value_columns(result, measured_value),
         "outcome": _outcome(result),
         "reason": "; ".join(filter(None, reasons)),
     }
-
-
-def key_columns(row: Row) -> dict[str, str]:
-    columns = {name: getattr(row, name) for name in KEY_COLUMNS}
-    return columns | {"batch_size": _count(row.batch_size)}
 
 
 def value_columns(result: Result, measured_value: float | None) -> dict[str, str]:
@@ -121,10 +111,6 @@ def _outcome(result: Result) -> str:
     if result.answer.not_run:
         return "not_run"
     return str(result.outcome or Outcome.FAILED)
-
-
-def _count(number: int | None) -> str:
-    return "" if number is None else str(number)
 
 
 def format_number(value: float | None) -> str:

@@ -101,7 +101,7 @@ def test_every_stated_number_is_on_the_page_with_its_verdict(paper: str, pages: 
 
 @pytest.mark.parametrize("paper", PAPERS)
 def test_the_glance_is_the_scoreboards(paper: str, pages: dict[str, str]) -> None:
-    total = read_page(paper, SOURCES).predicted
+    total = read_page(paper, SOURCES).numbers.predicted
     headline = f"{total.agree} of {total.judged} predicted numbers reproduced"
     assert headline in (SOURCES.results / paper / "summary.md").read_text()
     assert headline in pages[paper]
@@ -147,12 +147,12 @@ def test_measured_numbers_name_their_device(tmp_path: Path) -> None:
 def test_numbers_that_results_do_not_have_yet_are_not_run(tmp_path: Path) -> None:
     copytree(SOURCES.results / "vdnn", tmp_path / "vdnn")
     sources = Sources(tmp_path, SOURCES.figures, SOURCES.experiments)
-    before = read_page("vdnn", sources).verdicts
+    before = read_page("vdnn", sources).numbers.verdicts
     board = tmp_path / "vdnn" / "scoreboard.csv"
     lines = board.read_text().splitlines()
     gone = next(line for line in lines if ",reproduced," in line)
     board.write_text("\n".join(line for line in lines if line != gone) + "\n")
-    after = read_page("vdnn", sources).verdicts
+    after = read_page("vdnn", sources).numbers.verdicts
     assert after[Verdict.NOT_RUN] == before[Verdict.NOT_RUN] + 1
     assert after[Verdict.REPRODUCED] == before[Verdict.REPRODUCED] - 1
     _, page = write_report(["vdnn"], sources, tmp_path / "report")
