@@ -1,4 +1,4 @@
-"""Two sets of results beside each other: which verdicts and which values changed, and which rows only one of them has."""
+"""Comparison of two sets of results: changed verdicts, changed values, and rows that only one of them has."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -9,16 +9,16 @@ from membench.papers.row_key import KEY_COLUMNS, Entry, full_key, key_without_ba
 from membench.papers.tables import VALUE_COLUMNS, read_csv
 
 TOLERANCE = 0.01
-"""By how much a value may differ, as a fraction, and count as unchanged."""
+"""The largest change of a value, as a fraction, that counts as none."""
 
 _VALUES = ("simulated_value", "measured_value")
 _FOUND_BY_US = "batch_size"
-"""A key column that is ours where the row is about the largest batch that fits."""
+"""The key column that membench fills in where the row is about the largest batch that fits."""
 
 
 @dataclass(frozen=True)
 class Change:
-    """One row in which two sets of results differ, with the differences as text."""
+    """One row that differs between two sets of results, with the differences as text."""
 
     before: Entry
     after: Entry
@@ -28,12 +28,12 @@ class Change:
 
 @dataclass(frozen=True)
 class Comparison:
-    """How two sets of results differ.
+    """The differences between two sets of results.
 
     Attributes:
-        compared: rows that both have.
-        verdicts: rows of another verdict; their values are named, too.
-        values: rows of the same verdict and another value.
+        compared: count of the rows that both have.
+        verdicts: rows whose verdict changed; their changed values are included.
+        values: rows whose value changed and verdict did not.
     """
 
     compared: int
@@ -51,7 +51,7 @@ def read_results(path: Path) -> list[Entry]:
     """Return the rows of a scoreboard, of a paper's folder, or of all papers of a results folder.
 
     Raises:
-        MembenchError: there is no scoreboard, or a row of it has not a scoreboard's columns and numbers.
+        MembenchError: there is no scoreboard, or a row of it lacks a column or has text in place of a number.
     """
     if path.is_file():
         files = [path]
@@ -66,13 +66,13 @@ def read_results(path: Path) -> list[Entry]:
     for file in files:
         read = read_csv(file, columns=(*KEY_COLUMNS, *VALUE_COLUMNS, "verdict"), numbers=VALUE_COLUMNS)
         if not read:
-            raise MembenchError(f"{file} is no scoreboard: it has no rows")
+            raise MembenchError(f"{file} is not a scoreboard: it has no rows")
         rows += ({"paper": file.parent.name if len(files) > 1 else "", **row} for row in read)
     return rows
 
 
 def compare(before: Iterable[Entry], after: Iterable[Entry], *, tolerance: float = TOLERANCE) -> Comparison:
-    """Compare rows of the same key; where our own batch size is part of it, rows pair up by the rest.
+    """Compare rows of equal keys; rows whose batch size membench found are matched by the rest of their key.
 
     Args:
         tolerance: as a fraction of the value before.
@@ -92,17 +92,17 @@ def compare(before: Iterable[Entry], after: Iterable[Entry], *, tolerance: float
 
 
 def comparison_lines(comparison: Comparison) -> Iterator[str]:
-    """Yield what a terminal shows: each kind of difference under its heading, then the count of all."""
+    """Yield lines for a terminal: each kind of difference under its heading, then the counts."""
     for heading, changes in (("verdict changed", comparison.verdicts), ("value changed", comparison.values)):
         if changes:
             yield f"{heading}: {len(changes)}"
         for change in changes:
-            yield f"  {describe(change.after)}"
+            yield f"  {_describe(change.after)}"
             yield from (f"      {difference}" for difference in change.differences)
     for heading, rows in (("only in A", comparison.only_before), ("only in B", comparison.only_after)):
         if rows:
             yield f"{heading}: {len(rows)}"
-        yield from (f"  {describe(row)}: {row['verdict'].replace('_', ' ')}" for row in rows)
+        yield from (f"  {_describe(row)}: {row['verdict'].replace('_', ' ')}" for row in rows)
     counts = (
         f"{len(comparison.verdicts)} changed verdicts, {len(comparison.values)} changed values, "
         f"{len(comparison.only_before)} rows only in A, {len(comparison.only_after)} only in B"
@@ -110,8 +110,8 @@ def comparison_lines(comparison: Comparison) -> Iterator[str]:
     yield f"{comparison.compared} rows compared: {'no difference' if comparison.is_same else counts}"
 
 
-def describe(row: Entry) -> str:
-    """Return what a row is about, in a line."""
+def _describe(row: Entry) -> str:
+    """Describe a row in a line."""
     batch = f"batch {row['batch_size']}" if row["batch_size"] else ""
     names = (row["paper"], row["item"], row["model"], batch, row["device"], row["system"], row["metric"])
     return ", ".join(name for name in names if name)

@@ -1,6 +1,6 @@
 """The report: a self-contained HTML page for each paper, and an index.
 
-results/*.csv, paper_figs/*.png, experiments/ (titles, remarks) -> pages that need neither network nor scripts
+results/*.csv, paper_figs/*.png, experiments/ (titles, remarks) -> pages without scripts and links to other files
 """
 
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ def write_report(names: Sequence[str], sources: Sources, directory: Path) -> lis
     """Write ``<paper>.html`` for each paper and ``index.html``, and return their paths.
 
     Raises:
-        MembenchError: a paper has no results, or they do not read as results.
+        MembenchError: a paper has no results, or they cannot be read.
     """
     pages, texts = [], {}
     for name in names:
@@ -26,7 +26,7 @@ def write_report(names: Sequence[str], sources: Sources, directory: Path) -> lis
             texts[name] = render("paper.html", page=pages[-1])
         except (KeyError, ValueError) as error:
             raise MembenchError(
-                f"the results of {name} do not read as results ({error}); run `make reproduce-{name}` again"
+                f"the results of {name} cannot be read ({error}); run `make reproduce-{name}` again"
             ) from error
     measured = sorted(path for path in (sources.results / "measured").glob("*") if path.is_dir())
     devices = [origin(path.name, path, 0) for path in measured]

@@ -1,18 +1,15 @@
-"""What a paper's page shows, read from its experiments and its tables of results.
-
-Nothing is run and no number is computed anew: verdicts and values are those of the tables.
-"""
+"""The contents of a paper's HTML page, read from its experiments and its tables of results; nothing is run or recomputed."""
 
 import base64
 import re
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from membench.core.errors import MembenchError
 from membench.papers.compare import read_results
-from membench.papers.experiment import Experiment, Remark, Row
+from membench.papers.experiment import Experiment
 from membench.papers.loader import known_papers, load_paper
 from membench.papers.notes import Notes, Reason, number_notes
 from membench.papers.numbers import SHOWN_KEYS, Number, PaperNumbers, match_entries, stated_numbers
@@ -24,7 +21,7 @@ from membench.papers.verdicts import Verdict
 
 @dataclass(frozen=True)
 class Sources:
-    """Folders that the report is made of."""
+    """The folders that the report reads."""
 
     results: Path
     figures: Path
@@ -33,13 +30,13 @@ class Sources:
 
 @dataclass(frozen=True)
 class Table:
-    """Numbers of a table or figure, to be read together.
+    """Numbers of a table or figure.
 
     Attributes:
-        common: the columns that are the same in all of them.
-        columns: those that differ.
-        values: of a `Number`, those of which one at least is there.
-        reason: the one of all numbers; None where they differ.
+        common: columns with the same text for all numbers.
+        columns: names of the columns that differ.
+        values: names of the values that at least one number has.
+        reason: the reason of all numbers; None if they differ.
     """
 
     numbers: tuple[Number, ...]
@@ -62,10 +59,10 @@ class Section:
     """One table or figure of a paper.
 
     Attributes:
-        judged: numbers that the paper states, with a verdict each, or the reason why they were not run.
-        shown: what the figure draws without a number of the paper's.
-        inputs: numbers that the experiments start from; they are not judged.
-        figure: as a data URL; empty where there is none.
+        judged: numbers that the paper states, with their verdict.
+        shown: values of ours in the figure for which the paper prints no number.
+        inputs: numbers that the experiments start from, which are not judged.
+        figure: as a data URL; empty if there is none.
     """
 
     name: str
@@ -103,7 +100,7 @@ def papers_with_results(sources: Sources) -> list[str]:
 
 
 def read_page(name: str, sources: Sources) -> PaperPage:
-    """Read what a paper's page shows. A number that its results do not have yet is one that was not run.
+    """Read the contents of a paper's page; a number that the results lack was not run.
 
     Raises:
         MembenchError: there is no such paper, or there are no results of it.
@@ -131,26 +128,17 @@ def read_page(name: str, sources: Sources) -> PaperPage:
 def _notes(numbers: PaperNumbers) -> Notes:
     """Number the remarks that apply to some row under their headings, those that apply to most rows first."""
     paper, stated = numbers.paper, numbers.stated
-    headings = (
-        ("Known differences", paper.causes, [n.row for n in stated if n.verdict in DEVIATES]),
-        ("Inconsistencies of the paper itself", paper.inconsistencies, [n.row for n in stated]),
-        ("Fits", paper.calibration, [n.row for n in stated if n.calibrated]),
-    )
-    return number_notes((heading, _counts(remarks, rows)) for heading, remarks, rows in headings)
-
-
-def _counts(remarks: Sequence[Remark], rows: Sequence[Row]) -> dict[str, int]:
-    """Return how many rows each remark's text applies to, the largest count first."""
-    selections = defaultdict(list)
-    for remark in remarks:
-        selections[remark.text].append(remark.where)
-    counts = Counter(
-        {
-            text: sum(any(where.matches(row) for where in of_text) for row in rows)
-            for text, of_text in selections.items()
-        }
-    )
-    return {text: count for text, count in counts.most_common() if count}
+    headings = {
+        "Known differences": (paper.causes, [n.row for n in stated if n.verdict in DEVIATES]),
+        "Inconsistencies of the paper itself": (paper.inconsistencies, [n.row for n in stated]),
+        "Fits": (paper.calibration, [n.row for n in stated if n.calibrated]),
+    }
+    applied = {
+        heading: {(remark.text, row): None for remark in remarks for row in rows if remark.where.matches(row)}
+        for heading, (remarks, rows) in headings.items()
+    }
+    counts = {heading: Counter(text for text, _ in pairs) for heading, pairs in applied.items()}
+    return number_notes((heading, dict(texts.most_common())) for heading, texts in counts.items())
 
 
 def _section(experiment: Experiment, numbers: PaperNumbers, figure: str, sources: Sources) -> Section:
@@ -201,7 +189,7 @@ def _label(name: str) -> str:
 
 
 def _order(path: Path) -> tuple[int, int, str]:
-    """Sort tables by number, then figures by number, then the rest."""
+    """Return a sorting key: tables by number, then figures by number, then the rest."""
     match = re.fullmatch(r"(table|figure)(\d+)(.*)", path.stem)
     if not match:
         return 2, 0, path.stem

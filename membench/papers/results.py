@@ -1,4 +1,4 @@
-"""Results of a paper's experiments, and every file that is made of them."""
+"""Results of a paper's experiments, and the files made from them."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -12,11 +12,11 @@ from membench.papers.quantities import Result, cells_of, evaluate
 from membench.papers.scoreboard import Score, score, scoreboard
 from membench.papers.scoreboard_page import TOTALS_COLUMNS, scoreboard_page, summary_page, totals_row
 from membench.papers.tables import MeasuredValues, read_csv, table, write_csv
-from membench.papers.trained import Trainings, evaluate_trained
+from membench.papers.trained import RunsByTraining, evaluate_trained
 
 
 def needed_cells(paper: Paper) -> list[Cell]:
-    """Return every cell that some row's value is computed from, once each, in the experiments' order."""
+    """Return the cells that the rows' values are computed from, once each, in the experiments' order."""
     cells = {
         cell: None
         for experiment in paper.experiments
@@ -28,13 +28,9 @@ def needed_cells(paper: Paper) -> list[Cell]:
 
 
 def evaluate_all(
-    paper: Paper, records: Mapping[Cell, Record], trainings: Trainings
+    paper: Paper, records: Mapping[Cell, Record], trainings: RunsByTraining
 ) -> dict[str, list[Result]]:
-    """Return the results of each experiment, by its name.
-
-    Args:
-        trainings: those that were run.
-    """
+    """Return the results of each experiment, by its name."""
 
     def result(row: Row, answer: Answer) -> Result:
         if answer.trained:
@@ -48,7 +44,7 @@ def evaluate_all(
 
 
 def write_results(paper: Paper, results: Mapping[str, Sequence[Result]], directory: Path) -> list[Score]:
-    """Write ``<paper>/*.csv`` and ``<paper>/summary.md``, and gather all papers' in ``SCOREBOARD.md``.
+    """Write ``<paper>/*.csv`` and ``<paper>/summary.md``, and ``SCOREBOARD.md`` from all papers' files.
 
     Raises:
         MembenchError: another paper's ``totals.csv`` cannot be read.

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from membench.papers.experiment import Paper, Remark, Row
 from membench.papers.quantities import Result
 from membench.papers.row_key import RowKey
-from membench.papers.tables import MeasuredValues, value_columns
+from membench.papers.tables import MeasuredValues, table_line
 from membench.papers.verdicts import Judgement, Verdict, judge
 
 AGREES = (Verdict.REPRODUCED, Verdict.OUT_OF_MEMORY)
@@ -34,12 +34,12 @@ class Score:
 
     @property
     def reason(self) -> str:
-        """All that explains the verdict, in a line."""
+        """The whole explanation of the verdict, in a line."""
         return "; ".join(filter(None, (self.judgement.reason, *self.explanations)))
 
 
 def score(paper: Paper, results: Iterable[Result]) -> list[Score]:
-    """Judge every row that the paper states, in the order of `reference.csv`."""
+    """Judge the rows that a paper states, in the order of ``reference.csv``."""
     stated = sorted(
         (result for result in results if result.row.line is not None), key=lambda result: result.row.line or 0
     )
@@ -80,30 +80,13 @@ def is_calibrated(paper: Paper, row: Row, verdict: Verdict) -> bool:
 
 
 def scoreboard(scores: Iterable[Score], measured: MeasuredValues | None = None) -> list[dict[str, str]]:
-    """Return the lines of the scoreboard (docs/decisions/0008-scoreboard.md).
-
-    Args:
-        measured: values of real devices; without them, the lines are the same on every machine.
-    """
-    lines = []
-    for entry in scores:
-        row = entry.result.row
-        value, device = measured.find(row) if measured else (None, "")
-        reasons = (entry.reason, f"measured on {device}" if device else "")
-        lines.append(
-            {
-                **RowKey.of(row)._asdict(),
-                **value_columns(entry.result, value),
-                "verdict": str(entry.verdict),
-                "reason": "; ".join(filter(None, reasons)),
-            }
-        )
-    return lines
+    """Return the lines of the scoreboard (docs/decisions/0008-scoreboard.md), with the values of real devices if given."""
+    return [table_line(each.result, measured, {"verdict": str(each.verdict)}, each.reason) for each in scores]
 
 
 @dataclass(frozen=True)
 class Summary:
-    """Counts of a paper's verdicts; `judged` are the rows with a value of ours to compare."""
+    """Counts of a paper's verdicts; `judged` rows agree or deviate."""
 
     agree: int
     deviate: int
@@ -113,6 +96,7 @@ class Summary:
 
 
 def summarize(verdicts: Iterable[Verdict]) -> Summary:
+    """Count verdicts."""
     counts = Counter(verdicts)
     agree, deviate = sum(counts[v] for v in AGREES), sum(counts[v] for v in DEVIATES)
     return Summary(
