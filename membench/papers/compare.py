@@ -1,6 +1,6 @@
 """Comparison of two sets of results: changed verdicts, changed values, and rows that only one of them has."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,8 +12,6 @@ TOLERANCE = 0.01
 """The largest change of a value, as a fraction, that counts as none."""
 
 _VALUES = ("simulated_value", "measured_value")
-_FOUND_BY_US = "batch_size"
-"""The key column that membench fills in where the row is about the largest batch that fits."""
 
 
 @dataclass(frozen=True)
@@ -71,23 +69,22 @@ def read_results(path: Path) -> list[Entry]:
     return rows
 
 
-def compare(before: Iterable[Entry], after: Iterable[Entry], *, tolerance: float = TOLERANCE) -> Comparison:
+def compare(before: Sequence[Entry], after: Sequence[Entry], *, tolerance: float = TOLERANCE) -> Comparison:
     """Compare rows of equal keys; rows whose batch size membench found are matched by the rest of their key.
 
     Args:
         tolerance: as a fraction of the value before.
     """
-    first, second = list(before), list(after)
-    found = match(first, second, full_key, key_without_batch_size)
-    pairs = [(first[position], second[other]) for position, other in found.items()]
+    found = match(before, after, full_key, key_without_batch_size)
+    pairs = [(before[position], after[other]) for position, other in found.items()]
     matched = set(found.values())
     changes = [change for pair in pairs if (change := _change(*pair, tolerance)).differences]
     return Comparison(
         compared=len(found),
         verdicts=tuple(change for change in changes if change.changed_verdict),
         values=tuple(change for change in changes if not change.changed_verdict),
-        only_before=tuple(entry for position, entry in enumerate(first) if position not in found),
-        only_after=tuple(entry for position, entry in enumerate(second) if position not in matched),
+        only_before=tuple(entry for position, entry in enumerate(before) if position not in found),
+        only_after=tuple(entry for position, entry in enumerate(after) if position not in matched),
     )
 
 
@@ -122,8 +119,8 @@ def _change(before: Entry, after: Entry, tolerance: float) -> Change:
     differences = []
     if changed_verdict:
         differences.append(f"{before['verdict']} -> {after['verdict']}".replace("_", " "))
-    if before[_FOUND_BY_US] != after[_FOUND_BY_US]:
-        differences.append(f"batch {before[_FOUND_BY_US] or 'unnamed'} -> {after[_FOUND_BY_US] or 'unnamed'}")
+    if before["batch_size"] != after["batch_size"]:  # the largest that fits, which membench found
+        differences.append(f"batch {before['batch_size'] or 'unnamed'} -> {after['batch_size'] or 'unnamed'}")
     for name in _VALUES:
         if _differs(before[name], after[name], tolerance):
             values = f"{before[name] or 'none'} -> {after[name] or 'none'}"

@@ -37,7 +37,7 @@ class Number:
 
     @property
     def columns(self) -> dict[str, str]:
-        """What the number is of, by column; the last is the paper's note on it."""
+        """The key columns and, last, the paper's note on the number."""
         return {**{name: self.entry[name] for name in SHOWN_KEYS}, "note": self.row.note}
 
     @property

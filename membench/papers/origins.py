@@ -40,7 +40,7 @@ def find_origins(numbers: PaperNumbers, results: Path) -> Iterator[Origin]:
     devices = [measured.find(number.row)[1] for number in numbers.stated if number.entry["measured_value"]]
     for device in dict.fromkeys(devices):
         folder = results / "measured" / device if device else results / paper.name
-        where = device or "where each number's reason says"
+        where = device or "see each number's reason"
         yield origin(f"measured: {where}", folder, devices.count(device))
 
 

@@ -47,7 +47,7 @@ def full_key(entry: Entry) -> Hashable:
 
 
 def key_without_batch_size(entry: Entry) -> Hashable:
-    """Return what identifies a line of which only membench found the batch size: the rest and the paper's value."""
+    """Return a line's paper, key without the batch size, which membench may have found, and the paper's value."""
     return entry.get("paper", ""), RowKey.read(entry)._replace(batch_size=""), entry["paper_value"]
 
 

@@ -97,7 +97,7 @@ def _descriptions(numbers: PaperNumbers) -> dict[int | None, str]:
 
 
 def _describe(paper: Paper, row: Row) -> str:
-    """Return what a number is of, without the table that it stands in and the paper's usual device."""
+    """Describe a number, without its table and the paper's usual device."""
     place = "" if row.item.startswith("Table") else row.item
     batch = f"batch {row.batch_size}" if row.batch_size else ""
     device = "" if row.device == paper.device else row.device

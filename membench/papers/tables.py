@@ -39,7 +39,7 @@ class MeasuredValues:
                     self._values.setdefault(RowKey.read(entry).on_any_device(), value)
 
     def find(self, row: Row) -> tuple[float | None, str]:
-        """Return a row's measured value, whatever its own device, and the device measured; None and "" without one."""
+        """Return the value measured for a row on any device, and that device; None and "" without one."""
         return self._values.get(RowKey.of(row).on_any_device(), (None, ""))
 
 

@@ -79,14 +79,14 @@ def _judge_direction(result: Result, baseline: Result | None) -> Judgement:
     if result.value is None or row.value is None:
         return Judgement(Verdict.NOT_RUN, result.reason or "the paper prints no number")
     if answer.baseline:
-        sides, of_what = _ratios(result, baseline), "beside its baseline"
+        sides, reference = _ratios(result, baseline), "beside its baseline"
     else:
-        sides, of_what = ((result.value, row.value) if row.unit == "x" else None), "beside 1"
+        sides, reference = ((result.value, row.value) if row.unit == "x" else None), "beside 1"
     if sides is None:
         return Judgement(Verdict.NOT_RUN, f"{result.value:.3g} {row.unit} here; {answer.direction_only}")
     ours, papers = sides
     judged_by, digits = ("whether it changes", 4) if answer.unchanged else ("its direction alone", 3)
-    numbers = f"{ours:.{digits}g} here and {papers:.{digits}g} in the paper {of_what}"
+    numbers = f"{ours:.{digits}g} here and {papers:.{digits}g} in the paper {reference}"
     reason = f"judged by {judged_by}: {numbers}; {answer.direction_only}"
     reason += f"; {result.reason}" if result.reason else ""
     if ours == 1 if answer.unchanged else (ours - 1) * (papers - 1) > 0:

@@ -44,7 +44,11 @@ def test_causes_and_inconsistencies_stand_in_the_reason(results: list[Result]) -
 def test_rows_that_the_model_was_fitted_on_are_marked(results: list[Result]) -> None:
     paper = replace(PAPER, calibration=(Remark(Selection({"model": ("small",)}), "fitted"),))
     scores = score(paper, results)
-    assert [entry.calibrated for entry in scores] == [True, False, False]  # nor was it on what was not run
+    assert [entry.calibrated for entry in scores] == [
+        True,
+        False,
+        False,
+    ]  # a row that was not run is not calibrated
 
 
 def test_a_cause_is_only_said_of_a_deviation(results: list[Result]) -> None:

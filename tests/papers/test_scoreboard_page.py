@@ -25,8 +25,8 @@ OF_DEEP = Remark(Selection({"model": ("deep",)}), "a cause of one")
 
 def _deviations(text: str) -> list[list[str]]:
     """Return the cells of every row below "What deviates"."""
-    told = text.partition("### What deviates")[2].partition("### What was not run")[0]
-    lines = [line for line in told.splitlines() if line.startswith("| ") and "---" not in line]
+    section = text.partition("### What deviates")[2].partition("### What was not run")[0]
+    lines = [line for line in section.splitlines() if line.startswith("| ") and "---" not in line]
     return [line.strip("| ").split(" | ") for line in lines if not line.startswith("| Number")]
 
 
@@ -64,9 +64,9 @@ def test_no_part_of_a_deviations_reason_is_lost(path: Path) -> None:
         return "; ".join(filter(None, (own, *(notes[name] for name in numbers if name))))
 
     board = [row for row in read_results(path.parent) if row["verdict"] in DEVIATES]
-    told = [(cells[3], in_full(cells[4])) for cells in _deviations(text)]
+    shown = [(cells[3], in_full(cells[4])) for cells in _deviations(text)]
     reasons = (re.sub(r"(; )?measured on \w+$", "", row["reason"]) for row in board)
-    assert sorted(told) == sorted(zip((row["verdict"] for row in board), reasons, strict=True))
+    assert sorted(shown) == sorted(zip((row["verdict"] for row in board), reasons, strict=True))
 
 
 def test_a_remark_stands_once_and_every_row_that_it_explains_refers_to_it(
@@ -98,8 +98,8 @@ def test_what_a_row_alone_has_as_its_reason_stands_in_it(result: Callable[..., R
     causes = replace(PAPER, causes=(EVERYWHERE,))
     for paper, why in ((PAPER, ""), (causes, "; [1](#paper-1)")):
         [cells] = _deviations(_page(paper, [result(50.0, row=row)]))
-        told = "out of memory in the paper; fits here"
-        assert cells[1:] == ["out of memory", "50 MB", "better", f"{told}{why}"]
+        reason = "out of memory in the paper; fits here"
+        assert cells[1:] == ["out of memory", "50 MB", "better", f"{reason}{why}"]
     [cells] = _deviations(_page(PAPER, [result(150.0)]))
     assert cells[-1] == "no cause found yet"
 
