@@ -19,11 +19,11 @@ from membench.planning.builder import ScheduleBuilder
 from membench.planning.exchange import Exchange, exchange_gradients
 from membench.steps.compiled_step import CompiledStep
 from membench.steps.plan import plan
-from tests.contract.test_random_networks import PLANS, random_reference
-from tests.contract.test_strategies import VARIANTS
 from tests.helpers.fake_cuda import FakeCuda, fake_cuda
 from tests.helpers.networks import COST, run_step
+from tests.helpers.random_networks import PLANS, random_reference
 from tests.helpers.toy import COLUMNS, ROWS, SIZE_BYTES, graph, migrating, value
+from tests.helpers.variants import VARIANTS
 
 CPU = torch.device("cpu")
 POISON = 0xFF

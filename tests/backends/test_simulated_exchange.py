@@ -19,7 +19,7 @@ from membench.core.schedule import (
 )
 from membench.core.task_graph import Block, Kind, Phase, Role, Task, TaskGraph
 from membench.execution.executor import execute
-from tests.backends.test_simulated import OneEngineCost, UnitCost
+from tests.helpers.costs import OneEngineCost, UnitCost
 
 SIZE_BYTES = 8
 COMPUTED_S = 2.5

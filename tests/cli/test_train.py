@@ -8,7 +8,7 @@ import pytest
 
 from membench.cli.train import main
 from membench.core.units import MIB
-from tests.data.test_cifar10 import write_cifar10
+from tests.helpers.cifar10 import write_cifar10
 
 SMALL = ["model=digits_cnn", "epochs=1", "batch_size=512", "seeds=[4,5]"]
 

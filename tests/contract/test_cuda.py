@@ -32,8 +32,16 @@ from membench.sweep.measured import PEAK_TOLERANCE
 from membench.sweep.worker import Workers
 from membench.training.loop import train
 from membench.training.recipe import Recipe
-from tests.contract.test_strategies import EACH_NETWORK, VARIANTS
-from tests.helpers.networks import GRADIENT_BOUND, NETWORKS, Reference, reference_of, run_step, workload
+from tests.helpers.networks import (
+    EACH_NETWORK,
+    GRADIENT_BOUND,
+    NETWORKS,
+    Reference,
+    reference_of,
+    run_step,
+    workload,
+)
+from tests.helpers.variants import VARIANTS
 
 pytestmark = pytest.mark.cuda
 os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # deterministic products; read when cuBLAS starts

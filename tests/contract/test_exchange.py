@@ -15,9 +15,10 @@ from membench.planning.validate import validate
 from membench.steps.plan import plan
 from membench.strategies.layrub.strategy import LayrubIntra
 from membench.strategies.network_wide import NetworkWide
-from tests.contract.test_random_networks import PLANS, random_workload
-from tests.contract.test_strategies import VARIANTS, check_exact, step_of
+from tests.helpers.checks import check_exact, step_of
 from tests.helpers.networks import COST, Reference, reference, reference_of
+from tests.helpers.random_networks import PLANS, random_workload
+from tests.helpers.variants import VARIANTS
 
 EVERY_STRATEGY = VARIANTS | {
     "network_wide, gradient streams": NetworkWide(gradient_streams=True),

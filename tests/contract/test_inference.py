@@ -25,8 +25,7 @@ from membench.steps.plan import plan
 from membench.strategies.base import strategies
 from membench.strategies.eager import Eager
 from membench.strategies.layrub.strategy import LayrubHybrid
-from tests.contract.test_strategies import EACH_NETWORK
-from tests.helpers.networks import COST, NETWORKS, workload
+from tests.helpers.networks import COST, EACH_NETWORK, NETWORKS, workload
 
 VARIANTS = {name: strategy() for name, strategy in strategies(Mode.INFERENCE).items()}
 

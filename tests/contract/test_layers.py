@@ -13,23 +13,10 @@ from membench.core.workload import Workload
 from membench.steps.compile import graph_as_run
 from membench.steps.plan import plan
 from membench.strategies.layrub.strategy import LayrubHybrid
-from tests.contract.test_strategies import check_results_and_peak
-from tests.helpers.networks import COST, reference_of
+from tests.helpers.checks import check_results_and_peak
+from tests.helpers.networks import COST, Layer, reference_of
 
 CLASSES = 3
-
-
-class Layer(nn.Module):
-    """A function of named layers and weights, so that a network is one line."""
-
-    def __init__(self, function: Callable[..., object], **parts: nn.Module | nn.Parameter) -> None:
-        super().__init__()
-        self.function = function
-        for name, part in parts.items():
-            setattr(self, name, part)
-
-    def forward(self, *inputs: Tensor) -> object:
-        return self.function(self, *inputs)
 
 
 def classifier(network: nn.Module, inputs: Tensor) -> Workload:

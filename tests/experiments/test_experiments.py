@@ -14,7 +14,7 @@ from membench.papers.experiment import Paper, Row
 from membench.papers.loader import read_reference
 from membench.papers.results import evaluate_all, needed_cells, write_results
 from membench.sweep.cell import run_cells
-from tests.experiments.conftest import EXPERIMENTS
+from tests.helpers.papers import EXPERIMENTS
 
 
 def test_each_reference_row_is_accounted_for_once(paper: Paper) -> None:

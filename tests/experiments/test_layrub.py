@@ -2,7 +2,7 @@
 
 from membench.papers.experiment import Experiment
 from membench.papers.loader import load_paper
-from tests.experiments.conftest import EXPERIMENTS
+from tests.helpers.papers import EXPERIMENTS
 
 LAYRUB = load_paper(EXPERIMENTS / "layrub")
 

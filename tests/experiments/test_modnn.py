@@ -3,7 +3,7 @@
 from membench.papers.experiment import Answer, Experiment
 from membench.papers.loader import load_paper
 from membench.papers.results import needed_cells
-from tests.experiments.conftest import EXPERIMENTS
+from tests.helpers.papers import EXPERIMENTS
 
 MODNN = load_paper(EXPERIMENTS / "modnn")
 NETWORKS = {"VGG-16", "VGG-19", "VGG-101", "ResNet-34", "ResNet-152", "FCN"}

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cache
 
+import pytest
 import torch
 import torchvision.models as zoo
 from torch import Tensor, nn
@@ -109,6 +110,28 @@ NETWORKS = {
         lambda: VisionTransformer(32, 8, 2, 4, 48, 96, dropout=0.1, num_classes=CLASSES), image_size=32
     ),
 }
+
+
+EACH_NETWORK = [
+    pytest.param(
+        name, marks=[pytest.mark.xdist_group(name), *([pytest.mark.slow] if name in ONLY_SLOW else [])]
+    )
+    for name in NETWORKS
+]
+"""With ``--dist loadgroup`` one process tests all of a network: on a GPU its operators are then measured once."""
+
+
+class Layer(nn.Module):
+    """A function of named layers and weights, so that a network is one line."""
+
+    def __init__(self, function: Callable[..., object], **parts: nn.Module | nn.Parameter) -> None:
+        super().__init__()
+        self.function = function
+        for name, part in parts.items():
+            setattr(self, name, part)
+
+    def forward(self, *inputs: Tensor) -> object:
+        return self.function(self, *inputs)
 
 
 def workload(network: Network, name: str, batch_size: int = 2, device: str = "cpu") -> Workload:

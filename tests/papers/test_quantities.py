@@ -9,7 +9,7 @@ from membench.core.record import LARGEST, Outcome
 from membench.core.units import GIB, MIB
 from membench.papers.experiment import Answer, Form, Selection, Take
 from membench.papers.quantities import cells_of, evaluate
-from tests.papers.conftest import PAPER, ROW, answer, cell, record
+from tests.helpers.papers import PAPER, ROW, answer, cell, record
 
 RECORDS = {
     cell(): record(peak_memory_bytes=50 * MIB, map_memory_bytes=MIB, step_time_s=3.0),

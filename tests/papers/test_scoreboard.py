@@ -7,7 +7,7 @@ from membench.papers.experiment import Remark, Selection
 from membench.papers.quantities import Result
 from membench.papers.scoreboard import score, scoreboard
 from membench.papers.tables import Measured, table
-from tests.papers.conftest import PAPER
+from tests.helpers.papers import PAPER
 
 COLUMNS = [
     "item", "model", "dataset", "batch_size", "device", "system", "metric", "unit", "paper_value",

@@ -13,7 +13,7 @@ from membench.papers.quantities import Result
 from membench.papers.scoreboard import DEVIATES, score
 from membench.papers.scoreboard_page import TOTALS_COLUMNS, overview, page, totals
 from membench.papers.tables import read_csv
-from tests.papers.conftest import PAPER, ROW
+from tests.helpers.papers import PAPER, ROW
 
 RESULTS = ROOT / "results"
 FITTED = (Remark(Selection({"model": ("small",)}), "fitted"),)

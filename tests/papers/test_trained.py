@@ -8,8 +8,8 @@ from membench.papers.experiment import Answer, Selection, TrainedQuantity
 from membench.papers.quantities import Result
 from membench.papers.tables import Measured, table
 from membench.papers.trained import evaluate_trained
-from tests.papers.conftest import PAPER, ROW
-from tests.training.test_curves import run
+from tests.helpers.papers import PAPER, ROW
+from tests.helpers.trainings import run
 
 TRAININGS = {"slow": [run([0.5, 0.5, 0.9]), run([0.5, 0.9, 0.9])], "fast": [run([0.9]), run([0.9])]}
 TRAINED = replace(PAPER, trainings={name: {"target_accuracy": 0.8} for name in ("slow", "fast", "missing")})

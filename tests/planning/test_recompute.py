@@ -22,10 +22,10 @@ from membench.planning.recompute import Repeatable, Segment, recompute, recomput
 from membench.steps.compile import CompiledStep
 from membench.strategies.memonger.storages import StoragePool
 from membench.strategies.on_demand import compute_on_demand, on_demand_peak_bytes
-from tests.backends.test_simulated import UnitCost
-from tests.contract.test_random_networks import CHANNELS, PLANS, RandomNetwork
-from tests.contract.test_strategies import check_exact, step_of
+from tests.helpers.checks import check_exact, step_of
+from tests.helpers.costs import UnitCost
 from tests.helpers.networks import COST, Reference, reference_of
+from tests.helpers.random_networks import CHANNELS, PLANS, RandomNetwork
 
 
 def recomputing(graph: TaskGraph, segments: list[Segment]) -> TaskGraph:

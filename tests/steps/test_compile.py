@@ -27,8 +27,8 @@ from membench.steps.plan import plan_step
 from membench.strategies.base import strategies
 from membench.strategies.eager import Eager
 from membench.strategies.layrub.strategy import LayrubHybrid
-from tests.backends.test_simulated import UnitCost
-from tests.planning.test_micro_batch import images
+from tests.helpers.chains import chain_of_batch
+from tests.helpers.costs import UnitCost
 
 CRITERION = nn.functional.cross_entropy
 
@@ -148,7 +148,7 @@ def test_a_refusal_of_all_micro_batches_tells_of_the_one_with_the_least_bound(fa
     images_by_size = dict(zip((8, 4, 2, 1), factors, strict=True))
 
     def graph_at(size: int) -> TaskGraph:
-        return images(images_by_size[size])
+        return chain_of_batch(images_by_size[size])
 
     bounds = {size: graph_at(size).lower_bound_bytes for size in images_by_size}
     with pytest.raises(InfeasibleSchedule) as refusal:

@@ -18,7 +18,7 @@ from membench.strategies.eager import Eager
 from membench.strategies.epmc import CODEC_STREAM, Epmc, SerialCsr
 from membench.strategies.gist import Gist
 from membench.sweep.encoding_metrics import encoding_metrics
-from tests.contract.test_strategies import check_exact, step_of
+from tests.helpers.checks import check_exact, step_of
 from tests.helpers.networks import COST, reference, reference_of
 
 

@@ -22,8 +22,8 @@ from membench.planning.validate import validate
 from membench.steps.plan import plan
 from membench.steps.simulated_step import simulated_step
 from membench.strategies.geeps import COPY_BACK_STREAM, GeePS
-from tests.backends.test_simulated import UnitCost
-from tests.helpers.chains import chain
+from tests.helpers.chains import chain_of_sizes
+from tests.helpers.costs import UnitCost
 from tests.helpers.networks import COST, reference
 
 
@@ -33,7 +33,7 @@ def in_pool_bytes(schedule: Schedule) -> int:
 
 @given(st.lists(st.integers(1, 1000), min_size=3, max_size=12))
 def test_the_pool_of_a_chain_is_twice_its_largest_layer(map_bytes: list[int]) -> None:
-    schedule = GeePS().schedule(chain(map_bytes), UnitCost(), None)
+    schedule = GeePS().schedule(chain_of_sizes(map_bytes), UnitCost(), None)
     validate(schedule)
     # Backward, a layer touches the map that it reads and two gradients; the loss a map and its gradient.
     accesses = [before + own + before for before, own in pairwise(map_bytes)]
@@ -43,12 +43,14 @@ def test_the_pool_of_a_chain_is_twice_its_largest_layer(map_bytes: list[int]) ->
 
 
 def test_the_peak_does_not_grow_with_depth() -> None:
-    peaks = {GeePS().schedule(chain([10] * depth), UnitCost(), None).peak_bytes for depth in (3, 10, 100)}
+    peaks = {
+        GeePS().schedule(chain_of_sizes([10] * depth), UnitCost(), None).peak_bytes for depth in (3, 10, 100)
+    }
     assert len(peaks) == 1
 
 
 def test_each_map_of_a_chain_leaves_and_comes_back_once() -> None:
-    schedule = GeePS().schedule(chain([10] * 8), UnitCost(), None)
+    schedule = GeePS().schedule(chain_of_sizes([10] * 8), UnitCost(), None)
     names = schedule.graph.blocks
     out = [names[item.block].name for item in schedule.instructions if isinstance(item, Offload)]
     back = [names[item.block].name for item in schedule.instructions if isinstance(item, Prefetch)]
@@ -58,7 +60,7 @@ def test_each_map_of_a_chain_leaves_and_comes_back_once() -> None:
 
 def test_copies_run_beside_the_computation_of_their_neighbours() -> None:
     depth = 12
-    schedule = GeePS().schedule(chain([1] * depth), UnitCost(), None)  # a copy takes 1 s, a task 2 s
+    schedule = GeePS().schedule(chain_of_sizes([1] * depth), UnitCost(), None)  # a copy takes 1 s, a task 2 s
     step = simulated_step((RepeatedSchedule(schedule),), UnitCost())
     copies = [span for span in step.timelines[0].spans if span.stream in (COPY_STREAM, COPY_BACK_STREAM)]
     tasks = [span for span in step.timelines[0].spans if span.stream == COMPUTE_STREAM]
@@ -72,7 +74,7 @@ def _overlap_s(first: Span, second: Span) -> float:
 
 
 def test_a_slow_copy_holds_up_the_layer_after_the_one_that_it_runs_beside() -> None:
-    schedule = GeePS().schedule(chain([4] * 5), UnitCost(), None)  # a copy takes 4 s
+    schedule = GeePS().schedule(chain_of_sizes([4] * 5), UnitCost(), None)  # a copy takes 4 s
     step = simulated_step((RepeatedSchedule(schedule),), UnitCost())
     copies = sum(isinstance(item, Offload | Prefetch) for item in schedule.instructions)
     alone = len(schedule.graph.tasks) - copies  # a task runs beside one copy or none

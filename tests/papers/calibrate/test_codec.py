@@ -4,7 +4,7 @@ import pytest
 
 from membench.papers.calibrate.codec import _fitted_rows, fit_rate
 from membench.papers.loader import load_paper
-from tests.experiments.conftest import EXPERIMENTS
+from tests.helpers.papers import EXPERIMENTS
 
 
 def test_a_rate_that_explains_the_rows_is_found() -> None:

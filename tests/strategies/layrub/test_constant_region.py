@@ -12,7 +12,7 @@ from membench.planning.validate import validate
 from membench.steps.plan import plan
 from membench.strategies.base import Strategy
 from membench.strategies.layrub.strategy import LayrubHybrid, LayrubInter
-from tests.backends.test_simulated import UnitCost
+from tests.helpers.costs import UnitCost
 from tests.helpers.graphs import captured_model
 
 LARGEST_BYTES = 2 * 64 * 112 * 112 * 4

@@ -30,13 +30,12 @@ from membench.steps.plan import plan_step
 from membench.steps.simulated_step import simulated_step
 from membench.strategies.base import Strategy
 from membench.strategies.layrub.strategy import LayrubHybrid
-from membench.strategies.modnn.arena import lies_in_arena
 from membench.strategies.modnn.strategy import Modnn, _Simulation
 from membench.strategies.vdnn import VdnnDyn
 from membench.sweep.cell import workload_of
-from tests.backends.test_simulated import UnitCost
+from tests.helpers.chains import chain_of_kinds
+from tests.helpers.costs import TwoAlgorithmCost, UnitCost
 from tests.helpers.networks import COST, NETWORKS, Reference, Results, reference, run_step, workload
-from tests.strategies.test_vdnn import TwoWays, chain
 
 BATCH_SIZE = 16
 
@@ -49,7 +48,7 @@ def lower_bound_bytes(graph: TaskGraph, cost: CostModel) -> int:
         sizes = [
             smallest.blocks[b].size_bytes
             for b in {*task.reads, *task.writes}
-            if lies_in_arena(smallest.blocks[b])
+            if smallest.blocks[b].is_transient
         ]
         needs.append(sum(map(aligned, (*sizes, task.workspace_bytes))))
     return max(needs) + smallest.external_bytes + smallest.result_bytes
@@ -61,10 +60,10 @@ def budgets(graph: TaskGraph, cost: CostModel, count: int) -> list[int]:
     return [low + (high - low) * number // (count - 1) for number in range(count)]
 
 
-NETWORK = chain(*[Kind.CONVOLUTION, Kind.RELU, Kind.POOLING] * 4)
+NETWORK = chain_of_kinds(*[Kind.CONVOLUTION, Kind.RELU, Kind.POOLING] * 4)
 
 
-class SlowLink(TwoWays):
+class SlowLink(TwoAlgorithmCost):
     """Moving a map takes longer than any workspace gains."""
 
     def offload_time_s(self, size_bytes: int) -> float:
@@ -77,31 +76,32 @@ def time_s(schedule: Schedule, cost: CostModel) -> float:
 
 @pytest.mark.parametrize("number", range(12))
 def test_every_budget_from_the_lower_bound_on_is_kept(number: int) -> None:
-    budget_bytes = budgets(NETWORK, TwoWays(), 12)[number]
-    schedule = Modnn().schedule(NETWORK, TwoWays(), budget_bytes)
+    budget_bytes = budgets(NETWORK, TwoAlgorithmCost(), 12)[number]
+    schedule = Modnn().schedule(NETWORK, TwoAlgorithmCost(), budget_bytes)
     validate(schedule, budget_bytes=budget_bytes)
     blocks = [item.block for item in schedule.instructions if isinstance(item, Offload)]
     assert len(blocks) == len(set(blocks))
 
 
 def test_below_the_lower_bound_it_refuses_and_says_what_it_needs() -> None:
-    bound_bytes = lower_bound_bytes(NETWORK, TwoWays())
+    bound_bytes = lower_bound_bytes(NETWORK, TwoAlgorithmCost())
     with pytest.raises(InfeasibleSchedule) as refusal:
-        Modnn().schedule(NETWORK, TwoWays(), bound_bytes - 1)
+        Modnn().schedule(NETWORK, TwoAlgorithmCost(), bound_bytes - 1)
     assert refusal.value.needed_bytes == bound_bytes
 
 
 def test_without_a_limit_nothing_moves_and_every_convolution_is_fast() -> None:
-    schedule = Modnn().schedule(NETWORK, TwoWays(), None)
+    schedule = Modnn().schedule(NETWORK, TwoAlgorithmCost(), None)
     assert not any(isinstance(item, Offload | Prefetch) for item in schedule.instructions)
     assert {t.algorithm for t in schedule.graph.tasks if t.convolution} == {"fast"}
-    assert time_s(schedule, TwoWays()) == sum(
-        TwoWays().task_time_s(task) + TwoWays().launch_time_s(task) for task in schedule.graph.tasks
+    assert time_s(schedule, TwoAlgorithmCost()) == sum(
+        TwoAlgorithmCost().task_time_s(task) + TwoAlgorithmCost().launch_time_s(task)
+        for task in schedule.graph.tasks
     )
 
 
 def test_a_workspace_that_delays_more_than_it_gains_is_not_given() -> None:
-    bound_bytes = lower_bound_bytes(NETWORK, TwoWays())
+    bound_bytes = lower_bound_bytes(NETWORK, TwoAlgorithmCost())
     slow_times_s = [
         time_s(Modnn().schedule(NETWORK, SlowLink(), bound_bytes + extra), SlowLink()) for extra in (0, 512)
     ]
