@@ -86,7 +86,7 @@ def test_an_error_on_another_stream_reaches_the_caller() -> None:
     backend.close()
 
 
-def test_jobs_of_another_stream_run_beside_the_caller() -> None:
+def test_jobs_of_another_stream_run_in_parallel_to_the_caller() -> None:
     backend = CpuBackend(graph())
     backend.begin(timed=True)
     start_s = time.perf_counter()

@@ -126,7 +126,7 @@ def test_the_steady_state_makes_no_events_streams_or_host_memory(cuda: FakeCuda)
     assert not cuda.locked_bytes
 
 
-def test_only_instructions_that_someone_waits_for_leave_an_event(cuda: FakeCuda) -> None:
+def test_only_instructions_with_a_wait_record_an_event(cuda: FakeCuda) -> None:
     toy = graph()
     builder = ScheduleBuilder("test", toy, budget_bytes=None)
     for task in toy.tasks:
@@ -137,7 +137,7 @@ def test_only_instructions_that_someone_waits_for_leave_an_event(cuda: FakeCuda)
     assert [what for _, what, _ in cuda.calls] == ["record"]  # the step's start
 
 
-def test_a_timed_step_says_what_ran_when_on_which_stream(cuda: FakeCuda) -> None:
+def test_a_timed_step_has_a_span_for_each_instruction_with_its_stream(cuda: FakeCuda) -> None:
     schedule = migrating(graph())
     backend = CudaBackend(schedule, CPU)
     for _ in range(2):

@@ -61,7 +61,7 @@ def test_copies_of_both_directions_share_one_engine_without_full_duplex() -> Non
     assert step_time_s(*both, cost=OneEngineCost()) == pytest.approx(6.0)
 
 
-def test_a_codec_works_beside_kernels_and_one_block_at_a_time() -> None:
+def test_a_codec_overlaps_with_kernels_and_takes_one_block_at_a_time() -> None:
     encode, decode = (kind(0, 1, csr(), "codec") for kind in (Encode, Decode))
     assert step_time_s(encode, Compute(1)) == pytest.approx(6.0)
     assert step_time_s(encode, Encode(0, 1, csr(), "other"), decode) == pytest.approx(18.0)

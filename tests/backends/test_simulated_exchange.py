@@ -85,7 +85,7 @@ def test_a_copy_does_not_wait_for_a_gradient_that_comes_back_later() -> None:
     assert step_time_s(*late, cluster=slow) == 8 + 22 * 8
 
 
-def test_a_method_s_own_synchronization_does_not_wait_for_the_exchange() -> None:
+def test_synchronize_does_not_wait_for_the_exchange() -> None:
     exchanged_s = COMPUTED_S + 8 + 0.5 + 8
     program = (Compute(0), Wait("exchange", 0), AllReduce(0), Synchronize(), Compute(1))
     assert step_time_s(*program) == exchanged_s

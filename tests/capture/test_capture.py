@@ -94,7 +94,7 @@ def test_gradients_that_meet_are_added_onto_the_first(captured: CapturedStep) ->
     assert [len(task.creates) for task in sums] == [0, 0, 0]
 
 
-def test_a_shared_weights_gradient_is_one_block_from_its_first_use_on(captured: CapturedStep) -> None:
+def test_the_gradient_of_a_shared_weight_is_one_block_from_its_first_use_on(captured: CapturedStep) -> None:
     graph = captured.graph
     gradient = dict(graph.gradients)["conv.weight"]
     assert gradient is not None

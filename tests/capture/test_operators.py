@@ -29,7 +29,9 @@ def _batch_norm(first: tuple[int, ...], _: tuple[int, ...]) -> tuple[object, tup
 @pytest.mark.parametrize("call", [_dropout_backward, _batch_norm])
 @pytest.mark.parametrize("first", LAYOUTS)
 @pytest.mark.parametrize("second", [LAYOUTS[0], LAYOUTS[-1]])
-def test_layouts_are_the_kernels(call: object, first: tuple[int, ...], second: tuple[int, ...]) -> None:
+def test_layouts_are_those_of_the_kernels(
+    call: object, first: tuple[int, ...], second: tuple[int, ...]
+) -> None:
     assert callable(call)
     operator, args = call(first, second)
     real = operator(*args)

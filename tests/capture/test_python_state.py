@@ -79,7 +79,7 @@ def test_a_hook_may_make_a_weight_anew_for_each_call() -> None:
     assert layer.weight is before
 
 
-def test_a_recurrent_networks_list_of_weights_stays_its_own() -> None:
+def test_the_list_of_weights_of_a_recurrent_network_stays_its_own() -> None:
     network = nn.GRU(3, 3)
     data = (torch.randn(4, 1, 3),), ()
     capture(Workload("net", network, lambda outputs: outputs[0].sum(), *data))

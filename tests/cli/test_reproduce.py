@@ -59,7 +59,7 @@ def test_every_number_of_the_paper_has_a_verdict(results: Path) -> None:
     assert silent.empty
 
 
-def test_our_column_is_never_the_papers(results: Path) -> None:
+def test_our_column_never_holds_the_number_of_the_paper(results: Path) -> None:
     """Where nothing was run our value is empty; and made-up runs reproduce next to nothing."""
     frame = pd.read_csv(results / "layrub" / "scoreboard.csv", keep_default_na=False)
     assert (frame[frame["verdict"].isin(["input"])]["simulated_value"] == "").all()
@@ -116,7 +116,7 @@ def test_closing_summary_names_failures(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_a_wrong_word_is_answered_in_one_line(
+def test_a_wrong_word_is_refused_in_one_line(
     arguments: list[str], expected: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(arguments) == 2

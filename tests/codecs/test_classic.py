@@ -24,7 +24,7 @@ def test_round_trips_keep_every_bit(name: str, tensor: Tensor) -> None:
 
 @settings(max_examples=60, deadline=None)
 @given(tensor=maps())
-def test_sizes_are_the_formulas(tensor: Tensor) -> None:
+def test_sizes_follow_the_formulas(tensor: Tensor) -> None:
     flat = tensor.contiguous().view(-1)
     matrix = torch.nn.functional.pad(flat, (0, -len(flat) % 16)).view(torch.int32).view(-1, 16).ne(0)
     rows, columns = matrix.nonzero(as_tuple=True)

@@ -14,7 +14,7 @@ TARGET = ("cuda", 90, 32)
 COLUMNS = 256
 
 
-def test_the_kernels_do_as_the_cpu_s_loops() -> None:
+def test_triton_kernels_write_the_same_bytes_as_cpu_loops() -> None:
     environment = {**os.environ, "TRITON_INTERPRET": "1"}
     command = [sys.executable, "-m", "tests.helpers.interpreted"]
     run = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)

@@ -39,7 +39,7 @@ def test_lossless_round_trips_keep_every_bit(name: str, tensor: Tensor) -> None:
 @pytest.mark.parametrize("values", FORMATS)
 @settings(max_examples=60, deadline=None)
 @given(tensor=maps(special=False), columns=st.integers(1, 256))
-def test_values_are_kept_to_their_format_s_precision(values: str, tensor: Tensor, columns: int) -> None:
+def test_decoded_values_have_the_precision_of_their_format(values: str, tensor: Tensor, columns: int) -> None:
     codec = vp_encoding(values=values, columns=columns)
     encoded = codec.encode(tensor)
     decoded = codec.decode(encoded)
@@ -49,7 +49,7 @@ def test_values_are_kept_to_their_format_s_precision(values: str, tensor: Tensor
     assert bool((decoded[tensor == 0] == 0).all())
 
 
-def test_the_formula_is_the_paper_s_arithmetic() -> None:
+def test_encoded_sizes_follow_the_formula_of_the_paper() -> None:
     """Bytes of a non-zero: 3 with FP16; of CSR 8. Two bytes a row, and four for each block of 255 rows."""
     elements, rows = 256 * 1000, 1000
     assert vp_encoding().size_bytes(elements, 500) == 3 * 500 + 2 * rows + 4 * 4
@@ -138,7 +138,7 @@ def test_capacity_inverts_the_size(elements: int, part: float, values: str, colu
     assert codec.capacity(elements, codec.size_bytes(elements, count)) == count
 
 
-def test_an_encoding_that_does_not_fit_is_an_error_that_says_so() -> None:
+def test_an_encoding_that_does_not_fit_is_refused() -> None:
     codec = vp_encoding()
     source = torch.ones(1000)
     target = torch.empty(codec.size_bytes(1000, 400), dtype=torch.uint8)

@@ -96,7 +96,7 @@ def check_same(case: Reference, step: CompiledStep, *, exact: bool) -> None:
 
 @pytest.mark.parametrize("variant", VARIANTS)
 @pytest.mark.parametrize("network", EACH_NETWORK)
-def test_gradients_and_statistics_equal_eagers(network: str, variant: str) -> None:
+def test_gradients_and_statistics_equal_those_of_eager(network: str, variant: str) -> None:
     case, exact = reference(network)
     step = step_of(case, variant)
     for _ in range(2):
@@ -106,7 +106,7 @@ def test_gradients_and_statistics_equal_eagers(network: str, variant: str) -> No
 
 @pytest.mark.parametrize("network", ["resnet18", "alexnet"])
 @pytest.mark.parametrize("variant", ["eager", "layrub_hybrid", "vdnn_all"])
-def test_a_replayed_step_equals_eagers(network: str, variant: str) -> None:
+def test_a_replayed_step_gives_the_results_of_eager(network: str, variant: str) -> None:
     """The first call runs by itself, the second captures, the third only replays."""
     case, exact = reference(network)
     step = step_of(case, variant, cuda_graph=True)
@@ -133,7 +133,7 @@ def large_step(variant: str) -> CompiledStep:
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
-def test_the_predicted_peak_is_the_allocators(variant: str) -> None:
+def test_the_predicted_peak_is_measured_by_the_allocator(variant: str) -> None:
     step = large_step(variant)
     measured = step.measure()
     step.close()
@@ -141,7 +141,7 @@ def test_the_predicted_peak_is_the_allocators(variant: str) -> None:
 
 
 @pytest.mark.parametrize("variant", ["eager", "layrub_hybrid", "vdnn_all"])
-def test_the_predicted_peak_of_a_replayed_step_is_the_allocators(variant: str) -> None:
+def test_the_predicted_peak_of_a_replayed_step_is_measured_by_the_allocator(variant: str) -> None:
     step = build_step(Captures(resnet50()), VARIANTS[variant], cost(), None, cuda_graph=True)
     measured = step.measure()
     step.close()

@@ -52,7 +52,7 @@ def check(network: str, schedule: Schedule, chaos: Chaos | None) -> None:
 
 
 @pytest.mark.parametrize("network", EACH_NETWORK)
-def test_the_output_is_the_modules_and_the_peak_is_exact(network: str) -> None:
+def test_the_output_of_the_module_and_the_peak_are_exact(network: str) -> None:
     schedule = plan(inference(network)[1].graph, Eager(), COST, None)
     check(network, schedule, chaos=None)
     check(network, schedule, Chaos(seed=3, longest_delay_s=0.0005))

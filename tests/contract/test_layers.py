@@ -169,7 +169,7 @@ WORKLOADS: dict[str, Callable[[], Workload]] = {
 
 
 @pytest.mark.parametrize("name", WORKLOADS)
-def test_a_step_is_plain_pytorchs_bit_for_bit(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_step_gives_the_bits_of_plain_pytorch(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.backends.mkldnn, "enabled", False)  # oneDNN's LSTM rounds otherwise
     torch.manual_seed(0)
     case = reference_of(WORKLOADS[name]())

@@ -32,7 +32,7 @@ def test_the_rate_that_bounds_a_kind_decides(kind: Kind, time_s: float) -> None:
     assert COST.task_time_s(task(kind)) == pytest.approx(time_s)
 
 
-def test_the_step_s_own_time_comes_before_its_first_task() -> None:
+def test_the_time_of_a_step_itself_precedes_its_first_task() -> None:
     assert COST.launch_time_s(task(Kind.ADD, index=0)) == pytest.approx(0.1001)
     assert COST.launch_time_s(task(Kind.ADD, index=1)) == pytest.approx(0.0001)
 
@@ -47,7 +47,7 @@ def test_a_graph_needs_no_more_workspace() -> None:
     assert COST.annotate(graph) is graph
 
 
-def test_configured_devices_are_those_of_layrub_s_table_4() -> None:
+def test_configured_devices_match_table_4_of_layrub() -> None:
     k40m: DeviceProfile = configuration.load("device", "k40m")
     titan_z: DeviceProfile = configuration.load("device", "titan_z")
     assert k40m.memory_bytes == parse_bytes("11580 MB")

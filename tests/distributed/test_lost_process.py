@@ -88,7 +88,7 @@ def alone(rank: int, port: int, directory: Path) -> subprocess.Popen[str]:
         pytest.param(1, signal.SIGSTOP, marks=pytest.mark.slow),  # waits for the timeout
     ],
 )
-def test_the_other_process_ends_by_itself_and_says_why(
+def test_the_other_process_ends_by_itself_with_a_reason(
     tmp_path: Path, ended: list[subprocess.Popen[str]], lost: int, how: signal.Signals
 ) -> None:
     with socket.socket() as free:

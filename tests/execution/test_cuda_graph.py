@@ -118,7 +118,7 @@ def test_a_step_with_a_clock_ends_the_graph_and_the_next_call_captures_again(ste
     assert [graph.replays for graph in FakeGraph.made] == [2, 1]
 
 
-def test_the_graphs_own_copies_of_the_arguments_count(step: CompiledStep) -> None:
+def test_copies_of_the_arguments_made_for_the_graph_count(step: CompiledStep) -> None:
     work = step.workload
     plain = plan(capture(work).graph, find_strategy("layrub_hybrid")(), COST, None)
     copies_bytes = sum(argument.nbytes for argument in (*work.inputs, *work.targets))

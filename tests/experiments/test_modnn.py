@@ -33,7 +33,7 @@ def test_every_figure_from_9_to_19_has_an_experiment() -> None:
     assert {f"figure{number}" for number in range(9, 20)} <= names
 
 
-def test_averages_are_over_the_six_networks_at_the_paper_s_batch_sizes() -> None:
+def test_averages_cover_the_six_networks_at_the_batch_sizes_of_the_paper() -> None:
     batch_sizes = {name: model["batch_sizes"]["normal"] for name, model in MODNN.models.items()}
     assert batch_sizes == dict.fromkeys(NETWORKS, 256) | {"VGG-101": 128, "FCN": 128}
     for experiment in MODNN.experiments:

@@ -16,7 +16,7 @@ def _sizes(model: nn.Sequential, pixels: int) -> list[tuple[int, ...]]:
     return sizes
 
 
-def test_alexnet_has_torchvisions_parameters() -> None:
+def test_alexnet_has_the_parameters_of_torchvision() -> None:
     with torch.device("meta"):
         model, reference = alexnet(), torchvisions_alexnet()
     assert [p.shape for p in model.parameters()] == [p.shape for p in reference.parameters()]

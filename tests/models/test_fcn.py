@@ -8,7 +8,7 @@ from torch.nn import functional
 from membench.models.fcn import FCN8s, _upsampling
 
 
-def test_parameters_are_vgg16s_and_those_of_scores_and_deconvolutions(
+def test_parameters_are_those_of_vgg16_and_of_scores_and_deconvolutions(
     configured_model: Callable[[str], nn.Module],
 ) -> None:
     """VGG-16 (138,357,544) without its last linear layer; three score layers; kernels of 4, 4 and 16."""

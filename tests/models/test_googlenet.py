@@ -11,7 +11,7 @@ def model() -> GoogLeNet:
         return GoogLeNet()
 
 
-def test_parameters_are_caffes(model: GoogLeNet) -> None:
+def test_parameters_are_those_of_caffe(model: GoogLeNet) -> None:
     counts = {True: 0, False: 0}
     for name, parameter in model.named_parameters():
         counts[name.startswith("auxiliary")] += parameter.numel()

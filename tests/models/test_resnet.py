@@ -7,7 +7,7 @@ from torch import nn
 from membench.models.resnet import BLOCKS_PER_STAGE, CifarBlock, cifar_resnet, imagenet_resnet
 
 
-def test_parameters_of_resnet50_are_torchvisions() -> None:
+def test_parameters_of_resnet50_are_those_of_torchvision() -> None:
     with torch.device("meta"):
         model = imagenet_resnet(50)
     assert sum(parameter.numel() for parameter in model.parameters()) == 25_557_032
@@ -23,7 +23,7 @@ def test_parameters_of_the_cifar_network_are_those_of_the_paper() -> None:
     assert actual == expected == 853_018
 
 
-def test_bottleneck_halves_the_map_in_its_first_convolution() -> None:
+def test_bottleneck_halves_the_feature_map_in_its_first_convolution() -> None:
     """He et al., Table 1: conv3_1, conv4_1 and conv5_1 downsample; in the authors' networks by their first 1x1."""
     with torch.device("meta"):
         model = imagenet_resnet(50)
@@ -33,7 +33,7 @@ def test_bottleneck_halves_the_map_in_its_first_convolution() -> None:
     assert model(torch.empty(2, 3, 224, 224, device="meta")).shape == (2, 1000)
 
 
-def test_first_shortcut_of_resnet34_is_a_convolution_in_layrubs_definition() -> None:
+def test_the_first_shortcut_of_resnet34_is_a_convolution_as_layrub_defines_it() -> None:
     with torch.device("meta"):
         model = imagenet_resnet(34, projects_first_shortcut=True)
         plain = imagenet_resnet(34)

@@ -100,7 +100,7 @@ def test_every_stated_number_is_on_the_page_with_its_verdict(paper: str, pages: 
 
 
 @pytest.mark.parametrize("paper", PAPERS)
-def test_the_glance_is_the_scoreboards(paper: str, pages: dict[str, str]) -> None:
+def test_the_overview_of_a_page_is_that_of_the_scoreboard(paper: str, pages: dict[str, str]) -> None:
     total = read_page(paper, SOURCES).predicted
     headline = f"{total.agree} of {total.judged} predicted numbers reproduced"
     assert headline in (SOURCES.results / paper / "summary.md").read_text()
@@ -115,7 +115,7 @@ def test_every_figure_is_inlined(paper: str, pages: dict[str, str]) -> None:
 
 
 @pytest.mark.parametrize("paper", PAPERS)
-def test_tables_tell_their_rows_apart_and_have_no_empty_columns(paper: str) -> None:
+def test_tables_have_distinct_rows_and_no_empty_columns(paper: str) -> None:
     sections = read_page(paper, SOURCES).sections
     for table in (table for each in sections for table in (each.judged, each.shown, each.inputs)):
         told = {tuple(number.columns[name] for name in table.columns) for number in table.numbers}

@@ -33,18 +33,18 @@ NUMBERS = st.floats(min_value=1e-4, max_value=1e7).map(format_number)
         ("", "3", ""),
     ],
 )
-def test_a_number_has_one_digit_more_than_the_papers(value: str, papers: str, printed: str) -> None:
+def test_a_number_has_one_digit_more_than_that_of_the_paper(value: str, papers: str, printed: str) -> None:
     assert rounded(value, "x", papers=papers) == printed
 
 
-def test_the_papers_number_keeps_all_its_digits() -> None:
+def test_the_number_of_the_paper_keeps_all_its_digits() -> None:
     assert in_full("191760", "s") == "191,760 s"
     assert in_full("27.343", "s") == "27.343 s"
     assert in_full("", "s") == ""
 
 
 @given(NUMBERS, NUMBERS)
-def test_a_deviating_number_never_looks_like_the_papers(ours: str, papers: str) -> None:
+def test_a_deviating_number_is_printed_unlike_the_number_of_the_paper(ours: str, papers: str) -> None:
     assume(abs(Decimal(ours) - Decimal(papers)) > Decimal(TOLERANCE) * Decimal(papers))
     assert rounded(ours, "", papers=papers) != in_full(papers, "")
 

@@ -45,7 +45,7 @@ def test_rows_that_the_model_was_fitted_on_are_marked(results: list[Result]) -> 
     assert [entry.calibrated for entry in scores] == [True, False, False]  # nor was it on what was not run
 
 
-def test_a_cause_is_only_said_of_a_deviation(results: list[Result]) -> None:
+def test_causes_are_given_for_deviations_only(results: list[Result]) -> None:
     paper = replace(PAPER, causes=(Remark(Selection({}), "a cause"),))
     reasons = [entry.reason for entry in score(paper, results)]
     assert ["a cause" in reason for reason in reasons] == [False, True, False]

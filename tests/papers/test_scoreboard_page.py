@@ -29,7 +29,7 @@ def _deviations(text: str) -> list[list[str]]:
 
 
 @pytest.mark.parametrize("path", sorted(RESULTS.glob("*/summary.md")), ids=lambda path: path.parent.name)
-def test_nothing_that_the_table_says_of_a_deviation_is_lost(path: Path) -> None:
+def test_every_reason_of_a_deviation_is_on_the_page(path: Path) -> None:
     text = path.read_text()
     notes = dict(re.findall(r'^\d+\. <a id="(.*?)"></a>(.*)$', text, re.MULTILINE))
 
@@ -78,7 +78,7 @@ def test_what_a_row_alone_has_as_its_reason_stands_in_it(result: Callable[..., R
     assert cells[-1] == "no cause found yet"
 
 
-def test_rows_that_would_be_called_the_same_take_the_papers_note(result: Callable[..., Result]) -> None:
+def test_rows_with_equal_names_take_the_note_of_the_paper(result: Callable[..., Result]) -> None:
     met, *rows = (replace(ROW, line=line, note=f"layer {line}") for line in (2, 3, 4))
     alone = replace(ROW, line=5, model="deep", note="layer 5")
     results = [result(100.0, row=met), *(result(150.0, row=row) for row in (*rows, alone))]

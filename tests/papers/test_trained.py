@@ -40,11 +40,11 @@ def test_values_are_means_over_seeds(metric: str, ratio_to: str, value: float) -
     assert (found.value, found.outcome) == (pytest.approx(value), Outcome.OK)
 
 
-def test_values_are_in_the_rows_unit() -> None:
+def test_values_are_in_the_unit_of_the_row() -> None:
     assert result("slow", "time_to_accuracy_s", unit="ms").value == pytest.approx(5000)
 
 
-def test_a_run_that_never_got_there_counts_in_full_and_the_reason_says_so() -> None:
+def test_a_run_that_does_not_reach_the_accuracy_counts_in_full_with_a_reason() -> None:
     remark = "slow: 2 of 2 runs do not reach 95% and count in full"
     never = result("slow", "epochs_to_accuracy", target_accuracy=0.95)
     assert (never.value, never.reason) == (3, remark)

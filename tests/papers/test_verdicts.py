@@ -111,7 +111,7 @@ def test_inputs_and_what_is_not_run_keep_their_reason() -> None:
         (8.0, 8.0, Verdict.WORSE),  # no direction at all
     ],
 )
-def test_in_kind_only_the_direction_beside_the_baseline_is_judged(
+def test_in_kind_only_the_direction_from_the_baseline_is_judged(
     ours: float, our_baseline: float, verdict: Verdict
 ) -> None:
     kind = Answer(Selection({}), trained=TRAINED, in_kind="smaller", baseline={"claim_id": "b"})
@@ -126,7 +126,9 @@ def test_in_kind_only_the_direction_beside_the_baseline_is_judged(
 @pytest.mark.parametrize(
     ("ours", "verdict"), [(97.5, Verdict.REPRODUCED), (97.4, Verdict.WORSE), (97.6, Verdict.BETTER)]
 )
-def test_in_kind_a_number_that_should_not_change_must_be_its_baselines(ours: float, verdict: Verdict) -> None:
+def test_in_kind_a_number_that_should_not_change_must_equal_its_baseline(
+    ours: float, verdict: Verdict
+) -> None:
     """Whatever the noise in the paper's: 98.4 beside 98.5."""
     row = replace(ROW, metric="accuracy", unit="%", value=98.4)
     kind = Answer(
@@ -143,7 +145,7 @@ def test_in_kind_a_number_that_should_not_change_must_be_its_baselines(ours: flo
     assert "judged by whether it changes" in judgement.reason
 
 
-def test_in_kind_a_ratio_is_judged_beside_one_and_another_number_stands_alone() -> None:
+def test_in_kind_a_ratio_is_compared_with_one_and_another_number_with_nothing() -> None:
     kind = Answer(Selection({}), trained=TRAINED, in_kind="smaller", higher_is_better=True)
     ratio = replace(EPOCHS, unit="x", value=1.4)
     assert judge(Result(ratio, kind, 3.0, Outcome.OK), None).verdict is Verdict.REPRODUCED

@@ -22,7 +22,7 @@ def test_migration_is_valid_and_its_memory_is_counted(graph: TaskGraph) -> None:
     assert copied_bytes(schedule, Offload) == copied_bytes(schedule, Prefetch) == 80
 
 
-def test_a_roomy_program_prints_for_a_person(graph: TaskGraph) -> None:
+def test_a_schedule_prints_readably(graph: TaskGraph) -> None:
     text = str(migrating(graph))
     assert "schedule of toy (batch 1) by test" in text
     assert "offload first (80 B)" in text

@@ -74,13 +74,13 @@ def test_when_all_is_freed_one_piece_is_left(sizes: list[int], random: Random, d
     assert pool.held_bytes == extent_bytes
 
 
-def test_nothing_takes_no_room() -> None:
+def test_zero_bytes_take_no_room() -> None:
     pool = BestFitPool()
     pool.free(pool.allocate(0), 0)
     assert pool.held_bytes == 0
 
 
-def test_a_piece_is_split_where_its_rest_is_worth_it() -> None:
+def test_a_piece_is_split_where_the_rest_is_large_enough() -> None:
     for size_bytes, rest_starts_at in (
         (512, 512),  # the rest is as large as what was asked for
         (768, 1024),  # it is smaller: the whole piece is handed out

@@ -80,7 +80,7 @@ def random_segments(graph: TaskGraph, seed: int, count: int) -> list[Segment]:
 
 @settings(max_examples=25, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 @given(layers=PLANS, seed=st.integers(0, 1000), count=st.integers(1, 4))
-def test_whatever_is_dropped_results_are_exact(
+def test_results_are_exact_with_any_activations_dropped(
     layers: list[tuple[str, int, int]], seed: int, count: int
 ) -> None:
     case = random_case(layers, seed)
@@ -92,7 +92,7 @@ def test_whatever_is_dropped_results_are_exact(
 
 @settings(max_examples=25, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 @given(layers=PLANS, seed=st.integers(0, 1000), count=st.integers(1, 4))
-def test_an_order_tells_what_its_schedule_will_hold(
+def test_an_order_predicts_the_peak_of_its_schedule(
     layers: list[tuple[str, int, int]], seed: int, count: int
 ) -> None:
     graph = COST.annotate(random_case(layers, seed).captured.graph)
@@ -158,7 +158,7 @@ def test_random_tasks_run_once_and_dropout_keeps_its_mask_alone() -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("probability", [0.1, 0.3, 0.5, 0.9])
-def test_the_product_with_the_mask_is_dropouts_output_bit_for_bit(
+def test_the_product_with_the_mask_is_the_output_of_dropout_bit_for_bit(
     dtype: torch.dtype, probability: float
 ) -> None:
     torch.manual_seed(0)
@@ -168,7 +168,7 @@ def test_the_product_with_the_mask_is_dropouts_output_bit_for_bit(
     assert again.numpy().tobytes() == output.numpy().tobytes()
 
 
-def test_dropouts_output_stays_where_its_product_would_round_otherwise() -> None:
+def test_the_output_of_dropout_is_kept_where_its_product_would_round_differently() -> None:
     dropped = nn.Sequential(convolution(), nn.Dropout(0.3), convolution()).to(torch.bfloat16)
     arguments = (torch.randn(2, CHANNELS, 6, 6, dtype=torch.bfloat16),), ()
     graph = capture(Workload("half", dropped, torch.Tensor.sum, *arguments)).graph

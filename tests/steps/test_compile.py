@@ -111,7 +111,7 @@ def test_the_schedule_prints(batch: tuple[Tensor, Tensor]) -> None:
     assert "by layrub_hybrid" in text and "offload" in text and "reuse" in text
 
 
-def test_every_steps_plan_prints(batch: tuple[Tensor, Tensor]) -> None:
+def test_the_plan_of_every_step_prints(batch: tuple[Tensor, Tensor]) -> None:
     whole = membench.compile(digits_cnn(), CRITERION, batch)
     assert [str(part) for part in whole.plan] == [str(whole.schedule)]
     parts = membench.compile(
@@ -143,7 +143,7 @@ def test_a_large_step_is_simulated_without_being_allocated() -> None:
 
 @settings(deadline=None)
 @given(st.lists(st.integers(1, 9), min_size=4, max_size=4, unique=True))
-def test_a_refusal_of_all_micro_batches_tells_of_the_one_with_the_least_bound(factors: list[int]) -> None:
+def test_a_refusal_of_all_micro_batches_names_the_one_with_the_least_bound(factors: list[int]) -> None:
     # a graph's memory need not grow with its batch: another algorithm may take more workspace
     images_by_size = dict(zip((8, 4, 2, 1), factors, strict=True))
 
@@ -183,7 +183,7 @@ def test_bad_input_is_refused_with_what_to_do(batch: tuple[Tensor, Tensor]) -> N
         membench.compile(unallocated, CRITERION, batch)
 
 
-def test_a_step_that_only_the_allocator_s_segments_keep_out_says_so() -> None:
+def test_out_of_memory_names_segments_where_they_alone_do_not_fit() -> None:
     assert "segments" in str(OutOfMemory(needed_bytes=50 * MIB, capacity_bytes=60 * MIB))
     assert "segments" not in str(OutOfMemory(needed_bytes=70 * MIB, capacity_bytes=60 * MIB))
 
@@ -209,14 +209,14 @@ def test_arguments_that_would_have_no_effect_are_refused(
         membench.compile(digits_cnn(), CRITERION, batch, **arguments)
 
 
-def test_a_batch_that_is_no_pair_is_refused(batch: tuple[Tensor, Tensor]) -> None:
+def test_a_batch_that_is_not_a_pair_is_refused(batch: tuple[Tensor, Tensor]) -> None:
     images, labels = batch
     for pair in (images, (images,), (images, labels, labels)):
         with pytest.raises(MembenchError, match=r"the batch is a pair \(inputs, targets\)"):
             membench.compile(digits_cnn(), CRITERION, pair)  # type: ignore[arg-type]
 
 
-def test_data_that_wants_a_gradient_is_refused(batch: tuple[Tensor, Tensor]) -> None:
+def test_data_that_requires_a_gradient_is_refused(batch: tuple[Tensor, Tensor]) -> None:
     step = membench.compile(digits_cnn(), CRITERION, batch)
     images = batch[0].clone().requires_grad_()
     with pytest.raises(MembenchError, match=r"inputs\[0\] requires a gradient, .* detach it"):

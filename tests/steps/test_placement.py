@@ -100,7 +100,7 @@ def test_the_steady_state_locks_nothing(cuda: FakeCuda) -> None:
 
 
 @pytest.mark.parametrize("offload_weights", [False, True])
-def test_a_step_returns_when_nobody_copies_to_or_from_the_caller_s_memory(
+def test_a_step_returns_after_its_last_copy_to_or_from_memory_of_the_caller(
     cuda: FakeCuda, offload_weights: bool
 ) -> None:
     """The stand-in's compute stream is the host itself, so only the call can be seen."""

@@ -25,13 +25,13 @@ def test_a_chain_needs_at_least_what_eager_needs(map_bytes: list[int]) -> None:
 
 
 @given(st.integers(1, 12), st.integers(1, 20).map(lambda pieces: pieces * ALIGNMENT_BYTES))
-def test_maps_of_one_size_leave_no_fragments(depth: int, size_bytes: int) -> None:
+def test_activations_of_one_size_leave_no_fragments(depth: int, size_bytes: int) -> None:
     graph = chain_of_sizes([size_bytes] * depth)
     peaks = {strategy().schedule(graph, UnitCost(), None).peak_bytes for strategy in (BestFit, Eager)}
     assert len(peaks) == 1
 
 
-def test_a_map_that_fits_no_gap_makes_the_pool_grow() -> None:
+def test_an_activation_that_fits_no_gap_makes_the_pool_grow() -> None:
     unit = ALIGNMENT_BYTES
     graph = chain_of_sizes([unit, unit, 2 * unit])
     schedule = BestFit().schedule(graph, UnitCost(), None)

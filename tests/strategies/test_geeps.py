@@ -49,7 +49,7 @@ def test_the_peak_does_not_grow_with_depth() -> None:
     assert len(peaks) == 1
 
 
-def test_each_map_of_a_chain_leaves_and_comes_back_once() -> None:
+def test_each_activation_of_a_chain_is_offloaded_and_prefetched_once() -> None:
     schedule = GeePS().schedule(chain_of_sizes([10] * 8), UnitCost(), None)
     names = schedule.graph.blocks
     out = [names[item.block].name for item in schedule.instructions if isinstance(item, Offload)]
@@ -58,7 +58,7 @@ def test_each_map_of_a_chain_leaves_and_comes_back_once() -> None:
     assert back == out[::-1]
 
 
-def test_copies_run_beside_the_computation_of_their_neighbours() -> None:
+def test_copies_overlap_with_the_computation_of_their_neighbours() -> None:
     depth = 12
     schedule = GeePS().schedule(chain_of_sizes([1] * depth), UnitCost(), None)  # a copy takes 1 s, a task 2 s
     step = simulated_step((RepeatedSchedule(schedule),), UnitCost())
@@ -73,7 +73,7 @@ def _overlap_s(first: Span, second: Span) -> float:
     return min(first.end_s, second.end_s) - max(first.start_s, second.start_s)
 
 
-def test_a_slow_copy_holds_up_the_layer_after_the_one_that_it_runs_beside() -> None:
+def test_a_slow_copy_delays_the_layer_after_the_one_that_it_overlaps_with() -> None:
     schedule = GeePS().schedule(chain_of_sizes([4] * 5), UnitCost(), None)  # a copy takes 4 s
     step = simulated_step((RepeatedSchedule(schedule),), UnitCost())
     copies = sum(isinstance(item, Offload | Prefetch) for item in schedule.instructions)

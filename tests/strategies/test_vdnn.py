@@ -22,17 +22,17 @@ def offloaded(schedule: Schedule) -> set[str]:
     return {names[item.block].name for item in schedule.instructions if isinstance(item, Offload)}
 
 
-def test_all_sends_away_what_convolutions_and_poolings_read() -> None:
+def test_all_offloads_inputs_of_convolutions_and_poolings() -> None:
     schedule = VdnnAll().schedule(NETWORK, TwoAlgorithmCost(), None)
     # not map6 and map7, which the classifier reads
     assert offloaded(schedule) == {"map0", "map2", "map3", "map5"}
 
 
-def test_conv_sends_away_what_convolutions_read() -> None:
+def test_conv_offloads_inputs_of_convolutions() -> None:
     assert offloaded(VdnnConv().schedule(NETWORK, TwoAlgorithmCost(), None)) == {"map2", "map3"}
 
 
-def test_an_offload_runs_beside_the_layer_that_reads_it_and_the_layer_ends_with_a_synchronize() -> None:
+def test_an_offload_overlaps_with_the_layer_that_reads_it_and_the_layer_ends_with_a_synchronize() -> None:
     schedule = VdnnConv().schedule(NETWORK, TwoAlgorithmCost(), None)
     tasks = schedule.graph.tasks
     program = [item for item in schedule.instructions if isinstance(item, Compute | Offload | Synchronize)]
@@ -43,7 +43,7 @@ def test_an_offload_runs_beside_the_layer_that_reads_it_and_the_layer_ends_with_
             assert isinstance(program[program.index(item) + 1], Synchronize)
 
 
-def test_each_map_is_back_before_the_layer_that_needs_it_begins() -> None:
+def test_each_activation_is_prefetched_before_the_layer_that_needs_it_begins() -> None:
     schedule = VdnnAll().schedule(NETWORK, TwoAlgorithmCost(), None)
     validate(schedule)
     before: list[str] = []
@@ -117,7 +117,7 @@ def test_dyn_tries_something() -> None:
         VdnnDyn([])
 
 
-def test_dyn_may_keep_to_one_policy_whatever_the_budget() -> None:
+def test_dyn_may_keep_to_one_policy_at_any_budget() -> None:
     """Then it is that policy, with the algorithms that there is room for."""
     always_all = VdnnDyn(policies=["all"])
     free = always_all.schedule(NETWORK, TwoAlgorithmCost(), None)

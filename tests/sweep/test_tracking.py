@@ -36,7 +36,7 @@ def test_disabled_writes_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("refusal", [wandb.errors.UsageError, ValueError])
-def test_a_sweep_that_wandb_refuses_is_no_error(
+def test_a_sweep_refused_by_wandb_is_not_an_error(
     refusal: type[Exception],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,

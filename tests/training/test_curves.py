@@ -103,7 +103,7 @@ def test_lines_for_a_terminal() -> None:
     assert describe_training([failed], 0.97) == "  no run ended well"
 
 
-def test_lines_for_a_terminal_tell_of_inference_within_limits() -> None:
+def test_lines_for_a_terminal_describe_inference_within_limits() -> None:
     def limited(accuracy: float, seed: int) -> Record:
         plain = run([0.5], seed)
         found = {"accuracy": accuracy, "unlimited_accuracy": 0.5, "peak_bytes": 4 * MIB}

@@ -66,7 +66,7 @@ def values(epochs: list[Epoch]) -> list[tuple[float, float, float]]:
     return [(epoch.loss, epoch.training_accuracy, epoch.test_accuracy) for epoch in epochs]
 
 
-def test_a_lossless_strategy_gives_plain_pytorchs_curve_and_weights_bit_for_bit(few: Dataset) -> None:
+def test_a_lossless_strategy_gives_the_curve_and_weights_of_plain_pytorch_bit_for_bit(few: Dataset) -> None:
     expected_module = network()
     expected = plain_curve(expected_module, few)
     assert expected[-1][0] < expected[0][0]

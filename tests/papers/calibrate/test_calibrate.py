@@ -81,7 +81,7 @@ def test_the_committed_file_is_what_the_command_writes(framework: str, fits: dic
 
 
 @pytest.mark.parametrize(("framework", "system"), SYSTEMS.items())
-def test_no_other_system_s_number_matters(
+def test_numbers_of_other_systems_do_not_matter(
     framework: str,
     system: str,
     fits: dict[str, Fit],
@@ -125,7 +125,7 @@ def test_residuals_are_those_of_a_simulated_step(
     assert 20 * steps * step_time_s == pytest.approx(residual.fitted, rel=1e-6)
 
 
-def test_rows_are_the_baselines(fits: dict[str, Fit]) -> None:
+def test_fitted_rows_are_those_of_the_baseline(fits: dict[str, Fit]) -> None:
     assert {name: [residual.row.value for residual in fitted.times] for name, fitted in fits.items()} == {
         "caffe": [2.148, 7.223, 20.808, 91.815, 9.726, 37.387, 55.131, 79.397],
         "mxnet": [2.373, 5.478, 27.343, 44.209, 8.926, 13.897, 17.947],
@@ -159,7 +159,7 @@ def test_efficiencies_are_below_the_peak(framework: str, fits: dict[str, Fit]) -
     assert 0 <= efficiency.step_s < 1
 
 
-def test_memory_s_constants_mean_something(caffe: Fit) -> None:
+def test_fitted_memory_constants_are_plausible(caffe: Fit) -> None:
     assert 50 * MIB < caffe.memory.constants["context_bytes"].value < 500 * MIB
     assert 0 < caffe.memory.constants["workspace_share"].value < 1
 

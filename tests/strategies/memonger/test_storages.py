@@ -72,7 +72,7 @@ def test_a_storage_that_is_too_small_grows() -> None:
     assert pool.held_bytes == 1600
 
 
-def test_nothing_takes_no_room() -> None:
+def test_zero_bytes_take_no_room() -> None:
     pool = StoragePool()
     pool.free(pool.allocate(0), 0)
     assert pool.held_bytes == 0

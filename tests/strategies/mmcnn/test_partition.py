@@ -207,7 +207,7 @@ SLOW = [
 
 
 @pytest.mark.parametrize("name", ["resnet18", "shufflenet_v2_x0_5", *SLOW])
-def test_a_network_in_parts_gives_the_same_answer(name: str) -> None:
+def test_a_partitioned_network_gives_the_same_output(name: str) -> None:
     torch.manual_seed(0)
     module, images = getattr(zoo, name)(num_classes=10), torch.randn(1, 3, 64, 64)
     with torch.no_grad():

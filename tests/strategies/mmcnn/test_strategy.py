@@ -34,7 +34,7 @@ def convolution(map_bytes: int, weight_bytes: int) -> Layer:
     return Layer(map_bytes, weight_bytes, ends_segment=True)
 
 
-def test_weights_come_while_the_segments_first_layer_runs() -> None:
+def test_weights_are_prefetched_while_the_first_layer_of_a_segment_runs() -> None:
     decisions = algorithm_1([DATA, convolution(50, 30), RELU, convolution(60, 100)], 120, pn_max=5)
     assert decisions == [
         Decision(conv_number=1, self_number=1, map_parts=1, memory_bytes=10 + 30),
@@ -50,7 +50,7 @@ def test_weights_in_too_many_parts_come_with_their_own_layer() -> None:
     assert decisions[-1] == Decision(0, 3, 1, 10 + 100 / 3)
 
 
-def test_maps_larger_than_the_limit_lie_in_parts() -> None:
+def test_activations_larger_than_the_limit_are_partitioned() -> None:
     [data, end] = algorithm_1([Layer(120), convolution(240, 4)], 50, pn_max=5)
     assert (data.map_parts, data.self_number, end.self_number) == (3, 3, 5)
     assert data.memory_bytes == 40 + 4 / 2  # 48 of 50 bytes are taken at the end
@@ -125,7 +125,7 @@ def test_the_measured_peak_keeps_the_limit_and_the_output_is_the_same(name: str,
 
 
 @pytest.mark.parametrize("name", ["resnet18"])
-def test_late_copies_and_poisoned_memory_change_nothing(name: str) -> None:
+def test_late_copies_and_poisoned_memory_do_not_change_results(name: str) -> None:
     schedule = plan(inference(name)[1].graph, Mmcnn(), COST, 6 * MIB)
     assert run(name, schedule)[0].equal(run(name, schedule, Chaos(seed=5, longest_delay_s=0.0003))[0])
 
@@ -137,7 +137,7 @@ def caller_bytes(name: str) -> int:
 
 
 @pytest.mark.parametrize("limit_mib", [200, 100, 50, 10, 5])
-def test_each_weight_comes_once_where_no_map_has_to_leave(limit_mib: int) -> None:
+def test_each_weight_is_prefetched_once_where_no_activation_is_offloaded(limit_mib: int) -> None:
     schedule = plan(inference("alexnet")[1].graph, Mmcnn(), COST, limit_mib * MIB)
     assert copied_bytes(schedule, Offload) == 0
     assert copied_bytes(schedule, Prefetch) == caller_bytes("alexnet")
@@ -157,7 +157,7 @@ def test_an_inference_takes_longer_the_smaller_the_limit() -> None:
     assert times_s[-1] < 1.1 * times_s[0]  # the weights' copies hide most of what parts cost
 
 
-def test_a_map_leaves_and_comes_back_once() -> None:
+def test_an_activation_is_offloaded_and_prefetched_once() -> None:
     schedule = plan(inference("resnet18")[1].graph, Mmcnn(), COST, 5 * MIB)
     out = [i.block for i in schedule.instructions if isinstance(i, Offload)]
     assert out and len(out) == len(set(out))
@@ -202,7 +202,7 @@ def test_layers_are_counted_as_the_paper_does() -> None:
     assert layers[16].weight_bytes == (9216 * 4096 + 4096) * 4
 
 
-def test_vdnns_inference_mode_holds_the_largest_layers_weights() -> None:
+def test_vdnn_in_inference_holds_the_weights_of_the_largest_layer() -> None:
     schedule = plan(inference("alexnet")[1].graph, VdnnInference(), COST, None)
     output, peak_bytes = run("alexnet", schedule)
     assert difference("alexnet", output) == 0

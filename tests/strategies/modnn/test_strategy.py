@@ -83,7 +83,7 @@ def test_every_budget_from_the_lower_bound_on_is_kept(number: int) -> None:
     assert len(blocks) == len(set(blocks))
 
 
-def test_below_the_lower_bound_it_refuses_and_says_what_it_needs() -> None:
+def test_a_budget_below_the_lower_bound_is_refused_with_the_needed_bytes() -> None:
     bound_bytes = lower_bound_bytes(NETWORK, TwoAlgorithmCost())
     with pytest.raises(InfeasibleSchedule) as refusal:
         Modnn().schedule(NETWORK, TwoAlgorithmCost(), bound_bytes - 1)
@@ -119,7 +119,7 @@ def test_a_task_waits_only_for_the_transfers_that_it_depends_on() -> None:
 
 
 @pytest.mark.parametrize("network", ["squeezenet", "resnet18", "densenet"])
-def test_budgets_hold_for_real_and_every_bit_is_eager_s(network: str) -> None:
+def test_budgets_are_kept_on_the_cpu_with_the_bits_of_eager(network: str) -> None:
     case = reference(network)
     graph = COST.annotate(case.captured.graph)
     for budget_bytes in budgets(graph, COST, 4)[:3]:
@@ -177,7 +177,7 @@ PAPERS_BATCH_SIZES = {
     "model",
     [pytest.param(m, marks=() if m in ("fcn8s", "vgg16") else pytest.mark.slow) for m in PAPERS_BATCH_SIZES],
 )
-def test_it_is_no_slower_than_vdnn_and_layrub_within_the_same_budget(model: str) -> None:
+def test_it_is_not_slower_than_vdnn_and_layrub_within_the_same_budget(model: str) -> None:
     """FCN within 4 GB: room for FFT's workspace in its first fully connected layer takes moving a small map."""
     cost = on_a_k40()
     batch_size = PAPERS_BATCH_SIZES[model]
@@ -229,7 +229,7 @@ def test_a_budget_that_no_micro_batch_keeps_is_refused() -> None:
 
 
 @pytest.mark.parametrize("number", range(4))
-def test_the_simulation_s_clock_is_the_schedule_s(number: int) -> None:
+def test_the_planned_time_equals_the_simulated_time(number: int) -> None:
     cost = on_a_k40(full_duplex=False)
     graph = cost.annotate(reference("squeezenet").captured.graph)
     budget_bytes = budgets(graph, cost, 4)[number]
