@@ -1,4 +1,4 @@
-"""Maps that are encoded and decoded by a real backend."""
+"""Activations that are encoded and decoded by a real backend."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""Exchanges on virtual clocks: stages, their queues, and who shares a link."""
+"""Exchanges on virtual clocks: stages, their queues, and shared links."""
 
 import pytest
 
@@ -68,7 +68,7 @@ def test_hosts_pass_a_gradient_around_a_ring() -> None:
 
 
 def test_on_one_device_each_other_gradient_passes_the_link_once_in_each_direction() -> None:
-    alone_s = SIZE_BYTES / 4  # a device that copies alone has all of the link
+    alone_s = SIZE_BYTES / 4  # a device that copies by itself has the whole link
     assert step_time_s(AllReduce(0, root=0)) == (3 + 3 + 1 + 3) * alone_s
     own_links = Cluster(devices_per_host=4)
     assert step_time_s(AllReduce(0, root=0), cluster=own_links) == (1 + 3 + 1 + 1) * SIZE_BYTES

@@ -1,4 +1,4 @@
-"""What capture knows of CUDA's operators, on fake CUDA tensors; a whole CUDA capture needs a GPU."""
+"""CUDA's operators in capture, on fake CUDA tensors; a whole CUDA capture needs a GPU."""
 
 import pytest
 import torch
@@ -14,7 +14,7 @@ BATCH_NORM = aten.cudnn_batch_norm.default
 
 @pytest.fixture
 def images() -> Tensor:
-    """A transposed map: a layout that is neither contiguous nor channels last."""
+    """A transposed activation: a layout that is neither contiguous nor channels last."""
     with FakeTensorMode():
         return torch.empty(2, 4, 6, 6, device="cuda").transpose(2, 3)
 

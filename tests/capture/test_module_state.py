@@ -88,7 +88,7 @@ def test_a_step_of_a_module_that_has_changed_is_refused(change: str, module: nn.
 
 
 class Weighted:
-    """A loss that is no module."""
+    """A loss that is not a module."""
 
     def __init__(self) -> None:
         self.factor = 1.0

@@ -1,4 +1,4 @@
-"""What capture says of an operator's output must be what its kernel returns, whatever the layout of its arguments."""
+"""Outputs of operators as captured equal those of their kernels, for every layout of the arguments."""
 
 from itertools import permutations
 

@@ -1,4 +1,4 @@
-"""What a module does in Python is refused where each step would have to do it, and never left behind."""
+"""Python side effects of a module are refused where each step would need them, and undone after a capture."""
 
 import random
 from collections.abc import Callable
@@ -14,7 +14,7 @@ from membench.core.workload import Workload
 
 
 class Does(nn.Module):
-    """A linear layer that does something else besides, with attributes to do it with."""
+    """A linear layer with a side effect in Python, and the attributes for it."""
 
     def __init__(self, what: Callable[["Does", Tensor], object]) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""A wrong word on the command line gets one line that says what there is."""
+"""A wrong word on the command line gives one line with the choices."""
 
 import shutil
 from pathlib import Path

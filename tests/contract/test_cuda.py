@@ -1,4 +1,4 @@
-"""What must hold on a GPU, for every strategy; `make test-gpu` runs it."""
+"""The contract of every strategy on a GPU; run by `make test-gpu`."""
 
 import copy
 import os
@@ -52,7 +52,7 @@ TIME_TOLERANCE = 0.10
 
 @pytest.fixture(scope="module", autouse=True)
 def deterministic_kernels() -> Iterator[None]:
-    """Kernels that give the same bits each time where there are any; the others warn and are compared loosely."""
+    """Deterministic kernels where there are any; the others warn and are compared within tolerances."""
     torch.use_deterministic_algorithms(True, warn_only=True)
     torch.utils.deterministic.fill_uninitialized_memory = False  # a kernel for each block that comes back
     torch.backends.cudnn.benchmark = False
@@ -68,7 +68,7 @@ def cost() -> MeasuredCost:
 
 @cache
 def reference(name: str) -> tuple[Reference, bool]:
-    """Return a network on the GPU and whether eager PyTorch gives the same bits twice."""
+    """Return a network on the GPU, and whether eager PyTorch gives the same bits twice."""
     case = reference_of(workload(NETWORKS[name], name, device="cuda"))
     return case, not case.results.difference(reference_of(case.work).results)
 
@@ -210,7 +210,7 @@ def test_weights_that_live_on_the_host_take_no_memory_of_the_gpu(
 
 @pytest.mark.parametrize("cuda_graph", [False, True])
 def test_weights_that_live_on_the_host_are_trained_there(cuda_graph: bool) -> None:
-    """Three steps of descent, in micro-batches of two sizes, beside PyTorch's on the GPU."""
+    """Three steps of descent, in micro-batches of two sizes, compared with PyTorch on the GPU."""
     torch.manual_seed(0)
     module = imagenet_resnet(18).eval()
     plain = copy.deepcopy(module).to(cost().device)

@@ -1,4 +1,4 @@
-"""Steps of inference: under every strategy the output is the module's, to the bit, and the peak is exact."""
+"""Inference: under every strategy the output is that of the module to the bit, and the peak is exact."""
 
 import pickle
 from dataclasses import replace
@@ -67,7 +67,7 @@ def test_every_strategy_for_inference_is_exact(variant: str) -> None:
 
 
 def visiting(graph: TaskGraph) -> Schedule:
-    """Let everything of the caller's visit the device for one task at a time."""
+    """Prefetch every block of the caller for one task at a time."""
     graph = COST.annotate(keep_on_host(graph, EXTERNAL_ROLES))
     builder = ScheduleBuilder("visiting", graph, budget_bytes=None)
     for task in graph.tasks:

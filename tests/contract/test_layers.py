@@ -1,4 +1,4 @@
-"""Layers and losses that other tests' networks do not have: a step is PyTorch's bit for bit, at its predicted peak."""
+"""Layers and losses that the other networks lack: a step gives the bits of PyTorch, at its predicted peak."""
 
 from collections.abc import Callable
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""What must hold for every strategy on every network: exact results, exact peak, a valid schedule."""
+"""The contract of every strategy on every network: exact results, exact peak, a valid schedule."""
 
 import pickle
 from contextlib import suppress
@@ -60,7 +60,7 @@ def test_a_budget_is_kept_or_refused(variant: str) -> None:
     peak_bytes = schedule_of(case, variant).peak_bytes
     schedule = plan(case.captured.graph, VARIANTS[variant], COST, peak_bytes)
     assert max(live_bytes(schedule)) == schedule.peak_bytes == peak_bytes
-    with suppress(InfeasibleSchedule):  # a method may know a way with less
+    with suppress(InfeasibleSchedule):  # a method may find a schedule that needs less
         assert plan(case.captured.graph, VARIANTS[variant], COST, peak_bytes - 1).peak_bytes < peak_bytes
     lower_bound_bytes = schedule.graph.lower_bound_bytes
     with pytest.raises(InfeasibleSchedule) as refusal:

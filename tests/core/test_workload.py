@@ -1,4 +1,4 @@
-"""What cannot be a step is refused before it is captured."""
+"""Workloads that cannot become a step are refused before capture."""
 
 from typing import Any
 

@@ -78,7 +78,7 @@ def convolutions(draw: st.DrawFn) -> Convolution:
 
 
 def test_workspaces_of_the_second_convolution_of_alexnet() -> None:
-    """One group at a time: 48 to 128 maps. 27 + 2 x 2 pixels take a transform of 32 x 32, and so one tile."""
+    """One group at a time: 48 to 128 channels. 27 + 2 x 2 pixels take a transform of 32 x 32, and so one tile."""
     spectrum = 32 * 17 * 8
     spectra = 128 * 48 + 48 * 128 + 128 * 128
     assert workspaces(ALEXNET_CONV2) == {

@@ -16,7 +16,7 @@ ROUNDING = {"rtol": 1e-5, "atol": 1e-6}
 
 @pytest.fixture(scope="module")
 def found(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, str, str], dict[str, Tensor]]:
-    """What two processes found, under all strategies in one go, because starting them takes seconds."""
+    """The gradients of two processes under all strategies, in one run, because starting them takes seconds."""
     path = tmp_path_factory.mktemp("processes") / "gradients.pt"
     running = torchrun("tests.helpers.distributed_training", str(path), processes=PROCESSES)
     _, errors = running.communicate(timeout=240)

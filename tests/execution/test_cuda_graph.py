@@ -1,4 +1,4 @@
-"""The whole step as one graph, on a stand-in for CUDA's that records what it is asked."""
+"""The whole step as one CUDA graph, on a stand-in that records its calls."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -28,7 +28,7 @@ POOL = GraphPool((0, 1))
 
 
 class FakeGraph:
-    """Notes captures and replays; a replay runs what was captured again, into the memory of the capture."""
+    """Records captures and replays; a replay runs what was captured again, into the memory of the capture."""
 
     made: list["FakeGraph"] = []  # noqa: RUF012 (emptied by the fixture)
 

@@ -1,4 +1,4 @@
-"""What Caffe keeps of a network, counted from first principles; no fitted constant takes part."""
+"""Memory of networks under Caffe, counted from first principles, without fitted constants."""
 
 from collections.abc import Callable
 
@@ -119,8 +119,8 @@ def test_batch_norm_holds_four_activations_in_addition_to_its_convolution(
 
 @pytest.mark.slow
 def test_resnet1001_and_1517_have_the_sizes_of_the_paper(lowered: Callable[[str], TaskGraph]) -> None:
-    """Figure 9 implies 69,045 MB for ResNet-1001 (759.5 MB are a saving of 98.9 %), and the text says that 1517 takes
-    roughly 100 GB. 69,261 MiB is the hand count of a network that halves its map one convolution later."""
+    """Figure 9 implies 69,045 MB for ResNet-1001 (759.5 MB are a saving of 98.9 %), and the text gives roughly 100 GB
+    for 1517. 69,261 MiB is the hand count of a network that halves its feature map one convolution later."""
     graph = lowered("resnet1001")
     alone, with_splits = bottleneck_network_bytes([3, 57, 270, 3], 32)
     assert (2 * held(graph, Role.ACTIVATION), held(graph, *MAPS)) == (alone, with_splits)
@@ -169,7 +169,7 @@ def test_a_convolution_reads_its_input_for_the_weight_gradient_only() -> None:
     assert (weight.gradient_of, data.gradient_of) == (GradientOf.WEIGHT, GradientOf.DATA)
     assert "0:data" in names(graph, weight.reads)
     assert names(graph, data.reads) == {"1.weight", "1.bias", "3:data gradient"}
-    [first] = tasks_of(graph, "0", Phase.BACKWARD)  # nobody needs the image's gradient
+    [first] = tasks_of(graph, "0", Phase.BACKWARD)  # the gradient of the image is not needed
     assert first.gradient_of is GradientOf.WEIGHT
     assert weight.operations == data.operations == 2 * 2 * 10 * 4 * 3 * 3 * 2 * 2
 
@@ -265,7 +265,7 @@ def test_a_pooling_that_changes_nothing_is_not_a_layer(lowered: Callable[[str], 
 
 
 def test_overhead_is_context_and_workspace() -> None:
-    """A convolution's workspace is a share of its output, of which no more than Caffe's limit counts."""
+    """The workspace of a convolution is a share of its output, up to Caffe's limit."""
     framework = Caffe(Efficiency(1.0, 1.0), context_bytes=1000, workspace_share=0.5)
     module = nn.Sequential(nn.Conv2d(3, 4, 3), nn.Conv2d(4, 4, 3), nn.Flatten(), nn.Linear(16, 10))
     outputs = 4 * (2 * 4 * 4 * 4) + 4 * (2 * 4 * 2 * 2)
@@ -273,7 +273,7 @@ def test_overhead_is_context_and_workspace() -> None:
 
 
 def test_workspace_stays_below_the_limit_of_caffe(lowered: Callable[[str], TaskGraph]) -> None:
-    """At batch 64 even VGG-16's smallest maps, 512 x 14 x 14, have 24.5 MiB; the limit is 24."""
+    """At batch 64 even the smallest activations of VGG-16, 512 x 14 x 14, have 24.5 MiB; the limit is 24."""
     graph = lowered("vgg16")
     assert sizes(graph, Role.ACTIVATION)["features.28:data"] == 24.5 * MIB
     assert convolution_bytes(graph) == 13 * WORKSPACE_LIMIT_BYTES == 13 * 24 * MIB

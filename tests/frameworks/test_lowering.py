@@ -1,4 +1,4 @@
-"""What holds for every framework of layers, and for libraries of layers that none has."""
+"""Rules of every framework of layers, and of libraries of layers that no framework has."""
 
 from dataclasses import replace
 
@@ -68,7 +68,7 @@ def test_a_lowered_graph_names_the_blocks_of_weight_gradients() -> None:
     "model", ["alexnet", "googlenet", "resnet34", "cifar10_quick", "wrn16_1", "vgg16", "fcn8s"]
 )
 def test_every_strategy_can_schedule_a_lowered_graph(model: str) -> None:
-    """The checker proves that what a task reads was written before, and is still there."""
+    """Validation proves that what a task reads was written before and is still held."""
     graph = captured_model(model, 2)
     for name in FRAMEWORKS:
         framework = configuration.load("framework", name)

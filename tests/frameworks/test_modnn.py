@@ -1,4 +1,4 @@
-"""What moDNN's framework keeps of a network, counted from first principles."""
+"""Memory of networks under moDNN's framework, counted from first principles."""
 
 import pytest
 
@@ -34,7 +34,7 @@ def test_backward_of_batch_norm_reads_its_output_and_two_vectors(residual: TaskG
 
 
 def test_a_sum_hands_its_error_to_both_branches(residual: TaskGraph) -> None:
-    """Of which batch norm, in place otherwise, must then make its own: the other branch still reads it."""
+    """Batch norm, in place otherwise, must then make an output of its own: the other branch still reads its input."""
     assert not tasks_of(residual, "add", Phase.BACKWARD)
     [norm] = tasks_of(residual, "bn", Phase.BACKWARD)
     assert names(residual, norm.creates) == {"bn:data gradient"}

@@ -1,4 +1,4 @@
-"""What MXNet keeps of a network, counted from first principles; no fitted constant takes part."""
+"""Memory of networks under MXNet, counted from first principles, without fitted constants."""
 
 import pytest
 from torch import nn
@@ -90,7 +90,7 @@ def test_a_slow_algorithm_is_not_taken_at_any_limit() -> None:
 
 
 def test_resnet50_needs_three_activations_per_convolution_under_eager() -> None:
-    """At the end of the forward pass all maps are held, each but once; the backward pass adds little at first."""
+    """At the end of the forward pass every activation is held once; the backward pass adds little at first."""
     graph = MXNET.lower(captured_model("resnet50", 32))
     schedule = Eager().schedule(graph, COST, None)
     kept = graph.external_bytes + held(graph, Role.ACTIVATION, Role.INTERNAL)

@@ -1,4 +1,4 @@
-"""What Torch7 keeps of a network, counted from first principles."""
+"""Memory of networks under Torch7, counted from first principles."""
 
 import pytest
 import torch
@@ -32,7 +32,7 @@ def vgg() -> TaskGraph:
 
 
 class Residual(nn.Module):
-    """Convolution, batch norm and ReLU beside a shortcut, then both branches joined."""
+    """Convolution, batch norm and ReLU parallel to a shortcut, then both branches joined."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -52,7 +52,7 @@ def residual() -> TaskGraph:
 
 
 def test_vgg_keeps_the_layer_inputs_that_vdnn_offloads(vgg: TaskGraph) -> None:
-    """Images, convolutions and poolings are 63.1 MiB for each image; ReLU writes onto its convolution's map."""
+    """Images, convolutions and poolings are 63.1 MiB for each image; ReLU overwrites the output of its convolution."""
     extracted = {
         name: size for name, size in sizes(vgg, Role.ACTIVATION).items() if name.startswith("features")
     }

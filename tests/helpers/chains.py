@@ -19,16 +19,16 @@ FEATURE_MAP_BYTES = 4 * 8 * 16 * 16 * 4
 ACTIVATION_ROLES = frozenset({Role.ACTIVATION, Role.GRADIENT})
 
 
-def chain_of_sizes(map_bytes: Sequence[int]) -> TaskGraph:
-    """Return the step of a chain whose layer number i has a map of that size.
+def chain_of_sizes(activation_bytes: Sequence[int]) -> TaskGraph:
+    """Return the step of a chain whose layer number i has an activation of that size.
 
-    Forward, a layer reads the map before its own. Backward, it reads that map and its own map's gradient and creates the
-    gradient of the map before; the last layer creates its own map's gradient first.
+    Forward, a layer reads the activation before its own. Backward, it reads that activation and the gradient of its own
+    and creates the gradient of the activation before; the gradient of the last activation is created first.
     """
-    count = len(map_bytes)
+    count = len(activation_bytes)
     blocks = [Block(0, "input", INPUT_BYTES, Role.INPUT, -1)]
-    for name, role in (("map", Role.ACTIVATION), ("gradient", Role.GRADIENT)):
-        for layer, size_bytes in enumerate(map_bytes):
+    for name, role in (("activation", Role.ACTIVATION), ("gradient", Role.GRADIENT)):
+        for layer, size_bytes in enumerate(activation_bytes):
             blocks.append(Block(len(blocks), f"{name}{layer}", size_bytes, role, layer))
     tasks: list[Task] = []
 
@@ -41,7 +41,7 @@ def chain_of_sizes(map_bytes: Sequence[int]) -> TaskGraph:
     add(count, Phase.LOSS, (count,), ())
     add(count, Phase.BACKWARD, (count,), (2 * count,))
     for layer in reversed(range(count)):
-        before = (count + layer,) if layer else ()  # nobody asks for the gradient of the input
+        before = (count + layer,) if layer else ()  # the gradient of the input is not needed
         add(layer, Phase.BACKWARD, (layer, 1 + count + layer), before)
     names = (*(f"layer{i}" for i in range(count)), "loss")
     return TaskGraph("chain", 1, tuple(blocks), tuple(tasks), names)
@@ -68,7 +68,7 @@ def chain_of_kinds(*kinds: Kind) -> TaskGraph:
     for layer, kind in enumerate(kinds):
         inputs.append(blocks[-1].index if layer else 0)
         in_place = kind is Kind.RELU
-        output = inputs[-1] if in_place else block(f"map{layer}", Role.ACTIVATION, layer)
+        output = inputs[-1] if in_place else block(f"activation{layer}", Role.ACTIVATION, layer)
         task(f"{kind}{layer}", kind, Phase.FORWARD, layer, [inputs[-1]], [output])
     last = blocks[-1].index
     loss = block("loss", Role.LOSS, len(kinds), 4)
@@ -87,7 +87,7 @@ def chain_of_kinds(*kinds: Kind) -> TaskGraph:
 
 
 def chain_of_batch(count: int) -> TaskGraph:
-    """A network whose maps grow with the number of images."""
+    """A network whose activations grow with the number of images."""
     graph = chain_of_kinds(*[Kind.CONVOLUTION] * 6)
     blocks = tuple(replace(block, size_bytes=block.size_bytes * count) for block in graph.blocks)
     return replace(graph, blocks=blocks, batch_size=count)

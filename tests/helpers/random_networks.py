@@ -14,7 +14,7 @@ CHANNELS = 4
 
 
 class RandomNetwork(nn.Module):
-    """A network written down as a list of (operation, which earlier map it reads)."""
+    """A network given as a list of operations, each with the numbers of two earlier activations that it may read."""
 
     def __init__(self, plan: list[tuple[str, int, int]]) -> None:
         super().__init__()
@@ -37,11 +37,11 @@ class RandomNetwork(nn.Module):
         }.get(operation, nn.Identity)()
 
     def forward(self, images: Tensor) -> Tensor:
-        maps = [self.shared(images)]
+        activations = [self.shared(images)]
         for layer, (operation, first, second) in zip(self.layers, self.plan, strict=True):
-            one, other = maps[first % len(maps)], maps[second % len(maps)]
-            maps.append(self._apply(layer, operation, one, other))
-        return self.head(sum(maps[-2:], maps[-1]).mean((2, 3)))
+            one, other = activations[first % len(activations)], activations[second % len(activations)]
+            activations.append(self._apply(layer, operation, one, other))
+        return self.head(sum(activations[-2:], activations[-1]).mean((2, 3)))
 
     def _apply(self, layer: nn.Module, operation: str, one: Tensor, other: Tensor) -> Tensor:
         match operation:
@@ -76,7 +76,7 @@ def random_workload(layers: list[tuple[str, int, int]]) -> Workload:
 
 
 def random_reference(layers: list[tuple[str, int, int]], seed: int) -> Reference:
-    """Return a network, which every strategy gets to see: examples are the same for each, so it is captured once."""
+    """Return a captured network, cached: every strategy is tested on the same examples."""
     return _random_reference(tuple(layers), seed)
 
 

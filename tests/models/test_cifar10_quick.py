@@ -20,6 +20,6 @@ def test_pooling_rounds_up_as_in_caffe() -> None:
 
 
 def test_average_pooling_at_the_border_divides_by_the_pixels_that_exist() -> None:
-    """Caffe clips the last window to the map before it divides: the average of ones is one everywhere."""
+    """Caffe clips the last window to the feature map before it divides: the average of ones is one everywhere."""
     pooled = cifar10_quick().pool3(torch.ones(1, 64, 8, 8))
     assert torch.equal(pooled, torch.ones(1, 64, 4, 4))

@@ -27,7 +27,7 @@ def test_every_pixel_has_a_score_for_each_class(size: int) -> None:
 
 @pytest.mark.parametrize("factor", [2, 8])
 def test_deconvolutions_begin_as_bilinear_interpolation(factor: int) -> None:
-    """Away from the border, where interpolation repeats the last pixel."""
+    """Compared inside the border, where interpolation repeats the last pixel."""
     scores = torch.randn(1, 3, 6, 6)
     enlarged = _upsampling(3, factor=factor)(scores)
     expected = functional.interpolate(scores, scale_factor=factor, mode="bilinear")

@@ -26,7 +26,7 @@ def test_is_22_layers_deep(model: GoogLeNet) -> None:
     assert len(stem_and_classifier) + 2 * len(inceptions) == 22
 
 
-def test_maps_have_the_sizes_of_table_1(model: GoogLeNet) -> None:
+def test_feature_maps_have_the_sizes_of_table_1(model: GoogLeNet) -> None:
     sizes = {}
     hooks = [
         module.register_forward_hook(lambda _, __, out, name=name: sizes.update({name: tuple(out.shape[1:])}))

@@ -14,7 +14,7 @@ def test_parameters_of_resnet50_are_those_of_torchvision() -> None:
 
 
 def test_parameters_of_the_cifar_network_are_those_of_the_paper() -> None:
-    """Table 6 of He et al. says 0.85 M for ResNet-56; the exact sum is written out here."""
+    """Table 6 of He et al. gives 0.85 M for ResNet-56; the exact sum is written out here."""
     expected = 3 * 9 * 16 + 2 * 16  # first convolution and its batch normalisation
     for in_channels, channels in ((16, 16), (16, 32), (32, 64)):
         expected += 9 * in_channels * channels + 17 * 9 * channels**2 + 18 * 2 * channels
@@ -69,7 +69,7 @@ def test_shortcut_takes_every_second_pixel_and_pads_channels_with_zeros() -> Non
 
 
 def test_block_of_equal_width_passes_its_input_through() -> None:
-    """With a branch that gives zero, the block is the ReLU of its input, and leaves the input alone."""
+    """With a branch that gives zero, the block is the ReLU of its input, and does not change the input."""
     block = CifarBlock(in_channels=16, out_channels=16)
     nn.init.zeros_(block.bn2.weight)
     images = torch.randn(2, 16, 8, 8)

@@ -14,7 +14,7 @@ from tests.helpers.papers import ROW, answer
 
 @pytest.fixture
 def result() -> Callable[..., Result]:
-    """A result whose value and outcome are given; the row says 100 MB unless it is told otherwise."""
+    """A result whose value and outcome are given; the row has 100 MB by default."""
 
     def make(value: float | None, outcome: Outcome = Outcome.OK, row: Row = ROW, **answered: Any) -> Result:
         return Result(row, answer(**answered), value, outcome, "" if value is not None else "the reason")

@@ -1,4 +1,4 @@
-"""The rule of DESIGN 7, case by case. The paper says 100 MB."""
+"""The rule of verdicts, case by case. The paper states 100 MB."""
 
 from collections.abc import Callable
 from dataclasses import replace

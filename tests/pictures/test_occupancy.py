@@ -1,4 +1,4 @@
-"""Who holds memory: the parts are the whole, and thinning loses no peak."""
+"""Memory by holder: the holders add up to the total, and thinning keeps the peak."""
 
 import numpy as np
 import pytest

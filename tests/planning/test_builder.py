@@ -65,11 +65,11 @@ def test_a_budget_below_the_peak_names_the_task_and_the_bounds(graph: TaskGraph)
         builder.finish()
     assert refusal.value.task == "task3"
     assert refusal.value.needed_bytes == 100 + 80 + 60 + 40 + 20 + 5
-    assert refusal.value.lower_bound_bytes == 100 + 80 + 60 + 5  # the neediest task alone
+    assert refusal.value.lower_bound_bytes == 100 + 80 + 60 + 5  # the largest task
 
 
 def held_at_work(schedule: Schedule) -> list[int]:
-    """Return what is in use beside the caller's blocks during each task and each copy back."""
+    """Return the bytes in use, without the caller's blocks, during each task and each prefetch."""
     held_bytes = zip(schedule.instructions, live_bytes(schedule), strict=True)
     external_bytes = schedule.graph.external_bytes
     return [held - external_bytes for item, held in held_bytes if isinstance(item, Compute | Prefetch)]
@@ -87,7 +87,7 @@ def test_a_fixed_pool_is_in_use_as_a_whole(graph: TaskGraph, size_bytes: int) ->
 def test_a_fixed_pool_that_is_too_small_grows_for_as_long_as_it_must(graph: TaskGraph) -> None:
     schedule = migrating(graph, pool=FixedPool(110))
     validate(schedule)
-    # first and workspace fit; second beside first; second, gradient; gradient, first; and the result
+    # first and workspace fit; second in addition to first; second, gradient; gradient, first; and the result
     assert held_at_work(schedule) == [110, 80 + 60 + 5, 110, 40 + 80, 40 + 80 + 20 + 5]
     assert schedule.peak_bytes == 100 + 80 + 60 + 5
 
@@ -107,7 +107,7 @@ def test_a_block_at_home_on_the_host_visits_and_leaves_without_a_copy(visited: T
     assert visited.lower_bound_bytes == 100 + 80 + 5
     assert max(live_bytes(schedule)) == schedule.peak_bytes == 100 + 80 + 5
     assert live_bytes(schedule, frozenset({Role.INPUT}))[:2] == [100, 100]
-    assert live_bytes(schedule)[-1] == 20  # the result alone
+    assert live_bytes(schedule)[-1] == 20  # only the result
     assert copied_bytes(schedule, Prefetch) == 100
     assert copied_bytes(schedule, Offload) == 0
 

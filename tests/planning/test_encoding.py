@@ -20,7 +20,7 @@ DENSITY = 0.25
 
 @pytest.fixture
 def toy() -> TaskGraph:
-    """One map may be encoded, at a quarter full."""
+    """One activation may be encoded, at a density of a quarter."""
     encodable, forms = add_encoded_forms(graph(), {FIRST: vp_encoding()}, {FIRST: DENSITY})
     assert forms == {FIRST: ENCODED}
     return encodable

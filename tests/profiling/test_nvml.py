@@ -1,4 +1,4 @@
-"""What the driver tells and keeps to itself, on a stand-in for NVIDIA's library."""
+"""Counters that the driver reports or lacks, on a stand-in for NVIDIA's library."""
 
 import os
 import sys

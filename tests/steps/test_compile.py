@@ -283,7 +283,7 @@ def test_models_that_a_graph_cannot_express_are_refused_by_layer() -> None:
 
 
 class Sharing(nn.Module):
-    """One weight used twice, one unused, one frozen, and a constant that is no buffer."""
+    """One weight used twice, one unused, one frozen, and a constant that is not a buffer."""
 
     def __init__(self) -> None:
         super().__init__()

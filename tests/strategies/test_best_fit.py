@@ -17,8 +17,8 @@ from tests.helpers.networks import COST, reference
 
 
 @given(st.lists(st.integers(1, 10_000), min_size=1, max_size=12))
-def test_a_chain_needs_at_least_what_eager_needs(map_bytes: list[int]) -> None:
-    graph = chain_of_sizes(map_bytes)
+def test_a_chain_needs_at_least_what_eager_needs(activation_bytes: list[int]) -> None:
+    graph = chain_of_sizes(activation_bytes)
     schedule = BestFit().schedule(graph, UnitCost(), None)
     validate(schedule)
     assert schedule.peak_bytes >= Eager().schedule(graph, UnitCost(), None).peak_bytes
@@ -35,7 +35,7 @@ def test_an_activation_that_fits_no_gap_makes_the_pool_grow() -> None:
     unit = ALIGNMENT_BYTES
     graph = chain_of_sizes([unit, unit, 2 * unit])
     schedule = BestFit().schedule(graph, UnitCost(), None)
-    # Three maps lie in 4 units, the third's gradient behind them in 2. When it and the third map are dead, their gaps
+    # Three activations lie in 4 units, the gradient of the third behind them in 2. When both are dead, their gaps
     # are as large as they were; all gradients after them fit.
     assert schedule.peak_bytes - graph.external_bytes == 6 * unit
 

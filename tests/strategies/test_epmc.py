@@ -1,4 +1,4 @@
-"""EPMC and serial CSR: which maps, how large, when, and on which stream; Gist's one-bit masks."""
+"""EPMC and serial CSR: encoded activations, their sizes, times and streams; Gist's one-bit masks."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""GeePS: two halves of one pool, copies beside the computation, memory that does not grow with depth."""
+"""GeePS: two halves of one pool, copies parallel to computation, memory that does not grow with depth."""
 
 from itertools import pairwise
 
@@ -32,12 +32,12 @@ def in_pool_bytes(schedule: Schedule) -> int:
 
 
 @given(st.lists(st.integers(1, 1000), min_size=3, max_size=12))
-def test_the_pool_of_a_chain_is_twice_its_largest_layer(map_bytes: list[int]) -> None:
-    schedule = GeePS().schedule(chain_of_sizes(map_bytes), UnitCost(), None)
+def test_the_pool_of_a_chain_is_twice_its_largest_layer(activation_bytes: list[int]) -> None:
+    schedule = GeePS().schedule(chain_of_sizes(activation_bytes), UnitCost(), None)
     validate(schedule)
-    # Backward, a layer touches the map that it reads and two gradients; the loss a map and its gradient.
-    accesses = [before + own + before for before, own in pairwise(map_bytes)]
-    assert in_pool_bytes(schedule) == 2 * max(*accesses, 2 * map_bytes[-1])
+    # Backward, a layer accesses the activation that it reads and two gradients; the loss an activation and its gradient.
+    accesses = [before + own + before for before, own in pairwise(activation_bytes)]
+    assert in_pool_bytes(schedule) == 2 * max(*accesses, 2 * activation_bytes[-1])
     work = zip(schedule.instructions, live_bytes(schedule), strict=True)
     assert {held for item, held in work if isinstance(item, Compute | Prefetch)} == {schedule.peak_bytes}
 
@@ -54,7 +54,9 @@ def test_each_activation_of_a_chain_is_offloaded_and_prefetched_once() -> None:
     names = schedule.graph.blocks
     out = [names[item.block].name for item in schedule.instructions if isinstance(item, Offload)]
     back = [names[item.block].name for item in schedule.instructions if isinstance(item, Prefetch)]
-    assert out == [f"map{i}" for i in range(7)]  # the last one is still there when the loss is computed
+    assert out == [
+        f"activation{i}" for i in range(7)
+    ]  # the last one is still there when the loss is computed
     assert back == out[::-1]
 
 
@@ -77,7 +79,7 @@ def test_a_slow_copy_delays_the_layer_after_the_one_that_it_overlaps_with() -> N
     schedule = GeePS().schedule(chain_of_sizes([4] * 5), UnitCost(), None)  # a copy takes 4 s
     step = simulated_step((RepeatedSchedule(schedule),), UnitCost())
     copies = sum(isinstance(item, Offload | Prefetch) for item in schedule.instructions)
-    alone = len(schedule.graph.tasks) - copies  # a task runs beside one copy or none
+    alone = len(schedule.graph.tasks) - copies  # a task overlaps with one copy or none
     assert step.timelines[0].step_time_s == pytest.approx(2.5 * alone + 4 * copies)
 
 

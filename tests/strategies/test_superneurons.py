@@ -1,4 +1,4 @@
-"""SuperNeurons: what leaves, what is recomputed and how often, and when it comes back."""
+"""SuperNeurons: what is offloaded, what is recomputed and how often, and when it is prefetched."""
 
 from collections import Counter
 
@@ -87,7 +87,7 @@ def test_a_checkpoint_comes_back_one_checkpoint_before_it_is_needed() -> None:
 
 
 def test_a_small_segment_is_recomputed_once_and_a_large_one_for_each_layer() -> None:
-    """One map is less than a task's own; four maps at once are more, so each is made again for each that reads it."""
+    """One activation is less than those of a task; four at once are more, so each is recomputed for each of its readers."""
     runs = Counter(again(planned(convolution(), nn.ReLU(), convolution())))
     assert runs["1:relu again"] == 1
     runs = Counter(

@@ -1,4 +1,4 @@
-"""vDNN: what is sent away, what the search brings back, and what the trials of vDNN_dyn decide."""
+"""vDNN: offloaded activations, the search for prefetches, and the trials of vDNN_dyn."""
 
 from itertools import pairwise
 
@@ -25,11 +25,11 @@ def offloaded(schedule: Schedule) -> set[str]:
 def test_all_offloads_inputs_of_convolutions_and_poolings() -> None:
     schedule = VdnnAll().schedule(NETWORK, TwoAlgorithmCost(), None)
     # not map6 and map7, which the classifier reads
-    assert offloaded(schedule) == {"map0", "map2", "map3", "map5"}
+    assert offloaded(schedule) == {"activation0", "activation2", "activation3", "activation5"}
 
 
 def test_conv_offloads_inputs_of_convolutions() -> None:
-    assert offloaded(VdnnConv().schedule(NETWORK, TwoAlgorithmCost(), None)) == {"map2", "map3"}
+    assert offloaded(VdnnConv().schedule(NETWORK, TwoAlgorithmCost(), None)) == {"activation2", "activation3"}
 
 
 def test_an_offload_overlaps_with_the_layer_that_reads_it_and_the_layer_ends_with_a_synchronize() -> None:
@@ -57,7 +57,7 @@ def test_each_activation_is_prefetched_before_the_layer_that_needs_it_begins() -
             ]
             assert not computed & set(readers)
             before.append(schedule.graph.blocks[item.block].name)
-    assert before == ["map5", "map3", "map2", "map0"]
+    assert before == ["activation5", "activation3", "activation2", "activation0"]
 
 
 def test_the_search_does_not_look_past_a_convolution() -> None:
@@ -69,8 +69,8 @@ def test_the_search_does_not_look_past_a_convolution() -> None:
             order.append(schedule.graph.blocks[item.block].name)
         elif isinstance(item, Compute) and schedule.graph.tasks[item.task].phase is Phase.BACKWARD:
             order.append(schedule.graph.tasks[item.task].name)
-    assert order.index("map1") < order.index("convolution3 backward") < order.index("map0")
-    assert order.index("map0") < order.index("convolution2 backward")
+    assert order.index("activation1") < order.index("convolution3 backward") < order.index("activation0")
+    assert order.index("activation0") < order.index("convolution2 backward")
 
 
 def algorithms(schedule: Schedule) -> list[str]:
@@ -98,8 +98,16 @@ def test_dyn_takes_the_first_trial_that_fits() -> None:
     everything = VdnnAll().schedule(network, TwoAlgorithmCost(), None).peak_bytes
     assert nothing > conv > everything
     assert not offloaded(VdnnDyn().schedule(network, TwoAlgorithmCost(), nothing))
-    assert offloaded(VdnnDyn().schedule(network, TwoAlgorithmCost(), conv)) == {"map2", "map3", "map4"}
-    assert offloaded(VdnnDyn().schedule(network, TwoAlgorithmCost(), conv - 1)) >= {"map2", "map3", "map4"}
+    assert offloaded(VdnnDyn().schedule(network, TwoAlgorithmCost(), conv)) == {
+        "activation2",
+        "activation3",
+        "activation4",
+    }
+    assert offloaded(VdnnDyn().schedule(network, TwoAlgorithmCost(), conv - 1)) >= {
+        "activation2",
+        "activation3",
+        "activation4",
+    }
     smallest = VdnnAll(Preference.MEMORY).schedule(network, TwoAlgorithmCost(), None).peak_bytes
     with pytest.raises(InfeasibleSchedule):
         VdnnDyn().schedule(network, TwoAlgorithmCost(), smallest - 1)

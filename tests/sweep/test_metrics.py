@@ -1,4 +1,4 @@
-"""What a simulated cell's record says of memory, copies and power."""
+"""Metrics of a simulated cell: memory, copies and power."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Which sources decide a result."""
+"""The sources that decide a result."""
 
 from collections.abc import Iterator
 from pathlib import Path

@@ -40,7 +40,7 @@ def test_a_curve_apart_from_all_seeds_differs() -> None:
     worse = [run([0.3, 0.6 + seed / 100], seed) for seed in range(5)]
     found = compare(worse, reference, "test_accuracy")
     assert found.gap == pytest.approx(0.25)
-    # the real way, and the two systems swapped
+    # the real assignment, and the two systems swapped
     assert found.probability == pytest.approx(2 / math.comb(10, 5))
     assert found.differs
 

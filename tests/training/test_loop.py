@@ -1,4 +1,4 @@
-"""Training to accuracy: the same curves as plain PyTorch's, whatever lossless strategy supplies the gradients."""
+"""Training to accuracy: the curves of plain PyTorch under every lossless strategy."""
 
 import copy
 from collections.abc import Callable
@@ -78,7 +78,7 @@ def test_a_lossless_strategy_gives_the_curve_and_weights_of_plain_pytorch_bit_fo
 
 
 def test_what_else_draws_random_numbers_changes_nothing(few: Dataset) -> None:
-    """The order of the images and dropout depend on the seed alone."""
+    """The order of the images and dropout depend only on the seed."""
     torch.manual_seed(99)
     start = network()
     first = values(list(train(copy.deepcopy(start), CRITERION, few, RECIPE)))

@@ -1,4 +1,4 @@
-"""The rate of EPMC's serial baseline: a fit on that baseline's rows alone."""
+"""The rate of EPMC's serial baseline: a fit on the rows of that baseline only."""
 
 import pytest
 

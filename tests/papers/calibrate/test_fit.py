@@ -1,4 +1,4 @@
-"""The fits read the baselines' rows alone, and give the committed constants each time."""
+"""The fits read only rows of baselines, and always give the committed constants."""
 
 import csv
 from pathlib import Path
@@ -140,7 +140,7 @@ def test_fitted_rows_are_those_of_the_baseline(fits: dict[str, Fit]) -> None:
 
 
 def test_large_networks_are_met(fits: dict[str, Fit]) -> None:
-    """What the fits are good for: networks whose own arithmetic and traffic fill the time."""
+    """Networks in the range of the fits: those whose own arithmetic and traffic fill the time."""
     small, limits = ("LeNet", "Cifar10_quick"), {"caffe": 0.06, "mxnet": 0.16, "tensorflow": 0.22}
     for framework, limit in limits.items():
         errors = {r.row.model: abs(r.error) for r in fits[framework].times if r.row.model not in small}
@@ -165,7 +165,7 @@ def test_fitted_memory_constants_are_plausible(caffe: Fit) -> None:
 
 
 def test_resnet50_does_not_fit_the_smaller_device(graphs: dict[str, TaskGraph]) -> None:
-    """Table 6: out of memory with Caffe on the TITAN Z, whatever the overhead."""
+    """Table 6: out of memory with Caffe on the TITAN Z at any overhead."""
     graph = lower_layers(graphs["ResNet-50"], CAFFE)
     needed_bytes = sum(block.size_bytes for block in graph.blocks)
     assert needed_bytes > configuration.load("device", "titan_z").memory_bytes

@@ -44,7 +44,7 @@ def test_what_layers_keep_inside_has_one_piece_for_each_thing_kept(residual: Tas
 
 
 def test_the_region_separates_activations_from_gradients_to_sum(residual: TaskGraph) -> None:
-    """The published walk gives four pieces for the first, 3.5 of the largest map together; here 3.25."""
+    """The published walk gives four pieces for the first, 3.5 of the largest activation together; here 3.25."""
     found = pieces(residual, LayrubHybrid(fixed_region=True))
     assert found["gradient of its part"] == [LARGEST_BYTES] * 2
     assert sum(found["data"]) == 5.25 * LARGEST_BYTES

@@ -37,7 +37,7 @@ FREE = st.integers(0, 50).map(lambda number: ("free", number))
 @given(st.lists(ALLOCATE | FREE, max_size=60))
 def test_storages_are_those_of_the_naive_model(actions: list[tuple[str, int]]) -> None:
     pool, model = StoragePool(), NaiveStorages()
-    live: list[tuple[int, int]] = []  # storage, size asked for
+    live: list[tuple[int, int]] = []  # storage, requested size
     for action, number in actions:
         if action == "allocate":
             storage = pool.allocate(number)

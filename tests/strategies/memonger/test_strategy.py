@@ -27,7 +27,7 @@ def maps_held(strategy: Strategy, graph: TaskGraph) -> float:
 
 @pytest.mark.parametrize("root", [3, 4, 6, 8, 10])
 def test_a_chain_of_equal_convolutions_holds_twice_the_square_root_of_its_depth(root: int) -> None:
-    """Kept are root - 1 maps between segments; the last of root maps is never alive with a gradient of its own."""
+    """Kept are root - 1 activations between segments; the last of root activations is never alive with its gradient."""
     graph = chain_of_convolutions(root**2)
     assert round(maps_held(Memonger(), graph), 1) == 2 * root - 1
     assert round(maps_held(Eager(), graph), 1) == root**2 + 1
@@ -62,7 +62,7 @@ def test_every_segment_is_recomputed_the_last_one_too(residual: Schedule) -> Non
     names = {residual.graph.tasks[i.task].name for i in residual.instructions if isinstance(i, Compute)}
     assert {"conv1:convolution again", "layer2.1.conv1:convolution again"} < names
     assert "layer4.2.conv2:convolution again" in names
-    assert "fc:addmm again" not in names  # nobody reads what it makes but the loss
+    assert "fc:addmm again" not in names  # only the loss reads its output
 
 
 def test_the_plan_with_the_least_peak_is_taken(residual: Schedule) -> None:
@@ -78,7 +78,7 @@ def test_the_plan_with_the_least_peak_is_taken(residual: Schedule) -> None:
 
 
 def test_segments_end_where_the_network_is_narrow(residual: Schedule) -> None:
-    """Between two residual units one map crosses, onto which the unit's batch norm, sum and ReLU write."""
+    """Between two residual units one activation crosses, overwritten by the batch norm, sum and ReLU of the unit."""
     graph = residual.graph
     made = {block for task in graph.tasks if task.phase is Phase.FORWARD for block in task.creates}
     needed = {block for layer in graph.backward_layers for block in layer.reads}

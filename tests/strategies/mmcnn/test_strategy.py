@@ -73,7 +73,7 @@ def test_no_layer_counts_more_than_the_limit(layers: list[Layer], limit_bytes: i
     decisions = algorithm_1(layers, limit_bytes, pn_max)
     assert len(decisions) == len(layers)
     assert all(0 <= d.conv_number <= pn_max and 1 <= d.map_parts <= d.self_number for d in decisions)
-    # maps that fill the limit leave no byte for weights; there the paper's rule has no answer
+    # activations that fill the limit leave no byte for weights; the paper's rule does not cover that
     assert all(d.memory_bytes <= limit_bytes + 1 for d in decisions)
 
 
@@ -144,7 +144,7 @@ def test_each_weight_is_prefetched_once_where_no_activation_is_offloaded(limit_m
 
 
 def test_an_inference_takes_longer_the_smaller_the_limit() -> None:
-    """As the paper's Figure 9 shows it, of which no number is known; simulated on its device."""
+    """As in Figure 9 of the paper, which states no numbers; simulated on its device."""
     with torch.device("meta"):
         network, batch = alexnet().eval(), (torch.empty(1, 3, 227, 227), ())
     times_s = [
@@ -197,8 +197,8 @@ def test_layers_are_counted_as_the_paper_does() -> None:
     assert len(layers) == 21
     assert layers[0] == Layer(3 * 227**2 * 4)
     assert layers[1] == Layer(3 * 227**2 * 4 + 96 * 55**2 * 4, (96 * 363 + 96) * 4, ends_segment=True)
-    assert layers[2] == Layer(96 * 55**2 * 4)  # in place: one map
-    assert layers[3] == Layer(2 * 96 * 55**2 * 4)  # a norm's inner maps are not counted
+    assert layers[2] == Layer(96 * 55**2 * 4)  # in place: one activation
+    assert layers[3] == Layer(2 * 96 * 55**2 * 4)  # inner activations of a norm are not counted
     assert layers[16].weight_bytes == (9216 * 4096 + 4096) * 4
 
 

@@ -64,7 +64,7 @@ NETWORK = chain_of_kinds(*[Kind.CONVOLUTION, Kind.RELU, Kind.POOLING] * 4)
 
 
 class SlowLink(TwoAlgorithmCost):
-    """Moving a map takes longer than any workspace gains."""
+    """Moving an activation takes longer than any workspace gains."""
 
     def offload_time_s(self, size_bytes: int) -> float:
         return 10.0 * size_bytes
@@ -178,7 +178,7 @@ PAPERS_BATCH_SIZES = {
     [pytest.param(m, marks=() if m in ("fcn8s", "vgg16") else pytest.mark.slow) for m in PAPERS_BATCH_SIZES],
 )
 def test_it_is_not_slower_than_vdnn_and_layrub_within_the_same_budget(model: str) -> None:
-    """FCN within 4 GB: room for FFT's workspace in its first fully connected layer takes moving a small map."""
+    """FCN within 4 GB: room for FFT's workspace in its first fully connected layer takes moving a small activation."""
     cost = on_a_k40()
     batch_size = PAPERS_BATCH_SIZES[model]
     description = yaml.safe_load((configuration.CONF_DIRECTORY / "model" / f"{model}.yaml").read_text())
