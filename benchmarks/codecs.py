@@ -1,6 +1,6 @@
-"""How fast maps are encoded and decoded, against the CSR of scipy.sparse and of torch, in one run.
+"""Rates of encoding and decoding activations, against the CSR of scipy.sparse and of torch, in one run.
 
-On a GPU, torch's is cuSPARSE's. A ratio above 1 says how many times faster ours is; the times are medians of several,
+On a GPU, torch's is cuSPARSE's. A ratio above 1 means that ours is that many times faster; the times are medians of several,
 taken in turns so that a busy machine slows all alike. Neither has a DIA that is as fast as its CSR: scipy's is listed too.
 """
 

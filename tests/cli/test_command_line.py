@@ -1,4 +1,4 @@
-"""A wrong word on the command line gets one line that says what there is."""
+"""A wrong word on the command line gives one line with the choices."""
 
 import shutil
 from pathlib import Path
@@ -61,7 +61,7 @@ def test_a_model_without_what_its_batch_is_made_of_is_refused(
         check_arguments(["model=mine"])
 
 
-def test_an_error_is_told_once_whatever_caused_it() -> None:
+def test_an_error_is_printed_once_with_any_cause() -> None:
     error = MembenchError("no such luck")
     error.__cause__ = ValueError("luck")
     assert explain(error) == "no such luck"

@@ -38,7 +38,7 @@ def run_of(tmp_path: Path, asked: list[Any], **settings: str) -> Run:
     return Run(Settings(**settings), Records(tmp_path / "records", answer), tmp_path, CAPACITY_BYTES)
 
 
-def test_strategies_and_baselines_run_at_the_models_batch_and_at_one_that_fills_the_card(
+def test_strategies_and_baselines_run_at_the_batch_size_of_the_model_and_at_one_that_fills_the_card(
     tmp_path: Path,
 ) -> None:
     asked: list[Any] = []
@@ -105,12 +105,12 @@ def test_a_cell_is_what_hydra_would_compose() -> None:
         ("time_limit_s=soon", "time_limit_s is a positive number of seconds, not 'soon'"),
     ],
 )
-def test_a_wrong_word_is_answered_with_what_there_is(argument: str, message: str) -> None:
+def test_a_wrong_word_is_refused_with_the_choices(argument: str, message: str) -> None:
     with pytest.raises(MembenchError, match=message):
         parse([argument])
 
 
-def test_without_a_gpu_the_command_says_so(
+def test_without_a_gpu_the_command_is_refused(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def no_gpu(*_: Any) -> None:
@@ -139,5 +139,5 @@ def test_results_that_cannot_be_written_are_one_line(
         (["backend=cpu", "results=/elsewhere"], "/elsewhere"),
     ],
 )
-def test_what_is_committed_is_a_gpus(words: list[str], folder: str) -> None:
+def test_measurements_of_a_gpu_alone_go_to_the_committed_results(words: list[str], folder: str) -> None:
     assert measure.parse(words).folder == ROOT / folder

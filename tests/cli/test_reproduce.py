@@ -59,7 +59,7 @@ def test_every_number_of_the_paper_has_a_verdict(results: Path) -> None:
     assert silent.empty
 
 
-def test_our_column_is_never_the_papers(results: Path) -> None:
+def test_our_column_never_holds_the_number_of_the_paper(results: Path) -> None:
     """Where nothing was run our value is empty; and made-up runs reproduce next to nothing."""
     frame = pd.read_csv(results / "layrub" / "scoreboard.csv", keep_default_na=False)
     assert (frame[frame["verdict"].isin(["input"])]["simulated_value"] == "").all()
@@ -116,7 +116,7 @@ def test_closing_summary_names_failures(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_a_wrong_word_is_answered_in_one_line(
+def test_a_wrong_word_is_refused_in_one_line(
     arguments: list[str], expected: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(arguments) == 2
@@ -125,7 +125,7 @@ def test_a_wrong_word_is_answered_in_one_line(
 
 def test_figures_read_results_only_and_are_the_same_bytes_again(results: Path, tmp_path: Path) -> None:
     directory = shutil.copytree(results, tmp_path / "results")
-    for name in ("training.csv", "figure15.csv"):  # made by trainings, of which there is no stand-in
+    for name in ("training.csv", "figure15.csv"):  # made by trainings, which have no stand-in
         shutil.copy(ROOT / "results" / "layrub" / name, directory / "layrub")
     program = f"""
 import sys

@@ -8,7 +8,7 @@ import pytest
 
 from membench.cli.train import main
 from membench.core.units import MIB
-from tests.data.test_cifar10 import write_cifar10
+from tests.helpers.cifar10 import write_cifar10
 
 SMALL = ["model=digits_cnn", "epochs=1", "batch_size=512", "seeds=[4,5]"]
 
@@ -34,7 +34,7 @@ def test_trains_each_seed_once_and_writes_curves_and_records(
     assert len((tmp_path / "training.jsonl").read_text().splitlines()) == 2
 
 
-def test_a_run_that_fails_is_a_record_and_the_exit_code_says_so(
+def test_a_run_that_fails_is_a_record_and_an_exit_code(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main([*SMALL, "budget='20 KB'", f"output={tmp_path}"]) == 1
@@ -125,7 +125,7 @@ def test_records_that_are_broken_or_cannot_be_written_are_one_line(
         (["nobody"], "'nobody' is neither one paper nor a list of option=value; papers with trainings: "),
     ],
 )
-def test_a_wrong_word_is_answered_in_one_line(
+def test_a_wrong_word_is_refused_in_one_line(
     arguments: list[str], expected: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(arguments) == 2

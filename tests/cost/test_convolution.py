@@ -77,8 +77,8 @@ def convolutions(draw: st.DrawFn) -> Convolution:
 # ---- by hand ------------------------------------------------------------------------------------------
 
 
-def test_workspaces_of_alexnet_s_second_convolution() -> None:
-    """One group at a time: 48 to 128 maps. 27 + 2 x 2 pixels take a transform of 32 x 32, and so one tile."""
+def test_workspaces_of_the_second_convolution_of_alexnet() -> None:
+    """One group at a time: 48 to 128 channels. 27 + 2 x 2 pixels take a transform of 32 x 32, and so one tile."""
     spectrum = 32 * 17 * 8
     spectra = 128 * 48 + 48 * 128 + 128 * 128
     assert workspaces(ALEXNET_CONV2) == {
@@ -91,7 +91,7 @@ def test_workspaces_of_alexnet_s_second_convolution() -> None:
     assert spectrum * spectra == 119 * 2**20
 
 
-def test_workspaces_of_vgg_s_second_convolution() -> None:
+def test_workspaces_of_the_second_convolution_of_vgg() -> None:
     """226 pixels take a transform of 256 x 256, or 8 x 8 tiles of 30 x 30 outputs; 56 x 56 tiles for Winograd."""
     assert workspaces(VGG_CONV1_2) == {
         "implicit_gemm": 0,
@@ -116,14 +116,14 @@ def test_the_gradients_need_what_the_forward_pass_needs_but_the_matrix() -> None
     assert weight == {name: forward[name] for name in weight}
 
 
-def test_the_fft_s_workspace_is_near_the_one_that_cudnn_has_logged() -> None:
+def test_the_workspace_of_fft_is_near_the_one_logged_by_cudnn() -> None:
     """Theano, pull request 6348; see the module."""
     for side, kernel, logged_bytes in ((128, (64, 64), 9_445_376), (256, (32, 64), 37_502_976)):
         c = replace(convolution(12, 4, 5, side, 32), kernel_size=kernel)
         assert workspaces(c)["fft"] == pytest.approx(logged_bytes, rel=0.1)
 
 
-def test_operations_of_vgg_s_second_convolution() -> None:
+def test_operations_of_the_second_convolution_of_vgg() -> None:
     expected = {
         "implicit_gemm": 2 * 64 * (64 * 64 * 9) * 224**2,
         "fft": 8 * 256 * 129 * 64 * (64 * 64) + 2.5 * 256**2 * 16 * (3 * 64 * 64),
@@ -187,7 +187,7 @@ def test_more_images_need_more(c: Convolution, gradient_of: GradientOf, more: in
 
 
 @given(convolutions(), st.sampled_from(PASSES))
-def test_ways_are_those_that_apply_the_fastest_first(c: Convolution, gradient_of: GradientOf) -> None:
+def test_algorithms_are_those_that_apply_the_fastest_first(c: Convolution, gradient_of: GradientOf) -> None:
     ways = COST.algorithms(task(c, gradient_of))
     assert {way.name: way.workspace_bytes for way in ways} == workspaces(c, gradient_of)
     assert [way.time_s for way in ways] == sorted(way.time_s for way in ways)
@@ -211,7 +211,7 @@ def test_seconds_are_operations_or_bytes_over_the_rate_reached() -> None:
     assert slow_memory.algorithms(task(narrow))[0].name == "implicit_gemm"
 
 
-def test_without_a_choice_there_is_one_way() -> None:
+def test_without_a_choice_there_is_one_algorithm() -> None:
     cost = RooflineCost(DEVICE, Efficiency(0.5, 0.5))
     [way] = cost.algorithms(task(VGG_CONV1_2))
     assert (way.name, way.workspace_bytes) == ("", 0)

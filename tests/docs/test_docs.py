@@ -31,7 +31,7 @@ from membench.papers.verdicts import Verdict
 from membench.steps.plan import plan
 from membench.strategies.eager import Eager
 from membench.sweep.cell import run_cell
-from tests.contract.test_strategies import check_exact, step_of
+from tests.helpers.checks import check_exact, step_of
 from tests.helpers.networks import COST, reference
 from tests.helpers.pages import PAGES, ROOT, Code, code_of, commands_of, mentioned_files
 
@@ -98,7 +98,7 @@ def test_the_example_program_runs(capsys: pytest.CaptureFixture[str]) -> None:
     (program,) = (code for code in code_of("docs/model.md") if code.language == "python")
     exec(program.text, {})
     peak_bytes, images_per_s = map(float, capsys.readouterr().out.split())
-    assert peak_bytes > 4096 * 64 * 32 * 32 * 4  # a map of the convolution
+    assert peak_bytes > 4096 * 64 * 32 * 32 * 4  # an activation of the convolution
     assert images_per_s > 0
 
 

@@ -116,7 +116,7 @@ def test_a_wrong_word_is_one_line(
     assert error.count("\n") == 1
 
 
-def test_a_file_that_is_no_scoreboard_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_file_that_is_not_a_scoreboard_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "scoreboard.csv").write_text("item,model\nTable 1,small\n")
     assert main(["compare", str(tmp_path), str(tmp_path)]) == 2
     assert "row 1 of" in (error := capsys.readouterr().err) and "has no column dataset" in error
