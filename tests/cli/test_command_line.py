@@ -1,4 +1,4 @@
-"""A wrong word on the command line gets one line that says what there is."""
+"""A wrong word on the command line is a one-line error that lists the valid ones."""
 
 import shutil
 from pathlib import Path
@@ -80,11 +80,11 @@ def test_an_error_is_told_once_whatever_caused_it() -> None:
         (["speed=3"], "'speed' is not an option; there are: model, .*batch_size, seed, budget"),
         (["strategy.speed=3"], "'strategy.speed' is not an option; there are: "),
         (["group/model=3"], "'group/model' is not an option; there are: model"),
-        (["+speed=3"], r"'\+speed=3' is no choice; write option=value"),
-        (["model"], "'model' is no choice; write option=value"),
+        (["+speed=3"], r"'\+speed=3' is not a choice; write option=value"),
+        (["model"], "'model' is not a choice; write option=value"),
         (
             ["model=lenet batch_size=3"],
-            "'model=lenet batch_size=3' is no choice; write option=value, and quote",
+            "'model=lenet batch_size=3' is not a choice; write option=value, and quote",
         ),
         (["batch_size=0"], "batch_size is a positive number of images, not 0"),
         (["batch_size=many"], "batch_size is a positive number of images, not 'many'"),

@@ -34,7 +34,7 @@ def commands_of(page: str) -> list[str]:
     """Return the lines of indented blocks that are commands, without their comments."""
     lines = [line.strip() for line in PAGES[page].read_text().splitlines() if line.startswith("    ")]
     return [
-        re.sub(r"\s+#.*", "", line) for line in lines if re.match(r"make |(\.venv/bin/)?python -m ", line)
+        re.sub(r"\s+#.*", "", line) for line in lines if re.match(r"make |(\.venv/bin/)?(python -m |membench )", line)
     ]
 
 
