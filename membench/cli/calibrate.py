@@ -11,7 +11,7 @@ Caffe alone), and rows of no other system. It prints every residual and writes t
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from membench.cli.words import read_options, read_text, split
+from membench.cli.words import read_options, split
 from membench.core import configuration
 from membench.core.configuration import CONF_DIRECTORY
 from membench.core.device import DeviceProfile
@@ -47,7 +47,7 @@ def parse(words: Sequence[str]) -> Settings:
         raise MembenchError(
             f"{bare[0]!r} is not a choice; write `codec` alone, or framework=caffe device=k40m"
         )
-    return Settings(**read_options(options, {"framework": read_text, "device": read_text}))
+    return Settings(**read_options(options, {"framework": str, "device": str}))
 
 
 def run(settings: Settings) -> int:

@@ -9,7 +9,7 @@ from typing import Any
 from hydra.experimental.callback import Callback
 from omegaconf import DictConfig
 
-from membench.cli.errors import exit_code
+from membench.cli.main import exit_code
 from membench.core.configuration import method_of
 from membench.core.launched import launched
 from membench.core.record import Configuration, Record, framework_name

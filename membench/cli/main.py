@@ -1,13 +1,15 @@
 """Entry point of the `membench` command: choose a sub-command, answer ``--help``, and report errors."""
 
 import sys
+import traceback
 from collections.abc import Sequence
 from importlib import import_module
 
-from membench.cli.commands import COMMANDS, command_help, overview
-from membench.cli.errors import exit_code
+from membench.cli.commands import COMMANDS, command_help, groups_of, overview
 from membench.core.errors import MembenchError
+from membench.core.files import complaint
 
+INTERRUPTED = "interrupted; finished cells are kept, and the same command continues from there"
 _HELP = {"-h", "--help"}
 
 
@@ -35,3 +37,28 @@ def main(words: Sequence[str] | None = None) -> int:
     except (Exception, KeyboardInterrupt) as error:
         return exit_code(command, error)
     return code
+
+
+def exit_code(command: str, error: BaseException) -> int:
+    """Print an error, in one line unless it is a defect, and return the exit code.
+
+    Args:
+        command: the sub-command that raised it; empty where none was chosen.
+    """
+    interrupted = isinstance(error, KeyboardInterrupt)
+    line = INTERRUPTED if interrupted else _explained(command, error)
+    if not line:
+        traceback.print_exception(error)
+        return 1
+    print(f"{f'membench {command}'.rstrip()}: {line}", file=sys.stderr)
+    return 130 if interrupted else 2
+
+
+def _explained(command: str, error: BaseException) -> str:
+    """Return one line about an error that the user can correct; empty for any other."""
+    if sys.modules.get("hydra"):  # `membench measure` runs where Hydra is not installed
+        from membench.cli.command_line import HYDRA_ERRORS, explain
+
+        if isinstance(error, HYDRA_ERRORS):
+            return explain(error, groups_of(command))
+    return complaint(error) if isinstance(error, MembenchError | OSError) else ""

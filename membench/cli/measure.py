@@ -13,12 +13,13 @@ outputs/measured, which is not committed.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from membench.cli.words import each, number_that, one_of, read_options, read_path, read_size, read_switch
+from membench.cli.words import Reader, each, read_number, read_options, read_size, read_switch
 from membench.core import configuration
-from membench.core.checks import POSITIVE
+from membench.core.checks import POSITIVE, choice
 from membench.core.device import file_name
 from membench.core.errors import MembenchError
 from membench.core.record import LARGEST, Configuration, Outcome, Record
@@ -101,17 +102,17 @@ def parse(words: Sequence[str]) -> Settings:
     Raises:
         MembenchError: an option is unknown, or its value is invalid.
     """
-    readers = {
-        "task": one_of(("strategies", "limits")),
-        "models": each(_read_model),
-        "strategies": each(_read_system),
+    readers: dict[str, Reader] = {
+        "task": partial(choice, ("strategies", "limits"), "task"),
+        "models": each(partial(choice, configuration.names("model"), "models")),
+        "strategies": each(partial(choice, _systems(), "strategies")),
         "batch_sizes": each(_read_batch_size),
-        "budget": read_size,
-        "cuda_graph": read_switch,
-        "backend": one_of(("cpu", "cuda")),
-        "rerun": one_of(Rerun),
-        "time_limit_s": number_that(POSITIVE),
-        "results": read_path,
+        "budget": partial(read_size, "budget"),
+        "cuda_graph": partial(read_switch, "cuda_graph"),
+        "backend": partial(choice, ("cpu", "cuda"), "backend"),
+        "rerun": partial(choice, Rerun, "rerun"),
+        "time_limit_s": partial(read_number, POSITIVE, "time_limit_s"),
+        "results": Path,
     }
     return Settings(**read_options(words, readers))
 
@@ -137,12 +138,11 @@ def run(settings: Settings) -> int:
 
 def measure_strategies(runner: CellRunner) -> None:
     """Measure strategies and baselines side by side, model by model."""
-    every = [*configuration.names("baseline"), *configuration.names("strategy")]
     for model in runner.settings.models or MODELS:
         made = [
             (system, runner.run(model, batch_size, system))
             for batch_size in _batch_sizes(runner, model)
-            for system in runner.settings.strategies or every
+            for system in runner.settings.strategies or _systems()
         ]
         write_csv(measured_table("strategies", made), runner.directory / f"strategies-{model}.csv")
 
@@ -202,17 +202,11 @@ def _system(name: str) -> dict[str, Any]:
     return configuration.read("baseline" if name in configuration.names("baseline") else "strategy", name)
 
 
-def _read_model(_: str, name: str) -> str:
-    configuration.read("model", name)
-    return name
+def _systems() -> list[str]:
+    return [*configuration.names("baseline"), *configuration.names("strategy")]
 
 
-def _read_system(_: str, name: str) -> str:
-    _system(name)
-    return name
-
-
-def _read_batch_size(name: str, text: str) -> int | str:
+def _read_batch_size(text: str) -> int | str:
     if text != LARGEST and not (text.isdecimal() and int(text)):
-        raise MembenchError(f"{name} are positive numbers of images or {LARGEST!r}, not {text!r}")
+        raise MembenchError(f"batch_sizes are positive numbers of images or {LARGEST!r}, not {text!r}")
     return text if text == LARGEST else int(text)

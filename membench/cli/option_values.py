@@ -28,10 +28,8 @@ def check_running(values: Values) -> None:
         MembenchError: names the option, the valid values and the invalid one.
     """
     choice(Rerun, "rerun", values["rerun"])
-    if values["time_limit_s"] is not None and not POSITIVE.holds(values["time_limit_s"]):
-        raise MembenchError(
-            f"time_limit_s is a positive number of seconds, or null for no limit, not {values['time_limit_s']!r}"
-        )
+    if values["time_limit_s"] is not None:
+        check(POSITIVE, time_limit_s=values["time_limit_s"])
     check(SWITCH, dry_run=values["dry_run"], strict=values["strict"])
     tracking = values["tracking"]
     choice(names("tracking"), "tracking.mode", tracking["mode"])
@@ -44,8 +42,7 @@ def check_cell(values: Values) -> None:
     Raises:
         MembenchError: names the option, the valid values and the invalid one.
     """
-    if not COUNT.holds(values["batch_size"]):
-        raise MembenchError(f"batch_size is a positive number of images, not {values['batch_size']!r}")
+    check(COUNT, batch_size=values["batch_size"])
     if not WHOLE.holds(values["seed"]) or values["seed"] not in SEEDS:
         raise MembenchError(f"seed is a whole number of at most 64 bits, not {values['seed']!r}")
     check(POSITIVE, timeout_s=values["timeout_s"])

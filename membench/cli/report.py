@@ -10,9 +10,10 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
-from membench.cli.words import number_that, read_options, read_path, split
+from membench.cli.words import read_number, read_options, split
 from membench.core.checks import NOT_NEGATIVE
 from membench.core.configuration import ROOT
 from membench.core.errors import MembenchError
@@ -47,8 +48,8 @@ def parse(words: Sequence[str]) -> Settings:
     """
     bare, options = split(words)
     if bare[:1] != ["compare"]:
-        return PageSettings(tuple(bare), **read_options(options, {"to": read_path}))
-    changes = read_options(options, {"tolerance": number_that(NOT_NEGATIVE)})
+        return PageSettings(tuple(bare), **read_options(options, {"to": Path}))
+    changes = read_options(options, {"tolerance": partial(read_number, NOT_NEGATIVE, "tolerance")})
     if len(bare) != 3:
         raise MembenchError(f"compare takes two sets of results, not {len(bare) - 1}")
     return CompareSettings(Path(bare[1]), Path(bare[2]), **changes)

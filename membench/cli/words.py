@@ -1,15 +1,14 @@
 """Words of a command line without Hydra: bare words, and ``name=value`` read into typed values."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from membench.cli.option_values import check_size
 from membench.core.checks import Requirement, check, choice, number
 from membench.core.errors import MembenchError
 
-Reader = Callable[[str, str], Any]
-"""Converts an option's text, given the option's name and the text; raises MembenchError for a wrong one."""
+Reader = Callable[[str], Any]
+"""Converts the text of an option; raises MembenchError for a wrong one."""
 
 
 def split(words: Sequence[str]) -> tuple[list[str], list[str]]:
@@ -30,18 +29,13 @@ def read_options(words: Iterable[str], readers: Mapping[str, Reader]) -> dict[st
             raise MembenchError(f"{word!r} is not a choice; write option=value")
         if name not in readers:
             raise MembenchError(f"{name!r} is not an option; there are: {', '.join(readers)}")
-        values[name] = readers[name](name, text)
+        values[name] = readers[name](text)
     return values
 
 
-def read_text(_: str, text: str) -> str:
-    """Return the text as it is."""
-    return text
-
-
-def read_path(_: str, text: str) -> Path:
-    """Return the path that a text is."""
-    return Path(text)
+def each(read: Reader) -> Reader:
+    """Return the reader of a list separated by commas, as a tuple of what ``read`` makes of each element."""
+    return lambda text: tuple(read(element) for element in text.split(",") if element)
 
 
 def read_switch(name: str, text: str) -> bool:
@@ -49,29 +43,15 @@ def read_switch(name: str, text: str) -> bool:
     return choice(("true", "false"), name, text) == "true"
 
 
+def read_number(required: Requirement, name: str, text: str) -> float:
+    """Return a number that meets a requirement."""
+    value = number(text)
+    if not required.holds(value):
+        check(required, **{name: text})
+    return value
+
+
 def read_size(name: str, text: str) -> str:
     """Return a size in memory, ``12GB``, as it was written."""
     check_size(name, text)
     return text
-
-
-def one_of(allowed: Iterable[str]) -> Reader:
-    """Return the reader of a word among ``allowed``, or of a member of an enumeration."""
-    return lambda name, text: choice(allowed, name, text)
-
-
-def number_that(required: Requirement) -> Reader:
-    """Return the reader of a number that meets a requirement."""
-
-    def read(name: str, text: str) -> float:
-        value = number(text)
-        if not required.holds(value):
-            check(required, **{name: text})
-        return value
-
-    return read
-
-
-def each(read: Reader) -> Reader:
-    """Return the reader of a list separated by commas, as a tuple of what ``read`` makes of each element."""
-    return lambda name, text: tuple(read(name, element) for element in text.split(",") if element)

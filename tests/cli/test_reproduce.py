@@ -109,7 +109,7 @@ def test_closing_summary_names_failures(tmp_path: Path) -> None:
         (["layrub", "rerun=some"], "rerun is one of missing, failed, all, not 'some'"),
         (
             ["layrub", "time_limit_s=0"],
-            "time_limit_s is a positive number of seconds, or null for no limit, not 0",
+            "time_limit_s is a positive number, not 0",
         ),
         (
             ["layrub", "speed=3"],

@@ -38,7 +38,7 @@ def test_writes_a_picture_and_a_trace(
     ("words", "answer"),
     [
         (["model=lenot"], "model 'lenot' is not known; there are: "),
-        (["strategy=eager", "batch_size=0"], "batch_size is a positive number of images"),
+        (["strategy=eager", "batch_size=0"], "batch_size is a positive whole number"),
         (["-m", "model=lenet"], "'-m' is not an option; a picture shows one step"),
         (["model=lenet,alexnet"], "'model=lenet,alexnet' is a choice of several"),
         (["model=synthetic_map", "study=encodings"], "a study runs no step that could be drawn"),

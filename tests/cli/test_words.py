@@ -1,22 +1,14 @@
 """Bare words and ``name=value`` words, read into typed values."""
 
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from membench.cli.words import (
-    each,
-    number_that,
-    one_of,
-    read_options,
-    read_path,
-    read_size,
-    read_switch,
-    split,
-)
-from membench.core.checks import POSITIVE
+from membench.cli.words import each, read_number, read_options, read_size, read_switch, split
+from membench.core.checks import POSITIVE, choice
 from membench.core.errors import MembenchError
 
 
@@ -26,12 +18,12 @@ class Side(StrEnum):
 
 
 READERS = {
-    "side": one_of(Side),
-    "sides": each(one_of(Side)),
-    "ratio": number_that(POSITIVE),
-    "deep": read_switch,
-    "budget": read_size,
-    "to": read_path,
+    "side": partial(choice, Side, "side"),
+    "sides": each(partial(choice, Side, "sides")),
+    "ratio": partial(read_number, POSITIVE, "ratio"),
+    "deep": partial(read_switch, "deep"),
+    "budget": partial(read_size, "budget"),
+    "to": Path,
 }
 
 
