@@ -24,8 +24,8 @@ def main(words: Sequence[str] | None = None) -> int:
     if first in COMMANDS:
         command = words.pop(0)
     elif first.isidentifier():
-        known = f"there is no command {first!r}; there are: {', '.join(COMMANDS)}"
-        return exit_code("", MembenchError(known))
+        message = f"there is no command {first!r}; there are: {', '.join(COMMANDS)}"
+        return exit_code("", MembenchError(message))
     else:
         command = "run"
     if _HELP & set(words):

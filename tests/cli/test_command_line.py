@@ -37,7 +37,7 @@ def test_accepts(arguments: list[str]) -> None:
         ),
     ],
 )
-def test_a_half_written_file_is_refused_in_one_line_where_it_is_asked_for(
+def test_a_half_written_file_is_refused_in_one_line_where_it_is_chosen(
     text: str, expected: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     conf = shutil.copytree(configuration.CONF_DIRECTORY, tmp_path / "conf")
@@ -61,7 +61,7 @@ def test_a_model_without_what_its_batch_is_made_of_is_refused(
         check_arguments(["model=mine"])
 
 
-def test_an_error_is_told_once_whatever_caused_it() -> None:
+def test_an_error_is_explained_without_its_cause() -> None:
     error = MembenchError("no such luck")
     error.__cause__ = ValueError("luck")
     assert explain(error) == "no such luck"

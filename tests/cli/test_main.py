@@ -1,4 +1,4 @@
-"""The `membench` command: sub-commands, help, exit codes, and what it imports."""
+"""The `membench` command: sub-commands, help, exit codes and imports."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""The command that measures, with its cells made up."""
+"""`membench measure`, with made-up cells."""
 
 from pathlib import Path
 from typing import Any
@@ -29,9 +29,9 @@ def by_batch(cell: dict[str, Any]) -> Record:
     return record_of(cell, outcome, **values)
 
 
-def run_of(tmp_path: Path, asked: list[Any], settings: Settings) -> CellRunner:
+def run_of(tmp_path: Path, requested: list[Any], settings: Settings) -> CellRunner:
     def answer(cell: dict[str, Any]) -> Record:
-        asked.append(
+        requested.append(
             (cell["model"]["name"], cell["batch_size"], cell["strategy"]["_target_"].rpartition(".")[2])
         )
         return by_batch(cell)
@@ -42,13 +42,13 @@ def run_of(tmp_path: Path, asked: list[Any], settings: Settings) -> CellRunner:
 def test_strategies_and_baselines_run_at_the_models_batch_and_at_one_that_fills_the_card(
     tmp_path: Path,
 ) -> None:
-    asked: list[Any] = []
-    measure_strategies(run_of(tmp_path, asked, parse(["models=alexnet", "strategies=pytorch,eager"])))
+    requested: list[Any] = []
+    measure_strategies(run_of(tmp_path, requested, parse(["models=alexnet", "strategies=pytorch,eager"])))
     table = pd.read_csv(tmp_path / "strategies-alexnet.csv", dtype=str, keep_default_na=False)
     usual = configuration.read("model", "alexnet")["batch_size"]
     assert set(table["batch_size"]) == {str(usual), "448"}  # 100 + 2 * 448 = 996
     assert set(table["system"]) == {"pytorch", "eager"}
-    assert [batch for _, batch, system in asked if system == "Eager"] == [16, 32, 448, 464, usual]
+    assert [batch for _, batch, system in requested if system == "Eager"] == [16, 32, 448, 464, usual]
     assert list(table[table["metric"] == "images_per_s_over_eager"]["measured_value"]) == ["1"] * 4
 
 
@@ -108,12 +108,12 @@ def test_a_cell_is_what_hydra_would_compose() -> None:
         ("time_limit_s=soon", "time_limit_s is a positive number, not 'soon'"),
     ],
 )
-def test_a_wrong_word_is_answered_with_what_there_is(argument: str, message: str) -> None:
+def test_a_wrong_word_is_refused_with_the_valid_ones(argument: str, message: str) -> None:
     with pytest.raises(MembenchError, match=message):
         parse([argument])
 
 
-def test_without_a_gpu_the_command_says_so(
+def test_without_a_gpu_the_command_is_refused(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def no_gpu(*_: Any) -> None:
@@ -142,5 +142,5 @@ def test_results_that_cannot_be_written_are_one_line(
         (["backend=cpu", "results=/elsewhere"], "/elsewhere"),
     ],
 )
-def test_what_is_committed_is_a_gpus(words: list[str], folder: str) -> None:
+def test_only_results_of_a_gpu_are_committed(words: list[str], folder: str) -> None:
     assert measure.parse(words).folder == ROOT / folder

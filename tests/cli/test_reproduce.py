@@ -117,7 +117,7 @@ def test_closing_summary_names_failures(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_a_wrong_word_is_answered_in_one_line(
+def test_a_wrong_word_is_one_line(
     arguments: list[str], expected: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["reproduce", *arguments]) == 2
@@ -126,7 +126,7 @@ def test_a_wrong_word_is_answered_in_one_line(
 
 def test_figures_read_results_only_and_are_the_same_bytes_again(results: Path, tmp_path: Path) -> None:
     directory = shutil.copytree(results, tmp_path / "results")
-    for name in ("training.csv", "figure15.csv"):  # made by trainings, of which there is no stand-in
+    for name in ("training.csv", "figure15.csv"):  # made by trainings, which have no stand-in
         shutil.copy(ROOT / "results" / "layrub" / name, directory / "layrub")
     program = f"""
 import sys

@@ -34,7 +34,7 @@ def test_sweep_prints_a_summary_and_writes_a_record_of_each_cell_and_one_offline
     assert len(runs) == 3  # the sweep's and its cells'
 
 
-def test_flags_stand_anywhere_and_jobs_lie_where_the_user_wants(tmp_path: Path) -> None:
+def test_flags_stand_anywhere_and_the_user_chooses_the_folders_of_jobs(tmp_path: Path) -> None:
     subdir = r"hydra.sweep.subdir=cell/${hydra.job.num}-${batch_size}"
     done = _run(tmp_path, "model=lenet", "-m", "batch_size=range(9,12)", subdir, "dry_run=true")
     assert (done.returncode, done.stderr) == (0, "")
@@ -48,7 +48,7 @@ def test_flags_that_do_not_go_together_are_one_line(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("error", "code"), [(OSError("disk full"), 2), (KeyError("x"), 1)])
-def test_what_ends_a_sweep_ends_the_command(
+def test_an_error_in_the_summary_ends_the_command(
     error: Exception, code: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(*_: object) -> None:

@@ -34,7 +34,7 @@ def test_trains_each_seed_once_and_writes_curves_and_records(
     assert len((tmp_path / "training.jsonl").read_text().splitlines()) == 2
 
 
-def test_a_run_that_fails_is_a_record_and_the_exit_code_says_so(
+def test_a_failed_run_is_a_record_and_an_exit_code(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main([*SMALL, "budget='20 KB'", f"output={tmp_path}"]) == 1
@@ -131,7 +131,7 @@ def test_records_that_are_broken_or_cannot_be_written_are_one_line(
         (["nobody"], "'nobody' is neither one paper nor a list of option=value; papers with trainings: "),
     ],
 )
-def test_a_wrong_word_is_answered_in_one_line(
+def test_a_wrong_word_is_one_line(
     arguments: list[str], expected: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["train", *arguments]) == 2

@@ -27,7 +27,7 @@ READERS = {
 }
 
 
-def test_bare_words_are_told_from_options() -> None:
+def test_bare_words_are_separated_from_options() -> None:
     assert split(["compare", "to=x", "A", "b=c=d"]) == (["compare", "A"], ["to=x", "b=c=d"])
 
 
