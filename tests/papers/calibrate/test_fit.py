@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from membench.cli.calibrate import main
+from membench.cli.main import main
 from membench.core import configuration
 from membench.core.configuration import CONF_DIRECTORY
 from membench.core.device import DeviceProfile
@@ -178,11 +178,11 @@ def test_resnet50_does_not_fit_the_smaller_device(graphs: dict[str, TaskGraph]) 
         (["device=titan_z"], "no time of Caffe on device 'titan_z'"),
         (["framework=mxnet", "device=titan_z"], "no time of MXNet on device 'titan_z'"),
         (["framework=torch7"], "no paper's rows to fit framework 'torch7' on; choose one of caffe, mxnet"),
-        (["nonsense"], "'nonsense' is no setting"),
+        (["nonsense"], "'nonsense' is not a choice; write `codec` alone, or"),
     ],
 )
 def test_errors_are_one_line(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(arguments) == 2
+    assert main(["calibrate", *arguments]) == 2
     captured = capsys.readouterr()
     assert message in captured.err
     assert captured.err.count("\n") == 1
