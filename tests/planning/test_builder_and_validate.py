@@ -288,4 +288,4 @@ def test_a_block_at_home_on_the_host_is_not_there_by_itself(visited: TaskGraph) 
 def test_what_is_written_at_home_on_the_host_must_go_back(visited: TaskGraph) -> None:
     update = replace(visited.tasks[0], writes=(INPUT, FIRST))
     graph = replace(visited, tasks=(update, *visited.tasks[1:]))
-    assert "its home on the host has not got that" in hazard(visiting(graph))
+    assert "its home on the host was not updated" in hazard(visiting(graph))
