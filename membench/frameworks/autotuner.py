@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from math import inf
 
 from membench.core.task_graph import Task
-from membench.cost.convolution import ConvolutionAlgorithm, work
+from membench.cost.convolution import ConvolutionAlgorithm, algorithm_work
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class Autotuner:
             return 0
         fastest, shortest = 0, inf
         for name, rate in self.rates.items():
-            done = work(ConvolutionAlgorithm(name), task.convolution, task.gradient_of)
+            done = algorithm_work(ConvolutionAlgorithm(name), task.convolution, task.gradient_of)
             if done and done.workspace_bytes <= self.limit_bytes and done.operations / rate < shortest:
                 fastest, shortest = done.workspace_bytes, done.operations / rate
         return fastest
