@@ -1,11 +1,11 @@
 """Encoded activations: what methods that compress activations between the two passes share.
 
-    _beside_layers (on a stream of its own)                _between_layers (on the compute stream)
+    _alongside_layers (on a stream of its own)             _between_layers (on the compute stream)
 
     forward:   compute the last layer that reads it        compute the last layer that reads it
-               encode  beside  the next layer              encode, free
+               encode  alongside  the next layer           encode, free
                free                                        compute the next layer
-    backward:  decode  beside  the layer before            compute the layer before
+    backward:  decode  alongside  the layer before         compute the layer before
                compute the first layer that reads it       decode
                                                            compute the first layer that reads it
 
@@ -56,7 +56,7 @@ def compress(
     if stream == COMPUTE_STREAM:
         _between_layers(builder, forms, codecs)
     else:
-        _beside_layers(builder, forms, codecs, stream)
+        _alongside_layers(builder, forms, codecs, stream)
     return builder.finish()
 
 
@@ -77,10 +77,10 @@ def _between_layers(
         compute_on_demand(builder, layer.tasks)
 
 
-def _beside_layers(
+def _alongside_layers(
     builder: ScheduleBuilder, forms: Mapping[int, int], codecs: Mapping[int, ActivationCodec], stream: str
 ) -> None:
-    """Encode and decode on a stream of their own, each beside one layer of the compute stream."""
+    """Encode and decode on a stream of their own, each alongside one layer of the compute stream."""
     layers = builder.graph.forward_layers
     encoding: list[int] = []
     for layer, done in zip(layers, _last_touched(layers, forms), strict=True):
@@ -90,12 +90,13 @@ def _beside_layers(
         _free(builder, encoding)
         encoding = done
     layers = builder.graph.backward_layers
-    needed, *later = [*_first_touched(layers, forms), []]
-    for layer, needed_next in zip(layers, later, strict=True):
-        for block in (*needed, *needed_next):
+    at_once, *ahead = _first_touched(layers, forms)
+    for block in at_once:
+        builder.decode(block, stream=stream)
+    for layer, needed_next in zip(layers, [*ahead, []], strict=True):
+        for block in needed_next:
             builder.decode(block, stream=stream)
         compute_on_demand(builder, layer.tasks)
-        needed = []
 
 
 def encodable_activations(graph: TaskGraph) -> list[int]:

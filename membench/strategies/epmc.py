@@ -3,8 +3,8 @@
 The activations that the backward pass will read stay on the device, compressed. The method chooses the activations
 (Section 4.4), their encoding (VPEncoding, 4.3), the number of streams (PipeCompress, 4.1), and what runs in parallel (4.2):
 
-    forward:   convolution,  then  encode its input   beside  its ReLU
-    backward:  gradient of the ReLU  beside  decode the convolution's input,  then  gradients of the convolution
+    forward:   convolution,  then  encode its input  alongside  its ReLU
+    backward:  gradient of the ReLU  alongside  decode the convolution's input,  then  gradients of the convolution
 
 Of m streams m - 1 share the rows of an activation among them, and one runs the ReLU. The forward pass reads unrounded
 activations; only gradients see the rounding. A ReLU's output is the next convolution's input, so one encoded copy serves

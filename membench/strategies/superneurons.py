@@ -107,18 +107,18 @@ def _forward(builder: ScheduleBuilder, checkpoints: _Checkpoints, offloaded: fro
     layers = builder.graph.forward_layers
     last_write = {block: position for position, layer in enumerate(layers) for block in layer.writes}
     last_use = {block: position for position, layer in enumerate(layers) for block in layer.touches}
-    leaving: list[int] = []
+    offloading: list[int] = []
     for position, layer in enumerate(layers):
         compute_on_demand(builder, layer.tasks)
         if layer.layer in checkpoints.layers:
-            for block in [block for block in leaving if last_use[block] <= position]:
+            for block in [block for block in offloading if last_use[block] <= position]:
                 builder.free(block)
-                leaving.remove(block)
+                offloading.remove(block)
         for block in sorted(layer.writes & offloaded):
             if last_write[block] == position:
                 builder.offload(block)
-                leaving.append(block)
-    for block in leaving:
+                offloading.append(block)
+    for block in offloading:
         builder.free(block)
 
 

@@ -137,10 +137,10 @@ class _Offloads:
     def __init__(self, graph: TaskGraph, policy: Policy) -> None:
         self._layers = graph.forward_layers
         self._position = {layer.layer: position for position, layer in enumerate(self._layers)}
-        self.leaving: list[list[int]] = [[] for _ in self._layers]
+        self.inputs: list[list[int]] = [[] for _ in self._layers]
         for block, position in _inputs_of_features(graph, policy):
-            self.leaving[position].append(block)
-        self._offloading = [position for position, blocks in enumerate(self.leaving) if blocks]
+            self.inputs[position].append(block)
+        self._offloading = [position for position, blocks in enumerate(self.inputs) if blocks]
         self._window = _nearest_convolutions(self._layers)
 
     def position(self, layer: LayerTasks, *, before: int) -> int:
@@ -155,7 +155,7 @@ class _Offloads:
         while self._offloading and self._offloading[-1] >= position:
             self._offloading.pop()
         if self._offloading and self._offloading[-1] >= self._window[position]:
-            return self.leaving[self._offloading.pop()]
+            return self.inputs[self._offloading.pop()]
         return []
 
 
@@ -185,19 +185,19 @@ def _inputs_of_features(graph: TaskGraph, policy: Policy) -> Iterator[tuple[int,
 
 def _forward(builder: ScheduleBuilder, offloads: _Offloads) -> None:
     """Offload a layer's inputs while it runs; the next layer waits for a late copy (Figure 7)."""
-    for layer, leaving in zip(builder.graph.forward_layers, offloads.leaving, strict=True):
-        for block in leaving:
+    for layer, inputs in zip(builder.graph.forward_layers, offloads.inputs, strict=True):
+        for block in inputs:
             builder.offload(block)
         compute_on_demand(builder, layer.tasks)
-        if leaving:
+        if inputs:
             builder.synchronize()
-        for block in leaving:
+        for block in inputs:
             builder.free(block)
 
 
 def _backward(builder: ScheduleBuilder, offloads: _Offloads) -> None:
     """Prefetch what a layer reads, and ahead what an earlier layer of the forward pass offloaded (Figures 7 and 8)."""
-    position = len(offloads.leaving)
+    position = len(offloads.inputs)
     for layer in builder.graph.backward_layers:
         position = offloads.position(layer, before=position)
         wanted = [*sorted(layer.reads), *offloads.find_prefetch_layer(position)]

@@ -141,17 +141,17 @@ def _forward(builder: ScheduleBuilder, stays: set[int]) -> None:
     tracer = Tracer(builder.graph)
     saved = _saved_for_backward(builder.graph) - stays
     for layer in builder.graph.forward_layers:
-        leaving = [block for block in tracer.will_finish(layer) if block in saved]
-        read_only = [block for block in leaving if block not in layer.writes]
+        offloaded = [block for block in tracer.will_finish(layer) if block in saved]
+        read_only = [block for block in offloaded if block not in layer.writes]
         for block in read_only:
             builder.offload(block)
         compute_on_demand(builder, layer.tasks)
-        for block in leaving:
+        for block in offloaded:
             if block not in read_only:
                 builder.offload(block)
-        if leaving:
+        if offloaded:
             builder.synchronize()
-        for block in leaving:
+        for block in offloaded:
             builder.free(block)
         tracer.finish(layer)
 

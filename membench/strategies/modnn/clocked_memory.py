@@ -18,7 +18,7 @@ from membench.planning.pool import aligned
 from membench.strategies.modnn.arena import Arena
 from membench.strategies.modnn.eviction import Neighbours, best_scheme
 
-MayLeave = Callable[[NDArray[np.int64]], NDArray[np.bool_]]
+MayEvict = Callable[[NDArray[np.int64]], NDArray[np.bool_]]
 """Which of these blocks may be evicted."""
 
 
@@ -35,11 +35,11 @@ class Room:
     """Blocks that have to be evicted to make room.
 
     Attributes:
-        leaving: in the order in which they are copied.
+        evicted: in the order in which they are copied.
         at_s: when all of them are on the host, and those that are needed have been prefetched again.
     """
 
-    leaving: tuple[int, ...]
+    evicted: tuple[int, ...]
     at_s: float
 
 
@@ -154,39 +154,39 @@ class ClockedMemory:
 
     # ---- offloading schemes -------------------------------------------------------------------------
 
-    def find_room(self, sizes_bytes: Sequence[int], may_leave: MayLeave) -> Room | None:
+    def find_room(self, sizes_bytes: Sequence[int], may_evict: MayEvict) -> Room | None:
         """Return which blocks to evict so that these sizes, served one after another, all have room (moDNN 4.3).
 
         For each size in turn: of all ranges of neighbouring pieces that would be large enough, the one whose copies are
         done first; among equals the one with fewest bytes. None where there is no such range.
         """
-        leaving: list[int] = []
+        evicted: list[int] = []
         copy_free_s, at_s = self.copy_s, 0.0
         while (position := self.arena.first_without_room(sizes_bytes)) is not None:
             before = [(self.arena.allocate(size), size) for size in sizes_bytes[:position]]
             needed_bytes = aligned(sizes_bytes[position])
-            blocks, neighbours = self._neighbours(may_leave, leaving)
+            blocks, neighbours = self._neighbours(may_evict, evicted)
             scheme = best_scheme(neighbours, needed_bytes, compute_s=self.compute_s, copy_free_s=copy_free_s)
             for address, size_bytes in reversed(before):
                 self.arena.free(address, size_bytes)
             if scheme is None:
                 break
-            evicted = [block for block in blocks[scheme.first : scheme.end].tolist() if block >= 0]
-            for block in evicted:
+            chosen = [block for block in blocks[scheme.first : scheme.end].tolist() if block >= 0]
+            for block in chosen:
                 self.arena.free(self._address.item(block), self._size_bytes[block])
-            leaving += evicted
+            evicted += chosen
             copy_free_s, at_s = scheme.copy_free_s, max(at_s, scheme.at_s)
-        for block in leaving:
+        for block in evicted:
             self.arena.allocate_at(self._address.item(block), self._size_bytes[block])
-        return None if position is not None else Room(tuple(leaving), at_s)
+        return None if position is not None else Room(tuple(evicted), at_s)
 
     def defragment(self, needed: Iterable[int]) -> Room:
         """Return how to empty the pool: evict everything and prefetch what a task needs (moDNN 4.3)."""
         resident = self._resident()
-        leaving = tuple(resident[np.argsort(self._address[resident])].tolist())
-        at_s, copy_free_s = self._left_s(leaving, self.copy_s)
+        evicted = tuple(resident[np.argsort(self._address[resident])].tolist())
+        at_s, copy_free_s = self._evicted_s(evicted, self.copy_s)
         back_s = max(copy_free_s, self._last_task_s) + self.prefetch_time_s(needed)
-        return Room(leaving, max(at_s, back_s))
+        return Room(evicted, max(at_s, back_s))
 
     def _resident(self, gone: Sequence[int] = ()) -> NDArray[np.int64]:
         """Return the resident blocks that are not empty.
@@ -198,7 +198,7 @@ class ClockedMemory:
         is_resident[list(gone)] = False
         return np.flatnonzero(is_resident)
 
-    def _neighbours(self, may_leave: MayLeave, gone: list[int]) -> tuple[NDArray[np.int64], Neighbours]:
+    def _neighbours(self, may_evict: MayEvict, gone: list[int]) -> tuple[NDArray[np.int64], Neighbours]:
         """Return for each piece the block that could be evicted from it, or -1, and what that costs.
 
         Args:
@@ -208,19 +208,19 @@ class ClockedMemory:
         blocks = self._resident(gone)
         held = np.full(len(pieces.addresses), -1)
         held[np.searchsorted(pieces.addresses, self._address[blocks])] = blocks
-        leaves = (held >= 0) & may_leave(held)
+        is_evicted = (held >= 0) & may_evict(held)
         on_host_s = self._on_host_s[held]
-        return np.where(leaves, held, -1), Neighbours(
+        return np.where(is_evicted, held, -1), Neighbours(
             size_bytes=pieces.size_bytes,
-            stays=~(pieces.is_free | leaves),
-            leaving_bytes=np.where(leaves, self._sizes[held], 0),
-            is_copied=leaves & np.isinf(on_host_s),
+            stays=~(pieces.is_free | is_evicted),
+            evicted_bytes=np.where(is_evicted, self._sizes[held], 0),
+            is_copied=is_evicted & np.isinf(on_host_s),
             ready_s=self._ready_s[held],
             offload_time_s=self._offload_time_s[held],
-            on_host_s=np.where(leaves & np.isfinite(on_host_s), on_host_s, 0.0),
+            on_host_s=np.where(is_evicted & np.isfinite(on_host_s), on_host_s, 0.0),
         )
 
-    def _left_s(self, blocks: Sequence[int], copy_free_s: float) -> tuple[float, float]:
+    def _evicted_s(self, blocks: Sequence[int], copy_free_s: float) -> tuple[float, float]:
         """Return when all of these would be on the host, and when the copy stream, free at `copy_free_s`, is free again."""
         at_s = 0.0
         of_blocks = (

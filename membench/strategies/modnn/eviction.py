@@ -21,7 +21,7 @@ class Neighbours:
 
     Attributes:
         stays: whether a block lies there that may not be evicted.
-        leaving_bytes: size of the block that would be evicted; 0 where there is none.
+        evicted_bytes: size of the block that would be evicted; 0 where there is none.
         is_copied: whether eviction has to copy that block: the host has no copy, and none has been started.
         ready_s: when such a copy could start.
         offload_time_s: seconds that it takes.
@@ -30,7 +30,7 @@ class Neighbours:
 
     size_bytes: Floats
     stays: Booleans
-    leaving_bytes: Integers
+    evicted_bytes: Integers
     is_copied: Booleans
     ready_s: Floats
     offload_time_s: Floats
@@ -67,7 +67,7 @@ def best_scheme(
     count = len(neighbours.size_bytes)
     first = end = np.arange(count)
     found_bytes, at_s, copy_s = np.zeros(count), np.zeros(count), np.full(count, copy_free_s)
-    leaving_bytes = np.zeros(count, dtype=np.int64)
+    evicted_bytes = np.zeros(count, dtype=np.int64)
     best: Scheme | None = None
     best_rank: tuple[float, ...] = (np.inf, np.inf, count)
     while len(first):
@@ -75,11 +75,11 @@ def best_scheme(
         copied_s = np.maximum(copy_s, neighbours.ready_s[end]) + neighbours.offload_time_s[end]
         copy_s = np.where(is_copied, copied_s, copy_s)
         at_s = np.maximum(at_s, np.where(is_copied, copy_s, neighbours.on_host_s[end]))
-        leaving_bytes = leaving_bytes + neighbours.leaving_bytes[end]
+        evicted_bytes = evicted_bytes + neighbours.evicted_bytes[end]
         found_bytes = found_bytes + neighbours.size_bytes[end]
         stays = neighbours.stays[end]
         end = end + 1
-        rank = np.maximum(at_s, compute_s), leaving_bytes, first
+        rank = np.maximum(at_s, compute_s), evicted_bytes, first
         is_complete = ~stays & (found_bytes >= needed_bytes)
         better = np.flatnonzero(is_complete & _is_less(rank, best_rank))
         if len(better):
@@ -87,7 +87,7 @@ def best_scheme(
             best_rank = tuple(key[least].item() for key in rank)
             best = Scheme(int(first[least]), int(end[least]), float(at_s[least]), float(copy_s[least]))
         grows = ~stays & ~is_complete & (end < count) & _is_less(rank, best_rank)
-        first, end, leaving_bytes = first[grows], end[grows], leaving_bytes[grows]
+        first, end, evicted_bytes = first[grows], end[grows], evicted_bytes[grows]
         found_bytes, at_s, copy_s = found_bytes[grows], at_s[grows], copy_s[grows]
     return best
 

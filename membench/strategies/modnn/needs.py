@@ -1,4 +1,4 @@
-"""The memory that each task needs of the pool, whatever has happened before it."""
+"""The memory that each task needs in the pool, independent of the tasks before it."""
 
 from collections.abc import Iterable
 from itertools import accumulate
@@ -13,7 +13,7 @@ class PoolNeeds:
     """The blocks of a graph's tasks that lie in moDNN's pool, and their bytes.
 
     Attributes:
-        capacity_bytes: of the pool, what a budget leaves for it; None: unlimited.
+        capacity_bytes: of the pool, the part of a budget that is left for it; None: unlimited.
         next_defragmentation: for each task the next one, itself included, for which prefetching would be in vain; behind
             the last one the number of tasks.
     """
@@ -63,8 +63,8 @@ class PoolNeeds:
     def _predict_defragmentation(self) -> list[int]:
         """Return `next_defragmentation` (4.4).
 
-        Everything that may be evicted is taken as evicted and every prefetch as done: beside the task's own blocks, the
-        pool holds those that were made and not used yet. If even then the task has no room, everything will have to be
+        Everything that may be evicted is taken as evicted and every prefetch as done: in addition to the task's own blocks,
+        the pool holds those that were made and not used yet. If even then the task has no room, everything will have to be
         evicted. Contiguity is ignored.
         """
         tasks = self._graph.tasks

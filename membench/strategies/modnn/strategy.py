@@ -106,14 +106,14 @@ class _Simulation:
         self.capacity_bytes = self._needs.capacity_bytes
         self._memory = ClockedMemory(graph, cost, self.capacity_bytes)
         self._uses = RemainingUses(graph)
-        self._leaving: list[int] = []  # being copied to the host, to be freed once that is done
+        self._offloading: list[int] = []  # being copied to the host, to be freed once that is done
         self._algorithms = [self._find_algorithms(task) for task in graph.tasks]
         times = (self._time_s(task, self._algorithms[task.index][0]) for task in graph.tasks)
         self._fastest_s = [0.0, *accumulate(times)]  # when each task would start, and the last one end
 
     def run(self) -> Iterator[_Decision]:
         for task in self._graph.tasks:
-            self._free_leaving(task)
+            self._free_offloaded(task)
             self._prepare(task)
             algorithm = self._choose_algorithm(task)
             self._prefetch_for_later(task, algorithm)
@@ -159,7 +159,7 @@ class _Simulation:
         return best
 
     def _prefetch_delay_s(self, task: Task, algorithm: Algorithm) -> float:
-        """Return the delay of the next prefetch if it has no room beside this algorithm's workspace."""
+        """Return the delay of the next prefetch if it has no room in addition to this algorithm's workspace."""
         later = self._next_to_prefetch(task)
         if later is None:
             return 0.0
@@ -173,15 +173,15 @@ class _Simulation:
         while (later := self._next_to_prefetch(task)) is not None:
             if self._lateness_s(task, algorithm, later) <= 0:
                 return
-            leaving = self._room_to_prefetch(task, algorithm, later)
-            if leaving is None:
+            evicted = self._room_to_prefetch(task, algorithm, later)
+            if evicted is None:
                 return
             start_s = self._memory.ready_s(self._needs.inputs(task))
-            copying = [block for block in leaving if self._memory.on_host_s(block) > start_s]
+            copying = [block for block in evicted if self._memory.on_host_s(block) > start_s]
             if copying:  # prefetch into their memory at a later task, so that this one need not wait
-                self._start_to_leave(copying)
+                self._start_offloads(copying)
                 return
-            for block in leaving:
+            for block in evicted:
                 self._evict(block)
             for block in self._missing(later):
                 self._prefetch(block)
@@ -205,7 +205,7 @@ class _Simulation:
 
     def _make(self, room: Room, task: Task) -> None:
         """Evict blocks for a task, and prefetch the inputs that it lacks."""
-        for block in room.leaving:
+        for block in room.evicted:
             self._evict(block)
         for block in self._missing(task):
             self._prefetch(block)
@@ -218,23 +218,23 @@ class _Simulation:
         self._memory.prefetch(block)
         self._uses.prefetched(block)
 
-    def _start_to_leave(self, blocks: list[int]) -> None:
+    def _start_offloads(self, blocks: list[int]) -> None:
         for block in blocks:
-            if block not in self._leaving:
+            if block not in self._offloading:
                 self._memory.offload(block)
-                self._leaving.append(block)
+                self._offloading.append(block)
 
-    def _free_leaving(self, task: Task) -> None:
+    def _free_offloaded(self, task: Task) -> None:
         """Free the blocks whose copies are done, except those that the task needs."""
         memory, still = self._memory, []
-        for block in self._leaving:
+        for block in self._offloading:
             if not memory.is_resident(block) or self._uses.next(block) == task.index:
                 continue
             if memory.on_host_s(block) <= memory.compute_s:
                 self._evict(block)
             else:
                 still.append(block)
-        self._leaving = still
+        self._offloading = still
 
     # ---- room and time ------------------------------------------------------------------------------
 
@@ -245,7 +245,7 @@ class _Simulation:
         middle of an almost empty pool forbids the fastest algorithm.
         """
         wanted = self._memory.sizes(self._missing(task)) + self._needs.pending(task, workspace_bytes)
-        room = self._memory.find_room(wanted, self._uses.may_leave(task.index))
+        room = self._memory.find_room(wanted, self._uses.may_evict(task.index))
         if room is None and self._needs.fits_alone(task, workspace_bytes):
             room = self._memory.defragment(self._needs.inputs(task))
         return room
@@ -254,8 +254,8 @@ class _Simulation:
         """Return the blocks to evict so that a later task's inputs and this one both have room."""
         missing = self._memory.sizes(self._missing(later))
         pending = self._needs.pending(task, algorithm.workspace_bytes)
-        room = self._memory.find_room(missing + pending, self._uses.may_leave(later.index))
-        return None if room is None else room.leaving
+        room = self._memory.find_room(missing + pending, self._uses.may_evict(later.index))
+        return None if room is None else room.evicted
 
     def _lateness_s(self, task: Task, algorithm: Algorithm, later: Task) -> float:
         """Return the delay of a later task's inputs if their copies start after this task (Equation 9).

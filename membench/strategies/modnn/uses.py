@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from membench.core.task_graph import TaskGraph
-from membench.strategies.modnn.clocked_memory import MayLeave
+from membench.strategies.modnn.clocked_memory import MayEvict
 
 
 def touching_tasks(graph: TaskGraph) -> list[list[int]]:
@@ -58,7 +58,7 @@ class RemainingUses:
         """Return the nearest task that lacks an input."""
         return self._offloaded[0][0] if self._offloaded else None
 
-    def may_leave(self, until: int) -> MayLeave:
+    def may_evict(self, until: int) -> MayEvict:
         """Return a test for blocks that no task up to and including `until` touches and that are not fresh (4.3)."""
 
         def test(blocks: NDArray[np.int64]) -> NDArray[np.bool_]:

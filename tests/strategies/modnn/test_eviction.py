@@ -22,7 +22,7 @@ def test_the_best_scheme_is_found(
     neighbours = Neighbours(
         size_bytes=size_bytes,
         stays=uses == "stays",
-        leaving_bytes=np.where(leaves, size_bytes, 0).astype(np.int64),
+        evicted_bytes=np.where(leaves, size_bytes, 0).astype(np.int64),
         is_copied=uses == "to copy",
         ready_s=at_s,
         offload_time_s=size_bytes,
@@ -38,20 +38,20 @@ def searched(
     """Look at every range, the first to begin first."""
     best: tuple[tuple[float, int], Scheme] | None = None
     for first in range(len(pieces)):
-        found_bytes, leaving_bytes, done_s, copy_s = 0, 0, 0.0, float(copy_free_s)
+        found_bytes, evicted_bytes, done_s, copy_s = 0, 0, 0.0, float(copy_free_s)
         for position in range(first, len(pieces)):
             use, size_bytes, at_s = pieces[position]
             if use == "stays":
                 break
             found_bytes += size_bytes
-            leaving_bytes += size_bytes if use in ("to copy", "copied") else 0
+            evicted_bytes += size_bytes if use in ("to copy", "copied") else 0
             if use == "to copy":
                 copy_s = max(copy_s, at_s) + size_bytes
                 done_s = max(done_s, copy_s)
             elif use == "copied":
                 done_s = max(done_s, at_s)
             if found_bytes >= needed_bytes:
-                rank = max(done_s, float(compute_s)), leaving_bytes
+                rank = max(done_s, float(compute_s)), evicted_bytes
                 if best is None or rank < best[0]:
                     best = rank, Scheme(first, position + 1, done_s, copy_s)
                 break
