@@ -3,10 +3,8 @@
 import pytest
 import torch
 from hypothesis import given, settings
-from hypothesis import strategies as st
 from torch import Tensor
 
-from membench.codecs import cpu_classic, cuda_classic
 from membench.codecs.classic import COO, DIA, ELL
 from membench.core.codec import Codec
 from tests.helpers.codecs import activations, nonzeros, same_bits
@@ -32,16 +30,3 @@ def test_sizes_follow_the_formulas(tensor: Tensor) -> None:
     assert COO(16).encode(tensor).size_bytes == 4 * 3 * nonzeros(tensor)
     assert ELL(16).encode(tensor).size_bytes == 4 * 2 * len(matrix) * width
     assert DIA(16).encode(tensor).size_bytes == 4 * (1 + 16) * len((columns - rows).unique())
-
-
-@pytest.mark.parametrize("name", CODECS)
-@settings(max_examples=60, deadline=None)
-@given(tensor=activations(), columns=st.integers(1, 20))
-def test_the_operators_for_a_gpu_do_as_the_loops(name: str, tensor: Tensor, columns: int) -> None:
-    bits = tensor.contiguous().view(-1).view(torch.int32)
-    matrix = bits[: len(bits) // columns * columns].view(-1, columns)
-    data = [getattr(module, f"encode_{name}")(matrix) for module in (cpu_classic, cuda_classic)]
-    assert torch.equal(*data)
-    decoded = torch.empty_like(matrix)
-    getattr(cuda_classic, f"decode_{name}")(data[0], decoded)
-    assert torch.equal(decoded, matrix)

@@ -46,7 +46,7 @@ def test_missing_files_are_named_with_what_to_do(tmp_path: Path, root: Path) -> 
 @pytest.mark.parametrize("content", [b"", b"<html>", pickle.dumps({b"data": os.getcwd})])
 def test_a_file_that_is_not_a_batch_is_refused_before_anything_in_it_runs(root: Path, content: bytes) -> None:
     (root / "cifar-10-batches-py" / "data_batch_2").write_bytes(content)
-    with pytest.raises(MembenchError, match="data_batch_2 is no batch of CIFAR-10"):
+    with pytest.raises(MembenchError, match="data_batch_2 is not a batch of CIFAR-10"):
         cifar10(str(root))
 
 

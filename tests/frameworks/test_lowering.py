@@ -37,7 +37,7 @@ class TwoBranches(nn.Module):
 
 
 def test_a_gradient_shared_by_several_activations_is_not_overwritten() -> None:
-    assert ADD.hands_on == 2
+    assert ADD.forwards_gradient_to == 2
     graph = lower_layers(captured(TwoBranches(), 2, 4), IN_PLACE)
     for name in ("first", "second"):
         [relu] = tasks_of(graph, name, Phase.BACKWARD)

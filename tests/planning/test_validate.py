@@ -112,4 +112,4 @@ def test_validate_finds_a_block_of_the_host_that_is_never_prefetched_or_freed(vi
 def test_what_is_written_at_home_on_the_host_must_go_back(visited: TaskGraph) -> None:
     update = replace(visited.tasks[0], writes=(INPUT, FIRST))
     graph = replace(visited, tasks=(update, *visited.tasks[1:]))
-    assert "its home on the host has not got that" in hazard(visiting(graph))
+    assert "its home on the host was not updated" in hazard(visiting(graph))

@@ -13,7 +13,7 @@ from membench.core.workload import Workload
 from membench.steps.densities import likely_densities
 from membench.steps.plan import plan
 from membench.strategies.base import Strategy
-from membench.strategies.compression import encodable_maps
+from membench.strategies.compression import encodable_activations
 from membench.strategies.eager import Eager
 from membench.strategies.epmc import CODEC_STREAM, Epmc, SerialCsr
 from membench.strategies.gist import Gist
@@ -52,7 +52,7 @@ def layer_of(graph: TaskGraph, block: int) -> str:
 
 
 def test_outputs_of_relu_and_of_pooling_after_it_are_encoded(graph: TaskGraph) -> None:
-    layers = {layer_of(graph, block) for block in encodable_maps(graph)}
+    layers = {layer_of(graph, block) for block in encodable_activations(graph)}
     assert layers == {"1", "3", "4"}  # not 6: the norm's gradient reads it; not the image
 
 

@@ -121,7 +121,7 @@ def test_dyn_steps_down_only_the_convolutions_that_lack_room() -> None:
 
 
 def test_dyn_tries_something() -> None:
-    with pytest.raises(UnsupportedStrategy, match="name one at least of none, conv, all"):
+    with pytest.raises(UnsupportedStrategy, match="choose from none, conv, all"):
         VdnnDyn([])
 
 

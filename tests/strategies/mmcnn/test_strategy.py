@@ -23,21 +23,21 @@ from membench.models.vgg import vgg
 from membench.planning.liveness import copied_bytes
 from membench.steps.compiled_step import CompiledStep
 from membench.steps.plan import plan
-from membench.strategies.mmcnn.strategy import Decision, Layer, Mmcnn, algorithm_1, layers_of
+from membench.strategies.mmcnn.strategy import Decision, LayerSizes, Mmcnn, algorithm_1, layers_of
 from membench.strategies.vdnn_inference import VdnnInference
 from tests.helpers.networks import COST
 
-DATA, RELU = Layer(10), Layer(40)
+DATA, RELU = LayerSizes(10), LayerSizes(40)
 
 
-def convolution(map_bytes: int, weight_bytes: int) -> Layer:
-    return Layer(map_bytes, weight_bytes, ends_segment=True)
+def convolution(feature_map_bytes: int, weight_bytes: int) -> LayerSizes:
+    return LayerSizes(feature_map_bytes, weight_bytes, ends_segment=True)
 
 
 def test_weights_are_prefetched_while_the_first_layer_of_a_segment_runs() -> None:
     decisions = algorithm_1([DATA, convolution(50, 30), RELU, convolution(60, 100)], 120, pn_max=5)
     assert decisions == [
-        Decision(conv_number=1, self_number=1, map_parts=1, memory_bytes=10 + 30),
+        Decision(conv_number=1, self_number=1, row_parts=1, memory_bytes=10 + 30),
         Decision(0, 1, 1, 50),
         Decision(2, 1, 1, 40 + 50),  # 100 bytes into the 60 that the segment leaves
         Decision(0, 2, 1, 60),
@@ -51,8 +51,8 @@ def test_weights_in_too_many_parts_come_with_their_own_layer() -> None:
 
 
 def test_activations_larger_than_the_limit_are_partitioned() -> None:
-    [data, end] = algorithm_1([Layer(120), convolution(240, 4)], 50, pn_max=5)
-    assert (data.map_parts, data.self_number, end.self_number) == (3, 3, 5)
+    [data, end] = algorithm_1([LayerSizes(120), convolution(240, 4)], 50, pn_max=5)
+    assert (data.row_parts, data.self_number, end.self_number) == (3, 3, 5)
     assert data.memory_bytes == 40 + 4 / 2  # 48 of 50 bytes are taken at the end
 
 
@@ -62,18 +62,18 @@ def test_layers_behind_the_last_convolution_bring_nothing() -> None:
     assert [d.memory_bytes for d in decisions[2:]] == [40, 40]
 
 
-LAYERS = st.builds(Layer, st.integers(1, 10**6), st.integers(1, 10**7), st.booleans()).map(
+LAYERS = st.builds(LayerSizes, st.integers(1, 10**6), st.integers(1, 10**7), st.booleans()).map(
     lambda layer: layer if layer.ends_segment else replace(layer, weight_bytes=0)
 )
 
 
 @settings(max_examples=200, deadline=None, derandomize=True)
 @given(st.lists(LAYERS, min_size=1, max_size=12), st.integers(10**4, 10**7), st.integers(1, 8))
-def test_no_layer_counts_more_than_the_limit(layers: list[Layer], limit_bytes: int, pn_max: int) -> None:
+def test_no_layer_counts_more_than_the_limit(layers: list[LayerSizes], limit_bytes: int, pn_max: int) -> None:
     decisions = algorithm_1(layers, limit_bytes, pn_max)
     assert len(decisions) == len(layers)
-    assert all(0 <= d.conv_number <= pn_max and 1 <= d.map_parts <= d.self_number for d in decisions)
-    # activations that fill the limit leave no byte for weights; the paper's rule does not cover that
+    assert all(0 <= d.conv_number <= pn_max and 1 <= d.row_parts <= d.self_number for d in decisions)
+    # activations that fill the limit leave no byte for weights; the rule of the paper does not cover that
     assert all(d.memory_bytes <= limit_bytes + 1 for d in decisions)
 
 
@@ -195,10 +195,10 @@ def test_layers_are_counted_as_the_paper_does() -> None:
     """AlexNet has 21 layers in Table 4: data, five convolutions, seven ReLUs, two norms, three pools, three linear."""
     layers = layers_of(inference("alexnet")[1].graph)
     assert len(layers) == 21
-    assert layers[0] == Layer(3 * 227**2 * 4)
-    assert layers[1] == Layer(3 * 227**2 * 4 + 96 * 55**2 * 4, (96 * 363 + 96) * 4, ends_segment=True)
-    assert layers[2] == Layer(96 * 55**2 * 4)  # in place: one activation
-    assert layers[3] == Layer(2 * 96 * 55**2 * 4)  # inner activations of a norm are not counted
+    assert layers[0] == LayerSizes(3 * 227**2 * 4)
+    assert layers[1] == LayerSizes(3 * 227**2 * 4 + 96 * 55**2 * 4, (96 * 363 + 96) * 4, ends_segment=True)
+    assert layers[2] == LayerSizes(96 * 55**2 * 4)  # in place: one feature map
+    assert layers[3] == LayerSizes(2 * 96 * 55**2 * 4)  # a norm's inner feature maps are not counted
     assert layers[16].weight_bytes == (9216 * 4096 + 4096) * 4
 
 
