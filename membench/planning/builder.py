@@ -60,7 +60,7 @@ class ScheduleBuilder:
         self._program: list[Instruction] = []
         self._space_bytes: dict[int, int] = {}  # of resident blocks
         self._dead: dict[int, None] = {}  # resident blocks, in the order in which they died
-        self._on_host = {block.index for block in graph.blocks if block.home}
+        self._on_host = {block.index for block in graph.blocks if block.host_location}
         self._encoded: dict[int, Encode] = {}  # how a block was encoded last, until it is written or decoded
         self._leftover: dict[int, int] = {}  # piece of the region -> dead block that still holds its space
         self._computed: set[int] = set()
@@ -91,7 +91,7 @@ class ScheduleBuilder:
     def is_dead(self, block: int) -> bool:
         """Return whether no later task touches the block and the caller does not get it, or has got it."""
         wanted = self.graph.blocks[block]
-        is_taken_home = wanted.home is None or block in self._on_host
+        is_taken_home = wanted.host_location is None or block in self._on_host
         return not self._uses_left[block] and wanted.role not in RESULT_ROLES and is_taken_home
 
     def dead_blocks(self) -> list[int]:

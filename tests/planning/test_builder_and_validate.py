@@ -244,8 +244,8 @@ def test_validate_counts_what_a_pool_leaves_unused(graph: TaskGraph) -> None:
 @pytest.fixture
 def visited(graph: TaskGraph) -> TaskGraph:
     """The same graph; its input lives on the host."""
-    at_home = replace(graph.blocks[INPUT], home=HostLocation(INPUT))
-    return replace(graph, blocks=(at_home, *graph.blocks[1:]))
+    in_host_memory = replace(graph.blocks[INPUT], host_location=HostLocation(INPUT))
+    return replace(graph, blocks=(in_host_memory, *graph.blocks[1:]))
 
 
 def visiting(graph: TaskGraph) -> Schedule:

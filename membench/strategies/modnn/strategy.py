@@ -112,7 +112,9 @@ class _Simulation:
         self._next_use = np.array([uses[-1] if uses else -1 for uses in self._uses])
         self._is_unused = np.zeros(len(graph.blocks), dtype=np.bool_)  # since it was produced or came back
         self._absent = [
-            (self._uses[b.index][-1], b.index) for b in graph.blocks if b.home and self._uses[b.index]
+            (self._uses[b.index][-1], b.index)
+            for b in graph.blocks
+            if b.host_location and self._uses[b.index]
         ]
         heapify(self._absent)  # (next use, block)
         self._leaving: list[int] = []  # being copied to the host, to be freed once they are there
@@ -210,7 +212,7 @@ class _Simulation:
             if self._uses[block]:
                 self._next_use[block] = self._uses[block][-1]
                 continue
-            if self._graph.blocks[block].home and memory.on_host_s(block) == inf:
+            if self._graph.blocks[block].host_location and memory.on_host_s(block) == inf:
                 memory.evict(block)
             else:
                 memory.drop(block)
@@ -345,7 +347,7 @@ class _Simulation:
         tasks = self._graph.tasks
         locked_bytes = [0] * (len(tasks) + 1)  # as changes from task to task
         for block, uses in enumerate(self._uses):
-            if self._in_pool[block] and len(uses) > 1 and not self._graph.blocks[block].home:
+            if self._in_pool[block] and len(uses) > 1 and not self._graph.blocks[block].host_location:
                 locked_bytes[uses[-1] + 1] += aligned(self._graph.blocks[block].size_bytes)
                 locked_bytes[uses[-2]] -= aligned(self._graph.blocks[block].size_bytes)
         locked_bytes = list(accumulate(locked_bytes))
