@@ -83,12 +83,8 @@ class ModuleState:
     def _has_other_numbers(self) -> bool:
         try:
             return self._numbers_now() != self._numbers
-        except (
-            KeyError,
-            RuntimeError,
-            ValueError,
-        ):  # one was deleted, or is an array, which has no one truth value
-            return True
+        except (KeyError, RuntimeError, ValueError):
+            return True  # one was deleted, or is an array, which has no single truth value
 
     def _numbers_now(self) -> list[Any]:
         return [numbers_of(attributes) for numbers_of, attributes in self._attributes]

@@ -58,7 +58,7 @@ def test_one_process_is_alone(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_simulation_needs_no_torchrun(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RANK", "0")
     monkeypatch.setenv("WORLD_SIZE", "2")
-    with pytest.raises(MembenchError, match="backend=simulated needs no torchrun"), join("simulated", 1):
+    with pytest.raises(MembenchError, match="backend=simulated does not use torchrun"), join("simulated", 1):
         pass
 
 
