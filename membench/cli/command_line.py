@@ -19,8 +19,7 @@ from membench.core.errors import MembenchError, one_line
 from membench.core.files import complaint
 from membench.papers.cells import hydra_composition, resolved
 
-GROUPS = ("model", "strategy", "study", "device", "cluster", "framework", "backend", "tracking")
-_OPTIONAL_GROUPS = {"study"}
+GROUPS = ("model", "strategy", "device", "cluster", "framework", "backend", "tracking")
 MULTIRUN = {"-m", "--multirun"}
 EXPLAINED = (HydraException, OmegaConfBaseException, YAMLError, MembenchError, OSError)
 """What `explain` says in one line."""
@@ -72,8 +71,7 @@ def check_names(overrides: Sequence[Override], groups: Sequence[str] = GROUPS) -
     """
     for override in overrides:
         group, value = override.key_or_group, override.value()
-        is_none = value is None and group in _OPTIONAL_GROUPS
-        if group in groups and not (isinstance(value, str) or is_none):
+        if group in groups and not isinstance(value, str):
             raise MembenchError(_unknown(group, value))
 
 

@@ -46,7 +46,7 @@ def _run_alone(cell: Configuration, config: DictConfig) -> Record:
 def _run_together(cell: Configuration, config: DictConfig) -> Record:
     """Run a cell in this process, which torchrun isolates; kept nowhere, as no configuration tells how many share it."""
     from membench.core import distributed
-    from membench.sweep.cell import run_cell
+    from membench.sweep.run import run_cell
 
     try:
         with distributed.join(config.backend.name, config.timeout_s):

@@ -6,7 +6,7 @@ from pathlib import Path
 import pandas as pd
 
 from membench.core.record import Record
-from membench.papers.experiment import Answer, Cell, Paper, Row
+from membench.papers.experiment import Answer, Paper, PaperCell, Row
 from membench.papers.quantities import Result, cells_of, evaluate
 from membench.papers.scoreboard import Score, score, scoreboard
 from membench.papers.scoreboard_page import TOTALS_COLUMNS, overview, page, totals
@@ -14,7 +14,7 @@ from membench.papers.tables import Measured, read_csv, table, write_csv
 from membench.papers.trained import Trainings, evaluate_trained
 
 
-def needed_cells(paper: Paper) -> list[Cell]:
+def needed_cells(paper: Paper) -> list[PaperCell]:
     """Return every cell that some row's value is computed from, once each, in the experiments' order."""
     cells = {
         cell: None
@@ -27,7 +27,7 @@ def needed_cells(paper: Paper) -> list[Cell]:
 
 
 def evaluate_all(
-    paper: Paper, records: Mapping[Cell, Record], trainings: Trainings
+    paper: Paper, records: Mapping[PaperCell, Record], trainings: Trainings
 ) -> dict[str, list[Result]]:
     """Return the results of each experiment, by its name.
 

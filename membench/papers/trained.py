@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from statistics import fmean
 
 from membench.core.record import Outcome, Record
-from membench.core.units import PRINTED_UNITS
 from membench.papers.experiment import Answer, Paper, Row, listed
 from membench.papers.quantities import Result
 from membench.training.curves import epochs_to_accuracy, time_to_accuracy_s
@@ -50,7 +49,7 @@ def evaluate_trained(paper: Paper, row: Row, answer: Answer, trainings: Training
         _mean(trainings[name], quantity.metric, paper.trainings[name]["target_accuracy"]) for name in names
     ]
     value = means[0].value / means[1].value if quantity.ratio_to else means[0].value
-    value /= listed("unit", row.unit, PRINTED_UNITS)
+    value /= listed("unit", row.unit, paper.units)
     remarks = (f"{name}: {mean.remark}" for name, mean in zip(names, means, strict=True) if mean.remark)
     return Result(row, answer, value=value, outcome=Outcome.OK, reason="; ".join(remarks))
 

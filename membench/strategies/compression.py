@@ -24,7 +24,7 @@ Density = float | Mapping[int, float]
 """The largest fraction of non-zeros that is planned for: of every map, or by the map's block (1 where it names none)."""
 
 MEASURED = "measured"
-"""Asks a cell for densities that are measured on its model; see `membench.sweep.density`."""
+"""Asks a cell for densities that are measured on its model; see `membench.sweep.method`."""
 
 _KEEP_ZEROS = frozenset({Kind.POOLING, Kind.DROPOUT, Kind.CONCATENATE})
 _LINEAR_READERS = frozenset({Kind.CONVOLUTION, Kind.LINEAR, Kind.RELU, Kind.POOLING})

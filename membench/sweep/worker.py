@@ -24,7 +24,7 @@ from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from membench.core.record import Configuration, Outcome, Record
+from membench.core.record import Configuration, Outcome, Record, is_simulated
 from membench.profiling.nvml import visible_gpus
 from membench.sweep.gpu_lock import free_gpu
 from membench.sweep.worker_main import CELL, RECORD
@@ -65,7 +65,7 @@ class Workers:
         Raises:
             Interrupted: `close` was called before it was done.
         """
-        if configuration["backend"]["name"] == "simulated":
+        if is_simulated(configuration):
             return self._warm().run(configuration, self._time_limit_s)
         from membench.sweep.measured import environment  # takes torch
 

@@ -24,7 +24,7 @@ def main(directory: Path) -> None:
     threading.Thread(target=_listen, args=(asked,), daemon=True).start()
 
     # torch takes seconds, in which the end of stdin is heard already
-    from membench.sweep.cell import run_cells
+    from membench.sweep.run import run_cells
 
     os.write(answers, b"\n")
     for record in run_cells(_cells(directory / CELL, asked)):

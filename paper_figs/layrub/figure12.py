@@ -3,6 +3,7 @@
 import matplotlib.pyplot as plt
 from matplotlib.figure import Figure
 
+from paper_figs.layrub.colors import COLORS
 from paper_figs.layrub.table6 import CAPACITIES_MB
 from paper_figs.style import PAPER_LABEL, PAPER_MARKER, REFERENCE_LINE, bar_groups, by_system, log_axis, read
 
@@ -11,7 +12,7 @@ def draw() -> Figure:
     table = read("layrub", "figure12")
     values = by_system(table[table["item"] == "Figure 12"])
     figure, axes = plt.subplots(figsize=(9, 3.8), layout="constrained")
-    places = bar_groups(axes, values)
+    places = bar_groups(axes, values, COLORS)
     stated = table[(table["metric"] == "runtime_memory") & table["paper_value"].notna()]
     for row in stated.itertuples():
         if row.model in values.index:

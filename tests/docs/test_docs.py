@@ -30,7 +30,7 @@ from membench.papers.scoreboard import score
 from membench.papers.verdicts import Verdict
 from membench.steps.plan import plan
 from membench.strategies.eager import Eager
-from membench.sweep.cell import run_cell
+from membench.sweep.run import run_cell
 from tests.contract.test_strategies import check_exact, step_of
 from tests.helpers.networks import COST, reference
 from tests.helpers.pages import PAGES, ROOT, Code, code_of, commands_of, mentioned_files

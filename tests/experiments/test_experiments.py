@@ -8,12 +8,11 @@ from hydra import compose
 from membench.cli.trainings import compose_trainings
 from membench.core.configuration import read
 from membench.core.record import LARGEST, configuration_hash
-from membench.core.units import PRINTED_UNITS
 from membench.papers.cells import cell_configuration, compose_cells, hydra_composition, overrides
 from membench.papers.experiment import Paper, Row
 from membench.papers.loader import read_reference
 from membench.papers.results import evaluate_all, needed_cells, write_results
-from membench.sweep.cell import run_cells
+from membench.sweep.run import run_cells
 from tests.experiments.conftest import EXPERIMENTS
 
 
@@ -31,7 +30,7 @@ def test_what_is_not_judged_has_a_reason(paper: Paper) -> None:
 
 def test_judged_rows_have_a_unit_that_is_known(paper: Paper) -> None:
     judged = [row for experiment in paper.experiments for row, answer in experiment.rows if answer.value]
-    assert {row.unit for row in judged} <= PRINTED_UNITS.keys()
+    assert {row.unit for row in judged} <= paper.units.keys()
 
 
 def test_every_cell_composes(paper: Paper) -> None:
@@ -44,7 +43,7 @@ def test_every_cell_composes(paper: Paper) -> None:
         assert configuration["model"]["name"] == paper.models[cell.model]["configuration"]
         system = paper.systems[cell.system]
         for option, value in system.get("set", {}).items():
-            assert configuration["study" if "study" in system else "strategy"][option] == value
+            assert configuration["strategy"][option] == value
 
 
 def test_cells_are_what_hydra_composes_from_the_same_words(paper: Paper) -> None:

@@ -134,7 +134,7 @@ def test_a_name_that_the_vocabulary_does_not_have_is_refused(
         ("[{where: {}, value: {metric: m, mean: {model: nots}}}]", "there is no 'nots'"),
         ("[{where: {}}]", "exactly one of value, trained, input and not_run"),
         ("[{where: {}, value: {metric: m, ratio: {}, percent: {}}}]", "at most one form"),
-        ("[{where: {}, value: {metric: m, rato: {}}}]", "is no quantity"),
+        ("[{where: {}, value: {metric: m, rato: {}}}]", "is not a quantity"),
     ],
 )
 def test_refuses_what_does_not_add_up(answers: str, expected: str, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""How a cell ends that raises: what the user can mend in the error's own words, all else with its kind and place."""
+"""Outcomes of cells that raise: errors that a user can correct in their own words, all others with their kind and place."""
 
 import re
 
@@ -6,7 +6,7 @@ import pytest
 
 from membench.core.errors import MembenchError, OutOfMemory
 from membench.core.record import Outcome
-from membench.sweep.cell import outcome_of
+from membench.sweep.run import outcome_of
 
 
 @pytest.mark.parametrize(
@@ -28,7 +28,7 @@ def test_an_error_is_an_outcome_with_a_reason(
     with pytest.raises(type(error)) as raised:
         raise error
     outcome, reason = outcome_of(raised.value)
-    place = r" \(test_cell\.py, line \d+\)" if traced else ""
+    place = r" \(test_run\.py, line \d+\)" if traced else ""
     assert outcome is expected[0]
     assert re.fullmatch(re.escape(expected[1]) + place, reason)
     assert bool(capsys.readouterr().err) is traced
