@@ -49,12 +49,12 @@ def read(paper: str, name: str) -> pd.DataFrame:
     return pd.read_csv(RESULTS / paper / f"{name}.csv")
 
 
-def device_memory_bytes(paper: str, device: str) -> int:
-    """Return the memory of a device by the paper's name, from ``conf/device``."""
+def device_memory_mb(paper: str, device: str) -> float:
+    """Return the memory of a device by the paper's name for it, from ``conf/device``, in MB of 1024 x 1024 bytes."""
     names = yaml.safe_load((ROOT / "experiments" / paper / "paper.yaml").read_text())["devices"]
     described = yaml.safe_load((ROOT / "conf" / "device" / f"{names[device]}.yaml").read_text())
-    memory_bytes: int = described["memory_bytes"]
-    return memory_bytes
+    memory_mb: float = described["memory_bytes"] / 2**20
+    return memory_mb
 
 
 def in_order(values: pd.Series) -> list[str]:

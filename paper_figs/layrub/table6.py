@@ -12,7 +12,7 @@ from paper_figs.style import (
     REFERENCE_LINE,
     bar_groups,
     by_system,
-    device_memory_bytes,
+    device_memory_mb,
     in_order,
     mark_out_of_memory,
     read,
@@ -47,7 +47,7 @@ def _panel(axes: Axes, frame: pd.DataFrame) -> None:
         label = PAPER_LABEL if system == SYSTEMS[0] else None
         axes.scatter(places.loc[papers.index, system], papers[system], **PAPER_MARKER, label=label)
     mark_out_of_memory(axes, places, frame, COLORS)
-    capacity_mb = device_memory_bytes("layrub", frame["device"].iloc[0]) / 2**20
+    capacity_mb = device_memory_mb("layrub", frame["device"].iloc[0])
     axes.axhline(capacity_mb, **REFERENCE_LINE, label="memory of the card")
     axes.set_xticks(range(len(values)), [model.removeprefix("ResNet-") for model in values.index])
     axes.set_xlim(-0.6, len(values) - 0.4)
