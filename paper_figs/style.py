@@ -153,7 +153,7 @@ def log_axis(axes: Axes, ticks: Sequence[float]) -> None:
 
 
 def save(figure: Figure, path: Path) -> None:
-    """Save a figure as ``.png`` and ``.pdf`` beside its script, without dates or versions in them."""
+    """Save a figure as ``.png`` and ``.pdf`` next to its script, without dates or versions in them."""
     figure.savefig(path.with_suffix(".png"), dpi=150, metadata={"Software": None})
     figure.savefig(
         path.with_suffix(".pdf"),

@@ -138,7 +138,7 @@ class Answer:
     """Answer to the rows that `where` selects: exactly one of value, trained, input and not_run.
 
     Attributes:
-        in_kind: if set, only the direction is judged (above or below the baseline, or 1 if there is none); the text is why
+        direction_only: if set, only the direction is judged (above or below the baseline, or 1 if there is none); the text is why
             the values are not comparable.
         unchanged: the paper claims no change from the baseline; judge whether ours is unchanged too.
         limit: ``lower`` or ``upper``, if the paper states its number only as such a limit.
@@ -149,7 +149,7 @@ class Answer:
     where: Selection
     value: Quantity | None = None
     trained: TrainedQuantity | None = None
-    in_kind: str = ""
+    direction_only: str = ""
     unchanged: bool = False
     input: str = ""
     not_run: str = ""

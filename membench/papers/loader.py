@@ -59,10 +59,12 @@ def load_paper(directory: Path) -> Paper:
     try:
         return _paper(directory)
     except (AttributeError, KeyError, TypeError, ValueError) as error:
-        raise MembenchError(f"{directory} does not read as a paper's experiments: {_told(error)}") from error
+        raise MembenchError(
+            f"{directory} does not read as a paper's experiments: {_message(error)}"
+        ) from error
 
 
-def _told(error: Exception) -> str:
+def _message(error: Exception) -> str:
     return f"there is no {error}" if isinstance(error, KeyError) else str(error)
 
 
@@ -116,8 +118,8 @@ def read_reference(path: Path) -> list[Row]:
                     raise ValueError("it has not as many columns as the first line")
                 rows.append(_row(entry, line))
             except (KeyError, TypeError, ValueError) as error:
-                told = f"line {line} of {path.name} does not read as a number of the paper: {error}"
-                raise MembenchError(told) from error
+                message = f"line {line} of {path.name} does not read as a number of the paper: {error}"
+                raise MembenchError(message) from error
     return rows
 
 
@@ -139,7 +141,7 @@ def _experiment(path: Path, vocabulary: dict[str, Any], reference: list[Row]) ->
         answers = tuple(_answer(entry, sets) for entry in content.get("answers", ()))
         shown = tuple(pair for entry in content.get("shows", ()) for pair in _shown(entry, vocabulary))
     except (KeyError, TypeError, ValueError) as error:
-        raise MembenchError(f"{path.name} does not read as an experiment: {_told(error)}") from error
+        raise MembenchError(f"{path.name} does not read as an experiment: {_message(error)}") from error
     answered = tuple(
         (row, _for_row(answer, row)) for row in reference for answer in answers if answer.where.matches(row)
     )
@@ -159,7 +161,7 @@ def _answer(entry: dict[str, Any], sets: dict[str, list[Any]]) -> Answer:
         where=_selection(entry["where"]),
         value=_quantity(entry["value"], sets) if "value" in entry else None,
         trained=TrainedQuantity(**entry["trained"]) if "trained" in entry else None,
-        in_kind=entry.get("in_kind", ""),
+        direction_only=entry.get("direction_only", ""),
         unchanged=entry.get("unchanged", False),
         input=entry.get("input", ""),
         not_run=entry.get("not_run", ""),

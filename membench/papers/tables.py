@@ -56,7 +56,7 @@ def table(results: Iterable[Result], measured: Measured) -> pd.DataFrame:
 def table_row(result: Result, measured: Measured) -> dict[str, str]:
     row = result.row
     measured_value, device = measured.find(row)
-    reasons = (result.reason, result.answer.in_kind, f"measured on {device}" if device else "")
+    reasons = (result.reason, result.answer.direction_only, f"measured on {device}" if device else "")
     return {
         **key_columns(row),
         **value_columns(result, measured_value),
@@ -76,8 +76,8 @@ def value_columns(result: Result, measured_value: float | None) -> dict[str, str
     What was trained was measured. What answers in kind deviates from the paper in more than its value.
     """
     papers, ours = result.row.value, result.value
-    in_kind = result.answer.in_kind
-    off = deviation(ours, papers) if ours is not None and papers is not None and not in_kind else None
+    direction_only = result.answer.direction_only
+    off = deviation(ours, papers) if ours is not None and papers is not None and not direction_only else None
     numbers = (papers, None, ours) if result.answer.trained else (papers, ours, measured_value)
     return {
         **{name: format_number(number) for name, number in zip(VALUE_COLUMNS[:3], numbers, strict=True)},

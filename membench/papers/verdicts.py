@@ -45,7 +45,7 @@ def judge(result: Result, baseline: Result | None) -> Judgement:
         return Judgement(Verdict.INPUT, answer.input)
     if answer.not_run:
         return Judgement(Verdict.NOT_RUN, answer.not_run)
-    if answer.in_kind:
+    if answer.direction_only:
         return _judge_direction(result, baseline)
     ours_out_of_memory = result.outcome is Outcome.OUT_OF_MEMORY
     if row.value is None:
@@ -77,11 +77,11 @@ def _judge_direction(result: Result, baseline: Result | None) -> Judgement:
     else:
         sides, of_what = ((result.value, row.value) if row.unit == "x" else None), "beside 1"
     if sides is None:
-        return Judgement(Verdict.NOT_RUN, f"{result.value:.3g} {row.unit} here; {answer.in_kind}")
+        return Judgement(Verdict.NOT_RUN, f"{result.value:.3g} {row.unit} here; {answer.direction_only}")
     ours, papers = sides
     judged_by, digits = ("whether it changes", 4) if answer.unchanged else ("its direction alone", 3)
     numbers = f"{ours:.{digits}g} here and {papers:.{digits}g} in the paper {of_what}"
-    reason = f"judged by {judged_by}: {numbers}; {answer.in_kind}"
+    reason = f"judged by {judged_by}: {numbers}; {answer.direction_only}"
     reason += f"; {result.reason}" if result.reason else ""
     if ours == 1 if answer.unchanged else (ours - 1) * (papers - 1) > 0:
         return Judgement(Verdict.REPRODUCED, reason)

@@ -1,4 +1,4 @@
-"""A record for a person to read on a terminal."""
+"""A record as text for a terminal."""
 
 from collections.abc import Iterator
 
@@ -18,7 +18,7 @@ _MACHINE = {"cpu": "CPU", "cuda": "GPU"}
 
 
 def summary(record: Record) -> str:
-    """Return a cell's configuration and what came out, in a few aligned lines."""
+    """Return a cell's configuration and result in a few aligned lines."""
     lines = [title(record.configuration), *(f"  {name:<20} {value}" for name, value in _values(record))]
     if record.outcome is not Outcome.OK:
         lines.insert(1, f"  {record.outcome.words}: {record.reason}")
@@ -26,7 +26,7 @@ def summary(record: Record) -> str:
 
 
 def title(configuration: Configuration) -> str:
-    """Return what ran, within which limits and where, in a line."""
+    """Return a cell's model, batch, method, limits and place in a line."""
     where = (
         f"simulated on {_devices(configuration)} under {framework_name(configuration)}"
         if is_simulated(configuration)

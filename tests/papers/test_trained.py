@@ -18,7 +18,9 @@ TRAINED = replace(PAPER, trainings={name: {"target_accuracy": 0.8} for name in (
 def result(
     training: str, metric: str, ratio_to: str = "", *, target_accuracy: float = 0.8, unit: str = "x"
 ) -> Result:
-    answer = Answer(Selection({}), trained=TrainedQuantity(training, metric, ratio_to), in_kind="smaller")
+    answer = Answer(
+        Selection({}), trained=TrainedQuantity(training, metric, ratio_to), direction_only="smaller"
+    )
     paper = replace(
         TRAINED, trainings={name: {"target_accuracy": target_accuracy} for name in TRAINED.trainings}
     )

@@ -114,7 +114,7 @@ def test_inputs_and_what_is_not_run_keep_their_reason() -> None:
 def test_in_kind_only_the_direction_beside_the_baseline_is_judged(
     ours: float, our_baseline: float, verdict: Verdict
 ) -> None:
-    kind = Answer(Selection({}), trained=TRAINED, in_kind="smaller", baseline={"claim_id": "b"})
+    kind = Answer(Selection({}), trained=TRAINED, direction_only="smaller", baseline={"claim_id": "b"})
     baseline = Result(replace(EPOCHS, value=53.0), kind, our_baseline, Outcome.OK)
     judgement = judge(Result(replace(EPOCHS, value=31.0), kind, ours, Outcome.OK), baseline)
     assert judgement.verdict is verdict
@@ -132,7 +132,7 @@ def test_in_kind_a_number_that_should_not_change_must_be_its_baselines(ours: flo
     kind = Answer(
         Selection({}),
         trained=TRAINED,
-        in_kind="smaller",
+        direction_only="smaller",
         unchanged=True,
         higher_is_better=True,
         baseline={"system": "base"},
@@ -144,7 +144,7 @@ def test_in_kind_a_number_that_should_not_change_must_be_its_baselines(ours: flo
 
 
 def test_in_kind_a_ratio_is_judged_beside_one_and_another_number_stands_alone() -> None:
-    kind = Answer(Selection({}), trained=TRAINED, in_kind="smaller", higher_is_better=True)
+    kind = Answer(Selection({}), trained=TRAINED, direction_only="smaller", higher_is_better=True)
     ratio = replace(EPOCHS, unit="x", value=1.4)
     assert judge(Result(ratio, kind, 3.0, Outcome.OK), None).verdict is Verdict.REPRODUCED
     assert judge(Result(ratio, kind, 0.9, Outcome.OK), None).verdict is Verdict.WORSE

@@ -1,6 +1,6 @@
 """`python -m membench.papers.calibrate.codec`: the rate of EPMC's serial baseline, fitted on that baseline's rows alone.
 
-The paper says how many times as long a training step takes with cuSPARSE's conversions between the layers. Their time is
+The paper states the ratio of a training step's time with and without cuSPARSE's conversions between the layers. Their time is
 inversely proportional to the rate, so one least-squares step over the relative errors of these rows gives it.
 """
 

@@ -94,7 +94,7 @@ def encoded_map_metrics(codec: str, streams: int, rows: int, columns: int, cost:
     """Return sizes and times of a random map of that shape in an encoding.
 
     ``footprint_ratio:<percent of zeros>`` is the dense size over the encoded one; times are of a map half of whose elements
-    are zero, alone, and before and beside a ReLU. Beside a ReLU both take as long as the longer one (Equation 1).
+    are zero: alone, in series with a ReLU, and in parallel with one, which takes as long as the longer of the two (Equation 1).
 
     Args:
         codec: one of ``vp``, ``csr``, ``coo``, ``ell``, ``dia``.
