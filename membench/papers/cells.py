@@ -87,23 +87,5 @@ def _changes(paper: Paper, cell: PaperCell, read: Callable[[str, str], dict[str,
     }
 
 
-def overrides(paper: Paper, cell: PaperCell) -> list[str]:
-    """Return the options that run a cell on the command line."""
-    system = paper.systems[cell.system]
-    words = [
-        f"model={paper.models[cell.model]['configuration']}",
-        f"strategy={system['strategy']}",
-        f"framework={framework_of(paper.models[cell.model], system)}",
-        f"device={paper.devices[cell.device]}",
-        *([f"cluster={paper.clusters[cell.device]}"] if cell.device in paper.clusters else []),
-        *(f"cluster.{option}={value}" for option, value in system.get("cluster", {}).items()),
-        *([f"budget='{budget}'"] if (budget := _budget(cell, system)) else []),
-        *([f"{key}={system[key]}" for key in ("micro_batch", "exchange") if key in system]),
-        *(f"strategy.{option}={value}" for option, value in system.get("set", {}).items()),
-        *([f"metrics={paper.step_metrics}"] if paper.step_metrics else []),
-    ]
-    return words if cell.batch_size is None else [*words, f"batch_size={cell.batch_size}"]
-
-
 def _budget(cell: PaperCell, system: Mapping[str, Any]) -> str | None:
     return cell.budget or system.get("budget")

@@ -1,6 +1,6 @@
 """Model: a network and its example batch, as a file of ``conf/model`` describes them."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,23 +28,15 @@ class Model:
     name: str
     module: Mapping[str, Any]
     loss: Mapping[str, Any] | None
-    input_shape: tuple[int, ...]
+    input_shape: Sequence[int]
     classes: int
     vocabulary: int | None = None
-    target_shape: tuple[int, ...] = ()
+    target_shape: Sequence[int] = ()
 
     @classmethod
     def from_configuration(cls, values: Mapping[str, Any]) -> "Model":
         """Return the model that the resolved options of a file of ``conf/model`` describe."""
-        return cls(
-            name=values["name"],
-            module=values["module"],
-            loss=values["loss"],
-            input_shape=tuple(values["input_shape"]),
-            classes=values["classes"],
-            vocabulary=values.get("vocabulary"),
-            target_shape=tuple(values.get("target_shape", ())),
-        )
+        return cls(**{name: values[name] for name in cls.__dataclass_fields__ if name in values})
 
     @classmethod
     def named(cls, name: str) -> "Model":
