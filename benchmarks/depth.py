@@ -15,12 +15,10 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from typing import Any
-
-import yaml
+from dataclasses import replace
 
 from membench.capture.capture import Captures
-from membench.core.configuration import CONF_DIRECTORY, load, names
+from membench.core.configuration import load, names
 from membench.core.schedule import RepeatedSchedule, Schedule
 from membench.core.task_graph import Mode, TaskGraph
 from membench.core.units import GIB, KIB
@@ -32,7 +30,7 @@ from membench.strategies.base import Strategy
 from membench.strategies.eager import Eager
 from membench.strategies.layrub.strategy import LayrubHybrid
 from membench.strategies.modnn.strategy import Modnn
-from membench.sweep.cell import workload_of
+from membench.sweep.model import Model
 
 DEPTHS = (50, 152, 302, 695, 1001, 1517)
 DEPTHS_OF_ALL = (50, 152, 302, 1001)
@@ -44,27 +42,23 @@ STAGES = ("plan", "validate", "simulate")
 
 
 def layrub(depth: int) -> str:
-    return measure(LayrubHybrid(), "k40m", "caffe", None, described(depth, batch_size=32))
+    return measure(LayrubHybrid(), "k40m", "caffe", None, depth, batch_size=32)
 
 
 def modnn(depth: int) -> str:
-    return measure(Modnn(), "k40_modnn", "modnn", 12 * GIB, described(depth, batch_size=256))
+    return measure(Modnn(), "k40_modnn", "modnn", 12 * GIB, depth, batch_size=256)
 
 
 METHODS: dict[str, Callable[[int], str]] = {"layrub": layrub, "modnn": modnn}
 
 
-def described(depth: int, batch_size: int) -> dict[str, Any]:
-    model = yaml.safe_load((CONF_DIRECTORY / "model" / f"resnet{depth}.yaml").read_text())
-    return {"model": model, "batch_size": batch_size, "backend": {"name": "simulated"}, "seed": 0}
-
-
 def measure(
-    strategy: Strategy, device: str, framework: str, budget_bytes: int | None, configuration: dict[str, Any]
+    strategy: Strategy, device: str, framework: str, budget_bytes: int | None, depth: int, batch_size: int
 ) -> str:
     profile, lowering = load("device", device), load("framework", framework)
     cost = RooflineCost(profile, lowering.efficiency)
-    captures = Captures(workload_of(configuration))
+    model = Model.named(f"resnet{depth}")
+    captures = Captures(model.workload(batch_size, seed=0, device="meta"))
     capture_s = 0.0
 
     def graph_at(size: int) -> TaskGraph:
@@ -75,7 +69,7 @@ def measure(
         return lowering.lower(graph)
 
     start_s = time.perf_counter()
-    parts = plan_step(graph_at, configuration["batch_size"], strategy, cost, budget_bytes)
+    parts = plan_step(graph_at, batch_size, strategy, cost, budget_bytes)
     planned_s = time.perf_counter()
     simulated_step(parts, cost)
     end_s = time.perf_counter()
@@ -83,7 +77,7 @@ def measure(
     tasks = len(captures.graph_at(size).tasks)
     memory_gib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * KIB / GIB
     return (
-        f"{configuration['model']['name']:11s} {tasks:6d} tasks   {size:3d} images at a time   capture {capture_s:6.1f} s   "
+        f"{model.name:11s} {tasks:6d} tasks   {size:3d} images at a time   capture {capture_s:6.1f} s   "
         f"plan {planned_s - start_s - capture_s:5.1f} s   simulate {end_s - planned_s:4.1f} s   "
         f"together {end_s - start_s:6.1f} s   {(end_s - start_s) / tasks * 1e6:6.0f} us/task   {memory_gib:4.2f} GB"
     )
@@ -106,10 +100,10 @@ def all_strategies() -> None:
 
 
 def captured(depth: int, mode: Mode) -> TaskGraph:
-    configuration = described(depth, batch_size=32)
+    model = Model.named(f"resnet{depth}")
     if mode is Mode.INFERENCE:
-        configuration["model"]["loss"] = None
-    return Captures(workload_of(configuration)).graph_at(32)
+        model = replace(model, loss=None)
+    return Captures(model.workload(32, seed=0, device="meta")).graph_at(32)
 
 
 def stages_us(strategy: Strategy, graph: TaskGraph, budget_share: float | None) -> list[float]:

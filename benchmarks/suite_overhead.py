@@ -16,8 +16,8 @@ from hydra import compose
 from membench.core import configuration
 from membench.core.record import Configuration, Record
 from membench.papers.cells import cell_configuration, hydra_composition
-from membench.sweep.cell import run_cells
 from membench.sweep.records import Records
+from membench.sweep.run import run_cells
 from membench.sweep.worker import Workers
 
 MODELS = ("lenet", "cifar10_quick", "digits_cnn", "alexnet")

@@ -20,7 +20,7 @@ def main(arguments: Sequence[str]) -> int:
             f"paper_figs: there is no paper {unknown[0]!r}; there are: {', '.join(papers)}", file=sys.stderr
         )
         return 2
-    from paper_figs.style import save, use_style  # takes seconds; a wrong word should not
+    from paper_figs.style import save, use_style  # takes seconds; a wrong argument should not
 
     use_style()
     for paper in arguments or papers:
@@ -28,8 +28,8 @@ def main(arguments: Sequence[str]) -> int:
             try:
                 save(import_module(f"paper_figs.{paper}.{script.stem}").draw(), script)
             except (OSError, LookupError, ValueError) as error:
-                told = f"{paper}/{script.name} cannot be drawn ({type(error).__name__}: {error})"
-                print(f"paper_figs: {told}; run `make reproduce-{paper}` again", file=sys.stderr)
+                message = f"{paper}/{script.name} cannot be drawn ({type(error).__name__}: {error})"
+                print(f"paper_figs: {message}; run `make reproduce-{paper}` again", file=sys.stderr)
                 return 2
     return 0
 

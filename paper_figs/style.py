@@ -1,6 +1,6 @@
-"""How all figures look, and how they are saved: the same bytes from the same results. Reads results/ only."""
+"""Shared style of the figures, and how they are saved: the same bytes from the same results. Reads results/ and conf/ only."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import matplotlib as mpl
@@ -10,64 +10,18 @@ mpl.use("Agg")
 import matplotlib.pyplot as plt
 import pandas as pd
 import seaborn as sns
+import yaml
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
 from matplotlib.figure import Figure
 from matplotlib.ticker import StrMethodFormatter
 
-RESULTS = Path(__file__).parent.parent / "results"
+ROOT = Path(__file__).parent.parent
+RESULTS = ROOT / "results"
 
-COLORS = {
-    "Caffe": "#7f8c8d",
-    "Layrub-intra": "#8fc1e3",
-    "Layrub-inter": "#3b82c4",
-    "Layrub-hybrid": "#123c69",
-    "base(m)": "#b4bbc0",
-    "base(p)": "#7f8c8d",
-    "GeePS": "#c7b3e5",
-    "TensorFlow": "#e0a458",
-    "MXNet-memonger": "#3f9b6c",
-    "vDNN(m)": "#a8d5ba",
-    "vDNN(p)": "#d98b2b",
-    "vDNN_all(m)": "#a8d5ba",
-    "vDNN_all(p)": "#3f9b6c",
-    "vDNN_conv(m)": "#c7b3e5",
-    "vDNN_conv(p)": "#7a55b8",
-    "vDNN_dyn": "#d98b2b",
-    "CSR-cuSPARSE in series": "#7f8c8d",
-    "EPMC": "#123c69",
-    "CSR": "#7f8c8d",
-    "COO": "#e0a458",
-    "ELL": "#3f9b6c",
-    "DIA": "#c7b3e5",
-    "VPEncoding": "#123c69",
-    "compression": "#123c69",
-    "convolution": "#e0a458",
-    "other layers": "#b4bbc0",
-    "weights": "#e0a458",
-    "feature maps": "#3b82c4",
-    "gradient maps": "#8fc1e3",
-    "workspace": "#b4bbc0",
-    "conv_number": "#e0a458",
-    "self_number": "#3b82c4",
-    "forward": "#3b82c4",
-    "backward": "#123c69",
-    "parameters": "#e0a458",
-    "ideal case": "#7f8c8d",
-    "moDNN": "#123c69",
-    "vDNN": "#3f9b6c",
-    "vDNN+": "#d98b2b",
-    "ideal case, naive accumulation": "#7f8c8d",
-    "moDNN, naive accumulation": "#8fc1e3",
-    "moDNN, 1 core": "#123c69",
-    "moDNN, 20 cores": "#3b82c4",
-    "lower bound": "#3b82c4",
-    "lower bound, weights offloaded": "#8fc1e3",
-    "sub-batch size selection": "#3b82c4",
-    "offloading and prefetching": "#3f9b6c",
-    "convolution algorithm selection": "#c7b3e5",
-    "activations_and_gradients": "#7f8c8d",
-}
+Colors = Mapping[str, str]
+"""Colours by the label of a bar or line."""
+
 PAPER_MARKER = {
     "marker": "D",
     "s": 42,
@@ -78,7 +32,7 @@ PAPER_MARKER = {
 }
 PAPER_LABEL = "stated in the paper"
 REFERENCE_LINE = {"color": "#374151", "linewidth": 0.8, "linestyle": "--"}
-"""At what values are put beside: a baseline, or a device's memory."""
+"""Line of a value to compare with: a baseline, or a device's memory."""
 
 
 def use_style() -> None:
@@ -95,19 +49,27 @@ def read(paper: str, name: str) -> pd.DataFrame:
     return pd.read_csv(RESULTS / paper / f"{name}.csv")
 
 
+def device_memory_mb(paper: str, device: str) -> float:
+    """Return the memory of a device by the paper's name for it, from ``conf/device``, in MB of 1024 x 1024 bytes."""
+    names = yaml.safe_load((ROOT / "experiments" / paper / "paper.yaml").read_text())["devices"]
+    described = yaml.safe_load((ROOT / "conf" / "device" / f"{names[device]}.yaml").read_text())
+    memory_mb: float = described["memory_bytes"] / 2**20
+    return memory_mb
+
+
 def in_order(values: pd.Series) -> list[str]:
     """Return the different values of a column in the order of the table."""
     return list(dict.fromkeys(values))
 
 
-def bar_groups(axes: Axes, values: pd.DataFrame) -> pd.DataFrame:
-    """Draw a bar for each row (a group on the axis) and column of a table, and return their places on the axis."""
+def bar_groups(axes: Axes, values: pd.DataFrame, colors: Colors) -> pd.DataFrame:
+    """Draw a bar for each row (a group on the axis) and column of a table, and return their positions on the axis."""
     width = 0.8 / len(values.columns)
     places = pd.DataFrame(index=values.index, columns=values.columns, dtype=float)
     for position, name in enumerate(values.columns):
         offset = (position - (len(values.columns) - 1) / 2) * width
         places[name] = [number + offset for number in range(len(values))]
-        axes.bar(places[name], values[name], width * 0.92, label=name, color=COLORS[name])
+        axes.bar(places[name], values[name], width * 0.92, label=name, color=colors[name])
     axes.set_xticks(range(len(values)), list(values.index))
     axes.grid(visible=False, axis="x")
     return places
@@ -140,7 +102,7 @@ def mark_means(axes: Axes, places: pd.DataFrame, stated: dict[str, float]) -> No
 
 
 def label_bars(axes: Axes, places: pd.DataFrame, values: pd.DataFrame, spell: Callable[[float], str]) -> None:
-    """Write above each bar of `bar_groups` what `spell` says of its value."""
+    """Write `spell(value)` above each bar of `bar_groups`."""
     for system in values:
         for place, value in zip(places[system], values[system], strict=True):
             axes.annotate(
@@ -149,8 +111,8 @@ def label_bars(axes: Axes, places: pd.DataFrame, values: pd.DataFrame, spell: Ca
             )  # fmt: skip
 
 
-def mark_out_of_memory(axes: Axes, places: pd.DataFrame, frame: pd.DataFrame) -> None:
-    """Say of each bar that is not there because nothing fits that it is so.
+def mark_out_of_memory(axes: Axes, places: pd.DataFrame, frame: pd.DataFrame, colors: Colors) -> None:
+    """Write "out of memory" in place of each bar that is missing because the step does not fit.
 
     Args:
         places: on the axis, a row per model and a column per system.
@@ -159,7 +121,7 @@ def mark_out_of_memory(axes: Axes, places: pd.DataFrame, frame: pd.DataFrame) ->
     for row in frame[frame["outcome"] == "out_of_memory"].itertuples():
         axes.text(
             places.loc[row.model, row.system], 0.02, "out of memory", transform=axes.get_xaxis_transform(),
-            rotation=90, ha="center", va="bottom", fontsize=6.5, color=COLORS[row.system],
+            rotation=90, ha="center", va="bottom", fontsize=6.5, color=colors[row.system],
         )  # fmt: skip
 
 
@@ -168,10 +130,10 @@ def thousands(axis: Axis) -> None:
     axis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
 
 
-def grouped_bars(axes: Axes, frame: pd.DataFrame, *, unit: str) -> None:
+def grouped_bars(axes: Axes, frame: pd.DataFrame, colors: Colors, *, unit: str) -> None:
     """Draw a bar per model and system, with the saving over the first system above each other bar."""
     values = by_system(frame)
-    places = bar_groups(axes, values)
+    places = bar_groups(axes, values, colors)
     for system in values.columns[1:]:
         for place, model in zip(places[system], values.index, strict=True):
             saved = 1 - values.loc[model, system] / values.loc[model, values.columns[0]]
@@ -191,7 +153,7 @@ def log_axis(axes: Axes, ticks: Sequence[float]) -> None:
 
 
 def save(figure: Figure, path: Path) -> None:
-    """Save a figure as ``.png`` and ``.pdf`` beside its script, without dates or versions in them."""
+    """Save a figure as ``.png`` and ``.pdf`` next to its script, without dates or versions in them."""
     figure.savefig(path.with_suffix(".png"), dpi=150, metadata={"Software": None})
     figure.savefig(
         path.with_suffix(".pdf"),

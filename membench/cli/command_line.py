@@ -20,7 +20,6 @@ from membench.core.errors import MembenchError, one_line
 from membench.core.files import complaint
 from membench.papers.cells import hydra_composition, resolved
 
-_OPTIONAL_GROUPS = {"study"}
 MULTIRUN = {"-m", "--multirun"}
 HYDRA_ERRORS = (HydraException, OmegaConfBaseException, YAMLError)
 """Errors of composing a configuration, which `explain` puts into one line."""
@@ -72,8 +71,7 @@ def check_names(overrides: Sequence[Override], groups: Sequence[str]) -> None:
     """
     for override in overrides:
         group, value = override.key_or_group, override.value()
-        is_none = value is None and group in _OPTIONAL_GROUPS
-        if group in groups and not (isinstance(value, str) or is_none):
+        if group in groups and not isinstance(value, str):
             raise MembenchError(_unknown(group, value))
 
 

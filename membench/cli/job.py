@@ -49,7 +49,7 @@ def _run_together(cell: Configuration, config: DictConfig) -> Record:
     The record is not kept for later runs: the configuration does not contain the number of processes.
     """
     from membench.core import distributed
-    from membench.sweep.cell import run_cell
+    from membench.sweep.run import run_cell
 
     try:
         with distributed.join(config.backend.name, config.timeout_s):

@@ -30,7 +30,7 @@ from membench.sweep.limits import largest
 from membench.sweep.listing import announced
 from membench.sweep.provenance import device_facts_from_outside
 from membench.sweep.records import Records, Rerun
-from membench.sweep.search import SearchError, checked
+from membench.sweep.search import SearchError, decided
 from membench.sweep.worker import Workers
 
 MODELS = ("resnet50", "resnet152", "resnet1001", "vgg16", "wrn28_10", "alexnet")
@@ -164,7 +164,7 @@ def _deepest(runner: CellRunner, batch_size: int, system: str) -> Record:
         return runner.run(f"resnet{DEPTHS[position - 1]}", batch_size, system)
 
     try:
-        return record(largest(lambda n: checked(record(n)).outcome is Outcome.OK, limit=len(DEPTHS)) or 1)
+        return record(largest(lambda n: decided(record(n)).outcome is Outcome.OK, limit=len(DEPTHS)) or 1)
     except SearchError as error:
         return error.record
 

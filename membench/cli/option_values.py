@@ -5,7 +5,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from membench.core.checks import COUNT, POSITIVE, SWITCH, WHOLE, check, choice
-from membench.core.configuration import instantiate, names
+from membench.core.configuration import find_function, instantiate, names
 from membench.core.errors import MembenchError, one_line
 from membench.core.units import parse_bytes
 from membench.sweep.records import Rerun
@@ -51,8 +51,8 @@ def check_cell(values: Values) -> None:
     check_size("budget", values["budget"])
     if not isinstance(values["records"], str) or not values["records"]:
         raise MembenchError(f"records is a folder, such as outputs/records, not {values['records']!r}")
-    if "study" in values and len(values["model"]["input_shape"]) != 1:
-        raise MembenchError("a study encodes a map of rows; choose model=synthetic_map")
+    if values["metrics"] is not None:
+        find_function(str(values["metrics"]))
     if missing := [name for name in _OF_A_MODEL if name not in values["model"]]:
         raise MembenchError(f"model: its file in conf/model has no {', '.join(missing)}")
     for name in ("strategy", "device", "cluster", "framework"):
@@ -106,14 +106,15 @@ def check_built(values: Values, groups: Iterable[str]) -> None:
     Raises:
         MembenchError: an object cannot be built; names the group and the cause.
     """
-    from membench.sweep.cell import workload_of
-    from membench.sweep.density import is_measured
+    from membench.sweep.method import Method
+    from membench.sweep.model import Model
 
-    strategy = values["strategy"] | ({"density": 1.0} if is_measured(dict(values)) else {})
+    method, batch_size, seed = Method(values["strategy"]), values["batch_size"], values["seed"]
     makers: dict[str, Callable[[], object]] = {
-        "model": lambda: workload_of({**values, "backend": {"name": "simulated"}}),
-        "strategy": lambda: instantiate(strategy),
-        "study": lambda: instantiate(values["study"]),
+        "model": lambda: Model.from_configuration(values["model"]).workload(
+            batch_size, seed=seed, device="meta"
+        ),
+        "strategy": lambda: method.strategy(**({"density": 1.0} if method.measures_density else {})),
         "framework": lambda: instantiate(values["framework"]),
     }
     for group in groups:

@@ -25,7 +25,7 @@ from membench.core.device import file_name
 from membench.core.errors import MembenchError
 from membench.core.record import Configuration, Record
 from membench.papers.cells import compose_cells, hydra_composition, resolved
-from membench.papers.experiment import Cell, Paper
+from membench.papers.experiment import Paper, PaperCell
 from membench.papers.loader import known_papers, load_paper
 from membench.papers.measured_columns import gpu_at_hand, measure_on_gpu
 from membench.papers.results import evaluate_all, needed_cells, write_results
@@ -117,19 +117,21 @@ def run(settings: Settings) -> int:
 
 def reproduce(
     paper: Paper,
-    cells: Mapping[Cell, Configuration],
+    cells: Mapping[PaperCell, Configuration],
     run: Callable[[Configuration], Record],
     *,
     workers: int,
     results: Path,
     stop: Callable[[], None],
-) -> tuple[dict[Cell, Record], list[Score]]:
+) -> tuple[dict[PaperCell, Record], list[Score]]:
     """Run every cell that a paper's rows need and write its tables and its scoreboard.
 
     Args:
         run, workers, stop: see `run_all`.
     """
-    layers = {model["configuration"]: model.get("layers", USUAL_LAYERS) for model in paper.models.values()}
+    layers = {
+        model.get("configuration"): model.get("layers", USUAL_LAYERS) for model in paper.models.values()
+    }
     made = run_all(
         list(cells.values()),
         run,

@@ -14,7 +14,7 @@ from membench.cli.option_values import check_size, check_switches
 from membench.core.checks import COUNT, FRACTION, NOT_NEGATIVE, WHOLE, check
 from membench.core.configuration import method_of
 from membench.core.errors import MembenchError
-from membench.core.record import Configuration, Outcome, Record
+from membench.core.record import Configuration, Outcome, Record, is_simulated
 from membench.papers.cells import hydra_composition, resolved
 from membench.papers.tables import write_csv
 from membench.training.curves import comparison_table, curve_table, describe_run, describe_training
@@ -127,7 +127,7 @@ def _check(values: Mapping[Any, Any]) -> None:
     seeds = values["seeds"]
     if not isinstance(seeds, list) or not seeds or not all(map(WHOLE.holds, seeds)):
         raise MembenchError(f"seeds is a list of whole numbers, [0, 1, 2], not {seeds!r}")
-    if values["backend"]["name"] == "simulated":
+    if is_simulated(dict(values)):
         raise MembenchError("a simulated step computes nothing; train with backend=cpu or backend=cuda")
     if not isinstance(values["inference_budgets"], list):
         raise MembenchError(

@@ -4,7 +4,7 @@ Hydra composes configurations on the command line; the library reads single file
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
@@ -87,21 +87,34 @@ def instantiate(configuration: Any) -> Any:
     return configuration
 
 
+def find_function(name: str) -> Callable[..., Any]:
+    """Return the function with a dotted name, ``"membench.papers.metrics.vdnn.step_metrics"``.
+
+    Raises:
+        MembenchError: no module has such a function.
+    """
+    try:
+        function: Callable[..., Any] = resolve_name(_with_colon(name))
+    except (ImportError, AttributeError, ValueError) as error:
+        raise MembenchError(f"{name!r} is not a function of any module ({one_line(error)})") from error
+    return function
+
+
 def method_of(cell: Mapping[str, Any]) -> str:
-    """Return the word for a cell's strategy, or for what it does instead of a step: ``"layrub_hybrid"``.
+    """Return the name of a cell's strategy: that of its file in ``conf``, otherwise that of its class.
 
     Args:
-        cell: its configuration. What none of our files describes is called by its class.
+        cell: its configuration.
     """
-    target: str = cell["study" if "study" in cell else "strategy"]["_target_"]
+    target: str = cell["strategy"]["_target_"]
     return _method_names().get(target, target.rpartition(".")[2])
 
 
 @cache
 def _method_names() -> dict[str, str]:
-    """Return the name of each method's file by what it describes; one that is half written is nobody else's trouble."""
+    """Map each `_target_` to its configuration file's name; unreadable files are skipped."""
     found = {}
-    for group in ("strategy", "baseline", "study"):
+    for group in ("strategy", "baseline"):
         for name in names(group):
             with suppress(MembenchError):
                 found[read(group, name).get("_target_", "")] = name

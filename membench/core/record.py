@@ -1,4 +1,4 @@
-"""Record: one cell of an experiment, whatever became of it."""
+"""Record: the configuration and the result of one cell of an experiment."""
 
 import hashlib
 import json
@@ -10,6 +10,8 @@ from membench.core.units import format_bytes, parse_bytes
 
 
 class Outcome(StrEnum):
+    """How a cell ended."""
+
     OK = "ok"
     OUT_OF_MEMORY = "out_of_memory"
     INFEASIBLE = "infeasible"
@@ -19,44 +21,56 @@ class Outcome(StrEnum):
 
     @property
     def is_failure(self) -> bool:
-        """Whether this tells nothing of the method: something went wrong, and may go right another time."""
+        """Whether the cell failed for reasons unrelated to the method (crash, timeout) and may be retried."""
         return self in (Outcome.TIMEOUT, Outcome.FAILED)
 
     @property
     def words(self) -> str:
-        """What a person reads: ``"out of memory"``."""
+        """The outcome in plain words: ``"out of memory"``."""
         return self.replace("_", " ")
 
 
 class Source(StrEnum):
+    """Whether numbers were simulated or measured; the two never mix."""
+
     SIMULATED = "simulated"
     MEASURED = "measured"
+
+    @classmethod
+    def of(cls, backend: str) -> "Source":
+        """Return the source of the numbers that a backend gives."""
+        return cls.SIMULATED if backend == "simulated" else cls.MEASURED
 
 
 LARGEST = "largest"
 """A batch size that stands for the largest one that fits the device."""
 
 Configuration = dict[str, Any]
-"""What a cell is, fully resolved: plain dicts, lists, strings and numbers."""
+"""Description of a cell, fully resolved: plain dicts, lists, strings and numbers."""
+
+
+def is_simulated(configuration: Configuration) -> bool:
+    """Return whether a cell's step is simulated rather than run on a device."""
+    return Source.of(configuration["backend"]["name"]) is Source.SIMULATED
 
 
 @dataclass(frozen=True)
 class Record:
-    """What was run, where, and what came out.
+    """Result of one cell.
 
     Attributes:
         configuration: of the cell.
-        configuration_hash: of `configuration`, so that equal cells are known as equal.
+        configuration_hash: of `configuration`; equal for equal cells.
         source: whether the metrics were simulated or measured.
         outcome: how the cell ended; everything but ``ok`` has a `reason`.
         metrics: numbers by name, the unit in the name (``peak_memory_bytes``, ``step_time_s``).
         layer_metrics: of single layers, as ``"metric:layer"``.
-        samples: raw values by metric, of which `metrics` has the median.
+        samples: raw values by metric, whose median is in `metrics`.
         absent: why a metric is missing, by its name.
         provenance: commit, versions, device, seed, time; empty for simulated cells, whose bytes must not
             depend on when or where they ran.
-        signal: that ended the cell's process, ``SIGKILL`` for one.
-        stderr_tail: the last lines that the process of a failed cell wrote.
+        signal: name of the signal that ended the cell's process, such as ``SIGKILL``.
+        stderr_tail: the last lines of a failed cell's standard error.
     """
 
     configuration: Configuration
@@ -78,11 +92,12 @@ class Record:
 
     @classmethod
     def from_json(cls, text: str) -> "Record":
+        """Return the record that `to_json` wrote."""
         return cls.from_values(json.loads(text))
 
     @classmethod
     def from_values(cls, values: dict[str, Any]) -> "Record":
-        """Return the record of which ``dataclasses.asdict`` gave these values."""
+        """Return the record with these values, as ``dataclasses.asdict`` returns them."""
         samples = {name: tuple(numbers) for name, numbers in values["samples"].items()}
         source, outcome = Source(values["source"]), Outcome(values["outcome"])
         return cls(**{**values, "samples": samples, "source": source, "outcome": outcome})
@@ -91,9 +106,8 @@ class Record:
     def of_failure(
         cls, configuration: Configuration, outcome: Outcome, reason: str, *, signal: str = ""
     ) -> "Record":
-        """Return the record of a cell that gave none itself."""
-        simulated = configuration["backend"]["name"] == "simulated"
-        source = Source.SIMULATED if simulated else Source.MEASURED
+        """Return the record of a cell that ended without one."""
+        source = Source.of(configuration["backend"]["name"])
         return cls(configuration, configuration_hash(configuration), source, outcome, reason, signal=signal)
 
 
@@ -104,7 +118,7 @@ def framework_name(configuration: Configuration) -> str:
 
 
 def limits_of(configuration: Configuration) -> list[str]:
-    """Return the budget and the micro-batch that a cell was given, each in words."""
+    """Return a cell's budget and micro-batch, where it has them, each in words."""
     budget, micro_batch = configuration.get("budget"), configuration.get("micro_batch")
     return [
         *([] if budget is None else [f"budget {format_bytes(parse_bytes(budget))}"]),

@@ -1,8 +1,8 @@
-"""Bytes and seconds: the only constants, parsing and formatting of units in membench.
+"""Constants, parsing and formatting of bytes and seconds.
 
 Inside the package every quantity is a plain number whose name ends in its unit (`size_bytes`,
-`step_time_s`). Conversion happens here, at the edge, and nowhere else. ``KB``/``MB``/``GB`` are read
-as powers of 1024, as the five papers use them (Layrub's 759.5 MB is exactly 31 x 24.5 MiB).
+`step_time_s`); only this module converts. ``KB``/``MB``/``GB`` are powers of 1024, as in the papers
+(Layrub's 759.5 MB is exactly 31 x 24.5 MiB).
 """
 
 import re
@@ -33,22 +33,16 @@ PRINTED_UNITS = {
     "%": 1,
     "x": 1,
     "images": 1,
-    "layers": 1,
-    "parts": 1,
     "W": 1,
-    "epochs": 1,
-    "million operations": 1e6,
-    "GFLOPS": 1e9,
-    "TFLOPS": 1e12,
 }
-"""What one of a printed unit is in membench's own (bytes, seconds, watts, operations, plain counts and ratios)."""
+"""Printed units in membench's own (bytes, seconds, watts, plain counts and ratios); a paper's file adds further ones."""
 
 
 def parse_bytes(text: str | int) -> int:
     """Return the number of bytes written as ``"12 GB"``, ``"200MB"``, ``"4096"`` or 4096.
 
     Raises:
-        ValueError: the text is no size, or the size is not positive.
+        ValueError: the text is not a size, or the size is not positive.
     """
     match = re.fullmatch(r"\s*([0-9]*\.?[0-9]+)\s*([a-zA-Z]*)\s*", str(text))
     unit = match.group(2).lower() if match else None

@@ -1,4 +1,4 @@
-"""Hydra's part outside the command line: names and overrides in, resolved configurations out."""
+"""Configurations of cells, composed by Hydra or from a paper's words."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -10,14 +10,13 @@ from hydra.core.global_hydra import GlobalHydra
 from omegaconf import DictConfig, OmegaConf
 
 from membench.core import configuration
-from membench.core.record import Configuration
-from membench.papers.experiment import Cell, Paper, framework_of, listed
+from membench.core.record import Configuration, is_simulated
+from membench.papers.experiment import Paper, PaperCell, framework_of, listed
 
 CELL_KEYS = (
     "model",
     "batch_size",
     "strategy",
-    "study",
     "framework",
     "device",
     "cluster",
@@ -26,6 +25,7 @@ CELL_KEYS = (
     "budget",
     "micro_batch",
     "exchange",
+    "metrics",
 )
 
 
@@ -38,31 +38,31 @@ def hydra_composition() -> Iterator[None]:
 
 
 def resolved(config: DictConfig) -> dict[str, Any]:
-    """Return a composed configuration as plain values, what stands for another option replaced by that one."""
+    """Return a composed configuration as plain values, references to other options resolved."""
     values = OmegaConf.to_container(config, resolve=True)
     assert isinstance(values, dict)
     return {str(key): value for key, value in values.items()}
 
 
 def cell_configuration(config: DictConfig) -> Configuration:
-    """Return what of a composed configuration describes the run itself; few have a study.
+    """Return the part of a composed configuration that describes the run itself.
 
-    A step that runs is PyTorch's and on this machine, whatever a simulation of it would take for framework and devices.
+    A step that is run is PyTorch's and on this machine: framework and devices of a simulation do not apply.
     """
     values = resolved(config)
-    cell = {key: values[key] for key in CELL_KEYS if key in values}
-    if cell["backend"]["name"] == "simulated":
+    cell = {key: values[key] for key in CELL_KEYS}
+    if is_simulated(cell):
         return cell
     return cell | {"framework": configuration.read("framework", "pytorch"), "device": None, "cluster": None}
 
 
-def compose_cells(paper: Paper, cells: Sequence[Cell]) -> dict[Cell, Configuration]:
+def compose_cells(paper: Paper, cells: Sequence[PaperCell]) -> dict[PaperCell, Configuration]:
     """Return each cell's configuration, equal to Hydra's own composition, which takes a quarter of a second each.
 
-    One whose batch size is to be found keeps ``largest`` in its place.
+    A batch size that is to be searched for stays ``largest``.
 
     Raises:
-        MembenchError: the paper's vocabulary does not have a name of a cell.
+        MembenchError: a name of a cell is not in the paper's vocabulary.
     """
     with hydra_composition():
         defaults = cell_configuration(compose("config"))
@@ -70,48 +70,22 @@ def compose_cells(paper: Paper, cells: Sequence[Cell]) -> dict[Cell, Configurati
     return {cell: defaults | _changes(paper, cell, read) for cell in cells}
 
 
-def _changes(paper: Paper, cell: Cell, read: Callable[[str, str], dict[str, Any]]) -> dict[str, Any]:
+def _changes(paper: Paper, cell: PaperCell, read: Callable[[str, str], dict[str, Any]]) -> dict[str, Any]:
     system = listed("system", cell.system, paper.systems)
     model = read("model", listed("model", cell.model, paper.models)["configuration"])
-    changes = {
+    return {
         "model": model,
         "batch_size": model["batch_size"] if cell.batch_size is None else cell.batch_size,
-        "strategy": read("strategy", system["strategy"]),
-        **({"study": read("study", system["study"])} if "study" in system else {}),
+        "strategy": read("strategy", system["strategy"]) | system.get("set", {}),
         "framework": read("framework", framework_of(paper.models[cell.model], system)),
         "device": read("device", listed("device", cell.device, paper.devices)),
         "cluster": read("cluster", paper.clusters.get(cell.device, "one")) | system.get("cluster", {}),
         "budget": _budget(cell, system),
         "micro_batch": system.get("micro_batch"),
         **({"exchange": system["exchange"]} if "exchange" in system else {}),
+        "metrics": paper.step_metrics or None,
     }
-    group = _set_group(system)
-    changes[group] = changes[group] | system.get("set", {})
-    return changes
 
 
-def overrides(paper: Paper, cell: Cell) -> list[str]:
-    """Return the words that run a cell on the command line."""
-    system = paper.systems[cell.system]
-    words = [
-        f"model={paper.models[cell.model]['configuration']}",
-        f"strategy={system['strategy']}",
-        *([f"study={system['study']}"] if "study" in system else []),
-        f"framework={framework_of(paper.models[cell.model], system)}",
-        f"device={paper.devices[cell.device]}",
-        *([f"cluster={paper.clusters[cell.device]}"] if cell.device in paper.clusters else []),
-        *(f"cluster.{option}={value}" for option, value in system.get("cluster", {}).items()),
-        *([f"budget='{budget}'"] if (budget := _budget(cell, system)) else []),
-        *([f"{key}={system[key]}" for key in ("micro_batch", "exchange") if key in system]),
-        *(f"{_set_group(system)}.{option}={value}" for option, value in system.get("set", {}).items()),
-    ]
-    return words if cell.batch_size is None else [*words, f"batch_size={cell.batch_size}"]
-
-
-def _set_group(system: Mapping[str, Any]) -> str:
-    """Return whose options a system sets: its strategy's, or those of what is done instead of a step."""
-    return "study" if "study" in system else "strategy"
-
-
-def _budget(cell: Cell, system: Mapping[str, Any]) -> str | None:
+def _budget(cell: PaperCell, system: Mapping[str, Any]) -> str | None:
     return cell.budget or system.get("budget")

@@ -1,9 +1,9 @@
-"""Experiments: what a paper states, in its own words, and which runs answer it.
+"""Experiments: the numbers that a paper states, in its own words, and the runs that answer them.
 
-`experiments/<paper>/` holds a file per table or figure, which `suite/papers.py` reads into these records. An experiment
-says for each row of `reference.csv` one of four things: the *value* of ours that answers it, what was *trained* for it,
-that it is an *input* of the experiments rather than a result, or why it is *not run*. Every row is accounted for exactly once. A figure besides
-*shows* values for which the paper prints no number.
+`experiments/<paper>/` holds a file per table or figure, which `loader` reads into these records. An experiment answers each
+row of `reference.csv` in one of four ways: by a *value* of ours, by what was *trained* for it, as an *input* of the experiments
+rather than a result, or as *not run* with the reason. Every row is answered exactly once. A figure also *shows* values for
+which the paper prints no number.
 """
 
 from collections.abc import Mapping
@@ -13,19 +13,20 @@ from fnmatch import fnmatchcase
 from typing import Any, TypeVar
 
 from membench.core.errors import MembenchError
+from membench.core.units import PRINTED_UNITS
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True)
 class Row:
-    """One number that a paper states (or, without `value`, one that a figure shows), as it prints it.
+    """One number that a paper states, as it prints it, or, without `value`, one that a figure shows.
 
     Attributes:
-        batch_size: None where the paper leaves the model's usual one.
-        value: None where the paper prints none.
-        oom: the paper states that it ran out of memory.
-        line: where it stands in ``reference.csv``; None for a row that a figure merely shows.
+        batch_size: None: the model's usual one.
+        value: None: the paper prints no number.
+        oom: whether the paper states that the run was out of memory.
+        line: in ``reference.csv``; None for a row that a figure only shows.
     """
 
     item: str
@@ -44,12 +45,12 @@ class Row:
 
 
 @dataclass(frozen=True)
-class Cell:
-    """One run in the paper's words: the names of `paper.yaml`.
+class PaperCell:
+    """One run in the paper's words, the names of `paper.yaml`; `compose_cells` gives its configuration.
 
     Attributes:
         batch_size: None: the model's usual one.
-        budget: as a person writes it (``"6 GB"``); None: the system's own.
+        budget: as text, ``"6 GB"``; None: the system's own.
     """
 
     model: str
@@ -60,7 +61,7 @@ class Cell:
 
 
 class Form(StrEnum):
-    """How a metric of a run is put beside that of another run, the reference."""
+    """Comparison of a metric with that of another run, the reference."""
 
     INCREASE_PERCENT = "increase_percent"
     REDUCTION_PERCENT = "reduction_percent"
@@ -70,7 +71,7 @@ class Form(StrEnum):
 
 
 class Take(StrEnum):
-    """How values of many runs become one."""
+    """Aggregation of the values of many runs."""
 
     MEAN = "mean"
     MIN = "min"
@@ -83,7 +84,7 @@ class Quantity:
 
     Attributes:
         metric: of the row's cell, with `cell` changed in it.
-        reference: what differs in the run that it is compared with (a ``metric`` may differ too).
+        reference: fields of the cell, or the ``metric``, that differ in the run to compare with.
         over: fields of the cell, and the values that `take` runs over.
     """
 
@@ -102,9 +103,9 @@ class TrainedQuantity:
 
     Attributes:
         training: a name of `Paper.trainings`.
-        metric: ``epochs_to_accuracy``, ``time_to_accuracy_s``, or one of the record's; of a fraction with ``_percent`` behind
-            its name (``test_accuracy_percent``, ``inference_accuracy_percent:5 MB``).
-        ratio_to: the training whose value it is divided by; none: it stands alone.
+        metric: ``epochs_to_accuracy``, ``time_to_accuracy_s``, or one of the record's; a fraction's name may
+            end in ``_percent`` (``test_accuracy_percent``, ``inference_accuracy_percent:5 MB``).
+        ratio_to: the training whose value is the divisor; empty: no division.
     """
 
     training: str
@@ -114,11 +115,12 @@ class TrainedQuantity:
 
 @dataclass(frozen=True)
 class Selection:
-    """Rows by their columns: each named column must match one of its patterns (``*`` stands for anything)."""
+    """Rows by their columns: each named column must match one of its patterns, in which ``*`` is any text."""
 
     patterns: Mapping[str, tuple[str, ...]]
 
     def matches(self, row: Row) -> bool:
+        """Return whether a row is selected."""
         return all(
             any(fnmatchcase(_column_text(row, name), pattern) for pattern in patterns)
             for name, patterns in self.patterns.items()
@@ -133,15 +135,15 @@ def _column_text(row: Row, name: str) -> str:
 
 @dataclass(frozen=True)
 class Answer:
-    """What stands for the rows that `where` matches: exactly one of value, trained, input and not_run.
+    """Answer to the rows that `where` selects: exactly one of value, trained, input and not_run.
 
     Attributes:
         direction_only: if set, only the direction is judged (above or below the baseline, or 1 if there is none); the text is why
             the values are not comparable.
         unchanged: the paper claims no change from the baseline; judge whether ours is unchanged too.
-        limit: the paper says only that its number is a ``lower`` or an ``upper`` limit.
+        limit: ``lower`` or ``upper``, if the paper states its number only as such a limit.
         higher_is_better: the direction in which a deviation is a gain.
-        baseline: what differs in the row of the baseline, through the ratio to which a row is judged.
+        baseline: columns that differ in the baseline's row; a row is judged by its ratio to that.
     """
 
     where: Selection
@@ -158,7 +160,7 @@ class Answer:
 
 @dataclass(frozen=True)
 class Experiment:
-    """One table or figure: the rows that it answers and those that it shows."""
+    """One table or figure: the rows that it answers or shows, each with its answer."""
 
     name: str
     title: str
@@ -167,7 +169,7 @@ class Experiment:
 
 @dataclass(frozen=True)
 class Remark:
-    """A sentence about rows: a paper's inconsistency, a deviation's cause, a calibration."""
+    """A sentence about rows: an inconsistency of the paper, a cause of a deviation, a calibration."""
 
     where: Selection
     text: str
@@ -179,13 +181,18 @@ class Paper:
 
     Attributes:
         models: by the paper's name: ``configuration`` (in conf/model), ``dataset``, and where it matters ``layers``,
-            ``batch_sizes`` by name, ``steps_per_iteration`` (see the function), and a ``framework`` of its own.
+            ``batch_sizes`` by name, and a ``framework`` of its own; a paper's own metrics may need further entries.
         systems: by the paper's name: ``strategy``, ``framework``, ``set`` for options of the strategy, ``budget``,
-            ``exchange``, and ``cluster`` for options of the cluster.
+            ``micro_batch``, ``exchange``, and ``cluster`` for options of the cluster. A system that runs no step has
+            ``function`` in place of ``strategy``: the dotted name of a function from `Paper` and `PaperCell` to numbers.
         devices: names in conf/device.
-        clusters: names in conf/cluster, for those of `devices` that are several.
+        clusters: names in conf/cluster, for entries of `devices` that are several.
         training_images: in each data set.
-        trainings: by name, options of `conf/train.yaml`; none where nothing is trained to accuracy.
+        units: printed units, in membench's own.
+        step_metrics: dotted name of a `StepMetrics` function that adds this paper's numbers to each record; empty: none.
+        record_metrics: dotted names, by metric, of functions from `Paper`, `PaperCell` and `Record` to this paper's number,
+            or to None where the run has none.
+        trainings: by name, options of `conf/train.yaml`.
     """
 
     name: str
@@ -195,19 +202,22 @@ class Paper:
     systems: Mapping[str, Mapping[str, Any]]
     devices: Mapping[str, str]
     clusters: Mapping[str, str]
-    training_images: Mapping[str, int]
     experiments: tuple[Experiment, ...]
-    inconsistencies: tuple[Remark, ...]
-    causes: tuple[Remark, ...]
-    calibration: tuple[Remark, ...]
+    inconsistencies: tuple[Remark, ...] = ()
+    causes: tuple[Remark, ...] = ()
+    calibration: tuple[Remark, ...] = ()
+    training_images: Mapping[str, int] = field(default_factory=dict)
+    units: Mapping[str, float] = field(default_factory=lambda: PRINTED_UNITS)
+    step_metrics: str = ""
+    record_metrics: Mapping[str, str] = field(default_factory=dict)
     trainings: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
 
 def listed(kind: str, name: str, known: Mapping[str, T]) -> T:
-    """Return what stands under a name that a paper's files use, ``listed("device", "K40", paper.devices)``.
+    """Return the entry of a name that a paper's files use, ``listed("device", "K40", paper.devices)``.
 
     Raises:
-        MembenchError: nothing does; lists the names that there are.
+        MembenchError: there is no such entry; lists the known names.
     """
     if name not in known:
         raise MembenchError(f"the paper's files name a {kind} {name!r}; there are: {', '.join(known)}")
@@ -215,7 +225,7 @@ def listed(kind: str, name: str, known: Mapping[str, T]) -> T:
 
 
 def framework_of(model: Mapping[str, Any], system: Mapping[str, Any]) -> str:
-    """Return the system's framework, or the model's own, which the system's cannot express.
+    """Return the model's own framework, if it has one, otherwise the system's.
 
     Args:
         model: as `Paper.models` has it.
@@ -223,14 +233,3 @@ def framework_of(model: Mapping[str, Any], system: Mapping[str, Any]) -> str:
     """
     name: str = model.get("framework", system["framework"])
     return name
-
-
-def steps_per_iteration(model: Mapping[str, Any], system: Mapping[str, Any]) -> int:
-    """Return the forward and backward passes that a system's framework calls one iteration of a model.
-
-    Args:
-        model: as `Paper.models` has it; ``steps_per_iteration`` names the frameworks in which it is not one.
-        system: as `Paper.systems` has it.
-    """
-    steps: int = model.get("steps_per_iteration", {}).get(framework_of(model, system), 1)
-    return steps

@@ -1,4 +1,4 @@
-"""Reads `experiments/<paper>/`: the paper's vocabulary, its reference numbers and its experiments.
+"""Reader of `experiments/<paper>/`: the paper's vocabulary, its reference numbers and its experiments.
 
 The format, by example (`experiments/layrub/table5.yaml` is a real one):
 
@@ -8,10 +8,11 @@ The format, by example (`experiments/layrub/table5.yaml` is a real one):
         value: {metric: step_time_s, increase_percent: {system: Caffe}}         # of the row's own cell
       - where: {system: "MXNet*"}
         not_run: MXNet is not built yet
+      - {where: {item: Table 3}, value: {metric: "self_number:{note}"}}                   # {column}: the row's own, up to a semicolon
     shows:
       - {item: Figure 14, metric: normalised_time, unit: x, models: table 5, systems: [Layrub-hybrid], value: {...}}
 
-What is trained to accuracy stands in ``trainings.yaml``; ``trained: {training: NAME, metric: epochs_to_accuracy}`` in place of
+``trainings.yaml`` describes what is trained to accuracy; ``trained: {training: NAME, metric: epochs_to_accuracy}`` in place of
 ``value`` answers a row with it.
 """
 
@@ -23,12 +24,13 @@ from typing import Any
 
 from membench.core.configuration import read_options
 from membench.core.errors import MembenchError
+from membench.core.units import PRINTED_UNITS
 from membench.papers.experiment import (
     Answer,
-    Cell,
     Experiment,
     Form,
     Paper,
+    PaperCell,
     Quantity,
     Remark,
     Row,
@@ -37,12 +39,14 @@ from membench.papers.experiment import (
     TrainedQuantity,
 )
 
-_CHANGEABLE = ("metric", *Cell.__dataclass_fields__)
-"""What a quantity may take from another cell than its row's."""
+_CHANGEABLE = ("metric", *PaperCell.__dataclass_fields__)
+"""Fields in which a quantity's cell may differ from its row's."""
+_NO_EXPERIMENTS = {"paper", "remarks", "trainings"}
+_REMARKS = ("inconsistencies", "causes", "calibration")
 
 
 def known_papers(experiments: Path) -> list[str]:
-    """Return the papers that have a folder in ``experiments``."""
+    """Return the names of the folders in ``experiments`` that have a ``paper.yaml``."""
     return sorted(path.parent.name for path in experiments.glob("*/paper.yaml"))
 
 
@@ -55,23 +59,23 @@ def load_paper(directory: Path) -> Paper:
     try:
         return _paper(directory)
     except (AttributeError, KeyError, TypeError, ValueError) as error:
-        raise MembenchError(f"{directory} does not read as a paper's experiments: {_told(error)}") from error
+        raise MembenchError(
+            f"{directory} does not read as a paper's experiments: {_message(error)}"
+        ) from error
 
 
-def _told(error: Exception) -> str:
+def _message(error: Exception) -> str:
     return f"there is no {error}" if isinstance(error, KeyError) else str(error)
 
 
 def _paper(directory: Path) -> Paper:
     trainings = read_trainings(directory / "trainings.yaml")
     vocabulary = read_options(directory / "paper.yaml") | {"trainings": trainings}
-    remarks = read_options(directory / "remarks.yaml")
+    remarks = read_options(path) if (path := directory / "remarks.yaml").exists() else {}
+    if unknown := remarks.keys() - {*_REMARKS}:
+        raise ValueError(f"remarks.yaml has {', '.join(unknown)}; it may have {', '.join(_REMARKS)}")
     reference = read_reference(directory / "reference.csv")
-    files = [
-        path
-        for path in sorted(directory.glob("*.yaml"))
-        if path.stem not in {"paper", "remarks", "trainings"}
-    ]
+    files = [path for path in sorted(directory.glob("*.yaml")) if path.stem not in _NO_EXPERIMENTS]
     experiments = [_experiment(path, vocabulary, reference) for path in files]
     _check_each_row_once(reference, experiments)
     return Paper(
@@ -82,7 +86,10 @@ def _paper(directory: Path) -> Paper:
         systems=vocabulary["systems"],
         devices=vocabulary["devices"],
         clusters=vocabulary.get("clusters", {}),
-        training_images=vocabulary["training_images"],
+        training_images=vocabulary.get("training_images", {}),
+        units=PRINTED_UNITS | vocabulary.get("units", {}),
+        step_metrics=vocabulary.get("step_metrics", ""),
+        record_metrics=vocabulary.get("record_metrics", {}),
         trainings=trainings,
         experiments=tuple(experiments),
         **{kind: tuple(_remark(entry) for entry in remarks[kind] or ()) for kind in remarks},
@@ -90,7 +97,7 @@ def _paper(directory: Path) -> Paper:
 
 
 def read_trainings(path: Path) -> dict[str, dict[str, Any]]:
-    """Read a paper's trainings by name: what all have in common and what is each one's own; none without the file."""
+    """Read a paper's trainings by name, each with the options that all have in common; without the file there are none."""
     if not path.exists():
         return {}
     content = read_options(path)
@@ -101,7 +108,7 @@ def read_reference(path: Path) -> list[Row]:
     """Read the numbers that a paper states, in the order of the file.
 
     Raises:
-        MembenchError: a line has not all columns, or what should be a number is none; names the line.
+        MembenchError: a line lacks a column, or has text in place of a number; names the line.
     """
     rows = []
     with path.open(newline="") as file:
@@ -111,8 +118,8 @@ def read_reference(path: Path) -> list[Row]:
                     raise ValueError("it has not as many columns as the first line")
                 rows.append(_row(entry, line))
             except (KeyError, TypeError, ValueError) as error:
-                told = f"line {line} of {path.name} does not read as a number of the paper: {error}"
-                raise MembenchError(told) from error
+                message = f"line {line} of {path.name} does not read as a number of the paper: {error}"
+                raise MembenchError(message) from error
     return rows
 
 
@@ -134,7 +141,7 @@ def _experiment(path: Path, vocabulary: dict[str, Any], reference: list[Row]) ->
         answers = tuple(_answer(entry, sets) for entry in content.get("answers", ()))
         shown = tuple(pair for entry in content.get("shows", ()) for pair in _shown(entry, vocabulary))
     except (KeyError, TypeError, ValueError) as error:
-        raise MembenchError(f"{path.name} does not read as an experiment: {_told(error)}") from error
+        raise MembenchError(f"{path.name} does not read as an experiment: {_message(error)}") from error
     answered = tuple(
         (row, _for_row(answer, row)) for row in reference for answer in answers if answer.where.matches(row)
     )
@@ -142,11 +149,11 @@ def _experiment(path: Path, vocabulary: dict[str, Any], reference: list[Row]) ->
 
 
 def _for_row(answer: Answer, row: Row) -> Answer:
-    """Return an answer whose metric is of the layer that the row's note begins with: ``"self_number:{note}"``."""
+    """Return an answer with the row's columns in its metric, each up to its first semicolon: ``"self_number:{note}"``."""
     if answer.value is None:
         return answer
-    layer = row.note.split(";")[0]
-    return replace(answer, value=replace(answer.value, metric=answer.value.metric.format(note=layer)))
+    columns = {name: str(value).split(";")[0] for name, value in vars(row).items()}
+    return replace(answer, value=replace(answer.value, metric=answer.value.metric.format(**columns)))
 
 
 def _answer(entry: dict[str, Any], sets: dict[str, list[Any]]) -> Answer:
@@ -174,7 +181,7 @@ def _quantity(entry: dict[str, Any], sets: dict[str, list[Any]]) -> Quantity:
     takes = [take for take in Take if take in entry]
     unknown = entry.keys() - {"metric", "cell", "times", *forms, *takes}
     if unknown or len(forms) > 1 or len(takes) > 1:
-        raise ValueError(f"{entry} is no quantity: one metric, at most one form and one of mean, min, max")
+        raise ValueError(f"{entry} is not a quantity: one metric, at most one form and one of mean, min, max")
     over = entry[takes[0]] if takes else {}
     cell, reference = entry.get("cell", {}), entry[forms[0]] if forms else {}
     for changed in (cell, reference, over):
@@ -194,8 +201,8 @@ def _quantity(entry: dict[str, Any], sets: dict[str, list[Any]]) -> Quantity:
 def _shown(entry: dict[str, Any], vocabulary: dict[str, Any]) -> list[tuple[Row, Answer]]:
     """Return a row without a paper's value for each model and system of a ``shows`` entry.
 
-    And for each of its ``layers`` or ``budgets``, if it names some, which then stands behind the metric. One that names
-    ``trainings`` has rows for each of these instead.
+    An entry with ``layers`` or ``budgets`` has a row for each of them, named behind the metric; one with ``trainings`` has
+    rows for these instead.
     """
     sets = vocabulary["sets"]
     if "trainings" in entry:
@@ -229,7 +236,7 @@ def _shown(entry: dict[str, Any], vocabulary: dict[str, Any]) -> list[tuple[Row,
 def _variants(
     quantity: Quantity, entry: dict[str, Any], sets: dict[str, list[Any]]
 ) -> Iterator[tuple[str, Quantity]]:
-    """Yield a quantity, or what becomes of it for each layer or budget, and what is added to the row's metric."""
+    """Yield a quantity for each layer or budget, or as it is, each with the addition to the row's metric."""
     for layer in _expand(entry.get("layers", []), sets):
         yield f":{layer}", replace(quantity, metric=f"{quantity.metric}:{layer}")
     for budget in _expand(entry.get("budgets", []), sets):
@@ -241,7 +248,7 @@ def _variants(
 def _shown_training(
     entry: dict[str, Any], name: str, options: dict[str, Any], suffix: str
 ) -> tuple[Row, Answer]:
-    """Return a row without a paper's value for one training; it ran on no device of the paper."""
+    """Return a row without a paper's value for one training, which has no device of the paper."""
     metric = entry["metric"] + suffix
     row = Row(
         item=entry["item"],

@@ -1,4 +1,4 @@
-"""A paper's experiments on the GPU at hand: its methods on PyTorch, within the memory of its own device."""
+"""A paper's experiments on this machine's GPU: its methods on PyTorch, within the memory of the paper's device."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -9,7 +9,8 @@ import pandas as pd
 from membench.core import configuration
 from membench.core.errors import MembenchError
 from membench.core.record import Configuration, Record
-from membench.papers.experiment import Cell, Paper
+from membench.papers.experiment import Paper, PaperCell
+from membench.papers.quantities import cells_of
 from membench.papers.results import evaluate_all
 from membench.papers.row_key import RowKey
 from membench.papers.tables import format_number, write_csv
@@ -18,7 +19,7 @@ from membench.sweep.records import Records
 
 
 def gpu_at_hand() -> dict[str, Any] | None:
-    """Return what there is to know of this machine's GPU, or None without one."""
+    """Return the facts of this machine's GPU, or None without one."""
     try:
         return device_facts_from_outside("cuda")
     except MembenchError:
@@ -26,7 +27,7 @@ def gpu_at_hand() -> dict[str, Any] | None:
 
 
 def measure_on_gpu(
-    paper: Paper, cells: Mapping[Cell, Configuration], records: Records, directory: Path
+    paper: Paper, cells: Mapping[PaperCell, Configuration], records: Records, directory: Path
 ) -> None:
     """Run a paper's cells on the GPU and write the values of its rows to ``<directory>/<paper>.csv``."""
     made = {
@@ -47,12 +48,13 @@ def on_gpu(cell: Configuration) -> Configuration:
     }
 
 
-def measured_rows(paper: Paper, records: Mapping[Cell, Record]) -> pd.DataFrame:
-    """Return the rows of which the records give a value, in the row's unit."""
+def measured_rows(paper: Paper, records: Mapping[PaperCell, Record]) -> pd.DataFrame:
+    """Return the rows with a value from the records, in the row's unit; one that is computed without a run is not measured."""
     columns = [
         {**RowKey.of(result.row)._asdict(), "measured_value": format_number(result.value)}
         for results in evaluate_all(paper, records, trainings={}).values()
         for result in results
-        if result.value is not None
+        if result.answer.value and result.value is not None
+        if any(cells_of(paper, result.row, result.answer.value))
     ]
     return pd.DataFrame(columns)

@@ -1,6 +1,7 @@
 """Values of a paper's rows, computed from records.
 
-The same walk over a quantity serves twice: `cells_of` tells what has to be run, `evaluate` computes.
+`cells_of` yields the cells that have to be run, `evaluate` computes from their records; both walk over the same quantity. A
+system with a ``function`` (`Paper.systems`) is not run: its numbers are computed here.
 """
 
 import statistics
@@ -9,19 +10,9 @@ from dataclasses import dataclass, fields, replace
 from itertools import product
 from typing import Any
 
+from membench.core.configuration import find_function
 from membench.core.record import Outcome, Record
-from membench.core.units import PRINTED_UNITS
-from membench.papers.experiment import (
-    Answer,
-    Cell,
-    Form,
-    Paper,
-    Quantity,
-    Row,
-    Take,
-    listed,
-    steps_per_iteration,
-)
+from membench.papers.experiment import Answer, Form, Paper, PaperCell, Quantity, Row, Take, listed
 
 _TAKES: dict[Take, Callable[[list[float]], float]] = {
     Take.MEAN: statistics.fmean,
@@ -32,11 +23,11 @@ _TAKES: dict[Take, Callable[[list[float]], float]] = {
 
 @dataclass(frozen=True)
 class Result:
-    """A row with our value beside the paper's.
+    """A row with our value.
 
     Attributes:
-        value: in the row's unit; None where there is none, and then `reason` says why.
-        outcome: of the run or, of many, of the one that spoiled the value.
+        value: in the row's unit; None: there is none, for a `reason`.
+        outcome: of the run or, of many, of the one that gave no value.
     """
 
     row: Row
@@ -47,29 +38,31 @@ class Result:
 
 
 class _NoValueError(Exception):
-    """A run did not give a metric, or gave one that nothing can be compared with."""
+    """A run has no such metric, or one of 0 that nothing can be divided by."""
 
     def __init__(self, outcome: Outcome, reason: str) -> None:
         super().__init__(reason)
         self.outcome = outcome
 
 
-def cells_of(paper: Paper, row: Row, quantity: Quantity) -> Iterator[Cell]:
-    """Yield every cell that a row's quantity is computed from."""
+def cells_of(paper: Paper, row: Row, quantity: Quantity) -> Iterator[PaperCell]:
+    """Yield every cell that has to be run for a row's quantity."""
     for cell in _cells(paper, row, quantity):
-        yield cell
-        if quantity.form:
-            yield _reference(paper, cell, quantity)[0]
+        for used in [cell, _reference(paper, cell, quantity)[0]] if quantity.form else [cell]:
+            if not _function(paper, used):
+                yield used
 
 
-def evaluate(paper: Paper, row: Row, answer: Answer, records: Mapping[Cell, Record]) -> Result:
-    """Return a row's value, or why there is none."""
+def evaluate(paper: Paper, row: Row, answer: Answer, records: Mapping[PaperCell, Record]) -> Result:
+    """Return a row's value, or the reason why there is none."""
     if answer.value is None:
         return Result(row, answer, reason=answer.input or answer.not_run)
     cells = list(_cells(paper, row, answer.value))
-    first = records[cells[0]]
     if row.batch_size is None and answer.value.take is None:
-        row = replace(row, batch_size=first.configuration["batch_size"])
+        if first := records.get(cells[0]):
+            row = replace(row, batch_size=first.configuration["batch_size"])
+        elif isinstance(cells[0].batch_size, int):
+            row = replace(row, batch_size=cells[0].batch_size)
     try:
         values = [_compared(paper, records, cell, answer.value) for cell in cells]
     except _NoValueError as error:
@@ -79,12 +72,12 @@ def evaluate(paper: Paper, row: Row, answer: Answer, records: Mapping[Cell, Reco
     return Result(
         row,
         answer,
-        value=value * answer.value.times / listed("unit", row.unit, PRINTED_UNITS),
+        value=value * answer.value.times / listed("unit", row.unit, paper.units),
         outcome=Outcome.OK,
     )
 
 
-def _cells(paper: Paper, row: Row, quantity: Quantity) -> Iterator[Cell]:
+def _cells(paper: Paper, row: Row, quantity: Quantity) -> Iterator[PaperCell]:
     own: dict[str, Any] = {
         "model": row.model,
         "system": row.system,
@@ -95,20 +88,22 @@ def _cells(paper: Paper, row: Row, quantity: Quantity) -> Iterator[Cell]:
         yield _cell(paper, {**own, **quantity.cell, **dict(zip(quantity.over, values, strict=True))})
 
 
-def _reference(paper: Paper, cell: Cell, quantity: Quantity) -> tuple[Cell, str]:
+def _reference(paper: Paper, cell: PaperCell, quantity: Quantity) -> tuple[PaperCell, str]:
     """Return the cell and the metric that a cell is compared with."""
     changed = dict(quantity.reference)
     metric = changed.pop("metric", quantity.metric)
     return _cell(paper, {f.name: getattr(cell, f.name) for f in fields(cell)} | changed), metric
 
 
-def _cell(paper: Paper, columns: Mapping[str, Any]) -> Cell:
-    """Return a cell whose named batch size (``normal``) is the model's number, ``largest`` excepted."""
+def _cell(paper: Paper, columns: Mapping[str, Any]) -> PaperCell:
+    """Return a cell; a named batch size (``normal``) becomes the model's number, except for ``largest``."""
     named = listed("model", columns["model"], paper.models).get("batch_sizes", {})
-    return Cell(**{**columns, "batch_size": named.get(columns["batch_size"], columns["batch_size"])})
+    return PaperCell(**{**columns, "batch_size": named.get(columns["batch_size"], columns["batch_size"])})
 
 
-def _compared(paper: Paper, records: Mapping[Cell, Record], cell: Cell, quantity: Quantity) -> float:
+def _compared(
+    paper: Paper, records: Mapping[PaperCell, Record], cell: PaperCell, quantity: Quantity
+) -> float:
     own = _metric(paper, records, cell, quantity.metric)
     if quantity.form is None:
         return own
@@ -130,26 +125,29 @@ def _compared(paper: Paper, records: Mapping[Cell, Record], cell: Cell, quantity
             return own - other
 
 
-def _metric(paper: Paper, records: Mapping[Cell, Record], cell: Cell, name: str) -> float:
+def _metric(paper: Paper, records: Mapping[PaperCell, Record], cell: PaperCell, name: str) -> float:
+    if function := _function(paper, cell):
+        return _known(find_function(function)(paper, cell), name, cell)
     record = records[cell]
-    model = paper.models[cell.model]
-    out_of_memory = record.outcome is Outcome.OUT_OF_MEMORY
-    if name in ("trained_layers", "trained_batch_size") and (record.outcome is Outcome.OK or out_of_memory):
-        trained = model["layers"] if name == "trained_layers" else record.configuration["batch_size"]
-        return 0 if out_of_memory else trained
+    failure = f"{cell.model} by {cell.system}: {record.reason}"
+    if name in paper.record_metrics:
+        value: float | None = find_function(paper.record_metrics[name])(paper, cell, record)
+        if value is None:
+            raise _NoValueError(record.outcome, failure)
+        return value
     known = {**record.metrics, **record.layer_metrics}
-    if record.outcome is not Outcome.OK and not (out_of_memory and name in known):
-        raise _NoValueError(record.outcome, f"{cell.model} by {cell.system}: {record.reason}")
-    if name == "batch_size":
-        return record.configuration["batch_size"]
-    if name in ("iteration_time_s", "epoch_time_s"):
-        steps = steps_per_iteration(model, paper.systems[cell.system])
-        step_time_s = record.metrics["step_time_s"]
-        local_step_time_s = record.metrics.get("local_step_time_s", step_time_s)  # without an exchange
-        iteration_time_s = (steps - 1) * local_step_time_s + step_time_s
-        if name == "iteration_time_s":
-            return iteration_time_s
-        return iteration_time_s * paper.training_images[model["dataset"]] / record.configuration["batch_size"]
-    if name not in known:
+    if record.outcome is not Outcome.OK and not (record.outcome is Outcome.OUT_OF_MEMORY and name in known):
+        raise _NoValueError(record.outcome, failure)
+    return _known({"batch_size": record.configuration["batch_size"], **known}, name, cell)
+
+
+def _known(numbers: Mapping[str, float], name: str, cell: PaperCell) -> float:
+    if name not in numbers:
         raise _NoValueError(Outcome.FAILED, f"{cell.model} by {cell.system}: its record has no {name}")
-    return known[name]
+    return numbers[name]
+
+
+def _function(paper: Paper, cell: PaperCell) -> str:
+    """Return the function that computes a cell's numbers, empty for a cell that is run."""
+    name: str = paper.systems.get(cell.system, {}).get("function", "")
+    return name

@@ -6,7 +6,7 @@ from pathlib import Path
 import pandas as pd
 
 from membench.core.record import Record
-from membench.papers.experiment import Answer, Cell, Paper, Row
+from membench.papers.experiment import Answer, Paper, PaperCell, Row
 from membench.papers.numbers import stated_numbers
 from membench.papers.quantities import Result, cells_of, evaluate
 from membench.papers.scoreboard import Score, score, scoreboard
@@ -15,7 +15,7 @@ from membench.papers.tables import MeasuredValues, read_csv, table, write_csv
 from membench.papers.trained import RunsByTraining, evaluate_trained
 
 
-def needed_cells(paper: Paper) -> list[Cell]:
+def needed_cells(paper: Paper) -> list[PaperCell]:
     """Return the cells that the rows' values are computed from, once each, in the experiments' order."""
     cells = {
         cell: None
@@ -28,7 +28,7 @@ def needed_cells(paper: Paper) -> list[Cell]:
 
 
 def evaluate_all(
-    paper: Paper, records: Mapping[Cell, Record], trainings: RunsByTraining
+    paper: Paper, records: Mapping[PaperCell, Record], trainings: RunsByTraining
 ) -> dict[str, list[Result]]:
     """Return the results of each experiment, by its name."""
 

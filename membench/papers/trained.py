@@ -8,7 +8,6 @@ from collections.abc import Mapping, Sequence
 from statistics import fmean
 
 from membench.core.record import Outcome, Record
-from membench.core.units import PRINTED_UNITS
 from membench.papers.experiment import Answer, Paper, Row, listed
 from membench.papers.quantities import Result
 from membench.training.curves import epochs_to_accuracy
@@ -34,7 +33,7 @@ def evaluate_trained(paper: Paper, row: Row, answer: Answer, trainings: RunsByTr
         strict=True,
     )
     value = means[0] / means[1] if quantity.ratio_to else means[0]
-    value /= listed("unit", row.unit, PRINTED_UNITS)
+    value /= listed("unit", row.unit, paper.units)
     return Result(row, answer, value=value, outcome=Outcome.OK, reason="; ".join(filter(None, remarks)))
 
 

@@ -16,6 +16,7 @@ from membench.core.checks import choice
 from membench.core.cluster import SINGLE_DEVICE, Cluster
 from membench.core.device import DeviceProfile
 from membench.core.errors import MembenchError, UnsupportedModel
+from membench.core.record import Source
 from membench.core.schedule import RepeatedSchedule, Schedule
 from membench.core.task_graph import TaskGraph
 from membench.core.units import parse_bytes
@@ -96,7 +97,7 @@ def compile(  # noqa: A001 (the field's term)
         raise MembenchError(f"there is no backend {backend!r}; choose one of cpu, cuda, simulated")
     if cuda_graph and backend != "cuda":
         raise MembenchError("cuda_graph=True needs backend='cuda'; leave it out")
-    if backend == "simulated":
+    if Source.of(backend) is Source.SIMULATED:
         return _simulate(workload, chosen, device, cluster, budget_bytes, micro_batch, when)
     if device is not None or cluster != SINGLE_DEVICE:
         raise MembenchError(

@@ -1,0 +1,1 @@
+"""Cells and sweeps: configurations run in processes of their own, and their records on disk."""

@@ -1,4 +1,4 @@
-"""What strategies are compared with on a real device: the same step run by others."""
+"""Baselines: the same step on a real device, run by PyTorch or torchtune without a schedule of membench."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
@@ -8,9 +8,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from membench.core.configuration import instantiate
 from membench.core.errors import UnsupportedStrategy
-from membench.core.record import Configuration
 from membench.core.workload import Workload
 
 
@@ -27,7 +25,7 @@ class Baseline(ABC):
         """Return a function that runs one step and leaves gradients, as ``loss.backward()`` does.
 
         Raises:
-            UnsupportedStrategy: it is a step of inference; or what runs it, that something is not installed.
+            UnsupportedStrategy: the model is for inference, or the package that runs the step is not installed.
         """
         criterion = workload.loss
         if criterion is None:
@@ -42,12 +40,6 @@ class Baseline(ABC):
         return run
 
 
-def baseline_of(configuration: Configuration) -> Baseline | None:
-    """Return the baseline of this file that a cell has in its strategy's place, if it has one."""
-    baseline = configuration["strategy"]["_target_"].rpartition(".")[0] == __name__
-    return instantiate(configuration["strategy"]) if baseline else None
-
-
 class PlainPyTorch(Baseline):
     """Eager PyTorch without membench."""
 
@@ -58,7 +50,7 @@ class PlainPyTorch(Baseline):
 
 
 class SaveOnCpu(Baseline):
-    """PyTorch's own offloading of everything that is saved, which waits for each copy."""
+    """PyTorch's own offloading of every saved tensor, which waits for each copy."""
 
     name = "save_on_cpu"
 
@@ -67,7 +59,7 @@ class SaveOnCpu(Baseline):
 
 
 class TorchtuneOffload(Baseline):
-    """torchtune's offloading on a stream of its own."""
+    """torchtune's offloading on a separate stream."""
 
     name = "torchtune_offload"
 

@@ -1,7 +1,7 @@
-"""Convolutions that need next to no workspace: which of cuDNN's engines PyTorch takes in a process.
+"""Convolutions with almost no workspace: restriction of a process to some of cuDNN's engines.
 
-PyTorch tries the engines that cuDNN's heuristics name, the fastest first, and passes over those that a file names to
-which `VARIABLE` points (the errata filter of NVIDIA's cudnn-frontend, documented in torch's "CUDA Environment
+PyTorch tries the engines that cuDNN's heuristics name, the fastest first, and skips the engines listed in the file named by
+`CUDNN_ERRATA_JSON_FILE` (the errata filter of NVIDIA's cudnn-frontend, documented in torch's "CUDA Environment
 Variables"). Engines 0 and 1 of each operation are cuDNN's oldest algorithms: implicit GEMM, and implicit GEMM with
 precomputed indices. Asked for an H200, the heuristics of cuDNN 9.19 and 9.26 name one of the two for every convolution of
 ResNet-50, VGG-16 and AlexNet, with at most 18 KiB; of the fastest, one takes 1.6 GB. ``CUDNN_CONV_WSCAP_DBG``, which
@@ -15,16 +15,16 @@ from membench.core.files import write_whole
 from membench.profiling.cache import ENGINES_VARIABLE, cache_directory
 
 WORKSPACE_BYTES = 64 * 1024
-"""What a convolution may take at most to count as one without workspace."""
+"""The most that a convolution without workspace may take."""
 _FIRST_REFUSED, _END = 2, 256  # cuDNN 9.26 numbers its engines to below 100
 _OPERATIONS = ("ConvFwd", "ConvBwdData", "ConvBwdFilter")
 
 
 def without_workspace(directory: Path | None = None) -> dict[str, str]:
-    """Write the file, and return what a process needs in its environment before it first computes a convolution.
+    """Write the file and return the environment variable that a process needs before its first convolution.
 
     Args:
-        directory: where the file lies; by default the one of measured costs.
+        directory: of the file; by default that of measured costs.
     """
     path = (directory or cache_directory()) / "cudnn_without_workspace.json"
     rules = [

@@ -1,6 +1,6 @@
-"""One cell at a time on a GPU, whichever processes of this machine run cells: a locked file for each GPU.
+"""Locks of GPUs: one cell at a time on each, over all processes of this machine.
 
-The lock ends with its process, however that ends, so a file that lies about blocks nobody.
+A lock is a locked file; it ends with its process, so a file that is left over blocks no process.
 """
 
 import fcntl
@@ -16,7 +16,7 @@ from membench.profiling.nvml import Gpu
 _POLL_S = 0.2
 _LOCKS = Path(gettempdir())
 _UNKNOWN = Gpu(uuid="", name="")
-"""Stands for all GPUs where the driver does not list them."""
+"""Placeholder for all GPUs where the driver does not list them."""
 
 
 @contextmanager
@@ -24,11 +24,11 @@ def free_gpu(gpus: Sequence[Gpu], directory: Path = _LOCKS) -> Iterator[dict[str
     """Hold the first GPU on which no other cell runs; wait while there is none.
 
     Args:
-        gpus: to choose from; taken to be of one kind.
+        gpus: to choose from; assumed to be of one kind.
         directory: of the locks, on this machine's own disk.
 
     Yields:
-        What a process needs in its environment to see that GPU alone.
+        The environment variables with which a process sees that GPU alone.
     """
     while True:
         for gpu in gpus or [_UNKNOWN]:

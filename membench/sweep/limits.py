@@ -1,4 +1,4 @@
-"""Largest batch, deepest network: the largest number that something still holds for."""
+"""Search for the largest number that satisfies a condition, such as the largest batch or the deepest network."""
 
 from collections.abc import Callable
 
@@ -8,14 +8,14 @@ def largest(
 ) -> int | None:
     """Return the largest multiple of `step` for which `fits` holds.
 
-    From the guess, or from `step`, goes up or down in strides that double until the answer changes, then bisects. A
-    right guess is confirmed by two questions.
+    Goes up or down from the guess, or from `step`, in strides that double until the answer changes, then bisects. A right
+    guess takes two calls.
 
     Args:
         fits: holds up to some number and fails beyond it.
-        step: how finely to look.
-        limit: where to stop; at least `step`.
-        guess: what a prediction says.
+        step: resolution of the search.
+        limit: upper end of the search; at least `step`.
+        guess: a predicted result.
 
     Returns:
         None if not even `step` fits; `limit`, rounded down to a multiple of `step`, if everything does.
@@ -51,7 +51,7 @@ def _bisect(fits: Callable[[int], bool], good: int, bad: int, step: int) -> int:
 
 
 def by_line(first: tuple[int, float], second: tuple[int, float], capacity: float) -> int:
-    """Return the number at which what grows along a line through two points reaches the capacity."""
+    """Return the number at which a line through two points reaches the capacity."""
     (x, y), (other_x, other_y) = first, second
     slope = (other_y - y) / (other_x - x)
     return int(x + (capacity - y) / slope) if slope > 0 else other_x

@@ -1,4 +1,4 @@
-"""Sweeps for a person to read on a terminal: what would run, and what came out."""
+"""Plans and results of sweeps as text for a terminal."""
 
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -9,36 +9,36 @@ from membench.core.units import format_bytes, format_seconds
 from membench.sweep.records import Records
 
 SKIPPED = "skipped"
-"""A cell that was not reached."""
+"""Outcome of a cell that was not reached."""
 
 
-def title(cell: Configuration) -> str:
-    """Return a cell's model, batch size and strategy in columns, and the limits that it was given."""
+def cell_line(cell: Configuration) -> str:
+    """Return a cell's model, batch size and strategy in columns, and its limits."""
     columns = f"{cell['model']['name']:<14} batch {cell['batch_size']:>7}  {method_of(cell):<16}"
     return " ".join([columns, *limits_of(cell)])
 
 
 def result(record: Record) -> str:
     """Return a record as one line."""
-    head, metrics = title(record.configuration), record.metrics
+    head, metrics = cell_line(record.configuration), record.metrics
     if record.outcome is not Outcome.OK:
         return f"{head} {record.outcome.words}: {record.reason}"
     return f"{head} {format_bytes(metrics['peak_memory_bytes']):>10} {metrics['images_per_s']:10.1f} images/s"
 
 
 def announced(run: Callable[[Configuration], Record]) -> Callable[[Configuration], Record]:
-    """Return a function that runs a cell and prints what came out."""
+    """Return a function that runs a cell and prints its result."""
 
-    def run_and_say(cell: Configuration) -> Record:
+    def run_and_print(cell: Configuration) -> Record:
         record = run(cell)
         print(result(record), flush=True)
         return record
 
-    return run_and_say
+    return run_and_print
 
 
 def totals(records: Sequence[Record | None]) -> str:
-    """Return how many cells ended how, and a line for each that failed.
+    """Return the number of cells by outcome, and a line for each that failed.
 
     Args:
         records: of a sweep's cells; None for one that was not reached.
@@ -57,10 +57,10 @@ def has_failed(records: Sequence[Record | None]) -> bool:
 
 
 def plan(groups: Sequence[tuple[Records, Sequence[Configuration]]]) -> str:
-    """Return what would run, cell by cell, and how long it is likely to take.
+    """Return the cells that would run, one in a line, and their expected time.
 
     Args:
-        groups: cells, with the records that they may have.
+        groups: cells, each group with its store of records.
     """
     lines, states, due, expected_s, unknown = [], Counter[str](), 0, 0.0, 0
     for records, cells in groups:
@@ -77,11 +77,11 @@ def plan(groups: Sequence[tuple[Records, Sequence[Configuration]]]) -> str:
                 if time_s is None
                 else f"runs, {format_seconds(time_s)}"
             )
-            lines.append(f"  {state:<8} {title(cell)} {time}".rstrip())
+            lines.append(f"  {state:<8} {cell_line(cell)} {time}".rstrip())
     counts = ", ".join(f"{count} {state}" for state, count in sorted(states.items()))
     known = f", about {format_seconds(expected_s)} one after another" if unknown < due else ""
-    beside = f", {unknown} of unknown time" if unknown else ""
-    return "\n".join([*lines, f"{_cells(len(lines))}: {counts}; {due} to run{known}{beside}"])
+    unknown_too = f", {unknown} of unknown time" if unknown else ""
+    return "\n".join([*lines, f"{_cells(len(lines))}: {counts}; {due} to run{known}{unknown_too}"])
 
 
 def _cells(count: int) -> str:

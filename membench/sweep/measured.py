@@ -1,15 +1,13 @@
-"""A cell on a real device: cold start, memory and throughput in passes of their own.
+"""Measured cells on a real device: cold start, memory and throughput in passes of their own.
 
 1. cold: the process's first step, while libraries still choose their kernels
 2. memory: a step after that
 3. throughput: windows of many steps between synchronisations, with the GPU's energy
-4. overlap (strategies): a step with a clock around every instruction
-
-A baseline goes through the first three as a strategy does.
+4. overlap (strategies only): a step with a clock around every instruction
 """
 
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 
 import torch
 
@@ -21,8 +19,8 @@ from membench.backends.cuda_memory import (
     read_memory,
     reset_readings,
 )
+from membench.backends.real import real_device
 from membench.capture.capture import Captures
-from membench.core.checks import choice
 from membench.core.distributed import from_first, joined
 from membench.core.errors import OutOfMemory, UnsupportedStrategy
 from membench.core.record import Configuration
@@ -31,8 +29,6 @@ from membench.core.task_graph import Kind
 from membench.core.units import MIB, parse_bytes
 from membench.core.workload import Workload
 from membench.execution.measurement import Throughput, peak_bytes, synchronize, throughput
-from membench.planning.algorithms import Preference
-from membench.planning.exchange import Exchange
 from membench.profiling.cache import PRODUCT_WORKSPACE_VARIABLE, load_cache
 from membench.profiling.measured_cost import MeasuredCost
 from membench.profiling.nvml import Reading, read_energy_j, read_processes
@@ -41,9 +37,11 @@ from membench.steps.compiled_step import CompiledStep
 from membench.steps.micro_batched_step import MicroBatchedStep
 from membench.steps.simulated_step import simulated_step
 from membench.sweep.baselines import Baseline
-from membench.sweep.density import with_density
+from membench.sweep.cell import Cell
 from membench.sweep.engines import WORKSPACE_BYTES, without_workspace
-from membench.sweep.metrics import Metrics, plan_metrics, time_metrics
+from membench.sweep.graphs import Graphs
+from membench.sweep.method import Method
+from membench.sweep.metrics import CellNumbers, plan_metrics, time_metrics
 
 WINDOWS = 5
 WINDOW_S = 1.0
@@ -52,56 +50,47 @@ SMALL_BUDGET_ENVIRONMENT = {
     PRODUCT_WORKSPACE_VARIABLE: ":16:8",
     "CUBLASLT_WORKSPACE_SIZE": "128",
 }
-"""cuBLAS keeps up to 32 MiB by default, which a small budget has no room for; here 128 KiB, the least it documents."""
+"""cuBLAS keeps up to 32 MiB by default, too much for a small budget; here 128 KiB, the least that it documents."""
 
 PEAK_TOLERANCE = 0.005
 """By how much a GPU's allocator, which rounds, may exceed a budget that the schedule keeps."""
 
 
-@dataclass(frozen=True)
-class CellMeasurement:
-    """What a cell's record says.
-
-    Attributes:
-        samples: raw values by metric.
-        absent: why a metric is missing, by its name.
-    """
-
-    metrics: Metrics = field(default_factory=dict)
-    samples: dict[str, tuple[float, ...]] = field(default_factory=dict)
-    absent: dict[str, str] = field(default_factory=dict)
-
-    def read(self, name: str, reading: Reading) -> None:
-        """Note a number that a driver may keep to itself."""
-        if reading.value is None:
-            self.absent[name] = reading.reason
-        else:
-            self.metrics[name] = reading.value
-
-
 def environment(configuration: Configuration) -> dict[str, str]:
-    """Return what a cell's process needs in its environment before CUDA and cuDNN start there."""
+    """Return the variables that a cell's process needs before CUDA and cuDNN start there."""
     if configuration["backend"]["name"] != "cuda":
         return {}
     budget = configuration.get("budget")
     is_small = budget is not None and parse_bytes(budget) < SMALL_BUDGET_BYTES
-    engines = without_workspace() if is_small or _prefers_memory(configuration) else {}
+    engines = without_workspace() if is_small or Method(configuration["strategy"]).prefers_memory else {}
     return {**ALLOCATOR_ENVIRONMENT, **engines, **(SMALL_BUDGET_ENVIRONMENT if is_small else {})}
 
 
-def _prefers_memory(configuration: Configuration) -> bool:
-    """Return whether the strategy takes the algorithms that need the least memory, (m)."""
-    return configuration["strategy"].get("algorithms") == Preference.MEMORY
+def measure(cell: Cell, graphs: Graphs) -> CellNumbers:
+    """Measure a cell's baseline or strategy.
+
+    Raises:
+        OutOfMemory: the device, or its cap, is too small after all.
+        InfeasibleSchedule, UnsupportedStrategy: see the strategy, or the baseline.
+        MembenchError: the backend needs a GPU, and there is none.
+    """
+    baseline = cell.method.baseline
+    if baseline is None:
+        return _measure_strategy(cell, graphs.captures(cell, cell.batch_size))
+    if joined().count > 1:
+        raise UnsupportedStrategy("a baseline runs alone: start it without torchrun")
+    device = real_device(cell.backend)
+    return _measure_baseline(baseline, cell.workload(cell.batch_size).to(device), cell.budget_bytes)
 
 
-def measure_baseline(baseline: Baseline, workload: Workload, budget_bytes: int | None) -> CellMeasurement:
+def _measure_baseline(baseline: Baseline, workload: Workload, budget_bytes: int | None) -> CellNumbers:
     """Measure a step that membench does not schedule.
 
     Raises:
         OutOfMemory: the device, or its cap, is too small; on the CPU, the budget.
     """
     device = workload.inputs[0].device
-    found = CellMeasurement()
+    found = CellNumbers()
     _cap(device, budget_bytes)
     step = baseline.step(workload)
 
@@ -121,36 +110,28 @@ def measure_baseline(baseline: Baseline, workload: Workload, budget_bytes: int |
     return found
 
 
-def measure_strategy(
-    configuration: Configuration, captures: Captures, budget_bytes: int | None
-) -> CellMeasurement:
-    """Measure a strategy's step, beside what was predicted of it.
-
-    Raises:
-        OutOfMemory: the device, or its cap, is too small after all.
-        InfeasibleSchedule, UnsupportedStrategy: as the strategy says.
-    """
+def _measure_strategy(cell: Cell, captures: Captures) -> CellNumbers:
+    """Measure a strategy's step, next to what was predicted of it; see `measure`."""
     device = captures.device
     assert device is not None, "captured to be simulated"
-    found = CellMeasurement()
-    cuda_graph = configuration["backend"].get("cuda_graph", False)
+    found = CellNumbers()
     cache = load_cache(device) if device.type == "cuda" else None
-    cost = MeasuredCost(device, cache, cuda_graph=cuda_graph)
+    cost = MeasuredCost(device, cache, cuda_graph=cell.cuda_graph)
     step = build_step(
         captures,
-        with_density(configuration, captures.workload, device),
+        cell.method.strategy_for(captures.workload, device),
         cost,
-        budget_bytes,
-        micro_batch=configuration.get("micro_batch"),
-        exchange=choice(Exchange, "exchange", configuration["exchange"]) if joined().count > 1 else None,
-        cuda_graph=cuda_graph,
+        cell.budget_bytes,
+        micro_batch=cell.micro_batch,
+        exchange=cell.exchange if joined().count > 1 else None,
+        cuda_graph=cell.cuda_graph,
     )
-    if _prefers_memory(configuration):
+    if cell.method.prefers_memory:
         _check_workspaces(step.plan[0].schedule, device)
     # the first process, which has planned, has the costs
     predicted_s = from_first(lambda: simulated_step(step.plan, cost).step_time_s, "the prediction")
-    # what is timed alone, operators and the link, takes memory of its own beside the weights and the batch
-    _cap(device, budget_bytes)
+    # timing operators and the link takes memory in addition to the weights and the batch
+    _cap(device, cell.budget_bytes)
     found.metrics.update(plan_metrics(step.plan), predicted_step_time_s=predicted_s, processes=joined().count)
 
     def run() -> None:
@@ -161,11 +142,21 @@ def measure_strategy(
     samples = _measure_throughput(run, step.workload.batch_size, device, found)
     measurement = step.measure(samples=samples)
     found.metrics.setdefault("peak_memory_bytes", measurement.peak_bytes)
-    _check_budget(found, device, budget_bytes)
+    _check_budget(found, device, cell.budget_bytes)
     found.metrics.update(time_metrics(measurement))
+    if cell.step_metrics:
+        found.add(cell.step_metrics(step.plan, measurement.timelines, None))
     _read_host_memory(step, found)
     step.close()
     return found
+
+
+def _read(found: CellNumbers, name: str, reading: Reading) -> None:
+    """Add a number that a driver may withhold, or the reason why it is missing."""
+    if reading.value is None:
+        found.absent[name] = reading.reason
+    else:
+        found.metrics[name] = reading.value
 
 
 def _cap(device: torch.device, budget_bytes: int | None) -> None:
@@ -173,7 +164,7 @@ def _cap(device: torch.device, budget_bytes: int | None) -> None:
         cap_memory(budget_bytes, device)
 
 
-def _check_budget(found: CellMeasurement, device: torch.device, budget_bytes: int | None) -> None:
+def _check_budget(found: CellNumbers, device: torch.device, budget_bytes: int | None) -> None:
     """Refuse a step that held more than its budget: a CPU has no cap, and a GPU's is that of whole pages.
 
     Raises:
@@ -186,7 +177,7 @@ def _check_budget(found: CellMeasurement, device: torch.device, budget_bytes: in
 
 
 def _measure_memory(
-    run: Callable[[], None], device: torch.device, found: CellMeasurement, *, is_cold: bool
+    run: Callable[[], None], device: torch.device, found: CellNumbers, *, is_cold: bool
 ) -> None:
     """Run a first step and a second, and read the allocator after each."""
     if device.type != "cuda":
@@ -204,21 +195,21 @@ def _measure_memory(
     found.metrics["peak_memory_bytes"] = readings.pop("allocated_bytes")
     found.metrics.update(readings)
     processes = read_processes(device)
-    found.read("process_memory_bytes", processes.process_bytes)
-    found.read("other_processes", processes.others)
+    _read(found, "process_memory_bytes", processes.process_bytes)
+    _read(found, "other_processes", processes.others)
 
 
 def _callers_bytes(workload: Workload) -> int:
-    """Return what the caller holds before a step: weights, buffers and the batch."""
+    """Return the bytes that the caller holds before a step: weights, buffers and the batch."""
     module = workload.module
     tensors = (*module.parameters(), *module.buffers(), *workload.inputs, *workload.targets)
     return sum(tensor.untyped_storage().nbytes() for tensor in tensors)
 
 
 def _measure_throughput(
-    run: Callable[[], None], batch_size: int, device: torch.device, found: CellMeasurement
+    run: Callable[[], None], batch_size: int, device: torch.device, found: CellNumbers
 ) -> Throughput:
-    """Time windows of at least `WINDOW_S`, of as many steps as that takes; the images are those of all processes."""
+    """Time windows of at least `WINDOW_S`, each of as many steps as that takes; images are those of all processes."""
     images = batch_size * joined().count
     one = throughput(run, device, images_per_step=images, steps_per_window=2, windows=1)
     steps = from_first(lambda: max(1, round(WINDOW_S / one.step_time_s)), "the number of steps")
@@ -226,7 +217,7 @@ def _measure_throughput(
     before = read_energy_j(device) if device.type == "cuda" else Reading(None, "the CPU has no such counter")
     samples = throughput(run, device, images_per_step=images, steps_per_window=steps, windows=WINDOWS)
     after = read_energy_j(device) if device.type == "cuda" else before
-    found.read("energy_j_per_image", energy_per_image(before, after, batch_size * steps * WINDOWS))
+    _read(found, "energy_j_per_image", energy_per_image(before, after, batch_size * steps * WINDOWS))
     found.samples["images_per_s"] = samples.samples_images_per_s
     found.metrics["interquartile_images_per_s"] = samples.interquartile_images_per_s
     return samples
@@ -240,7 +231,7 @@ def energy_per_image(before: Reading, after: Reading, images: int) -> Reading:
 
 
 def _check_workspaces(schedule: Schedule, device: torch.device) -> None:
-    """Refuse (m) where the engines that this process leaves cuDNN need workspace all the same.
+    """Refuse vDNN's (m) where the engines that this process leaves cuDNN need workspace all the same.
 
     Raises:
         UnsupportedStrategy: a convolution takes more than `WORKSPACE_BYTES`.
@@ -257,7 +248,7 @@ def _check_workspaces(schedule: Schedule, device: torch.device) -> None:
         )
 
 
-def _read_host_memory(step: CompiledStep | MicroBatchedStep, found: CellMeasurement) -> None:
+def _read_host_memory(step: CompiledStep | MicroBatchedStep, found: CellNumbers) -> None:
     pinned_bytes = [
         backend.pinned.size_bytes for backend in step.backends if isinstance(backend, CudaBackend)
     ]

@@ -1,4 +1,4 @@
-"""A configured cell as a run that can be looked at."""
+"""A cell's step as a run to be drawn or traced."""
 
 import os
 
@@ -11,40 +11,39 @@ from membench.core.timeline import Timeline
 from membench.pictures.observed_step import ObservedStep, RepeatedRun
 from membench.profiling.measured_cost import MeasuredCost
 from membench.steps.compile import build_step
-from membench.sweep.baselines import baseline_of
-from membench.sweep.cell import Graphs, budget_bytes_of, planned_step, played_step, workload_of
-from membench.sweep.density import with_density
+from membench.sweep.cell import Cell
+from membench.sweep.graphs import Graphs
 from membench.sweep.measured import environment
+from membench.sweep.simulated import planned_step, played_step
 from membench.sweep.summary import title
 
 
 def observe(configuration: Configuration) -> ObservedStep:
-    """Play or run one step of a cell; see `run_cells` for the configuration.
+    """Play or run one step of a cell; see `Cell.from_configuration` for the configuration.
 
-    Of micro-batches of one size, one is run with a clock and stands for all. A simulated step that does not fit its
-    device is played all the same: a picture shows by how much.
+    Of micro-batches of one size, one is run with a clock and represents all. A simulated step that does not fit its device is
+    played all the same: a picture shows by how much.
 
     Raises:
-        MembenchError: the cell cannot run; says why.
+        MembenchError: the cell cannot run; the message says why.
     """
-    if baseline_of(configuration):
-        raise UnsupportedStrategy(
-            "membench does not schedule this step, so nobody knows who holds what; choose a strategy, such as eager"
-        )
-    if "study" in configuration:
-        raise UnsupportedStrategy("a study runs no step that could be drawn; leave it out")
-    if configuration["backend"]["name"] == "simulated":
-        played = played_step(configuration, planned_step(configuration, Graphs()))
-        capacity_bytes = configuration["device"]["memory_bytes"]
-        return _run(configuration, played.plan, played.timelines, capacity_bytes=capacity_bytes)
     os.environ.update(environment(configuration))  # before CUDA starts
-    workload, device = workload_of(configuration), real_device(configuration["backend"]["name"])
+    cell = Cell.from_configuration(configuration)
+    if cell.method.baseline:
+        raise UnsupportedStrategy(
+            "membench does not schedule a baseline's step, so there is nothing to draw; choose a strategy, such as eager"
+        )
+    if cell.is_simulated:
+        played = played_step(cell, planned_step(cell, Graphs()))
+        capacity_bytes = cell.simulated_device.memory_bytes
+        return _run(configuration, played.plan, played.timelines, capacity_bytes=capacity_bytes)
+    workload, device = cell.workload(cell.batch_size), real_device(cell.backend)
     step = build_step(
         Captures(workload, device),
-        with_density(configuration, workload, device),
+        cell.method.strategy_for(workload, device),
         MeasuredCost(device),
-        budget_bytes_of(configuration),
-        micro_batch=configuration.get("micro_batch"),
+        cell.budget_bytes,
+        micro_batch=cell.micro_batch,
     )
     measurement = step.measure()
     step.close()

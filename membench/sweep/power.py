@@ -1,4 +1,4 @@
-"""Power and energy of a simulated step, from what a device takes while it works."""
+"""Power and energy of a simulated step, from the power levels of its device."""
 
 from membench.core.device import Power
 from membench.core.schedule import Compute, Offload, Prefetch, RepeatedSchedule, Schedule
@@ -30,7 +30,7 @@ def power_metrics(
 def _energy_and_largest_power(schedule: Schedule, timeline: Timeline, power: Power) -> tuple[float, float]:
     """Return joules and watts of one run of a schedule.
 
-    The board takes `Power.awake_w` all the time, more while a task runs, and more again for each copy under way.
+    The board takes `Power.awake_w` all the time, more while a task runs, and more again for each copy in progress.
     """
     edges = []
     for span in timeline.spans:
@@ -44,7 +44,7 @@ def _energy_and_largest_power(schedule: Schedule, timeline: Timeline, power: Pow
         edges += [(span.start_s, added_w), (span.end_s, -added_w)]
     now_w = largest_w = power.awake_w
     energy_j = before_s = 0.0
-    for time_s, change_w in sorted(edges):  # at one time, what ends comes first
+    for time_s, change_w in sorted(edges):  # at equal times, ends come first
         energy_j += now_w * (time_s - before_s)
         now_w += change_w
         largest_w = max(largest_w, now_w)

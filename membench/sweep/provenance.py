@@ -1,4 +1,4 @@
-"""Where and with what a measured record was made. Simulated records have none: their bytes must not depend on it."""
+"""Provenance of measured records: machine, commit, versions. Simulated records have none: their bytes must not depend on it."""
 
 import json
 import os
@@ -20,7 +20,7 @@ _PACKAGES = ("torch", "torchvision", "numpy", "hydra-core")
 def provenance() -> dict[str, Any]:
     """Return commit, whether the tree was clean, versions, processor and time.
 
-    Changes under ``results`` do not count: runs write there, and read nothing from it that could change a number.
+    Changes under ``results`` do not count: runs write there and read nothing that could change a number.
     """
     return {
         "commit": git("rev-parse", "HEAD"),
@@ -35,7 +35,7 @@ def device_facts(backend: str) -> dict[str, Any]:
     """Return name, memory and software of the device that a backend runs on.
 
     Raises:
-        MembenchError: it needs a GPU, and there is none.
+        MembenchError: the backend needs a GPU, and there is none.
     """
     import torch
 
@@ -57,21 +57,21 @@ def device_facts(backend: str) -> dict[str, Any]:
 
 
 def device_facts_from_outside(backend: str) -> dict[str, Any]:
-    """Return `device_facts` without starting the device in this process: a GPU's context would stay on it.
+    """Return `device_facts` from another process, so that this one does not keep a context on the GPU.
 
     Raises:
-        MembenchError: as `device_facts`.
+        MembenchError: see `device_facts`.
     """
     command = [sys.executable, "-m", __spec__.name, backend]
-    asked = subprocess.run(command, capture_output=True, text=True, check=False)
-    if asked.returncode != 0:
-        raise MembenchError(asked.stderr.strip())
-    facts: dict[str, Any] = json.loads(asked.stdout)
+    finished = subprocess.run(command, capture_output=True, text=True, check=False)
+    if finished.returncode != 0:
+        raise MembenchError(finished.stderr.strip())
+    facts: dict[str, Any] = json.loads(finished.stdout)
     return facts
 
 
 def _versions() -> dict[str, str]:
-    """Return the versions of those packages that are installed; a machine for measuring has not all."""
+    """Return the versions of the packages that are installed."""
     found = {}
     for name in _PACKAGES:
         with suppress(PackageNotFoundError):
@@ -80,7 +80,7 @@ def _versions() -> dict[str, str]:
 
 
 def git(*arguments: str) -> str | None:
-    """Return what git says, or None outside a repository."""
+    """Return the output of a git command, or None outside a repository."""
     root = Path(__file__).parent
     try:
         done = subprocess.run(["git", "-C", root, *arguments], capture_output=True, text=True, check=True)

@@ -1,7 +1,7 @@
-"""Records on disk, so that a sweep that was stopped goes on where it stopped.
+"""Records on disk, so that a stopped sweep continues where it stopped.
 
-A directory has a file for each configuration, named by its hash, which is there as soon as the cell is done. It is
-current while the sources that decided it are the same; otherwise it is stale, and as good as missing.
+A directory has a file for each configuration, named by its hash and written as soon as the cell is done. A record is current
+while the sources that decided it are unchanged; otherwise it is stale, and treated as missing.
 """
 
 import json
@@ -22,7 +22,7 @@ from membench.sweep.sources import sources_hash
 
 
 def directory_of(cell: Configuration, root: Path) -> Path:
-    """Return where below `root` a cell's record lies: apart by the device that it was measured on."""
+    """Return the folder of a cell's record below `root`: one for each backend and GPU."""
     backend: str = cell["backend"]["name"]
     if backend != "cuda":
         return root / backend
@@ -30,7 +30,7 @@ def directory_of(cell: Configuration, root: Path) -> Path:
 
 
 class Rerun(StrEnum):
-    """Which cells run: those without a current record, those that failed besides, or all."""
+    """Choice of the cells to run: those without a current record, also those that failed, or all."""
 
     MISSING = "missing"
     FAILED = "failed"
@@ -38,7 +38,7 @@ class Rerun(StrEnum):
 
 
 class State(StrEnum):
-    """What is known of a cell before it runs."""
+    """State of a cell's record before a sweep."""
 
     DONE = "done"
     FAILED = "failed"
@@ -55,7 +55,7 @@ _RUN_AGAIN = {
 
 @dataclass(frozen=True)
 class _Entry:
-    """What a file says: a record, of which sources it is, and how many seconds its cell took."""
+    """Content of a file: a record, the hash of its sources, and the seconds that its cell took."""
 
     sources_hash: str
     run_time_s: float
@@ -63,12 +63,12 @@ class _Entry:
 
 
 class Records:
-    """The records in a directory, and the way to those that are not there.
+    """The records in a directory; a missing one is made by running its cell.
 
     Args:
         directory: need not exist; processes may share it.
-        run: how a cell is run.
-        rerun: which of the cells that have a record run all the same, once.
+        run: runs a cell.
+        rerun: which cells with a record run again, once.
     """
 
     def __init__(
@@ -83,14 +83,14 @@ class Records:
         """Return a cell's record, from the disk or from a run.
 
         Args:
-            cell: as `run_cells` takes it; or with a batch size of ``largest``, which is searched for.
+            cell: see `Cell.from_configuration`; a batch size of ``largest`` is searched for.
             capacity_bytes: see `run_largest`.
         """
         key, entry = configuration_hash(cell), _read(self._path(cell))
         if entry and (key in self._made or self._state(cell, entry) not in _RUN_AGAIN[self._rerun]):
             return entry.record
-        sources = sources_hash(cell)  # of now: they may be edited while the cell runs
-        self._directory.mkdir(parents=True, exist_ok=True)  # before the cell takes its time
+        sources = sources_hash(cell)  # before the run, during which they may be edited
+        self._directory.mkdir(parents=True, exist_ok=True)  # fails before the cell takes its time
         start_s = time.perf_counter()
         if cell["batch_size"] == LARGEST:
             record = run_largest(cell, self.run, capacity_bytes=capacity_bytes)
@@ -105,10 +105,11 @@ class Records:
         return self.state(cell) in _RUN_AGAIN[self._rerun]
 
     def state(self, cell: Configuration) -> State:
+        """Return the state of a cell's record."""
         return self._state(cell, _read(self._path(cell)))
 
     def expected_time_s(self, cells: Iterable[Configuration]) -> list[float | None]:
-        """Return what each cell is likely to take: as before, or else as its model's cells, or as any; None if none ran."""
+        """Return each cell's expected time: its own last one, else the median of its model, else of all; None if none ran."""
         took_s: defaultdict[str | None, list[float]] = defaultdict(list)
         for path in self._directory.glob("*.json"):
             if entry := _read(path):
@@ -141,7 +142,7 @@ class Records:
 
 
 def _read(path: Path) -> _Entry | None:
-    """Return what a file says; None where there is none, and where it is broken, for then its cell has to run."""
+    """Return the content of a file; None if it is missing or broken, so that its cell runs."""
     try:
         values = json.loads(path.read_text())
         return _Entry(values["sources_hash"], values["run_time_s"], Record.from_values(values["record"]))

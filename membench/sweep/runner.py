@@ -1,8 +1,8 @@
-"""Runs many cells beside each other.
+"""Concurrent runs of many cells.
 
     cells -> jobs of one model and batch size, biggest first -> threads, each with a warm worker -> a record for each cell
 
-A worker keeps the model that it captured last, so a job's strategies share it. No result depends on the order.
+A worker keeps the model that it captured last, so the strategies of a job share it. Results do not depend on the order.
 """
 
 from collections import defaultdict
@@ -15,7 +15,7 @@ from tqdm import tqdm
 from membench.core.record import LARGEST, Configuration, Record, configuration_hash
 
 PROBES_PER_SEARCH = 12
-"""About how many cells a search for the largest batch runs; only orders the jobs."""
+"""Approximate number of cells in a search for the largest batch; only orders the jobs."""
 
 Job = list[Configuration]
 
@@ -32,8 +32,9 @@ def run_all(
 
     Args:
         run: runs one cell, as `Records.run` does; called from `workers` threads.
+        workers: number of threads.
         size: of a configuration's model; the biggest start first.
-        stop: makes `run` raise in every thread; called if this is interrupted.
+        stop: makes `run` raise in every thread; called on an interrupt.
     """
     unique = {configuration_hash(configuration): configuration for configuration in configurations}
     jobs = sorted(_jobs(list(unique.values())), key=lambda job: -_effort(job, size))

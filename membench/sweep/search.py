@@ -1,4 +1,4 @@
-"""The largest that fits a device, found by running cells."""
+"""Search for the largest batch that fits a device, by running cells."""
 
 from collections.abc import Callable
 
@@ -6,7 +6,7 @@ from membench.core.record import Configuration, Outcome, Record
 from membench.sweep.limits import by_line, largest
 
 BATCH_SIZE_STEP = 16
-"""Largest batches are looked for in multiples of 16, as most of those that Layrub prints are."""
+"""Resolution of the search; most batch sizes in Layrub's Table 7 are multiples of 16."""
 
 
 def run_largest(
@@ -24,7 +24,7 @@ def run_largest(
 
     def probe(batch_size: int) -> Record:
         if batch_size not in tried:
-            tried[batch_size] = checked(run({**configuration, "batch_size": batch_size}))
+            tried[batch_size] = decided(run({**configuration, "batch_size": batch_size}))
         return tried[batch_size]
 
     try:
@@ -35,8 +35,8 @@ def run_largest(
     return tried[found or BATCH_SIZE_STEP]
 
 
-def checked(record: Record) -> Record:
-    """Return a record that tells whether its cell fits.
+def decided(record: Record) -> Record:
+    """Return a record, if it decides whether its cell fits.
 
     Raises:
         SearchError: the cell failed for another reason, such as its time limit.
@@ -56,7 +56,7 @@ def _predict(probe: Callable[[int], Record], capacity_bytes: int) -> int | None:
 
 
 class SearchError(Exception):
-    """A cell of a search failed for another reason than its size."""
+    """Failure of a cell of a search for another reason than its size."""
 
     def __init__(self, record: Record) -> None:
         super().__init__(record.reason)

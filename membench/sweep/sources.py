@@ -1,7 +1,7 @@
-"""The sources that decide a cell's result, as one hash: where it differs, a stored result is stale.
+"""Hash of the sources that decide a cell's result: where it differs, a stored result is stale.
 
-They are the modules that run a cell and those that its configuration names, with all that they import, directly or
-not, as far as the import statements tell; installed packages count by torch's version.
+These are the modules that run a cell and those that its configuration names, with all modules that they import, directly or
+not, by their import statements; installed packages count by torch's version.
 """
 
 import ast
@@ -17,7 +17,7 @@ from typing import Any
 from membench.core.errors import MembenchError
 from membench.core.files import shown
 
-_RUNS_CELLS = "membench.sweep.cell"
+_RUNS_CELLS = "membench.sweep.run"
 _STANDARD_LIBRARY = Path(sysconfig.get_paths()["stdlib"])
 _INSTALLED = {"site-packages", "dist-packages"}
 """Folders of installed packages, those of an environment that another one builds on included."""
@@ -29,10 +29,11 @@ def sources_hash(configuration: Any) -> str:
 
 
 def _targets(configuration: Any) -> Iterator[str]:
-    """Return every ``_target_``."""
+    """Yield the dotted names of classes (``_target_``) and of the function of a paper's numbers (``metrics``)."""
     if isinstance(configuration, dict):
         for key, value in configuration.items():
-            yield from [value] if key == "_target_" else _targets(value)
+            is_name = key in ("_target_", "metrics") and isinstance(value, str)
+            yield from [value] if is_name else _targets(value)
     elif isinstance(configuration, list):
         for value in configuration:
             yield from _targets(value)
@@ -54,7 +55,7 @@ def _hash(targets: frozenset[str]) -> str:
 
 @cache
 def _module(name: str) -> tuple[str, Path] | None:
-    """Return the module that a dotted name is or lies in, and its file; None if it is installed or not there."""
+    """Return the module that a dotted name refers to or lies in, and its file; None if it is installed or missing."""
     root, *inner = name.split(".")
     spec = importlib.util.find_spec(root)
     if spec is None or not spec.origin or not spec.has_location:
@@ -75,7 +76,7 @@ def _read(path: Path) -> tuple[str, tuple[str, ...]]:
     """Return a file's digest and the dotted names that it imports.
 
     Raises:
-        MembenchError: it is not Python.
+        MembenchError: the file is not Python.
     """
     content = path.read_bytes()
     names: list[str] = []

@@ -1,16 +1,24 @@
-"""A record for a person to read on a terminal."""
+"""A record as text for a terminal."""
 
 from collections.abc import Iterator
 
 from membench.core.configuration import method_of
-from membench.core.record import Configuration, Outcome, Record, Source, framework_name, limits_of
+from membench.core.record import (
+    Configuration,
+    Outcome,
+    Record,
+    Source,
+    framework_name,
+    is_simulated,
+    limits_of,
+)
 from membench.core.units import format_bytes, format_seconds
 
 _MACHINE = {"cpu": "CPU", "cuda": "GPU"}
 
 
 def summary(record: Record) -> str:
-    """Return a cell's configuration and what came out, in a few aligned lines."""
+    """Return a cell's configuration and result in a few aligned lines."""
     lines = [title(record.configuration), *(f"  {name:<20} {value}" for name, value in _values(record))]
     if record.outcome is not Outcome.OK:
         lines.insert(1, f"  {record.outcome.words}: {record.reason}")
@@ -18,12 +26,11 @@ def summary(record: Record) -> str:
 
 
 def title(configuration: Configuration) -> str:
-    """Return what ran, within which limits and where, in a line."""
-    backend = configuration["backend"]["name"]
+    """Return a cell's model, batch, method, limits and place in a line."""
     where = (
         f"simulated on {_devices(configuration)} under {framework_name(configuration)}"
-        if backend == "simulated"
-        else f"measured on this machine's {_MACHINE[backend]}"
+        if is_simulated(configuration)
+        else f"measured on this machine's {_MACHINE[configuration['backend']['name']]}"
     )
     model, batch_size = configuration["model"]["name"], configuration["batch_size"]
     return ", ".join(
@@ -47,8 +54,6 @@ def _values(record: Record) -> Iterator[tuple[str, str]]:
     if "map_memory_bytes" in metrics:
         yield "maps and gradients", format_bytes(metrics["map_memory_bytes"])
         yield "weights", format_bytes(metrics["weight_bytes"])
-    if "mean_footprint_ratio" in metrics:
-        yield "dense over encoded", f"{metrics['mean_footprint_ratio']:.2f} on average, 10 to 90 % being zero"
     if "density" in record.configuration["strategy"] and "planned_density" in metrics:
         source = "measured" if record.configuration["strategy"]["density"] == "measured" else "given"
         yield "planned density", f"{metrics['planned_density']:.3f}, {source}"

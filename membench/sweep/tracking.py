@@ -1,7 +1,7 @@
 """Weights & Biases: a report run for each sweep and, grouped with it, a run for each cell.
 
-The process that started the sweep logs all of them when it ends, from records, so that no cell's end can leave a run
-half written.
+The process that started the sweep logs all of them from records at its end, so that a cell that dies leaves no run half
+written.
 """
 
 import os
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from membench.core.errors import one_line
 from membench.core.record import Outcome, Record
-from membench.sweep.listing import has_failed, title
+from membench.sweep.listing import cell_line, has_failed
 
 if TYPE_CHECKING:
     import wandb
@@ -24,7 +24,7 @@ class Tracking:
     """Where sweeps are logged; `conf/tracking/` has a file for each mode.
 
     Attributes:
-        cell_runs: whether each cell has a run of its own beside the sweep's.
+        cell_runs: whether each cell has a run of its own in addition to the sweep's.
     """
 
     mode: Literal["disabled", "offline", "online"]
@@ -35,7 +35,7 @@ class Tracking:
 
 @dataclass(frozen=True)
 class Sweep:
-    """What the runs of a sweep say.
+    """Contents of a sweep's runs.
 
     Attributes:
         group: of the runs.
@@ -55,14 +55,14 @@ class Sweep:
 
 
 def log_sweep(tracking: Tracking, sweep: Sweep) -> Path | None:
-    """Log a finished sweep. Where W&B refuses, it says so: the sweep's results are kept without it.
+    """Log a finished sweep; if W&B refuses, print its reason: the sweep's results are kept all the same.
 
     Returns:
         The report run's directory, or None when tracking is disabled or was refused.
     """
     if tracking.mode == "disabled":
         return None
-    from wandb.errors import Error  # wandb takes half a second
+    from wandb.errors import Error  # importing wandb takes half a second
 
     os.environ.setdefault("WANDB_ERROR_REPORTING", "false")
     os.environ.setdefault("WANDB_DATA_DIR", str(Path(tracking.directory).resolve()))
@@ -72,7 +72,7 @@ def log_sweep(tracking: Tracking, sweep: Sweep) -> Path | None:
             for record in sweep.records:
                 _log_cell(tracking, sweep.group, record)
         return _log_report(tracking, sweep)
-    except (Error, ValueError) as error:  # the latter of variables that W&B reads and cannot take
+    except (Error, ValueError) as error:  # ValueError: of environment variables that W&B cannot parse
         print(
             f"W&B has not logged this ({one_line(error)}); tracking=offline needs no account", file=sys.stderr
         )
@@ -82,7 +82,7 @@ def log_sweep(tracking: Tracking, sweep: Sweep) -> Path | None:
 def _log_cell(tracking: Tracking, group: str, record: Record) -> None:
     run = _start(
         tracking,
-        name=" ".join(title(record.configuration).split()),
+        name=" ".join(cell_line(record.configuration).split()),
         group=group,
         job_type="cell",
         tags=[str(record.outcome), str(record.source)],
@@ -95,7 +95,7 @@ def _log_cell(tracking: Tracking, group: str, record: Record) -> None:
 
 
 def _log_report(tracking: Tracking, sweep: Sweep) -> Path:
-    import pandas as pd  # takes as long; most commands need neither
+    import pandas as pd  # takes as long; most commands need neither pandas nor wandb
     import wandb
 
     run = _start(

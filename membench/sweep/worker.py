@@ -1,4 +1,4 @@
-"""Child processes that run cells: whatever happens to a cell, its record comes back.
+"""Child processes that run cells, so that a cell that dies still has a record.
 
     parent                                     child (`worker_main`), leader of a process group of its own
                                            <-  a newline to its stdout when it has imported what it needs
@@ -24,24 +24,24 @@ from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from membench.core.record import Configuration, Outcome, Record
+from membench.core.record import Configuration, Outcome, Record, is_simulated
 from membench.profiling.nvml import visible_gpus
 from membench.sweep.gpu_lock import free_gpu
 from membench.sweep.worker_main import CELL, RECORD
 
 STDERR_TAIL_LINES = 20
 _POLL_S = 0.5
-"""How often to look whether a child is alive: one that it forked can hold the pipe open after its death."""
+"""Interval of checks whether a child is alive: a process that it forked can hold the pipe open after its death."""
 
 
 class Interrupted(Exception):
-    """A cell was stopped because the sweep ends; it has no record."""
+    """Stop of a cell because the sweep ends; it has no record."""
 
 
 class Workers:
     """Runs simulated cells in one warm child for each thread, and every measured cell in a fresh child.
 
-    A cell on a GPU has that GPU to itself: cells of other threads and processes of this machine wait, or take another GPU.
+    A cell on a GPU has that GPU for itself: cells of other threads and processes of this machine wait, or take another GPU.
 
     Args:
         time_limit_s: of one cell; None for no limit.
@@ -65,9 +65,9 @@ class Workers:
         Raises:
             Interrupted: `close` was called before it was done.
         """
-        if configuration["backend"]["name"] == "simulated":
+        if is_simulated(configuration):
             return self._warm().run(configuration, self._time_limit_s)
-        from membench.sweep.measured import environment  # takes torch
+        from membench.sweep.measured import environment  # imports torch
 
         with ExitStack() as held:
             variables = environment(configuration)
@@ -88,7 +88,7 @@ class Workers:
 
     def _warm(self) -> "Worker":
         if not hasattr(self._of_thread, "worker"):
-            # One thread each: shapes are all that a simulated cell computes, and the others have cells too.
+            # One thread each: a simulated cell computes only shapes, and the other workers have cells too.
             self._of_thread.worker = self._new({"OMP_NUM_THREADS": "1"})
         worker: Worker = self._of_thread.worker
         return worker
@@ -105,7 +105,7 @@ class Worker:
     """One child at a time, started for the first cell and again after a death.
 
     Args:
-        environment: variables that the child has beside this process's.
+        environment: variables of the child in addition to those of this process.
     """
 
     def __init__(self, environment: Mapping[str, str]) -> None:
@@ -176,7 +176,7 @@ class Worker:
 
 def _ask(child: subprocess.Popen[bytes]) -> None:
     assert child.stdin
-    with suppress(BrokenPipeError):  # it has ended, which `_answers` finds
+    with suppress(BrokenPipeError):  # the child has ended, which `_answers` notices
         child.stdin.write(b"\n")
         child.stdin.flush()
 
@@ -196,7 +196,7 @@ def _answers(child: subprocess.Popen[bytes], time_limit_s: float | None) -> bool
 
 
 def _stop(child: subprocess.Popen[bytes], *, grace_s: float = 0.0) -> None:
-    """Kill a child and everything that it started; one that is just ending has `grace_s` to tell its own exit code."""
+    """Kill a child and everything that it started; one that is just ending has `grace_s` to exit with its own code."""
     with suppress(subprocess.TimeoutExpired):
         child.wait(grace_s)
     with suppress(ProcessLookupError):

@@ -1,4 +1,4 @@
-"""The program of a child process that runs cells; `worker` starts it and has the protocol."""
+"""Program of a child process that runs cells; `worker` starts it and describes the protocol."""
 
 import json
 import os
@@ -19,29 +19,29 @@ RECORD = "record.json"
 def main(directory: Path) -> None:
     """Run a cell for each line of stdin until it ends."""
     answers = os.dup(sys.stdout.fileno())
-    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # what a model prints is no answer
-    asked: SimpleQueue[None] = SimpleQueue()
-    threading.Thread(target=_listen, args=(asked,), daemon=True).start()
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # output of a model is not an answer
+    requests: SimpleQueue[None] = SimpleQueue()
+    threading.Thread(target=_listen, args=(requests,), daemon=True).start()
 
-    # torch takes seconds, in which the end of stdin is heard already
-    from membench.sweep.cell import run_cells
+    # importing torch takes seconds, in which the end of stdin is noticed already
+    from membench.sweep.run import run_cells
 
     os.write(answers, b"\n")
-    for record in run_cells(_cells(directory / CELL, asked)):
+    for record in run_cells(_cells(directory / CELL, requests)):
         write_whole(directory / RECORD, record.to_json())
         os.write(answers, b"\n")
 
 
-def _cells(path: Path, asked: "SimpleQueue[None]") -> Iterator[dict[str, Any]]:
+def _cells(path: Path, requests: "SimpleQueue[None]") -> Iterator[dict[str, Any]]:
     while True:
-        asked.get()
+        requests.get()
         yield json.loads(path.read_text())
 
 
-def _listen(asked: "SimpleQueue[None]") -> None:
-    """Pass on what the parent asks for; when it is gone, stop with all that was started here."""
+def _listen(requests: "SimpleQueue[None]") -> None:
+    """Pass on the requests of the parent; when it has ended, stop with every process that was started here."""
     while os.read(sys.stdin.fileno(), 1):
-        asked.put(None)
+        requests.put(None)
     os.killpg(0, signal.SIGKILL)
 
 

@@ -11,8 +11,8 @@ from membench.backends.real import real_device
 from membench.core.configuration import instantiate
 from membench.core.dataset import Dataset
 from membench.core.record import Configuration, Outcome, Record, Source, configuration_hash
-from membench.sweep.cell import outcome_of
 from membench.sweep.provenance import device_facts, provenance
+from membench.sweep.run import outcome_of
 from membench.training.loop import Epoch, check_fit, infer_within, inference_step, train
 from membench.training.recipe import Recipe
 

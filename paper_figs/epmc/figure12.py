@@ -3,7 +3,8 @@
 import matplotlib.pyplot as plt
 from matplotlib.figure import Figure
 
-from paper_figs.style import COLORS, REFERENCE_LINE, read
+from paper_figs.epmc.colors import COLORS
+from paper_figs.style import REFERENCE_LINE, read
 
 
 def draw() -> Figure:

@@ -3,7 +3,8 @@
 import matplotlib.pyplot as plt
 from matplotlib.figure import Figure
 
-from paper_figs.style import COLORS, PAPER_LABEL, PAPER_MARKER, in_order, read
+from paper_figs.epmc.colors import COLORS
+from paper_figs.style import PAPER_LABEL, PAPER_MARKER, in_order, read
 
 
 def draw() -> Figure:

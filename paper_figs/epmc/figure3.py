@@ -3,7 +3,8 @@
 import matplotlib.pyplot as plt
 from matplotlib.figure import Figure
 
-from paper_figs.style import COLORS, read
+from paper_figs.epmc.colors import COLORS
+from paper_figs.style import read
 
 
 def draw() -> Figure:

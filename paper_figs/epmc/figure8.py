@@ -3,6 +3,7 @@
 import matplotlib.pyplot as plt
 from matplotlib.figure import Figure
 
+from paper_figs.epmc.colors import COLORS
 from paper_figs.style import (
     PAPER_MARKER,
     REFERENCE_LINE,
@@ -19,7 +20,7 @@ def draw() -> Figure:
     table = read("epmc", "figure8")
     values = with_mean(by_system(table[table["item"] == "Figure 8"]))
     figure, axes = plt.subplots(figsize=(6.5, 4), layout="constrained")
-    places = bar_groups(axes, values)
+    places = bar_groups(axes, values, COLORS)
     axes.scatter(
         [places.loc["VGG-16", "EPMC"]], [stated(table, metric="MFR", model="VGG-16")], **PAPER_MARKER
     )

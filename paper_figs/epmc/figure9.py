@@ -3,6 +3,7 @@
 import matplotlib.pyplot as plt
 from matplotlib.figure import Figure
 
+from paper_figs.epmc.colors import COLORS
 from paper_figs.style import PAPER_LABEL, PAPER_MARKER, REFERENCE_LINE, bar_groups, by_system, in_order, read
 
 
@@ -13,7 +14,7 @@ def draw() -> Figure:
     figure, panels = plt.subplots(1, 2, figsize=(9.5, 4), sharey=True, layout="constrained")
     for axes, device in zip(panels, in_order(shown["device"]), strict=True):
         values = by_system(shown[shown["device"] == device])
-        places = bar_groups(axes, values)
+        places = bar_groups(axes, values, COLORS)
         for _, row in stated.iterrows():
             system = "EPMC" if row["system"].startswith("EPMC") else "CSR-cuSPARSE in series"
             place = places.loc[row["model"], system]

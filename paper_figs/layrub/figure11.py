@@ -3,6 +3,7 @@
 import matplotlib.pyplot as plt
 from matplotlib.figure import Figure
 
+from paper_figs.layrub.colors import COLORS
 from paper_figs.style import grouped_bars, log_axis, read
 
 TICKS = [1, 3, 10, 30, 100, 300, 1000, 3000, 10_000]
@@ -12,7 +13,7 @@ def draw() -> Figure:
     table = read("layrub", "figure11")
     shown = table[table["item"] == "Figure 11"]
     figure, axes = plt.subplots(figsize=(9.5, 4), layout="constrained")
-    grouped_bars(axes, shown, unit="MB, log scale")
+    grouped_bars(axes, shown, COLORS, unit="MB, log scale")
     batches = shown.drop_duplicates("model")
     labels = [
         f"{model} ({batch:.0f})" for model, batch in zip(batches["model"], batches["batch_size"], strict=True)

@@ -3,6 +3,7 @@
 import matplotlib.pyplot as plt
 from matplotlib.figure import Figure
 
+from paper_figs.layrub.colors import COLORS
 from paper_figs.style import PAPER_LABEL, PAPER_MARKER, REFERENCE_LINE, bar_groups, by_system, read
 
 
@@ -10,7 +11,7 @@ def draw() -> Figure:
     table = read("layrub", "figure13")
     values = by_system(table[table["item"] == "Figure 13"])
     figure, axes = plt.subplots(figsize=(9, 3.8), layout="constrained")
-    places = bar_groups(axes, values)
+    places = bar_groups(axes, values, COLORS)
     stated = table[table["metric"].eq("normalized_performance") & table["paper_value"].notna()]
     for row in stated.itertuples():
         place = places.loc[row.model, row.system]

@@ -3,6 +3,7 @@
 import matplotlib.pyplot as plt
 from matplotlib.figure import Figure
 
+from paper_figs.layrub.colors import COLORS
 from paper_figs.style import PAPER_MARKER, bar_groups, by_system, label_bars, read
 
 
@@ -12,7 +13,7 @@ def draw() -> Figure:
     overheads = read("layrub", "table5")
     overheads = overheads[overheads["metric"] == "time_overhead_vs_own_baseline"]
     figure, axes = plt.subplots(figsize=(9, 3.6), layout="constrained")
-    places = bar_groups(axes, values)
+    places = bar_groups(axes, values, COLORS)
     label_bars(axes, places, values, lambda percent: f"{percent:.1f}" if percent < 2 else "")
     for row in overheads[overheads["paper_value"].notna()].itertuples():
         if row.model in values.index:

@@ -5,7 +5,8 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from paper_figs.style import COLORS, PAPER_LABEL, PAPER_MARKER, in_order, read
+from paper_figs.layrub.colors import COLORS
+from paper_figs.style import PAPER_LABEL, PAPER_MARKER, in_order, read
 
 
 def draw() -> Figure:

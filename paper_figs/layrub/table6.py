@@ -5,12 +5,14 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from paper_figs.layrub.colors import COLORS
 from paper_figs.style import (
     PAPER_LABEL,
     PAPER_MARKER,
     REFERENCE_LINE,
     bar_groups,
     by_system,
+    device_memory_mb,
     in_order,
     mark_out_of_memory,
     read,
@@ -18,8 +20,6 @@ from paper_figs.style import (
 )
 
 SYSTEMS = ("Caffe", "Layrub-hybrid")
-CAPACITIES_MB = {"NVIDIA Tesla K40M": 11580, "NVIDIA GeForce GTX TITAN Z (one GPU)": 6082}
-"""Table 4."""
 
 
 def draw() -> Figure:
@@ -41,14 +41,14 @@ def draw() -> Figure:
 
 def _panel(axes: Axes, frame: pd.DataFrame) -> None:
     values = by_system(frame)
-    places = bar_groups(axes, values)
+    places = bar_groups(axes, values, COLORS)
     papers = frame.pivot_table(index="model", columns="system", values="paper_value", sort=False)
     for system in SYSTEMS:
         label = PAPER_LABEL if system == SYSTEMS[0] else None
         axes.scatter(places.loc[papers.index, system], papers[system], **PAPER_MARKER, label=label)
-    mark_out_of_memory(axes, places, frame)
-    capacity = CAPACITIES_MB[frame["device"].iloc[0]]
-    axes.axhline(capacity, **REFERENCE_LINE, label="memory of the card")
+    mark_out_of_memory(axes, places, frame, COLORS)
+    capacity_mb = device_memory_mb("layrub", frame["device"].iloc[0])
+    axes.axhline(capacity_mb, **REFERENCE_LINE, label="memory of the card")
     axes.set_xticks(range(len(values)), [model.removeprefix("ResNet-") for model in values.index])
     axes.set_xlim(-0.6, len(values) - 0.4)
     axes.set_xlabel("layers of the ResNet")

@@ -3,7 +3,8 @@
 import matplotlib.pyplot as plt
 from matplotlib.figure import Figure
 
-from paper_figs.style import COLORS, in_order, log_axis, read
+from paper_figs.mmcnn.colors import COLORS
+from paper_figs.style import in_order, log_axis, read
 
 
 def parts_figure(number: int, model: str) -> Figure:

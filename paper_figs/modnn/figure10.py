@@ -3,6 +3,7 @@
 import matplotlib.pyplot as plt
 from matplotlib.figure import Figure
 
+from paper_figs.modnn.colors import COLORS
 from paper_figs.style import REFERENCE_LINE, bar_groups, by_system, mark_means, read, stated, with_mean
 
 
@@ -12,7 +13,7 @@ def draw() -> Figure:
     times = by_system(shown)
     values = with_mean(times[["moDNN", "vDNN"]].div(times["ideal case"], axis=0))
     figure, axes = plt.subplots(figsize=(8.4, 3.6), layout="constrained")
-    places = bar_groups(axes, values)
+    places = bar_groups(axes, values, COLORS)
     overheads = {
         name: stated(table, metric="time_overhead_avg", system=f"{name} vs ideal case") for name in values
     }

@@ -3,6 +3,7 @@
 import matplotlib.pyplot as plt
 from matplotlib.figure import Figure
 
+from paper_figs.modnn.colors import COLORS
 from paper_figs.style import bar_groups, by_system, label_bars, read
 
 
@@ -10,7 +11,7 @@ def draw() -> Figure:
     table = read("modnn", "figure11")
     values = by_system(table[table["item"] == "Figure 11"])
     figure, axes = plt.subplots(figsize=(8.4, 3.6), layout="constrained")
-    places = bar_groups(axes, values)
+    places = bar_groups(axes, values, COLORS)
     label_bars(
         axes, places, values, lambda size_gb: f"{size_gb:.2f}" if 0 < size_gb < 1 else f"{size_gb:.0f}"
     )

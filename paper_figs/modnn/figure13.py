@@ -3,6 +3,7 @@
 import matplotlib.pyplot as plt
 from matplotlib.figure import Figure
 
+from paper_figs.modnn.colors import COLORS
 from paper_figs.style import bar_groups, by_system, log_axis, mark_means, read, stated, with_mean
 
 
@@ -11,7 +12,7 @@ def draw() -> Figure:
     shares = by_system(table[table["item"] == "Figure 13"])
     values = with_mean(100 / shares)
     figure, axes = plt.subplots(figsize=(8.4, 3.8), layout="constrained")
-    places = bar_groups(axes, values)
+    places = bar_groups(axes, values, COLORS)
     papers = {
         "sub-batch size selection": stated(table, system="moDNN sub-batch size selection only vs ideal case"),
         "offloading and prefetching": stated(table, system="moDNN offload/prefetch only vs ideal case"),

@@ -3,6 +3,7 @@
 import matplotlib.pyplot as plt
 from matplotlib.figure import Figure
 
+from paper_figs.modnn.colors import COLORS
 from paper_figs.style import REFERENCE_LINE, bar_groups, by_system, mark_means, read, stated, with_mean
 
 
@@ -10,7 +11,7 @@ def draw() -> Figure:
     table = read("modnn", "figure14")
     values = with_mean(by_system(table[table["item"] == "Figure 14"]))
     figure, axes = plt.subplots(figsize=(8.4, 3.8), layout="constrained")
-    places = bar_groups(axes, values)
+    places = bar_groups(axes, values, COLORS)
     overhead = stated(table, system="moDNN offload/prefetch only vs ideal case")
     papers = {
         "sub-batch size selection": stated(table, system="moDNN sub-batch size selection only vs ideal case"),

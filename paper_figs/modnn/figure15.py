@@ -3,7 +3,8 @@
 import matplotlib.pyplot as plt
 from matplotlib.figure import Figure
 
-from paper_figs.style import COLORS, read, stated
+from paper_figs.modnn.colors import COLORS
+from paper_figs.style import read, stated
 
 STYLES = {"average_power": "-", "maximum_power": ":"}
 

@@ -3,6 +3,7 @@
 import matplotlib.pyplot as plt
 from matplotlib.figure import Figure
 
+from paper_figs.modnn.colors import COLORS
 from paper_figs.style import bar_groups, by_system, mark_means, read, stated, with_mean
 
 IDEAL, MODNN = "ideal case, naive accumulation", "moDNN, 1 core"
@@ -13,7 +14,7 @@ def draw() -> Figure:
     times = by_system(table[table["item"] == "Figure 17"])
     values = with_mean(1 / times[[IDEAL, MODNN]].div(times["ideal case"], axis=0))
     figure, axes = plt.subplots(figsize=(8.4, 3.6), layout="constrained")
-    places = bar_groups(axes, values)
+    places = bar_groups(axes, values, COLORS)
     papers = {
         IDEAL: "ideal case (naive gradient accumulation), 4 GPUs vs 1-GPU ideal case",
         MODNN: "moDNN, 4 GPUs, 1 CPU core, vs 1-GPU ideal case",

@@ -4,6 +4,7 @@ import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from paper_figs.modnn.colors import COLORS
 from paper_figs.style import bar_groups, by_system, mark_means, read, stated, with_mean
 
 PAPERS = {
@@ -29,7 +30,7 @@ def _draw(axes: Axes, budget: str) -> None:
     times = by_system(table[table["metric"] == f"training_time:{budget}"])
     one_gpu = by_system(ideal[(ideal["item"] == "Figure 17") & (ideal["system"] == "ideal case")])
     values = with_mean(1 / times.div(one_gpu["ideal case"], axis=0))
-    places = bar_groups(axes, values)
+    places = bar_groups(axes, values, COLORS)
     mark_means(
         axes, places, {name: stated(table, system=PAPERS[name].format(budget)) for name in values.columns}
     )

@@ -3,6 +3,7 @@
 import matplotlib.pyplot as plt
 from matplotlib.figure import Figure
 
+from paper_figs.modnn.colors import COLORS
 from paper_figs.style import bar_groups, by_system, mark_means, read, stated, with_mean
 
 PAPERS = {
@@ -17,7 +18,7 @@ def draw() -> Figure:
     one_gpu = by_system(one[(one["item"] == "Figure 10") & (one["metric"] == "training_time")])["moDNN"]
     values = with_mean(1 / times.div(one_gpu, axis=0))
     figure, axes = plt.subplots(figsize=(8.4, 3.6), layout="constrained")
-    places = bar_groups(axes, values)
+    places = bar_groups(axes, values, COLORS)
     table = read("modnn", "figure19")
     mark_means(axes, places, {name: stated(table, system=system) for name, system in PAPERS.items()})
     axes.set_ylabel("speedup over one GPU")

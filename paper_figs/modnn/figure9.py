@@ -3,6 +3,7 @@
 import matplotlib.pyplot as plt
 from matplotlib.figure import Figure
 
+from paper_figs.modnn.colors import COLORS
 from paper_figs.style import (
     PAPER_LABEL,
     PAPER_MARKER,
@@ -28,7 +29,7 @@ def draw() -> Figure:
     values = shown.pivot_table(index="model", columns="metric", values="simulated_value", sort=False)
     values = values.reindex(index=in_order(shown["model"]))[list(SERIES)].rename(columns=SERIES)
     figure, axes = plt.subplots(figsize=(8.4, 3.8), layout="constrained")
-    places = bar_groups(axes, values)
+    places = bar_groups(axes, values, COLORS)
     ideal = table[(table["system"] == "ideal case") & (table["item"] != "Figure 9")]
     largest = ideal["paper_value"].max()
     least = stated(table, model="VGG-101", system="moDNN lower bound (sub-batch 1, weights resident)")

@@ -3,7 +3,8 @@
 import matplotlib.pyplot as plt
 from matplotlib.figure import Figure
 
-from paper_figs.style import COLORS, PAPER_LABEL, PAPER_MARKER, REFERENCE_LINE, in_order, read
+from paper_figs.style import PAPER_LABEL, PAPER_MARKER, REFERENCE_LINE, in_order, read
+from paper_figs.vdnn.colors import COLORS
 
 
 def draw() -> Figure:

@@ -4,6 +4,7 @@ import matplotlib.pyplot as plt
 from matplotlib.figure import Figure
 
 from paper_figs.style import PAPER_LABEL, PAPER_MARKER, bar_groups, by_system, mark_out_of_memory, read
+from paper_figs.vdnn.colors import COLORS
 
 
 def draw() -> Figure:
@@ -11,8 +12,8 @@ def draw() -> Figure:
     shown = table[table["item"] == "Figure 10"]
     values = by_system(shown)
     figure, axes = plt.subplots(figsize=(9, 3.6), layout="constrained")
-    places = bar_groups(axes, values)
-    mark_out_of_memory(axes, places, shown)
+    places = bar_groups(axes, values, COLORS)
+    mark_out_of_memory(axes, places, shown, COLORS)
     paper = table.loc[table["metric"].eq("offloaded_size") & table["paper_value"].notna(), "paper_value"]
     place = places.loc["VGG-16 (256)", "vDNN_all(m)"]
     axes.scatter([place], paper, **PAPER_MARKER, label=PAPER_LABEL)

@@ -4,6 +4,7 @@ import matplotlib.pyplot as plt
 from matplotlib.figure import Figure
 
 from paper_figs.style import PAPER_LABEL, PAPER_MARKER, bar_groups, read
+from paper_figs.vdnn.colors import COLORS
 
 
 def draw() -> Figure:
@@ -14,7 +15,7 @@ def draw() -> Figure:
     values = values.rename(columns=lambda metric: metric.removesuffix("_bandwidth_share"))
     values.index = [f"conv {number + 1}" for number in range(len(values))]
     figure, axes = plt.subplots(figsize=(8, 3.4), layout="constrained")
-    bar_groups(axes, values[["forward", "backward"]])
+    bar_groups(axes, values[["forward", "backward"]], COLORS)
     link = table[table["metric"] == "dram_interference_worst_case"].iloc[0]
     axes.axhline(
         link["simulated_value"], color="#374151", linewidth=0.9, linestyle="--", label="a copy takes at most"

@@ -12,6 +12,7 @@ from paper_figs.style import (
     mark_out_of_memory,
     read,
 )
+from paper_figs.vdnn.colors import COLORS
 
 
 def draw() -> Figure:
@@ -20,8 +21,8 @@ def draw() -> Figure:
     values = by_system(shown)
     values = values[["base(m)", *(name for name in values.columns if name != "base(m)")]]
     figure, axes = plt.subplots(figsize=(9, 4), layout="constrained")
-    places = bar_groups(axes, values)
-    mark_out_of_memory(axes, places, shown)
+    places = bar_groups(axes, values, COLORS)
+    mark_out_of_memory(axes, places, shown, COLORS)
     losses = table[table["metric"] == "performance_loss"].set_index("batch_size")["paper_value"]
     for batch_size, system in ((128, "vDNN_all(m)"), (256, "vDNN_dyn")):
         loss = losses.loc[[batch_size]].iloc[0]

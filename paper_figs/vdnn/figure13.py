@@ -4,6 +4,7 @@ import matplotlib.pyplot as plt
 from matplotlib.figure import Figure
 
 from paper_figs.style import PAPER_LABEL, PAPER_MARKER, REFERENCE_LINE, bar_groups, by_system, log_axis, read
+from paper_figs.vdnn.colors import COLORS
 
 CAPACITY_GB = 12
 
@@ -12,7 +13,7 @@ def draw() -> Figure:
     table = read("vdnn", "figure13")
     values = by_system(table[(table["item"] == "Figure 13") & (table["metric"] == "max_memory")])
     figure, axes = plt.subplots(figsize=(8, 3.8), layout="constrained")
-    places = bar_groups(axes, values)
+    places = bar_groups(axes, values, COLORS)
     papers = table[(table["metric"] == "max_memory") & table["paper_value"].notna()]
     for row in papers.itertuples():
         system = "vDNN_dyn" if row.system == "vDNN_dyn" else "base(p)"

@@ -4,7 +4,8 @@ import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.figure import Figure
 
-from paper_figs.style import COLORS, PAPER_LABEL, PAPER_MARKER, in_order, read
+from paper_figs.style import PAPER_LABEL, PAPER_MARKER, in_order, read
+from paper_figs.vdnn.colors import COLORS
 
 PARTS = {
     "weights": "weights",

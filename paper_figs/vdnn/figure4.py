@@ -3,7 +3,8 @@
 import matplotlib.pyplot as plt
 from matplotlib.figure import Figure
 
-from paper_figs.style import COLORS, read, thousands
+from paper_figs.style import read, thousands
+from paper_figs.vdnn.colors import COLORS
 
 
 def draw() -> Figure:

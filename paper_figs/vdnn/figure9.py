@@ -4,6 +4,7 @@ import matplotlib.pyplot as plt
 from matplotlib.figure import Figure
 
 from paper_figs.style import PAPER_LABEL, PAPER_MARKER, REFERENCE_LINE, bar_groups, by_system, read
+from paper_figs.vdnn.colors import COLORS
 
 CAPACITY_GB = 12
 
@@ -13,7 +14,7 @@ def draw() -> Figure:
     shown = table[table["item"] == "Figure 9"]
     figure, (maximum, average) = plt.subplots(2, 1, figsize=(9, 6), sharex=True, layout="constrained")
     values = by_system(shown[shown["metric"] == "max_memory"])
-    places = bar_groups(maximum, values)
+    places = bar_groups(maximum, values, COLORS)
     maximum.axhline(CAPACITY_GB, **REFERENCE_LINE)
     maximum.text(-0.45, CAPACITY_GB + 0.4, "memory of a K40", fontsize=7.5, color="#374151")
     for model, system, claim in (
@@ -30,7 +31,7 @@ def draw() -> Figure:
     maximum.set_ylabel("maximum (GB)")
     base = values["base(p)"]
     averages = by_system(shown[shown["metric"] == "avg_memory"])
-    bar_groups(average, averages.assign(**{"base(p)": base})[["base(p)", *averages.columns]])
+    bar_groups(average, averages.assign(**{"base(p)": base})[["base(p)", *averages.columns]], COLORS)
     average.set_ylabel("average (GB)")
     handles, labels = maximum.get_legend_handles_labels()
     figure.legend(handles, labels, frameon=False, ncols=4, loc="outside lower center")

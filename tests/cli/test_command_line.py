@@ -112,7 +112,7 @@ def test_an_error_is_explained_without_its_cause() -> None:
             ["model=resnet50", "model.module.depth=51"],
             "model cannot be built .*: no ImageNet ResNet of depth 51",
         ),
-        (["model=lenet", "study=encodings"], "a study encodes a map of rows; choose model=synthetic_map"),
+        (["metrics=nothing.at_all"], "'nothing.at_all' is not a function of any module"),
         (["budget=${nothing}"], "Interpolation key 'nothing' not found$"),
     ],
 )

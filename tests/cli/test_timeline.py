@@ -41,7 +41,6 @@ def test_writes_a_picture_and_a_trace(
         (["strategy=eager", "batch_size=0"], "batch_size is a positive whole number"),
         (["-m", "model=lenet"], "'-m' is not an option; a picture shows one step"),
         (["model=lenet,alexnet"], "'model=lenet,alexnet' is a choice of several"),
-        (["model=synthetic_map", "study=encodings"], "a study runs no step that could be drawn"),
         (["model=lenet", "budget=1KB"], "a budget of 1.0 KB is too small"),
     ],
 )

@@ -23,14 +23,10 @@ from membench.core import configuration
 from membench.core.device import DeviceProfile
 from membench.core.record import Outcome
 from membench.core.schedule import Offload
-from membench.papers.cells import cell_configuration, compose_cells, hydra_composition
-from membench.papers.loader import load_paper
-from membench.papers.results import evaluate_all, needed_cells
-from membench.papers.scoreboard import score
-from membench.papers.verdicts import Verdict
+from membench.papers.cells import cell_configuration, hydra_composition
 from membench.steps.plan import plan
 from membench.strategies.eager import Eager
-from membench.sweep.cell import run_cell
+from membench.sweep.run import run_cell
 from tests.helpers.checks import check_exact, step_of
 from tests.helpers.networks import COST, reference
 from tests.helpers.pages import PAGES, ROOT, Code, code_of, commands_of, mentioned_files
@@ -91,7 +87,7 @@ def test_the_example_strategy_is_short_and_its_configuration_builds_it(example_s
     assert isinstance(built, example_strategy)
 
 
-# ---- adding a model, a device, an experiment --------------------------------------------------------
+# ---- adding a model, a device --------------------------------------------------------------------
 
 
 def test_the_example_program_runs(capsys: pytest.CaptureFixture[str]) -> None:
@@ -114,20 +110,6 @@ def test_the_example_device_runs_a_cell(tmp_path: Path, monkeypatch: pytest.Monk
     device = configuration.read("device", "example_card")
     monkeypatch.undo()
     assert run_cell(_cell(device=device)).outcome is Outcome.OK
-
-
-def test_the_example_paper_is_reproduced_from_its_files(tmp_path: Path) -> None:
-    for file, code in EXAMPLE.items():
-        if file.startswith("experiments/example/"):
-            _write(code, tmp_path)
-    paper = load_paper(tmp_path / "experiments" / "example")
-    cells = compose_cells(paper, needed_cells(paper))
-    records = {cell: run_cell(found) for cell, found in cells.items()}
-    results = evaluate_all(paper, records, trainings={})["table1"]
-    assert [result.value is not None for result in results] == [True, True, False, True, True]
-    scores = score(paper, results)
-    assert len(scores) == 3
-    assert scores[2].verdict is Verdict.INPUT
 
 
 def _cell(**changed: Any) -> dict[str, Any]:

@@ -4,13 +4,12 @@ import torch
 from torch import Tensor, nn
 
 from membench.capture.capture import capture
-from membench.core import configuration
 from membench.core.device import DeviceProfile
 from membench.core.efficiency import Efficiency
 from membench.core.task_graph import Phase, Role, Task, TaskGraph
 from membench.core.workload import Workload
 from membench.cost.roofline import RooflineCost
-from membench.sweep.cell import workload_of
+from membench.sweep.model import Model
 
 COST = RooflineCost(DeviceProfile("any", 10**15, 1e12, 1e11, 1e10, 1e10, 0.0, True), Efficiency(1.0, 1.0))
 """Of a device that has memory for everything."""
@@ -24,8 +23,7 @@ def captured(module: nn.Module, *shape: int, targets: tuple[int, ...] | None = N
 
 def captured_model(name: str, batch_size: int) -> TaskGraph:
     """Capture a model of ``conf/model``."""
-    cell = {"model": configuration.read("model", name), "batch_size": batch_size}
-    return capture(workload_of(cell | {"backend": {"name": "simulated"}, "seed": 0})).graph
+    return capture(Model.named(name).workload(batch_size, seed=0, device="meta")).graph
 
 
 class Residual(nn.Module):

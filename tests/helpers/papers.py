@@ -4,7 +4,7 @@ from typing import Any
 
 from membench.core.configuration import ROOT
 from membench.core.record import Outcome, Record, Source
-from membench.papers.experiment import Answer, Cell, Paper, Quantity, Row, Selection
+from membench.papers.experiment import Answer, Paper, PaperCell, Quantity, Row, Selection
 
 EXPERIMENTS = ROOT / "experiments"
 """The folder of the real papers."""
@@ -35,8 +35,8 @@ def record(outcome: Outcome = Outcome.OK, *, batch_size: int = 8, **metrics: flo
     return Record({"batch_size": batch_size}, "hash", Source.SIMULATED, outcome, reason, metrics)
 
 
-def cell(model: str = "small", system: str = "ours", batch_size: int | str | None = 8) -> Cell:
-    return Cell(model, system, "a card", batch_size)
+def cell(model: str = "small", system: str = "ours", batch_size: int | str | None = 8) -> PaperCell:
+    return PaperCell(model, system, "a card", batch_size)
 
 
 def answer(metric: str = "peak_memory_bytes", **changed: Any) -> Answer:

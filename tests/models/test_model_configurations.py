@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torchvision.models.resnet import ResNet
 
 from membench.core.configuration import read
-from membench.sweep.cell import example_batch
+from membench.sweep.model import Model
 
 CONFIGURATIONS = Path(__file__).parents[2] / "conf" / "model"
 NAMES = sorted(path.stem for path in CONFIGURATIONS.glob("*.yaml"))
@@ -33,7 +33,7 @@ def _example(name: str) -> tuple[Tensor, Tensor]:
     if len(model.get("target_shape", ())) == 1:
         model |= {"target_shape": [3], "input_shape": [3, *model["input_shape"][1:]]}
     with torch.device("meta"):
-        return example_batch(model, model["module"].get("frames", 2))
+        return Model.from_configuration(model).example_batch(model["module"].get("frames", 2))
 
 
 @pytest.mark.parametrize(

@@ -1,32 +1,31 @@
-"""Reading experiment files: what does not add up is refused with its place."""
+"""Reading experiment files; errors name the place."""
 
 from pathlib import Path
 
 import pytest
 
 from membench.core.errors import MembenchError
+from membench.core.units import MIB
 from membench.papers.cells import compose_cells
 from membench.papers.experiment import TrainedQuantity
 from membench.papers.loader import load_paper
 from membench.papers.results import needed_cells
 
-HEAD = "item,model,dataset,batch_size,device,system,metric,unit,value,oom,note,figure,claim_id"
+HEAD = "item,model,dataset,batch_size,device,system,metric,unit,value,oom,note,claim_id"
 VOCABULARY = """
 title: A paper
 device: card
 models: {net: {configuration: lenet, dataset: data}}
 systems: {ours: {strategy: eager, framework: caffe}}
 devices: {card: k40m}
-training_images: {}
 sets: {nets: [net]}
 """
 
 
 def _write(directory: Path, experiment: str) -> Path:
     (directory / "paper.yaml").write_text(VOCABULARY)
-    (directory / "remarks.yaml").write_text("inconsistencies: []\ncauses: []\ncalibration: []\n")
     (directory / "reference.csv").write_text(
-        f"{HEAD}\nTable 1,net,data,,card,ours,memory,MB,3.5,false,,,\nTable 1,net,data,8,card,ours,time,s,,true,,,\n"
+        f"{HEAD}\nTable 1,net,data,,card,ours,memory,MB,3.5,false,,\nTable 1,net,data,8,card,ours,time,s,,true,,\n"
     )
     (directory / "table1.yaml").write_text("title: One\n" + experiment)
     return directory
@@ -134,7 +133,7 @@ def test_a_name_that_the_vocabulary_does_not_have_is_refused(
         ("[{where: {}, value: {metric: m, mean: {model: nots}}}]", "there is no 'nots'"),
         ("[{where: {}}]", "exactly one of value, trained, input and not_run"),
         ("[{where: {}, value: {metric: m, ratio: {}, percent: {}}}]", "at most one form"),
-        ("[{where: {}, value: {metric: m, rato: {}}}]", "is no quantity"),
+        ("[{where: {}, value: {metric: m, rato: {}}}]", "is not a quantity"),
     ],
 )
 def test_refuses_what_does_not_add_up(answers: str, expected: str, tmp_path: Path) -> None:
@@ -150,8 +149,13 @@ def test_refuses_what_does_not_add_up(answers: str, expected: str, tmp_path: Pat
         ("paper.yaml", "title: A paper", "does not read as a paper's experiments: there is no 'sets'"),
         ("remarks.yaml", "causes: 3", "does not read as a paper's experiments"),
         (
+            "remarks.yaml",
+            "reasons: []",
+            "remarks.yaml has reasons; it may have inconsistencies, causes, calibr",
+        ),
+        (
             "reference.csv",
-            HEAD + "\nTable 1,net,data,few,card,ours,memory,MB,3,false,,,\n",
+            HEAD + "\nTable 1,net,data,few,card,ours,memory,MB,3,false,,\n",
             "line 2 of .* 'few'",
         ),
         ("reference.csv", HEAD + "\nTable 1,net\n", "line 2 of reference.csv does not read"),
@@ -167,8 +171,23 @@ def test_refuses_a_broken_file_by_its_name(file: str, text: str, expected: str, 
 def test_a_metric_may_be_of_the_layer_named_in_the_note_of_a_row(tmp_path: Path) -> None:
     experiment = 'answers:\n  - {where: {item: Table 1}, value: {metric: "memory:{note}"}}\n'
     directory = _write(tmp_path, experiment)
-    rows = (directory / "reference.csv").read_text().replace("false,,,", "false,layer 7; as printed,,")
+    rows = (directory / "reference.csv").read_text().replace("false,,", "false,layer 7; as printed,")
     (directory / "reference.csv").write_text(rows)
     [first, second] = load_paper(directory).experiments[0].rows
     assert first[1].value is not None and first[1].value.metric == "memory:layer 7"
     assert second[1].value is not None and second[1].value.metric == "memory:"
+
+
+def test_units_are_the_general_ones_and_the_papers_own(tmp_path: Path) -> None:
+    directory = _write(tmp_path, "answers: [{where: {}, input: given}]")
+    (directory / "paper.yaml").write_text(VOCABULARY + "units: {parts: 1, km: 1.0e+3}\n")
+    paper = load_paper(directory)
+    assert (paper.units["km"], paper.units["MB"]) == (1000, MIB)
+
+
+def test_columns_that_are_not_read_are_allowed(tmp_path: Path) -> None:
+    directory = _write(tmp_path, "answers: [{where: {}, input: given}]")
+    lines = (directory / "reference.csv").read_text().splitlines()
+    wider = [f"paper,{lines[0]},figure", *(f"net,{line}," for line in lines[1:])]
+    (directory / "reference.csv").write_text("\n".join(wider) + "\n")
+    assert len(load_paper(directory).experiments[0].rows) == 2

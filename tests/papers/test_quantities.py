@@ -5,9 +5,10 @@ from typing import Any
 
 import pytest
 
-from membench.core.record import LARGEST, Outcome
+from membench.core.record import LARGEST, Outcome, Record
 from membench.core.units import GIB, MIB
-from membench.papers.experiment import Answer, Form, Selection, Take
+from membench.papers.experiment import Answer, Experiment, Form, Paper, PaperCell, Selection, Take
+from membench.papers.measured_columns import measured_rows
 from membench.papers.quantities import cells_of, evaluate
 from tests.helpers.papers import PAPER, ROW, answer, cell, record
 
@@ -69,35 +70,10 @@ def test_a_metric_may_be_that_of_a_layer() -> None:
     assert evaluate(PAPER, ROW, answer("layer_map_bytes:conv1"), {cell(): of_layers}).value == 3
 
 
-def test_the_largest_batch_of_some_counts_what_trained() -> None:
-    records = {cell(batch_size=8): record(batch_size=8), cell(batch_size=16): record(Outcome.OUT_OF_MEMORY)}
-    quantity = answer("trained_batch_size", take=Take.MAX, over={"batch_size": (8, 16)})
-    assert evaluate(PAPER, replace(ROW, unit="images"), quantity, records).value == 8
-
-
-def test_depth_counts_what_trained() -> None:
-    assert (
-        _value(unit="layers", metric="trained_layers", take=Take.MAX, over={"model": ("small", "deep")}) == 5
-    )
-
-
 def test_the_largest_batch_is_that_of_the_record_found() -> None:
     quantity = {"metric": "batch_size", "cell": {"batch_size": LARGEST}}
     assert _value(unit="images", **quantity) == 64
     assert _value(unit="x", form=Form.RATIO, reference={"batch_size": "normal"}, **quantity) == 8
-
-
-def test_an_epoch_is_the_data_set_once() -> None:
-    assert _value(unit="s", metric="epoch_time_s") == 1000 / 8 * 3.0
-
-
-@pytest.mark.parametrize(("framework", "iteration_s"), [("mxnet", 6.0), ("caffe", 3.0)])
-def test_an_iteration_may_be_several_steps_of_a_framework(framework: str, iteration_s: float) -> None:
-    models = {"small": {**PAPER.models["small"], "steps_per_iteration": {"mxnet": 2}}}
-    paper = replace(PAPER, models=models, systems={"ours": {"framework": framework}})
-    row = replace(ROW, unit="s")
-    assert evaluate(paper, row, answer("iteration_time_s"), RECORDS).value == iteration_s
-    assert evaluate(paper, row, answer("epoch_time_s"), RECORDS).value == 1000 / 8 * iteration_s
 
 
 def test_the_batch_size_that_was_run_fills_an_open_column() -> None:
@@ -106,13 +82,49 @@ def test_the_batch_size_that_was_run_fills_an_open_column() -> None:
     assert result.row.batch_size == 32
 
 
+def half_of_it(paper: Paper, cell: PaperCell, record: Record) -> float | None:
+    return record.metrics["step_time_s"] / 2 if record.outcome is Outcome.OK else None
+
+
+def ten_times_the_batch(paper: Paper, cell: PaperCell) -> dict[str, float]:
+    return {"many": 10.0 * int(cell.batch_size or 0)}
+
+
+def test_a_paper_may_have_metrics_of_its_own_from_a_record() -> None:
+    paper = replace(PAPER, record_metrics={"half_s": f"{__name__}.half_of_it"})
+    assert evaluate(paper, replace(ROW, unit="s"), answer("half_s"), RECORDS).value == 1.5
+    result = evaluate(paper, replace(ROW, model="deep"), answer("half_s"), RECORDS)
+    assert (result.value, result.outcome, result.reason) == (
+        None,
+        Outcome.OUT_OF_MEMORY,
+        "deep by ours: too big",
+    )
+
+
+def test_a_system_may_be_a_function_in_place_of_a_run() -> None:
+    systems = {**PAPER.systems, "computed": {"function": f"{__name__}.ten_times_the_batch"}}
+    paper, row = replace(PAPER, systems=systems), replace(ROW, system="computed", unit="x", batch_size=None)
+    quantity = answer("many", cell={"batch_size": "normal"})
+    assert quantity.value is not None and not list(cells_of(paper, row, quantity.value))
+    result = evaluate(paper, row, quantity, {})
+    assert (result.value, result.row.batch_size) == (80, 8)
+    assert "has no other" in evaluate(paper, row, answer("other"), {}).reason
+
+
+def test_what_is_computed_without_a_run_is_not_measured() -> None:
+    systems = {**PAPER.systems, "computed": {"function": f"{__name__}.ten_times_the_batch"}}
+    computed = replace(ROW, system="computed", unit="x"), answer("many")
+    paper = replace(PAPER, systems=systems, experiments=(Experiment("one", "", (computed, (ROW, answer()))),))
+    assert list(measured_rows(paper, RECORDS)["system"]) == ["ours"]
+
+
 def test_a_missing_metric_is_not_zero() -> None:
     result = evaluate(PAPER, ROW, answer("overhead_bytes"), RECORDS)
     assert (result.value, result.outcome) == (None, Outcome.FAILED)
     assert "overhead_bytes" in result.reason
 
 
-def test_a_reference_has_the_budget_of_the_cell_by_default() -> None:
+def test_a_reference_has_the_budget_of_the_cell_unless_it_names_another() -> None:
     quantity = answer(
         form=Form.RATIO,
         reference={"system": "base"},

@@ -7,9 +7,10 @@ from torch import nn
 from membench.backends.cpu import Chaos
 from membench.capture.capture import capture
 from membench.core.codec import EncodingOverflow
-from membench.core.schedule import COMPUTE_STREAM, Compute, Decode, Encode, Free, Schedule
+from membench.core.schedule import COMPUTE_STREAM, Compute, Decode, Encode, Free, RepeatedSchedule, Schedule
 from membench.core.task_graph import Kind, Phase, TaskGraph
 from membench.core.workload import Workload
+from membench.papers.metrics.epmc import step_metrics
 from membench.steps.densities import likely_densities
 from membench.steps.plan import plan
 from membench.strategies.base import Strategy
@@ -17,7 +18,7 @@ from membench.strategies.compression import encodable_activations
 from membench.strategies.eager import Eager
 from membench.strategies.epmc import CODEC_STREAM, Epmc, SerialCsr
 from membench.strategies.gist import Gist
-from membench.sweep.encoding_metrics import encoding_metrics
+from membench.sweep.metrics import plan_metrics
 from tests.helpers.checks import check_exact, step_of
 from tests.helpers.networks import COST, reference, reference_of
 
@@ -43,6 +44,11 @@ def graph(pairs: Workload) -> TaskGraph:
 
 def encodes(schedule: Schedule) -> list[Encode]:
     return [item for item in schedule.instructions if isinstance(item, Encode)]
+
+
+def metrics(graph: TaskGraph, strategy: Strategy) -> dict[str, float]:
+    parts = (RepeatedSchedule(plan(graph, strategy, COST, None)),)
+    return plan_metrics(parts) | step_metrics(parts, (), None)
 
 
 def layer_of(graph: TaskGraph, block: int) -> str:
@@ -101,15 +107,13 @@ def test_the_compression_ratio_of_a_large_activation_follows_the_paper(density: 
 
 
 def test_an_activation_that_would_grow_is_not_encoded(graph: TaskGraph) -> None:
-    eager = encoding_metrics(plan(graph, Eager(), COST, None))
-    full = encoding_metrics(plan(graph, SerialCsr(density=0.6), COST, None))
+    eager, full = metrics(graph, Eager()), metrics(graph, SerialCsr(density=0.6))
     assert eager["stored_map_bytes"] == full["stored_map_bytes"]
     assert full["encoded_bytes"] == 0
 
 
 def test_metrics_count_the_stored_bytes(graph: TaskGraph) -> None:
-    eager = encoding_metrics(plan(graph, Eager(), COST, None))
-    epmc = encoding_metrics(plan(graph, Epmc(density=0.5), COST, None))
+    eager, epmc = metrics(graph, Eager()), metrics(graph, Epmc(density=0.5))
     saved = epmc["dense_bytes_of_encoded_maps"] - epmc["encoded_bytes"]
     assert epmc["stored_map_bytes"] == eager["stored_map_bytes"] - saved > 0
     assert epmc["planned_density"] == pytest.approx(0.5, abs=0.01)

@@ -1,34 +1,64 @@
-"""Outcomes of cells that raise: errors of the user in their own words, others with class and place."""
+"""Cells: built once from a configuration, with defaults for what it leaves out, and refused with the option's name."""
 
-import re
+from dataclasses import FrozenInstanceError
 
 import pytest
 
-from membench.core.errors import MembenchError, OutOfMemory
-from membench.core.record import Outcome
-from membench.sweep.cell import outcome_of
+from membench.core.cluster import SINGLE_DEVICE
+from membench.core.device import DeviceProfile
+from membench.core.errors import MembenchError
+from membench.core.units import MIB
+from membench.frameworks.base import Framework
+from membench.papers.metrics.vdnn import step_metrics
+from membench.planning.exchange import Exchange
+from membench.strategies.eager import Eager
+from membench.sweep.baselines import PlainPyTorch
+from membench.sweep.cell import Cell
+from tests.helpers.cells import small_cell
+
+
+def test_attributes_are_the_objects_that_the_configuration_describes() -> None:
+    configuration = small_cell(budget="200 MB", micro_batch=2, exchange="at_end")
+    cell = Cell.from_configuration(configuration)
+    assert isinstance(cell.device, DeviceProfile) and isinstance(cell.framework, Framework)
+    assert isinstance(cell.method.strategy(), Eager) and cell.method.baseline is None
+    assert (cell.model.name, cell.model.input_shape, cell.batch_size) == ("lenet", [1, 28, 28], 4)
+    assert (cell.budget_bytes, cell.micro_batch, cell.exchange) == (200 * MIB, 2, Exchange.AT_END)
+    assert cell.is_simulated and cell.torch_device() is None
+    assert cell.workload(4).inputs[0].device.type == "meta"
+    assert cell.configuration is configuration
+    with pytest.raises(FrozenInstanceError):
+        cell.seed = 1  # type: ignore[misc]
+
+
+def test_what_a_measured_cell_leaves_out_has_defaults() -> None:
+    configuration = small_cell(device=None, cluster=None, backend={"name": "cpu"})
+    for option in ("budget", "micro_batch", "exchange", "metrics"):
+        del configuration[option]
+    cell = Cell.from_configuration(configuration)
+    assert (cell.cluster, cell.budget_bytes, cell.exchange) == (SINGLE_DEVICE, None, Exchange.AS_MADE)
+    assert not cell.is_simulated and cell.workload(4).inputs[0].device.type == "cpu"
+    with pytest.raises(MembenchError, match="a simulated cell needs a device"):
+        _ = cell.simulated_device
+
+
+def test_a_baseline_takes_the_place_of_a_strategy() -> None:
+    baseline = {"_target_": "membench.sweep.baselines.PlainPyTorch"}
+    assert isinstance(Cell.from_configuration(small_cell(strategy=baseline)).method.baseline, PlainPyTorch)
+
+
+def test_a_papers_numbers_are_a_function_by_name() -> None:
+    named = small_cell(metrics="membench.papers.metrics.vdnn.step_metrics")
+    assert Cell.from_configuration(named).step_metrics is step_metrics
 
 
 @pytest.mark.parametrize(
-    ("error", "expected", "traced"),
+    ("option", "value", "expected"),
     [
-        (MembenchError("needs a GPU"), (Outcome.FAILED, "needs a GPU"), False),
-        (ValueError("no such luck"), (Outcome.FAILED, "ValueError: no such luck"), True),
-        (MemoryError(), (Outcome.OUT_OF_MEMORY, "the machine's memory is used up"), False),
-        (
-            OutOfMemory(needed_bytes=None, capacity_bytes=1),
-            (Outcome.OUT_OF_MEMORY, "the step needs more memory and the device has 1 B"),
-            False,
-        ),
+        ("exchange", "never", "exchange is one of as_made, at_end, not 'never'"),
+        ("metrics", "nowhere.at_all", "'nowhere.at_all' is not a function of any module"),
     ],
 )
-def test_an_error_is_an_outcome_with_a_reason(
-    error: Exception, expected: tuple[Outcome, str], traced: bool, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with pytest.raises(type(error)) as raised:
-        raise error
-    outcome, reason = outcome_of(raised.value)
-    place = r" \(test_cell\.py, line \d+\)" if traced else ""
-    assert outcome is expected[0]
-    assert re.fullmatch(re.escape(expected[1]) + place, reason)
-    assert bool(capsys.readouterr().err) is traced
+def test_a_wrong_value_is_refused_by_name(option: str, value: str, expected: str) -> None:
+    with pytest.raises(MembenchError, match=expected):
+        Cell.from_configuration(small_cell(**{option: value}))

@@ -16,8 +16,9 @@ from membench.core.workload import Workload
 from membench.profiling.nvml import Reading
 from membench.sweep import measured
 from membench.sweep.baselines import PlainPyTorch, SaveOnCpu
-from membench.sweep.cell import run_cell, workload_of
 from membench.sweep.measured import energy_per_image, environment
+from membench.sweep.model import Model
+from membench.sweep.run import run_cell
 
 
 @pytest.fixture(autouse=True)
@@ -61,7 +62,7 @@ def test_a_baseline_that_is_not_installed_is_unsupported_with_a_remedy() -> None
 
 @pytest.mark.parametrize("baseline", [PlainPyTorch(), SaveOnCpu()])
 def test_a_baseline_leaves_the_gradients_of_backward(baseline: PlainPyTorch | SaveOnCpu) -> None:
-    work = workload_of(cell("pytorch"))
+    work = Model.named("digits_cnn").workload(8, seed=0, device="cpu")
     work.module.eval()
     loss = nn.functional.cross_entropy(work.module(*work.inputs), *work.targets)
     expected = torch.autograd.grad(loss, list(work.module.parameters()))

@@ -1,12 +1,21 @@
-"""Metrics of a simulated cell: memory, copies and power."""
+"""Numbers in a simulated cell's record: memory, copies and power, and those that a paper's function adds."""
 
 from typing import Any
 
+import pytest
+
 from membench.core import configuration
-from membench.sweep.cell import run_cell
+from membench.core.record import Outcome, Record
+from membench.sweep.run import run_cell
 
 
-def _metrics(strategy: str, *, device: str = "k40_modnn", **options: Any) -> dict[str, float]:
+def _metrics(strategy: str, **options: Any) -> dict[str, float]:
+    return _record(strategy, **options).metrics
+
+
+def _record(
+    strategy: str, *, device: str = "k40_modnn", paper: str = "", backend: str = "simulated", **options: Any
+) -> Record:
     cell = {
         "model": configuration.read("model", "cifar10_quick"),
         "batch_size": 8,
@@ -14,16 +23,16 @@ def _metrics(strategy: str, *, device: str = "k40_modnn", **options: Any) -> dic
         "framework": configuration.read("framework", "modnn"),
         "device": configuration.read("device", device),
         "cluster": configuration.read("cluster", "one"),
-        "backend": {"name": "simulated"},
+        "backend": {"name": backend},
         "seed": 0,
-        "budget": None,
+        "metrics": f"membench.papers.metrics.{paper}.step_metrics" if paper else None,
     }
-    return run_cell(cell).metrics
+    return run_cell(cell)
 
 
 def test_a_bound_without_resident_weights_is_that_of_the_largest_task() -> None:
     """The first pooling's backward: its input of 32 x 32 and its output of a quarter, each with its gradient."""
-    metrics = _metrics("network_wide", algorithms="memory")
+    metrics = _metrics("network_wide", algorithms="memory", paper="modnn")
     maps_bytes = 4 * 8 * 32 * 32 * 32
     assert metrics["neediest_task_bytes"] == 2 * (maps_bytes + maps_bytes // 4)
     assert metrics["neediest_task_bytes"] < metrics["lower_bound_bytes"] <= metrics["required_memory_bytes"]
@@ -41,3 +50,33 @@ def test_power_is_given_for_devices_with_known_power() -> None:
     assert power.awake_w < metrics["average_power_w"] < metrics["maximum_power_w"]
     assert metrics["maximum_power_w"] <= power.compute_w + 2 * power.copy_w
     assert "average_power_w" not in _metrics("vdnn_all", device="k40m")
+
+
+def test_a_plain_record_has_no_numbers_of_one_paper() -> None:
+    plain = _record("vdnn_all")
+    assert not plain.layer_metrics
+    own = {name: {*_metrics("vdnn_all", paper=name)} - {*plain.metrics} for name in ("vdnn", "modnn", "epmc")}
+    assert own["modnn"] == {"neediest_task_bytes"}
+    assert {"managed_memory_bytes", "first_layer_reuse_s", "feature_images_per_s"} < own["vdnn"]
+    assert {"stored_map_bytes", "layer_output_bytes"} < own["epmc"]
+    assert not own["vdnn"] & own["epmc"]
+
+
+def test_numbers_of_layers_are_kept_apart() -> None:
+    record = _record("vdnn_all", paper="vdnn")
+    assert {"layer_map_bytes:conv1", "forward_bytes_per_s:conv1"} < {*record.layer_metrics}
+    assert not any(":" in name for name in record.metrics)
+
+
+def test_a_measured_record_has_a_papers_numbers_of_memory() -> None:
+    measured, simulated = (_metrics("vdnn_all", paper="vdnn", backend=name) for name in ("cpu", "simulated"))
+    assert "managed_memory_bytes" in measured and "oracular_compute_time_s" not in measured
+    assert {"managed_memory_bytes", "oracular_compute_time_s"} < {*simulated}
+
+
+@pytest.mark.parametrize("name", ["membench.papers.metrics.vdnn.nothing", "nothing.at.all", "nothing"])
+def test_a_function_that_does_not_exist_fails_the_cell_with_its_name(name: str) -> None:
+    cell = _record("eager").configuration | {"metrics": name}
+    record = run_cell(cell)
+    assert record.outcome is Outcome.FAILED
+    assert record.reason.startswith(f"{name!r} is not a function of any module")

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from membench.core.record import Outcome
-from membench.sweep.cell import run_cell
+from membench.sweep.run import run_cell
 from membench.sweep.worker import Interrupted, Worker, Workers
 from tests.helpers.cells import small_cell
 

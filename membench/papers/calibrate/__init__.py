@@ -1,0 +1,1 @@
+"""Fits of a framework's constants to its own rows of the papers' tables."""

@@ -1,15 +1,15 @@
 """The rate of EPMC's serial baseline, fitted on that baseline's rows alone.
 
-The paper gives the ratio of a training step's times with and without cuSPARSE's conversions between the layers. Their time is
+The paper states the ratio of a training step's time with and without cuSPARSE's conversions between the layers. Their time is
 inversely proportional to the rate, so one least-squares step over the relative errors of these rows gives it.
 """
 
 from membench.core.configuration import ROOT
 from membench.core.record import Configuration
 from membench.papers.cells import compose_cells
-from membench.papers.experiment import Cell, Paper, Row
+from membench.papers.experiment import Paper, PaperCell, Row
 from membench.papers.loader import load_paper
-from membench.sweep.cell import run_cell
+from membench.sweep.run import run_cell
 
 _SERIAL, _BASELINE = "CSR-cuSPARSE in series", "Pytorch"
 
@@ -44,7 +44,7 @@ def _fitted_rows(paper: Paper) -> list[Row]:
 
 def _shares_at_full_rate(paper: Paper, models: list[str]) -> dict[str, float]:
     cells = {
-        (model, system): Cell(model, system, paper.device, paper.models[model]["batch_sizes"]["normal"])
+        (model, system): PaperCell(model, system, paper.device, paper.models[model]["batch_sizes"]["normal"])
         for model in models
         for system in (_SERIAL, _BASELINE)
     }

@@ -1,4 +1,4 @@
-"""Fits all constants of one framework."""
+"""Fit of all constants of one framework."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -25,6 +25,8 @@ from membench.papers.calibrate.times import fit_times
 
 @dataclass(frozen=True)
 class Fit:
+    """Constants of a framework, and how well each row of the paper is met."""
+
     efficiency: Efficiency
     times: tuple[Residual, ...]
     memory: Memory
@@ -39,7 +41,7 @@ def fit(
         framework: its name in ``conf/framework``.
         reference: the paper's numbers.
         device: where the times were measured.
-        graphs: as captured, by the paper's name of the model, where they are at hand; missing ones are captured.
+        graphs: as captured, by the paper's name of the model; missing ones are captured.
 
     Raises:
         MembenchError: no time of the framework was measured on this device.

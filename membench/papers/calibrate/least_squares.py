@@ -13,7 +13,7 @@ from membench.papers.calibrate.rows import BaselineRow
 
 @dataclass(frozen=True)
 class Residual:
-    """A fitted value beside the paper's; `left_out` is the relative error when the row does not take part."""
+    """A fitted value; `left_out` is the relative error when the row is left out of the fit."""
 
     row: BaselineRow
     fitted: float
@@ -54,6 +54,6 @@ def left_out_errors(
     return errors
 
 
-def rounded(value: float) -> float:
-    """Return a fitted constant with the digits that are written."""
+def four_digits(value: float) -> float:
+    """Return a fitted constant with the digits that the configuration file has."""
     return float(f"{value:.4g}")

@@ -1,4 +1,4 @@
-"""What a framework's process holds beside a network's blocks: fitted where the paper has rows, assumed where not."""
+"""Memory of a framework's process in addition to a network's blocks: fitted where the paper has rows, otherwise assumed."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -8,13 +8,13 @@ from membench.core import configuration
 from membench.core.task_graph import TaskGraph
 from membench.core.units import GIB, MIB
 from membench.frameworks.caffe import convolution_bytes
-from membench.papers.calibrate.least_squares import Residual, least_squares, left_out_errors, rounded
+from membench.papers.calibrate.least_squares import Residual, four_digits, least_squares, left_out_errors
 from membench.papers.calibrate.rows import BaselineRow
 
 
 @dataclass(frozen=True)
 class Constant:
-    """An argument of the framework, and what the configuration file says about it."""
+    """An argument of the framework, and its comment in the configuration file."""
 
     value: Any
     comment: str
@@ -22,7 +22,7 @@ class Constant:
 
 @dataclass(frozen=True)
 class Memory:
-    """The framework's arguments beside its efficiency, and how well each row is met."""
+    """Arguments of the framework other than its efficiency, and how well each row is met."""
 
     constants: Mapping[str, Constant]
     residuals: tuple[Residual, ...] = ()
@@ -39,7 +39,7 @@ def fit_memory(rows: list[BaselineRow], graphs: dict[str, TaskGraph]) -> Memory:
     values = [row.value for row in rows]
     rest = [value - held for value, held in zip(values, blocks, strict=True)]
     context_mib, share = (float(parameter) for parameter in least_squares(terms, rest, scale=values))
-    context_bytes, workspace_share = round(context_mib * MIB), rounded(share)
+    context_bytes, workspace_share = round(context_mib * MIB), four_digits(share)
     left_out = left_out_errors(terms, rest, scale=values)
     residuals = []
     for row, held, (_, outputs), error in zip(rows, blocks, terms, left_out, strict=True):

@@ -1,17 +1,16 @@
-"""The baseline's rows of a paper's tables, and the graphs of the networks in them."""
+"""Rows of a paper's tables that measure a framework itself, and the graphs of the networks in them."""
 
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from membench.capture.capture import capture
-from membench.core import configuration
-from membench.core.configuration import ROOT
+from membench.core.configuration import ROOT, read
 from membench.core.errors import MembenchError
 from membench.core.task_graph import TaskGraph
-from membench.papers.experiment import steps_per_iteration
 from membench.papers.loader import read_reference
-from membench.sweep.cell import workload_of
+from membench.papers.metrics.layrub import steps_per_iteration
+from membench.sweep.model import Model
 
 PAPER_DIRECTORY = ROOT / "experiments" / "layrub"
 
@@ -38,14 +37,14 @@ class BaselineRow:
 def baseline_rows(
     path: Path, *, item: str, metric: str, system: str, paper: dict[str, Any]
 ) -> list[BaselineRow]:
-    """Return a system's rows of one table; a row without a number (out of memory) is no measurement.
+    """Return a system's rows of one table; rows without a number (out of memory) are left out.
 
     Args:
         path: the paper's numbers.
         paper: its vocabulary, as ``paper.yaml`` has it.
 
     Raises:
-        MembenchError: the file is no reference, or a model or device in it is none of the vocabulary's.
+        MembenchError: the file does not read as a reference, or the vocabulary lacks a model or device in it.
     """
     rows = []
     for row in read_reference(path):
@@ -60,7 +59,6 @@ def baseline_rows(
 
 
 def captured_graph(name: str) -> TaskGraph:
-    """Return the training step of ``conf/model/<name>.yaml`` at its own batch size, as captured."""
-    model = configuration.read("model", name)
-    cell = {"model": model, "batch_size": model["batch_size"], "backend": {"name": "simulated"}, "seed": 0}
-    return capture(workload_of(cell)).graph
+    """Return the captured training step of ``conf/model/<name>.yaml`` at its own batch size."""
+    batch_size: int = read("model", name)["batch_size"]
+    return capture(Model.named(name).workload(batch_size, seed=0, device="meta")).graph

@@ -1,4 +1,4 @@
-"""The frameworks that are fitted, and what was found by looking at their fits."""
+"""The frameworks that are fitted, and remarks on their fits."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -50,7 +50,7 @@ SUBJECTS = {
             "AlexNet does not fit. It takes 187 images a second, the other ImageNet networks 72 and fewer. A term for each image in",
             "place of step_s (2.1 ms), which this model of time has not, would meet it within 22 % and CIFAR10-quick within 18 %: so",
             "reading images, probably. Only memory can take up its time here: without that row it is 0.159, and VGG-16 and ResNet-50",
-            "are met within 5 %. So arithmetic and memory are no rates that anybody could measure.",
+            "are met within 5 %. So arithmetic and memory are not rates that could be measured.",
             "ResNet-34 computes nearly as much as ResNet-50, and moves a third of the bytes; here as well it takes much less time.",
             "A rate for each of cuDNN's algorithms, as published for cuDNN 4, was tried and fits no better (ResNet-50 +18 %).",
         ),
@@ -69,10 +69,10 @@ SUBJECTS = {
 
 
 def find_subject(name: str) -> Subject:
-    """Return what is fitted for ``framework=<name>``.
+    """Return the subject for ``framework=<name>``.
 
     Raises:
-        MembenchError: the paper has no rows of it.
+        MembenchError: the paper has no rows of that framework.
     """
     if name not in SUBJECTS:
         raise MembenchError(

@@ -12,7 +12,7 @@ from membench.core.efficiency import Efficiency
 from membench.core.errors import MembenchError
 from membench.core.task_graph import TaskGraph
 from membench.cost.roofline import ARITHMETIC_KINDS, RooflineCost
-from membench.papers.calibrate.least_squares import Residual, least_squares, left_out_errors, rounded
+from membench.papers.calibrate.least_squares import Residual, four_digits, least_squares, left_out_errors
 from membench.papers.calibrate.rows import BaselineRow
 
 ITERATIONS = 20
@@ -57,4 +57,6 @@ def _efficiency(parameters: NDArray[np.float64]) -> Efficiency:
         raise MembenchError(
             "the fit gives the device an infinite rate; the reference rows contradict each other"
         )
-    return Efficiency(rounded(1 / arithmetic), rounded(1 / memory), rounded(launch_s), rounded(step_s))
+    return Efficiency(
+        four_digits(1 / arithmetic), four_digits(1 / memory), four_digits(launch_s), four_digits(step_s)
+    )

@@ -7,7 +7,6 @@ from math import inf
 from typing import Any
 
 import pytest
-import yaml
 from torch import Tensor
 
 from membench.backends.cpu import CpuBackend
@@ -32,7 +31,7 @@ from membench.strategies.base import Strategy
 from membench.strategies.layrub.strategy import LayrubHybrid
 from membench.strategies.modnn.strategy import Modnn, _Simulation
 from membench.strategies.vdnn import VdnnDyn
-from membench.sweep.cell import workload_of
+from membench.sweep.model import Model
 from tests.helpers.chains import chain_of_kinds
 from tests.helpers.costs import TwoAlgorithmCost, UnitCost
 from tests.helpers.networks import COST, NETWORKS, Reference, Results, reference, run_step, workload
@@ -181,9 +180,7 @@ def test_it_is_not_slower_than_vdnn_and_layrub_within_the_same_budget(model: str
     """FCN within 4 GB: room for FFT's workspace in its first fully connected layer takes moving a small activation."""
     cost = on_a_k40()
     batch_size = PAPERS_BATCH_SIZES[model]
-    description = yaml.safe_load((configuration.CONF_DIRECTORY / "model" / f"{model}.yaml").read_text())
-    simulated = {"model": description, "batch_size": batch_size, "backend": {"name": "simulated"}, "seed": 0}
-    captures = Captures(workload_of(simulated))
+    captures = Captures(Model.named(model).workload(batch_size, seed=0, device="meta"))
     framework = configuration.load("framework", "modnn")
     graph_at = cache(lambda size: framework.lower(captures.graph_at(size)))
 

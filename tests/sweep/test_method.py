@@ -7,7 +7,7 @@ from hydra import compose
 
 from membench.core.record import Outcome, Record
 from membench.papers.cells import cell_configuration, hydra_composition
-from membench.sweep.cell import run_cell
+from membench.sweep.run import run_cell
 
 
 def record(*words: str) -> Record:

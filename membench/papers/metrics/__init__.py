@@ -1,0 +1,1 @@
+"""Numbers that one paper's tables and figures need, a module for each paper; its ``paper.yaml`` names the functions."""

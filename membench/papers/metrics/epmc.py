@@ -1,0 +1,159 @@
+"""EPMC's own numbers: stored activations, dense or encoded, and encodings of random maps (Sections 5.3 to 5.5).
+
+Sizes of encoded random maps come from really encoding them, times from the cost model.
+"""
+
+import statistics
+from functools import cache
+
+import torch
+from torch import Tensor
+
+from membench.codecs.classic import COO, DIA, ELL
+from membench.codecs.rows import csr, vp_encoding
+from membench.core import configuration
+from membench.core.codec import ActivationCodec, Codec
+from membench.core.cost_model import CostModel
+from membench.core.device import DeviceProfile
+from membench.core.errors import MembenchError
+from membench.core.schedule import Compute, Encode, Schedule
+from membench.core.task_graph import Kind, Phase, Role, Task, TaskGraph
+from membench.core.timeline import Timeline
+from membench.cost.roofline import RooflineCost
+from membench.papers.experiment import Paper, PaperCell
+from membench.planning.encoding import float32_activations
+from membench.planning.liveness import residencies
+from membench.sweep.metrics import Metrics, Plan
+
+SPARSITIES_PERCENT = (10, 20, 30, 40, 50, 60, 70, 80, 90)
+TIMED_SPARSITY_PERCENT = 50  # Section 5.3
+ENCODED_ROWS = 2000  # at most: more rows of random numbers have the same ratios
+_CODECS = ("vp", "csr", "coo", "ell", "dia")
+
+
+def step_metrics(plan: Plan, timelines: tuple[Timeline, ...], device: DeviceProfile | None) -> Metrics:
+    """Return sizes of what is stored between the two passes, and of the weights with their state.
+
+    ``layer_output_bytes`` adds up every output of the forward pass's layers, as if nothing were written in place;
+    ``weight_state_bytes`` are weights, gradients and momentum.
+    """
+    schedule = plan[0].schedule
+    graph = schedule.graph
+    encodes = [item for item in schedule.instructions if isinstance(item, Encode)]
+    layer_output_bytes = _layer_output_bytes(graph)
+    weight_bytes = sum(block.size_bytes for block in graph.blocks if block.role is Role.WEIGHT)
+    return {
+        "stored_map_bytes": _stored_map_bytes(schedule),
+        "layer_output_bytes": layer_output_bytes,
+        "weight_state_bytes": 3 * weight_bytes,
+        "layer_output_and_weight_state_bytes": layer_output_bytes + 3 * weight_bytes,
+        "dense_bytes_of_encoded_maps": graph.size_bytes(item.block for item in encodes),
+        "encoded_bytes": graph.size_bytes(item.encoded for item in encodes),
+    }
+
+
+def _stored_map_bytes(schedule: Schedule) -> int:
+    """Return the floating-point maps, dense or encoded, that are held where the backward pass begins, or at the end."""
+    graph = schedule.graph
+    kept = float32_activations(graph) | {b.index for b in graph.blocks if b.role is Role.ENCODED}
+    backward = (
+        position
+        for position, item in enumerate(schedule.instructions)
+        if isinstance(item, Compute) and graph.tasks[item.task].phase is Phase.BACKWARD
+    )
+    turn = next(backward, None)  # none in inference
+    held: set[int] = set()
+    for block, begins in residencies(schedule, until=turn):
+        (held.add if begins else held.discard)(block)
+    return graph.size_bytes(held & kept)
+
+
+def _layer_output_bytes(graph: TaskGraph) -> int:
+    maps = float32_activations(graph)
+    return sum(graph.size_bytes(maps.intersection(layer.tasks[-1].writes)) for layer in graph.forward_layers)
+
+
+def encoding_metrics(paper: Paper, cell: PaperCell) -> Metrics:
+    """Return the numbers of a system of ``paper.yaml`` that encodes a random map; see `encoded_map_metrics`.
+
+    The system's ``set`` has ``codec`` and ``streams``, the model ``columns``; the batch size is the number of rows.
+    """
+    system, model = paper.systems[cell.system], paper.models[cell.model]
+    rows = int(cell.batch_size or model["batch_sizes"]["normal"])
+    names = system["framework"], paper.devices[cell.device]
+    return dict(_of_a_system(**system["set"], rows=rows, columns=model["columns"], names=names))
+
+
+@cache
+def _of_a_system(codec: str, streams: int, rows: int, columns: int, names: tuple[str, str]) -> Metrics:
+    framework, device = configuration.load("framework", names[0]), configuration.load("device", names[1])
+    return encoded_map_metrics(codec, streams, rows, columns, RooflineCost(device, framework.efficiency))
+
+
+def encoded_map_metrics(codec: str, streams: int, rows: int, columns: int, cost: CostModel) -> Metrics:
+    """Return sizes and times of a random map of that shape in an encoding.
+
+    ``footprint_ratio:<percent of zeros>`` is the dense size over the encoded one; times are of a map half of whose elements
+    are zero: alone, in series with a ReLU, and in parallel with one, which takes as long as the longer of the two (Equation 1).
+
+    Args:
+        codec: one of ``vp``, ``csr``, ``coo``, ``ell``, ``dia``.
+        streams: that the encoding is spread over; decides the time.
+
+    Raises:
+        MembenchError: there is no such codec.
+    """
+    encoding = _codec(codec, streams)
+    order = torch.rand(min(rows, ENCODED_ROWS) * columns, generator=torch.Generator().manual_seed(0))
+    ratios = {percent: _footprint_ratio(encoding, order, percent) for percent in SPARSITIES_PERCENT}
+    return {
+        **{f"footprint_ratio:{percent}": ratio for percent, ratio in ratios.items()},
+        "mean_footprint_ratio": statistics.fmean(ratios.values()),
+        "break_even_sparsity_percent": _break_even_percent(encoding, order),
+        **_times(encoding, rows * columns, cost),
+    }
+
+
+def _codec(name: str, streams: int) -> Codec:
+    if name not in _CODECS:
+        raise MembenchError(f"there is no codec {name!r}; choose one of {', '.join(_CODECS)}")
+    codecs: dict[str, Codec] = {
+        "vp": vp_encoding(streams=streams),
+        "csr": csr(streams=streams),
+        "coo": COO(),
+        "ell": ELL(),
+        "dia": DIA(),
+    }
+    return codecs[name]
+
+
+def _times(codec: Codec, elements: int, cost: CostModel) -> Metrics:
+    if not isinstance(codec, ActivationCodec):
+        return {}
+    dense_bytes = torch.float32.itemsize * elements
+    nonzeros = elements * (100 - TIMED_SPARSITY_PERCENT) // 100
+    encode_s = cost.codec_time_s(codec, dense_bytes, codec.size_bytes(elements, nonzeros))
+    relu = Task(0, "relu", Kind.RELU, Phase.FORWARD, 0, (), (), (), moved_bytes=2 * dense_bytes)
+    relu_s = cost.launch_time_s(relu) + cost.task_time_s(relu)
+    return {
+        "encode_time_s": encode_s,
+        "in_series_time_s": encode_s + relu_s,
+        "in_parallel_time_s": max(encode_s, relu_s),
+    }
+
+
+def _footprint_ratio(codec: Codec, order: Tensor, sparsity_percent: float) -> float:
+    tensor = (order >= sparsity_percent / 100).float()
+    return tensor.nbytes / max(1, codec.encode(tensor).size_bytes)
+
+
+def _break_even_percent(codec: Codec, order: Tensor) -> float:
+    """Return the percentage of zeros from which encoding saves memory, to half a percent; 100 where it never does."""
+    low, high = 0.0, 100.0
+    while high - low > 0.5:
+        middle = (low + high) / 2
+        if _footprint_ratio(codec, order, middle) >= 1:
+            high = middle
+        else:
+            low = middle
+    return high

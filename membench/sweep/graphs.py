@@ -1,0 +1,50 @@
+"""Graphs: the graphs captured last, shared by neighbouring cells of one model."""
+
+from typing import Any
+
+from membench.capture.capture import Captures
+from membench.core.distributed import joined
+from membench.core.errors import UnsupportedModel
+from membench.core.record import configuration_hash
+from membench.core.task_graph import TaskGraph
+from membench.frameworks.base import Framework
+from membench.planning.micro_batch import GraphAt
+from membench.sweep.cell import Cell
+
+
+class Graphs:
+    """A cache of one model's captures: cells of one model, batch size, backend and seed capture once."""
+
+    def __init__(self) -> None:
+        self._key: Any = None
+        self._captures: Captures | None = None
+        self._lowered: dict[tuple[str, int], TaskGraph] = {}
+
+    def captures(self, cell: Cell, batch_size: int) -> Captures:
+        """Return the captures of a cell's model; of several processes, each captures its share of the batch."""
+        key = cell.model, batch_size, cell.backend, cell.seed
+        if key != self._key or self._captures is None:
+            processes = joined()
+            workload = cell.workload(batch_size).share(processes.rank, processes.count)
+            self._captures, self._lowered, self._key = Captures(workload, cell.torch_device()), {}, key
+        return self._captures
+
+    def lowered_at(self, cell: Cell, batch_size: int) -> GraphAt:
+        """Return the function from a number of samples to the graph, lowered to the cell's framework."""
+        captures = self.captures(cell, batch_size)
+        name = configuration_hash(cell.configuration["framework"])
+
+        def graph_at(size: int) -> TaskGraph:
+            if (name, size) not in self._lowered:
+                self._lowered[name, size] = _lower(cell.framework, captures.graph_at(size))
+            return self._lowered[name, size]
+
+        return graph_at
+
+
+def _lower(framework: Framework, graph: TaskGraph) -> TaskGraph:
+    lowered = framework.lower(graph)
+    if lowered.mode is not graph.mode:
+        cause = f"framework {framework.name!r} runs no step of {graph.mode}"
+        raise UnsupportedModel(graph.name, cause, "choose framework=pytorch")
+    return lowered

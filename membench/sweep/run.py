@@ -1,0 +1,93 @@
+"""Cells run in this process: a configuration goes in, a record comes out, also of a cell that fails."""
+
+import traceback
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from membench.core.errors import (
+    InfeasibleSchedule,
+    MembenchError,
+    OutOfMemory,
+    UnsupportedModel,
+    UnsupportedStrategy,
+)
+from membench.core.record import Configuration, Outcome, Record, Source, configuration_hash
+from membench.sweep.cell import Cell
+from membench.sweep.graphs import Graphs
+from membench.sweep.measured import measure
+from membench.sweep.metrics import CellNumbers
+from membench.sweep.provenance import device_facts, provenance
+from membench.sweep.simulated import simulate
+
+_OUTCOMES: dict[type[Exception], Outcome] = {
+    OutOfMemory: Outcome.OUT_OF_MEMORY,
+    InfeasibleSchedule: Outcome.INFEASIBLE,
+    UnsupportedModel: Outcome.UNSUPPORTED,
+    UnsupportedStrategy: Outcome.UNSUPPORTED,
+    MemoryError: Outcome.OUT_OF_MEMORY,
+    torch.OutOfMemoryError: Outcome.OUT_OF_MEMORY,
+}
+
+
+def run_cell(configuration: Configuration) -> Record:
+    """Run one cell; see `run_cells`."""
+    return next(run_cells([configuration]))
+
+
+def run_cells(configurations: Iterable[Configuration]) -> Iterator[Record]:
+    """Run cells one after another; neighbours of one model, batch size and framework share their graph.
+
+    Args:
+        configurations: see `Cell.from_configuration`. Of several processes or devices, each runs its share of the batch.
+    """
+    graphs = Graphs()
+    for configuration in configurations:
+        yield _run(configuration, graphs)
+
+
+def _run(configuration: Configuration, graphs: Graphs) -> Record:
+    backend: str = configuration["backend"]["name"]
+    source = Source.of(backend)
+    found = CellNumbers()
+    outcome, reason = Outcome.OK, ""
+    try:
+        cell = Cell.from_configuration(configuration)
+        if cell.is_simulated:
+            simulate(cell, graphs, found)
+        else:
+            found = measure(cell, graphs)
+    except Exception as error:  # a cell's failure is its record; it never ends a sweep
+        outcome, reason = outcome_of(error)
+    return Record(
+        configuration,
+        configuration_hash(configuration),
+        source,
+        outcome,
+        reason,
+        found.metrics,
+        layer_metrics=found.layer_metrics,
+        samples=found.samples,
+        absent=found.absent,
+        provenance=_provenance(backend) if source is Source.MEASURED else {},
+    )
+
+
+def outcome_of(error: Exception) -> tuple[Outcome, str]:
+    """Return the outcome of a run that raised an error, and the reason in words."""
+    outcome = _OUTCOMES.get(type(error), Outcome.FAILED)
+    if outcome is Outcome.FAILED and not isinstance(error, MembenchError):
+        traceback.print_exception(error)
+        *_, last = traceback.extract_tb(error.__traceback__)
+        return outcome, f"{type(error).__name__}: {error} ({Path(last.filename).name}, line {last.lineno})"
+    return outcome, str(error) or "the machine's memory is used up"
+
+
+def _provenance(backend: str) -> dict[str, Any]:
+    """Return where and with what a measured cell ran; a missing device has no facts."""
+    try:
+        return provenance() | device_facts(backend)
+    except MembenchError:
+        return provenance()

@@ -1,0 +1,72 @@
+"""Simulated cells: a step planned for and played on a virtual device."""
+
+import torch
+
+from membench.core.errors import UnsupportedStrategy
+from membench.core.schedule import RepeatedSchedule
+from membench.core.workload import share_size
+from membench.frameworks.pytorch import PyTorch
+from membench.planning.exchange import exchange_in_last_run
+from membench.steps.plan import plan_step
+from membench.steps.simulated_step import SimulatedStep, check_capacity, simulated_step
+from membench.strategies.base import Strategy
+from membench.sweep.cell import Cell
+from membench.sweep.graphs import Graphs
+from membench.sweep.metrics import CellNumbers, oracular_metrics, plan_metrics, time_metrics
+from membench.sweep.power import power_metrics
+
+MEASURED_SAMPLES = 8
+"""On how many samples, at most, a simulated cell measures densities."""
+
+
+def simulate(cell: Cell, graphs: Graphs, found: CellNumbers) -> None:
+    """Play a cell and add its numbers to `found`, those of memory first: of a step that does not fit, they remain.
+
+    Raises:
+        OutOfMemory: the device is too small.
+        MembenchError: the cell cannot be planned; the message says why.
+    """
+    device, metrics = cell.simulated_device, found.metrics
+    local = planned_step(cell, graphs)
+    step = played_step(cell, local)
+    metrics.update(plan_metrics(step.plan), capacity_bytes=device.memory_bytes, devices=cell.cluster.devices)
+    metrics.update(oracular_metrics(step.plan, step.timelines))
+    found.layer_metrics.update(step.plan[0].schedule.decisions)
+    if cell.step_metrics:
+        found.add(cell.step_metrics(step.plan, step.timelines, device))
+    check_capacity(step.plan, device)
+    measured = step.measure()
+    metrics.update(time_metrics(measured), peak_memory_bytes=step.predicted_peak_bytes)
+    if cell.cluster.devices > 1:
+        metrics["local_step_time_s"] = simulated_step(local, cell.cost).step_time_s
+    if device.power:  # of one device
+        images_per_s = measured.images_per_s / cell.cluster.devices
+        metrics.update(power_metrics(step.plan, step.timelines, device.power, images_per_s=images_per_s))
+
+
+def planned_step(cell: Cell, graphs: Graphs) -> tuple[RepeatedSchedule, ...]:
+    """Plan a simulated cell's step on one device's share of the batch, before any exchange with others."""
+    strategy = _strategy(cell)
+    share = share_size(cell.batch_size, cell.cluster.devices)
+    graph_at = graphs.lowered_at(cell, share)
+    return plan_step(graph_at, share, strategy, cell.cost, cell.budget_bytes, cell.micro_batch)
+
+
+def _strategy(cell: Cell) -> Strategy:
+    """Return a cell's strategy; densities are measured on this machine, on a few samples."""
+    if not cell.method.measures_density:
+        return cell.method.strategy()
+    if not isinstance(cell.framework, PyTorch):
+        raise UnsupportedStrategy(
+            f"framework {cell.framework.name!r} has other maps than those that can be measured; choose "
+            "framework=pytorch, or give a density"
+        )
+    few = min(cell.batch_size, MEASURED_SAMPLES)
+    workload = cell.model.workload(few, seed=cell.seed, device="cpu")
+    return cell.method.strategy_for(workload, torch.device("cpu"))
+
+
+def played_step(cell: Cell, local: tuple[RepeatedSchedule, ...]) -> SimulatedStep:
+    """Play a plan on the cell's devices, whether they have the memory or not."""
+    parts = exchange_in_last_run(local, cell.exchange) if cell.cluster.devices > 1 else local
+    return simulated_step(parts, cell.cost, cell.cluster)
