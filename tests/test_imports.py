@@ -1,6 +1,7 @@
 """The one-way flow of the package: an ordered list of packages, each importing only itself and earlier ones."""
 
 import ast
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -50,3 +51,7 @@ def test_figures_need_neither_torch_nor_membench() -> None:
             names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
             roots = {name.partition(".")[0] for name in names}
             assert not roots & {"torch", "membench"}, path
+
+
+def test_the_package_docstring_lists_the_packages_in_their_order() -> None:
+    assert tuple(re.findall(r"^([a-z]+) {2,}\S", membench.__doc__ or "", re.MULTILINE)) == ORDER
