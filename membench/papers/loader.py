@@ -42,7 +42,15 @@ _CHANGEABLE = ("metric", *Cell.__dataclass_fields__)
 
 
 def known_papers(experiments: Path) -> list[str]:
-    """Return the papers that have a folder in ``experiments``."""
+    """Return the papers that have a folder in ``experiments``.
+
+    Raises:
+        MembenchError: there is no such folder, as for an installed package outside a clone of the repository.
+    """
+    if not experiments.is_dir():
+        raise MembenchError(
+            f"there is no folder {experiments}; run this in a clone of the repository, which has the papers' experiments"
+        )
     return sorted(path.parent.name for path in experiments.glob("*/paper.yaml"))
 
 

@@ -1,7 +1,7 @@
 """The sources that decide a cell's result, as one hash: where it differs, a stored result is stale.
 
 They are the modules that run a cell and those that its configuration names, with all that they import, directly or
-not, as far as the import statements tell; installed packages count by torch's version.
+not, as far as the import statements tell; packages installed along with it count by torch's version.
 """
 
 import ast
@@ -18,6 +18,7 @@ from membench.core.errors import MembenchError
 from membench.core.files import shown
 
 _RUNS_CELLS = "membench.sweep.cell"
+_OWN = __name__.partition(".")[0]
 _STANDARD_LIBRARY = Path(sysconfig.get_paths()["stdlib"])
 _INSTALLED = {"site-packages", "dist-packages"}
 """Folders of installed packages, those of an environment that another one builds on included."""
@@ -60,7 +61,8 @@ def _module(name: str) -> tuple[str, Path] | None:
     if spec is None or not spec.origin or not spec.has_location:
         return None
     module, path = root, Path(spec.origin)
-    if path.is_relative_to(_STANDARD_LIBRARY) or _INSTALLED & set(path.parts):
+    is_installed = path.is_relative_to(_STANDARD_LIBRARY) or _INSTALLED & set(path.parts)
+    if is_installed and root != _OWN:
         return None
     for part in inner:
         package, file = path.parent / part / "__init__.py", path.parent / f"{part}.py"
