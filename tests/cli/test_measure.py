@@ -85,7 +85,7 @@ def test_a_cell_is_what_hydra_would_compose() -> None:
     assert cell["backend"] == {"name": "cuda", "cuda_graph": True}
     assert (cell["budget"], cell["strategy"]["_target_"]) == (
         "12GB",
-        "membench.strategies.layrub.strategy.LayrubHybrid",
+        "membench.strategies.layrub.LayrubHybrid",
     )
 
 

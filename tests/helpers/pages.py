@@ -2,11 +2,13 @@
 
 import re
 from dataclasses import dataclass
+from pathlib import Path
 
-from membench.core.configuration import ROOT
+ROOT = Path(__file__).parents[2]
 
 PAGES = {
-    path.relative_to(ROOT).as_posix(): path for path in [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]
+    path.relative_to(ROOT).as_posix(): path
+    for path in [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 }
 
 
@@ -34,7 +36,9 @@ def commands_of(page: str) -> list[str]:
     """Return the lines of indented blocks that are commands, without their comments."""
     lines = [line.strip() for line in PAGES[page].read_text().splitlines() if line.startswith("    ")]
     return [
-        re.sub(r"\s+#.*", "", line) for line in lines if re.match(r"make |(\.venv/bin/)?python -m ", line)
+        re.sub(r"\s+#.*", "", line)
+        for line in lines
+        if re.match(r"make |(\.venv/bin/)?(python -m |membench )", line)
     ]
 
 
@@ -44,5 +48,17 @@ def mentioned_files(page: str) -> list[str]:
     named = re.findall(
         r"`((?:membench|conf|experiments|paper_figs|results|tests|docs|benchmarks)/[\w/.]*)`", text
     )
-    links = [link for link in re.findall(r"\]\(([^)#]+)\)", text) if "://" not in link]
+    links = [link for link, _ in links_of(page)]
     return [*named, *((PAGES[page].parent / link).resolve().relative_to(ROOT).as_posix() for link in links)]
+
+
+def links_of(page: str) -> list[tuple[str, str]]:
+    """Return the relative links of a page: the path, empty within the page itself, and the anchor, if any."""
+    links = re.findall(r"\]\(([^)#]*)(?:#([^)]+))?\)", PAGES[page].read_text())
+    return [(path, anchor) for path, anchor in links if "://" not in path]
+
+
+def anchors_of(page: str) -> set[str]:
+    """Return the anchors of a page's headings, as Git hosts form them."""
+    headings = re.findall(r"^#+ (.+)$", PAGES[page].read_text(), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}

@@ -76,7 +76,7 @@ def _records(directory: Path) -> dict[tuple[str, int], dict[str, Any]]:
 
 @pytest.mark.parametrize("launcher", LAUNCHERS)
 def test_each_fault_is_a_record_and_the_sweep_goes_on(launcher: str, tmp_path: Path) -> None:
-    targets = ["membench.strategies.eager.Eager", *(f"tests.suite.faults.{fault}" for fault in FAULTS)]
+    targets = ["membench.strategies.eager.Eager", *(f"tests.helpers.faults.{fault}" for fault in FAULTS)]
     words = f"strategy._target_={','.join(targets)}"
     code, said, complained = _end(
         _start(tmp_path, words, "batch_size=4", "time_limit_s=30", f"hydra/launcher={launcher}")
@@ -108,7 +108,7 @@ def test_a_sweep_that_was_stopped_finishes_the_rest_only(
     hold = tmp_path / "hold"
     hold.touch()
     words = [
-        "strategy._target_=membench.strategies.eager.Eager,tests.suite.faults.Held",
+        "strategy._target_=membench.strategies.eager.Eager,tests.helpers.faults.Held",
         "batch_size=4,5,6",
         f"hydra/launcher={launcher}",
         *(["hydra.launcher.n_jobs=1"] if launcher == "joblib" else []),

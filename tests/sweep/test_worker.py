@@ -38,7 +38,7 @@ def test_a_child_makes_the_record_that_this_process_would(worker: Worker) -> Non
 def test_the_time_limit_stops_a_cell_and_all_that_it_started(worker: Worker, tmp_path: Path) -> None:
     worker.run(small_cell())
     note = tmp_path / "started"
-    hangs = {"_target_": "tests.suite.faults.Hangs", "note": str(note)}
+    hangs = {"_target_": "tests.helpers.faults.Hangs", "note": str(note)}
     record = worker.run(small_cell(strategy=hangs), time_limit_s=5)
     assert (record.outcome, record.signal) == (Outcome.TIMEOUT, "SIGKILL")
     assert "not done after 5 s" in record.reason
@@ -47,7 +47,7 @@ def test_the_time_limit_stops_a_cell_and_all_that_it_started(worker: Worker, tmp
 
 def test_closing_workers_interrupts_a_cell_that_runs(tmp_path: Path) -> None:
     note, ended = tmp_path / "started", []
-    hangs = {"_target_": "tests.suite.faults.Hangs", "note": str(note)}
+    hangs = {"_target_": "tests.helpers.faults.Hangs", "note": str(note)}
     workers = Workers()
 
     def run() -> None:

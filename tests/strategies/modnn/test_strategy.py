@@ -30,7 +30,6 @@ from membench.steps.plan import plan_step
 from membench.steps.simulated_step import simulated_step
 from membench.strategies.base import Strategy
 from membench.strategies.layrub.strategy import LayrubHybrid
-from membench.strategies.modnn.arena import lies_in_arena
 from membench.strategies.modnn.strategy import Modnn, _Simulation
 from membench.strategies.vdnn import VdnnDyn
 from membench.sweep.cell import workload_of
@@ -49,7 +48,7 @@ def lower_bound_bytes(graph: TaskGraph, cost: CostModel) -> int:
         sizes = [
             smallest.blocks[b].size_bytes
             for b in {*task.reads, *task.writes}
-            if lies_in_arena(smallest.blocks[b])
+            if smallest.blocks[b].is_transient
         ]
         needs.append(sum(map(aligned, (*sizes, task.workspace_bytes))))
     return max(needs) + smallest.external_bytes + smallest.result_bytes

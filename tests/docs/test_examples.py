@@ -1,0 +1,116 @@
+"""The programs of the README and of docs/examples run as a reader would run them; links and citations hold."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from membench.core.units import MIB
+from tests.helpers.pages import PAGES, ROOT, anchors_of, code_of, links_of
+
+EXAMPLES = ROOT / "docs" / "examples"
+
+
+def output_of(example: str, folder: Path) -> str:
+    """Run an example in a process of its own, in an empty folder, and return what it prints."""
+    command = [sys.executable, str(EXAMPLES / example)]
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        command, check=False, cwd=folder, env=environment, capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == 0, done.stderr
+    assert not list(folder.iterdir())
+    return done.stdout
+
+
+def sizes_of(output: str, unit: str) -> dict[str, float]:
+    """Return the memory that each line states, by the name of its strategy."""
+    return {name: float(size) for name, size in re.findall(rf"^(\w+) +([\d.]+) {unit}", output, re.MULTILINE)}
+
+
+def test_the_program_of_the_readme_runs_within_its_budget(capsys: pytest.CaptureFixture[str]) -> None:
+    (program,) = (code for code in code_of("README.md") if code.language == "python")
+    names: dict[str, Any] = {}
+    exec(program.text, names)
+    peak_bytes, images_per_s = map(float, capsys.readouterr().out.split())
+    assert peak_bytes <= 200 * MIB
+    assert images_per_s > 0
+    assert all(weight.grad is not None for weight in names["model"].parameters())
+
+
+def test_a_compiled_model_trains_to_the_same_loss_in_less_memory(tmp_path: Path) -> None:
+    output = output_of("compile_your_model.py", tmp_path)
+    peaks = sizes_of(output, "MiB")
+    assert "the same loss, bit for bit" in output
+    assert max(peaks["layrub_hybrid"], peaks["memonger"]) < 0.7 * peaks["eager"]
+    assert "a budget of 4.0 MB is too small" in output
+
+
+def test_a_written_strategy_keeps_the_gradients_and_saves_memory(tmp_path: Path) -> None:
+    output = output_of("write_a_strategy.py", tmp_path)
+    peaks = sizes_of(output, "MiB")
+    assert "the same gradients, bit for bit" in output
+    assert peaks["recompute_cheap"] < 0.7 * peaks["eager"]
+
+
+def test_a_simulated_card_refuses_eager_and_ranks_the_methods(tmp_path: Path) -> None:
+    output = output_of("simulate_a_card.py", tmp_path)
+    rates = dict(re.findall(r"^(\w+) .* ([\d.]+) images/s \(simulated\)$", output, re.MULTILINE))
+    assert re.search(r"^eager +the step needs 10\.\d GB and the device has 8\.0 GB$", output, re.MULTILINE)
+    assert sizes_of(output, "GiB").keys() == {"memonger", "superneurons", "vdnn_all", "layrub_hybrid"}
+    assert max(sizes_of(output, "GiB").values()) < 8
+    assert max(rates, key=lambda name: float(rates[name])) == "memonger"  # recomputing beats the link here
+
+
+@pytest.mark.parametrize("example", sorted(path.name for path in EXAMPLES.glob("*.py")))
+def test_an_example_is_short_and_a_page_links_to_it(example: str) -> None:
+    assert len((EXAMPLES / example).read_text().splitlines()) < 80
+    links = {link for page in PAGES for link, _ in links_of(page)}
+    assert any(link.endswith(f"examples/{example}") for link in links)
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_anchors_that_a_page_links_to_exist(page: str) -> None:
+    for link, anchor in links_of(page):
+        target = (PAGES[page].parent / link).resolve() if link else PAGES[page]
+        if anchor and target.suffix == ".md":
+            assert anchor in anchors_of(target.relative_to(ROOT).as_posix()), (link, anchor)
+
+
+def test_the_readme_is_short_and_every_page_can_be_reached_from_it() -> None:
+    assert len(PAGES["README.md"].read_text().splitlines()) < 100
+    reached, pending = {"README.md"}, ["README.md"]
+    while pending:
+        page = pending.pop()
+        linked = {(PAGES[page].parent / link).resolve() for link, _ in links_of(page) if link}
+        found = {path.relative_to(ROOT).as_posix() for path in linked} & PAGES.keys() - reached
+        reached |= found
+        pending += found
+    assert reached == PAGES.keys()
+
+
+@pytest.mark.parametrize("record", [page for page in PAGES if page.startswith("docs/decisions/")])
+def test_a_decision_is_short_and_has_its_three_parts(record: str) -> None:
+    text = PAGES[record].read_text()
+    assert len(text.splitlines()) <= 25
+    assert re.findall(r"^\*\*(\w+)\.\*\*", text, re.MULTILINE) == ["Context", "Decision", "Consequence"]
+
+
+def test_the_papers_are_cited_alike_in_all_places() -> None:
+    entries = (ROOT / "docs" / "papers.bib").read_text().split("@")[1:]
+    cited = yaml.safe_load((ROOT / "CITATION.cff").read_text())["references"]
+    page = PAGES["docs/papers.md"].read_text()
+    assert entries
+    for entry, reference in zip(entries, cited, strict=True):
+        fields = dict(re.findall(r"(\w+)\s*= \{(.+)\},?$", entry, re.MULTILINE))
+        title = re.sub(r"[{}]", "", fields["title"])
+        assert title == reference["title"]
+        assert f"*{title}*" in page
+        assert fields["year"] == str(reference["year"])
+        assert fields.get("doi") == reference.get("doi")
+        assert fields.get("doi", "") in page
