@@ -24,7 +24,7 @@ from membench.core.errors import MembenchError
 from membench.core.files import complaint
 from membench.core.record import LARGEST, Configuration, Outcome, Record
 from membench.core.units import parse_bytes
-from membench.papers.measured_table import measured_table
+from membench.papers.device_table import device_table
 from membench.papers.tables import write_csv
 from membench.sweep.limits import largest
 from membench.sweep.listing import INTERRUPTED, announced
@@ -118,7 +118,7 @@ def measure_strategies(run: Run) -> None:
             for batch_size in _batch_sizes(run, model)
             for system in _list(run.settings.strategies) or every
         ]
-        write_csv(measured_table("strategies", made), run.directory / f"strategies-{model}.csv")
+        write_csv(device_table("strategies", made), run.directory / f"strategies-{model}.csv")
 
 
 def measure_limits(run: Run) -> None:
@@ -126,9 +126,9 @@ def measure_limits(run: Run) -> None:
     systems = _list(run.settings.strategies) or LIMIT_STRATEGIES
     for model in _list(run.settings.models) or LIMIT_MODELS:
         made = [(system, run.largest(model, system)) for system in systems]
-        write_csv(measured_table("largest batch", made), run.directory / f"limits-{model}.csv")
+        write_csv(device_table("largest batch", made), run.directory / f"limits-{model}.csv")
     deepest = [(system, _deepest(run, size, system)) for size in DEPTH_BATCH_SIZES for system in systems]
-    write_csv(measured_table("greatest depth", deepest), run.directory / "limits-depth.csv")
+    write_csv(device_table("greatest depth", deepest), run.directory / "limits-depth.csv")
 
 
 def _deepest(run: Run, batch_size: int, system: str) -> Record:

@@ -25,7 +25,7 @@ from membench.papers.loader import known_papers, load_paper
 from membench.papers.measured_columns import gpu_at_hand, measure_on_gpu
 from membench.papers.results import evaluate_all, needed_cells, write_results
 from membench.papers.scoreboard import Score, scoreboard, summarize
-from membench.papers.tables import Measured
+from membench.papers.tables import MeasuredValues
 from membench.sweep.listing import INTERRUPTED, announced, has_failed, plan, totals
 from membench.sweep.records import Records, Rerun
 from membench.sweep.runner import run_all
@@ -115,7 +115,7 @@ def _run(paper: Paper, settings: dict[str, Any]) -> int:
                 **vars(summarize(entry.verdict for entry in scores)),
                 "calibrated": sum(entry.calibrated for entry in scores),
             },
-            rows=scoreboard(scores, Measured(MEASURED)).to_dict("records"),
+            rows=scoreboard(scores, MeasuredValues(MEASURED)),
             files={
                 paper.name: ROOT / "results" / paper.name,
                 "SCOREBOARD.md": ROOT / "results" / "SCOREBOARD.md",

@@ -17,7 +17,7 @@ from membench.core.record import Configuration, Outcome, Record
 from membench.papers.cells import hydra_composition, resolved
 from membench.papers.tables import write_csv
 from membench.training.curves import comparison_table, curve_table, describe_run, describe_training
-from membench.training.log import TrainingLog
+from membench.training.log import RunLog
 from membench.training.recipe import Recipe
 
 GROUPS = ("model", "data", "strategy", "backend")
@@ -28,7 +28,7 @@ class Training:
     """One network, trained once for each seed.
 
     Attributes:
-        runs: a configuration for each seed, as `run_training` takes it.
+        runs: a configuration for each seed, as `run_seed` takes it.
         target_accuracy: a fraction; how soon it is reached is reported.
     """
 
@@ -72,14 +72,14 @@ def run_trainings(trainings: Sequence[Training], directory: Path) -> dict[str, l
     Returns:
         The records of each training, one for each seed.
     """
-    from membench.training.runs import run_training  # torch takes seconds
+    from membench.training.runs import run_seed  # torch takes seconds
 
-    log = TrainingLog(directory / "training.jsonl")
+    log = RunLog(directory / "training.jsonl")
     made: dict[str, list[Record]] = {}
     for training in trainings:
         print(training.name)
         made[training.name] = [
-            log.run(configuration, run_training, describe_run) for configuration in training.runs
+            log.run(configuration, run_seed, describe_run) for configuration in training.runs
         ]
         print(describe_training(made[training.name], training.target_accuracy), flush=True)
     write_csv(curve_table(list(made.items())), directory / "training.csv")
@@ -92,7 +92,7 @@ def run_trainings(trainings: Sequence[Training], directory: Path) -> dict[str, l
 
 def find_trainings(trainings: Sequence[Training], directory: Path) -> dict[str, list[Record]]:
     """Return the records of those trainings that were run to the end as they are described now, every seed of them."""
-    log = TrainingLog(directory / "training.jsonl")
+    log = RunLog(directory / "training.jsonl")
     found = {}
     for training in trainings:
         known = [log.find(configuration) for configuration in training.runs]

@@ -1,0 +1,1 @@
+"""Papers: their stated numbers, the runs that answer them, the verdicts, and the tables and pages of results."""

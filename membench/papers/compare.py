@@ -1,28 +1,22 @@
-"""Two sets of results beside each other: which verdicts and which values changed, and which rows only one of them has."""
+"""Comparison of two sets of results: changed verdicts, changed values, and rows that only one of them has."""
 
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from membench.core.errors import MembenchError
-from membench.papers.tables import KEY_COLUMNS, VALUE_COLUMNS, read_csv
+from membench.papers.row_key import KEY_COLUMNS, Entry, full_key, key_without_batch_size, match
+from membench.papers.tables import VALUE_COLUMNS, read_csv
 
 TOLERANCE = 0.01
-"""By how much a value may differ, as a fraction, and count as unchanged."""
+"""The largest change of a value, as a fraction, that counts as none."""
 
 _VALUES = ("simulated_value", "measured_value")
-_FOUND_BY_US = "batch_size"
-"""A key column that is ours where the row is about the largest batch that fits."""
-
-Entry = Mapping[str, str]
-"""A line of a table of results, by column."""
-_Key = tuple[str, ...]
 
 
 @dataclass(frozen=True)
 class Change:
-    """One row in which two sets of results differ, with the differences as text."""
+    """One row that differs between two sets of results, with the differences as text."""
 
     before: Entry
     after: Entry
@@ -32,12 +26,12 @@ class Change:
 
 @dataclass(frozen=True)
 class Comparison:
-    """How two sets of results differ.
+    """The differences between two sets of results.
 
     Attributes:
-        compared: rows that both have.
-        verdicts: rows of another verdict; their values are named, too.
-        values: rows of the same verdict and another value.
+        compared: count of the rows that both have.
+        verdicts: rows whose verdict changed; their changed values are included.
+        values: rows whose value changed and verdict did not.
     """
 
     compared: int
@@ -55,7 +49,7 @@ def read_results(path: Path) -> list[Entry]:
     """Return the rows of a scoreboard, of a paper's folder, or of all papers of a results folder.
 
     Raises:
-        MembenchError: there is no scoreboard, or a row of it has not a scoreboard's columns and numbers.
+        MembenchError: there is no scoreboard, or a row of it lacks a column or has text in place of a number.
     """
     if path.is_file():
         files = [path]
@@ -70,44 +64,42 @@ def read_results(path: Path) -> list[Entry]:
     for file in files:
         read = read_csv(file, columns=(*KEY_COLUMNS, *VALUE_COLUMNS, "verdict"), numbers=VALUE_COLUMNS)
         if not read:
-            raise MembenchError(f"{file} is no scoreboard: it has no rows")
+            raise MembenchError(f"{file} is not a scoreboard: it has no rows")
         rows += ({"paper": file.parent.name if len(files) > 1 else "", **row} for row in read)
     return rows
 
 
-def compare(before: Iterable[Entry], after: Iterable[Entry], *, tolerance: float = TOLERANCE) -> Comparison:
-    """Compare rows of the same key; where our own batch size is part of it, rows pair up by the rest.
+def compare(before: Sequence[Entry], after: Sequence[Entry], *, tolerance: float = TOLERANCE) -> Comparison:
+    """Compare rows of equal keys; rows whose batch size membench found are matched by the rest of their key.
 
     Args:
         tolerance: as a fraction of the value before.
     """
-    first, second = by_key(before, "paper", *KEY_COLUMNS), by_key(after, "paper", *KEY_COLUMNS)
-    pairs = [(first.pop(key), second.pop(key)) for key in list(first) if key in second]
-    names = ("paper", *(name for name in KEY_COLUMNS if name != _FOUND_BY_US), "paper_value")
-    first, second = by_key(first.values(), *names), by_key(second.values(), *names)
-    pairs += [(first.pop(key), second.pop(key)) for key in list(first) if key in second]
+    found = match(before, after, full_key, key_without_batch_size)
+    pairs = [(before[position], after[other]) for position, other in found.items()]
+    matched = set(found.values())
     changes = [change for pair in pairs if (change := _change(*pair, tolerance)).differences]
     return Comparison(
-        compared=len(pairs),
+        compared=len(found),
         verdicts=tuple(change for change in changes if change.changed_verdict),
         values=tuple(change for change in changes if not change.changed_verdict),
-        only_before=tuple(first.values()),
-        only_after=tuple(second.values()),
+        only_before=tuple(entry for position, entry in enumerate(before) if position not in found),
+        only_after=tuple(entry for position, entry in enumerate(after) if position not in matched),
     )
 
 
 def comparison_lines(comparison: Comparison) -> Iterator[str]:
-    """Yield what a terminal shows: each kind of difference under its heading, then the count of all."""
+    """Yield lines for a terminal: each kind of difference under its heading, then the counts."""
     for heading, changes in (("verdict changed", comparison.verdicts), ("value changed", comparison.values)):
         if changes:
             yield f"{heading}: {len(changes)}"
         for change in changes:
-            yield f"  {describe(change.after)}"
+            yield f"  {_describe(change.after)}"
             yield from (f"      {difference}" for difference in change.differences)
     for heading, rows in (("only in A", comparison.only_before), ("only in B", comparison.only_after)):
         if rows:
             yield f"{heading}: {len(rows)}"
-        yield from (f"  {describe(row)}: {row['verdict'].replace('_', ' ')}" for row in rows)
+        yield from (f"  {_describe(row)}: {row['verdict'].replace('_', ' ')}" for row in rows)
     counts = (
         f"{len(comparison.verdicts)} changed verdicts, {len(comparison.values)} changed values, "
         f"{len(comparison.only_before)} rows only in A, {len(comparison.only_after)} only in B"
@@ -115,22 +107,11 @@ def comparison_lines(comparison: Comparison) -> Iterator[str]:
     yield f"{comparison.compared} rows compared: {'no difference' if comparison.is_same else counts}"
 
 
-def describe(row: Entry) -> str:
-    """Return what a row is about, in a line."""
+def _describe(row: Entry) -> str:
+    """Describe a row in a line."""
     batch = f"batch {row['batch_size']}" if row["batch_size"] else ""
     names = (row["paper"], row["item"], row["model"], batch, row["device"], row["system"], row["metric"])
     return ", ".join(name for name in names if name)
-
-
-def by_key(rows: Iterable[Entry], *names: str) -> dict[_Key, Entry]:
-    """Return rows by these columns; of those that are alike in them, each counts by its position."""
-    seen: Counter[_Key] = Counter()
-    keyed = {}
-    for row in rows:
-        key = tuple(row[name] for name in names)
-        seen[key] += 1
-        keyed[*key, str(seen[key])] = row
-    return keyed
 
 
 def _change(before: Entry, after: Entry, tolerance: float) -> Change:
@@ -138,8 +119,8 @@ def _change(before: Entry, after: Entry, tolerance: float) -> Change:
     differences = []
     if changed_verdict:
         differences.append(f"{before['verdict']} -> {after['verdict']}".replace("_", " "))
-    if before[_FOUND_BY_US] != after[_FOUND_BY_US]:
-        differences.append(f"batch {before[_FOUND_BY_US] or 'unnamed'} -> {after[_FOUND_BY_US] or 'unnamed'}")
+    if before["batch_size"] != after["batch_size"]:  # the largest that fits, which membench found
+        differences.append(f"batch {before['batch_size'] or 'unnamed'} -> {after['batch_size'] or 'unnamed'}")
     for name in _VALUES:
         if _differs(before[name], after[name], tolerance):
             values = f"{before[name] or 'none'} -> {after[name] or 'none'}"

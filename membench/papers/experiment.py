@@ -136,9 +136,9 @@ class Answer:
     """What stands for the rows that `where` matches: exactly one of value, trained, input and not_run.
 
     Attributes:
-        in_kind: why the number cannot be compared with the paper's, of which only the direction is judged then: to
-            which side of the baseline's it lies, or, without one, of 1.
-        unchanged: the paper's point is that the number is its baseline's, but for noise; judged is whether ours is.
+        direction_only: if set, only the direction is judged (above or below the baseline, or 1 if there is none); the text is why
+            the values are not comparable.
+        unchanged: the paper claims no change from the baseline; judge whether ours is unchanged too.
         limit: the paper says only that its number is a ``lower`` or an ``upper`` limit.
         higher_is_better: the direction in which a deviation is a gain.
         baseline: what differs in the row of the baseline, through the ratio to which a row is judged.
@@ -147,7 +147,7 @@ class Answer:
     where: Selection
     value: Quantity | None = None
     trained: TrainedQuantity | None = None
-    in_kind: str = ""
+    direction_only: str = ""
     unchanged: bool = False
     input: str = ""
     not_run: str = ""

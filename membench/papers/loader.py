@@ -162,7 +162,7 @@ def _answer(entry: dict[str, Any], sets: dict[str, list[Any]]) -> Answer:
         where=_selection(entry["where"]),
         value=_quantity(entry["value"], sets) if "value" in entry else None,
         trained=TrainedQuantity(**entry["trained"]) if "trained" in entry else None,
-        in_kind=entry.get("in_kind", ""),
+        direction_only=entry.get("direction_only", ""),
         unchanged=entry.get("unchanged", False),
         input=entry.get("input", ""),
         not_run=entry.get("not_run", ""),

@@ -11,7 +11,8 @@ from membench.core.errors import MembenchError
 from membench.core.record import Configuration, Record
 from membench.papers.experiment import Cell, Paper
 from membench.papers.results import evaluate_all
-from membench.papers.tables import format_number, key_columns, write_csv
+from membench.papers.row_key import RowKey
+from membench.papers.tables import format_number, write_csv
 from membench.sweep.provenance import device_facts_from_outside
 from membench.sweep.records import Records
 
@@ -49,7 +50,7 @@ def on_gpu(cell: Configuration) -> Configuration:
 def measured_rows(paper: Paper, records: Mapping[Cell, Record]) -> pd.DataFrame:
     """Return the rows of which the records give a value, in the row's unit."""
     columns = [
-        {**key_columns(result.row), "measured_value": format_number(result.value)}
+        {**RowKey.of(result.row)._asdict(), "measured_value": format_number(result.value)}
         for results in evaluate_all(paper, records, trainings={}).values()
         for result in results
         if result.value is not None

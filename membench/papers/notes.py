@@ -1,19 +1,32 @@
-"""Notes: remarks that explain several numbers, printed once; a reason refers to them by number."""
+"""Numbered notes: a remark that explains several numbers is printed once, and their reasons cite it by number."""
 
-from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import count
 
-from membench.papers.experiment import Remark, Row
+
+@dataclass(frozen=True)
+class Reason:
+    """The explanation of one number.
+
+    Attributes:
+        text: what applies to this number alone.
+        explanations: texts of the paper's remarks that apply to it.
+    """
+
+    text: str
+    explanations: tuple[str, ...]
+
+    def __bool__(self) -> bool:
+        """Whether there is any explanation."""
+        return bool(self.text or self.explanations)
 
 
 @dataclass(frozen=True)
 class Note:
-    """A known cause of deviations, an inconsistency of the paper's, or a fit.
+    """A remark with its number on a page.
 
     Attributes:
-        count: of the numbers that it bears on.
+        count: of the numbers that it applies to.
     """
 
     number: int
@@ -22,46 +35,40 @@ class Note:
 
 
 @dataclass(frozen=True)
-class Reason:
-    """What explains one number: words of its own, and notes."""
+class Notes:
+    """The notes of a page by heading, numbered throughout."""
 
-    text: str
-    notes: tuple[Note, ...]
+    by_heading: Mapping[str, tuple[Note, ...]]
 
-    def __bool__(self) -> bool:
-        """Whether it says anything."""
-        return bool(self.text or self.notes)
+    def cited(self, reason: Reason) -> list[Note]:
+        """Return the notes that a reason cites, in its order."""
+        known = {note.text: note for notes in self.by_heading.values() for note in notes}
+        return [known[text] for text in reason.explanations]
 
 
-def numbered_notes(
-    headed: Iterable[tuple[str, Sequence[Remark], Sequence[Row]]],
-) -> dict[str, tuple[Note, ...]]:
-    """Return under each heading the remarks that bear on one of its rows, those on most rows first.
+def number_notes(counts: Iterable[tuple[str, Mapping[str, int]]]) -> Notes:
+    """Number texts in the given order; each becomes a note under the first heading that has it.
 
     Args:
-        headed: headings, each with remarks and with the rows on which they may bear.
+        counts: by heading, how many numbers each text applies to.
     """
-    numbering = count(1)
-    found = {}
-    for heading, remarks, rows in headed:
-        selections = defaultdict(list)
-        for remark in remarks:
-            selections[remark.text].append(remark.where)
-        counts = {
-            text: sum(any(where.matches(row) for where in of_text) for row in rows)
-            for text, of_text in selections.items()
-        }
-        texts = sorted(filter(counts.__getitem__, counts), key=counts.__getitem__, reverse=True)
-        found[heading] = tuple(Note(next(numbering), text, counts[text]) for text in texts)
-    return found
+    headings: dict[str, tuple[Note, ...]] = {}
+    known: set[str] = set()
+    for heading, texts in counts:
+        new = [text for text in texts if text not in known]
+        headings[heading] = tuple(
+            Note(number, text, texts[text]) for number, text in enumerate(new, start=len(known) + 1)
+        )
+        known.update(new)
+    return Notes(headings)
 
 
-def refer(reason: str, notes: Sequence[Note]) -> Reason:
-    """Return a reason without the notes that it contains in full, and those notes in the order of their numbers."""
-    found = []
-    for note in sorted(notes, key=lambda note: len(note.text), reverse=True):  # one may be part of another
-        if note.text in reason:
-            found.append(note)
-            reason = reason.replace(note.text, "")
-    own = "; ".join(filter(None, reason.split("; ")))
-    return Reason(own, tuple(sorted(found, key=lambda note: note.number)))
+def split_reason(reason: str, explanations: Sequence[str]) -> Reason:
+    """Separate the explanations that a table's reason contains in full from the rest of it."""
+    own, found = reason, set()
+    for text in sorted(explanations, key=len, reverse=True):  # one may be part of another
+        if text in own:
+            found.add(text)
+            own = own.replace(text, "")
+    text = "; ".join(filter(None, own.split("; ")))
+    return Reason(text, tuple(text for text in dict.fromkeys(explanations) if text in found))

@@ -1,41 +1,37 @@
 """The report: a self-contained HTML page for each paper, and an index.
 
-results/*.csv, paper_figs/*.png, experiments/ (titles, remarks) -> pages that need neither network nor scripts
+results/*.csv, paper_figs/*.png, experiments/ (titles, remarks) -> pages without scripts and links to other files
 """
 
 from collections.abc import Sequence
 from pathlib import Path
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
-
 from membench.core.errors import MembenchError
 from membench.papers.loader import known_papers
-from membench.papers.paper_page import Sources, origin, read_page
+from membench.papers.origins import origin
+from membench.papers.paper_page import Sources, read_page
+from membench.papers.rendering import render
 
 
 def write_report(names: Sequence[str], sources: Sources, directory: Path) -> list[Path]:
     """Write ``<paper>.html`` for each paper and ``index.html``, and return their paths.
 
     Raises:
-        MembenchError: a paper has no results, or they do not read as results.
+        MembenchError: a paper has no results, or they cannot be read.
     """
-    environment = Environment(
-        loader=PackageLoader("membench.papers"), autoescape=True, undefined=StrictUndefined,
-        trim_blocks=True, lstrip_blocks=True,
-    )  # fmt: skip
     pages, texts = [], {}
     for name in names:
         try:
             pages.append(read_page(name, sources))
-            texts[name] = environment.get_template("paper.html").render(page=pages[-1])
+            texts[name] = render("paper.html", page=pages[-1])
         except (KeyError, ValueError) as error:
             raise MembenchError(
-                f"the results of {name} do not read as results ({error}); run `make reproduce-{name}` again"
+                f"the results of {name} cannot be read ({error}); run `make reproduce-{name}` again"
             ) from error
     measured = sorted(path for path in (sources.results / "measured").glob("*") if path.is_dir())
     devices = [origin(path.name, path, 0) for path in measured]
     without = [name for name in known_papers(sources.experiments) if name not in names]
-    index = environment.get_template("index.html").render(pages=pages, without=without, devices=devices)
+    index = render("index.html", pages=pages, without=without, devices=devices)
     directory.mkdir(parents=True, exist_ok=True)
     for name, text in {"index": index, **texts}.items():
         (directory / f"{name}.html").write_text(text)

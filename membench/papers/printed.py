@@ -1,24 +1,24 @@
-"""Numbers of a table as a reader sees them, with their unit. The tables keep every digit; only what is printed is rounded."""
+"""Numbers as the pages print them, with their unit; the tables keep every digit."""
 
 from decimal import Decimal
 
 _DIGITS = 4
-"""The most significant digits of a number of ours."""
+"""The largest count of significant digits of a number of ours."""
 
 
-def in_full(value: str, unit: str) -> str:
-    """Return a number with all its digits: ``"191,760 s"``; nothing for nothing."""
+def format_exact(value: str, unit: str) -> str:
+    """Return a number with all its digits, ``"191,760 s"``; empty for an empty one."""
     return _with_unit(Decimal(value), unit) if value else ""
 
 
-def rounded(value: str, unit: str, *, papers: str = "") -> str:
-    """Return a number of ours with the digits that can be compared with the paper's: ``"46.0 %"`` of 46.0225 beside 70.
+def format_rounded(value: str, unit: str, *, papers: str = "") -> str:
+    """Return a number of ours with digits comparable with the paper's: 46.0225 next to 70 is ``"46.0 %"``.
 
-    That is one more than the paper's has, in all and behind the point, but neither fewer than two nor more than four; digits
-    before the point stay. So a number that is 5 % or more off never looks like the paper's.
+    That is one digit more than the paper's number has, in total and after the point, but two to four; digits before the point
+    stay. A number that is off by 5 % or more therefore never looks like the paper's.
 
     Args:
-        papers: the paper's number; nothing where it prints none.
+        papers: the paper's number; empty if it prints none.
     """
     if not value:
         return ""

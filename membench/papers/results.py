@@ -1,4 +1,4 @@
-"""Results of a paper's experiments, and every file that is made of them."""
+"""Results of a paper's experiments, and the files made from them."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -7,15 +7,16 @@ import pandas as pd
 
 from membench.core.record import Record
 from membench.papers.experiment import Answer, Cell, Paper, Row
+from membench.papers.numbers import stated_numbers
 from membench.papers.quantities import Result, cells_of, evaluate
 from membench.papers.scoreboard import Score, score, scoreboard
-from membench.papers.scoreboard_page import TOTALS_COLUMNS, overview, page, totals
-from membench.papers.tables import Measured, read_csv, table, write_csv
-from membench.papers.trained import Trainings, evaluate_trained
+from membench.papers.scoreboard_page import TOTALS_COLUMNS, scoreboard_page, summary_page, totals_row
+from membench.papers.tables import MeasuredValues, read_csv, table, write_csv
+from membench.papers.trained import RunsByTraining, evaluate_trained
 
 
 def needed_cells(paper: Paper) -> list[Cell]:
-    """Return every cell that some row's value is computed from, once each, in the experiments' order."""
+    """Return the cells that the rows' values are computed from, once each, in the experiments' order."""
     cells = {
         cell: None
         for experiment in paper.experiments
@@ -27,13 +28,9 @@ def needed_cells(paper: Paper) -> list[Cell]:
 
 
 def evaluate_all(
-    paper: Paper, records: Mapping[Cell, Record], trainings: Trainings
+    paper: Paper, records: Mapping[Cell, Record], trainings: RunsByTraining
 ) -> dict[str, list[Result]]:
-    """Return the results of each experiment, by its name.
-
-    Args:
-        trainings: those that were run.
-    """
+    """Return the results of each experiment, by its name."""
 
     def result(row: Row, answer: Answer) -> Result:
         if answer.trained:
@@ -47,23 +44,24 @@ def evaluate_all(
 
 
 def write_results(paper: Paper, results: Mapping[str, Sequence[Result]], directory: Path) -> list[Score]:
-    """Write ``<paper>/*.csv`` and ``<paper>/summary.md``, and gather all papers' in ``SCOREBOARD.md``.
+    """Write ``<paper>/*.csv`` and ``<paper>/summary.md``, and ``SCOREBOARD.md`` from all papers' files.
 
     Raises:
         MembenchError: another paper's ``totals.csv`` cannot be read.
     """
-    measured = Measured(directory / "measured")
+    measured, folder = MeasuredValues(directory / "measured"), directory / paper.name
     for name, of_experiment in results.items():
-        write_csv(table(of_experiment, measured), directory / paper.name / f"{name}.csv")
+        write_csv(table(of_experiment, measured), folder / f"{name}.csv")
     scores = score(paper, [result for of_experiment in results.values() for result in of_experiment])
-    write_csv(scoreboard(scores, measured), directory / paper.name / "scoreboard.csv")
-    write_csv(pd.DataFrame([totals(paper, scores)]), directory / paper.name / "totals.csv")
-    (directory / paper.name / "summary.md").write_text(page(paper, scores))
-    papers = [
+    write_csv(pd.DataFrame(scoreboard(scores, measured)), folder / "scoreboard.csv")
+    numbers = stated_numbers(paper, scoreboard(scores))
+    write_csv(pd.DataFrame([totals_row(numbers)]), folder / "totals.csv")
+    (folder / "summary.md").write_text(summary_page(numbers))
+    totals = [
         row
         for path in sorted(directory.glob("*/totals.csv"))
         for row in read_csv(path, columns=TOTALS_COLUMNS)
     ]
-    pages = [path.read_text() for path in sorted(directory.glob("*/summary.md"))]
-    (directory / "SCOREBOARD.md").write_text("\n".join([overview(papers), *pages]))
+    summaries = [path.read_text() for path in sorted(directory.glob("*/summary.md"))]
+    (directory / "SCOREBOARD.md").write_text(scoreboard_page(totals, summaries))
     return scores

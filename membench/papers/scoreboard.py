@@ -1,15 +1,13 @@
 """The scoreboard: a verdict on every number that a paper states."""
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from typing import Any
-
-import pandas as pd
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 
 from membench.papers.experiment import Paper, Remark, Row
 from membench.papers.quantities import Result
-from membench.papers.tables import Measured, key_columns, value_columns
+from membench.papers.row_key import RowKey
+from membench.papers.tables import MeasuredValues, table_line
 from membench.papers.verdicts import Judgement, Verdict, judge
 
 AGREES = (Verdict.REPRODUCED, Verdict.OUT_OF_MEMORY)
@@ -21,13 +19,13 @@ class Score:
     """One row of the scoreboard.
 
     Attributes:
-        remarks: what is known of this row, and mostly of others too: causes of its deviation, inconsistencies of the paper.
-        calibrated: the cost model was fitted on this row, so that it proves nothing.
+        explanations: texts of the remarks that apply: causes of a deviation, inconsistencies of the paper, fits.
+        calibrated: the cost model was fitted on this row, which is therefore not evidence.
     """
 
     result: Result
     judgement: Judgement
-    remarks: tuple[str, ...]
+    explanations: tuple[str, ...]
     calibrated: bool
 
     @property
@@ -36,12 +34,12 @@ class Score:
 
     @property
     def reason(self) -> str:
-        """All that explains the verdict, in a line."""
-        return "; ".join(filter(None, (self.judgement.reason, *self.remarks)))
+        """The whole explanation of the verdict, in a line."""
+        return "; ".join(filter(None, (self.judgement.reason, *self.explanations)))
 
 
 def score(paper: Paper, results: Iterable[Result]) -> list[Score]:
-    """Judge every row that the paper states, in the order of `reference.csv`."""
+    """Judge the rows that a paper states, in the order of ``reference.csv``."""
     stated = sorted(
         (result for result in results if result.row.line is not None), key=lambda result: result.row.line or 0
     )
@@ -49,17 +47,30 @@ def score(paper: Paper, results: Iterable[Result]) -> list[Score]:
     return [_score(paper, result, by_key) for result in stated]
 
 
-def _score(paper: Paper, result: Result, by_key: dict[tuple[object, ...], Result]) -> Score:
-    row = result.row
-    baseline = by_key.get(_key(row, **result.answer.baseline)) if result.answer.baseline else None
+def _score(paper: Paper, result: Result, by_key: Mapping[tuple[RowKey, str], Result]) -> Score:
+    row, baseline = result.row, None
+    if result.answer.baseline:
+        baseline = by_key.get(_key(replace(row, **result.answer.baseline)))
     judgement = judge(result, baseline)
-    calibrated = is_calibrated(paper, row, judgement.verdict)
-    remarks = (
-        *(_texts(paper.causes, row) if judgement.verdict in DEVIATES else ()),
-        *(_texts(paper.inconsistencies, row) if judgement.verdict is not Verdict.INPUT else ()),
-        *(_texts(paper.calibration, row) if calibrated else ()),
+    return Score(
+        result,
+        judgement,
+        explanations(paper, row, judgement.verdict),
+        is_calibrated(paper, row, judgement.verdict),
     )
-    return Score(result, judgement, remarks, calibrated)
+
+
+def _key(row: Row) -> tuple[RowKey, str]:
+    return RowKey.of(row), row.claim_id
+
+
+def explanations(paper: Paper, row: Row, verdict: Verdict) -> tuple[str, ...]:
+    """Return the texts of the paper's remarks that apply to a row with this verdict."""
+    return (
+        *(_texts(paper.causes, row) if verdict in DEVIATES else ()),
+        *(_texts(paper.inconsistencies, row) if verdict is not Verdict.INPUT else ()),
+        *(_texts(paper.calibration, row) if is_calibrated(paper, row, verdict) else ()),
+    )
 
 
 def is_calibrated(paper: Paper, row: Row, verdict: Verdict) -> bool:
@@ -68,26 +79,14 @@ def is_calibrated(paper: Paper, row: Row, verdict: Verdict) -> bool:
     return judged and row.value is not None and bool(_texts(paper.calibration, row))
 
 
-def scoreboard(scores: Sequence[Score], measured: Measured) -> pd.DataFrame:
-    """Return the table with DESIGN 7's columns; every cell is text."""
-    rows = []
-    for entry in scores:
-        measured_value, device = measured.find(entry.result.row)
-        reasons = [entry.reason, f"measured on {device}" if device else ""]
-        rows.append(
-            {
-                **key_columns(entry.result.row),
-                **value_columns(entry.result, measured_value),
-                "verdict": str(entry.verdict),
-                "reason": "; ".join(filter(None, reasons)),
-            }
-        )
-    return pd.DataFrame(rows)
+def scoreboard(scores: Iterable[Score], measured: MeasuredValues | None = None) -> list[dict[str, str]]:
+    """Return the lines of the scoreboard (docs/decisions/0008-scoreboard.md), with the values of real devices if given."""
+    return [table_line(each.result, measured, {"verdict": str(each.verdict)}, each.reason) for each in scores]
 
 
 @dataclass(frozen=True)
 class Summary:
-    """Counts of a paper's verdicts; `judged` are the rows with a value of ours to compare."""
+    """Counts of a paper's verdicts; `judged` rows agree or deviate."""
 
     agree: int
     deviate: int
@@ -97,6 +96,7 @@ class Summary:
 
 
 def summarize(verdicts: Iterable[Verdict]) -> Summary:
+    """Count verdicts."""
     counts = Counter(verdicts)
     agree, deviate = sum(counts[v] for v in AGREES), sum(counts[v] for v in DEVIATES)
     return Summary(
@@ -110,8 +110,3 @@ def summarize(verdicts: Iterable[Verdict]) -> Summary:
 
 def _texts(remarks: Iterable[Remark], row: Row) -> list[str]:
     return [remark.text for remark in remarks if remark.where.matches(row)]
-
-
-def _key(row: Row, **changed: Any) -> tuple[object, ...]:
-    names = ("item", "model", "dataset", "batch_size", "device", "system", "metric", "claim_id")
-    return tuple(({name: getattr(row, name) for name in names} | changed).values())

@@ -1,10 +1,10 @@
-"""Tidy tables: one row per (item, model, batch size, device, system, metric), the paper's number beside ours.
+"""Tables of results: a row per (item, model, batch size, device, system, metric), with the paper's value and ours.
 
-Cells are text with a fixed number of digits, so that the same results are the same bytes.
+Cells are text with a fixed count of digits, so that equal results are equal bytes.
 """
 
 import csv
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from math import isnan
 from pathlib import Path
 
@@ -15,69 +15,72 @@ from membench.core.errors import MembenchError
 from membench.core.record import Outcome
 from membench.papers.experiment import Row
 from membench.papers.quantities import Result
+from membench.papers.row_key import RowKey
 from membench.papers.verdicts import deviation
 
-KEY_COLUMNS = ("item", "model", "dataset", "batch_size", "device", "system", "metric", "unit")
 VALUE_COLUMNS = ("paper_value", "simulated_value", "measured_value", "deviation")
 
 _MEASURED_COLUMNS = ("item", "model", "batch_size", "system", "metric", "measured_value")
-_MeasuredKey = tuple[str, str, str, str, str]
 
 
-class Measured:
-    """Numbers of real devices, from ``results/measured/<device>/*.csv``; none where nothing was measured.
-
-    A row is found by item, model, batch size, system and metric: the device is the one that was at hand.
+class MeasuredValues:
+    """Values measured on real devices, from ``results/measured/<device>/*.csv``; the first device of a row counts.
 
     Raises:
-        MembenchError: a file is no such table.
+        MembenchError: a file is not such a table.
     """
 
     def __init__(self, directory: Path) -> None:
-        self._values: dict[_MeasuredKey, tuple[float, str]] = {}
+        self._values: dict[RowKey, tuple[float, str]] = {}
         for path in sorted(directory.glob("*/*.csv")):
             for entry in read_csv(path, columns=_MEASURED_COLUMNS, numbers=("measured_value",)):
-                if not entry["measured_value"]:
-                    continue
-                key = (entry["item"], entry["model"], entry["batch_size"], entry["system"], entry["metric"])
-                self._values.setdefault(key, (float(entry["measured_value"]), path.parent.name))
+                if entry["measured_value"]:
+                    value = float(entry["measured_value"]), path.parent.name
+                    self._values.setdefault(RowKey.read(entry).on_any_device(), value)
 
     def find(self, row: Row) -> tuple[float | None, str]:
-        """Return a row's measured value and its device, or None and nothing."""
-        key = (row.item, row.model, _count(row.batch_size), row.system, row.metric)
-        return self._values.get(key, (None, ""))
+        """Return the value measured for a row on any device, and that device; None and "" without one."""
+        return self._values.get(RowKey.of(row).on_any_device(), (None, ""))
 
 
-def table(results: Iterable[Result], measured: Measured) -> pd.DataFrame:
-    """Return the table of one item's results; every cell is text."""
-    return pd.DataFrame([table_row(result, measured) for result in results])
+def table(results: Iterable[Result], measured: MeasuredValues) -> pd.DataFrame:
+    """Return the table of one experiment's results; every cell is text."""
+    return pd.DataFrame(
+        [
+            table_line(
+                result, measured, {"outcome": _outcome(result)}, result.reason, result.answer.direction_only
+            )
+            for result in results
+        ]
+    )
 
 
-def table_row(result: Result, measured: Measured) -> dict[str, str]:
-    row = result.row
-    measured_value, device = measured.find(row)
-    reasons = (result.reason, result.answer.in_kind, f"measured on {device}" if device else "")
+def table_line(
+    result: Result, measured: MeasuredValues | None, judged: Mapping[str, str], *reasons: str
+) -> dict[str, str]:
+    """Return a result's line of a table, as text by column.
+
+    Args:
+        measured: values of real devices; without them, the line is the same on every machine.
+        judged: the column between values and reasons.
+    """
+    value, device = measured.find(result.row) if measured else (None, "")
     return {
-        **key_columns(row),
-        **value_columns(result, measured_value),
-        "outcome": _outcome(result),
-        "reason": "; ".join(filter(None, reasons)),
+        **RowKey.of(result.row)._asdict(),
+        **_value_columns(result, value),
+        **judged,
+        "reason": "; ".join(filter(None, (*reasons, f"measured on {device}" if device else ""))),
     }
 
 
-def key_columns(row: Row) -> dict[str, str]:
-    columns = {name: getattr(row, name) for name in KEY_COLUMNS}
-    return columns | {"batch_size": _count(row.batch_size)}
+def _value_columns(result: Result, measured_value: float | None) -> dict[str, str]:
+    """Return the paper's value, ours, and ours' deviation as a fraction of the paper's.
 
-
-def value_columns(result: Result, measured_value: float | None) -> dict[str, str]:
-    """Return the paper's value and ours; `deviation` is our own value's, as a fraction of the paper's.
-
-    What was trained was measured. What answers in kind deviates from the paper in more than its value.
+    A trained value is a measured one. A row of which only the direction is judged has no deviation.
     """
     papers, ours = result.row.value, result.value
-    in_kind = result.answer.in_kind
-    off = deviation(ours, papers) if ours is not None and papers is not None and not in_kind else None
+    comparable = not result.answer.direction_only
+    off = deviation(ours, papers) if comparable and ours is not None and papers is not None else None
     numbers = (papers, None, ours) if result.answer.trained else (papers, ours, measured_value)
     return {
         **{name: format_number(number) for name, number in zip(VALUE_COLUMNS[:3], numbers, strict=True)},
@@ -86,31 +89,32 @@ def value_columns(result: Result, measured_value: float | None) -> dict[str, str
 
 
 def read_csv(path: Path, *, columns: Iterable[str] = (), numbers: Iterable[str] = ()) -> list[dict[str, str]]:
-    """Read what `write_csv` wrote: the rows as text by column.
+    """Read a table that `write_csv` wrote: its rows as text by column.
 
     Args:
-        columns: those that every row must have.
-        numbers: those of them in which a cell is empty or a number.
+        columns: required in every row.
+        numbers: those of `columns` whose cells are numbers or empty.
 
     Raises:
-        MembenchError: it is no such table; names the row.
+        MembenchError: the file is not such a table; names the row.
     """
     try:
         with path.open(newline="") as file:
             rows = list(csv.DictReader(file))
     except (UnicodeDecodeError, csv.Error) as error:
-        raise MembenchError(f"{path} is no table of text") from error
+        raise MembenchError(f"{path} is not a CSV file") from error
     for count, row in enumerate(rows, start=1):
         for name in columns:
             if row.get(name) is None:
                 raise MembenchError(f"row {count} of {path} has no column {name}")
         for name in numbers:
             if row[name] and isnan(number(row[name])):
-                raise MembenchError(f"row {count} of {path}: {name} is {row[name]!r}, which is no number")
+                raise MembenchError(f"row {count} of {path}: {name} is {row[name]!r}, which is not a number")
     return rows
 
 
 def write_csv(frame: pd.DataFrame, path: Path) -> None:
+    """Write a table, and its folder if there is none."""
     path.parent.mkdir(parents=True, exist_ok=True)
     frame.to_csv(path, index=False, lineterminator="\n")
 
@@ -123,10 +127,6 @@ def _outcome(result: Result) -> str:
     return str(result.outcome or Outcome.FAILED)
 
 
-def _count(number: int | None) -> str:
-    return "" if number is None else str(number)
-
-
 def format_number(value: float | None) -> str:
-    """Return a number with a fixed count of digits, or nothing for None."""
+    """Return a number with six significant digits, as an integer from 1e6 on; empty for None."""
     return "" if value is None else f"{value:.6g}" if abs(value) < 1e6 else f"{value:.0f}"

@@ -1,44 +1,24 @@
-"""Values of a paper's rows that come from trainings: the mean over their seeds.
+"""Values of rows that are answered by trainings: means over their seeds.
 
-A run that never reaches the target accuracy counts with all the epochs and all the time that it ran, which is the least that
-it would have taken; the result's reason says so.
+A run that never reaches the target accuracy counts with all its epochs and its whole time, a lower bound of what it would have
+taken; the result's reason names such runs.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from statistics import fmean
 
 from membench.core.record import Outcome, Record
 from membench.core.units import PRINTED_UNITS
 from membench.papers.experiment import Answer, Paper, Row, listed
 from membench.papers.quantities import Result
-from membench.training.curves import epochs_to_accuracy, time_to_accuracy_s
+from membench.training.curves import epochs_to_accuracy
 
-Trainings = Mapping[str, Sequence[Record]]
-
-_TO_TARGET: dict[str, Callable[[Record, float], float | None]] = {
-    "epochs_to_accuracy": epochs_to_accuracy,
-    "time_to_accuracy_s": time_to_accuracy_s,
-}
-
-_FULL: dict[str, Callable[[Record], float]] = {
-    "epochs_to_accuracy": lambda record: len(record.samples["time_s"]),
-    "time_to_accuracy_s": lambda record: sum(record.samples["time_s"]),
-}
+RunsByTraining = Mapping[str, Sequence[Record]]
+"""The records of each completed training by its name, one for each seed."""
 
 
-@dataclass(frozen=True)
-class _Mean:
-    value: float
-    remark: str
-
-
-def evaluate_trained(paper: Paper, row: Row, answer: Answer, trainings: Trainings) -> Result:
-    """Return a row's value from trainings, or why there is none.
-
-    Args:
-        trainings: records by the training's name, one for each seed; those that were run.
-    """
+def evaluate_trained(paper: Paper, row: Row, answer: Answer, trainings: RunsByTraining) -> Result:
+    """Return a row's value in its unit, or the reason why there is none."""
     quantity = answer.trained
     assert quantity is not None
     names = [name for name in (quantity.training, quantity.ratio_to) if name]
@@ -46,31 +26,31 @@ def evaluate_trained(paper: Paper, row: Row, answer: Answer, trainings: Training
     if missing:
         reason = f"{missing[0]!r} has not been trained; run `make train-{paper.name}`"
         return Result(row, answer, outcome=Outcome.FAILED, reason=reason)
-    means = [
-        _mean(trainings[name], quantity.metric, paper.trainings[name]["target_accuracy"]) for name in names
-    ]
-    value = means[0].value / means[1].value if quantity.ratio_to else means[0].value
-    value /= listed("unit", row.unit, PRINTED_UNITS)
-    remarks = (f"{name}: {mean.remark}" for name, mean in zip(names, means, strict=True) if mean.remark)
-    return Result(row, answer, value=value, outcome=Outcome.OK, reason="; ".join(remarks))
-
-
-def _value(record: Record, metric: str, target_accuracy: float) -> float | None:
-    """Return one run's value, or None where it never reached the target accuracy."""
-    if metric in _TO_TARGET:
-        return _TO_TARGET[metric](record, target_accuracy)
-    name, percent, limit = metric.partition("_percent")
-    return 100 * record.metrics[name + limit] if percent else record.metrics[name]
-
-
-def _mean(training: Sequence[Record], metric: str, target_accuracy: float) -> _Mean:
-    values = [_value(record, metric, target_accuracy) for record in training]
-    never = values.count(None)
-    remark = (
-        f"{never} of {len(values)} runs do not reach {target_accuracy:.0%} and count in full" if never else ""
+    means, remarks = zip(
+        *(
+            _mean(name, trainings[name], quantity.metric, paper.trainings[name]["target_accuracy"])
+            for name in names
+        ),
+        strict=True,
     )
-    full = [
-        _FULL[metric](record) if value is None else value
-        for record, value in zip(training, values, strict=True)
-    ]
-    return _Mean(fmean(full), remark)
+    value = means[0] / means[1] if quantity.ratio_to else means[0]
+    value /= listed("unit", row.unit, PRINTED_UNITS)
+    return Result(row, answer, value=value, outcome=Outcome.OK, reason="; ".join(filter(None, remarks)))
+
+
+def _mean(name: str, training: Sequence[Record], metric: str, target_accuracy: float) -> tuple[float, str]:
+    """Return the mean over a training's runs, and a remark on those that never reached the target accuracy."""
+    values, reached = zip(*(_value(record, metric, target_accuracy) for record in training), strict=True)
+    never = reached.count(False)
+    remark = f"{name}: {never} of {len(values)} runs do not reach {target_accuracy:.0%} and count in full"
+    return fmean(values), remark if never else ""
+
+
+def _value(record: Record, metric: str, target_accuracy: float) -> tuple[float, bool]:
+    """Return one run's value, and False if it needs the target accuracy and the run never reached it."""
+    if metric in ("epochs_to_accuracy", "time_to_accuracy_s"):
+        epochs = epochs_to_accuracy(record, target_accuracy)
+        times_s = record.samples["time_s"][:epochs]
+        return (sum(times_s) if metric == "time_to_accuracy_s" else len(times_s)), epochs is not None
+    name, percent, limit = metric.partition("_percent")
+    return (100 if percent else 1) * record.metrics[name + limit], True

@@ -1,9 +1,9 @@
-"""The verdict on a row: our value against the paper's (DESIGN 7).
+"""The verdict on a row: membench's value against the paper's (docs/decisions/0008-scoreboard.md).
 
-A row is judged by its ratio to the baseline of the same run where the paper prints the baseline too, otherwise by its
-own value. Within 10 % it is reproduced; beyond that better or worse, in the direction that a user would prefer. A row
-answered in kind is reproduced if our number lies to the same side of its baseline as the paper's, or, where the paper
-finds no change, if ours is its baseline's.
+A row is judged by its ratio to the baseline of the same run if the paper prints the baseline too, otherwise by its own value:
+reproduced within 10 %, beyond that better or worse in the direction that a user prefers. A row of which only the direction is
+judged is reproduced if our number lies on the same side of its baseline as the paper's, or, if the paper claims no change, if
+ours equals its baseline.
 """
 
 from dataclasses import dataclass
@@ -16,13 +16,15 @@ TOLERANCE = 0.10
 
 
 class Verdict(StrEnum):
+    """The verdicts on a row."""
+
     REPRODUCED = "reproduced"
     BETTER = "better"
     WORSE = "worse"
     OUT_OF_MEMORY = "out_of_memory_as_in_paper"
     NOT_RUN = "not_run"
     INPUT = "input"
-    """An input of the paper's experiments or a description: listed, not judged."""
+    """An input of the experiments or a description, which is not judged."""
 
 
 @dataclass(frozen=True)
@@ -34,18 +36,22 @@ class Judgement:
 
 
 def deviation(value: float, paper_value: float) -> float | None:
-    """Return how far a value is from the paper's, as a fraction of the paper's."""
+    """Return a value's difference from the paper's, as a fraction of the paper's; None if that is 0."""
     return None if paper_value == 0 else (value - paper_value) / abs(paper_value)
 
 
 def judge(result: Result, baseline: Result | None) -> Judgement:
-    """Judge a row; `baseline` is the row of the system through whose ratio it is judged, if there is one."""
+    """Judge a row.
+
+    Args:
+        baseline: the result to whose row the ratio is taken; None if the row is judged by its own value.
+    """
     row, answer = result.row, result.answer
     if answer.input:
         return Judgement(Verdict.INPUT, answer.input)
     if answer.not_run:
         return Judgement(Verdict.NOT_RUN, answer.not_run)
-    if answer.in_kind:
+    if answer.direction_only:
         return _judge_direction(result, baseline)
     ours_out_of_memory = result.outcome is Outcome.OUT_OF_MEMORY
     if row.value is None:
@@ -73,15 +79,15 @@ def _judge_direction(result: Result, baseline: Result | None) -> Judgement:
     if result.value is None or row.value is None:
         return Judgement(Verdict.NOT_RUN, result.reason or "the paper prints no number")
     if answer.baseline:
-        sides, of_what = _ratios(result, baseline), "beside its baseline"
+        sides, reference = _ratios(result, baseline), "beside its baseline"
     else:
-        sides, of_what = ((result.value, row.value) if row.unit == "x" else None), "beside 1"
+        sides, reference = ((result.value, row.value) if row.unit == "x" else None), "beside 1"
     if sides is None:
-        return Judgement(Verdict.NOT_RUN, f"{result.value:.3g} {row.unit} here; {answer.in_kind}")
+        return Judgement(Verdict.NOT_RUN, f"{result.value:.3g} {row.unit} here; {answer.direction_only}")
     ours, papers = sides
     judged_by, digits = ("whether it changes", 4) if answer.unchanged else ("its direction alone", 3)
-    numbers = f"{ours:.{digits}g} here and {papers:.{digits}g} in the paper {of_what}"
-    reason = f"judged by {judged_by}: {numbers}; {answer.in_kind}"
+    numbers = f"{ours:.{digits}g} here and {papers:.{digits}g} in the paper {reference}"
+    reason = f"judged by {judged_by}: {numbers}; {answer.direction_only}"
     reason += f"; {result.reason}" if result.reason else ""
     if ours == 1 if answer.unchanged else (ours - 1) * (papers - 1) > 0:
         return Judgement(Verdict.REPRODUCED, reason)
@@ -105,7 +111,7 @@ def _judge_without_number(result: Result, ours_out_of_memory: bool) -> Judgement
 
 
 def _ratios(result: Result, baseline: Result | None) -> tuple[float, float] | None:
-    """Return our ratio to the baseline and the paper's, where both numbers are there on both sides."""
+    """Return our ratio to the baseline and the paper's, or None if a number is missing."""
     if baseline is None or not baseline.value or not baseline.row.value:
         return None
     assert result.value is not None

@@ -1,4 +1,4 @@
-"""What trainings came to: tidy curves, means and spreads over seeds, and whether two systems' curves differ.
+"""Learning curves: permutation tests between two methods, tables, and lines for a terminal.
 
 A training is a list of records, one for each seed; a record's samples are its values after each epoch.
 """
@@ -25,72 +25,45 @@ _SAME = 1e-9
 
 
 @dataclass(frozen=True)
-class Spread:
-    """Values of one quantity, one for each seed.
+class PermutationTest:
+    """An exact permutation test of the gap between two methods' mean curves.
 
     Attributes:
-        deviation: the sample standard deviation; zero for a single value.
-    """
-
-    mean: float
-    deviation: float
-
-
-@dataclass(frozen=True)
-class Comparison:
-    """Whether a system's curve differs from the reference's by more than seeds differ from each other.
-
-    The gap between the mean curves, averaged over the epochs, is set beside the gaps that come out when the same runs are
-    dealt out to the two systems in every other way (an exact permutation test).
-
-    Attributes:
-        gap: in the metric's own unit.
-        probability: how many of all ways give at least this gap, as a fraction.
+        gap: absolute difference of the mean curves, averaged over the epochs, in the metric's unit.
+        p_value: fraction of all assignments of the runs to the two methods that give at least this gap.
     """
 
     gap: float
-    probability: float
+    p_value: float
 
     @property
-    def differs(self) -> bool:
-        return self.probability < SIGNIFICANCE
-
-
-def spread(values: Sequence[float]) -> Spread:
-    """Return mean and spread of at least one value."""
-    deviation = statistics.stdev(values) if len(values) > 1 else 0.0
-    return Spread(statistics.fmean(values), deviation)
+    def is_significant(self) -> bool:
+        return self.p_value < SIGNIFICANCE
 
 
 def curves(training: Sequence[Record], metric: str) -> Curves:
-    """Return a metric after each epoch, a row for each seed."""
+    """Return a metric after each epoch, shaped (seeds, epochs)."""
     return np.array([record.samples[metric] for record in training])
 
 
 def epochs_to_accuracy(record: Record, accuracy: float) -> int | None:
-    """Return after how many epochs a run first reached a test accuracy (a fraction), or None if it never did."""
+    """Return the number of epochs until a run reached a test accuracy (a fraction), or None if it never did."""
     for epoch, reached in enumerate(record.samples["test_accuracy"], start=1):
         if reached >= accuracy:
             return epoch
     return None
 
 
-def time_to_accuracy_s(record: Record, accuracy: float) -> float | None:
-    """Return how long a run trained until it first reached a test accuracy, tests not counted, or None."""
-    epochs = epochs_to_accuracy(record, accuracy)
-    return None if epochs is None else sum(record.samples["time_s"][:epochs])
+def permutation_test(training: Sequence[Record], reference: Sequence[Record], metric: str) -> PermutationTest:
+    """Test whether two methods' curves differ by more than seeds do.
 
-
-def compare(training: Sequence[Record], reference: Sequence[Record], metric: str) -> Comparison:
-    """Compare two systems' curves.
-
-    With four seeds each, the smallest probability is 1 in 35; three are too few to find any difference at `SIGNIFICANCE`.
+    With four seeds each, the smallest p-value is 1/35; with three it is 1/10, which is never significant.
     """
     runs = np.concatenate([curves(training, metric), curves(reference, metric)])
     gaps = [_gap(runs, list(chosen)) for chosen in combinations(range(len(runs)), len(training))]
     found = gaps[0]  # the first combination is the real one
     as_large = sum(gap >= found - _SAME for gap in gaps)
-    return Comparison(float(found), as_large / len(gaps))
+    return PermutationTest(float(found), as_large / len(gaps))
 
 
 def _gap(runs: Curves, chosen: list[int]) -> float:
@@ -99,10 +72,10 @@ def _gap(runs: Curves, chosen: list[int]) -> float:
 
 
 def comparison_table(trainings: Sequence[tuple[str, Sequence[Record]]]) -> pd.DataFrame:
-    """Return how each strategy's curves compare with eager's of the same network, data, recipe and seeds.
+    """Test each strategy's curves against eager's of the same network, data, recipe and seeds.
 
     Args:
-        trainings: by name; those that did not end well, or have no such counterpart, are left out.
+        trainings: by name; those with a failed run or without such a counterpart are left out.
     """
     ended = [(name, runs) for name, runs in trainings if all(run.outcome is Outcome.OK for run in runs)]
     references = {
@@ -116,7 +89,7 @@ def comparison_table(trainings: Sequence[tuple[str, Sequence[Record]]]) -> pd.Da
         if reference_name == name:
             continue
         for metric in ("loss", "training_accuracy", "test_accuracy"):
-            found = compare(training, reference, metric)
+            found = permutation_test(training, reference, metric)
             rows.append(
                 {
                     "training": name,
@@ -126,8 +99,8 @@ def comparison_table(trainings: Sequence[tuple[str, Sequence[Record]]]) -> pd.Da
                     "mean": f"{curves(training, metric)[:, -1].mean():.5f}",
                     "reference_mean": f"{curves(reference, metric)[:, -1].mean():.5f}",
                     "gap": f"{found.gap:.5f}",
-                    "probability": f"{found.probability:.4f}",
-                    "differs": "yes" if found.differs else "no",
+                    "probability": f"{found.p_value:.4f}",
+                    "differs": "yes" if found.is_significant else "no",
                 }
             )
     return pd.DataFrame(rows)
@@ -140,10 +113,10 @@ def _all_but_strategy(training: Sequence[Record]) -> str:
 
 
 def curve_table(trainings: Sequence[tuple[str, Sequence[Record]]]) -> pd.DataFrame:
-    """Return one row for each training, seed and epoch, with what was run and by which code.
+    """Return a row for each training, seed and epoch, with its configuration and provenance.
 
     Args:
-        trainings: by name; runs that did not end well have the epochs that they reached.
+        trainings: by name; failed runs are left out.
     """
     rows = [row for name, training in trainings for record in training for row in _rows(name, record)]
     return pd.DataFrame(rows)
@@ -185,7 +158,7 @@ def _rows(name: str, record: Record) -> list[dict[str, object]]:
 
 
 def describe_run(record: Record) -> str:
-    """Return a run as one line for a terminal."""
+    """Describe a run in one line for a terminal."""
     seed = f"  seed {record.configuration['recipe']['seed']}"
     if record.outcome is not Outcome.OK:
         return f"{seed}  {record.outcome.words}: {record.reason}"
@@ -197,17 +170,19 @@ def describe_run(record: Record) -> str:
 
 
 def describe_training(training: Sequence[Record], target_accuracy: float) -> str:
-    """Return mean and spread over a training's seeds as lines for a terminal."""
+    """Describe a training in lines for a terminal: mean and standard deviation over its seeds."""
     ended = [record for record in training if record.outcome is Outcome.OK]
     if not ended:
-        return "  no run ended well"
-    final = spread([record.metrics["test_accuracy"] for record in ended])
+        return "  no run succeeded"
+    accuracies = [record.metrics["test_accuracy"] for record in ended]
+    deviation = statistics.stdev(accuracies) if len(accuracies) > 1 else 0.0
     reached = [epochs_to_accuracy(record, target_accuracy) for record in ended]
     epochs = ", ".join("never" if epoch is None else str(epoch) for epoch in reached)
     budgets = ended[0].configuration.get("inference", {"budgets": ()})["budgets"]
     return "\n".join(
         (
-            f"  mean of {len(ended)}  test accuracy {final.mean:.2%}, standard deviation {100 * final.deviation:.2f} points",
+            f"  mean of {len(ended)}  test accuracy {statistics.fmean(accuracies):.2%}, "
+            f"standard deviation {100 * deviation:.2f} points",
             f"  epochs to {target_accuracy:.0%}  {epochs}",
             *(_describe_limit(ended, budget) for budget in budgets),
         )
@@ -215,7 +190,7 @@ def describe_training(training: Sequence[Record], target_accuracy: float) -> str
 
 
 def _describe_limit(training: Sequence[Record], budget: str | int) -> str:
-    """Return what the trained networks answer under a memory limit, beside what they answer without."""
+    """Describe the accuracy of the trained networks with and without a memory limit."""
     limited, unlimited, peak_bytes = (
         statistics.fmean(record.metrics[f"inference_{name}:{budget}"] for record in training)
         for name in ("accuracy", "unlimited_accuracy", "peak_bytes")

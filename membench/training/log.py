@@ -1,4 +1,4 @@
-"""The records of trainings, a line of JSON each: results that are kept beside their paper's, not looked up by sources."""
+"""Log of training runs: a line of JSON each, committed with the paper's results."""
 
 import json
 from collections.abc import Callable
@@ -9,14 +9,14 @@ from membench.core.errors import MembenchError
 from membench.core.record import Configuration, Outcome, Record, configuration_hash
 
 
-class TrainingLog:
-    """The records of a file, in the order in which they were made.
+class RunLog:
+    """The records of a file, found by their configuration.
 
     Args:
         path: the file; it need not exist.
 
     Raises:
-        MembenchError: a line of it is no record; names the line.
+        MembenchError: a line of it is not a record; names the line.
     """
 
     def __init__(self, path: Path) -> None:
@@ -26,7 +26,7 @@ class TrainingLog:
         self._known = {record.configuration_hash: record for record in records}
 
     def find(self, configuration: Configuration) -> Record | None:
-        """Return a training's record, if the file has one."""
+        """Return a run's record, or None if the file has none."""
         return self._known.get(configuration_hash(configuration))
 
     def run(
@@ -35,12 +35,12 @@ class TrainingLog:
         train: Callable[[Configuration], Record],
         describe: Callable[[Record], str],
     ) -> Record:
-        """Return a training's record, from the file or from a run, which is described; one that failed is run again."""
+        """Return a run's record from the file; without one, or if it failed, run, log and print it."""
         known = self.find(configuration)
         if known is not None and known.outcome is not Outcome.FAILED:
             return known
         self._path.parent.mkdir(parents=True, exist_ok=True)
-        with self._path.open("a") as file:  # before minutes of training, of which no record could be kept
+        with self._path.open("a") as file:  # refuse an unwritable file before minutes of training
             record = train(configuration)
             file.write(json.dumps(asdict(record)) + "\n")
         self._known[record.configuration_hash] = record
@@ -53,5 +53,5 @@ def _record(path: Path, number: int, line: str) -> Record:
         return Record.from_json(line)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise MembenchError(
-            f"line {number} of {path} is no record of a training; delete the line, and that one is trained again"
+            f"line {number} of {path} is not a record of a training; delete the line to repeat that run"
         ) from error

@@ -1,4 +1,4 @@
-"""Training to accuracy: epochs of a captured step under a memory strategy, and what the network has learned after each.
+"""Training to accuracy: epochs of a compiled step under a memory strategy, each followed by a test.
 
 for each epoch:
     for each batch of a fresh random order:
@@ -32,13 +32,13 @@ _TEST_BATCH = 256
 
 @dataclass(frozen=True)
 class Epoch:
-    """What came out of one epoch.
+    """Loss, accuracies and time of one epoch.
 
     Attributes:
         loss: mean over the images, each with the weights of its step.
-        training_accuracy: fraction of the training images that are classified rightly after the epoch.
-        test_accuracy: likewise of the test images.
-        time_s: of the epoch's steps, without the tests after it.
+        training_accuracy: fraction of the training images classified correctly after the epoch.
+        test_accuracy: fraction of the test images classified correctly after the epoch.
+        time_s: of the epoch's steps, without the tests.
     """
 
     loss: float
@@ -63,11 +63,11 @@ def train(
         module: the network, on the backend's device; takes images as float32 from 0 to 1.
         loss: called with the module's output and the labels; returns the mean over the batch.
         backend: ``"cpu"`` or ``"cuda"``.
-        budget: the most that a step may hold: ``"200 MB"`` or bytes.
+        budget: the limit of a step's memory, ``"200 MB"`` or bytes.
 
     Raises:
-        UnsupportedModel, UnsupportedStrategy, InfeasibleSchedule: as `membench.compile`.
-        MembenchError: there is no such backend, or no GPU.
+        UnsupportedModel, UnsupportedStrategy, InfeasibleSchedule: see `membench.compile`.
+        MembenchError: the backend is unknown, or needs a GPU that is missing.
     """
     device, images = real_device(backend), dataset.training
     order = torch.Generator().manual_seed(recipe.seed)
@@ -106,33 +106,33 @@ def train(
 
 
 def accuracy(module: nn.Module, split: Split, device: torch.device) -> float:
-    """Return the fraction of images that a network in evaluation mode classifies rightly; leaves its mode as it was.
+    """Return the fraction of images that a network classifies correctly in evaluation mode; its mode is restored.
 
-    Weights that a strategy keeps on the host are copied to the device for that.
+    Weights that a strategy keeps on the host are copied to the device.
     """
     was_training = module.training
     module.eval()
     state = {
         name: tensor.to(device) for name, tensor in chain(module.named_parameters(), module.named_buffers())
     }
-    right = 0
+    correct = 0
     with torch.no_grad():
         for part in torch.arange(len(split)).split(_TEST_BATCH):
             images, labels = _on(device, split.batch(part))
-            right += _count_right(functional_call(module, state, images), labels)
+            correct += _count_correct(functional_call(module, state, images), labels)
     module.train(was_training)
-    return right / len(split)
+    return correct / len(split)
 
 
 @dataclass(frozen=True)
 class LimitedInference:
-    """What a network answers under a memory limit, one image at a time, beside what it answers without (mmCNN, Table 1).
+    """Accuracy of a network with and without a memory limit, one image at a time (mmCNN, Table 1).
 
     Attributes:
-        accuracy: fraction of the images that are classified rightly under the limit.
-        unlimited_accuracy: likewise by the network as it is.
-        largest_difference: between the outputs, relative to the largest output; 0: they are equal bit for bit.
-        peak_bytes: the most that inference holds under the limit, weights and input included.
+        accuracy: fraction of the images classified correctly under the limit.
+        unlimited_accuracy: fraction classified correctly without a limit.
+        largest_difference: between the outputs, relative to the largest output; 0 if they are bit-equal.
+        peak_bytes: predicted peak of inference under the limit, weights and input included.
     """
 
     accuracy: float
@@ -157,12 +157,12 @@ def infer_within(
     """Classify every image with and without a memory limit.
 
     Args:
-        module: the network, in evaluation mode; it ends where the limited step has it.
-        strategy: one of inference.
-        budget: the most that inference may hold.
+        module: the network, in evaluation mode; its weights end up where the limited step keeps them.
+        strategy: a strategy for inference.
+        budget: the limit, ``"5 MB"`` or bytes.
 
     Raises:
-        UnsupportedModel, UnsupportedStrategy, InfeasibleSchedule: as `membench.compile`.
+        UnsupportedModel, UnsupportedStrategy, InfeasibleSchedule: see `membench.compile`.
     """
     device = real_device(backend)
     batches = [split.batch(image) for image in torch.arange(len(split)).split(1)]
@@ -177,22 +177,22 @@ def infer_within(
         step.close()
     labels = torch.cat([label for _, label in batches]).to(device)
     return LimitedInference(
-        accuracy=_count_right(limited, labels) / len(split),
-        unlimited_accuracy=_count_right(unlimited, labels) / len(split),
+        accuracy=_count_correct(limited, labels) / len(split),
+        unlimited_accuracy=_count_correct(unlimited, labels) / len(split),
         largest_difference=((limited - unlimited).abs().max() / unlimited.abs().max()).item(),
         peak_bytes=step.predicted_peak_bytes,
     )
 
 
-def _count_right(output: Tensor, labels: Tensor) -> int:
+def _count_correct(output: Tensor, labels: Tensor) -> int:
     return int((output.argmax(1) == labels).sum())
 
 
 def check_fit(dataset: Dataset, *, model: str, input_shape: tuple[int, ...], classes: int) -> None:
-    """Refuse images that a network does not take.
+    """Check that a network takes a dataset's images.
 
     Raises:
-        MembenchError: shapes or classes differ; names both.
+        MembenchError: shapes or classes differ.
     """
     if (tuple(input_shape), classes) != (dataset.image_shape, dataset.classes):
         raise MembenchError(

@@ -1,14 +1,14 @@
-"""Recipe: how a network is trained to accuracy."""
+"""Recipe: the hyperparameters of a training, the same for every strategy."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """How a network is trained, whatever the strategy.
+    """Hyperparameters of stochastic gradient descent with momentum.
 
-    The learning rate stays what it is; weights decay with the gradient (L2). The last batch of an epoch is smaller
-    where the images do not divide: none is left out.
+    The learning rate is constant, and weight decay is L2, added to the gradient. Every image is used: the last batch of an
+    epoch is smaller where the batch size does not divide their number.
 
     Attributes:
         seed: of the order of the images and of dropout.

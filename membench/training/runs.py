@@ -1,4 +1,4 @@
-"""One training, from a configuration to a record that holds its curve, whatever happens."""
+"""One run of a training: from a configuration to the record of its learning curve."""
 
 from dataclasses import asdict
 from typing import Any
@@ -17,13 +17,15 @@ from membench.training.loop import Epoch, check_fit, infer_within, inference_ste
 from membench.training.recipe import Recipe
 
 
-def run_training(configuration: Configuration) -> Record:
-    """Train a network once and return its record: a sample of each metric is its value after one epoch.
+def run_seed(configuration: Configuration) -> Record:
+    """Train a network with one seed and return the record; a failure is a record too.
+
+    A sample of each metric is its value after one epoch.
 
     Args:
         configuration: resolved, as plain dicts: ``model``, ``data``, ``strategy``, ``backend`` (name), ``recipe`` (see
-            `Recipe`) and ``budget``; with ``inference`` (``strategy``, ``budgets``) the trained network is tested again
-            under each of these limits, and the metrics of `LimitedInference` have the limit behind their name.
+            `Recipe`) and ``budget``. With ``inference`` (``strategy``, ``budgets``), the trained network is also tested
+            under each of these limits, and the metrics of `LimitedInference` carry the limit as a suffix.
     """
     epochs: list[Epoch] = []
     outcome, reason, facts = Outcome.OK, "", provenance()
@@ -49,13 +51,13 @@ def run_training(configuration: Configuration) -> Record:
 
 
 def _train(configuration: Configuration, dataset: Dataset, epochs: list[Epoch]) -> nn.Module:
-    """Return the trained network; append its epochs as they end."""
+    """Return the trained network; append each epoch as it ends."""
     model, recipe = configuration["model"], Recipe(**configuration["recipe"])
     backend = configuration["backend"]["name"]
     check_fit(dataset, model=model["name"], input_shape=model["input_shape"], classes=model["classes"])
     torch.manual_seed(recipe.seed)
     module: nn.Module = instantiate(model["module"])
-    for limit in _limits(configuration):  # what has no room is refused before it is trained
+    for limit in _limits(configuration):  # refuse a limit that cannot be kept before training
         inference_step(module.eval(), dataset.test, **limit).close()
     made = train(
         module.to(real_device(backend)),
@@ -80,9 +82,10 @@ def _infer_within(configuration: Configuration, dataset: Dataset, module: nn.Mod
 
 
 def _limits(configuration: Configuration) -> list[dict[str, Any]]:
-    """Return the strategy, budget and backend of each inference that is asked for."""
-    asked = configuration.get("inference", {"strategy": None, "budgets": ()})
+    """Return strategy, budget and backend of each requested inference."""
+    requested = configuration.get("inference", {"strategy": None, "budgets": ()})
     backend = configuration["backend"]["name"]
     return [
-        {"strategy": asked["strategy"], "budget": budget, "backend": backend} for budget in asked["budgets"]
+        {"strategy": requested["strategy"], "budget": budget, "backend": backend}
+        for budget in requested["budgets"]
     ]

@@ -40,7 +40,7 @@ def test_a_run_that_fails_is_a_record_and_the_exit_code_says_so(
     assert main([*SMALL, "budget='20 KB'", f"output={tmp_path}"]) == 1
     printed = capsys.readouterr().out
     assert "seed 4  infeasible: a budget of 20.0 KB is too small" in printed
-    assert "no run ended well" in printed
+    assert "no run succeeded" in printed
 
 
 def test_the_trained_network_is_tested_again_within_limits(
@@ -74,7 +74,7 @@ def test_records_that_are_broken_or_cannot_be_written_are_one_line(
 ) -> None:
     (tmp_path / "training.jsonl").write_text('{"broken')
     assert main([*SMALL, f"output={tmp_path}"]) == 2
-    assert f"line 1 of {tmp_path}/training.jsonl is no record of a training" in capsys.readouterr().err
+    assert f"line 1 of {tmp_path}/training.jsonl is not a record of a training" in capsys.readouterr().err
     (tmp_path / "file").touch()
     assert main([*SMALL, f"output={tmp_path}/file"]) == 2  # before anything is trained
     assert capsys.readouterr().err.startswith(f"{tmp_path}/file")

@@ -101,4 +101,4 @@ def test_what_is_trained_composes_and_is_named_once(paper: Paper) -> None:
         for row, answer in experiment.rows:
             if answer.trained:
                 assert {answer.trained.training, answer.trained.ratio_to} <= {"", *paper.trainings}
-                assert answer.in_kind or row.line is None
+                assert answer.direction_only or row.line is None

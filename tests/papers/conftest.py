@@ -49,7 +49,7 @@ def answer(metric: str = "peak_memory_bytes", **changed: Any) -> Answer:
 
 @pytest.fixture
 def result() -> Callable[..., Result]:
-    """A result whose value and outcome are given; the row says 100 MB unless it is told otherwise."""
+    """A result with a given value and outcome; by default, the paper's value is 100 MB."""
 
     def make(value: float | None, outcome: Outcome = Outcome.OK, row: Row = ROW, **answered: Any) -> Result:
         return Result(row, answer(**answered), value, outcome, "" if value is not None else "the reason")

@@ -1,4 +1,4 @@
-"""Two sets of results: what counts as a change, and errors for the user."""
+"""Comparison of two sets of results: changes, and errors for the user."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -119,10 +119,10 @@ def test_a_wrong_word_is_one_line(
 def test_a_file_that_is_no_scoreboard_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "scoreboard.csv").write_text("item,model\nTable 1,small\n")
     assert main(["compare", str(tmp_path), str(tmp_path)]) == 2
-    assert "row 1 of" in (told := capsys.readouterr().err) and "has no column dataset" in told
+    assert "row 1 of" in (error := capsys.readouterr().err) and "has no column dataset" in error
     (tmp_path / "scoreboard.csv").write_bytes(b"\xe4\x00\xff")
     assert main(["compare", str(tmp_path), str(tmp_path)]) == 2
-    assert "is no table of text" in capsys.readouterr().err
+    assert "is not a CSV file" in capsys.readouterr().err
     pd.DataFrame([ROW | {"simulated_value": "many"}]).to_csv(tmp_path / "scoreboard.csv", index=False)
     assert main(["compare", str(tmp_path), str(tmp_path)]) == 2
-    assert "simulated_value is 'many', which is no number" in capsys.readouterr().err
+    assert "simulated_value is 'many', which is not a number" in capsys.readouterr().err

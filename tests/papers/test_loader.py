@@ -74,7 +74,7 @@ def test_reads_trainings_and_rows_that_they_answer_or_show(tmp_path: Path) -> No
 answers:
   - where: {}
     trained: {training: fast, metric: epochs_to_accuracy, ratio_to: slow}
-    in_kind: smaller
+    direction_only: smaller
 shows:
   - {item: Figure 1, metric: epochs_to_accuracy, unit: epochs, trainings: [fast, slow]}
   - {item: Figure 1, metric: accuracy, unit: "%", trainings: [fast], budgets: [6 GB, 3 GB]}
@@ -96,7 +96,7 @@ shows:
     assert [large.trained, small.trained] == [
         TrainedQuantity("fast", f"accuracy:{size}") for size in ("6 GB", "3 GB")
     ]
-    assert paper.experiments[0].rows[0][1].in_kind == "smaller"
+    assert paper.experiments[0].rows[0][1].direction_only == "smaller"
 
 
 @pytest.mark.parametrize(

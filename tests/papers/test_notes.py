@@ -1,28 +1,32 @@
-"""Notes: a reason keeps its own words and refers to the rest; nothing gets lost."""
+"""Notes: a reason keeps its own words and cites the rest; nothing is lost and nothing is numbered twice."""
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from membench.papers.notes import Note, Reason, refer
+from membench.papers.notes import Note, Reason, number_notes, split_reason
 
 WORDS = st.lists(st.text("abc ", min_size=1).map(lambda text: f"<{text}>"), unique=True, max_size=5)
 
 
-def test_a_reason_refers_to_notes_by_number() -> None:
-    short, long = Note(1, "a cause", 3), Note(2, "a cause of more", 2)
-    assert refer("judged by its ratio; a cause of more; a cause", [short, long]) == Reason(
-        "judged by its ratio", (short, long)
-    )
-    assert refer("a cause of more", [short, long]) == Reason("", (long,))
-    assert refer("something else", [short, long]) == Reason("something else", ())
-    assert not refer("", [short, long])
+def test_a_reason_is_split_into_its_own_words_and_the_explanations() -> None:
+    texts = ("a cause", "a cause of more")
+    reason = "judged by its ratio; a cause; a cause of more"
+    assert split_reason(reason, texts) == Reason("judged by its ratio", texts)
+    assert split_reason("a cause of more", texts) == Reason("", ("a cause of more",))
+    assert split_reason("something else", texts) == Reason("something else", ())
+    assert not split_reason("", texts)
+
+
+def test_a_note_has_one_number_under_the_first_heading_that_has_it() -> None:
+    notes = number_notes([("first", {"b": 3, "a": 1}), ("second", {"a": 2, "c": 4})])
+    assert notes.by_heading == {"first": (Note(1, "b", 3), Note(2, "a", 1)), "second": (Note(3, "c", 4),)}
+    assert [note.number for note in notes.cited(Reason("", ("c", "b")))] == [3, 1]
 
 
 @given(WORDS, st.data())
-def test_own_words_and_notes_are_all_of_the_reason(parts: list[str], data: st.DataObject) -> None:
-    noted = data.draw(st.lists(st.sampled_from(parts), unique=True)) if parts else []
-    notes = [Note(number, text, 1) for number, text in enumerate(noted, start=1)]
-    told = refer("; ".join(parts), notes)
-    own = told.text.split("; ") if told.text else []
-    assert own == [part for part in parts if part not in noted]
-    assert list(told.notes) == notes
+def test_own_words_and_explanations_are_all_of_the_reason(parts: list[str], data: st.DataObject) -> None:
+    explanations = data.draw(st.lists(st.sampled_from(parts), unique=True)) if parts else []
+    reason = split_reason("; ".join(parts), explanations)
+    own = reason.text.split("; ") if reason.text else []
+    assert own == [part for part in parts if part not in explanations]
+    assert list(reason.explanations) == explanations

@@ -20,7 +20,7 @@ PAPERS = papers_with_results(SOURCES)
 
 
 class _Reader(HTMLParser):
-    """Collects what a browser would fetch, the rows of tables, and whether every tag is closed in order."""
+    """Collects tags and the addresses that a browser would fetch; checks that tags are closed in order."""
 
     VOID = frozenset({"meta", "img"})
 
@@ -91,9 +91,9 @@ def test_every_stated_number_is_on_the_page_with_its_verdict(paper: str, pages: 
     numbers = [number for table in tables for number in table.numbers]
     stated = [number for number in numbers if number.verdict is not None]
     assert len(stated) == len(pd.read_csv(SOURCES.experiments / paper / "reference.csv"))
-    told = [str(n.verdict) for n in stated if not n.entry["reason"].startswith("not in the results yet")]
-    assert not Counter(told) - Counter(board["verdict"])
-    assert len(told) > 0.9 * len(board)
+    verdicts = [str(n.verdict) for n in stated if not n.entry["reason"].startswith("not in the results yet")]
+    assert not Counter(verdicts) - Counter(board["verdict"])
+    assert len(verdicts) > 0.9 * len(board)
     assert pages[paper].count("<tr>") >= len(numbers)
     for section in page.sections:
         assert f'id="{section.name}"' in pages[paper]
@@ -101,7 +101,7 @@ def test_every_stated_number_is_on_the_page_with_its_verdict(paper: str, pages: 
 
 @pytest.mark.parametrize("paper", PAPERS)
 def test_the_glance_is_the_scoreboards(paper: str, pages: dict[str, str]) -> None:
-    total = read_page(paper, SOURCES).predicted
+    total = read_page(paper, SOURCES).numbers.predicted
     headline = f"{total.agree} of {total.judged} predicted numbers reproduced"
     assert headline in (SOURCES.results / paper / "summary.md").read_text()
     assert headline in pages[paper]
@@ -118,8 +118,8 @@ def test_every_figure_is_inlined(paper: str, pages: dict[str, str]) -> None:
 def test_tables_tell_their_rows_apart_and_have_no_empty_columns(paper: str) -> None:
     sections = read_page(paper, SOURCES).sections
     for table in (table for each in sections for table in (each.judged, each.shown, each.inputs)):
-        told = {tuple(number.columns[name] for name in table.columns) for number in table.numbers}
-        assert len(told) == len({tuple(number.columns.values()) for number in table.numbers})
+        shown = {tuple(number.columns[name] for name in table.columns) for number in table.numbers}
+        assert len(shown) == len({tuple(number.columns.values()) for number in table.numbers})
         for name in table.values:
             assert any(number.values[name] for number in table.numbers)
 
@@ -138,7 +138,7 @@ def test_measured_numbers_name_their_device(tmp_path: Path) -> None:
     sources = Sources(tmp_path / "results", SOURCES.figures, SOURCES.experiments)
     simulated, measured = read_page("vdnn", sources).origins
     assert simulated.device.startswith("simulated: ")
-    assert simulated.commit == ""  # outside of the repository nobody knows one
+    assert simulated.commit == ""  # there is no commit outside a repository
     assert (measured.device, measured.count) == ("measured: some_gpu", 1)
     written = write_report(["vdnn"], sources, tmp_path / "report")
     assert "results/measured/some_gpu/" in written[0].read_text()
@@ -147,12 +147,12 @@ def test_measured_numbers_name_their_device(tmp_path: Path) -> None:
 def test_numbers_that_results_do_not_have_yet_are_not_run(tmp_path: Path) -> None:
     copytree(SOURCES.results / "vdnn", tmp_path / "vdnn")
     sources = Sources(tmp_path, SOURCES.figures, SOURCES.experiments)
-    before = read_page("vdnn", sources).verdicts
+    before = read_page("vdnn", sources).numbers.verdicts
     board = tmp_path / "vdnn" / "scoreboard.csv"
     lines = board.read_text().splitlines()
     gone = next(line for line in lines if ",reproduced," in line)
     board.write_text("\n".join(line for line in lines if line != gone) + "\n")
-    after = read_page("vdnn", sources).verdicts
+    after = read_page("vdnn", sources).numbers.verdicts
     assert after[Verdict.NOT_RUN] == before[Verdict.NOT_RUN] + 1
     assert after[Verdict.REPRODUCED] == before[Verdict.REPRODUCED] - 1
     _, page = write_report(["vdnn"], sources, tmp_path / "report")

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from membench.papers.printed import in_full, rounded
+from membench.papers.printed import format_exact, format_rounded
 from membench.papers.tables import format_number
 from membench.papers.verdicts import TOLERANCE
 
@@ -34,24 +34,24 @@ NUMBERS = st.floats(min_value=1e-4, max_value=1e7).map(format_number)
     ],
 )
 def test_a_number_has_one_digit_more_than_the_papers(value: str, papers: str, printed: str) -> None:
-    assert rounded(value, "x", papers=papers) == printed
+    assert format_rounded(value, "x", papers=papers) == printed
 
 
 def test_the_papers_number_keeps_all_its_digits() -> None:
-    assert in_full("191760", "s") == "191,760 s"
-    assert in_full("27.343", "s") == "27.343 s"
-    assert in_full("", "s") == ""
+    assert format_exact("191760", "s") == "191,760 s"
+    assert format_exact("27.343", "s") == "27.343 s"
+    assert format_exact("", "s") == ""
 
 
 @given(NUMBERS, NUMBERS)
 def test_a_deviating_number_never_looks_like_the_papers(ours: str, papers: str) -> None:
     assume(abs(Decimal(ours) - Decimal(papers)) > Decimal(TOLERANCE) * Decimal(papers))
-    assert rounded(ours, "", papers=papers) != in_full(papers, "")
+    assert format_rounded(ours, "", papers=papers) != format_exact(papers, "")
 
 
 @given(NUMBERS, NUMBERS)
 def test_what_is_printed_is_within_five_percent(ours: str, papers: str) -> None:
-    printed = Decimal(rounded(ours, "", papers=papers).replace(",", ""))
+    printed = Decimal(format_rounded(ours, "", papers=papers).replace(",", ""))
     assert abs(printed - Decimal(ours)) <= Decimal("0.05") * Decimal(ours)
     digits, usual = len(printed.as_tuple().digits), len(Decimal(papers).as_tuple().digits) + 1
     assert digits <= max(2, usual, len(str(int(Decimal(ours)))))

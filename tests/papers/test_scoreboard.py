@@ -3,10 +3,12 @@
 from dataclasses import replace
 from pathlib import Path
 
+import pandas as pd
+
 from membench.papers.experiment import Remark, Selection
 from membench.papers.quantities import Result
 from membench.papers.scoreboard import score, scoreboard
-from membench.papers.tables import Measured, table
+from membench.papers.tables import MeasuredValues, table
 from tests.papers.conftest import PAPER
 
 COLUMNS = [
@@ -18,7 +20,7 @@ COLUMNS = [
 def test_rows_stand_in_the_order_of_the_reference_without_those_that_a_figure_shows(
     results: list[Result],
 ) -> None:
-    frame = scoreboard(score(PAPER, results), Measured(Path("nowhere")))
+    frame = pd.DataFrame(scoreboard(score(PAPER, results)))
     assert list(frame.columns) == COLUMNS
     assert list(frame["verdict"]) == ["reproduced", "worse", "not_run"]
     assert list(frame["deviation"]) == ["0.010", "0.500", ""]
@@ -36,13 +38,17 @@ def test_causes_and_inconsistencies_stand_in_the_reason(results: list[Result]) -
         "a cause; printed otherwise",
         "other is not built yet",
     ]
-    assert scores[1].remarks == ("a cause", "printed otherwise")
+    assert scores[1].explanations == ("a cause", "printed otherwise")
 
 
 def test_rows_that_the_model_was_fitted_on_are_marked(results: list[Result]) -> None:
     paper = replace(PAPER, calibration=(Remark(Selection({"model": ("small",)}), "fitted"),))
     scores = score(paper, results)
-    assert [entry.calibrated for entry in scores] == [True, False, False]  # nor was it on what was not run
+    assert [entry.calibrated for entry in scores] == [
+        True,
+        False,
+        False,
+    ]  # a row that was not run is not calibrated
 
 
 def test_a_cause_is_only_said_of_a_deviation(results: list[Result]) -> None:
@@ -59,7 +65,7 @@ def test_measured_values_are_merged_and_never_mixed_with_simulated_ones(
     (folder / "table1.csv").write_text(
         "item,model,batch_size,system,metric,measured_value\nTable 1,small,8,ours,memory,97.5\n"
     )
-    frame = table(results, Measured(tmp_path))
+    frame = table(results, MeasuredValues(tmp_path))
     assert list(frame["measured_value"]) == ["", "97.5", "", ""]
     assert list(frame["simulated_value"]) == ["150", "101", "", "7"]
     assert frame["reason"][1] == "measured on some_gpu"

@@ -8,11 +8,13 @@ from pathlib import Path
 import pytest
 
 from membench.core.configuration import ROOT
-from membench.papers.experiment import Remark, Selection
+from membench.papers.compare import read_results
+from membench.papers.experiment import Experiment, Paper, Remark, Selection
+from membench.papers.loader import load_paper
+from membench.papers.numbers import PaperNumbers, stated_numbers
 from membench.papers.quantities import Result
-from membench.papers.scoreboard import DEVIATES, score
-from membench.papers.scoreboard_page import TOTALS_COLUMNS, overview, page, totals
-from membench.papers.tables import read_csv
+from membench.papers.scoreboard import DEVIATES, score, scoreboard
+from membench.papers.scoreboard_page import TOTALS_COLUMNS, scoreboard_page, summary_page, totals_row
 from tests.papers.conftest import PAPER, ROW
 
 RESULTS = ROOT / "results"
@@ -23,13 +25,37 @@ OF_DEEP = Remark(Selection({"model": ("deep",)}), "a cause of one")
 
 def _deviations(text: str) -> list[list[str]]:
     """Return the cells of every row below "What deviates"."""
-    told = text.partition("### What deviates")[2].partition("### What was not run")[0]
-    lines = [line for line in told.splitlines() if line.startswith("| ") and "---" not in line]
+    section = text.partition("### What deviates")[2].partition("### What was not run")[0]
+    lines = [line for line in section.splitlines() if line.startswith("| ") and "---" not in line]
     return [line.strip("| ").split(" | ") for line in lines if not line.startswith("| Number")]
 
 
+def _numbers(paper: Paper, results: list[Result]) -> PaperNumbers:
+    rows = tuple((result.row, result.answer) for result in results)
+    paper = replace(paper, experiments=(Experiment("table1", "A table", rows),))
+    return stated_numbers(paper, scoreboard(score(paper, results)))
+
+
+def _page(paper: Paper, results: list[Result]) -> str:
+    return summary_page(_numbers(paper, results))
+
+
 @pytest.mark.parametrize("path", sorted(RESULTS.glob("*/summary.md")), ids=lambda path: path.parent.name)
-def test_nothing_that_the_table_says_of_a_deviation_is_lost(path: Path) -> None:
+def test_committed_summaries_follow_from_the_committed_scoreboards(path: Path) -> None:
+    board = [
+        {
+            **line,
+            "measured_value": "" if line["simulated_value"] else line["measured_value"],
+            "reason": re.sub(r"(; )?measured on \w+$", "", line["reason"]),
+        }
+        for line in read_results(path.parent)
+    ]
+    paper = load_paper(ROOT / "experiments" / path.parent.name)
+    assert summary_page(stated_numbers(paper, board)) == path.read_text()
+
+
+@pytest.mark.parametrize("path", sorted(RESULTS.glob("*/summary.md")), ids=lambda path: path.parent.name)
+def test_no_part_of_a_deviations_reason_is_lost(path: Path) -> None:
     text = path.read_text()
     notes = dict(re.findall(r'^\d+\. <a id="(.*?)"></a>(.*)$', text, re.MULTILINE))
 
@@ -37,10 +63,10 @@ def test_nothing_that_the_table_says_of_a_deviation_is_lost(path: Path) -> None:
         own, *numbers = re.split(r"(?:; |, |^)\[\d+\]\(#(.*?)\)", why)
         return "; ".join(filter(None, (own, *(notes[name] for name in numbers if name))))
 
-    board = [row for row in read_csv(path.with_name("scoreboard.csv")) if row["verdict"] in DEVIATES]
-    told = [(cells[3], in_full(cells[4])) for cells in _deviations(text)]
+    board = [row for row in read_results(path.parent) if row["verdict"] in DEVIATES]
+    shown = [(cells[3], in_full(cells[4])) for cells in _deviations(text)]
     reasons = (re.sub(r"(; )?measured on \w+$", "", row["reason"]) for row in board)
-    assert sorted(told) == sorted(zip((row["verdict"] for row in board), reasons, strict=True))
+    assert sorted(shown) == sorted(zip((row["verdict"] for row in board), reasons, strict=True))
 
 
 def test_a_remark_stands_once_and_every_row_that_it_explains_refers_to_it(
@@ -53,7 +79,7 @@ def test_a_remark_stands_once_and_every_row_that_it_explains_refers_to_it(
         replace(ROW, item="Sec 2", device="another card", line=5),
     ]
     paper = replace(PAPER, causes=(EVERYWHERE, OF_DEEP))
-    text = page(paper, score(paper, [result(150.0, row=row) for row in rows]))
+    text = _page(paper, [result(150.0, row=row) for row in rows])
     every, deep = "[1](#paper-1)", "[2](#paper-2)"
     assert _deviations(text) == [
         ["small, batch 8, ours, memory", "100 MB", "150 MB", "worse", every],
@@ -71,10 +97,10 @@ def test_what_a_row_alone_has_as_its_reason_stands_in_it(result: Callable[..., R
     row = replace(ROW, oom=True, value=None)
     causes = replace(PAPER, causes=(EVERYWHERE,))
     for paper, why in ((PAPER, ""), (causes, "; [1](#paper-1)")):
-        [cells] = _deviations(page(paper, score(paper, [result(50.0, row=row)])))
-        told = "out of memory in the paper; fits here"
-        assert cells[1:] == ["out of memory", "50 MB", "better", f"{told}{why}"]
-    [cells] = _deviations(page(PAPER, score(PAPER, [result(150.0)])))
+        [cells] = _deviations(_page(paper, [result(50.0, row=row)]))
+        reason = "out of memory in the paper; fits here"
+        assert cells[1:] == ["out of memory", "50 MB", "better", f"{reason}{why}"]
+    [cells] = _deviations(_page(PAPER, [result(150.0)]))
     assert cells[-1] == "no cause found yet"
 
 
@@ -82,20 +108,21 @@ def test_rows_that_would_be_called_the_same_take_the_papers_note(result: Callabl
     met, *rows = (replace(ROW, line=line, note=f"layer {line}") for line in (2, 3, 4))
     alone = replace(ROW, line=5, model="deep", note="layer 5")
     results = [result(100.0, row=met), *(result(150.0, row=row) for row in (*rows, alone))]
-    text = page(PAPER, score(PAPER, results))
+    text = _page(PAPER, results)
     assert [cells[0].partition("memory")[2] for cells in _deviations(text)] == [", layer 3", ", layer 4", ""]
 
 
 def test_rows_that_the_model_was_fitted_on_are_counted_apart(results: list[Result]) -> None:
     paper = replace(PAPER, calibration=FITTED)
-    text = page(paper, score(paper, results))
+    text = _page(paper, results)
     assert "**0 of 1 predicted numbers reproduced**, 1 deviate; 1 not run" in text
 
 
 def test_the_overview_counts_each_number_once_and_links_to_the_paper(results: list[Result]) -> None:
     paper = replace(PAPER, title="vDNN: (virtual) memory-efficient networks", calibration=FITTED)
-    line = totals(paper, score(paper, results))
+    line = totals_row(_numbers(paper, results))
     assert list(line) == list(TOTALS_COLUMNS)
-    text = overview([line, {**line, "Paper": "EPMC"}])
+    text = scoreboard_page([line, {**line, "Paper": "EPMC"}], ["## A paper\n"])
     assert "| [vDNN](#vdnn-virtual-memory-efficient-networks) |  |  | 1 | 1 | 1 |  |" in text
     assert "| [EPMC](#epmc) |" in text
+    assert text.endswith("\n\n## A paper\n")

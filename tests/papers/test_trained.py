@@ -6,7 +6,7 @@ import pytest
 from membench.core.record import Outcome
 from membench.papers.experiment import Answer, Selection, TrainedQuantity
 from membench.papers.quantities import Result
-from membench.papers.tables import Measured, table
+from membench.papers.tables import MeasuredValues, table
 from membench.papers.trained import evaluate_trained
 from tests.papers.conftest import PAPER, ROW
 from tests.training.test_curves import run
@@ -18,7 +18,9 @@ TRAINED = replace(PAPER, trainings={name: {"target_accuracy": 0.8} for name in (
 def result(
     training: str, metric: str, ratio_to: str = "", *, target_accuracy: float = 0.8, unit: str = "x"
 ) -> Result:
-    answer = Answer(Selection({}), trained=TrainedQuantity(training, metric, ratio_to), in_kind="smaller")
+    answer = Answer(
+        Selection({}), trained=TrainedQuantity(training, metric, ratio_to), direction_only="smaller"
+    )
     paper = replace(
         TRAINED, trainings={name: {"target_accuracy": target_accuracy} for name in TRAINED.trainings}
     )
@@ -59,5 +61,5 @@ def test_what_was_not_trained_has_no_value_but_a_reason() -> None:
 
 
 def test_trained_values_are_measured_ones_and_have_no_deviation() -> None:
-    frame = table([result("slow", "epochs_to_accuracy")], Measured(Path("nowhere")))
+    frame = table([result("slow", "epochs_to_accuracy")], MeasuredValues(Path("nowhere")))
     assert frame.loc[0, ["simulated_value", "measured_value", "deviation"]].tolist() == ["", "2.5", ""]

@@ -1,4 +1,4 @@
-"""The rule of DESIGN 7, case by case. The paper says 100 MB."""
+"""The rule of docs/decisions/0008-scoreboard.md, case by case. The paper's value is 100 MB."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -43,7 +43,7 @@ def test_negative_numbers_keep_their_direction(result: Make) -> None:
 def test_a_ratio_to_the_baseline_is_judged_first(result: Make) -> None:
     baseline = result(50, row=replace(ROW, system="base", value=80.0))
     judgement = judge(result(62, baseline={"system": "base"}), baseline)
-    # 62 / 50 = 1.24 beside 100 / 80 = 1.25; 62 alone would be off
+    # 62 / 50 = 1.24, near 100 / 80 = 1.25; 62 alone would be off
     assert judgement.verdict is Verdict.REPRODUCED
     assert judgement.reason == "judged by its ratio to base: 1.24 here, 1.25 in the paper"
 
@@ -111,10 +111,10 @@ def test_inputs_and_what_is_not_run_keep_their_reason() -> None:
         (8.0, 8.0, Verdict.WORSE),  # no direction at all
     ],
 )
-def test_in_kind_only_the_direction_beside_the_baseline_is_judged(
+def test_direction_only_is_judged_against_the_baseline(
     ours: float, our_baseline: float, verdict: Verdict
 ) -> None:
-    kind = Answer(Selection({}), trained=TRAINED, in_kind="smaller", baseline={"claim_id": "b"})
+    kind = Answer(Selection({}), trained=TRAINED, direction_only="smaller", baseline={"claim_id": "b"})
     baseline = Result(replace(EPOCHS, value=53.0), kind, our_baseline, Outcome.OK)
     judgement = judge(Result(replace(EPOCHS, value=31.0), kind, ours, Outcome.OK), baseline)
     assert judgement.verdict is verdict
@@ -126,13 +126,13 @@ def test_in_kind_only_the_direction_beside_the_baseline_is_judged(
 @pytest.mark.parametrize(
     ("ours", "verdict"), [(97.5, Verdict.REPRODUCED), (97.4, Verdict.WORSE), (97.6, Verdict.BETTER)]
 )
-def test_in_kind_a_number_that_should_not_change_must_be_its_baselines(ours: float, verdict: Verdict) -> None:
-    """Whatever the noise in the paper's: 98.4 beside 98.5."""
+def test_a_number_that_should_not_change_must_equal_its_baseline(ours: float, verdict: Verdict) -> None:
+    """The paper's own values differ by noise: 98.4 and 98.5."""
     row = replace(ROW, metric="accuracy", unit="%", value=98.4)
     kind = Answer(
         Selection({}),
         trained=TRAINED,
-        in_kind="smaller",
+        direction_only="smaller",
         unchanged=True,
         higher_is_better=True,
         baseline={"system": "base"},
@@ -143,8 +143,8 @@ def test_in_kind_a_number_that_should_not_change_must_be_its_baselines(ours: flo
     assert "judged by whether it changes" in judgement.reason
 
 
-def test_in_kind_a_ratio_is_judged_beside_one_and_another_number_stands_alone() -> None:
-    kind = Answer(Selection({}), trained=TRAINED, in_kind="smaller", higher_is_better=True)
+def test_direction_of_a_ratio_is_judged_against_one_and_another_number_is_not_judged() -> None:
+    kind = Answer(Selection({}), trained=TRAINED, direction_only="smaller", higher_is_better=True)
     ratio = replace(EPOCHS, unit="x", value=1.4)
     assert judge(Result(ratio, kind, 3.0, Outcome.OK), None).verdict is Verdict.REPRODUCED
     assert judge(Result(ratio, kind, 0.9, Outcome.OK), None).verdict is Verdict.WORSE

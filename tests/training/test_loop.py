@@ -1,4 +1,4 @@
-"""Training to accuracy: the same curves as plain PyTorch's, whatever lossless strategy supplies the gradients."""
+"""Training to accuracy: the same curves as plain PyTorch's, under every lossless strategy."""
 
 import copy
 from collections.abc import Callable

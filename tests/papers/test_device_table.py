@@ -1,5 +1,5 @@
 from membench.core.record import Outcome, Record, Source
-from membench.papers.measured_table import measured_table, unit_of
+from membench.papers.device_table import device_table, unit_of
 
 
 def _record(batch_size: int, metrics: dict[str, float], **others: object) -> Record:
@@ -10,13 +10,13 @@ def _record(batch_size: int, metrics: dict[str, float], **others: object) -> Rec
 
 def test_every_metric_has_a_row_with_its_unit_and_what_is_missing_its_reason() -> None:
     records = [
-        ("eager", _record(8, {"images_per_s": 100.0}, absent={"process_memory_bytes": "not told"})),
+        ("eager", _record(8, {"images_per_s": 100.0}, absent={"process_memory_bytes": "not reported"})),
         ("layrub", _record(8, {"images_per_s": 80.0})),
         ("eager", _record(16, {}, reason="the step needs 3 GB")),
     ]
-    table = measured_table("strategies", records)
+    table = device_table("strategies", records)
     rows = {(r.system, r.batch_size, r.metric): (r.measured_value, r.reason) for r in table.itertuples()}
-    assert rows["eager", "8", "process_memory_bytes"] == ("", "not told")
+    assert rows["eager", "8", "process_memory_bytes"] == ("", "not reported")
     assert rows["layrub", "8", "images_per_s_over_eager"] == ("0.8", "")
     assert rows["eager", "16", "outcome"] == ("", "the step needs 3 GB")
     assert ("eager", "16", "images_per_s_over_eager") not in rows

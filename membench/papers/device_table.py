@@ -1,4 +1,4 @@
-"""Tidy tables of what was measured on a device: a row per (item, model, batch size, system, metric)."""
+"""Table of the measurements on one device: a row per (item, model, batch size, system, metric)."""
 
 from collections.abc import Iterable, Iterator, Sequence
 
@@ -9,13 +9,13 @@ from membench.papers.tables import format_number
 
 UNITS = {"_per_s": "1/s", "_bytes": "bytes", "_s": "s", "_j_per_image": "J"}
 RATIOS_TO = ("eager", "pytorch")
-"""Systems to whose images per second, measured in the same run, every other's is put in ratio."""
+"""Baselines: each system's images per second are divided by theirs of the same model and batch size."""
 
 
-def measured_table(item: str, records: Sequence[tuple[str, Record]]) -> pd.DataFrame:
+def device_table(item: str, records: Sequence[tuple[str, Record]]) -> pd.DataFrame:
     """Return the table of records by system; every cell is text.
 
-    A cell that did not run, and a metric that a driver does not tell, has a row without a value and with the reason.
+    A failed run, and a metric that the driver does not report, has a row with the reason and without a value.
     """
     return pd.DataFrame(
         [
@@ -39,7 +39,7 @@ def measured_table(item: str, records: Sequence[tuple[str, Record]]) -> pd.DataF
 
 
 def unit_of(metric: str) -> str:
-    """Return a metric's unit, which its name ends in; none for counts and ratios."""
+    """Return the unit that a metric's name ends in; empty for counts and ratios."""
     return next((unit for ending, unit in UNITS.items() if metric.endswith(ending)), "")
 
 
