@@ -7,11 +7,12 @@ STAMP := $(VENV)/.installed
 TEST := OMP_NUM_THREADS=1 KINETO_LOG_LEVEL=9 $(RUN) -m pytest --numprocesses 2
 
 .DEFAULT_GOAL := help
-.PHONY: help install test test-slow test-gpu measure lint figures report scoreboard sync bench clean
-.PHONY: reproduce-layrub reproduce-vdnn reproduce-modnn reproduce-mmcnn reproduce-epmc train-layrub train-epmc train-mmcnn
+.PHONY: help install test test-slow test-gpu measure lint format figures report scoreboard sync bench clean
 
 help:  ## show this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z%-]+:.*## / {sub("%", "PAPER"); printf "  make %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@echo '  PAPER of reproduce-PAPER: $(patsubst experiments/%/paper.yaml,%,$(wildcard experiments/*/paper.yaml))'
+	@echo '  PAPER of train-PAPER:     $(patsubst experiments/%/trainings.yaml,%,$(wildcard experiments/*/trainings.yaml))'
 
 install: $(STAMP)  ## make .venv with the exact versions of constraints.txt
 
@@ -31,43 +32,29 @@ test-gpu: $(STAMP)  ## run the tests that need a GPU; fails where there is none
 	$(RUN) -m pytest -m cuda
 
 measure: $(STAMP)  ## measure every strategy on this machine's GPU; write results/measured/
-	$(RUN) -m membench.cli.measure
-	$(RUN) -m membench.cli.measure task=limits budget=12GB
+	$(RUN) -m membench measure
+	$(RUN) -m membench measure task=limits budget=12GB
 
 lint: $(STAMP)  ## ruff and mypy
 	$(RUN) -m ruff check .
 	$(RUN) -m ruff format --check .
 	$(RUN) -m mypy
 
-reproduce-layrub: $(STAMP)  ## run Layrub's experiments; write results/, SCOREBOARD.md and paper_figs/
-	$(RUN) -m membench.cli.reproduce layrub
+format: $(STAMP)  ## apply ruff's fixes and its format
+	$(RUN) -m ruff check --fix .
+	$(RUN) -m ruff format .
 
-reproduce-vdnn: $(STAMP)  ## likewise vDNN's
-	$(RUN) -m membench.cli.reproduce vdnn
+reproduce-%: $(STAMP)  ## run a paper's experiments; write results/, SCOREBOARD.md and paper_figs/
+	$(RUN) -m membench reproduce $*
 
-reproduce-modnn: $(STAMP)  ## likewise moDNN's
-	$(RUN) -m membench.cli.reproduce modnn
-
-reproduce-mmcnn: $(STAMP)  ## likewise mmCNN's
-	$(RUN) -m membench.cli.reproduce mmcnn
-
-reproduce-epmc: $(STAMP)  ## likewise EPMC's
-	$(RUN) -m membench.cli.reproduce epmc
-
-train-layrub: $(STAMP)  ## train to accuracy for Layrub's Figure 15 (minutes); what was run before is not run again
-	OMP_NUM_THREADS=1 $(RUN) -m membench.cli.train layrub
-
-train-epmc: $(STAMP)  ## likewise for EPMC's Figure 10: rounded activations beside the baseline
-	OMP_NUM_THREADS=1 $(RUN) -m membench.cli.train epmc
-
-train-mmcnn: $(STAMP)  ## likewise for mmCNN's Table 1: accuracy with and without a memory limit
-	OMP_NUM_THREADS=1 $(RUN) -m membench.cli.train mmcnn
+train-%: $(STAMP)  ## train a paper's networks to accuracy (minutes); a run with a record is not run again
+	OMP_NUM_THREADS=1 $(RUN) -m membench train $*
 
 figures: $(STAMP)  ## redraw paper_figs/ from results/
 	$(RUN) -m paper_figs
 
 report: $(STAMP)  ## write outputs/report/index.html: a page per paper from results/ and paper_figs/
-	$(RUN) -m membench.cli.report
+	$(RUN) -m membench report
 
 scoreboard:  ## show how many of the papers' numbers come out
 	@sed -n 's/\*\*//g; s/^## //p; /predicted numbers reproduced/p' results/SCOREBOARD.md

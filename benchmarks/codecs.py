@@ -1,7 +1,7 @@
-"""How fast maps are encoded and decoded, against the CSR of scipy.sparse and of torch, in one run.
+"""Rates of encoding and decoding activations, compared with the CSR of scipy.sparse and of torch in one run.
 
-On a GPU, torch's is cuSPARSE's. A ratio above 1 says how many times faster ours is; the times are medians of several,
-taken in turns so that a busy machine slows all alike. Neither has a DIA that is as fast as its CSR: scipy's is listed too.
+On a GPU, torch's is cuSPARSE's. A ratio above 1 means that ours is faster; the times are medians of several, measured in
+turns so that a busy machine slows all alike. COO, ELL and DIA, of which only the sizes count, are not tuned.
 """
 
 import statistics
@@ -37,7 +37,7 @@ OURS: dict[str, Codec] = {
 
 
 def median_times_s(runs: dict[str, Callable[[], object]], device: torch.device) -> dict[str, float]:
-    """Return the median of several times of each, the first not counted."""
+    """Return the median time of each, without its first run."""
     times_s: dict[str, list[float]] = {name: [] for name in runs}
     for _ in range(REPETITIONS + 1):
         for name, run in runs.items():
@@ -50,7 +50,7 @@ def median_times_s(runs: dict[str, Callable[[], object]], device: torch.device) 
 
 
 def measure(matrix: Tensor) -> tuple[dict[str, float], dict[str, float]]:
-    """Return the seconds that each takes to encode a matrix, and to decode it."""
+    """Return the seconds of each to encode a matrix, and to decode it."""
     host = matrix.cpu().numpy()
     theirs, on_host = matrix.to_sparse_csr(), scipy.sparse.csr_matrix(host)
     encode: dict[str, Callable[[], object]] = {

@@ -1,6 +1,6 @@
-"""How capture, planning and simulation grow with depth, from ResNet-50 to ResNet-1517.
+"""Growth of capture, planning and simulation with depth, from ResNet-50 to ResNet-1517.
 
-Layrub at batch 32; moDNN at batch 256 within 12 GB, where it also captures the micro-batches that it looks at. Each network in
+Layrub at batch 32; moDNN at batch 256 within 12 GB, where it also captures the micro-batches that it tries. Each network in
 a process of its own. Prints seconds, microseconds per captured task and the process's memory: where the time per task stays
 level, the whole is linear.
 

@@ -1,4 +1,4 @@
-"""What membench itself costs: `eager` through membench against plain PyTorch, alternating in one process.
+"""Overhead of membench itself: `eager` through membench against plain PyTorch, alternating in one process.
 
 Prints the ratio of median step times and of peak memory for several networks on the CPU; 1.00 means no cost.
 """

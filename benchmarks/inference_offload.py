@@ -1,7 +1,7 @@
-"""Inference whose weights live on the host: mmCNN beside accelerate's `cpu_offload`, in one process, in turns.
+"""Inference with weights on the host: mmCNN against accelerate's `cpu_offload`, in one process, in turns.
 
 For each network: accelerate; mmCNN with the memory that accelerate needed; mmCNN under 5 MB. On the CPU "device" memory is
-what torch's allocator hands out, so accelerate is given a state dict of which it gets copies, as it would on a GPU.
+what torch's allocator hands out, so accelerate is given copies of a state dict, as on a GPU.
 Prints peak memory (input and visiting weights included) and the median time of an inference.
 
 Needs accelerate: `pip install 'membench[bench]'`.
@@ -42,7 +42,7 @@ NETWORKS: dict[str, tuple[Callable[[], nn.Module], int]] = {
 
 
 class CopiedOnRead(Mapping[str, Tensor]):
-    """Weights on the host, of which every reader gets a copy in device memory."""
+    """Weights on the host; every reader gets a copy in device memory."""
 
     def __init__(self, tensors: Mapping[str, Tensor]) -> None:
         self._tensors = tensors

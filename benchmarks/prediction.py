@@ -1,6 +1,6 @@
-"""How well a step's time is predicted from operators that were measured alone, and which kinds of task are off.
+"""Accuracy of step times predicted from operators measured in isolation, and the kinds of task that deviate.
 
-A ratio above 1 says that the step took longer than predicted. The clock around every task adds to each some microseconds.
+A ratio above 1 means that the step took longer than predicted. The clock around every task adds to each some microseconds.
 """
 
 import sys

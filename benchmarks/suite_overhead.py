@@ -1,7 +1,7 @@
-"""What the suite adds to a simulated cell: 200 cells of small networks, in one warm worker and without the suite.
+"""Overhead of a sweep per simulated cell: 200 cells of small networks, in one warm worker and without one.
 
 Prints milliseconds a cell: the simulation alone in this process, through a worker with its record kept on disk, and when the
-record is found there. The difference of the first two is the suite's overhead. The workers' start is left out.
+record is found there. The difference of the first two is the overhead. The workers' start is left out.
 """
 
 import statistics

@@ -1,7 +1,8 @@
-"""`python -m membench`: the command line."""
+"""`python -m membench`: the `membench` command."""
 
 import sys
 
-from membench.cli.run import main
+from membench.cli.main import main
 
-sys.exit(main())
+if __name__ == "__main__":
+    sys.exit(main())

@@ -31,6 +31,15 @@ def imports(path: Path) -> Iterator[str]:
             )
 
 
+def imported_modules(path: Path) -> Iterator[str]:
+    """Yield the full name of each module that a file imports, those within functions included."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            yield node.module or ""
+
+
 def test_every_module_lies_in_one_of_the_packages() -> None:
     assert {path.name for path in PACKAGE.glob("*.py")} == {"__init__.py", "__main__.py"}
     assert {path.parent.name for path in PACKAGE.glob("*/__init__.py")} == set(ORDER)
@@ -46,11 +55,18 @@ def test_a_package_imports_only_itself_and_earlier_ones(package: str) -> None:
 
 def test_figures_need_neither_torch_nor_membench() -> None:
     for path in (PACKAGE.parent / "paper_figs").rglob("*.py"):
-        for node in ast.walk(ast.parse(path.read_text())):
-            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
-            names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
-            roots = {name.partition(".")[0] for name in names}
-            assert not roots & {"torch", "membench"}, path
+        roots = {name.partition(".")[0] for name in imported_modules(path)}
+        assert not roots & {"torch", "membench"}, path
+
+
+def test_tests_share_helpers_and_not_test_modules() -> None:
+    for folder in ("tests", "benchmarks"):
+        for path in (PACKAGE.parent / folder).rglob("*.py"):
+            for name in imported_modules(path):
+                if name.partition(".")[0] == "tests":
+                    assert name.startswith("tests.helpers"), (
+                        f"{path}: put what {name} shares into tests/helpers"
+                    )
 
 
 def test_the_package_docstring_lists_the_packages_in_their_order() -> None:

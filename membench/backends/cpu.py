@@ -16,8 +16,7 @@ the host comes straight from the caller's tensor, which counts as host memory th
 import os
 import random
 import time
-from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from queue import SimpleQueue
@@ -30,7 +29,6 @@ from torch import Tensor
 
 from membench.backends.tensor_backend import TensorBackend
 from membench.core.codec import ActivationCodec
-from membench.core.offsets import Offsets
 from membench.core.schedule import COMPUTE_STREAM, EXCHANGE_STREAM
 from membench.core.task_graph import Task, TaskGraph
 from membench.core.timeline import Span, Timeline
@@ -83,17 +81,10 @@ class CpuBackend(TensorBackend):
     Args:
         graph: captured with calls.
         chaos: provoke races; for tests.
-        offsets: put blocks at these addresses of one arena, to check the packing: what an operator returns is copied
-            there, for it takes memory as it likes. Blocks without an address stay where they are.
     """
 
-    def __init__(
-        self, graph: TaskGraph, *, chaos: Chaos | None = None, offsets: Offsets | None = None
-    ) -> None:
+    def __init__(self, graph: TaskGraph, *, chaos: Chaos | None = None) -> None:
         super().__init__(graph, torch.device("cpu"))
-        self._addresses = offsets.addresses if offsets else {}
-        self._arena = torch.empty(offsets.extent_bytes if offsets else 0, dtype=torch.uint8)
-        self._visits: Counter[int] = Counter()  # how often each block has been resident in this step
         self._chaos = random.Random(chaos.seed) if chaos else None
         self._longest_delay_s = chaos.longest_delay_s if chaos else 0.0
         self._queues: dict[tuple[str, int], SimpleQueue[_Ticket | None]] = {}  # of a stream in a process
@@ -107,15 +98,13 @@ class CpuBackend(TensorBackend):
     def begin(self, *, timed: bool) -> None:
         self._timed = timed
         self._jobs.clear()
-        self._visits.clear()
         self._synchronized = 0
         self._start_s = time.perf_counter()
 
     def compute(self, task: Task, stream: str) -> _Job:
         if stream != COMPUTE_STREAM:
-            return self._submit(self._placing(self.tensors.prepare(task), task), stream)
-        run = partial(self.tensors.run, task)
-        return self._do(self._placing(run, task) if self._addresses else run)
+            return self._submit(self.tensors.prepare(task), stream)
+        return self._do(partial(self.tensors.run, task))
 
     def offload(self, block: int, stream: str) -> _Job:
         source, target = self.tensors.as_bytes(block), self._host_buffer(block)
@@ -181,36 +170,6 @@ class CpuBackend(TensorBackend):
         for queue in self._queues.values():
             queue.put(None)
         self._queues.clear()
-
-    # ---- the arena ----------------------------------------------------------------------------------
-
-    def _places(self, blocks: Iterable[int]) -> dict[int, Tensor]:
-        """Return the memory of blocks that become resident now, those that have addresses."""
-        places = {}
-        for block in blocks:
-            if block in self._addresses:
-                address = self._addresses[block][self._visits[block]]
-                self._visits[block] += 1
-                places[block] = self._arena[address : address + self._blocks[block].size_bytes]
-        return places
-
-    def _placing(self, run: Callable[[], None], task: Task) -> Callable[[], None]:
-        """Return what runs a task and puts what it has created where it belongs."""
-        places = self._places(task.creates)
-
-        def run_and_place() -> None:
-            run()
-            for block, place in places.items():
-                place.copy_(self.tensors.as_bytes(block))
-                self.tensors.hold(block, place)
-
-        return run_and_place
-
-    def _allocate(self, block: int) -> None:
-        if place := self._places((block,)):
-            self.tensors.hold(block, place[block])
-        else:
-            super()._allocate(block)
 
     # ---- streams and host memory --------------------------------------------------------------------
 

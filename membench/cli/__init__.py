@@ -1,0 +1,1 @@
+"""The `membench` command: a module for each sub-command, and the modules that they share."""

@@ -1,58 +1,66 @@
-"""Fits a framework's constants on its own rows of a paper's tables.
+"""Fit a framework's constants on its own rows of a paper, or measure this machine's GPU.
 
-    python -m membench.cli.calibrate framework=caffe device=k40m
+    membench calibrate framework=caffe device=k40m   writes conf/framework/<framework>.yaml
+    membench calibrate device=cuda                   writes conf/device/<gpu>.yaml
+    membench calibrate codec                         prints the rate of EPMC's serial baseline
 
-Reads what Layrub's paper measured of that framework itself (Table 5: seconds of 20 iterations; Table 6: runtime memory,
-which it has of Caffe alone), and no row of any other system. Prints every residual, and writes
-``conf/framework/<framework>.yaml``, the same bytes each time.
-
-`rows` reads the paper's numbers, `times` and `memory` fit them, `subjects` says what is fitted for each framework.
-
-    python -m membench.cli.calibrate device=cuda
-
-measures this machine's GPU instead and writes ``conf/device/<gpu>.yaml``.
+A fit reads what Layrub's paper measured of that framework (Table 5: seconds of 20 iterations; Table 6: runtime memory, for
+Caffe alone), and rows of no other system. It prints every residual and writes the same bytes each time.
 """
 
-import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
 
+from membench.cli.words import read_options, split
 from membench.core import configuration
 from membench.core.configuration import CONF_DIRECTORY
 from membench.core.device import DeviceProfile
 from membench.core.errors import MembenchError
-from membench.core.files import complaint, write_whole
+from membench.core.files import write_whole
 
 
-def main(arguments: Sequence[str]) -> int:
-    """Run the command and return its exit code."""
-    if {"-h", "--help"} & set(arguments):
-        print(__doc__)
-        return 0
-    try:
-        settings = parse(arguments)
-        if settings["device"] == "cuda":
-            _measure_gpu()
-        else:
-            _fit(settings["framework"], configuration.load("device", settings["device"]))
-    except (MembenchError, OSError) as error:
-        print(f"membench.calibrate: {complaint(error)}", file=sys.stderr)
-        return 2
-    return 0
+@dataclass(frozen=True)
+class Settings:
+    """The constants to find.
+
+    Attributes:
+        framework: the name in ``conf/framework``.
+        device: the name in ``conf/device`` that the paper's rows are of; ``cuda`` to measure this machine's GPU instead.
+        codec: fit the rate of EPMC's serial baseline instead.
+    """
+
+    framework: str = "caffe"
+    device: str = "k40m"
+    codec: bool = False
 
 
-def parse(arguments: Sequence[str]) -> dict[str, str]:
-    """Return what the arguments, ``name=value`` each, say of framework and device.
+def parse(words: Sequence[str]) -> Settings:
+    """Return the settings that the words are.
 
     Raises:
-        MembenchError: an argument is no setting.
+        MembenchError: a word is not an option.
     """
-    settings = {"framework": "caffe", "device": "k40m"}
-    for argument in arguments:
-        key, separator, value = argument.partition("=")
-        if key not in settings or not separator:
-            raise MembenchError(f"{argument!r} is no setting; write framework=caffe device=k40m")
-        settings[key] = value
-    return settings
+    if list(words) == ["codec"]:
+        return Settings(codec=True)
+    bare, options = split(words)
+    if bare:
+        raise MembenchError(
+            f"{bare[0]!r} is not a choice; write `codec` alone, or framework=caffe device=k40m"
+        )
+    return Settings(**read_options(options, {"framework": str, "device": str}))
+
+
+def run(settings: Settings) -> int:
+    """Fit or measure, print what was found, and return the exit code."""
+    if settings.codec:
+        from membench.papers.calibrate.codec import fit_codec
+
+        print(fit_codec())
+    elif settings.device == "cuda":
+        _measure_gpu()
+    else:
+        _fit(settings.framework, configuration.load("device", settings.device))
+    return 0
 
 
 def _measure_gpu() -> None:
@@ -61,7 +69,7 @@ def _measure_gpu() -> None:
     Raises:
         MembenchError: there is no GPU.
     """
-    # torch takes seconds; a wrong word should not
+    # torch takes seconds, which a wrong word need not wait for
     from membench.backends.real import real_device
     from membench.profiling.rates import device_yaml, measure_device
     from membench.sweep.provenance import device_facts
@@ -83,7 +91,3 @@ def _fit(framework: str, device: DeviceProfile) -> None:
     target = CONF_DIRECTORY / "framework" / f"{framework}.yaml"
     write_whole(target, yaml_text(result, framework=framework, device=device.name))
     print(f"{result.efficiency}\nwrote {target}")
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

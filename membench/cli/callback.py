@@ -1,8 +1,7 @@
-"""What a command, of one cell or many, says and logs at its end, in the process that started it."""
+"""Summary and log of a run or a sweep, made at its end in the process that started it."""
 
 import json
 import sys
-import traceback
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -10,7 +9,7 @@ from typing import Any
 from hydra.experimental.callback import Callback
 from omegaconf import DictConfig
 
-from membench.cli.command_line import EXPLAINED, explain
+from membench.cli.main import exit_code
 from membench.core.configuration import method_of
 from membench.core.launched import launched
 from membench.core.record import Configuration, Record, framework_name
@@ -23,33 +22,31 @@ from membench.sweep.worker_main import CELL, RECORD
 
 
 class SweepCallback(Callback):
-    """Hydra's hooks; see `conf/config.yaml`. Jobs may have run in other processes, so their files tell of them."""
+    """Hydra's hooks, named in `conf/config.yaml`. Jobs may run in other processes, so their files are read."""
 
     def on_run_end(self, config: DictConfig, **kwargs: Any) -> None:
         if launched().rank:
-            return  # the first of several processes speaks for all
+            return  # the first of several processes summarises for all
         self._end(config, Path(config.hydra.run.dir), [Path(config.hydra.run.dir)])
 
     def on_multirun_end(self, config: DictConfig, **kwargs: Any) -> None:
         sweep = Path(config.hydra.sweep.dir)
         folders = [path.parent for path in sweep.rglob(CELL)]
-        # Hydra's own are numbers, and hydra.sweep.subdir is the user's to choose
+        # ordered by number: by default a job's folder is named after its number; hydra.sweep.subdir changes that
         self._end(config, sweep, sorted(folders, key=lambda folder: (len(str(folder)), folder)))
 
     def _end(self, config: DictConfig, sweep: Path, folders: list[Path]) -> None:
-        """Say and log it.
+        """Print and log the summary.
 
         Raises:
-            SystemExit: a cell failed, and is not to; or this cannot be done, of which Hydra would make a warning.
+            SystemExit: a cell failed under strict=true, or the summary could not be made (Hydra would only warn).
         """
         try:
-            self._say(config, sweep, folders)
+            self._summarize(config, sweep, folders)
         except Exception as error:
-            if not isinstance(error, EXPLAINED):
-                traceback.print_exc()
-            sys.exit(explain(error))
+            sys.exit(exit_code("run", error))
 
-    def _say(self, config: DictConfig, sweep: Path, folders: list[Path]) -> None:
+    def _summarize(self, config: DictConfig, sweep: Path, folders: list[Path]) -> None:
         if config.dry_run:
             cells = [json.loads((folder / CELL).read_text()) for folder in folders]
             print(_plan(cells, Path(config.records), Rerun(config.rerun)))

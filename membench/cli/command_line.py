@@ -1,4 +1,4 @@
-"""The command line's words, checked before anything runs: a wrong one is answered in one line."""
+"""Validation of the words that Hydra composes a configuration from, and its errors in one line."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -13,24 +13,24 @@ from omegaconf import DictConfig
 from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBaseException
 from yaml import YAMLError
 
+from membench.cli.commands import groups_of
 from membench.cli.option_values import check_built, check_cell, check_switches
 from membench.core import configuration
 from membench.core.errors import MembenchError, one_line
 from membench.core.files import complaint
 from membench.papers.cells import hydra_composition, resolved
 
-GROUPS = ("model", "strategy", "study", "device", "cluster", "framework", "backend", "tracking")
 _OPTIONAL_GROUPS = {"study"}
 MULTIRUN = {"-m", "--multirun"}
-EXPLAINED = (HydraException, OmegaConfBaseException, YAMLError, MembenchError, OSError)
-"""What `explain` says in one line."""
+HYDRA_ERRORS = (HydraException, OmegaConfBaseException, YAMLError)
+"""Errors of composing a configuration, which `explain` puts into one line."""
 
 
 def check_arguments(arguments: Sequence[str]) -> None:
-    """Compose every choice that the arguments name, once each.
+    """Compose and check every choice that the arguments of `membench run` name, once each.
 
     Raises:
-        MembenchError: an argument is no option, or its value is none; says in one line what there is.
+        MembenchError: an argument is not an option, or its value is invalid; lists the valid ones in one line.
     """
     words = [word for word in arguments if not word.startswith("-")]
     try:
@@ -44,31 +44,31 @@ def check_arguments(arguments: Sequence[str]) -> None:
             for override in parsed:
                 for choice in _choices(override):
                     _check_composed(plain, [choice])
-    except (HydraException, OmegaConfBaseException, YAMLError, ValueError) as error:
-        raise MembenchError(explain(error)) from error
+    except (*HYDRA_ERRORS, ValueError) as error:
+        raise MembenchError(explain(error, groups_of("run"))) from error
 
 
 def parse_changes(words: Sequence[str]) -> list[Override]:
     """Return the words ``option=value`` as Hydra reads them.
 
     Raises:
-        HydraException: a word is no override.
-        MembenchError: it adds or deletes an option.
+        HydraException: a word is not of this form.
+        MembenchError: a word adds or deletes an option.
     """
-    hydra = GlobalHydra.instance()  # knows which names a glob stands for
+    hydra = GlobalHydra.instance()  # its loader expands globs
     loader = hydra.config_loader() if hydra.is_initialized() else None
     parsed = OverridesParser.create(loader).parse_overrides(list(words))
     for override in parsed:
         if override.type is not OverrideType.CHANGE:
-            raise MembenchError(f"{override.input_line!r} is no choice; write option=value")
+            raise MembenchError(f"{override.input_line!r} is not a choice; write option=value")
     return parsed
 
 
-def check_names(overrides: Sequence[Override], groups: Sequence[str] = GROUPS) -> None:
-    """Refuse a group's choice that is no name, which Hydra does not say of which group it is.
+def check_names(overrides: Sequence[Override], groups: Sequence[str]) -> None:
+    """Refuse a group's choice that is not a name, for which Hydra's own error does not name the group.
 
     Raises:
-        MembenchError: lists the names that there are.
+        MembenchError: lists the group's names.
     """
     for override in overrides:
         group, value = override.key_or_group, override.value()
@@ -77,11 +77,11 @@ def check_names(overrides: Sequence[Override], groups: Sequence[str] = GROUPS) -
             raise MembenchError(_unknown(group, value))
 
 
-def explain(error: Exception, groups: Sequence[str] = GROUPS) -> str:
-    """Return one line that says what was wrong with the command and what there is.
+def explain(error: Exception, groups: Sequence[str] = ()) -> str:
+    """Return one line on what is wrong with a command, and on the valid options or names.
 
     Args:
-        groups: those that the command's configuration is composed from.
+        groups: the option groups of the command.
     """
     if isinstance(error, MissingConfigException) and error.missing_cfg_file:
         group, _, name = error.missing_cfg_file.rpartition("/")
@@ -90,7 +90,7 @@ def explain(error: Exception, groups: Sequence[str] = GROUPS) -> str:
             known if group != "hydra/launcher" else f"{known}; some need: pip install 'membench[launchers]'"
         )
     if isinstance(error, OverrideParseException):
-        return f"{error.override!r} is no choice; write option=value, and quote a value of several words or signs"
+        return f"{error.override!r} is not a choice; write option=value, and quote a value with spaces or special characters"
     cause = error.__cause__
     if isinstance(cause, ConfigKeyError | ConfigAttributeError) and isinstance(cause.parent_node, DictConfig):
         options = [str(key) for key in cause.parent_node if key not in ("hydra", "_target_")]
@@ -107,10 +107,10 @@ def explain(error: Exception, groups: Sequence[str] = GROUPS) -> str:
 
 
 def _choices(override: Override) -> Iterator[Override]:
-    """Yield each choice of several.
+    """Yield each choice of a sweep.
 
     Raises:
-        MembenchError: there is none, as where a glob fits no name.
+        MembenchError: there is none, such as for a glob that matches no name.
     """
     if override.is_sweep_override():
         values = [f"{override.key_or_group}={value}" for value in override.sweep_string_iterator()]
@@ -120,15 +120,16 @@ def _choices(override: Override) -> Iterator[Override]:
 
 
 def _check_composed(plain: Sequence[Override], choice: Sequence[Override]) -> None:
-    """Check the configuration that words compose to, in which no sweep is left."""
+    """Check the configuration that overrides without a sweep compose to."""
     overrides = [*plain, *choice]
-    check_names(overrides)
+    groups = groups_of("run")
+    check_names(overrides, groups)
     values = _composed(overrides)
     check_cell(values)
     changed = {
         override.key_or_group.partition(".")[0] for override in overrides if "." in override.key_or_group
     }
-    if changed & {*GROUPS}:
+    if changed & {*groups}:
         check_switches(_composed([each for each in overrides if "." not in each.key_or_group]), values)
         check_built(values, sorted(changed))
 

@@ -1,4 +1,4 @@
-"""One job of the command line: a composed configuration in, a record in the job's folder."""
+"""One job of `membench run`: a composed configuration in, a record in the job's folder out."""
 
 import atexit
 import json
@@ -22,7 +22,7 @@ from membench.sweep.worker_main import CELL, RECORD
 def run_job(config: DictConfig) -> None:
     """Write a cell's configuration into the job's folder, and its record when it has one; print a summary.
 
-    A dry run writes the configuration alone. Of several processes that share the cell's batch, the first one writes.
+    A dry run writes the configuration alone. If several processes share the cell's batch, only the first writes.
     """
     cell = cell_configuration(config)
     folder = Path(HydraConfig.get().runtime.output_dir)
@@ -44,7 +44,10 @@ def _run_alone(cell: Configuration, config: DictConfig) -> Record:
 
 
 def _run_together(cell: Configuration, config: DictConfig) -> Record:
-    """Run a cell in this process, which torchrun isolates; kept nowhere, as no configuration tells how many share it."""
+    """Run a cell in this process, which torchrun isolates.
+
+    The record is not kept for later runs: the configuration does not contain the number of processes.
+    """
     from membench.core import distributed
     from membench.sweep.cell import run_cell
 
@@ -57,7 +60,7 @@ def _run_together(cell: Configuration, config: DictConfig) -> Record:
 
 @cache
 def _workers(time_limit_s: float | None) -> Workers:
-    """Return this process's workers: a launcher's next job here finds them warm."""
+    """Return this process's workers, which stay warm for the launcher's next job."""
     workers = Workers(time_limit_s)
     atexit.register(workers.close)
     return workers

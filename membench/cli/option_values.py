@@ -1,4 +1,4 @@
-"""The values of a command's options, checked before anything runs: what no run can have is refused in one line."""
+"""Validation of option values before anything runs: an invalid one is a one-line error."""
 
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
@@ -18,20 +18,18 @@ Values = Mapping[str, Any]
 _OF_A_MODEL = ("name", "module", "loss", "input_shape", "classes")
 
 SEEDS = range(-(2**63), 2**64)
-"""Those that torch takes."""
+"""The seeds that torch accepts."""
 
 
 def check_running(values: Values) -> None:
-    """Refuse values that `conf/running.yaml` and `conf/tracking` do not allow.
+    """Refuse invalid values of `conf/running.yaml` and `conf/tracking`.
 
     Raises:
-        MembenchError: says what it allows.
+        MembenchError: names the option, the valid values and the invalid one.
     """
     choice(Rerun, "rerun", values["rerun"])
-    if values["time_limit_s"] is not None and not POSITIVE.holds(values["time_limit_s"]):
-        raise MembenchError(
-            f"time_limit_s is a positive number of seconds, or null for no limit, not {values['time_limit_s']!r}"
-        )
+    if values["time_limit_s"] is not None:
+        check(POSITIVE, time_limit_s=values["time_limit_s"])
     check(SWITCH, dry_run=values["dry_run"], strict=values["strict"])
     tracking = values["tracking"]
     choice(names("tracking"), "tracking.mode", tracking["mode"])
@@ -39,13 +37,12 @@ def check_running(values: Values) -> None:
 
 
 def check_cell(values: Values) -> None:
-    """Refuse values of `conf/config.yaml` that no cell can have.
+    """Refuse invalid values of `conf/config.yaml`.
 
     Raises:
-        MembenchError: says what a value has to be.
+        MembenchError: names the option, the valid values and the invalid one.
     """
-    if not COUNT.holds(values["batch_size"]):
-        raise MembenchError(f"batch_size is a positive number of images, not {values['batch_size']!r}")
+    check(COUNT, batch_size=values["batch_size"])
     if not WHOLE.holds(values["seed"]) or values["seed"] not in SEEDS:
         raise MembenchError(f"seed is a whole number of at most 64 bits, not {values['seed']!r}")
     check(POSITIVE, timeout_s=values["timeout_s"])
@@ -72,10 +69,10 @@ def check_cell(values: Values) -> None:
 
 
 def check_size(name: str, size: Any) -> None:
-    """Refuse what is no size in memory; None is no limit.
+    """Refuse what is not a size in memory; None means unlimited.
 
     Raises:
-        MembenchError: says how one is written.
+        MembenchError: shows how a size is written.
     """
     if size is None:
         return
@@ -86,12 +83,12 @@ def check_size(name: str, size: Any) -> None:
 
 
 def check_switches(before: Any, after: Any, name: str = "") -> None:
-    """Refuse a word where a file of `conf/` has true or false: every word would count as true.
+    """Refuse a word where a file of `conf/` has true or false, because any non-empty word is true in Python.
 
     Args:
-        before: a configuration as its files have it, or a value in it.
-        after: the same with what the command line changes.
-        name: of the value.
+        before: a configuration from the files alone, or a value in it.
+        after: the same, changed by the command line.
+        name: the value's name.
 
     Raises:
         MembenchError: names the option.
@@ -104,10 +101,10 @@ def check_switches(before: Any, after: Any, name: str = "") -> None:
 
 
 def check_built(values: Values, groups: Iterable[str]) -> None:
-    """Build what groups describe whose options were changed: together they may describe nothing. Takes torch, seconds.
+    """Build the objects of groups whose options were changed, which may be invalid together. Imports torch (seconds).
 
     Raises:
-        MembenchError: says what stood against it.
+        MembenchError: an object cannot be built; names the group and the cause.
     """
     from membench.sweep.cell import workload_of
     from membench.sweep.density import is_measured
@@ -125,10 +122,10 @@ def check_built(values: Values, groups: Iterable[str]) -> None:
 
 
 def built(name: str, make: Callable[[], T]) -> T:
-    """Return what a group describes.
+    """Return the object that a group describes, as ``make`` builds it.
 
     Raises:
-        MembenchError: it cannot be built; says what stood against it.
+        MembenchError: it cannot be built; names the group and the cause.
     """
     try:
         return make()
@@ -139,7 +136,7 @@ def built(name: str, make: Callable[[], T]) -> T:
 
 
 def _check_planning(values: Values) -> None:
-    """Refuse what planning would; planning takes torch, seconds that the defaults need not."""
+    """Refuse what planning would refuse. The defaults need no check, and so no import of torch (seconds)."""
     if values["exchange"] != "as_made":
         from membench.planning.exchange import Exchange
 

@@ -1,73 +1,77 @@
-"""`python -m membench.cli.report`: pages from the results that there are, or what differs between two sets of them.
+"""Write HTML pages from the results, or compare two sets of results.
 
-    python -m membench.cli.report                      every paper's page and the index, into outputs/report/
-    python -m membench.cli.report layrub to=/tmp/pages one paper, elsewhere
-    python -m membench.cli.report compare A B          A and B: a results folder, a paper's folder in it, or a scoreboard.csv
-    python -m membench.cli.report compare A B tolerance=0.05
+    membench report                      every paper's page and the index, into outputs/report/
+    membench report layrub to=/tmp/pages one paper, into another folder
+    membench report compare A B          A and B: a results folder, a paper's folder in it, or a scoreboard.csv
+    membench report compare A B tolerance=0.05
 
-`compare` exits with 0 where nothing differs and with 1 where something does, as diff.
+`compare` exits with 0 if nothing differs and with 1 otherwise, as diff does.
 """
 
-import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
-from membench.core.checks import NOT_NEGATIVE, number
+from membench.cli.words import read_number, read_options, split
+from membench.core.checks import NOT_NEGATIVE
 from membench.core.configuration import ROOT
 from membench.core.errors import MembenchError
-from membench.core.files import complaint
 from membench.papers.compare import TOLERANCE, compare, comparison_lines, read_results
 
 
-def main(arguments: Sequence[str]) -> int:
-    """Run the command and return its exit code."""
-    if {"-h", "--help"} & set(arguments):
-        print(__doc__)
-        return 0
-    try:
-        return _compare(arguments[1:]) if arguments[:1] == ["compare"] else _write(arguments)
-    except (MembenchError, OSError) as error:
-        print(f"membench.report: {complaint(error)}", file=sys.stderr)
-        return 2
+@dataclass(frozen=True)
+class PageSettings:
+    """Which papers' pages to write, all for none, and the folder to write them into."""
+
+    papers: tuple[str, ...] = ()
+    to: Path = Path("outputs") / "report"
 
 
-def _compare(arguments: Sequence[str]) -> int:
-    paths, options = _parse(arguments, {"tolerance": str(TOLERANCE)})
-    if len(paths) != 2:
-        raise MembenchError(f"compare takes two sets of results, not {len(paths)}")
-    tolerance = number(options["tolerance"])
-    if not NOT_NEGATIVE.holds(tolerance):
-        raise MembenchError(f"tolerance is a fraction such as 0.05, not {options['tolerance']!r}")
-    before, after = (read_results(Path(path)) for path in paths)
-    comparison = compare(before, after, tolerance=tolerance)
-    print("\n".join([f"A: {paths[0]}", f"B: {paths[1]}", *comparison_lines(comparison)]))
+@dataclass(frozen=True)
+class CompareSettings:
+    """Two sets of results, and the relative difference up to which two numbers count as equal."""
+
+    before: Path
+    after: Path
+    tolerance: float = TOLERANCE
+
+
+Settings = PageSettings | CompareSettings
+
+
+def parse(words: Sequence[str]) -> Settings:
+    """Return the settings of the pages, or of the comparison if the first bare word is ``compare``.
+
+    Raises:
+        MembenchError: an option is unknown or its value is invalid, or there are not two sets of results.
+    """
+    bare, options = split(words)
+    if bare[:1] != ["compare"]:
+        return PageSettings(tuple(bare), **read_options(options, {"to": Path}))
+    changes = read_options(options, {"tolerance": partial(read_number, NOT_NEGATIVE, "tolerance")})
+    if len(bare) != 3:
+        raise MembenchError(f"compare takes two sets of results, not {len(bare) - 1}")
+    return CompareSettings(Path(bare[1]), Path(bare[2]), **changes)
+
+
+def run(settings: Settings) -> int:
+    """Write the pages or print the comparison, and return the exit code."""
+    return _compare(settings) if isinstance(settings, CompareSettings) else _write(settings)
+
+
+def _compare(settings: CompareSettings) -> int:
+    before, after = read_results(settings.before), read_results(settings.after)
+    comparison = compare(before, after, tolerance=settings.tolerance)
+    print(f"A: {settings.before}", f"B: {settings.after}", *comparison_lines(comparison), sep="\n")
     return 0 if comparison.is_same else 1
 
 
-def _write(arguments: Sequence[str]) -> int:
+def _write(settings: PageSettings) -> int:
     from membench.papers.pages import write_report
     from membench.papers.paper_page import Sources, papers_with_results
 
-    names, options = _parse(arguments, {"to": str(Path("outputs") / "report")})
     sources = Sources(ROOT / "results", ROOT / "paper_figs", ROOT / "experiments")
-    for path in write_report(names or papers_with_results(sources), sources, Path(options["to"])):
+    for path in write_report(settings.papers or papers_with_results(sources), sources, settings.to):
         print(path)
     return 0
-
-
-def _parse(arguments: Sequence[str], options: dict[str, str]) -> tuple[list[str], dict[str, str]]:
-    """Return the bare words, and the options with what ``name=value`` words change in them."""
-    words = []
-    for argument in arguments:
-        name, separator, value = argument.partition("=")
-        if not separator:
-            words.append(argument)
-        elif name not in options:
-            raise MembenchError(f"{name!r} is not an option; there are: {', '.join(options)}")
-        else:
-            options = {**options, name: value}
-    return words, options
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

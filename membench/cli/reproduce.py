@@ -1,19 +1,24 @@
-"""`python -m membench.cli.reproduce layrub`: run a paper's experiments, and write tables, scoreboard and figures.
+"""Reproduce a paper: run its experiments, and write its tables, scoreboard and figures.
 
-experiments/<paper> -> cells -> records -> results/<paper>/*.csv, SCOREBOARD.md -> paper_figs/<paper>
+    membench reproduce layrub
+    membench reproduce layrub workers=4 rerun=failed dry_run=true
+
+Each experiment of experiments/<paper> becomes cells, and their records become results/<paper>/*.csv, results/SCOREBOARD.md
+and paper_figs/<paper>. Where there is a GPU, the paper's networks are measured on it too.
 """
 
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 from hydra import compose
 
-from membench.cli.command_line import EXPLAINED, explain, parse_changes
+from membench.cli.command_line import parse_changes
 from membench.cli.option_values import check_running
 from membench.cli.trainings import compose_trainings, find_trainings
+from membench.cli.words import split
 from membench.core.checks import COUNT, check
 from membench.core.configuration import ROOT
 from membench.core.device import file_name
@@ -26,7 +31,7 @@ from membench.papers.measured_columns import gpu_at_hand, measure_on_gpu
 from membench.papers.results import evaluate_all, needed_cells, write_results
 from membench.papers.scoreboard import Score, scoreboard, summarize
 from membench.papers.tables import MeasuredValues
-from membench.sweep.listing import INTERRUPTED, announced, has_failed, plan, totals
+from membench.sweep.listing import announced, has_failed, plan, totals
 from membench.sweep.records import Records, Rerun
 from membench.sweep.runner import run_all
 from membench.sweep.tracking import Sweep, Tracking, log_sweep
@@ -38,6 +43,76 @@ MEASURED = ROOT / "results" / "measured"
 
 USUAL_LAYERS = 20
 """Of a model whose depth the paper's vocabulary does not give; only orders the jobs."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The options of `conf/reproduce.yaml`.
+
+    Attributes:
+        time_limit_s: of each cell; None for no limit.
+        workers: the number of simulated cells that run at a time.
+    """
+
+    paper: str
+    workers: int
+    time_limit_s: float | None
+    rerun: Rerun
+    dry_run: bool
+    strict: bool
+    tracking: Tracking
+
+
+def parse(words: Sequence[str]) -> Settings:
+    """Return `conf/reproduce.yaml` with the changes that the words are; the bare word is the paper.
+
+    Raises:
+        HydraException: a word is not an option.
+        MembenchError: a value is invalid, or there is not one paper that has a folder in `experiments/`.
+    """
+    papers, options = split(words)
+    if len(papers) > 1:
+        raise MembenchError(f"name one paper, not {len(papers)}: {', '.join(papers)}")
+    changes = [*options, *(f"paper={paper}" for paper in papers)]
+    parse_changes(changes)
+    with hydra_composition():
+        values = resolved(compose("reproduce", changes))
+    known = known_papers(ROOT / "experiments")
+    if values["paper"] not in known:
+        problem = "name a paper" if values["paper"] == "???" else f"there is no paper {values['paper']!r}"
+        raise MembenchError(f"{problem}; there are: {', '.join(known)}")
+    check(COUNT, workers=values["workers"])
+    check_running(values)
+    typed = {"rerun": Rerun(values["rerun"]), "tracking": Tracking(**values["tracking"])}
+    return Settings(**values | typed)
+
+
+def run(settings: Settings) -> int:
+    """Reproduce the paper, or list its cells in a dry run, and return the exit code."""
+    paper = load_paper(ROOT / "experiments" / settings.paper)
+    cells = compose_cells(paper, needed_cells(paper))
+    with Workers(settings.time_limit_s) as workers:
+        known = Records(RECORDS, workers.run, settings.rerun)
+        if settings.dry_run:
+            print(plan([(known, list(cells.values()))]))
+            return 0
+        if gpu := gpu_at_hand():
+            folder = MEASURED / file_name(gpu["device"])
+            measured = Records(folder / "records", announced(workers.run), settings.rerun)
+            measure_on_gpu(paper, cells, measured, folder)
+        records, scores = reproduce(
+            paper,
+            cells,
+            known.run,
+            workers=settings.workers,
+            results=ROOT / "results",
+            stop=workers.close,
+        )
+    made = list({record.configuration_hash: record for record in records.values()}.values())
+    drawn = _draw(paper.name)
+    logged = _log(settings, paper, made, scores)
+    print(closing_summary(paper, made, scores, logged))
+    return drawn or int(settings.strict and has_failed(made))
 
 
 def reproduce(
@@ -67,50 +142,15 @@ def reproduce(
     return records, write_results(paper, evaluate_all(paper, records, trainings), results)
 
 
-def main(arguments: Sequence[str]) -> int:
-    """Run the command and return its exit code."""
-    if {"-h", "--help"} & set(arguments):
-        print(__doc__)
-        return 0
-    try:
-        settings = _settings(arguments)
-        return _run(load_paper(ROOT / "experiments" / settings["paper"]), settings)
-    except EXPLAINED as error:
-        print(explain(error), file=sys.stderr)
-        return 2
-    except KeyboardInterrupt:
-        print(INTERRUPTED, file=sys.stderr)
-        return 130
-
-
-def _run(paper: Paper, settings: dict[str, Any]) -> int:
-    cells = compose_cells(paper, needed_cells(paper))
-    rerun = Rerun(settings["rerun"])
-    with Workers(settings["time_limit_s"]) as workers:
-        known = Records(RECORDS, workers.run, rerun)
-        if settings["dry_run"]:
-            print(plan([(known, list(cells.values()))]))
-            return 0
-        if gpu := gpu_at_hand():
-            folder = MEASURED / file_name(gpu["device"])
-            measure_on_gpu(paper, cells, Records(folder / "records", announced(workers.run), rerun), folder)
-        records, scores = reproduce(
-            paper,
-            cells,
-            known.run,
-            workers=settings["workers"],
-            results=ROOT / "results",
-            stop=workers.close,
-        )
-    made = list({record.configuration_hash: record for record in records.values()}.values())
-    drawn = _draw(paper.name)
-    run = log_sweep(
-        Tracking(**settings["tracking"]),
+def _log(settings: Settings, paper: Paper, records: list[Record], scores: list[Score]) -> Path | None:
+    """Log the reproduction to W&B, and return the run's folder if there is one."""
+    return log_sweep(
+        settings.tracking,
         Sweep(
             name=f"reproduce {paper.name}",
             group=f"reproduce-{paper.name}",
             tags=[f"paper:{paper.name}", *(f"device:{name}" for name in sorted(set(paper.devices.values())))],
-            configuration=settings,
+            configuration=asdict(settings) | {"rerun": str(settings.rerun)},
             summary={
                 **vars(summarize(entry.verdict for entry in scores)),
                 "calibrated": sum(entry.calibrated for entry in scores),
@@ -120,15 +160,13 @@ def _run(paper: Paper, settings: dict[str, Any]) -> int:
                 paper.name: ROOT / "results" / paper.name,
                 "SCOREBOARD.md": ROOT / "results" / "SCOREBOARD.md",
             },
-            records=made,
+            records=records,
         ),
     )
-    print(closing_summary(paper, made, scores, run))
-    return drawn or int(settings["strict"] and has_failed(made))
 
 
 def _draw(paper: str) -> int:
-    """Draw a paper's figures, if it has scripts for some; return the exit code."""
+    """Draw the figures that a paper has scripts for, and return the exit code."""
     if not (FIGURES / paper).is_dir():
         return 0
     return subprocess.run([sys.executable, "-m", FIGURES.name, paper], cwd=ROOT, check=False).returncode
@@ -137,7 +175,7 @@ def _draw(paper: str) -> int:
 def closing_summary(
     paper: Paper, records: Sequence[Record], scores: Sequence[Score], run: Path | None
 ) -> str:
-    """Return what came out, and where to look."""
+    """Return the outcome of a reproduction, and where its files are."""
     predicted = summarize(entry.verdict for entry in scores if not entry.calibrated)
     fitted = sum(entry.calibrated for entry in scores)
     lines = [
@@ -145,32 +183,10 @@ def closing_summary(
         totals(records),
         f"{paper.name}: {predicted.agree} of {predicted.judged} predicted numbers reproduced, "
         f"{predicted.deviate} deviate, {predicted.not_run} not run",
-        f"  (besides: {fitted} rows on which the model was fitted, {predicted.inputs} inputs)",
+        f"  (in addition: {fitted} rows on which the model was fitted, {predicted.inputs} inputs)",
         "  at a glance  results/SCOREBOARD.md",
         f"  every row    results/{paper.name}/scoreboard.csv",
         *([f"  figures      paper_figs/{paper.name}/"] if (FIGURES / paper.name).is_dir() else []),
         *([f"  W&B run      {run}"] if run else []),
     ]
     return "\n".join(lines)
-
-
-def _settings(arguments: Sequence[str]) -> dict[str, Any]:
-    """Return `conf/reproduce.yaml` with the command line's changes; the first bare word is the paper."""
-    known = known_papers(ROOT / "experiments")
-    papers = [word for word in arguments if "=" not in word]
-    if len(papers) > 1:
-        raise MembenchError(f"name one paper, not {len(papers)}: {', '.join(papers)}")
-    overrides = [word for word in arguments if "=" in word] + [f"paper={word}" for word in papers]
-    parse_changes(overrides)
-    with hydra_composition():
-        settings = resolved(compose("reproduce", overrides))
-    if settings["paper"] not in known:
-        asked = "name a paper" if settings["paper"] == "???" else f"there is no paper {settings['paper']!r}"
-        raise MembenchError(f"{asked}; there are: {', '.join(known)}")
-    check(COUNT, workers=settings["workers"])
-    check_running(settings)
-    return settings
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

@@ -1,44 +1,67 @@
-"""`python -m membench model=resnet50 strategy=layrub_hybrid device=k40m batch_size=32`: one cell, or with -m many.
+"""Run one cell, or with -m many: a training step of a model under a memory-saving strategy.
 
-Hydra composes `conf/`; the arguments are checked first, so that a wrong one gets one line and no traceback. Each cell
-is a job, here or wherever a launcher runs it; `SweepCallback` gathers what came out.
+    membench run model=resnet50 strategy=layrub_hybrid device=k40m batch_size=32
+    membench run -m strategy=network_wide,layrub_hybrid model=resnet34,resnet50
+    torchrun --nproc-per-node 2 -m membench run model=digits_cnn backend=cpu     each process on its share of the batch
+
+The step is simulated, or with backend=cpu or backend=cuda measured. A cell that has a record in outputs/records is not
+run again: rerun=missing|failed|all. dry_run=true lists what would run; strict=true exits with 1 if a cell failed.
+An option of a group is changed by group.option=value. Other flags of Hydra's (--cfg job, --info) work too.
 """
 
 import os
 import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import hydra
 from omegaconf import DictConfig
 
-from membench.cli.command_line import EXPLAINED, MULTIRUN, check_arguments, explain
+from membench.cli.command_line import MULTIRUN, check_arguments
 from membench.cli.job import run_job
 from membench.core.configuration import CONF_DIRECTORY
-from membench.sweep.listing import INTERRUPTED
+from membench.core.errors import MembenchError, one_line
 
 
-@hydra.main(config_path=str(CONF_DIRECTORY), config_name="config", version_base="1.3")
-def run(config: DictConfig) -> None:
-    """Run the composed cell. Launchers pickle this function by value, so that it refers to nothing else of this file."""
-    run_job(config)
+@dataclass(frozen=True)
+class Settings:
+    """The words that Hydra composes the cells from, flags first."""
+
+    words: tuple[str, ...]
 
 
-def main() -> int:
-    """Run the command line and return its exit code."""
-    os.environ["HYDRA_FULL_ERROR"] = "1"  # errors come here, and not to Hydra's own printer of tracebacks
+def parse(words: Sequence[str]) -> Settings:
+    """Return the words in an order that Hydra takes, each of them checked.
+
+    Words with flags other than ``-m`` are left to Hydra: they ask about the configuration.
+
+    Raises:
+        MembenchError: a word is not an option, or its value is invalid.
+    """
+    ordered = tuple(sorted(words, key=lambda word: word not in MULTIRUN))
+    if all(word in MULTIRUN for word in ordered if word.startswith("-")):
+        check_arguments(ordered)
+    return Settings(ordered)
+
+
+def run(settings: Settings) -> int:
+    """Run each cell as a job, in this process or where Hydra's launcher runs it, and return the exit code.
+
+    `SweepCallback` summarises them and exits with 1 where ``strict=true`` demands it.
+
+    Raises:
+        MembenchError: flags do not go together.
+    """
+    os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra raises its errors, and does not print them with a traceback
+    sys.argv[1:] = settings.words
     try:
-        # Hydra takes -m before all choices or behind them; whoever has other flags asks Hydra itself
-        arguments = sys.argv[1:] = sorted(sys.argv[1:], key=lambda word: word not in MULTIRUN)
-        if all(word in MULTIRUN for word in arguments if word.startswith("-")):
-            check_arguments(arguments)
-        run()
-    except KeyboardInterrupt:
-        print(INTERRUPTED, file=sys.stderr)
-        return 130
-    except (*EXPLAINED, ValueError) as error:  # the latter of flags that do not go together
-        print(explain(error), file=sys.stderr)
-        return 2
+        _task()
+    except ValueError as error:
+        raise MembenchError(one_line(error)) from error
     return 0
 
 
-if __name__ == "__main__":
-    sys.exit(main())
+@hydra.main(config_path=str(CONF_DIRECTORY), config_name="config", version_base="1.3")
+def _task(config: DictConfig) -> None:
+    """Run the composed cell. Launchers pickle this function by value, so it refers to no other name of this module."""
+    run_job(config)

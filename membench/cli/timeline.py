@@ -1,11 +1,13 @@
-"""`python -m membench.cli.timeline model=resnet50 strategy=vdnn_all device=k40m batch_size=32`: pictures of one step.
+"""Draw one step: which tasks run when, and what holds the memory.
 
-Takes the options of `python -m membench`, and so draws simulated runs and, with backend=cpu or backend=cuda, measured
-ones. Writes a picture (.png, .pdf) and a trace (.trace.json) that chrome://tracing and Perfetto open.
+    membench timeline model=resnet50 strategy=vdnn_all device=k40m batch_size=32
+
+Takes the options of `membench run`: the step is simulated, or with backend=cpu or backend=cuda measured. Writes a picture
+(.png, .pdf) and a trace (.trace.json) for chrome://tracing and Perfetto into outputs/timelines.
 """
 
-import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from hydra import compose
@@ -13,45 +15,43 @@ from hydra import compose
 from membench.cli.command_line import check_arguments
 from membench.core.device import file_name
 from membench.core.errors import MembenchError
-from membench.core.files import complaint
 from membench.core.record import Configuration
 from membench.papers.cells import cell_configuration, hydra_composition
 
 DIRECTORY = Path("outputs") / "timelines"
 
 
-def main(arguments: Sequence[str]) -> int:
-    """Run the command and return its exit code."""
-    if {"-h", "--help"} & set(arguments):
-        print(__doc__)
-        return 0
-    try:
-        if options := [word for word in arguments if word.startswith("-")]:
-            raise MembenchError(f"{options[0]!r} is no option here: a picture is of one step")
-        check_arguments(arguments)
-        with hydra_composition():
-            configuration = cell_configuration(compose("config", list(arguments)))
-        for path in _write(configuration):
-            print(path)
-    except (MembenchError, OSError) as error:
-        print(complaint(error), file=sys.stderr)
-        return 2
-    return 0
+@dataclass(frozen=True)
+class Settings:
+    """The composed configuration of the cell to draw."""
+
+    configuration: Configuration
 
 
-def _write(configuration: Configuration) -> list[Path]:
-    # torch and matplotlib take seconds; a wrong word should not
+def parse(words: Sequence[str]) -> Settings:
+    """Return the cell that the words describe.
+
+    Raises:
+        MembenchError: a word is not an option, or its value is invalid.
+    """
+    if flags := [word for word in words if word.startswith("-")]:
+        raise MembenchError(f"{flags[0]!r} is not an option; a picture shows one step")
+    check_arguments(words)
+    with hydra_composition():
+        return Settings(cell_configuration(compose("config", list(words))))
+
+
+def run(settings: Settings) -> int:
+    """Write the picture and the trace, print their paths, and return the exit code."""
+    # torch and matplotlib take seconds, which a wrong word need not wait for
     from membench.pictures.picture import draw, save
     from membench.pictures.trace import trace_json
     from membench.sweep.observe import observe
 
-    run = observe(configuration)
-    path = DIRECTORY / file_name(run.title)
-    pictures = save(draw(run), path)
+    observed = observe(settings.configuration)
+    path = DIRECTORY / file_name(observed.title)
+    pictures = save(draw(observed), path)
     trace = path.with_name(f"{path.name}.trace.json")
-    trace.write_text(trace_json(run))
-    return [*pictures, trace]
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    trace.write_text(trace_json(observed))
+    print(*pictures, trace, sep="\n")
+    return 0

@@ -1,69 +1,75 @@
-"""Train networks to accuracy under memory strategies, with several seeds, and write their curves.
+"""Train networks to accuracy under memory strategies, with several seeds, and write their learning curves.
 
-    python -m membench.cli.train model=digits_cnn data=digits strategy=layrub_hybrid epochs=20 seeds=[0,1,2]
-    python -m membench.cli.train layrub          the trainings of a paper, experiments/layrub/trainings.yaml
+    membench train model=digits_cnn data=digits strategy=layrub_hybrid epochs=20 seeds=[0,1,2]
+    membench train layrub          the trainings of a paper, experiments/layrub/trainings.yaml
 
-The first writes ``training.csv`` (a row for each seed and epoch) and ``training.jsonl`` (the records, with their provenance) to
-``output``, the second to results/<paper>; a run of a paper's that has its record there is not run again.
+The first writes ``training.csv`` (a row for each seed and epoch) and ``training.jsonl`` (records with provenance) to
+``output``, the second to results/<paper>. A run with a record there is not run again. Exits with 1 if a run failed.
 """
 
-import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from membench.cli.command_line import EXPLAINED, explain
 from membench.cli.option_values import built, check_built
-from membench.cli.trainings import GROUPS, Training, compose_training, compose_trainings, run_trainings
+from membench.cli.trainings import Training, compose_training, compose_trainings, run_trainings
+from membench.cli.words import split
 from membench.core.configuration import ROOT, instantiate
 from membench.core.errors import MembenchError
 from membench.core.files import shown
 from membench.core.record import Outcome
-from membench.papers.loader import read_trainings
-from membench.sweep.listing import INTERRUPTED
+from membench.papers.loader import known_papers, read_trainings
 
 
-def main(arguments: Sequence[str]) -> int:
-    """Run the command and return its exit code."""
-    if {"-h", "--help"} & set(arguments):
-        print(__doc__)
-        return 0
-    try:
-        trainings, directory = _asked(arguments)
-        for training in trainings:
-            _check(training)
-        made = run_trainings(trainings, directory)
-    except EXPLAINED as error:
-        print(explain(error, GROUPS), file=sys.stderr)
-        return 2
-    except KeyboardInterrupt:
-        print(INTERRUPTED, file=sys.stderr)
-        return 130
-    print(f"curves in {shown(directory / 'training.csv')}, records in {shown(directory / 'training.jsonl')}")
-    failed = [record for training in made.values() for record in training if record.outcome is not Outcome.OK]
-    return 1 if failed else 0
+@dataclass(frozen=True)
+class Settings:
+    """The trainings to run, and the folder that their curves and records go to."""
+
+    trainings: tuple[Training, ...]
+    directory: Path
 
 
-def _asked(arguments: Sequence[str]) -> tuple[list[Training], Path]:
-    """Return what the command line asks for, and where its files go."""
-    known = sorted(path.parent.name for path in (ROOT / "experiments").glob("*/trainings.yaml"))
-    papers = [word for word in arguments if "=" not in word]
+def parse(words: Sequence[str]) -> Settings:
+    """Return the training that ``option=value`` words describe, or the trainings of the paper that the only word is.
+
+    Raises:
+        HydraException: a word names an option or a file that does not exist.
+        MembenchError: a value is invalid, or the paper has no trainings.
+    """
+    papers, _ = split(words)
     if not papers:
-        training, directory = compose_training(arguments)
-        return [training], directory
-    if len(arguments) > 1 or papers[0] not in known:
+        training, directory = compose_training(words)
+        return Settings((training,), directory)
+    experiments = ROOT / "experiments"
+    known = [name for name in known_papers(experiments) if (experiments / name / "trainings.yaml").exists()]
+    if len(words) > 1 or papers[0] not in known:
         raise MembenchError(
-            f"{' '.join(arguments)!r} is neither one paper nor a list of option=value; "
+            f"{' '.join(words)!r} is neither one paper nor a list of option=value; "
             f"papers with trainings: {', '.join(known)}"
         )
-    return compose_trainings(
-        read_trainings(ROOT / "experiments" / papers[0] / "trainings.yaml")
-    ), ROOT / "results" / papers[0]
+    trainings = compose_trainings(read_trainings(experiments / papers[0] / "trainings.yaml"))
+    return Settings(tuple(trainings), ROOT / "results" / papers[0])
+
+
+def run(settings: Settings) -> int:
+    """Run the trainings that have no record yet, and return the exit code.
+
+    Raises:
+        MembenchError: a model, a strategy or a data set cannot be built, or they do not fit together.
+    """
+    for training in settings.trainings:
+        _check(training)
+    directory = settings.directory
+    made = run_trainings(settings.trainings, directory)
+    print(f"curves in {shown(directory / 'training.csv')}, records in {shown(directory / 'training.jsonl')}")
+    return int(any(record.outcome is not Outcome.OK for records in made.values() for record in records))
 
 
 def _check(training: Training) -> None:
-    """Refuse what cannot be built, and data that is not there or that the model does not take, before anything runs."""
-    from membench.strategies.base import find_strategy  # torch takes seconds; a wrong word should not
+    """Refuse a training that cannot be built, or whose data is missing or does not fit the model, before any runs."""
+    # torch takes seconds, which a wrong word need not wait for
+    from membench.strategies.base import find_strategy
     from membench.training.loop import check_fit
 
     configuration = training.runs[0]
@@ -74,7 +80,3 @@ def _check(training: Training) -> None:
     model = configuration["model"]
     dataset = built("data", partial(instantiate, configuration["data"]))
     check_fit(dataset, model=model["name"], input_shape=model["input_shape"], classes=model["classes"])
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

@@ -1,4 +1,4 @@
-"""Trainings of several seeds: composed by Hydra from `conf/train.yaml`, run, or found among earlier records."""
+"""Trainings with several seeds: compose them from `conf/train.yaml`, run them, find their earlier records."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
@@ -9,6 +9,7 @@ from hydra import compose
 from omegaconf import DictConfig, OmegaConf
 
 from membench.cli.command_line import check_names, parse_changes
+from membench.cli.commands import groups_of
 from membench.cli.option_values import check_size, check_switches
 from membench.core.checks import COUNT, FRACTION, NOT_NEGATIVE, WHOLE, check
 from membench.core.configuration import method_of
@@ -20,8 +21,6 @@ from membench.training.curves import comparison_table, curve_table, describe_run
 from membench.training.log import RunLog
 from membench.training.recipe import Recipe
 
-GROUPS = ("model", "data", "strategy", "backend")
-
 
 @dataclass(frozen=True)
 class Training:
@@ -29,7 +28,7 @@ class Training:
 
     Attributes:
         runs: a configuration for each seed, as `run_seed` takes it.
-        target_accuracy: a fraction; how soon it is reached is reported.
+        target_accuracy: a fraction; the first epoch that reaches it is reported.
     """
 
     name: str
@@ -38,14 +37,14 @@ class Training:
 
 
 def compose_training(overrides: Sequence[str]) -> tuple[Training, Path]:
-    """Return the training that a command line's words describe, and where its files go.
+    """Return the training that ``option=value`` words describe, and the folder for its files.
 
     Raises:
-        HydraException: a word names nothing that there is.
-        MembenchError: a value is none; says in one line what is expected.
+        HydraException: a word names an option or a file that does not exist.
+        MembenchError: a value is invalid.
     """
     changes = parse_changes(overrides)
-    check_names(changes, GROUPS)
+    check_names(changes, groups_of("train"))
     choices = [change.input_line or "" for change in changes if "." not in change.key_or_group]
     with hydra_composition():
         config = compose("train", list(overrides))
@@ -57,7 +56,7 @@ def compose_trainings(options: Mapping[str, Mapping[str, Any]]) -> list[Training
     """Return the trainings of a paper.
 
     Args:
-        options: of `conf/train.yaml`, by the training's name.
+        options: those of `conf/train.yaml` that each training changes, by its name.
     """
     with hydra_composition():
         return [
@@ -91,7 +90,7 @@ def run_trainings(trainings: Sequence[Training], directory: Path) -> dict[str, l
 
 
 def find_trainings(trainings: Sequence[Training], directory: Path) -> dict[str, list[Record]]:
-    """Return the records of those trainings that were run to the end as they are described now, every seed of them."""
+    """Return the records, of all seeds, of the trainings that are complete as they are configured now."""
     log = RunLog(directory / "training.jsonl")
     found = {}
     for training in trainings:
@@ -121,7 +120,7 @@ def _training(name: str, config: DictConfig) -> Training:
 
 
 def _check(values: Mapping[Any, Any]) -> None:
-    """Refuse numbers that no training can have."""
+    """Refuse values that a training cannot have."""
     check(COUNT, epochs=values["epochs"], batch_size=values["batch_size"])
     check(NOT_NEGATIVE, **{name: values[name] for name in ("learning_rate", "momentum", "weight_decay")})
     check(FRACTION, target_accuracy=values["target_accuracy"])

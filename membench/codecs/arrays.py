@@ -1,4 +1,4 @@
-"""Arrays side by side in one buffer of bytes."""
+"""Arrays one after another in one buffer of bytes."""
 
 from typing import Any, NamedTuple
 
@@ -6,11 +6,11 @@ import torch
 from torch import Tensor
 
 Array = tuple[torch.dtype, int]
-"""Its element type, and how many."""
+"""Element type and number of elements."""
 
 
 class Rows(NamedTuple):
-    """The arrays of a map in compressed rows: of torch, or the same memory as arrays of numpy."""
+    """The arrays of a tensor in compressed rows: torch tensors, or numpy arrays of the same memory."""
 
     block_starts: Any  # non-zeros before each block
     row_ends: Any  # non-zeros from the block's start to each row's end
@@ -19,11 +19,12 @@ class Rows(NamedTuple):
 
 
 def arrays_bytes(*arrays: Array) -> int:
+    """Return the bytes of some arrays together."""
     return sum(dtype.itemsize * count for dtype, count in arrays)
 
 
 def carve(buffer: Tensor, *arrays: Array) -> list[Tensor]:
-    """Return views of a buffer, one after another; larger elements first, so that each lies where it may."""
+    """Return consecutive views of a buffer; arrays with larger elements come first, for alignment."""
     views: list[Tensor] = []
     at = 0
     for dtype, count in arrays:

@@ -15,7 +15,7 @@ _UPPER = np.uint64(0x300)  # bits of a ten-bit code
 
 
 def encode(source: Tensor, rows: Rows, kept_as: ValueFormat, columns: int, block_rows: int) -> bool:
-    """Encode a map's elements in a row; return whether there was room."""
+    """Encode flat elements; return whether they fit."""
     return bool(_encode(_words(source), _arrays(rows), kept_as, columns, block_rows))
 
 
@@ -44,7 +44,7 @@ def _encode(words: Any, rows: Rows, kept_as: ValueFormat, columns: int, block_ro
             rows.block_starts[row // block_rows] = block_start = stored
         first = row * columns
         count: Any = np.uint64(0)
-        for column in range(min(columns, len(words) - first)):  # without a branch: zeros are overwritten
+        for column in range(min(columns, len(words) - first)):  # no branch: zeros are overwritten
             word = words[first + column]
             row_words[count] = word
             row_columns[count] = column
@@ -58,7 +58,7 @@ def _encode(words: Any, rows: Rows, kept_as: ValueFormat, columns: int, block_ro
         rows.row_ends[row] = end - block_start
         stored = end
     if kept_as.bits == PACKED_BITS:
-        for at in range(stored, stored + -stored % 4):  # what the last group has no numbers for
+        for at in range(stored, stored + -stored % 4):  # unused codes of the last group
             rows.codes[5 * (at >> 2) + (at & 3)] = 0
     return True
 
@@ -82,7 +82,7 @@ def _store(words: Any, codes: Any, stored: int, end: int, kept_as: ValueFormat) 
 
 @compiled
 def _code(word: Any, kept_as: ValueFormat) -> Any:
-    """Round a number by its bits: 24 of them, with the leading one, are shifted to where the format has them."""
+    """Round a number by its bits: shift its 24 significant bits, the leading one included, to their place in the format."""
     magnitude = word & 0x7FFFFFFF
     exponent, lowest = magnitude >> 23, 128 - kept_as.exponent_bias  # of the format's normal numbers
     shift = min(23 - kept_as.mantissa_bits + max(lowest - exponent, 0), 25)

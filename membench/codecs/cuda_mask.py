@@ -4,7 +4,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-_BYTES = 512  # that a program works on
+_BYTES = 512  # of a program
 
 
 def encode(source: Tensor, target: Tensor) -> None:

@@ -3,8 +3,8 @@
     encode:  count each row's non-zeros  ->  sum up within blocks, then over blocks  ->  scatter columns and codes
     decode:  zeros  ->  scatter numbers
 
-Nothing is allocated: counts and sums are made where row ends and block starts are to be. Ten-bit codes are packed in a
-pass of their own, for a group of four may be of several rows.
+Nothing is allocated: counts and sums are computed in the memory of row ends and block starts. Ten-bit codes are packed in
+a pass of their own, because a group of four may span several rows.
 """
 
 import torch
@@ -15,15 +15,15 @@ from torch import Tensor
 from membench.codecs.arrays import Rows
 from membench.codecs.values import EXACT_BITS, PACKED_BITS, ValueFormat
 
-_ROWS = 16  # that a program works on
+_ROWS = 16  # of a program
 _SUMMED = 1024  # numbers at a time
-_GROUPS = 256  # that a program packs
+_GROUPS = 256  # packed by a program
 _EXACT = tl.constexpr(EXACT_BITS)
 _PACKED = tl.constexpr(PACKED_BITS)
 
 
 def encode(source: Tensor, rows: Rows, kept_as: ValueFormat, columns: int, block_rows: int) -> bool:
-    """Encode a map's elements in a row; return whether there was room, for which the host waits."""
+    """Encode flat elements; return whether they fit, for which the host waits."""
     words, rows = source.view(torch.int32), _integers(rows)
     count, blocks = len(rows.row_ends), len(rows.block_starts)
     rows.block_starts.zero_()
@@ -68,7 +68,7 @@ def _count(words, row_ends, elements, count, columns: tl.constexpr, tile: tl.con
 
 @triton.jit
 def _sum_rows(row_ends, block_counts, count, block_rows, step: tl.constexpr):
-    """Turn a block's counts into the ends of its rows, and note how many there are in all."""
+    """Turn a block's counts into the ends of its rows, and store their sum."""
     block = tl.program_id(0)
     total = 0
     for first in range(0, block_rows, step):
@@ -83,7 +83,7 @@ def _sum_rows(row_ends, block_counts, count, block_rows, step: tl.constexpr):
 
 @triton.jit
 def _sum_blocks(block_counts, blocks, step: tl.constexpr):
-    """Turn the blocks' counts into how many there are before each."""
+    """Turn the blocks' counts into the number of non-zeros before each block."""
     total = 0
     for first in range(0, blocks, step):
         at = first + tl.arange(0, step)
@@ -94,7 +94,7 @@ def _sum_blocks(block_counts, blocks, step: tl.constexpr):
 
 @triton.jit
 def _first_of_row(block_starts, row_ends, row, count, block_rows):
-    """Return how many non-zeros there are before a row."""
+    """Return the number of non-zeros before a row."""
     start = tl.load(block_starts + row // block_rows, mask=row < count, other=0)
     is_within = (row % block_rows > 0) & (row < count)
     return start.to(tl.int64) + tl.load(row_ends + row - 1, mask=is_within, other=0).to(tl.int64)
@@ -157,7 +157,7 @@ def _code(
     word, bits: tl.constexpr, mantissa_bits: tl.constexpr, exponent_bias: tl.constexpr, largest: tl.constexpr,
     nan: tl.constexpr, dropped_bits: tl.constexpr,
 ):  # fmt: skip
-    """Round as the CPU's loop of that name does."""
+    """Round as the CPU's `_code` does."""
     magnitude = word & 0x7FFFFFFF
     exponent = magnitude >> 23
     lowest: tl.constexpr = 128 - exponent_bias

@@ -1,4 +1,4 @@
-"""Which code encodes and decodes on a device."""
+"""Choice of the CPU or the GPU implementation of a codec."""
 
 from importlib import import_module
 from types import ModuleType
@@ -9,6 +9,6 @@ import torch
 def kernels(device: torch.device, codec: str) -> ModuleType:
     """Return a codec's compiled loops for the CPU, or its kernels for a GPU.
 
-    Imported here, when they are needed: a machine for one may lack the compiler for the other.
+    They are imported when they are needed, because a machine may lack the compiler for the other device.
     """
     return import_module(f"membench.codecs.{'cpu' if device.type == 'cpu' else 'cuda'}_{codec}")

@@ -1,4 +1,4 @@
-"""One bit an element: what the backward pass of a ReLU needs of its output (Gist's Binarize, Jain et al. 2018, 3.1)."""
+"""One bit per element, enough for the backward pass of a ReLU (Gist's Binarize, Jain et al. 2018, 3.1)."""
 
 from dataclasses import dataclass
 
@@ -12,9 +12,9 @@ _BITS = 8
 
 @dataclass(frozen=True)
 class BitMask(ActivationCodec):
-    """Keeps where elements are not at most zero, NaN included, and decodes to ones there and zeros elsewhere.
+    """One bit per element: set where it is above zero or NaN; decodes to ones there and zeros elsewhere.
 
-    Not for a map of which anything but its signs is read.
+    Only for activations of which nothing but the signs is read.
     """
 
     @property

@@ -1,4 +1,4 @@
-"""A codec that measures: how full are a model's maps, on real data?"""
+"""A codec that measures the density of activations."""
 
 import math
 
@@ -9,11 +9,11 @@ from membench.core.codec import ActivationCodec
 
 
 class DensityMeter(ActivationCodec):
-    """Copies one map as it is, and notes how full it was.
+    """Copies one activation unchanged, and records the fraction of its elements that are not zero.
 
     Attributes:
-        likely_density: what another draw of dropout hardly exceeds, if elements are dropped on their own: the largest
-            fraction of non-zeros that was seen, and six standard deviations more.
+        likely_density: the largest fraction seen plus six standard deviations, which another draw of dropout hardly exceeds
+            if elements are dropped independently.
     """
 
     host_waits = True

@@ -1,16 +1,16 @@
 """Compressed rows: CSR, and VPEncoding, which is CSR with narrower numbers (EPMC, Section 4.3).
 
-    elements in a row  ->  a matrix of `columns` columns, its last row filled up with zeros
+    flat elements  ->  a matrix of `columns` columns, its last row filled up with zeros
     of each row:  values  += its elements that are not zero, in the value format
                   columns += their columns
-                  row ends += how many values there are now, counted from the start of the row's block
+                  row ends += number of values so far, counted from the start of the row's block
 
-What is zero is decided by the bits, so that -0.0 comes back as it was. Legality: a column index holds 0 to columns - 1,
-and a row end at most `columns` times the rows of a block. UINT8 indices so allow 256 columns (EPMC says fewer than 256),
-and UINT16 row ends 65,535 non-zeros. EPMC does not say what it does about larger maps. Here rows are cut into blocks
-that UINT16 always suffices for, full or not, and a block has one 32-bit number for the non-zeros before it: 4 bytes in
-65,280 elements, where a count for each row would still need a sum over all rows before anything can be decoded. A map
-that is one block is plain CSR: that number is then the leading 0 of its row offsets.
+An element is zero if all its bits are, so that -0.0 is decoded exactly. A column index holds 0 to columns - 1, and a row end
+at most `columns` times the rows of a block. So UINT8 indices allow 256 columns (EPMC: fewer than 256), and UINT16 row ends
+65,535 non-zeros. EPMC does not describe larger activations. Here rows are grouped into blocks for which UINT16 always
+suffices, and a block has one 32-bit number for the non-zeros before it: 4 bytes in 65,280 elements, where a count for each
+row would need a sum over all rows before anything can be decoded. A tensor of one block is plain CSR: that number is then
+the leading 0 of its row offsets.
 """
 
 from dataclasses import dataclass
@@ -31,17 +31,17 @@ _LARGEST = {torch.uint8: 2**8 - 1, torch.uint16: 2**16 - 1, torch.int32: 2**31 -
 
 @dataclass(frozen=True)
 class CompressedRows(ActivationCodec):
-    """CSR over a map's elements in a row.
+    """CSR over a tensor's flat elements.
 
     Attributes:
         values: name of the value format.
-        columns: of the matrix that the map is laid out as.
+        columns: of the matrix as which the elements are laid out.
         column_type: of a column index.
         offset_type: of a row's end within its block.
         streams: see `ActivationCodec`.
 
     Raises:
-        MembenchError: the integers are too narrow for the columns, there is no such value format, or no stream.
+        MembenchError: the integers are too narrow for the columns, the value format is unknown, or there are no streams.
     """
 
     host_waits: ClassVar[bool] = True
@@ -54,7 +54,9 @@ class CompressedRows(ActivationCodec):
 
     def __post_init__(self) -> None:
         if self.values not in FORMATS:
-            raise MembenchError(f"there is no value format {self.values!r}; choose of {', '.join(FORMATS)}")
+            raise MembenchError(
+                f"there is no value format {self.values!r}; choose one of {', '.join(FORMATS)}"
+            )
         widest = min(_LARGEST[self.column_type] + 1, _LARGEST[self.offset_type])
         if not 1 <= self.columns <= widest:
             raise MembenchError(
@@ -111,7 +113,7 @@ class CompressedRows(ActivationCodec):
 
 
 def csr(*, columns: int = 256, streams: int = 1) -> CompressedRows:
-    """Return CSR as cuSPARSE has it, which loses nothing: single-precision values, 32-bit columns and row offsets."""
+    """Return lossless CSR as in cuSPARSE: single-precision values, 32-bit columns and row offsets."""
     return CompressedRows("fp32", columns, torch.int32, torch.int32, streams)
 
 
@@ -128,8 +130,8 @@ def vp_encoding(
     """Return EPMC's VPEncoding: narrow values, 8-bit columns, 16-bit row offsets, or 8-bit ones for narrow matrices.
 
     Raises:
-        MembenchError: more than 256 columns, or more than a row offset of this width can count.
+        MembenchError: there are more than 256 columns, or more than a row offset of this width can count.
     """
     if row_offsets not in _OFFSETS:
-        raise MembenchError(f"there are no {row_offsets!r} row offsets; choose of {', '.join(_OFFSETS)}")
+        raise MembenchError(f"there are no {row_offsets!r} row offsets; choose one of {', '.join(_OFFSETS)}")
     return CompressedRows(values, columns, torch.uint8, _OFFSETS[row_offsets], streams)

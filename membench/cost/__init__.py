@@ -1,0 +1,1 @@
+"""Cost: seconds and workspaces by arithmetic, without a device."""

@@ -1,14 +1,14 @@
-"""The convolution algorithms of cuDNN: when each applies, what it computes, and the workspace that it needs.
+"""The convolution algorithms of cuDNN: conditions, operations and workspace.
 
 Workspaces are for a whole batch. The cuDNN paper writes the matrix of patches so, and for the FFT a log in Theano's pull
 request 6348 agrees: 9,445,376 bytes for 12 images of 4 x 128 x 128 and 5 filters of 64 x 64, where the half-spectra below
-are 8,519,680 (37,502,976 and 33,816,576 at 256 x 256); of what pads them nothing is published. That tiles and Winograd's
-transforms are kept for a whole batch, too, is assumed.
+are 8,519,680 (37,502,976 and 33,816,576 at 256 x 256); their padding is not published. That tiles and Winograd's
+transforms are kept for a whole batch as well is assumed.
 
-A convolution in groups runs one group after another with one workspace, as frameworks did before cuDNN 7.
+A convolution in groups runs one group after another with one workspace, as in frameworks before cuDNN 7.
 
 Restrictions are those of the cuDNN 5.1 user guide (``cudnnConvolutionForward``) where no other source is named. cuDNN 4 has
-the same algorithms but Winograd's: which a framework has is said by its efficiency.
+the same algorithms except Winograd's; a framework's efficiency lists its algorithms.
 """
 
 from collections.abc import Callable
@@ -32,7 +32,7 @@ WINOGRAD_DATA_OPERATIONS, WINOGRAD_FILTER_OPERATIONS, WINOGRAD_INVERSE_OPERATION
 
 
 class ConvolutionAlgorithm(StrEnum):
-    """cuDNN's names. It numbers those of the backward pass: 0 is here implicit GEMM, 1 (weights: 3) the precomputed."""
+    """cuDNN's names; of its numbers in the backward pass, 0 is implicit GEMM here, and 1 (weights: 3) the precomputed one."""
 
     IMPLICIT_GEMM = "implicit_gemm"
     IMPLICIT_PRECOMP_GEMM = "implicit_precomp_gemm"
@@ -43,13 +43,13 @@ class ConvolutionAlgorithm(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
-    """What an algorithm does for one convolution or one of its gradients.
+class AlgorithmWork:
+    """Operations and memory of an algorithm for one convolution or one of its gradients.
 
     Attributes:
-        operations: real floating-point operations that it carries out.
-        workspace_bytes: device memory beside inputs and outputs.
-        staged_bytes: traffic of the workspace: each intermediate is written once and read once.
+        operations: floating-point operations.
+        workspace_bytes: device memory in addition to inputs and outputs.
+        staged_bytes: traffic of the workspace; each intermediate is written once and read once.
     """
 
     operations: float
@@ -61,10 +61,10 @@ _Formula = Callable[[Convolution, GradientOf | None], tuple[float, int] | None]
 """Operations and workspace in bytes of one group, or None where the algorithm does not apply."""
 
 
-def work(
+def algorithm_work(
     algorithm: ConvolutionAlgorithm, convolution: Convolution, gradient_of: GradientOf | None
-) -> Work | None:
-    """Return what an algorithm does, or None where it does not apply.
+) -> AlgorithmWork | None:
+    """Return the work of an algorithm, or None where it does not apply.
 
     Args:
         gradient_of: None: the forward pass.
@@ -80,7 +80,7 @@ def work(
     if result is None:
         return None
     operations, workspace_bytes = result
-    return Work(groups * operations, workspace_bytes, 2 * groups * workspace_bytes)
+    return AlgorithmWork(groups * operations, workspace_bytes, 2 * groups * workspace_bytes)
 
 
 def _implicit_gemm(c: Convolution, gradient_of: GradientOf | None) -> tuple[float, int]:
@@ -91,7 +91,7 @@ def _implicit_gemm(c: Convolution, gradient_of: GradientOf | None) -> tuple[floa
 def _implicit_precomp_gemm(c: Convolution, gradient_of: GradientOf | None) -> tuple[float, int]:
     """As above, with one offset computed beforehand for each row of that matrix.
 
-    The guide says that indices are kept, not which; the rows are assumed, for their offsets serve every column.
+    The guide mentions indices without details; the rows are assumed, because their offsets serve every column.
     """
     channels = c.output_channels if gradient_of is GradientOf.DATA else c.input_channels
     return _direct_operations(c), INDEX_BYTES * channels * _area(c.kernel_size)
@@ -108,7 +108,7 @@ def _gemm(c: Convolution, gradient_of: GradientOf | None) -> tuple[float, int] |
 def _fft(c: Convolution, gradient_of: GradientOf | None) -> tuple[float, int] | None:
     """One transform for a whole padded image, its sides rounded up to powers of two.
 
-    The circular convolution of that length is right for all three passes: what wraps around is cut away. Powers of two
+    The circular convolution of that length is right for all three passes: the part that wraps around is cut off. Powers of two
     are assumed; the guide's limit of 256 is one. A filter of 1 x 1 is refused (Theano, for cuDNN 3 and 4).
     """
     padded = [size + 2 * padding for size, padding in zip(c.input_size, c.padding, strict=True)]
@@ -119,9 +119,9 @@ def _fft(c: Convolution, gradient_of: GradientOf | None) -> tuple[float, int] | 
 
 
 def _fft_tiling(c: Convolution, gradient_of: GradientOf | None) -> tuple[float, int] | None:
-    """Transforms of 32 x 32 tiles, which overlap by the kernel's size less one in the map that is read.
+    """Transforms of 32 x 32 tiles, which overlap by the kernel's size less one in the tensor that is read.
 
-    Filters have one tile each. There is none for the weight gradient before cuDNN 6.
+    Filters have one tile each. Not for the weight gradient before cuDNN 6.
     """
     if not _has_spectrum(c) or max(c.kernel_size) > FFT_TILE or gradient_of is GradientOf.WEIGHT:
         return None
@@ -133,13 +133,13 @@ def _fft_tiling(c: Convolution, gradient_of: GradientOf | None) -> tuple[float, 
 def _winograd(c: Convolution, gradient_of: GradientOf | None) -> tuple[float, int] | None:
     """Non-fused: transformed tiles of images, filters and outputs lie in memory between three kernels.
 
-    All three passes multiply tiles of 6 x 6 for maps cut into tiles of 4 x 4. That cuDNN's tiles are these is assumed.
+    All three passes multiply tiles of 6 x 6 for tensors cut into tiles of 4 x 4. That cuDNN's tiles are these is assumed.
     """
     if c.kernel_size != (3, 3) or not _has_unit_steps(c):
         return None
     cut = c.input_size if gradient_of is GradientOf.DATA else c.output_size
     tiles = _tiles(cut, [WINOGRAD_OUTPUT, WINOGRAD_OUTPUT])
-    images, filters, outputs = _maps(c, tiles)
+    images, filters, outputs = _tile_counts(c, tiles)
     points = WINOGRAD_TILE**2
     products = 2 * points * tiles * c.images * c.input_channels * c.output_channels
     transforms = (
@@ -168,19 +168,19 @@ def _direct_operations(c: Convolution) -> int:
 def _spectral(c: Convolution, height: int, width: int, *, tiles: int) -> tuple[float, int]:
     """Return operations and workspace of transforms, products and back-transforms.
 
-    A real map's spectrum is half redundant: height x (width / 2 + 1) complex numbers. Its transform takes
-    2.5 n log2(n) operations for n = height x width. Images, filters and outputs have their spectra in memory, for the
+    A real tensor's spectrum is half redundant: height x (width / 2 + 1) complex numbers. Its transform takes
+    2.5 n log2(n) operations for n = height x width. Images, filters and outputs have their spectra in memory, because the
     products run over channels, one matrix product for each frequency (Mathieu et al. 2013; Vasilache et al. 2014).
     """
     frequencies = height * (width // 2 + 1)
     points = height * width
-    spectra = sum(_maps(c, tiles))
+    spectra = sum(_tile_counts(c, tiles))
     products = COMPLEX_OPERATIONS * tiles * frequencies * c.images * c.input_channels * c.output_channels
     return products + 2.5 * points * log2(points) * spectra, 2 * c.itemsize * frequencies * spectra
 
 
-def _maps(c: Convolution, tiles: int) -> tuple[int, int, int]:
-    """Return how many tiles have to be transformed: of images, filters and outputs."""
+def _tile_counts(c: Convolution, tiles: int) -> tuple[int, int, int]:
+    """Return the numbers of tiles to be transformed: of images, filters and outputs."""
     filters = c.input_channels * c.output_channels
     return c.images * c.input_channels * tiles, filters, c.images * c.output_channels * tiles
 

@@ -9,7 +9,7 @@ from membench.core.device import DeviceProfile
 from membench.core.efficiency import Efficiency
 from membench.core.errors import MembenchError
 from membench.core.task_graph import Kind, Task, TaskGraph
-from membench.cost.convolution import ConvolutionAlgorithm, work
+from membench.cost.convolution import ConvolutionAlgorithm, algorithm_work
 
 ARITHMETIC_KINDS = frozenset({Kind.CONVOLUTION, Kind.LINEAR, Kind.ATTENTION})
 """Bound by the arithmetic rate; every other kind is bound by the bandwidth of device memory."""
@@ -20,11 +20,11 @@ class RooflineCost(CostModel):
 
     Seconds of a task are its floating-point operations over the reached arithmetic rate (operations/s), or the bytes
     that it moves over the reached bandwidth (bytes/s). A convolution with an algorithm of its own takes the longer of
-    the two: the operations that this algorithm carries out, and the bytes of its maps and of its workspace. Seconds of
-    a copy are latency plus bytes over the link's rate.
+    the two: for the algorithm's operations, and for the bytes of its tensors and workspace. Seconds of a copy are latency
+    plus bytes over the link's rate.
 
     Args:
-        device: peak rates, and what pinned copies reach.
+        device: peak rates, and the rates of pinned copies.
         efficiency: fractions of these peaks that the framework's kernels reach.
 
     Raises:
@@ -43,11 +43,11 @@ class RooflineCost(CostModel):
         return self._device.full_duplex
 
     def annotate(self, graph: TaskGraph) -> TaskGraph:
-        """Return the graph as it is: a framework's overhead holds what it sets aside for its kernels."""
+        """Return the graph unchanged: a framework's overhead includes its workspaces."""
         return graph
 
     def task_time_s(self, task: Task) -> float:
-        """Return the seconds of a task with its algorithm, or as the framework runs it where it has none.
+        """Return the seconds of a task with its algorithm, or with the framework's own choice where it has none.
 
         Raises:
             MembenchError: the framework has no such algorithm for the task.
@@ -62,18 +62,20 @@ class RooflineCost(CostModel):
         return task.moved_bytes / self._memory_bytes_per_s
 
     def algorithms(self, task: Task) -> tuple[Algorithm, ...]:
-        """Return cuDNN's algorithms that apply to a convolution; every other task runs as the framework runs it."""
+        """Return cuDNN's algorithms that apply to a convolution; other tasks have one, the framework's own."""
         if task.convolution is None or not self._fractions:
             return (Algorithm("", task.workspace_bytes, self.task_time_s(task)),)
         found = (self._algorithm(task, name) for name in self._fractions)
-        return tuple(sorted(filter(None, found), key=lambda way: (way.time_s, way.workspace_bytes)))
+        return tuple(
+            sorted(filter(None, found), key=lambda algorithm: (algorithm.time_s, algorithm.workspace_bytes))
+        )
 
     def _algorithm(self, task: Task, name: str) -> Algorithm | None:
-        """Return one way to run a convolution, or None where it does not apply or the framework has it not."""
+        """Return an algorithm for a convolution, or None where it does not apply or the framework lacks it."""
         if task.convolution is None or name not in self._fractions:
             return None
         algorithm = ConvolutionAlgorithm(name)
-        needed = work(algorithm, task.convolution, task.gradient_of)
+        needed = algorithm_work(algorithm, task.convolution, task.gradient_of)
         if needed is None:
             return None
         rate = self._device.arithmetic_ops_per_s * self._fractions[algorithm]
@@ -82,16 +84,16 @@ class RooflineCost(CostModel):
         return Algorithm(algorithm, needed.workspace_bytes, time_s)
 
     def task_issue_time_s(self, task: Task) -> float:
-        """Return nothing: the host issues without delay."""
+        """Return 0: the host issues without delay."""
         return 0.0
 
     @property
     def copy_issue_time_s(self) -> float:
-        """Nothing, as for tasks."""
+        """0, as for tasks."""
         return 0.0
 
     def launch_time_s(self, task: Task) -> float:
-        """Return the seconds before a task's work; the step's own come before its first task."""
+        """Return the seconds before a task's work; those of the step precede its first task."""
         return self._efficiency.launch_s + (self._efficiency.step_s if task.index == 0 else 0.0)
 
     def offload_time_s(self, size_bytes: int) -> float:
@@ -101,7 +103,7 @@ class RooflineCost(CostModel):
         return self._device.copy_latency_s + size_bytes / self._device.host_to_device_bytes_per_s
 
     def codec_time_s(self, codec: ActivationCodec, size_bytes: int, encoded_bytes: int) -> float:
-        """Return the time to move both forms once, at the rate that the codec's streams reach together."""
+        """Return the seconds to move both forms once, at the rate that the codec's streams reach together."""
         one_stream = self._efficiency.memory if self._efficiency.codec is None else self._efficiency.codec
         speedup = min(codec.streams, self._efficiency.codec_streams)
         bytes_per_s = self._device.memory_bytes_per_s * one_stream * speedup
@@ -112,7 +114,9 @@ def _checked(fractions: Mapping[str, float]) -> dict[str, float]:
     known = tuple(ConvolutionAlgorithm)
     for name in fractions:
         if name not in known:
-            raise MembenchError(f"there is no convolution algorithm {name!r}; choose of {', '.join(known)}")
+            raise MembenchError(
+                f"there is no convolution algorithm {name!r}; choose one of {', '.join(known)}"
+            )
     if fractions and ConvolutionAlgorithm.IMPLICIT_GEMM not in fractions:
         raise MembenchError(
             f"a choice of convolution algorithms needs {ConvolutionAlgorithm.IMPLICIT_GEMM}, which always applies"

@@ -1,1 +1,1 @@
-"""Data sets, a file each, in the layout in which they are distributed; nothing is downloaded."""
+"""Data sets, one file each, in the layout in which they are distributed; nothing is downloaded."""

@@ -2,8 +2,8 @@
 
     256_ObjectCategories/001.ak47/001_0001.jpg ... 256.toad/256_0108.jpg
 
-It has no split of its own: see `split_each_class`. Category 257, clutter, is background and left out, and so are the few files
-in the folders that are no images of the category.
+It has no split of its own: see `split_each_class`. Category 257, clutter, is background and left out, as are the few files in
+the folders that are not images of the category.
 """
 
 from pathlib import Path

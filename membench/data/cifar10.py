@@ -31,7 +31,7 @@ def cifar10(root: str) -> Dataset:
 
     Raises:
         MissingDataset: one of the batches is not there.
-        MembenchError: a file is no such batch.
+        MembenchError: a file is not such a batch.
     """
     training, test = _read(Path(root), _TRAINING), _read(Path(root), ["test_batch"])
     return Dataset("cifar10", training, test, classes=10, image_shape=_SHAPE)
@@ -49,13 +49,13 @@ def _unpickle(path: Path) -> dict[bytes, Any]:
         content: dict[bytes, Any] = _ArrayUnpickler(io.BytesIO(path.read_bytes()), encoding="bytes").load()
     except (pickle.UnpicklingError, EOFError) as error:
         raise MembenchError(
-            f"{path} is no batch of CIFAR-10 ({error}); download {_CIFAR10.download} again"
+            f"{path} is not a batch of CIFAR-10 ({error}); download {_CIFAR10.download} again"
         ) from error
     return content
 
 
 class _ArrayUnpickler(pickle.Unpickler):
-    """Makes arrays and nothing else: a pickle from elsewhere may name any function of this machine to be called."""
+    """Unpickles arrays only: an arbitrary pickle may call any function of this machine."""
 
     _allowed: ClassVar[dict[str, Any]] = {
         "_reconstruct": np.empty(0).__reduce__()[0],
@@ -65,5 +65,5 @@ class _ArrayUnpickler(pickle.Unpickler):
 
     def find_class(self, module: str, name: str) -> Any:
         if not module.startswith("numpy") or name not in self._allowed:
-            raise pickle.UnpicklingError(f"it asks for {module}.{name}")
+            raise pickle.UnpicklingError(f"it refers to {module}.{name}")
         return self._allowed[name]

@@ -1,4 +1,4 @@
-"""Handwritten digits, 8x8 pixels in grey, which come with scikit-learn: the default, because nothing is downloaded.
+"""Handwritten digits, 8x8 pixels in grey, which are part of scikit-learn: the default, because nothing is downloaded.
 
 1,797 images of the ten digits: the test part of UCI's "Optical Recognition of Handwritten Digits". Its grey levels,
 0 to 16, become 0 to 255. 1,442 images train and 355 test (see `split_each_class`).

@@ -1,4 +1,4 @@
-"""Images in files: read when they are asked for, so that a data set may be larger than memory."""
+"""Images in files, read on demand, so that a data set may be larger than memory."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,10 +16,10 @@ from membench.data.splits import split_each_class
 
 @dataclass(frozen=True)
 class Distribution:
-    """How a data set reaches its users.
+    """The source of a data set.
 
     Attributes:
-        download: the archive and its page, to be read after "download".
+        download: the archive and its page, as the object of "download".
     """
 
     name: str
@@ -38,7 +38,7 @@ class Distribution:
 
 @dataclass(frozen=True)
 class ImageFiles:
-    """Colour images, each read and brought to one size when it is asked for.
+    """Colour images, each read and scaled to one size on demand.
 
     The largest square in the middle of an image is scaled to `size_px` bilinearly; grey images get three equal channels.
     """
@@ -60,6 +60,7 @@ class ImageFiles:
 
 
 def split_of_files(paths: Sequence[Path], labels: Sequence[int], size_px: int) -> Split:
+    """Return images in files with their labels."""
     return Split(ImageFiles(tuple(paths), size_px), torch.tensor(labels, dtype=torch.int64))
 
 

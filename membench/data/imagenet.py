@@ -3,8 +3,8 @@
     train/n01440764/n01440764_10026.JPEG ...
     val/n01440764/ILSVRC2012_val_00000293.JPEG ...
 
-The training archive holds one archive per class; the validation images come in one heap, and have to be sorted into
-folders by the ground truth of the development kit. The validation images test. Classes are numbered in the order of
+The training archive holds one archive per class; the validation images are in one folder, and have to be sorted into
+folders by the ground truth of the development kit. They are the test images here. Classes are numbered in the order of
 the folders' names.
 """
 

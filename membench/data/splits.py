@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 TEST_EVERY = 5
-"""Our choice, because these data sets fix no split: every fifth image of each class tests, in the files' order."""
+"""Every fifth image of each class, in the files' order, is a test image: our choice, because these data sets have no split."""
 
 
 def split_each_class(labels: Tensor) -> tuple[Tensor, Tensor]:

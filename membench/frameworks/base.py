@@ -1,4 +1,4 @@
-"""Framework: what a paper's software keeps in memory for a network, and how well it uses its device."""
+"""Framework: the memory that a paper's software keeps for a network, and the efficiency of its kernels."""
 
 from abc import ABC, abstractmethod
 from typing import ClassVar
@@ -8,13 +8,13 @@ from membench.core.task_graph import TaskGraph
 
 
 class Framework(ABC):
-    """A lowering, and an efficiency.
+    """A lowering of captured graphs, and an efficiency.
 
     Args:
         efficiency: of its kernels, for the cost model.
 
     Attributes:
-        name: how configurations and tables call it.
+        name: in configurations and tables.
     """
 
     name: ClassVar[str]
@@ -24,8 +24,8 @@ class Framework(ABC):
 
     @abstractmethod
     def lower(self, graph: TaskGraph) -> TaskGraph:
-        """Turn a captured training step into what this framework keeps and runs.
+        """Return the tasks and blocks of this framework for a captured training step.
 
         Raises:
-            UnsupportedModel: a layer that the framework has no counterpart of; names it.
+            UnsupportedModel: the framework has no counterpart of a layer; names it.
         """

@@ -1,18 +1,17 @@
-"""Caffe: the network as blobs and layers, the way Layrub's baseline keeps it.
+"""Caffe: the network as blobs and layers, as Layrub's baseline keeps it.
 
-`lowering` tells how. A blob with several readers passes a Split layer, which sums up their gradients (Layrub's Figure 9
-counts all of these). What layers hold inside is not part of Figure 9, but of Table 6. A weight has a gradient and a
-momentum.
+See `lowering`. A blob with several readers passes a Split layer, which sums up their gradients (Layrub's Figure 9 counts
+all of these). Internal blocks of layers are not part of Figure 9, but of Table 6. A weight has a gradient and a momentum.
 
 Facts of BVLC Caffe with cuDNN (the layers' published sources, branch master of 2016 to 2018), none of its code:
 
 - ``BatchNorm`` keeps its normalised output (``x_norm_``) and the standard deviations spread to full size (``temp_``);
-  its backward reads both. In place it first saves the incoming gradient to ``x_norm_``'s gradient: a third map.
+  its backward reads both. In place it first saves the incoming gradient to ``x_norm_``'s gradient: a third full-size blob.
 - ``Scale`` in place keeps a copy of its input (``temp_``) for the gradient of its factors.
-- ``ReLU`` in place reads its output; ``Pooling`` keeps the index of each maximum (``max_idx_``, an int each), for Caffe
-  does not give max pooling to cuDNN where in-place layers follow; average pooling keeps nothing.
+- ``ReLU`` in place reads its output; ``Pooling`` keeps the index of each maximum (``max_idx_``, an int each), because
+  Caffe does not give max pooling to cuDNN where in-place layers follow; average pooling keeps nothing.
 - ``LRN`` runs on cuDNN and keeps nothing; its backward reads input and output. (Caffe's own kernel keeps ``scale_``.)
-- ``Dropout`` keeps a 32-bit random number of each element (``rand_vec_``); ``SoftmaxWithLoss`` keeps ``prob_``.
+- ``Dropout`` keeps a 32-bit random number per element (``rand_vec_``); ``SoftmaxWithLoss`` keeps ``prob_``.
 - ``Convolution`` and ``InnerProduct`` keep nothing full-size: workspace and handles are the framework's constants.
 - ``Eltwise`` (SUM) and ``Concat`` copy the gradient for each input; they read no data.
 """
@@ -97,8 +96,8 @@ class Caffe(Framework):
 
     Args:
         efficiency: of its kernels.
-        context_bytes: what the process holds on the device whatever the network.
-        workspace_share: cuDNN workspace of a convolution, as a share of its output map, kept for the whole run.
+        context_bytes: held by the process on the device for any network.
+        workspace_share: cuDNN workspace of a convolution, as a share of its output's bytes, kept for the whole run.
     """
 
     name: ClassVar[str] = "caffe"
@@ -115,11 +114,11 @@ class Caffe(Framework):
 
 
 def convolution_bytes(graph: TaskGraph) -> int:
-    """Return the bytes of all convolutions' outputs, each counted up to what Caffe allows its workspace.
+    """Return the bytes of all convolutions' outputs, each counted up to Caffe's limit for its workspace.
 
-    cuDNN's workspace grows with the map. One size for every convolution fits Caffe's few rows as well (two networks,
-    both with large maps); it would give the small maps of a thousand layers so much that ResNet-1172 ran out of
-    memory, which Layrub trained. So the form, though not its constant, was chosen knowing rows that are judged.
+    cuDNN's workspace grows with the output. One size for every convolution fits Caffe's few rows as well (two networks,
+    both with large outputs), but would give the small outputs of a thousand layers so much that ResNet-1172, which Layrub
+    trained, would not fit in memory. So the form, though not its constant, was chosen knowing rows that are judged.
     """
     return sum(
         min(graph.blocks[task.creates[0]].size_bytes, WORKSPACE_LIMIT_BYTES)

@@ -1,6 +1,6 @@
-"""Layer types: which operators of a captured graph a framework's layer stands for, and what it holds on the device.
+"""Layer types: the captured operators that a framework's layer replaces, and the memory that it holds on the device.
 
-Frameworks of layers (Caffe, Torch) differ in these facts alone; each is a `LayerLibrary`. `net` reads a graph with one,
+Frameworks of layers (Caffe, Torch) differ only in these facts; each is a `LayerLibrary`. `net` reads a graph with one,
 `lowering` writes the training step that follows from it.
 """
 
@@ -10,33 +10,32 @@ from membench.core.errors import UnsupportedModel
 from membench.core.task_graph import Kind, LayerTasks, Phase
 
 _LOSS_OPERATORS = ("nll_loss_forward", "nll_loss2d_forward", "add", "add_", "mul")
-"""What torch runs for a classifier's loss beside the softmax: labels of images or pixels, weighted sums of several losses."""
+"""Torch's operators of a classifier's loss after the softmax: labels of images or pixels, weighted sums of several losses."""
 
 
 @dataclass(frozen=True)
 class LayerType:
-    """One of a framework's layers. Maps are as large as the layer's output.
+    """One of a framework's layers. Full-size means as large as the layer's output.
 
     Attributes:
-        name: the framework's name for it.
-        marks: ATen operators, of which any says that a captured layer is of this type.
-        with_operators: further ones that such a layer may run.
-        may_be_in_place: networks let it write onto its input.
-        vanishes_at_same_size: it is no layer where its output is as large as its input.
-        keeps: maps that its forward fills and its backward reads.
-        keeps_in_place: further ones where it is in place.
-        keeps_per_channel: vectors of one number a channel, likewise.
-        scratch_in_place: maps that its backward fills for itself, where it is in place.
-        reads_input, reads_output: blobs whose data its backward reads; in place the input is gone.
-        gradient_in_place: it writes its data gradient onto the gradient that it receives, though it is not in place;
-            where it is, it always does. A gradient that others still read is spared.
-        hands_on: to how many of its inputs, the first ones, it gives the gradient that it receives as it is: no step,
-            no memory.
-        parameters_first: its backward computes the gradient of its parameters in a step of its own; only that step
-            reads data and what is kept, the data gradient reads the parameters (Layrub, Section 3.1). Otherwise one
-            step computes both.
-        forward_passes, parameter_passes, data_passes: how often each step reads or writes a whole map, where that
-            is not what its blobs say (in place).
+        name: in the framework.
+        marks: ATen operators, any one of which identifies a captured layer of this type.
+        with_operators: further operators that such a layer may run.
+        may_be_in_place: networks use it in place, on its input's memory.
+        vanishes_at_same_size: it is left out where its output is as large as its input.
+        keeps: full-size blocks that its forward writes and its backward reads.
+        keeps_in_place: further such blocks where it is in place.
+        keeps_per_channel: such vectors with one number per channel.
+        scratch_in_place: full-size blocks that its backward uses internally where it is in place.
+        reads_input, reads_output: whether its backward reads the data of these blobs; in place the input is overwritten.
+        gradient_in_place: it writes its data gradient onto the gradient that it receives also where it is not in place.
+            A gradient that others still read is not overwritten.
+        forwards_gradient_to: number of its first inputs that get the received gradient unchanged, without a task and without memory.
+        parameters_first: its backward computes the gradient of its parameters in a task of its own; only that task reads
+            data and what is kept, the data gradient reads the parameters (Layrub, Section 3.1). Otherwise one task
+            computes both.
+        forward_passes, parameter_passes, data_passes: number of full-size reads and writes of each task, where that does
+            not follow from its blobs (in place).
     """
 
     name: str
@@ -52,24 +51,24 @@ class LayerType:
     reads_input: bool = False
     reads_output: bool = False
     gradient_in_place: bool = False
-    hands_on: int = 0
+    forwards_gradient_to: int = 0
     parameters_first: bool = False
     forward_passes: int = 0
     parameter_passes: int = 0
     data_passes: int = 0
 
-    def stands_for(self, operators: set[str]) -> bool:
+    def matches(self, operators: set[str]) -> bool:
         """Return whether a captured layer that runs these operators is of this type."""
         return bool(operators.intersection(self.marks)) and operators <= {*self.marks, *self.with_operators}
 
 
 def convolution(name: str) -> LayerType:
-    """Return a convolution, as every framework here has it: the gradient of its weights comes first and reads its input."""
+    """Return a convolution, the same in every framework here: its weight gradient comes first and reads its input."""
     return LayerType(name, Kind.CONVOLUTION, ("convolution",), reads_input=True, parameters_first=True)
 
 
 def inner_product(name: str) -> LayerType:
-    """Return an inner product, of which the same holds."""
+    """Return an inner product: its weight gradient comes first and reads its input."""
     return LayerType(name, Kind.LINEAR, ("addmm", "mm"), ("add",), reads_input=True, parameters_first=True)
 
 
@@ -80,34 +79,34 @@ def cudnn_batch_norm(name: str, *vectors: str) -> LayerType:
 
 
 def local_response_norm(name: str) -> LayerType:
-    """Return local response normalisation over cuDNN, whose backward reads input and output."""
+    """Return local response normalisation over cuDNN; its backward reads input and output."""
     operators = ("avg_pool3d",), ("mul", "constant_pad_nd", "add", "pow", "div")
     return LayerType(name, Kind.NORMALIZATION, *operators, reads_input=True, reads_output=True)
 
 
 def cudnn_pooling(name: str, *marks: str) -> LayerType:
-    """Return a pooling as cuDNN computes it, whose backward reads input and output; no index is kept."""
+    """Return a pooling as cuDNN computes it: its backward reads input and output; no index is kept."""
     return LayerType(name, Kind.POOLING, marks, reads_input=True, reads_output=True)
 
 
 def softmax_loss(name: str, kept: str) -> LayerType:
-    """Return a classifier's loss, which keeps one map of its logits' size."""
+    """Return a classifier's loss, which keeps one block as large as its logits."""
     return LayerType(name, Kind.LOSS, ("_log_softmax",), _LOSS_OPERATORS, keeps=(kept,))
 
 
 @dataclass(frozen=True)
 class LayerLibrary:
-    """The layers of a framework, and what it holds for each weight.
+    """The layers of a framework, and its memory for each weight.
 
     Attributes:
         framework: its name in messages.
-        types: those of the forward pass, in the order in which they are tried.
+        types: of the forward pass, in the order in which they are tried.
         loss: the layer of every classifier's loss.
-        sum_name: what the network calls the sum of the gradients of a blob with several readers.
-        weight_states: what is as large as a trained weight and stays for the whole run, beside its gradient.
+        sum_name: the network's name for the sum of the gradients of a blob with several readers.
+        weight_states: blocks as large as a trained weight, in addition to its gradient, that stay for the whole run.
         scale: the layer that applies batch norm's factors; None where batch norm does so itself.
         bias: the layer that adds a bias; None where the layer with the weight does so itself.
-        keeps_weight_gradients: they stay for the whole run; otherwise each is applied and freed as soon as it is there.
+        keeps_weight_gradients: they stay for the whole run; otherwise each is applied and freed at once.
         sums_in_place: that sum takes the first gradient's memory.
     """
 
@@ -130,7 +129,7 @@ class LayerLibrary:
         operators = {task.call.operator.split(".")[1] for task in layer.tasks if task.call is not None}
         candidates = (self.loss,) if layer.phase is Phase.LOSS else self.types
         for candidate in candidates:
-            if candidate.stands_for(operators):
+            if candidate.matches(operators):
                 return candidate
         cause = f"{self.framework} has no layer that computes {', '.join(sorted(operators)) or 'it'}"
         raise UnsupportedModel(name, cause, "replace it, or choose framework=pytorch")

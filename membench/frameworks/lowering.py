@@ -1,14 +1,14 @@
-"""A training step written from a network of a framework's layers: what Caffe and Torch run and keep.
+"""A training step written from a network of a framework's layers, as Caffe and Torch run it.
 
 - A layer that is not in place has a data blob and a gradient blob of the same size; one that is in place writes onto its
   input's blob, and its gradient onto its gradient.
 - A blob with several readers gets a gradient from each; their sum is a layer of its own, with a gradient of its own.
 - A layer may instead hand on the gradient that it receives, or write onto it.
-- What layers hold inside follows from their types.
-- A weight's gradient and what else the framework has for it stay for the whole run; so these are external blocks. A
-  gradient that does not stay dies with the task that computes it, for its update follows at once.
+- Internal blocks of layers follow from their types.
+- A weight's gradient and its other states stay for the whole run; so these are external blocks. A gradient that does not
+  stay is freed with the task that computes it, because its update follows at once.
 
-The tasks have no calls: such a graph is only simulated.
+The tasks have no calls: such a graph can only be simulated.
 """
 
 from collections import Counter
@@ -21,10 +21,10 @@ from membench.frameworks.net import Net, NetLayer, read_net
 
 
 def lower_layers(graph: TaskGraph, library: LayerLibrary) -> TaskGraph:
-    """Turn a captured training step into what a framework of layers keeps and runs.
+    """Return the tasks and blocks of a framework of layers for a captured training step.
 
     Raises:
-        UnsupportedModel: a layer that the framework does not have; names it.
+        UnsupportedModel: the framework does not have one of the layers; names it.
     """
     net = read_net(graph, library)
     writer = _GraphWriter(graph, net, library)
@@ -46,14 +46,14 @@ class _GraphWriter:
         self._blocks: list[Block] = []
         self._tasks: list[Task] = []
         self._trained = {name for name, gradient in captured.gradients if gradient is not None}
-        self._written: set[int] = set()  # blocks that hold something, external ones included
+        self._written: set[int] = set()  # blocks with contents, external ones included
         self._external: dict[int, int] = {}  # a captured block -> its block here
         self._weight_gradient: dict[int, int] = {}  # a weight's block -> its gradient's
-        self._kept: dict[tuple[int, str], int] = {}  # (layer, map) -> block
+        self._kept: dict[tuple[int, str], int] = {}  # (layer, name) -> block
         self._readers = Counter(
             blob for layer in net.layers if not layer.is_in_place for blob in layer.inputs
         )
-        self._gradients: dict[int, list[int]] = {}  # blob -> what its readers have written
+        self._gradients: dict[int, list[int]] = {}  # blob -> gradients from its readers
         self._shared: set[int] = set()  # gradients that belong to several blobs
         self._data = {blob: self._external_block(block) for blob, block in net.data.items()}
         self._needs_gradient = self._find_needs_gradient()
@@ -69,7 +69,7 @@ class _GraphWriter:
         )
 
     def _gradients_of_weights(self) -> tuple[tuple[str, Value | None], ...]:
-        """Return where each weight's gradient lies; none where the framework does not keep them."""
+        """Return the value of each weight's gradient; none where the framework does not keep them."""
         kept = {self._blocks[weight].name: block for weight, block in self._weight_gradient.items()}
         return tuple(
             (name, value and replace(value, block=kept[name], offset=0))
@@ -84,8 +84,8 @@ class _GraphWriter:
         external = [self._external_block(b) for b in (*layer.weights, *layer.statistics, *layer.labels)]
         statistics = [self._external_block(block) for block in layer.statistics]
         inputs = [self._data[blob] for blob in layer.inputs]
-        map_bytes = self._map_bytes(layer)
-        kept = [self._keep(position, what, map_bytes) for what in layer.keeps]
+        full_bytes = self._full_bytes(layer)
+        kept = [self._keep(position, what, full_bytes) for what in layer.keeps]
         kept += [self._keep(position, what, layer.channel_bytes) for what in layer.type.keeps_per_channel]
         is_loss = layer.type.kind is Kind.LOSS
         if not layer.is_in_place:
@@ -98,7 +98,7 @@ class _GraphWriter:
             Phase.LOSS if is_loss else Phase.FORWARD,
             reads=[*inputs, *external],
             writes=[*statistics, *kept, self._data[layer.output]],
-            moved_bytes=layer.type.forward_passes * map_bytes,
+            moved_bytes=layer.type.forward_passes * full_bytes,
         )
 
     def _keep(self, position: int, what: str, size_bytes: int) -> int:
@@ -127,7 +127,7 @@ class _GraphWriter:
                 reads=received + saved,
                 writes=updated,
                 gradient_of=GradientOf.WEIGHT,
-                moved_bytes=layer.type.parameter_passes * self._map_bytes(layer),
+                moved_bytes=layer.type.parameter_passes * self._full_bytes(layer),
             )
             updated = []
         reads = received + (weights if layer.type.parameters_first else saved + weights)
@@ -139,7 +139,7 @@ class _GraphWriter:
             self._gradients_of_inputs(position, gradient, reads, updated)
 
     def _weight_gradients(self, position: int) -> list[int]:
-        """Return the blocks of the gradients of a layer's weights; those that do not stay are new each time."""
+        """Return the blocks of the gradients of a layer's weights; new ones if they do not stay."""
         layer = self._net.layers[position]
         trained = [self._external[block] for block in layer.weights]
         trained = [weight for weight in trained if self._blocks[weight].name in self._trained]
@@ -181,8 +181,8 @@ class _GraphWriter:
 
     def _gradient_in_place(self, position: int, gradient: int, reads: list[int], updated: list[int]) -> None:
         layer = self._net.layers[position]
-        map_bytes = self._map_bytes(layer)
-        scratch = [self._keep(position, what, map_bytes) for what in layer.type.scratch_in_place]
+        full_bytes = self._full_bytes(layer)
+        scratch = [self._keep(position, what, full_bytes) for what in layer.type.scratch_in_place]
         self._add_task(
             position,
             f"{layer.name}:data gradient",
@@ -190,22 +190,22 @@ class _GraphWriter:
             reads=reads,
             writes=[gradient, *scratch, *updated],
             gradient_of=GradientOf.DATA,
-            moved_bytes=layer.type.data_passes * map_bytes,
+            moved_bytes=layer.type.data_passes * full_bytes,
         )
         self._gradients.setdefault(layer.inputs[0], []).append(gradient)
 
     def _gradients_of_inputs(
         self, position: int, gradient: int | None, reads: list[int], updated: list[int]
     ) -> None:
-        """Write a gradient for each input in a task of its own: sums and concatenations copy one after another."""
+        """Write a gradient for each input in a task of its own; sums and concatenations copy one after another."""
         layer = self._net.layers[position]
         copies = layer.type.kind in (Kind.ADD, Kind.CONCATENATE)
-        if gradient is not None and layer.type.hands_on > 1:
+        if gradient is not None and layer.type.forwards_gradient_to > 1:
             self._shared.add(gradient)
         for number, blob in enumerate(layer.inputs):
             if not self._needs_gradient[blob]:
                 continue
-            if gradient is not None and number < layer.type.hands_on:
+            if gradient is not None and number < layer.type.forwards_gradient_to:
                 self._gradients.setdefault(blob, []).append(gradient)
                 continue
             size_bytes = self._net.blob_bytes[blob]
@@ -220,11 +220,11 @@ class _GraphWriter:
                 reads=reads,
                 writes=[block, *updated],
                 gradient_of=GradientOf.DATA,
-                moved_bytes=2 * size_bytes if copies else layer.type.data_passes * self._map_bytes(layer),
+                moved_bytes=2 * size_bytes if copies else layer.type.data_passes * self._full_bytes(layer),
             )
 
     def _find_needs_gradient(self) -> list[bool]:
-        """Return for each blob whether a trained weight lies before it."""
+        """Return for each blob whether it depends on a trained weight."""
         needs = [False] * len(self._net.blob_bytes)
         for layer in self._net.layers:
             names = {self._captured.blocks[block].name for block in layer.weights}
@@ -250,8 +250,8 @@ class _GraphWriter:
             self._written.update(range(index, len(self._blocks)))
         return self._external[captured]
 
-    def _map_bytes(self, layer: NetLayer) -> int:
-        """Return the size of a map: the output's, or the classes' where the output is a loss."""
+    def _full_bytes(self, layer: NetLayer) -> int:
+        """Return the full size of a layer: its output's, or its logits' where the output is a loss."""
         blob = layer.inputs[0] if layer.type.kind is Kind.LOSS else layer.output
         return self._net.blob_bytes[blob]
 
@@ -271,7 +271,7 @@ class _GraphWriter:
         gradient_of: GradientOf | None = None,
         moved_bytes: int = 0,
     ) -> None:
-        """Add a task; it creates what nobody has written before, and updates, so also reads, what else it writes."""
+        """Add a task; it creates the written blocks that are new, and updates, so also reads, the others."""
         created = [block for block in dict.fromkeys(writes) if block not in self._written]
         self._written.update(created)
         layer = self._net.layers[position] if position < len(self._net.layers) else None

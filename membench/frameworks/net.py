@@ -1,8 +1,8 @@
 """A captured graph read as a network of a framework's layers: layers in order, and the blobs between them.
 
-Two steps. First every layer's output is a value of its own, whatever torch wrote in place. Then values become blobs: a
-layer that may be in place writes onto its input's blob unless somebody else reads that input, be it another layer or
-the backward pass of the one that made it.
+Two steps. First every layer's output is a value of its own, including those that torch wrote in place. Then values become
+blobs: a layer that may be in place writes onto its input's blob unless another layer, or the backward pass of the layer
+that made it, reads that input.
 """
 
 from collections import Counter
@@ -21,12 +21,12 @@ class NetLayer:
     """One layer of the network.
 
     Attributes:
-        inputs: blobs, one for each time that the layer reads it.
+        inputs: blobs, once per read.
         output: the first input's blob where the layer is in place.
         weights, statistics, labels: blocks of the captured graph.
-        operations: floating-point operations of its forward pass; each step of its backward pass takes as many.
-        convolution: its geometry, where it is one.
-        channel_bytes: size of a vector of one number a channel, where it keeps one.
+        operations: floating-point operations of its forward pass; each task of its backward pass takes as many.
+        convolution: its geometry, if it is a convolution.
+        channel_bytes: size of a vector with one number per channel, if it keeps such vectors.
     """
 
     name: str
@@ -42,7 +42,7 @@ class NetLayer:
 
     @property
     def keeps(self) -> tuple[str, ...]:
-        """Return the maps that its forward fills and its backward reads."""
+        """The full-size blocks that its forward writes and its backward reads."""
         return self.type.keeps + (self.type.keeps_in_place if self.is_in_place else ())
 
     @property
@@ -162,7 +162,7 @@ class _Reader:
             if block in self._value_in:
                 values.append(self._value_in[block])
             elif self._graph.blocks[block].role not in EXTERNAL_ROLES:
-                cause = f"it reads {self._graph.blocks[block].name!r}, which is inside of another layer"
+                cause = f"it reads {self._graph.blocks[block].name!r}, an internal result of another layer"
                 raise UnsupportedModel(name, cause, "choose framework=pytorch")
         if not values:
             raise UnsupportedModel(name, "it does not depend on the input", "choose framework=pytorch")

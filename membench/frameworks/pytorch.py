@@ -1,4 +1,4 @@
-"""PyTorch: the captured graph is what it runs."""
+"""PyTorch: it runs the captured graph itself."""
 
 from typing import ClassVar
 

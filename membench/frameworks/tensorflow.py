@@ -3,18 +3,18 @@
 Facts of its published sources (tensorflow/tensorflow, read at a state of release 1.0), none of its code. A tensor is freed
 when the last operator that reads it is done; no operator of that time writes onto its input.
 
-- ``Conv2D`` and ``MatMul`` have no bias; ``BiasAdd`` is an operator with an output of its own. It hands its gradient on, as
-  it is (``nn_grad.py``).
+- ``Conv2D`` and ``MatMul`` have no bias; ``BiasAdd`` is an operator with an output of its own. It passes its gradient
+  on unchanged (``nn_grad.py``).
 - ``Relu`` has an output of its own, and its gradient reads that (``numeric_op.h``, ``nn_grad.py``).
 - ``FusedBatchNorm`` keeps the batch's mean and deviation, and its gradient reads its input. That Layrub's networks used it,
   and not a batch norm composed of a dozen operators, is assumed.
-- ``MaxPool``'s gradient reads input and output, ``AvgPool``'s neither, for it needs but the shape; ``LRN``'s reads both.
-- Dropout multiplies with a float for each element, 0 or 1, which its gradient reads (``nn_ops.py``). The operators that
+- ``MaxPool``'s gradient reads input and output, ``AvgPool``'s neither, because it needs only the shape; ``LRN``'s reads both.
+- Dropout multiplies with a float per element, 0 or 1, which its gradient reads (``nn_ops.py``). The operators that
   draw it are one task here.
 - ``SparseSoftmaxCrossEntropyWithLogits`` keeps the gradient of the logits, which it computes in the forward pass.
-- ``Add`` hands its gradient on to both inputs: without broadcasting its sums reduce nothing, and share their input's
-  memory (``math_grad.py``, ``reduction_ops_common.h``). ``AddN`` sums up a map's gradients in a tensor of its own.
-- A weight has a slot for the momentum. Its gradient is a tensor like others: applied as soon as it is there, then freed.
+- ``Add`` passes its gradient on to both inputs: without broadcasting its sums reduce nothing, and share their input's
+  memory (``math_grad.py``, ``reduction_ops_common.h``). ``AddN`` sums up several gradients in a tensor of its own.
+- A weight has a slot for the momentum. Its gradient is a tensor like others: applied at once, then freed.
 - Scratch memory of a convolution comes out of the same allocator, for that one operator.
 
 Layout: channels lie first, as cuDNN has them. (By default they lie last, and each convolution transposes.)
@@ -45,7 +45,7 @@ BIAS_ADD = LayerType(
     "BiasAdd",
     Kind.OTHER,
     (),  # part of torch's convolutions and inner products
-    hands_on=1,
+    forwards_gradient_to=1,
     parameters_first=True,
 )
 FUSED_BATCH_NORM = cudnn_batch_norm("FusedBatchNorm", "mean", "deviation")
@@ -64,7 +64,7 @@ MAX_POOL = cudnn_pooling("MaxPool", "max_pool2d_with_indices")
 AVERAGE_POOL = LayerType("AvgPool", Kind.POOLING, ("avg_pool2d", "mean"))
 ADAPTIVE_POOL = LayerType("AvgPool", Kind.POOLING, ("_adaptive_avg_pool2d",), vanishes_at_same_size=True)
 LRN = local_response_norm("LRN")
-ADD = LayerType("Add", Kind.ADD, ("add", "add_"), hands_on=2)
+ADD = LayerType("Add", Kind.ADD, ("add", "add_"), forwards_gradient_to=2)
 CONCATENATION = LayerType("Concat", Kind.CONCATENATE, ("cat",))
 PAD = LayerType("Pad", Kind.CONCATENATE, ("constant_pad_nd",))
 CROSS_ENTROPY = softmax_loss("SparseSoftmaxCrossEntropyWithLogits", "backprop")
@@ -88,8 +88,8 @@ class TensorFlow(Framework):
 
     Args:
         efficiency: of its kernels.
-        context_bytes: what the process holds on the device whatever the network.
-        autotuner: chooses the algorithms of convolutions; each has its workspace for as long as it runs.
+        context_bytes: held by the process on the device for any network.
+        autotuner: chooses the algorithms of convolutions; each has its workspace while it runs.
     """
 
     name: ClassVar[str] = "tensorflow"

@@ -1,4 +1,4 @@
-"""Torch7 over cuDNN: what vDNN takes as its baseline (Rhu et al., arXiv 1602.08124v2, Section 2.3).
+"""Torch7 over cuDNN: the baseline of vDNN (Rhu et al., arXiv 1602.08124v2, Section 2.3).
 
 Facts of the published modules (torch/nn and cudnn.torch as of cuDNN 4), none of their code:
 
@@ -8,15 +8,15 @@ Facts of the published modules (torch/nn and cudnn.torch as of cuDNN 4), none of
 - ``cudnn.SpatialBatchNormalization`` keeps its input and two vectors, the batch's mean and inverse deviation. One call
   computes the gradients of input, factors and biases.
 - ``cudnn.SpatialCrossMapLRN`` reads input and output. ``nn.Dropout`` is not in place by default and keeps its noise, a
-  float of each element. ``nn.CrossEntropyCriterion`` keeps the log-probabilities.
+  float per element. ``nn.CrossEntropyCriterion`` keeps the log-probabilities.
 - ``nn.CAddTable`` copies the gradient for each input. ``nn.Concat`` hands out views of it, of which cudnn.torch makes
   contiguous copies. ``nn.ConcatTable`` and ``nn.Concat`` sum the gradients of their branches up in a gradient of their own:
-  for memory that is Caffe's Split, but there is no such module. These three are our reading for networks that branch;
-  vDNN's text has none.
-- A weight has a gradient, and no momentum: vDNN counts weights and their gradients.
+  for memory that is equal to Caffe's Split, but there is no such module. These three are our reading for networks that
+  branch, which vDNN's text does not treat.
+- A weight has a gradient but no momentum: vDNN counts weights and their gradients.
 
-vDNN pools memory with cnmem and counts what the pool serves; the context is not in it. Each map has its gradient here;
-that the gradients share two buffers is the strategy's business (`NetworkWide`).
+vDNN pools memory with cnmem and counts what the pool serves, without the context. Each activation has its gradient here;
+that the gradients share two buffers is decided by the strategy (`NetworkWide`).
 """
 
 from dataclasses import replace
@@ -62,7 +62,7 @@ TORCH7 = LayerLibrary(
 
 
 class Torch7(Framework):
-    """Torch7 over cuDNN; nothing that it holds is outside of the graph's blocks."""
+    """Torch7 over cuDNN; all its memory lies in the graph's blocks."""
 
     name: ClassVar[str] = "torch7"
 

@@ -1,0 +1,1 @@
+"""Networks of the papers, one family per file; `conf/model` has one file per network."""

@@ -5,7 +5,7 @@ Krizhevsky, Sutskever, Hinton: "ImageNet Classification with Deep Convolutional 
 the narrower network of Krizhevsky's "One weird trick" (2014), without normalisation, which vDNN uses
 (`convnet_benchmarks.py`) and torchvision calls ``alexnet``.
 
-Caffe's dropout writes in place, too; here it cannot, because autograd needs the ReLU's output that it would
+Caffe's dropout is in place as well; here it cannot be, because autograd needs the ReLU's output that it would
 overwrite.
 """
 

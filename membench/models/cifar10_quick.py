@@ -1,8 +1,8 @@
 """CIFAR10-quick as BVLC Caffe defines it (``examples/cifar10/cifar10_quick_train_test.prototxt``).
 
 After Krizhevsky's cuda-convnet layers. Not CIFAR10-full, which has local response normalisation and one
-linear layer. Pooling rounds up, as Caffe's does: 32, 16, 8, 4 px. The first ReLU writes onto the pooled map,
-the others onto the convolution's; between the two linear layers there is none.
+linear layer. Pooling rounds up, as Caffe's does: 32, 16, 8, 4 px. The first ReLU writes onto the pooling's output,
+the others onto the convolution's; there is none between the two linear layers.
 """
 
 from collections import OrderedDict

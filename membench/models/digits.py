@@ -1,6 +1,6 @@
-"""Small networks for scikit-learn's handwritten digits, which come with the package; for real training without a download.
+"""Small networks for scikit-learn's handwritten digits, which need no download.
 
-From no paper. `digits_cnn` has one of each layer that a memory-saving method may get wrong: batch normalisation (running
+Not from a paper. `digits_cnn` has one of each layer that a memory-saving method may get wrong: batch normalisation (running
 statistics), in-place ReLU, max pooling, dropout (random numbers). `digits_alexnet` has AlexNet's sequence of layers.
 """
 
@@ -38,8 +38,8 @@ def digits_alexnet(
 ) -> nn.Sequential:
     """Return AlexNet's five convolutions and three linear layers, narrow, for 10 classes of 8x8 digits or for other images.
 
-    Two pools, not three, because the images are so small; no normalisation. Weights start as He et al. (2015) draw them:
-    from PyTorch's smaller ones eight layers without batch normalisation take tens of epochs to begin to learn.
+    Two pools, not three, because the images are so small; no normalisation. Weights are initialised as in He et al. (2015):
+    with PyTorch's smaller ones eight layers without batch normalisation take tens of epochs to begin to learn.
 
     Args:
         image_shape: channels, rows and columns.

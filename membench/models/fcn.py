@@ -3,10 +3,10 @@
 Long, Shelhamer, Darrell: "Fully Convolutional Networks for Semantic Segmentation" (CVPR 2015), Sections 3 and 4: VGG-16
 with its classifier as convolutions, and the scores of pool3 and pool4 added on the way up.
 
-For moDNN, which names the paper and says nothing more. Assumed: FCN-8s, the last and finest of its three; 21 classes of
+For moDNN, which names the paper without details. Assumed: FCN-8s, the last and finest of its three; 21 classes of
 PASCAL VOC, as there; 224 pixels, as moDNN's other networks have them; and fc6 padded by 3. The authors instead pad the
-image by 100 on each side and crop: at moDNN's batch of 128, maps of 422 pixels would exceed 24 GB, in which its text
-implies that FCN fits.
+image by 100 on each side and crop: at moDNN's batch of 128, activations of 422 pixels would exceed 24 GB, in which FCN
+fits according to its text.
 """
 
 import torch

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 
 class Inception(nn.Module):
-    """Four branches over the same map, concatenated; ``channels`` are the last six "#" columns of Table 1."""
+    """Four branches over the same input, concatenated; ``channels`` are the last six "#" columns of Table 1."""
 
     def __init__(self, in_channels: int, *, channels: tuple[int, int, int, int, int, int]) -> None:
         super().__init__()

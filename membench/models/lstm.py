@@ -1,11 +1,11 @@
 """Recurrent networks of LSTM layers, unrolled layer by layer and step by step.
 
 Hochreiter, Schmidhuber: "Long Short-Term Memory" (1997), with forget gates and without peepholes. Each time step of
-each layer is one module call, so one layer of the captured graph, whose operators strategies can place; the weights
+each layer is one module call, so one layer of the captured graph, whose operators strategies can schedule; the weights
 are shared by all steps. Not ``torch.nn.LSTM``, whose steps are one operator on a GPU.
 
-Layrub names a language model (Figure 11) and a speech model of four layers (Table 1) and states neither's width. What
-is chosen for them stands, with its reason, in ``conf/model/lstm_rnn.yaml`` and ``lstm_speech.yaml``.
+Layrub names a language model (Figure 11) and a speech model of four layers (Table 1) and states neither's width. The
+chosen widths and the reasons are in ``conf/model/lstm_rnn.yaml`` and ``lstm_speech.yaml``.
 """
 
 from collections.abc import Sequence

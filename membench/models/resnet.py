@@ -28,8 +28,8 @@ BLOCKS_PER_STAGE = {
 def imagenet_resnet(depth: int, *, projects_first_shortcut: bool = False) -> ResNet:
     """Return the ImageNet network with ``depth`` weight layers, projections of the shortcuts not counted.
 
-    A bottleneck halves the map in its first 1x1 convolution, as He et al.'s and Layrub's definitions do
-    (torchvision's networks halve it in the 3x3 convolution, whose input is then four times as large).
+    A bottleneck halves height and width in its first 1x1 convolution, as in He et al.'s and Layrub's definitions
+    (torchvision's networks do so in the 3x3 convolution, whose input is then four times as large).
 
     Args:
         projects_first_shortcut: the first block has a 1x1 convolution in its shortcut although channels agree,
@@ -53,7 +53,7 @@ def imagenet_resnet(depth: int, *, projects_first_shortcut: bool = False) -> Res
 class CifarBlock(nn.Module):
     """Two 3x3 convolutions and a shortcut without parameters.
 
-    Where the map is halved and its channels doubled, the shortcut takes every second pixel and adds channels
+    Where height and width are halved and channels doubled, the shortcut takes every second pixel and adds channels
     of zeros: option A, which the paper uses in all its CIFAR-10 networks (section 4.2). Option B, a 1x1
     convolution, would add weight layers that the depth does not count.
     """

@@ -6,7 +6,7 @@ al., arXiv 1602.08124v2, section 4.3): every 100 more add 20 convolutions to eac
 the group. vDNN's numbers count convolutions only (VGG-116 has 116 and three linear layers), and its "VGG-16"
 has 16 of them: VGG-19 here.
 
-VGG-101 is moDNN's (Section 7): VGG-19 with 82 convolutions more. Where they go is not stated. Assumed: every group
+VGG-101 is moDNN's (Section 7): VGG-19 with 82 more convolutions. Their places are not stated. Assumed: every group
 grows in proportion, from 2, 2, 4, 4, 4 of 16 to 12, 12, 25, 25, 24 of 98.
 """
 
@@ -41,7 +41,7 @@ def vgg(depth: int) -> VGG:
 
 
 def vgg_without_average(depth: int) -> VGG:
-    """Return VGG-``depth`` as Caffe deploys it: without torchvision's average pooling, which at 224 px copies its map."""
+    """Return VGG-``depth`` as Caffe deploys it: without torchvision's average pooling, which at 224 px copies its input."""
     network = vgg(depth)
     network.avgpool = nn.Identity()
     return network

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 
 class WideBlock(nn.Module):
-    """BN, ReLU, 3x3 convolution, twice, and a sum that nothing follows (block type B(3,3)).
+    """BN, ReLU, 3x3 convolution, twice, and a final sum (block type B(3,3)).
 
     Where the channels change, the shortcut is a 1x1 convolution of the activated input, as in the authors'
     code; elsewhere it is the input itself.

@@ -1,0 +1,1 @@
+"""Planning that several methods share: builder, validation, liveness, pools and rewrites of graphs."""

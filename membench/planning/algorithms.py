@@ -1,4 +1,4 @@
-"""Algorithms of a graph's tasks, where the device offers a choice: which of them a method takes."""
+"""Choice of convolution algorithms, where the device offers several."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -10,7 +10,7 @@ from membench.core.task_graph import Task, TaskGraph
 
 
 class Preference(StrEnum):
-    """What (m) and (p) mean behind a method's name in vDNN and Layrub."""
+    """The least workspace or the least time: (m) and (p) behind a method's name in vDNN and Layrub."""
 
     MEMORY = "memory"
     PERFORMANCE = "performance"
@@ -22,7 +22,7 @@ def choose_algorithms(
     """Return the graph with an algorithm and its workspace in each convolution.
 
     Args:
-        choose: gets a task and the ways to run it, the fastest first, and returns one of them.
+        choose: returns one of a task's algorithms, which it gets with the fastest first.
     """
     return replace(graph, tasks=tuple(_chosen(task, cost, choose) for task in graph.tasks))
 
@@ -30,8 +30,12 @@ def choose_algorithms(
 def prefer(graph: TaskGraph, cost: CostModel, preference: Preference) -> TaskGraph:
     """Return the graph with the fastest algorithms, or with those that need the least workspace."""
     if preference is Preference.PERFORMANCE:
-        return choose_algorithms(graph, cost, lambda _, ways: ways[0])
-    return choose_algorithms(graph, cost, lambda _, ways: min(ways, key=lambda way: way.workspace_bytes))
+        return choose_algorithms(graph, cost, lambda _, algorithms: algorithms[0])
+    return choose_algorithms(graph, cost, lambda _, algorithms: min(algorithms, key=_workspace_bytes))
+
+
+def _workspace_bytes(algorithm: Algorithm) -> int:
+    return algorithm.workspace_bytes
 
 
 def _chosen(task: Task, cost: CostModel, choose: Callable[[Task, tuple[Algorithm, ...]], Algorithm]) -> Task:

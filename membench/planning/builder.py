@@ -1,8 +1,8 @@
-"""ScheduleBuilder: the only one that emits instructions.
+"""ScheduleBuilder: the interface through which strategies emit instructions.
 
-A strategy decides; the builder keeps the program legal. It tracks which blocks are resident, which have a
-valid copy on the host and which are dead, adds the waits between streams that a copy needs, and refuses
-what cannot be.
+A strategy decides; the builder keeps the program legal. It tracks the blocks that are resident, that have a valid copy on
+the host and that are dead, adds the waits between streams that a copy needs, and refuses illegal requests.
+`planning.exchange` inserts the exchange of gradients into a finished program.
 """
 
 from membench.core.codec import ActivationCodec
@@ -34,10 +34,10 @@ class ScheduleBuilder:
 
     Args:
         strategy: the method's name, for the schedule.
-        graph: what is to be computed; each task once, in any order that its data allows.
+        graph: annotated; each task is to be computed once, in any order that its data allows.
         budget_bytes: the most that the step may hold on the device, the caller's blocks included.
-        region: pieces of memory that blocks share; without it each block has a space of its own.
-        pool: out of which spaces and workspaces are served; without it memory is held only while it is used.
+        region: pieces of memory that blocks share; None: each block has a space of its own.
+        pool: serves spaces and workspaces; None: memory is held only while it is used.
     """
 
     def __init__(
@@ -56,12 +56,12 @@ class ScheduleBuilder:
         self._pool = pool
         self._address: dict[int, int] = {}  # in the pool, of resident blocks
         self._in_pool_bytes = 0
-        self._held_bytes = 0  # of the pool, beside the blocks
+        self._held_bytes = 0  # of the pool, not used by blocks
         self._program: list[Instruction] = []
         self._space_bytes: dict[int, int] = {}  # of resident blocks
         self._dead: dict[int, None] = {}  # resident blocks, in the order in which they died
         self._on_host = {block.index for block in graph.blocks if block.home}
-        self._encoded: dict[int, Encode] = {}  # how a block was encoded last, until it is written or decoded
+        self._encoded: dict[int, Encode] = {}  # the last encoding of a block, until it is written or decoded
         self._leftover: dict[int, int] = {}  # piece of the region -> dead block that still holds its space
         self._computed: set[int] = set()
         self._uses_left = _count_uses(graph)
@@ -73,26 +73,26 @@ class ScheduleBuilder:
         self._peak_bytes = graph.external_bytes
         self._peak_task = "the caller's weights and inputs"
 
-    # ---- what a strategy asks -----------------------------------------------------------------------
+    # ---- queries of a strategy ----------------------------------------------------------------------
 
     @property
     def live_bytes(self) -> int:
-        """What is held now: the caller's blocks and every space that is open."""
+        """Bytes held now: the caller's blocks and every open space."""
         return self._live_bytes
 
     @property
     def peak_bytes(self) -> int:
-        """The most that has been held so far."""
+        """The most bytes held so far."""
         return self._peak_bytes
 
     def is_resident(self, block: int) -> bool:
         return block in self._space_bytes
 
     def is_dead(self, block: int) -> bool:
-        """Return whether no later task touches the block and the caller does not get it, or has got it."""
+        """Return whether no later task touches the block, and it is neither a result nor yet to be copied to its home."""
         wanted = self.graph.blocks[block]
-        is_taken_home = wanted.home is None or block in self._on_host
-        return not self._uses_left[block] and wanted.role not in RESULT_ROLES and is_taken_home
+        is_home = wanted.home is None or block in self._on_host
+        return not self._uses_left[block] and wanted.role not in RESULT_ROLES and is_home
 
     def dead_blocks(self) -> list[int]:
         """Return the resident dead blocks, in the order in which they died."""
@@ -102,13 +102,13 @@ class ScheduleBuilder:
         return block in self._on_host
 
     def is_offloaded(self, block: int) -> bool:
-        """Return whether a block is on the host alone, and has to come back before a task reads it."""
+        """Return whether a block is on the host only, and has to be prefetched before a task reads it."""
         return self.is_on_host(block) and not self.is_resident(block)
 
     def is_encoded(self, block: int) -> bool:
         return block in self._encoded
 
-    # ---- what a strategy decides --------------------------------------------------------------------
+    # ---- decisions of a strategy --------------------------------------------------------------------
 
     def compute(self, task: Task, *, stream: str = COMPUTE_STREAM) -> None:
         """Run a task; its inputs must be resident.
@@ -154,7 +154,7 @@ class ScheduleBuilder:
         self._on_host.add(block)
 
     def prefetch(self, block: int, *, stream: str = COPY_STREAM) -> None:
-        """Bring a block back from the host, into memory that is free at the compute stream's position."""
+        """Copy a block from the host, into memory that is free at the compute stream's position."""
         if self.is_resident(block):
             self._refuse(f"{self._name(block)!r} is resident already")
         if not self.is_on_host(block):
@@ -178,7 +178,7 @@ class ScheduleBuilder:
         self._encoded[block] = encode
 
     def decode(self, block: int, *, stream: str) -> None:
-        """Bring a block back from its encoded form, into memory that is free at the compute stream's position."""
+        """Decode a block from its encoded form, into memory that is free at the compute stream's position."""
         if self.is_resident(block):
             self._refuse(f"{self._name(block)!r} is resident already")
         if not self.is_encoded(block):
@@ -190,7 +190,7 @@ class ScheduleBuilder:
         self._forget_encoded(block)
 
     def free(self, block: int) -> None:
-        """Give a block's memory back, as soon as the compute stream has waited for what still uses it."""
+        """Give a block's memory back, once the compute stream has waited for all that still use it."""
         if not self.is_resident(block):
             self._refuse(f"{self._name(block)!r} is not resident and cannot be freed")
         if not (self.is_dead(block) or self.is_on_host(block) or self.is_encoded(block)):
@@ -257,9 +257,9 @@ class ScheduleBuilder:
     # ---- inside -------------------------------------------------------------------------------------
 
     def _fill(self, block: int, work: Prefetch | Encode | Decode) -> int:
-        """Open a block's space, let a copy or a codec fill it, and return the position of that instruction."""
+        """Open a block's space, fill it by a copy or a codec, and return the position of that instruction."""
         self._open_space(block, work.stream)
-        self._wait_for_users(work.stream, block)  # among them the copy out, or the encoding
+        self._wait_for_users(work.stream, block)  # among them the offload or the encoding
         self._hold_the_rest(0)
         index = self._emit(work, work.stream)
         self._note_live(0, f"the {type(work).__name__.lower()} of {self._name(work.block)}")
@@ -268,7 +268,7 @@ class ScheduleBuilder:
         return index
 
     def _forget_encoded(self, block: int) -> None:
-        """Let a block's encoded form die, if it has one."""
+        """Mark a block's encoded form as dead, if it has one."""
         if encode := self._encoded.pop(block, None):
             self._uses_left[encode.encoded] = 0
             self._dead[encode.encoded] = None
@@ -315,14 +315,14 @@ class ScheduleBuilder:
             self._emit(Reuse(block, self._leftover.pop(piece)))
         else:
             self._live_bytes += self._space_bytes[block]
-            if self._pool:  # for good: the region is fixed
+            if self._pool:  # never given back: the region is fixed
                 self._pool.allocate(self._space_bytes[block])
                 self._in_pool_bytes += self._space_bytes[block]
                 self._hold_the_rest(0)
             self._emit(Reserve(block, self._space_bytes[block]))
 
     def _hold_the_rest(self, workspace_bytes: int) -> None:
-        """Hold what the next instruction leaves unused of the pool."""
+        """Hold the part of the pool that the next instruction does not use."""
         if self._pool is None:
             return
         address = self._pool.allocate(workspace_bytes)

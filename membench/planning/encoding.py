@@ -1,4 +1,4 @@
-"""Encoded forms of maps, planned before anybody has seen the data: which there can be, and their sizes by density."""
+"""Encoded forms of activations, planned by density before the data is there."""
 
 import math
 from collections.abc import Mapping
@@ -10,8 +10,8 @@ from membench.core.codec import ActivationCodec
 from membench.core.task_graph import Block, Role, TaskGraph
 
 
-def floating_maps(graph: TaskGraph) -> frozenset[int]:
-    """Return the blocks of activations that hold single-precision numbers: no indices, no masks."""
+def float32_activations(graph: TaskGraph) -> frozenset[int]:
+    """Return the blocks of activations that hold single-precision numbers, without indices and masks."""
     others = {
         value.block
         for task in graph.tasks
@@ -19,12 +19,12 @@ def floating_maps(graph: TaskGraph) -> frozenset[int]:
         for value in task.call.outputs
         if value is not None and value.dtype is not torch.float32
     }
-    maps = {block.index for block in graph.blocks if block.role is Role.ACTIVATION}
-    return frozenset(maps - others)
+    activations = {block.index for block in graph.blocks if block.role is Role.ACTIVATION}
+    return frozenset(activations - others)
 
 
 def encoded_bytes(block: Block, codec: ActivationCodec, density: float) -> int:
-    """Return the room for a map of which at most that fraction is not zero."""
+    """Return the size of an activation's encoded form if at most that fraction of the elements is not zero."""
     elements = block.size_bytes // torch.float32.itemsize
     return codec.size_bytes(elements, math.ceil(density * elements))
 
@@ -32,11 +32,11 @@ def encoded_bytes(block: Block, codec: ActivationCodec, density: float) -> int:
 def add_encoded_forms(
     graph: TaskGraph, codecs: Mapping[int, ActivationCodec], densities: Mapping[int, float]
 ) -> tuple[TaskGraph, dict[int, int]]:
-    """Return the graph with a block for the encoded form of each of these maps, and which is whose.
+    """Return the graph with a block for the encoded form of each of these activations, and those blocks by activation.
 
     Args:
-        codecs: by the map's block; it holds float32.
-        densities: likewise; the most that is planned for.
+        codecs: by the activation's block, which holds float32.
+        densities: by the activation's block; the largest fraction of non-zeros that is planned for.
     """
     blocks = list(graph.blocks)
     forms: dict[int, int] = {}

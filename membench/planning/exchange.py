@@ -1,14 +1,14 @@
-"""Data parallelism as a pass over any strategy's schedule: when the gradients of equal replicas are averaged.
+"""Data parallelism as a pass over any strategy's schedule: gradients are averaged over equal replicas.
 
-Every process runs the same schedule on a share of the batch, all of one size. Two ways of averaging:
+Every process runs the same schedule on an equal share of the batch. There are two exchanges:
 
-- as made (moDNN, Section 6.2): a weight's gradient leaves as soon as the last instruction that touches it has finished,
-  on a stream of its own, beside what the device still computes. Nothing else is synchronised until the step's end.
-- at the end (the naive way of moDNN's Section 6.2): all gradients are averaged on one process's device when the
-  step's tasks are done.
+- as made (moDNN, Section 6.2): a weight's gradient is exchanged as soon as the last instruction that touches it has
+  finished, on a stream of its own, while the device computes. Nothing else is synchronised until the step's end.
+- at the end (moDNN's naive exchange, Section 6.2): all gradients are averaged on one process's device when the step's
+  tasks are done.
 
-moDNN's host also updates the weights and sends those back in place of the means: as many bytes, and the means are what
-any optimizer can go on from. They take no device memory, so the schedule's peak stays.
+moDNN's host also updates the weights and sends those back in place of the means: as many bytes, and any optimizer can use
+the means. They take no device memory, so the schedule's peak does not change.
 """
 
 from collections import defaultdict
@@ -32,30 +32,32 @@ from membench.core.schedule import (
 from membench.planning.validate import validate
 
 ROOT = 0
-"""The process on whose device the naive way averages."""
+"""The process on whose device the exchange at the end averages."""
 
 
 class Exchange(StrEnum):
-    """When gradients are averaged over the processes, and where."""
+    """Time and place of the averaging over processes."""
 
     AS_MADE = "as_made"
     AT_END = "at_end"
 
 
 def exchange_gradients(schedule: Schedule, exchange: Exchange) -> Schedule:
-    """Return the schedule with every weight's gradient averaged over all processes, once, when it is complete.
+    """Return the schedule with every weight's gradient averaged over all processes once, after it is complete.
 
     Raises:
-        UnsupportedStrategy: the step keeps no gradient, because its framework applies each at once.
+        UnsupportedStrategy: the step keeps no gradients, because its framework applies each at once.
     """
     last_uses = _last_uses(schedule)
     if not last_uses:
         raise UnsupportedStrategy(
-            f"{schedule.graph.name} keeps no gradient that processes could exchange; choose another framework"
+            f"{schedule.graph.name} keeps no gradients that processes could exchange; choose another framework"
         )
     is_early = exchange is Exchange.AS_MADE
     after = last_uses if is_early else dict.fromkeys(last_uses, _last_work(schedule))
-    due: defaultdict[int, list[int]] = defaultdict(list)  # instruction -> gradients that leave after it
+    due: defaultdict[int, list[int]] = defaultdict(
+        list
+    )  # instruction -> gradients that are exchanged after it
     for block, instructions in after.items():
         due[max(instructions.values())].append(block)
     program = _Program(None if is_early else ROOT)
@@ -67,10 +69,10 @@ def exchange_gradients(schedule: Schedule, exchange: Exchange) -> Schedule:
 
 
 def exchange_in_last_run(
-    parts: tuple[RepeatedSchedule, ...], exchange: Exchange
+    runs: tuple[RepeatedSchedule, ...], exchange: Exchange
 ) -> tuple[RepeatedSchedule, ...]:
-    """Return a validated step whose last run exchanges the gradients, to which every micro-batch has added by then."""
-    *before, last = parts
+    """Return a validated step whose last run exchanges the gradients, accumulated over all micro-batches by then."""
+    *before, last = runs
     if last.count > 1:
         before.append(replace(last, count=last.count - 1))
     exchanging = exchange_gradients(last.schedule, exchange)
@@ -79,7 +81,7 @@ def exchange_in_last_run(
 
 
 def _last_uses(schedule: Schedule) -> dict[int, dict[str, int]]:
-    """Return for each gradient, by stream, the last instruction that touches it; gradients in the order of completion."""
+    """Return for each gradient, by stream, the last instruction that touches it; in the order of completion."""
     gradients = {value.block for _, value in schedule.graph.gradients if value}
     uses: dict[int, dict[str, int]] = {}
     for index, instruction in enumerate(schedule.instructions):
@@ -101,7 +103,7 @@ def _last_work(schedule: Schedule) -> dict[str, int]:
 
 
 class _Program:
-    """A schedule's instructions, numbered anew as exchanges are put between them."""
+    """A finished schedule's instructions, renumbered as exchanges are inserted between them."""
 
     def __init__(self, root: int | None) -> None:
         self._root = root
@@ -117,11 +119,7 @@ class _Program:
         self._instructions.append(instruction)
 
     def average(self, block: int, after: dict[str, int]) -> None:
-        """Exchange a gradient after instructions of other streams.
-
-        Args:
-            after: by stream.
-        """
+        """Exchange a gradient after one instruction of each of these streams."""
         for stream, index in after.items():
             if self._waited.get(stream, -1) < index:
                 self._instructions.append(Wait(EXCHANGE_STREAM, self._position[index]))

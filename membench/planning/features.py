@@ -1,4 +1,4 @@
-"""Feature extraction and classifier: the two parts that vDNN treats differently (Section 2.1 and 3.2)."""
+"""Feature extraction and classifier, which vDNN treats differently (Sections 2.1 and 3.2)."""
 
 from membench.core.task_graph import Kind, LayerTasks, TaskGraph
 

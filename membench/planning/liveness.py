@@ -1,4 +1,4 @@
-"""How much memory a schedule holds, instruction by instruction: a static property of the program."""
+"""Bytes that a schedule holds at each instruction: a static property of the program."""
 
 from collections.abc import Iterator
 
@@ -20,12 +20,12 @@ from membench.core.timeline import Timeline
 
 
 def residencies(schedule: Schedule, *, until: int | None = None) -> Iterator[tuple[int, bool]]:
-    """Yield (block, True where it becomes resident or False where it ceases to be), in order.
+    """Yield (block, whether it becomes resident or ceases to be), in order.
 
-    A block whose space is reused ceases there; one that the caller gets never does.
+    A block ceases to be resident where its space is reused; a block that is returned to the caller never does.
 
     Args:
-        until: the position of the first instruction that does not count.
+        until: the position of the first instruction to leave out.
     """
     for instruction in schedule.instructions[:until]:
         match instruction:

@@ -1,4 +1,4 @@
-"""Micro-batches: a batch computed in parts that memory has room for, gradients adding up (moDNN, Section 5)."""
+"""Micro-batches: a batch computed in parts that fit in memory, with gradients accumulated (moDNN, Section 5)."""
 
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -16,16 +16,16 @@ GraphAt = Callable[[int], TaskGraph]
 """The graph of a step, or of a micro-batch of it, at a number of samples."""
 
 FITTED = "fitted"
-"""Stands for the largest micro-batch that Equation 8 finds room for."""
+"""The word for the largest micro-batch that fits by Equation 8."""
 
 FASTEST = "fastest"
-"""Stands for the micro-batch with which a step takes the least time."""
+"""The word for the micro-batch with which a step takes the least time."""
 
 WINDOW = 0.15
-"""The paper's alpha: which part of all tasks must fit at a time."""
+"""The paper's alpha: the fraction of all tasks that must fit at a time."""
 
 _STEP = 64
-"""Above it, micro-batches are multiples of it; below, powers of two."""
+"""Above it, micro-batches are multiples of it; below it, powers of two."""
 
 
 def fitted_sizes(
@@ -33,13 +33,13 @@ def fitted_sizes(
 ) -> Iterator[int]:
     """Yield the largest regular micro-batch whose windows of tasks fit the budget (Equation 8), then smaller ones.
 
-    The smaller ones are for schedules that need more than a window: vDNN+ keeps what it prefetches, a pool has gaps. The
-    paper profiles at a micro-batch, chooses again and repeats until the choice stays. A graph is profiled at each size
-    that is looked at, so the choice stays at once.
+    The smaller ones are for schedules that need more than a window: vDNN+ keeps prefetched blocks, a pool has gaps. The
+    paper profiles at a micro-batch, chooses again and repeats until the choice is stable. Here a graph is profiled at each
+    size that is considered, so the choice is stable at once.
     """
     fits = partial(_fits, graph_at, cost, budget_bytes)
     sizes = regular_sizes(batch_size)
-    # the largest one that fits lies between; the smallest is tried in any case
+    # bisection for the largest one that fits; the smallest is tried in any case
     first, last = 0, len(sizes) - 1
     while first < last:
         middle = (first + last) // 2
@@ -52,8 +52,8 @@ def sizes_around(
 ) -> tuple[list[int], list[int]]:
     """Return the micro-batches down to the one of Equation 8, and those below it.
 
-    Equation 8 counts all that a window of tasks touches, though not all of that is held at once: larger ones may fit, too.
-    Smaller ones launch more tasks for the same work.
+    Equation 8 counts everything that a window of tasks touches, though not all of it is held at once: larger ones may fit
+    as well. Smaller ones launch more tasks for the same work.
     """
     fitted = list(fitted_sizes(graph_at, batch_size, cost, budget_bytes))
     sizes = regular_sizes(batch_size)
@@ -64,7 +64,7 @@ def regular_sizes(batch_size: int) -> list[int]:
     """Return the whole batch and the regular micro-batches below it, the largest first.
 
     The paper rounds to multiples of 64 above 64, to multiples of 32 above 32, and so on; that is, to powers of two
-    below. It does not say in which direction: down, for a budget is a limit.
+    below. The direction is not stated: here down, because a budget is a limit.
     """
     largest = (batch_size - 1) // _STEP * _STEP
     powers = [1 << exponent for exponent in range(_STEP.bit_length()) if 1 << exponent < batch_size]
@@ -72,10 +72,10 @@ def regular_sizes(batch_size: int) -> list[int]:
 
 
 def micro_batch_size(given: int | str, batch_size: int) -> int:
-    """Return a micro-batch that somebody wrote down.
+    """Return the micro-batch that a user has given.
 
     Raises:
-        MembenchError: it is not a number of samples from one to the batch.
+        MembenchError: it is not a number of samples from 1 to the batch size.
     """
     try:
         size = 0 if isinstance(given, float | bool) else int(given)
@@ -83,8 +83,8 @@ def micro_batch_size(given: int | str, batch_size: int) -> int:
         size = 0
     if not 1 <= size <= batch_size:
         raise MembenchError(
-            f"micro_batch={given!r} is no part of a batch of {batch_size}; give a number of samples from 1 to "
-            f"{batch_size}, {FITTED!r} for as many as moDNN's rule finds room for, or {FASTEST!r} for those that take "
+            f"micro_batch={given!r} is not a part of a batch of {batch_size}; give a number of samples from 1 to "
+            f"{batch_size}, {FITTED!r} for the largest that fits by moDNN's rule, or {FASTEST!r} for the one that takes "
             "the least time"
         )
     return size
@@ -97,10 +97,10 @@ def _fits(graph_at: GraphAt, cost: CostModel, budget_bytes: int | None, size: in
 
 
 def window_bytes(graph: TaskGraph, window: float = WINDOW) -> int:
-    """Return the most that a run of consecutive tasks needs: its blocks, its largest workspace and what always stays.
+    """Return the most bytes that a window of consecutive tasks needs: its blocks, its largest workspace, and all that stays.
 
-    Equation 8, with the workspace that its text names and its print lacks. A window has `window` of the tasks, rounded
-    down, and one at least. Gradients of weights stay from the start: the paper's weight increments.
+    Equation 8, with the workspace that the text names and the printed equation lacks. A window has the fraction `window` of
+    the tasks, rounded down, and at least one. Gradients of weights, the paper's weight increments, are held from the start.
     """
     size_bytes = [block.size_bytes if block.is_transient else 0 for block in graph.blocks]
     length = max(1, int(window * len(graph.tasks)))

@@ -1,6 +1,6 @@
-"""Pools: memory that a method sets aside, and blocks lie in. What no block uses of it is held all the same.
+"""Pools: memory that a method allocates, and in which blocks lie; its unused part is held as well.
 
-A pool counts; it moves nothing. `ScheduleBuilder` turns what it counts into `Hold` instructions.
+A pool only counts bytes. `ScheduleBuilder` turns its unused bytes into `Hold` instructions.
 """
 
 from abc import ABC, abstractmethod
@@ -10,14 +10,14 @@ from membench.core.task_graph import Block
 from membench.core.units import MIB
 
 ALIGNMENT_BYTES = 256
-"""What CUDA allocators round sizes up to."""
+"""Unit to which CUDA allocators round sizes up."""
 
 LARGEST_WASTE_BYTES = 128 * MIB
-"""From which rest on TensorFlow's allocator splits a piece in any case."""
+"""TensorFlow's allocator always splits a piece if the rest would be at least this large."""
 
 
 class Pool(ABC):
-    """Device memory of its own, out of which blocks and workspaces are served."""
+    """Device memory from which blocks and workspaces are allocated."""
 
     def serves(self, block: Block) -> bool:
         """Return whether a block lies in the pool, or has memory of its own."""
@@ -26,7 +26,7 @@ class Pool(ABC):
     @property
     @abstractmethod
     def held_bytes(self) -> int:
-        """Bytes that the pool holds now, used or not."""
+        """Bytes that the pool holds now, used and unused."""
 
     @abstractmethod
     def allocate(self, size_bytes: int) -> int:
@@ -38,10 +38,7 @@ class Pool(ABC):
 
 
 class FixedPool(Pool):
-    """Memory taken once, for the whole run; the method sees to it that what it puts there fits.
-
-    Holds more than its size only while its blocks need more.
-    """
+    """Memory that is allocated once for the whole run; it holds more than its size only while its blocks need more."""
 
     def __init__(self, size_bytes: int) -> None:
         self._size_bytes = size_bytes
@@ -63,9 +60,9 @@ class BestFitPool(Pool):
     """Grows on demand and never shrinks; serves the smallest free piece that is large enough.
 
     Best fit with coalescing, as TensorFlow's allocator (its `BFCAllocator`). Neighbours merge when they are free. A piece
-    is split only where its rest is at least as large as what was asked for, or reaches `LARGEST_WASTE_BYTES`;
-    otherwise it is handed out whole. Pieces are multiples of `ALIGNMENT_BYTES`. So the extent counts what
-    fragmentation wastes, between the pieces and inside them.
+    is split only where the rest is at least as large as the request, or reaches `LARGEST_WASTE_BYTES`; otherwise it is
+    handed out whole. Pieces are multiples of `ALIGNMENT_BYTES`. So the extent includes fragmentation, between the pieces
+    and inside them.
     """
 
     def __init__(self) -> None:

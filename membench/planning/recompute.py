@@ -1,11 +1,11 @@
 """Recomputation as a rewrite of the graph: forward tasks run again in the backward pass, into blocks of their own.
 
-    forward:    a = f(x);  b = g(a);  c = h(b)              a and b are dropped: nobody after h reads them
+    forward:    a = f(x);  b = g(a);  c = h(b)              a and b are dropped after h
     backward:   a' = f(x);  b' = g(a');  ... h's, g's and f's gradients read a' and b' in place of a and b
 
-Every task of the rewritten graph runs exactly once, so builder, `validate` and executor know nothing of it. The results are
-the same bits: a random task never runs again, running statistics are updated once, and what is recomputed sees what the
-original saw, in-place operators included. A block that cannot be had again under these rules stays as it was.
+Every task of the rewritten graph runs exactly once, so builder, `validate` and executor need no support for recomputation.
+The results are the same bits: a random task never runs again, running statistics are updated once, and a recomputed task
+reads what the original read, in-place operators included. A block that cannot be recomputed under these rules is kept.
 """
 
 from collections import defaultdict
@@ -29,13 +29,13 @@ from membench.core.task_graph import (
 )
 
 _BATCH_NORMS = frozenset({"aten.native_batch_norm.default", "aten.cudnn_batch_norm.default"})
-"""A training step updates their fourth and fifth argument, the running statistics; both may be left out."""
+"""A training step updates their fourth and fifth argument, the running statistics; both are optional."""
 
 _EXACT_FROM_MASK = frozenset({torch.float32, torch.float64})
-"""Half precisions round dropout's scale before they multiply with it, but not in its backward, which stands in for it."""
+"""In half precision, dropout rounds its scale before it multiplies; its backward, which is used instead, does not."""
 
 _AGAIN = " again"
-"""What the names of recomputed tasks end in."""
+"""Suffix of the names of recomputed tasks."""
 
 _Repetition = tuple[int, int]
 """A segment, and the layer of the backward pass (its position) for which it runs again."""
@@ -58,8 +58,8 @@ class Segment:
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
-    """A task of a graph, and which copies it touches in place of blocks that it names."""
+class RenamedTask:
+    """A task of a graph, and the copies that it touches in place of the blocks that it names."""
 
     task: Task
     copies: Mapping[int, int]
@@ -67,25 +67,25 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """What a recomputing graph will run, its tasks not yet rewritten, which is what takes the time.
+    """The tasks of a recomputing graph in order, before they are rewritten, which is what takes the time.
 
     Attributes:
-        blocks: of the graph that it comes from; and behind them, for each copy, the block that it is of.
+        blocks: those of the original graph; and behind them, for each copy, its original.
     """
 
-    runs: tuple[Run, ...]
+    tasks: tuple[RenamedTask, ...]
     blocks: tuple[Block, ...]
 
 
 class Repeatable:
-    """What of a graph's forward pass can run again: found once, for any number of choices of segments.
+    """The forward tasks of a graph that can be recomputed, found once for any number of choices of segments.
 
     Args:
         graph: annotated.
-        cost: annotates what runs again; some of it runs another operator than the first time.
+        cost: annotates the recomputed tasks, some of which run another operator than the original.
 
     Attributes:
-        again: tasks as they run again, by the index of the first time.
+        again: recomputed tasks, by the index of the original.
         touching: for each block the tasks of `again` that read or write it, by that index.
         last_write: the last task that writes a block.
     """
@@ -107,23 +107,23 @@ class Repeatable:
 
 
 def recompute(repeatable: Repeatable, segments: Sequence[Segment]) -> TaskGraph:
-    """Return the annotated graph in which the backward pass recomputes what the segments drop, as far as it reads it.
+    """Return the annotated graph in which the backward pass recomputes those dropped blocks that it reads.
 
-    A block stays although a segment drops it where it
+    A block is kept although a segment drops it where it
 
     - is a result of the step, or is written in the backward pass;
     - is written by a task that cannot run twice: one that draws random numbers, or updates the caller's blocks. Of
-      dropout only the mask stays; batch norm runs again without its running statistics;
-    - is written together with a block that stays;
-    - depends on earlier contents of a block that stays and is written in place later;
+      dropout only the mask is kept; batch norm runs again without its running statistics;
+    - is written together with a block that is kept;
+    - depends on earlier contents of a block that is kept and is written in place later;
     - is read by what another segment recomputes.
 
-    Time is linear in tasks, and for `per_layer` in the recomputed ones.
+    The run time is linear in the number of tasks, and for `per_layer` in the number of recomputed ones.
     """
     graph = repeatable.graph
     order = recomputing_order(repeatable, segments)
     tasks = tuple(
-        replace(rename_blocks(run.task, run.copies), index=index) for index, run in enumerate(order.runs)
+        replace(rename_blocks(item.task, item.copies), index=index) for index, item in enumerate(order.tasks)
     )
     copied = enumerate(order.blocks[len(graph.blocks) :], start=len(graph.blocks))
     copies = (replace(block, index=index, name=f"{block.name}{_AGAIN}") for index, block in copied)
@@ -131,12 +131,12 @@ def recompute(repeatable: Repeatable, segments: Sequence[Segment]) -> TaskGraph:
 
 
 def recomputing_order(repeatable: Repeatable, segments: Sequence[Segment]) -> Order:
-    """Return what the tasks of `recompute`'s graph are made of: enough to know what they will hold."""
+    """Return the order of `recompute`'s graph: enough to count the memory that it will hold."""
     return _Recomputation(repeatable, segments).order()
 
 
 def is_recomputed(task: Task) -> bool:
-    """Return whether a task runs a second time what the forward pass has run before."""
+    """Return whether a task is a recomputed one."""
     return task.name.endswith(_AGAIN)
 
 
@@ -147,11 +147,11 @@ class _Recomputation:
         self._segments = segments
         self._segment_of = {block: n for n, segment in enumerate(segments) for block in segment.dropped}
         self._blocks = list(self._graph.blocks)
-        self._keep_what_must_stay()
+        self._keep_blocks()
 
     # ---- what can be dropped ------------------------------------------------------------------------
 
-    def _keep_what_must_stay(self) -> None:
+    def _keep_blocks(self) -> None:
         pending = [block for task in self._graph.tasks for block in self._must_stay(task)]
         pending += [b.index for b in self._graph.blocks if b.role in EXTERNAL_ROLES | RESULT_ROLES]
         while pending:
@@ -164,7 +164,7 @@ class _Recomputation:
                     pending.extend(again.writes)
 
     def _must_stay(self, task: Task) -> Iterable[int]:
-        """Return the blocks that must stay for what one task does, all others being dropped as asked."""
+        """Return the blocks that one task requires to be kept if all others are dropped as requested."""
         again = self._repeatable.again.get(task.index)
         if again is None:
             return task.writes
@@ -177,7 +177,7 @@ class _Recomputation:
         return only_once + [block for block in again.reads if self._segment_of.get(block) not in segments]
 
     def _is_stale(self, block: int, index: int) -> bool:
-        """Return whether a block that stays no longer holds in the backward pass what a task has read."""
+        """Return whether a kept block has been overwritten, by the backward pass, since a task read it."""
         return block not in self._segment_of and self._repeatable.last_write.get(block, -1) > index
 
     # ---- the backward pass --------------------------------------------------------------------------
@@ -189,18 +189,18 @@ class _Recomputation:
             for block, repetition in source.items():
                 wanted[repetition].append(block)
         copies: dict[_Repetition, dict[int, int]] = {}
-        runs: list[Run] = []
+        tasks: list[RenamedTask] = []
         for task in self._graph.tasks:
             source = sources.get(task.index, {})
             for repetition in source.values():
                 if repetition not in copies:
                     copies[repetition] = self._copy(again := self._needed_for(wanted[repetition]))
-                    runs += (Run(other, copies[repetition]) for other in again)
-            runs.append(Run(task, {block: copies[source[block]][block] for block in source}))
-        return Order(tuple(runs), tuple(self._blocks))
+                    tasks += (RenamedTask(other, copies[repetition]) for other in again)
+            tasks.append(RenamedTask(task, {block: copies[source[block]][block] for block in source}))
+        return Order(tuple(tasks), tuple(self._blocks))
 
     def _sources(self) -> dict[int, dict[int, _Repetition]]:
-        """Return for each task of the backward pass where the dropped blocks come from that it reads."""
+        """Return for each task of the backward pass the repetitions that provide the dropped blocks it reads."""
         sources: dict[int, dict[int, _Repetition]] = defaultdict(dict)
         for number, layer in enumerate(self._graph.backward_layers):
             for task in layer.tasks:
@@ -212,7 +212,7 @@ class _Recomputation:
         return sources
 
     def _needed_for(self, wanted: list[int]) -> list[Task]:
-        """Return the tasks that fill these blocks, and all that those need, in the order of the forward pass."""
+        """Return the tasks that compute these blocks and their dropped inputs, in the order of the forward pass."""
         needed: set[int] = set()
         pending = list(wanted)
         while pending:
@@ -233,7 +233,7 @@ class _Recomputation:
 
 
 def _second_time(graph: TaskGraph, task: Task) -> Task | None:
-    """Return a task of the forward pass as it can run a second time, None where it cannot."""
+    """Return a task of the forward pass in the form that can run a second time; None where there is none."""
     if task.phase is not Phase.FORWARD:
         return None
     if task.random:
@@ -243,7 +243,7 @@ def _second_time(graph: TaskGraph, task: Task) -> Task | None:
 
 
 def _from_mask(graph: TaskGraph, task: Task) -> Task | None:
-    """Return dropout as the product of its input, the mask that the forward pass has kept, and the scale."""
+    """Return dropout as the product of its input, the mask kept from the forward pass, and the scale."""
     if task.call is None:
         mask = [block for block in task.creates if graph.blocks[block].role is Role.INTERNAL]
         call = None
@@ -274,7 +274,7 @@ def _product_with_mask(dropout: Call) -> Call | None:
 
 
 def _without_statistics(task: Task, updated: list[int]) -> Task | None:
-    """Return batch norm without its running statistics; without calls, they are all that a forward task updates."""
+    """Return batch norm without its running statistics; in a graph without calls a forward task updates nothing else."""
     call = task.call
     if call is not None:
         if call.operator not in _BATCH_NORMS:

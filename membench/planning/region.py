@@ -25,7 +25,7 @@ class Region:
     pieces: dict[int, int]
 
     def piece_of(self, block: int) -> int | None:
-        """Return a block's piece; None where it is not part of the region."""
+        """Return the index of a block's piece; None where it is not part of the region."""
         return self.pieces.get(block)
 
     @property
@@ -49,7 +49,7 @@ def plan_region(schedule: Schedule, members: Collection[int] | None = None) -> R
     """Return the region in which the blocks of an on-demand schedule can live, results excepted.
 
     Args:
-        members: the blocks that share; all by default.
+        members: the blocks that share; None: all.
     """
     blocks = schedule.graph.blocks
     intervals = {b: held for b, held in _intervals(schedule).items() if members is None or b in members}
@@ -69,7 +69,7 @@ def plan_region(schedule: Schedule, members: Collection[int] | None = None) -> R
 
 
 def _intervals(schedule: Schedule) -> dict[int, list[Interval]]:
-    """Return when each block is resident; a block that nobody frees stays to the end."""
+    """Return when each block is resident; a block that is not freed stays to the end."""
     blocks = schedule.graph.blocks
     began: dict[int, int] = {}
     intervals: dict[int, list[Interval]] = defaultdict(list)

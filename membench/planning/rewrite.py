@@ -1,4 +1,7 @@
-"""Rewrites of a graph that a strategy may apply before it schedules; they keep every bit of the results."""
+"""Rewrites of a graph that a strategy may apply before it schedules; they keep every bit of the results.
+
+A rewrite that changes tasks takes the cost model and returns an annotated graph.
+"""
 
 from dataclasses import dataclass, replace
 
@@ -6,6 +9,7 @@ import torch
 from torch.utils._pytree import tree_leaves
 
 from membench.core.call import Call, Value
+from membench.core.cost_model import CostModel
 from membench.core.task_graph import (
     EXTERNAL_ROLES,
     Block,
@@ -20,12 +24,12 @@ from membench.core.task_graph import (
 
 
 def keep_on_host(graph: TaskGraph, roles: frozenset[Role], *, updated: bool = False) -> TaskGraph:
-    """Let the caller's blocks of these roles live in host memory, and visit the device when they are asked for.
+    """Return the graph with the caller's blocks of these roles in host memory, from where a strategy prefetches them.
 
-    What the step returns stays on the device.
+    Blocks that the step returns stay on the device. Tasks, and so their workspaces, stay as they are.
 
     Args:
-        updated: so may what the step updates, for a strategy that copies it back; otherwise it stays on the device.
+        updated: include blocks that the step updates, for a strategy that copies them back.
     """
     stay = set() if updated else {block for task in graph.tasks for block in task.writes}
     returned = tree_leaves((graph.output, graph.loss))
@@ -39,11 +43,11 @@ def keep_on_host(graph: TaskGraph, roles: frozenset[Role], *, updated: bool = Fa
     return replace(graph, blocks=tuple(blocks))
 
 
-def mask_relu(graph: TaskGraph) -> TaskGraph:
-    """Let the backward of each ReLU read a one-byte mask instead of the ReLU's output (Layrub 4.2, Equation 7).
+def mask_relu(graph: TaskGraph, cost: CostModel) -> TaskGraph:
+    """Make the backward of each ReLU read a one-byte mask instead of the ReLU's output (Layrub 4.2, Equation 7).
 
-    The forward pass writes where the output is not positive; the backward pass sets the gradient to zero there, onto
-    the incoming gradient where nobody else needs that. Without a reader, the output's memory is free for its gradient.
+    The forward pass writes where the output is not positive; the backward pass sets the gradient to zero there, in place
+    where no other task reads the incoming gradient. Without a reader, the output's memory is free for its gradient.
     """
     forward = {task.layer: task for task in graph.tasks if _is_forward_relu(task)}
     masked = {
@@ -55,7 +59,7 @@ def mask_relu(graph: TaskGraph) -> TaskGraph:
     for task in graph.tasks:
         rewriter.rewrite(task)
     tasks = tuple(replace(task, index=index) for index, task in enumerate(rewriter.tasks))
-    return replace(graph, blocks=tuple(rewriter.blocks), tasks=tasks)
+    return cost.annotate(replace(graph, blocks=tuple(rewriter.blocks), tasks=tasks))
 
 
 def _is_forward_relu(task: Task) -> bool:
@@ -63,7 +67,7 @@ def _is_forward_relu(task: Task) -> bool:
 
 
 def is_backward_relu(task: Task) -> bool:
-    """Return whether a task reads of a map only the signs that a ReLU has left."""
+    """Return whether a task reads only the signs of a ReLU's output."""
     is_threshold = task.call is None or task.call.operator == "aten.threshold_backward.default"
     return task.kind is Kind.RELU and task.phase is Phase.BACKWARD and is_threshold
 
@@ -166,7 +170,7 @@ def _written_value(relu: Task) -> Value:
     return value
 
 
-def join_convolution_backward(graph: TaskGraph) -> TaskGraph:
+def join_convolution_backward(graph: TaskGraph, cost: CostModel) -> TaskGraph:
     """Compute a convolution's weight and data gradient in one call, as eager PyTorch does.
 
     For methods that do not need the activation's memory between the two: one dispatch less, the same bits.
@@ -175,11 +179,12 @@ def join_convolution_backward(graph: TaskGraph) -> TaskGraph:
     for task in graph.tasks:
         position = _weight_half(tasks, task)
         tasks.append(task if position is None else _joined(tasks.pop(position), task))
-    return replace(graph, tasks=tuple(replace(task, index=index) for index, task in enumerate(tasks)))
+    numbered = tuple(replace(task, index=index) for index, task in enumerate(tasks))
+    return cost.annotate(replace(graph, tasks=numbered))
 
 
 def _weight_half(before: list[Task], data: Task) -> int | None:
-    """Return where the weight gradient of a data gradient's convolution stands, if it can wait until now."""
+    """Return the position of the weight gradient that belongs to a data gradient, if it can be computed this late."""
     if _mask(data) != (True, False, False):
         return None
     for position in reversed(range(len(before))):
@@ -196,13 +201,13 @@ def _weight_half(before: list[Task], data: Task) -> int | None:
 
 
 def _mask(task: Task) -> tuple[bool, ...]:
-    """Return which gradients a convolution's backward computes: of its input, weight and bias; of any other task none."""
+    """Return whether a convolution's backward computes the gradients of input, weight and bias; empty for other tasks."""
     is_backward = task.call is not None and task.call.operator == "aten.convolution_backward.default"
     return tuple(task.call.args[-1]) if task.call and is_backward else ()
 
 
 def _are_halves(weight: Task, data: Task) -> bool:
-    """Return whether a task is the weight gradient of the convolution of which another one is the data gradient."""
+    """Return whether two tasks are the weight and the data gradient of one convolution."""
     assert data.call is not None
     if weight.call is None or _mask(weight)[:1] != (False,):
         return False

@@ -1,8 +1,8 @@
 """An independent check of a schedule, written without the builder.
 
-Walks the program once with a vector clock per stream. A hazard is two accesses to the same memory, at least
-one of them a write, of which neither is known to happen before the other. Giving memory back counts as a
-write at the compute stream's position, because whoever takes it next starts there.
+One walk over the program with a vector clock per stream. A hazard is two accesses to the same memory, at least one of
+them a write, neither of which is known to happen before the other. Giving memory back counts as a write at the compute
+stream's position, because the next user of that memory starts there.
 """
 
 from dataclasses import dataclass, field
@@ -35,23 +35,23 @@ _BEFORE_THE_STEP = (COMPUTE_STREAM, -1)
 
 @dataclass
 class _Memory:
-    """What is known of one block's device memory."""
+    """The state of one block's device memory."""
 
     resident: bool = False
     filled: bool = False
     writer: tuple[str, int] | None = None
     readers: list[tuple[str, int]] = field(default_factory=list)
     space_bytes: int = 0
-    host_copy: tuple[str, int] | None = None  # what made it, while it is valid
+    host_copy: tuple[str, int] | None = None  # the access that made it, while it is valid
     averaged: bool = False  # over all processes
-    encoded_by: Encode | None = None  # the latest of this block, while what it wrote is valid
+    encoded_by: Encode | None = None  # the latest encoding, while the encoded form is valid
 
 
 def validate(schedule: Schedule, *, budget_bytes: int | None = None) -> None:
-    """Check that a schedule computes what its graph says, whatever the timing.
+    """Check that a schedule computes its graph correctly under any timing.
 
     Raises:
-        InvalidSchedule: names the first instruction that is wrong, and why.
+        InvalidSchedule: names the first wrong instruction and the cause.
     """
     _Walk(schedule, budget_bytes).run()
 
@@ -129,13 +129,13 @@ class _Walk:
         if isinstance(copy, Offload):
             self._read(block, stream)
             if memory.host_copy:
-                self._hazard(f"{self._name(block)} is copied out twice")
+                self._hazard(f"{self._name(block)} is offloaded twice")
             memory.host_copy = (stream, self.index)
             return
         if memory.host_copy is None:
             self._hazard(f"{self._name(block)} has no valid copy on the host")
         elif not self._known(stream, memory.host_copy):
-            self._hazard(f"{self._name(block)} comes back before its copy out is known to be done")
+            self._hazard(f"{self._name(block)} is prefetched before its offload is known to be done")
         self._fill(block, stream, again=True)
 
     def _convert(self, conversion: Encode | Decode) -> None:
@@ -154,7 +154,7 @@ class _Walk:
         self._fill(block, stream, again=True)
 
     def _fill(self, block: int, stream: str, *, again: bool = False) -> None:
-        """Open a space and fill it; `again`: with what the block held before, so that its copies stay valid."""
+        """Open a space and fill it; `again`: with the block's earlier contents, so that its copies stay valid."""
         memory = self.memory[block]
         host_copy, encoded_by = memory.host_copy, memory.encoded_by
         self._take_memory(block, stream)
@@ -171,7 +171,7 @@ class _Walk:
 
     def _wait(self, stream: str, earlier: int) -> None:
         if earlier not in self.clock_of:
-            self._hazard(f"waits for instruction {earlier}, which is no earlier work of a stream")
+            self._hazard(f"waits for instruction {earlier}, which is not earlier work of a stream")
         clock = self._clock(stream)
         _merge(clock, self.clock_of[earlier])
         _merge(clock, {self.stream_of[earlier]: earlier})
@@ -187,7 +187,7 @@ class _Walk:
         self.synchronized = everything
 
     def _clock(self, stream: str) -> Clock:
-        """Return a stream's clock; one that appears late knows what the host has waited for."""
+        """Return a stream's clock; a new one starts with the instructions that the host has waited for."""
         return self.clocks.setdefault(stream, dict(self.synchronized))
 
     def _issue(self, stream: str) -> None:
@@ -281,7 +281,7 @@ class _Walk:
             self._hazard(f"{missing} tasks were never computed")
         for block, memory in zip(self.graph.blocks, self.memory, strict=True):
             if block.home and memory.host_copy is None:
-                self._hazard(f"{block.name} was written, and its home on the host has not got that")
+                self._hazard(f"{block.name} was written, and its home on the host was not updated")
             if not block.is_external and memory.resident != (block.role in RESULT_ROLES):
                 self._hazard(f"{block.name} is {'still held' if memory.resident else 'lost'} at the end")
             self._check_unused(block.index, COMPUTE_STREAM, "handed to the caller")
@@ -294,7 +294,7 @@ class _Walk:
 
     def _what(self, access: tuple[str, int] | None) -> str:
         if access is None:
-            return "nobody"
+            return "no instruction"
         instruction = self.schedule.instructions[access[1]]
         match instruction:
             case Compute(task):

@@ -46,7 +46,7 @@ def device_yaml(profile: DeviceProfile, link: Link, facts: dict[str, Any]) -> st
     return "\n".join(
         [
             f"# {facts['device']}, measured: driver {facts['driver']}, CUDA {facts['cuda']}",
-            "# Written by: python -m membench.cli.calibrate device=cuda",
+            "# Written by: membench calibrate device=cuda",
             "_target_: membench.core.device.DeviceProfile",
             f"name: {profile.name}",
             f"memory_bytes: {profile.memory_bytes}",

@@ -8,7 +8,7 @@ from membench.core.schedule import COMPUTE_STREAM
 from membench.core.workload import Workload
 from membench.profiling.measured_cost import MeasuredCost
 from membench.steps.compiled_step import CompiledStep
-from membench.strategies.compression import compress, encodable_maps
+from membench.strategies.compression import compress, encodable_activations
 
 
 def likely_densities(workload: Workload) -> dict[int, float]:
@@ -21,7 +21,7 @@ def likely_densities(workload: Workload) -> dict[int, float]:
     device = next(module.parameters()).device
     captured = capture(workload)
     graph = MeasuredCost(device).annotate(captured.graph)
-    meters = {block: DensityMeter() for block in encodable_maps(graph)}
+    meters = {block: DensityMeter() for block in encodable_activations(graph)}
     schedule = compress("densities", graph, None, meters, 1.0, stream=COMPUTE_STREAM)
     step = CompiledStep(workload, captured, schedule, real_backend(schedule, device))
     with preserve_state(module, device):

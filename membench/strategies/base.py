@@ -1,4 +1,4 @@
-"""Strategy: a graph, a cost model and a budget go in, a schedule comes out."""
+"""Strategy: a memory-saving method, from a graph, a cost model and a budget to a schedule."""
 
 import importlib
 import inspect
@@ -15,29 +15,30 @@ from membench.planning.micro_batch import GraphAt
 
 
 class Strategy(ABC):
-    """One memory-saving method.
-
-    A new one is a file in this package with a concrete subclass, and a file in ``conf/strategy``.
-    """
+    """One memory-saving method: a concrete subclass in a file of this package, and a file in ``conf/strategy``."""
 
     name: ClassVar[str]
-    """How configurations, records and tables call it."""
+    """The name in configurations, records and tables."""
     modes: ClassVar[frozenset[Mode]] = frozenset({Mode.TRAINING})
-    """What steps it schedules; most methods manage what the forward pass keeps for the backward pass."""
+    """The modes that it schedules; most methods manage what the forward pass keeps for the backward pass."""
 
     def micro_batch_sizes(
         self, graph_at: GraphAt, batch_size: int, cost: CostModel, budget_bytes: int | None
     ) -> Iterable[int]:
-        """Return how many samples to compute at a time: the first number whose schedule keeps the budget is taken.
+        """Return micro-batch sizes in samples, to be tried in order until a schedule keeps the budget.
 
         Args:
-            graph_at: the graph at another batch size, with workspaces.
+            graph_at: the annotated graph at another batch size.
         """
         return (batch_size,)
 
     @abstractmethod
     def schedule(self, graph: TaskGraph, cost: CostModel, budget_bytes: int | None) -> Schedule:
-        """Return a program that computes the graph, or a rewritten one with the same mathematics.
+        """Return a schedule of the graph, or of a rewritten one with the same mathematics.
+
+        Args:
+            graph: annotated with the workspaces of `cost`.
+            budget_bytes: the most that the step may hold on the device, the caller's blocks included; None: no limit.
 
         Raises:
             InfeasibleSchedule: the method cannot keep the budget.
@@ -46,7 +47,7 @@ class Strategy(ABC):
 
 
 def strategies(mode: Mode = Mode.TRAINING) -> dict[str, type[Strategy]]:
-    """Return every concrete strategy of this package that schedules such steps, by name."""
+    """Return every concrete strategy of this package for a mode, by name."""
     return {name: strategy for name, strategy in _all_strategies().items() if mode in strategy.modes}
 
 
@@ -54,7 +55,7 @@ def _all_strategies() -> dict[str, type[Strategy]]:
     """Return every concrete strategy of this package.
 
     Raises:
-        UnsupportedStrategy: one has no name, or that of another.
+        UnsupportedStrategy: a strategy has no name, or the name of another one.
     """
     package = importlib.import_module(__package__ or "")
     found: dict[str, type[Strategy]] = {}
@@ -73,7 +74,7 @@ def find_strategy(name: str) -> type[Strategy]:
     """Return the strategy of that name.
 
     Raises:
-        UnsupportedStrategy: there is none; lists those there are.
+        UnsupportedStrategy: there is none; lists the known names.
     """
     known = _all_strategies()
     if name not in known:

@@ -1,12 +1,12 @@
-"""TensorFlow's allocation: blocks on demand, out of one pool that is served best fit with coalescing.
+"""TensorFlow's allocation: blocks on demand from one pool, best fit with coalescing.
 
-Layrub, Table 2 ("related layers", "best-fit with coalescing"). A block is allocated when it is computed and dies after
-its last use; workspaces come out of the pool as well. The allocator is that of TensorFlow's sources (`BFCAllocator`, see
-`BestFitPool`): the pool never shrinks, and all of its extent counts, fragmentation included.
+Layrub, Table 2 ("related layers", "best-fit with coalescing"). A block is allocated when it is computed and freed after
+its last use; workspaces come from the pool as well. The allocator is that of TensorFlow's sources (`BFCAllocator`, see
+`BestFitPool`): the pool never shrinks, and its whole extent counts, fragmentation included.
 
-Not TensorFlow's growth: it reserves the whole device, or regions that double in size, so what a process is seen to hold
-says little about what a network needs. Not `eager`, whose allocator wastes nothing, and which computes both
-gradients of a convolution in one call; TensorFlow has an operator for each.
+TensorFlow's growth is left out: it reserves the whole device, or regions that double in size, so the memory of a process
+hardly depends on what a network needs. Not `eager`, whose allocator wastes nothing, and which computes both gradients of
+a convolution in one call; TensorFlow has an operator for each.
 """
 
 from membench.core.cost_model import CostModel
@@ -19,6 +19,8 @@ from membench.strategies.on_demand import compute_on_demand
 
 
 class BestFit(Strategy):
+    """TensorFlow's allocation on demand from one best-fit pool with coalescing (Layrub, Table 2)."""
+
     name = "best_fit"
     modes = frozenset(Mode)
 

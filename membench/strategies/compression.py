@@ -1,12 +1,15 @@
-"""Maps that wait for the backward pass in encoded form: what methods that compress activations do alike.
+"""Encoded activations: what methods that compress activations between the two passes share.
 
-    forward:   run(last layer that reads the map)      backward:   ...
-               encode(map)                                         decode(map)
-               run(next layer)                                     run(layer before)
-               free(map)                                           run(first layer that reads the map)
+    _alongside_layers (on a stream of its own)             _between_layers (on the compute stream)
 
-On the compute stream itself nothing runs beside: the map is freed before the next layer, and decoded after the layer
-before. Which maps, and by which codecs, is the method's matter.
+    forward:   compute the last layer that reads it        compute the last layer that reads it
+               encode  alongside  the next layer           encode, free
+               free                                        compute the next layer
+    backward:  decode  alongside  the layer before         compute the layer before
+               compute the first layer that reads it       decode
+                                                           compute the first layer that reads it
+
+The method chooses the activations and their codecs.
 """
 
 from collections import defaultdict
@@ -17,14 +20,14 @@ from membench.core.errors import UnsupportedStrategy
 from membench.core.schedule import COMPUTE_STREAM, Schedule
 from membench.core.task_graph import Kind, LayerTasks, Phase, Task, TaskGraph
 from membench.planning.builder import ScheduleBuilder
-from membench.planning.encoding import add_encoded_forms, encoded_bytes, floating_maps
+from membench.planning.encoding import add_encoded_forms, encoded_bytes, float32_activations
 from membench.strategies.on_demand import compute_on_demand
 
 Density = float | Mapping[int, float]
-"""The largest fraction of non-zeros that is planned for: of every map, or by the map's block (1 where it names none)."""
+"""The largest fraction of non-zeros that is planned for: one for all activations, or by block (1 for any other block)."""
 
 MEASURED = "measured"
-"""Asks a cell for densities that are measured on its model; see `membench.sweep.density`."""
+"""The density of a cell that measures densities on its model; see `membench.sweep.density`."""
 
 _KEEP_ZEROS = frozenset({Kind.POOLING, Kind.DROPOUT, Kind.CONCATENATE})
 _LINEAR_READERS = frozenset({Kind.CONVOLUTION, Kind.LINEAR, Kind.RELU, Kind.POOLING})
@@ -39,46 +42,72 @@ def compress(
     *,
     stream: str,
 ) -> Schedule:
-    """Return a schedule in which maps are encoded between the two passes.
+    """Return a schedule in which activations are encoded between the two passes.
 
     Args:
-        codecs: by the map's block; see `encodable_maps`.
+        name: of the strategy.
+        graph: annotated.
+        codecs: by the activation's block; see `encodable_activations`.
         stream: of the codecs.
     """
     densities = {block: density_of(density, block) for block in codecs}
     graph, forms = add_encoded_forms(graph, codecs, densities)
     builder = ScheduleBuilder(name, graph, budget_bytes=budget_bytes)
-    beside = stream != COMPUTE_STREAM
-
-    leaving = _by_position(graph.forward_layers, codecs, last=True)
-    for position, layer in enumerate(graph.forward_layers):
-        blocks = leaving[position - 1]
-        for block in blocks:
-            builder.encode(block, forms[block], codecs[block], stream=stream)
-        if not beside:
-            _free(builder, blocks)
-        compute_on_demand(builder, layer.tasks)
-        if beside:
-            _free(builder, blocks)
-
-    wanted = _by_position(graph.backward_layers, codecs, last=False)
-    for position, layer in enumerate(graph.backward_layers):
-        early = wanted[position + 1] if beside else []
-        for block in (*wanted[position], *early):
-            if builder.is_encoded(block):
-                builder.decode(block, stream=stream)
-        compute_on_demand(builder, layer.tasks)
+    if stream == COMPUTE_STREAM:
+        _between_layers(builder, forms, codecs)
+    else:
+        _alongside_layers(builder, forms, codecs, stream)
     return builder.finish()
 
 
-def encodable_maps(graph: TaskGraph) -> list[int]:
-    """Return the blocks of maps that a ReLU made sparse, or pooling and the like of such maps, and the backward pass reads.
+def _between_layers(
+    builder: ScheduleBuilder, forms: Mapping[int, int], codecs: Mapping[int, ActivationCodec]
+) -> None:
+    """Encode and decode on the compute stream, after a layer and before a layer."""
+    layers = builder.graph.forward_layers
+    for layer, done in zip(layers, _last_touched(layers, forms), strict=True):
+        compute_on_demand(builder, layer.tasks)
+        for block in done:
+            builder.encode(block, forms[block], codecs[block], stream=COMPUTE_STREAM)
+        _free(builder, done)
+    layers = builder.graph.backward_layers
+    for layer, needed in zip(layers, _first_touched(layers, forms), strict=True):
+        for block in needed:
+            builder.decode(block, stream=COMPUTE_STREAM)
+        compute_on_demand(builder, layer.tasks)
 
-    Read for convolutions and inner products (the gradients of their weights), for ReLUs (the sign) and for pooling: there
-    a rounded value is a rounded factor, while in the gradient of a normalisation a small error may become a large one.
-    What the forward pass reads in its last layer would be decoded at once, and is left out.
+
+def _alongside_layers(
+    builder: ScheduleBuilder, forms: Mapping[int, int], codecs: Mapping[int, ActivationCodec], stream: str
+) -> None:
+    """Encode and decode on a stream of their own, each alongside one layer of the compute stream."""
+    layers = builder.graph.forward_layers
+    encoding: list[int] = []
+    for layer, done in zip(layers, _last_touched(layers, forms), strict=True):
+        for block in encoding:
+            builder.encode(block, forms[block], codecs[block], stream=stream)
+        compute_on_demand(builder, layer.tasks)
+        _free(builder, encoding)
+        encoding = done
+    layers = builder.graph.backward_layers
+    at_once, *ahead = _first_touched(layers, forms)
+    for block in at_once:
+        builder.decode(block, stream=stream)
+    for layer, needed_next in zip(layers, [*ahead, []], strict=True):
+        for block in needed_next:
+            builder.decode(block, stream=stream)
+        compute_on_demand(builder, layer.tasks)
+
+
+def encodable_activations(graph: TaskGraph) -> list[int]:
+    """Return the blocks of sparse activations that the backward pass reads and that may be rounded.
+
+    Sparse are results of a ReLU, and of pooling, dropout and concatenation of such results. They may be rounded where only
+    convolutions and inner products (gradients of their weights), ReLUs (the sign) and pooling read them: there a rounded
+    value is a rounded factor, while in the gradient of a normalisation a small error may become a large one. Left out is
+    what the last layer of the forward pass touches, which would be decoded at once.
     """
-    sparse = _sparse_maps(graph)
+    sparse = _sparse_activations(graph)
     readers: defaultdict[int, set[Kind]] = defaultdict(set)
     for layer in graph.backward_layers:
         for task in layer.tasks:
@@ -93,7 +122,7 @@ def encodable_maps(graph: TaskGraph) -> list[int]:
 def worth_encoding(
     graph: TaskGraph, blocks: Iterable[int], codec: ActivationCodec, density: Density
 ) -> dict[int, ActivationCodec]:
-    """Return a codec for each map that it makes smaller."""
+    """Return the codec for each of these activations that it makes smaller."""
     return {
         block: codec
         for block in blocks
@@ -102,11 +131,11 @@ def worth_encoding(
     }
 
 
-def checked(density: Density) -> Density:
-    """Return a density that room can be made for.
+def check_density(density: Density) -> Density:
+    """Return a valid density.
 
     Raises:
-        UnsupportedStrategy: it is none.
+        UnsupportedStrategy: it is not a number from 0 to 1.
     """
     if isinstance(density, Mapping) or (isinstance(density, int | float) and 0 <= density <= 1):
         return density
@@ -116,17 +145,18 @@ def checked(density: Density) -> Density:
 
 
 def density_of(density: Density, block: int) -> float:
+    """Return the density that is planned for a block."""
     return density.get(block, 1.0) if isinstance(density, Mapping) else density
 
 
-def _sparse_maps(graph: TaskGraph) -> set[int]:
-    """Return the float32 maps of which a ReLU put the zeros there, at the end of the forward pass."""
+def _sparse_activations(graph: TaskGraph) -> set[int]:
+    """Return the float32 activations whose zeros come from a ReLU, at the end of the forward pass."""
     sparse: set[int] = set()
     for task in graph.tasks:
         if task.phase is Phase.FORWARD:
             change = sparse.update if _makes_zeros(task, sparse) else sparse.difference_update
             change(task.writes)
-    return sparse & floating_maps(graph)
+    return sparse & float32_activations(graph)
 
 
 def _makes_zeros(task: Task, sparse: Collection[int]) -> bool:
@@ -134,20 +164,19 @@ def _makes_zeros(task: Task, sparse: Collection[int]) -> bool:
     return task.kind is Kind.RELU or keeps
 
 
-def _by_position(
-    layers: Sequence[LayerTasks], blocks: Iterable[int], *, last: bool
-) -> defaultdict[int, list[int]]:
-    """Return which of these blocks are touched last, or else first, at each position."""
-    wanted = frozenset(blocks)
-    positions: dict[int, int] = {}
-    for position, layer in enumerate(layers):
-        for block in layer.touches & wanted:
-            if last or block not in positions:
-                positions[block] = position
-    found: defaultdict[int, list[int]] = defaultdict(list)
-    for block, position in sorted(positions.items()):
-        found[position].append(block)
-    return found
+def _last_touched(layers: Sequence[LayerTasks], blocks: Iterable[int]) -> list[list[int]]:
+    """Return for each layer those of the blocks that it touches and no later layer does."""
+    remaining, found = set(blocks), []
+    for layer in reversed(layers):
+        touched = layer.touches & remaining
+        found.append(sorted(touched))
+        remaining -= touched
+    return found[::-1]
+
+
+def _first_touched(layers: Sequence[LayerTasks], blocks: Iterable[int]) -> list[list[int]]:
+    """Return for each layer those of the blocks that it touches and no earlier layer does."""
+    return _last_touched(layers[::-1], blocks)[::-1]
 
 
 def _free(builder: ScheduleBuilder, blocks: Iterable[int]) -> None:

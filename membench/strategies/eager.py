@@ -1,4 +1,4 @@
-"""PyTorch eager: a block is allocated when it is computed and dies after its last use.
+"""PyTorch eager: a block is allocated when it is computed and freed after its last use.
 
 The reference for time and for gradients. Not `network_wide`, which never gives memory back.
 """
@@ -13,11 +13,13 @@ from membench.strategies.on_demand import compute_on_demand
 
 
 class Eager(Strategy):
+    """PyTorch's own execution, the baseline: memory on demand, nothing offloaded, recomputed or compressed."""
+
     name = "eager"
     modes = frozenset(Mode)
 
     def schedule(self, graph: TaskGraph, cost: CostModel, budget_bytes: int | None) -> Schedule:
-        graph = cost.annotate(join_convolution_backward(graph))
+        graph = join_convolution_backward(graph, cost)
         builder = ScheduleBuilder(self.name, graph, budget_bytes=budget_bytes)
         compute_on_demand(builder, graph.tasks)
         return builder.finish()

@@ -4,18 +4,19 @@ Cui et al., "GeePS: Scalable deep learning on distributed GPUs with a GPU-specia
 Layrub compares with it (Table 2: "related layers (d+g)", "memory pool"; Section 5.3.1). What Layrub leaves open is read
 from the library and the Caffe that its authors published:
 
-- The pool is twice the largest access: all that one layer, forward or backward, touches at a time. While a layer
-  computes in one half, the other half serves the copies of its neighbours, out on one stream and back on another.
-- After a layer, what the next layer does not touch leaves: to the host where a later layer needs it. What the next
-  layer needs comes back while this one computes. The host waits for everything at the end of each layer.
-- So a shortcut's data leaves, comes back for its later reader of the forward pass, and again for the backward pass.
+- The pool is twice the largest access: everything that one layer, forward or backward, touches at a time. While a layer
+  computes in one half, the other half serves the copies of its neighbours, offloads on one stream and prefetches on another.
+- After a layer, what the next layer does not touch is freed, after an offload where a later layer needs it. What the next
+  layer needs is prefetched while this one computes. The host waits for everything at the end of each layer.
+- So a shortcut's data is offloaded, prefetched for its later reader of the forward pass, and again for the backward pass.
 
-Readings. A copy on the host stays valid until its block is written, so nothing is copied out twice (GeePS copies what a
+Readings. A copy on the host stays valid until its block is written, so nothing is offloaded twice (GeePS copies what a
 forward layer has touched each time). A block that a later layer writes stays until then. Gradients of weights and one
-workspace are set aside beside the two halves. Where a layer's neighbours need more than the other half, the pool grows.
+workspace are set aside in addition to the two halves. Where a layer's neighbours need more than the other half, the pool
+grows.
 
-Not all of GeePS: it keeps on the device whatever fits a capacity that the user configures (here none: the least memory),
-and passes the parameters through its pool too. Not Layrub, whose region shares memory between data and gradient.
+Left out: GeePS keeps on the device what fits a capacity that the user configures (here none: the least memory), and
+passes the parameters through its pool too. Not Layrub, whose region shares memory between data and gradient.
 """
 
 from collections.abc import Sequence
@@ -31,6 +32,8 @@ COPY_BACK_STREAM = "copy back"
 
 
 class GeePS(Strategy):
+    """GeePS: a double-buffered GPU pool in front of host memory (Cui et al. 2016; Layrub, Table 2 and Section 5.3.1)."""
+
     name = "geeps"
 
     def schedule(self, graph: TaskGraph, cost: CostModel, budget_bytes: int | None) -> Schedule:

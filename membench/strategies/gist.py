@@ -1,8 +1,8 @@
-"""Gist, lossless part: one bit for an element of a ReLU's output that only its own gradient reads (Jain et al. 2018, 3.1).
+"""Gist, lossless part: one bit per element of a ReLU's output that only the ReLU's gradient reads (Jain et al. 2018, 3.1).
 
-Where pooling follows a ReLU, the backward pass needs of the ReLU's output which elements are positive. EPMC names this
-as usable beside its own encoding (Section 2). Not Layrub's mask, which takes a byte an element and replaces what the
-backward pass reads; here the bits become a map of ones and zeros again just before, which Gist's own kernels spare.
+Where pooling follows a ReLU, the backward pass needs only the signs of the ReLU's output. EPMC names this as usable in
+addition to its own encoding (Section 2). Not Layrub's mask, which takes a byte per element and replaces what the backward
+pass reads; here the bits are decoded to an activation of ones and zeros just before, which Gist's own kernels avoid.
 """
 
 from membench.codecs.mask import BitMask
@@ -11,16 +11,18 @@ from membench.core.schedule import COMPUTE_STREAM, Schedule
 from membench.core.task_graph import Phase, TaskGraph
 from membench.planning.rewrite import is_backward_relu, join_convolution_backward
 from membench.strategies.base import Strategy
-from membench.strategies.compression import compress, encodable_maps
+from membench.strategies.compression import compress, encodable_activations
 
 
 class Gist(Strategy):
+    """Gist's Binarize: one bit per element of a ReLU's output where its signs are enough (Jain et al. 2018, Section 3.1)."""
+
     name = "gist"
 
     def schedule(self, graph: TaskGraph, cost: CostModel, budget_bytes: int | None) -> Schedule:
-        graph = cost.annotate(join_convolution_backward(graph))
+        graph = join_convolution_backward(graph, cost)
         others = _read_beyond_signs(graph)
-        codecs = {block: BitMask() for block in encodable_maps(graph) if block not in others}
+        codecs = {block: BitMask() for block in encodable_activations(graph) if block not in others}
         return compress(self.name, graph, budget_bytes, codecs, 1.0, stream=COMPUTE_STREAM)
 
 

@@ -1,9 +1,9 @@
 """Caffe's allocation: activations and gradients of the whole network, for the whole run.
 
 Layrub, Table 2 ("a whole network (d+g)"); vDNN, Section 2.3 (its baseline, which shares the buffers of gradients).
-All memory is set aside before the first step and never given back, with one workspace as large as the largest; so
-average and peak are one. Partial gradients of shared weights are no such memory: Caffe adds onto the weight's gradient,
-so they take turns in buffers of their own. Not `eager`, where a block dies after its last use.
+All memory is allocated before the first step and never given back, with one workspace as large as the largest; so
+average and peak are equal. Partial gradients of shared weights are an exception: Caffe adds onto the weight's gradient,
+so they share buffers of their own in turn. Not `eager`, where a block is freed after its last use.
 """
 
 from membench.core.checks import choice
@@ -20,10 +20,12 @@ from membench.strategies.streams import gradient_stream
 
 
 class NetworkWide(Strategy):
-    """Args:
-    gradient_streams: run a convolution's weight gradient beside its data gradient (Layrub 4.3).
-    shared_gradients: gradients of maps take turns in buffers as large as the largest (vDNN 2.3).
-    algorithms: the fastest, or those without workspace: base(p) and base(m) of vDNN; None: the framework's own.
+    """Caffe's allocation of the whole network for the whole run (Layrub, Table 2; vDNN, Section 2.3).
+
+    Args:
+        gradient_streams: run a convolution's weight gradient in parallel with its data gradient (Layrub 4.3).
+        shared_gradients: gradients of activations share buffers as large as the largest in turn (vDNN 2.3).
+        algorithms: the fastest, or those without workspace: base(p) and base(m) of vDNN; None: the framework's own.
     """
 
     name = "network_wide"
@@ -42,8 +44,8 @@ class NetworkWide(Strategy):
     def schedule(self, graph: TaskGraph, cost: CostModel, budget_bytes: int | None) -> Schedule:
         if self._algorithms:
             graph = prefer(graph, cost, self._algorithms)
-        maps = {Role.GRADIENT} if self._shared_gradients else set()
-        region = _shared_buffers(graph, frozenset({Role.PARTIAL_GRADIENT, *maps}))
+        of_activations = {Role.GRADIENT} if self._shared_gradients else set()
+        region = _shared_buffers(graph, frozenset({Role.PARTIAL_GRADIENT, *of_activations}))
         pool = FixedPool(_total_bytes(graph, region))
         builder = ScheduleBuilder(self.name, graph, budget_bytes=budget_bytes, region=region, pool=pool)
         for task in graph.tasks:

@@ -9,37 +9,37 @@ from membench.planning.recompute import Order
 
 
 def compute_on_demand(builder: ScheduleBuilder, tasks: Iterable[Task]) -> None:
-    """Run tasks in their order, and free what is dead after each."""
+    """Run tasks in their order, and free dead blocks after each."""
     for task in tasks:
         builder.compute(task)
         builder.free_dead()
 
 
 def on_demand_peak_bytes(order: Order, pool: Pool) -> int:
-    """Return the most that an order of tasks holds on demand, beside the caller's blocks and the framework's overhead.
+    """Return the peak of an order of tasks on demand, without the caller's blocks and the framework's overhead.
 
-    What a schedule would hold that `compute_on_demand` builds of it, for a planner that compares many orders.
+    It is the peak of the schedule that `compute_on_demand` would build, for a planner that compares many orders.
 
     Args:
-        pool: an empty one, out of which all but the results of the step is served.
+        pool: an empty one, which serves everything but the results of the step.
     """
     uses = [
-        [run.copies.get(b, b) for b in dict.fromkeys((*run.task.reads, *run.task.writes))]
-        for run in order.runs
+        [item.copies.get(b, b) for b in dict.fromkeys((*item.task.reads, *item.task.writes))]
+        for item in order.tasks
     ]
     last_use = {block: position for position, used in enumerate(uses) for block in used}
     addresses: dict[int, int] = {}
     results_bytes = peak_bytes = 0
-    for position, (run, used) in enumerate(zip(order.runs, uses, strict=True)):
-        for created in run.task.creates:
-            block = run.copies.get(created, created)
+    for position, (item, used) in enumerate(zip(order.tasks, uses, strict=True)):
+        for created in item.task.creates:
+            block = item.copies.get(created, created)
             if order.blocks[block].role in RESULT_ROLES:
                 results_bytes += order.blocks[block].size_bytes
             else:
                 addresses[block] = pool.allocate(order.blocks[block].size_bytes)
-        workspace = pool.allocate(run.task.workspace_bytes)
+        workspace = pool.allocate(item.task.workspace_bytes)
         peak_bytes = max(peak_bytes, results_bytes + pool.held_bytes)
-        pool.free(workspace, run.task.workspace_bytes)
+        pool.free(workspace, item.task.workspace_bytes)
         for block in used:
             if last_use[block] == position and block in addresses:
                 pool.free(addresses.pop(block), order.blocks[block].size_bytes)

@@ -1,4 +1,4 @@
-"""Streams for the gradients of one layer, as Caffe runs them over cuDNN (Layrub, Section 4.3)."""
+"""Streams of a layer's gradients, as in Caffe over cuDNN (Layrub, Section 4.3)."""
 
 from membench.core.schedule import COMPUTE_STREAM
 from membench.core.task_graph import GradientOf, Kind, Task
@@ -7,7 +7,7 @@ WEIGHT_GRADIENT_STREAM = "weight gradient"
 
 
 def gradient_stream(task: Task, *, separate: bool) -> str:
-    """Return the stream of a task: a convolution's weight gradient may run beside its data gradient."""
+    """Return the stream of a task: a convolution's weight gradient may run in parallel with its data gradient."""
     if separate and task.kind is Kind.CONVOLUTION and task.gradient_of is GradientOf.WEIGHT:
         return WEIGHT_GRADIENT_STREAM
     return COMPUTE_STREAM

@@ -1,21 +1,23 @@
-"""SuperNeurons: liveness analysis, offload of what is costly to compute, recomputation of what is cheap.
+"""SuperNeurons: liveness analysis, offloading of results that are costly to compute, recomputation of cheap ones.
 
-Wang et al., "SuperNeurons: Dynamic GPU Memory Management for Training Deep Neural Networks", PPoPP 2018. A block dies after
-its last use (liveness analysis). What the backward pass needs is treated by the layer that makes it:
+Wang et al., "SuperNeurons: Dynamic GPU Memory Management for Training Deep Neural Networks", PPoPP 2018. A block is freed
+after its last use (liveness analysis). A result that the backward pass needs is treated by the layer that makes it:
 
-- Unified tensor pool: the results of checkpoints leave for the host while the layers after them run, and come back
-  while the backward pass is at the checkpoint before.
-- Cost-aware recomputation: what lies between two checkpoints (batch norm, ReLU, pooling, LRN, dropout) is dropped and
-  recomputed from the checkpoint: once for the whole segment (speed-centric) where that and a layer's gradients take no
-  more than l_peak, which is needed anyway; for each layer anew (memory-centric) where they would.
+- Unified tensor pool: the results of checkpoints are offloaded while the layers after them run, and prefetched while the
+  backward pass is at the checkpoint before.
+- Cost-aware recomputation: results between two checkpoints (batch norm, ReLU, pooling, LRN, dropout) are dropped and
+  recomputed from the checkpoint: once for the whole segment (speed-centric) where they and a layer's gradients take no
+  more than l_peak, which is needed anyway; otherwise for each layer anew (memory-centric).
 
 Readings. Checkpoints are convolutions, linear layers and attention; and joins, layers that read the results of several:
-recomputing a chain of residual units would lead back to its beginning. Linear layers' results are small and stay. What is
-needed as soon as the backward pass begins does not leave. l_peak, the paper's neediest layer, is the neediest task.
+recomputing a chain of residual units would lead back to its beginning. Linear layers' results are small and stay. Blocks
+that the first stage of the backward pass reads are not offloaded. l_peak, the memory of the paper's layer that needs most,
+is that of the task that needs most.
 
-Without the tensor cache: the paper moves nothing while memory lasts, here every checkpoint moves, as if the device were
-always full. Without its choice of convolution algorithms by free memory. Not vDNN, which copies what layers read, and
-recomputes nothing. A framework that writes batch norm and ReLU onto a convolution's result leaves nothing to recompute.
+Left out: the tensor cache (the paper offloads nothing while memory lasts; here every checkpoint is offloaded, as if the
+device were always full) and the choice of convolution algorithms by free memory. Not vDNN, which offloads the inputs of
+layers, and recomputes nothing. A framework that writes batch norm and ReLU onto a convolution's result leaves nothing to
+recompute.
 """
 
 from collections.abc import Iterable, Iterator
@@ -33,6 +35,8 @@ COSTLY = (Kind.CONVOLUTION, Kind.LINEAR, Kind.ATTENTION)
 
 
 class SuperNeurons(Strategy):
+    """SuperNeurons: offload checkpoints and recompute the cheap layers between them (Wang et al. 2018, Section 3)."""
+
     name = "superneurons"
 
     def schedule(self, graph: TaskGraph, cost: CostModel, budget_bytes: int | None) -> Schedule:
@@ -47,11 +51,11 @@ class SuperNeurons(Strategy):
 
 
 class _Checkpoints:
-    """Which layers are checkpoints, and what lies between them.
+    """The checkpoints of a graph, and the segments between them.
 
     Attributes:
-        layers: of the forward pass, the linear ones included.
-        results: blocks that they write, those of linear layers excepted.
+        layers: checkpoints of the forward pass, linear layers included.
+        results: blocks that they write, without those of linear layers.
     """
 
     def __init__(self, graph: TaskGraph) -> None:
@@ -62,14 +66,14 @@ class _Checkpoints:
         self.results = frozenset(b for t in found if not t.has_kind(Kind.LINEAR) for b in t.writes)
 
     def segments(self) -> Iterator[Segment]:
-        """Yield what is dropped between two checkpoints, and how it is had again."""
+        """Yield the segments between two checkpoints, with how they are recomputed."""
         graph = self._graph
         peak_of_a_task_bytes = graph.lower_bound_bytes - graph.external_bytes
         gradient_bytes = {layer.layer: self._gradient_bytes(layer) for layer in graph.backward_layers}
-        for is_checkpoint, run in groupby(graph.forward_layers, lambda layer: layer.layer in self.layers):
+        for is_checkpoint, group in groupby(graph.forward_layers, lambda layer: layer.layer in self.layers):
             if is_checkpoint:
                 continue
-            layers = list(run)
+            layers = list(group)
             dropped = frozenset(b for layer in layers for b in layer.creates) - self._written
             recomputed_bytes = graph.size_bytes(dropped)
             backward_bytes = max(gradient_bytes.get(layer.layer, 0) for layer in layers)
@@ -80,7 +84,7 @@ class _Checkpoints:
         return sum(block.size_bytes for block in touched if block.role is Role.GRADIENT)
 
     def stages(self, graph: TaskGraph) -> list[list[LayerTasks]]:
-        """Return the backward pass in parts that end with a checkpoint."""
+        """Return the layers of the backward pass in stages that end with a checkpoint."""
         stages: list[list[LayerTasks]] = [[]]
         for layer in graph.backward_layers:
             stages[-1].append(layer)
@@ -99,27 +103,27 @@ def _reads(layers: Iterable[LayerTasks]) -> frozenset[int]:
 
 
 def _forward(builder: ScheduleBuilder, checkpoints: _Checkpoints, offloaded: frozenset[int]) -> None:
-    """A result leaves as soon as it is written, and is given back at the first checkpoint after its last reader."""
+    """Offload a result as soon as it is written, and free it at the first checkpoint after its last reader."""
     layers = builder.graph.forward_layers
     last_write = {block: position for position, layer in enumerate(layers) for block in layer.writes}
     last_use = {block: position for position, layer in enumerate(layers) for block in layer.touches}
-    leaving: list[int] = []
+    offloading: list[int] = []
     for position, layer in enumerate(layers):
         compute_on_demand(builder, layer.tasks)
         if layer.layer in checkpoints.layers:
-            for block in [block for block in leaving if last_use[block] <= position]:
+            for block in [block for block in offloading if last_use[block] <= position]:
                 builder.free(block)
-                leaving.remove(block)
+                offloading.remove(block)
         for block in sorted(layer.writes & offloaded):
             if last_write[block] == position:
                 builder.offload(block)
-                leaving.append(block)
-    for block in leaving:
+                offloading.append(block)
+    for block in offloading:
         builder.free(block)
 
 
 def _backward(builder: ScheduleBuilder, stages: list[list[LayerTasks]]) -> None:
-    """While a checkpoint's backward runs, what the next one needs comes back, and what its segment is recomputed from."""
+    """While a checkpoint's backward runs, prefetch what the next stage reads, its recomputation included."""
     for stage, following in zip(stages, [*stages[1:], []], strict=True):
         for layer in stage:
             if layer is stage[-1]:

@@ -1,18 +1,18 @@
 """vDNN: virtualised deep neural networks (Rhu et al., arXiv 1602.08124v2).
 
-Layer-wise memory: what a layer reads (X) leaves for pinned host memory while the layer itself runs, and comes back when
-the backward pass is about to need it (Sections 3.1 and 3.2). Which X leave is the policy, and each convolution runs with
-the fastest algorithm (p) or with one that needs no workspace (m):
+Layer-wise memory: a layer's input (X) is offloaded to pinned host memory while the layer runs, and prefetched shortly
+before the backward pass needs it (Sections 3.1 and 3.2). The policy chooses the X to offload, and each convolution runs
+with the fastest algorithm (p) or with one that needs no workspace (m):
 
 - `VdnnAll`: the X of every layer of feature extraction; the least memory.
 - `VdnnConv`: the X of convolutions alone, whose long running time hides the copy.
-- `VdnnDyn` (3.3): tries before training what fits, from the fastest to the smallest, and steps single convolutions down
-  to slower algorithms where memory is short.
+- `VdnnDyn` (3.3): before training, tries plans from the fastest to the smallest, and steps single convolutions down to
+  slower algorithms where memory is short.
 
-A layer that writes in place has no X of its own. Classifier layers are left alone. The paper describes linear networks;
-where several layers read a map, the last of them sends it away and the backward pass brings it back for the first. Not
-Layrub, which prefetches for the next layer only and puts gradients where activations were; not moDNN, which plans
-copies across layers.
+A layer that writes in place has no X of its own. Classifier layers are not managed. The paper describes linear networks;
+where several layers read an activation, the last of them offloads it and it is prefetched for the first that needs it in
+the backward pass. Not Layrub, which prefetches for the next layer only and puts gradients where activations were; not
+moDNN, which plans copies across layers.
 """
 
 from collections.abc import Iterator, Sequence
@@ -32,46 +32,47 @@ from membench.strategies.on_demand import compute_on_demand
 
 
 class Policy(StrEnum):
-    """Whose inputs are offloaded (Section 3.3)."""
+    """The layers whose inputs are offloaded (Section 3.3)."""
 
     NONE = "none"
     CONV = "conv"
     ALL = "all"
 
 
-class VdnnAll(Strategy):
-    """Args:
-    algorithms: (m) or (p).
-    """
+class _StaticPolicy(Strategy):
+    """A method with one policy.
 
-    name = "vdnn_all"
+    Args:
+        algorithms: `Preference.MEMORY` (m) or `Preference.PERFORMANCE` (p), for all convolutions.
+    """
 
     def __init__(self, algorithms: Preference = Preference.PERFORMANCE) -> None:
         self._algorithms = choice(Preference, "algorithms", algorithms)
+
+
+class VdnnAll(_StaticPolicy):
+    """vDNN_all: offload the inputs of every feature-extraction layer (Rhu et al., Sections 3.1 to 3.3)."""
+
+    name = "vdnn_all"
 
     def schedule(self, graph: TaskGraph, cost: CostModel, budget_bytes: int | None) -> Schedule:
         return _offload(self.name, prefer(graph, cost, self._algorithms), budget_bytes, Policy.ALL)
 
 
-class VdnnConv(Strategy):
-    """Args:
-    algorithms: (m) or (p).
-    """
+class VdnnConv(_StaticPolicy):
+    """vDNN_conv: offload the inputs of convolutions only (Rhu et al., Sections 3.1 to 3.3)."""
 
     name = "vdnn_conv"
-
-    def __init__(self, algorithms: Preference = Preference.PERFORMANCE) -> None:
-        self._algorithms = choice(Preference, "algorithms", algorithms)
 
     def schedule(self, graph: TaskGraph, cost: CostModel, budget_bytes: int | None) -> Schedule:
         return _offload(self.name, prefer(graph, cost, self._algorithms), budget_bytes, Policy.CONV)
 
 
 class VdnnDyn(Strategy):
-    """The first of the paper's trials that keeps the budget; without a budget the fastest.
+    """vDNN_dyn: the first of the paper's trials that keeps the budget, or without a budget the fastest (Section 3.3).
 
     Args:
-        policies: those that are tried, in this order; with one alone only the algorithms are dynamic.
+        policies: tried in this order; with a single policy only the algorithms are dynamic.
     """
 
     name = "vdnn_dyn"
@@ -79,23 +80,23 @@ class VdnnDyn(Strategy):
     def __init__(self, policies: Sequence[Policy] = tuple(Policy)) -> None:
         self._policies = tuple(choice(Policy, "policies", policy) for policy in policies)
         if not self._policies:
-            raise UnsupportedStrategy(f"vdnn_dyn tries no policy; name one at least of {', '.join(Policy)}")
+            raise UnsupportedStrategy(f"vdnn_dyn needs at least one policy; choose from {', '.join(Policy)}")
 
     def schedule(self, graph: TaskGraph, cost: CostModel, budget_bytes: int | None) -> Schedule:
         smallest = prefer(graph, cost, Preference.MEMORY)
         last_resort = _offload(self.name, smallest, budget_bytes, Policy.ALL)
         fastest = prefer(graph, cost, Preference.PERFORMANCE)
         for policy in self._policies:
-            if schedule := self._trial(fastest, budget_bytes, policy):
+            if schedule := self._try(fastest, budget_bytes, policy):
                 return schedule
         assert budget_bytes is not None, "the first trial fits where there is no budget"
         for policy in (policy for policy in self._policies if policy is not Policy.NONE):
             downgraded = self._downgrade(smallest, cost, budget_bytes, policy)
-            if schedule := self._trial(downgraded, budget_bytes, policy):
+            if schedule := self._try(downgraded, budget_bytes, policy):
                 return schedule
         return last_resort
 
-    def _trial(self, graph: TaskGraph, budget_bytes: int | None, policy: Policy) -> Schedule | None:
+    def _try(self, graph: TaskGraph, budget_bytes: int | None, policy: Policy) -> Schedule | None:
         try:
             return _offload(self.name, graph, budget_bytes, policy)
         except InfeasibleSchedule:
@@ -115,9 +116,9 @@ class VdnnDyn(Strategy):
         return choose_algorithms(
             smallest,
             cost,
-            lambda task, ways: next(
-                (way for way in ways if way.workspace_bytes <= room_bytes[task.index]),
-                min(ways, key=lambda way: way.workspace_bytes),
+            lambda task, algorithms: next(
+                (option for option in algorithms if option.workspace_bytes <= room_bytes[task.index]),
+                min(algorithms, key=lambda option: option.workspace_bytes),
             ),
         )
 
@@ -131,35 +132,35 @@ def _offload(name: str, graph: TaskGraph, budget_bytes: int | None, policy: Poli
 
 
 class _Offloads:
-    """Which layer sends which of its inputs away, and the search for what to bring back."""
+    """The inputs that each forward layer offloads, and the search for those to prefetch."""
 
     def __init__(self, graph: TaskGraph, policy: Policy) -> None:
         self._layers = graph.forward_layers
         self._position = {layer.layer: position for position, layer in enumerate(self._layers)}
-        self.leaving: list[list[int]] = [[] for _ in self._layers]
+        self.inputs: list[list[int]] = [[] for _ in self._layers]
         for block, position in _inputs_of_features(graph, policy):
-            self.leaving[position].append(block)
-        self._away = [position for position, blocks in enumerate(self.leaving) if blocks]
+            self.inputs[position].append(block)
+        self._offloading = [position for position, blocks in enumerate(self.inputs) if blocks]
         self._window = _nearest_convolutions(self._layers)
 
     def position(self, layer: LayerTasks, *, before: int) -> int:
-        """Return where a backward layer stood in the forward pass; one that had no part in it has no place."""
+        """Return a backward layer's position in the forward pass; `before` for a layer that was not part of it."""
         return self._position.get(layer.layer, before)
 
     def find_prefetch_layer(self, position: int) -> list[int]:
-        """Return what the nearest layer before this one offloaded and has not got back (Figure 8).
+        """Return the inputs of the nearest layer before this one that offloaded any, unless prefetched already (Figure 8).
 
-        The search ends at the nearest convolution: what lies further back would come too early.
+        The search ends at the nearest convolution: inputs of layers further back would be prefetched too early.
         """
-        while self._away and self._away[-1] >= position:
-            self._away.pop()
-        if self._away and self._away[-1] >= self._window[position]:
-            return self.leaving[self._away.pop()]
+        while self._offloading and self._offloading[-1] >= position:
+            self._offloading.pop()
+        if self._offloading and self._offloading[-1] >= self._window[position]:
+            return self.inputs[self._offloading.pop()]
         return []
 
 
 def _nearest_convolutions(layers: Sequence[LayerTasks]) -> list[int]:
-    """Return for each position, and the one after the last, where the nearest convolution before it stands, or 0."""
+    """Return for each position, and the one after the last, the position of the nearest convolution before it, or 0."""
     window = [0]
     for position, layer in enumerate(layers):
         window.append(position if layer.has_kind(Kind.CONVOLUTION) else window[-1])
@@ -167,7 +168,7 @@ def _nearest_convolutions(layers: Sequence[LayerTasks]) -> list[int]:
 
 
 def _inputs_of_features(graph: TaskGraph, policy: Policy) -> Iterator[tuple[int, int]]:
-    """Yield (block, position of the layer that offloads it) for each X that the policy sends away."""
+    """Yield (block, position of the layer that offloads it) for each X that the policy offloads."""
     if policy is Policy.NONE:
         return
     layers = graph.forward_layers
@@ -183,19 +184,20 @@ def _inputs_of_features(graph: TaskGraph, policy: Policy) -> Iterator[tuple[int,
 
 
 def _forward(builder: ScheduleBuilder, offloads: _Offloads) -> None:
-    """A layer's inputs leave while it runs; the next layer waits for a late copy (Figure 7)."""
-    for layer, leaving in zip(builder.graph.forward_layers, offloads.leaving, strict=True):
-        for block in leaving:
+    """Offload a layer's inputs while it runs; the next layer waits for a late copy (Figure 7)."""
+    for layer, inputs in zip(builder.graph.forward_layers, offloads.inputs, strict=True):
+        for block in inputs:
             builder.offload(block)
         compute_on_demand(builder, layer.tasks)
-        if leaving:
+        if inputs:
             builder.synchronize()
-        for block in leaving:
+        for block in inputs:
             builder.free(block)
 
 
 def _backward(builder: ScheduleBuilder, offloads: _Offloads) -> None:
-    position = len(offloads.leaving)
+    """Prefetch what a layer reads, and ahead what an earlier layer of the forward pass offloaded (Figures 7 and 8)."""
+    position = len(offloads.inputs)
     for layer in builder.graph.backward_layers:
         position = offloads.position(layer, before=position)
         wanted = [*sorted(layer.reads), *offloads.find_prefetch_layer(position)]

@@ -1,7 +1,7 @@
 """vDNN's inference mode, with which mmCNN compares itself (Section 2.3 of mmCNN's paper).
 
-Weights live in host memory; a layer's come when it runs and go when it is done, and so do its maps. Nothing is split: the
-layer with the most weights, the first linear one of most networks, is what has to fit. Not `mmcnn`.
+Weights are kept in host memory; a layer's weights and feature maps are on the device only while it runs. Nothing is split,
+so the layer with the most weights, the first linear one of most networks, has to fit. Not `mmcnn`.
 """
 
 from membench.core.cost_model import CostModel
@@ -14,11 +14,13 @@ from membench.strategies.on_demand import compute_on_demand
 
 
 class VdnnInference(Strategy):
+    """vDNN's inference mode: one layer's weights and feature maps on the device at a time (mmCNN, Section 2.3)."""
+
     name = "vdnn_inference"
     modes = frozenset({Mode.INFERENCE})
 
     def schedule(self, graph: TaskGraph, cost: CostModel, budget_bytes: int | None) -> Schedule:
-        graph = cost.annotate(keep_on_host(graph, EXTERNAL_ROLES))
+        graph = keep_on_host(graph, EXTERNAL_ROLES)
         builder = ScheduleBuilder(self.name, graph, budget_bytes=budget_bytes)
         for layer in graph.forward_layers:
             for block in sorted(layer.reads):

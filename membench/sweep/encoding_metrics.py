@@ -5,7 +5,7 @@ import torch
 from membench.core.schedule import Compute, Decode, Encode, Schedule
 from membench.core.task_graph import Phase, Role, TaskGraph
 from membench.core.timeline import Timeline
-from membench.planning.encoding import floating_maps
+from membench.planning.encoding import float32_activations
 from membench.planning.liveness import residencies
 
 
@@ -54,7 +54,7 @@ def _planned_nonzeros(graph: TaskGraph, encode: Encode) -> int:
 def _stored_map_bytes(schedule: Schedule) -> int:
     """Return the floating-point maps, dense or encoded, that are held where the backward pass begins, or at the end."""
     graph = schedule.graph
-    kept = floating_maps(graph) | {b.index for b in graph.blocks if b.role is Role.ENCODED}
+    kept = float32_activations(graph) | {b.index for b in graph.blocks if b.role is Role.ENCODED}
     backward = (
         position
         for position, item in enumerate(schedule.instructions)
@@ -68,5 +68,5 @@ def _stored_map_bytes(schedule: Schedule) -> int:
 
 
 def _layer_output_bytes(graph: TaskGraph) -> int:
-    maps = floating_maps(graph)
+    maps = float32_activations(graph)
     return sum(graph.size_bytes(maps.intersection(layer.tasks[-1].writes)) for layer in graph.forward_layers)

@@ -12,9 +12,6 @@ SKIPPED = "skipped"
 """A cell that was not reached."""
 
 
-INTERRUPTED = "interrupted; what was done is kept, and the same command goes on from there"
-
-
 def title(cell: Configuration) -> str:
     """Return a cell's model, batch size and strategy in columns, and the limits that it was given."""
     columns = f"{cell['model']['name']:<14} batch {cell['batch_size']:>7}  {method_of(cell):<16}"

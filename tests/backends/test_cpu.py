@@ -3,14 +3,17 @@
 import gc
 import time
 import weakref
+from dataclasses import replace
 
 import pytest
 import torch
+import torch.distributed as dist
 
 from membench.backends.cpu import Chaos, CpuBackend
 from membench.core.schedule import Schedule
 from membench.execution.executor import Program, execute
 from membench.execution.measurement import cpu_peak_bytes
+from membench.planning.exchange import Exchange, exchange_gradients
 from membench.planning.pool import FixedPool
 from tests.helpers.toy import COLUMNS, ROWS, SIZE_BYTES, graph, migrating, value
 
@@ -19,6 +22,12 @@ def run(backend: CpuBackend, schedule: Schedule) -> torch.Tensor:
     backend.tensors.hold(0, torch.ones(ROWS, COLUMNS))
     execute(schedule, backend)
     return backend.tensors.tensor(value(3))
+
+
+def exchanging() -> Schedule:
+    """Average the result over processes on a stream of its own."""
+    toy = replace(graph(), gradients=(("weight", value(3)),))
+    return exchange_gradients(migrating(toy), Exchange.AS_MADE)
 
 
 @pytest.mark.parametrize("chaos", [None, Chaos(seed=1)])
@@ -78,20 +87,22 @@ def test_an_error_on_another_stream_reaches_the_caller() -> None:
     toy = graph("aten.no_such_operator.default")
     with pytest.raises(AttributeError, match="no_such_operator"):
         CpuBackend(toy)
-    schedule = migrating(graph())
-    backend = CpuBackend(schedule.graph)
-    backend._host[1] = torch.empty(1, dtype=torch.uint8)  # a host buffer of the wrong size
-    with pytest.raises(RuntimeError, match="shape"):
-        run(backend, schedule)
+    exchanged = exchanging()
+    backend = CpuBackend(exchanged.graph)
+    with pytest.raises(ValueError, match="process group"):  # none was made
+        run(backend, exchanged)
     backend.close()
 
 
-def test_jobs_of_another_stream_run_beside_the_caller() -> None:
+def test_jobs_of_another_stream_run_in_parallel_to_the_caller(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dist, "all_reduce", lambda *_: time.sleep(0.2))
+    monkeypatch.setattr(dist, "get_world_size", lambda: 1)
     backend = CpuBackend(graph())
     backend.begin(timed=True)
+    backend.tensors.hold(0, torch.ones(ROWS, COLUMNS))
     start_s = time.perf_counter()
-    job = backend._submit(lambda: time.sleep(0.2), "copy")
+    exchange = backend.all_reduce(0, None, "exchange")
     time.sleep(0.2)
-    backend.wait("compute", job)
+    backend.wait("compute", exchange)
     assert time.perf_counter() - start_s < 0.39
     backend.close()

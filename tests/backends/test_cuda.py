@@ -19,11 +19,11 @@ from membench.planning.builder import ScheduleBuilder
 from membench.planning.exchange import Exchange, exchange_gradients
 from membench.steps.compiled_step import CompiledStep
 from membench.steps.plan import plan
-from tests.contract.test_random_networks import PLANS, random_reference
-from tests.contract.test_strategies import VARIANTS
 from tests.helpers.fake_cuda import FakeCuda, fake_cuda
 from tests.helpers.networks import COST, run_step
+from tests.helpers.random_networks import PLANS, random_reference
 from tests.helpers.toy import COLUMNS, ROWS, SIZE_BYTES, graph, migrating, value
+from tests.helpers.variants import VARIANTS
 
 CPU = torch.device("cpu")
 POISON = 0xFF
@@ -126,7 +126,7 @@ def test_the_steady_state_makes_no_events_streams_or_host_memory(cuda: FakeCuda)
     assert not cuda.locked_bytes
 
 
-def test_only_instructions_that_someone_waits_for_leave_an_event(cuda: FakeCuda) -> None:
+def test_only_instructions_with_a_wait_record_an_event(cuda: FakeCuda) -> None:
     toy = graph()
     builder = ScheduleBuilder("test", toy, budget_bytes=None)
     for task in toy.tasks:
@@ -137,7 +137,7 @@ def test_only_instructions_that_someone_waits_for_leave_an_event(cuda: FakeCuda)
     assert [what for _, what, _ in cuda.calls] == ["record"]  # the step's start
 
 
-def test_a_timed_step_says_what_ran_when_on_which_stream(cuda: FakeCuda) -> None:
+def test_a_timed_step_has_a_span_for_each_instruction_with_its_stream(cuda: FakeCuda) -> None:
     schedule = migrating(graph())
     backend = CudaBackend(schedule, CPU)
     for _ in range(2):

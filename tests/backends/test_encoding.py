@@ -1,4 +1,4 @@
-"""Maps that are encoded and decoded by a real backend."""
+"""Activations that are encoded and decoded by a real backend."""
 
 import pytest
 import torch
@@ -30,7 +30,7 @@ def half_negative() -> torch.Tensor:
 @pytest.mark.parametrize("chaos", [None, Chaos(seed=1)])
 @pytest.mark.parametrize("stream", ["compute", "codec"])
 @pytest.mark.parametrize("codec", [csr(), vp_encoding(values="fp32"), vp_encoding(values="fp10")], ids=str)
-def test_a_map_comes_back_from_its_encoded_form(
+def test_an_activation_is_restored_from_its_encoded_form(
     codec: ActivationCodec, stream: str, chaos: Chaos | None
 ) -> None:
     schedule = encoded(codec, stream)

@@ -4,8 +4,6 @@ import pytest
 
 from membench.backends.simulated import SimulatedBackend
 from membench.codecs.rows import csr
-from membench.core.codec import ActivationCodec
-from membench.core.convolution import Algorithm
 from membench.core.cost_model import CostModel
 from membench.core.schedule import (
     Compute,
@@ -21,50 +19,13 @@ from membench.core.schedule import (
 )
 from membench.core.task_graph import Block, Kind, Phase, Role, Task, TaskGraph
 from membench.execution.executor import execute
-
-
-class UnitCost(CostModel):
-    """Two seconds per task after half a second of launch; a second per byte copied."""
-
-    full_duplex = True
-
-    def annotate(self, graph: TaskGraph) -> TaskGraph:
-        return graph
-
-    def task_time_s(self, task: Task) -> float:
-        return 2.0
-
-    def algorithms(self, task: Task) -> tuple[Algorithm, ...]:
-        return (Algorithm("", 0, 2.0),)
-
-    def launch_time_s(self, task: Task) -> float:
-        return 0.5
-
-    def task_issue_time_s(self, task: Task) -> float:
-        return 0.0
-
-    @property
-    def copy_issue_time_s(self) -> float:
-        return 0.0
-
-    def offload_time_s(self, size_bytes: int) -> float:
-        return float(size_bytes)
-
-    def prefetch_time_s(self, size_bytes: int) -> float:
-        return float(size_bytes)
-
-    def codec_time_s(self, codec: ActivationCodec, size_bytes: int, encoded_bytes: int) -> float:
-        return float(size_bytes + encoded_bytes)
+from tests.helpers.costs import OneEngineCost, UnitCost
 
 
 def graph() -> TaskGraph:
     blocks = tuple(Block(i, f"block{i}", 3, Role.ACTIVATION, 0) for i in range(3))
     tasks = tuple(Task(i, f"task{i}", Kind.OTHER, Phase.FORWARD, 0, (), (i,), (i,)) for i in range(3))
     return TaskGraph("toy", 1, blocks, tasks, ("layer",))
-
-
-class OneEngineCost(UnitCost):
-    full_duplex = False
 
 
 def step_time_s(*program: Instruction, cost: CostModel | None = None) -> float:
@@ -100,7 +61,7 @@ def test_copies_of_both_directions_share_one_engine_without_full_duplex() -> Non
     assert step_time_s(*both, cost=OneEngineCost()) == pytest.approx(6.0)
 
 
-def test_a_codec_works_beside_kernels_and_one_block_at_a_time() -> None:
+def test_a_codec_overlaps_with_kernels_and_takes_one_block_at_a_time() -> None:
     encode, decode = (kind(0, 1, csr(), "codec") for kind in (Encode, Decode))
     assert step_time_s(encode, Compute(1)) == pytest.approx(6.0)
     assert step_time_s(encode, Encode(0, 1, csr(), "other"), decode) == pytest.approx(18.0)

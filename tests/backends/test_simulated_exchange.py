@@ -1,4 +1,4 @@
-"""Exchanges on virtual clocks: stages, their queues, and who shares a link."""
+"""Exchanges on virtual clocks: stages, their queues, and shared links."""
 
 import pytest
 
@@ -19,7 +19,7 @@ from membench.core.schedule import (
 )
 from membench.core.task_graph import Block, Kind, Phase, Role, Task, TaskGraph
 from membench.execution.executor import execute
-from tests.backends.test_simulated import OneEngineCost, UnitCost
+from tests.helpers.costs import OneEngineCost, UnitCost
 
 SIZE_BYTES = 8
 COMPUTED_S = 2.5
@@ -68,7 +68,7 @@ def test_hosts_pass_a_gradient_around_a_ring() -> None:
 
 
 def test_on_one_device_each_other_gradient_passes_the_link_once_in_each_direction() -> None:
-    alone_s = SIZE_BYTES / 4  # a device that copies alone has all of the link
+    alone_s = SIZE_BYTES / 4  # a device that copies by itself has the whole link
     assert step_time_s(AllReduce(0, root=0)) == (3 + 3 + 1 + 3) * alone_s
     own_links = Cluster(devices_per_host=4)
     assert step_time_s(AllReduce(0, root=0), cluster=own_links) == (1 + 3 + 1 + 1) * SIZE_BYTES
@@ -85,7 +85,7 @@ def test_a_copy_does_not_wait_for_a_gradient_that_comes_back_later() -> None:
     assert step_time_s(*late, cluster=slow) == 8 + 22 * 8
 
 
-def test_a_method_s_own_synchronization_does_not_wait_for_the_exchange() -> None:
+def test_synchronize_does_not_wait_for_the_exchange() -> None:
     exchanged_s = COMPUTED_S + 8 + 0.5 + 8
     program = (Compute(0), Wait("exchange", 0), AllReduce(0), Synchronize(), Compute(1))
     assert step_time_s(*program) == exchanged_s

@@ -1,4 +1,4 @@
-"""What a captured graph says: layers, the order of gradients, shared storage, sums in place."""
+"""Captured graphs: layers, the order of gradients, shared storage, sums in place."""
 
 from collections.abc import Callable
 
@@ -94,7 +94,7 @@ def test_gradients_that_meet_are_added_onto_the_first(captured: CapturedStep) ->
     assert [len(task.creates) for task in sums] == [0, 0, 0]
 
 
-def test_a_shared_weights_gradient_is_one_block_from_its_first_use_on(captured: CapturedStep) -> None:
+def test_the_gradient_of_a_shared_weight_is_one_block_from_its_first_use_on(captured: CapturedStep) -> None:
     graph = captured.graph
     gradient = dict(graph.gradients)["conv.weight"]
     assert gradient is not None
@@ -137,7 +137,7 @@ def test_capture_leaves_a_module_as_it_was_that_stands_in_two_places() -> None:
 
 
 class Keeps(nn.Module):
-    """Holds on to a tensor, as recurrent networks do to a state and others to a map that is to be looked at."""
+    """Keeps a tensor, as recurrent networks keep a state and others an activation for inspection."""
 
     def __init__(self) -> None:
         super().__init__()

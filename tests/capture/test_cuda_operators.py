@@ -1,4 +1,4 @@
-"""What capture knows of CUDA's operators, on fake CUDA tensors; a whole CUDA capture needs a GPU."""
+"""CUDA's operators in capture, on fake CUDA tensors; a whole CUDA capture needs a GPU."""
 
 import pytest
 import torch
@@ -14,7 +14,7 @@ BATCH_NORM = aten.cudnn_batch_norm.default
 
 @pytest.fixture
 def images() -> Tensor:
-    """A transposed map: a layout that is neither contiguous nor channels last."""
+    """A transposed activation: a layout that is neither contiguous nor channels last."""
     with FakeTensorMode():
         return torch.empty(2, 4, 6, 6, device="cuda").transpose(2, 3)
 
@@ -24,14 +24,14 @@ def arguments(images: Tensor, *, training: bool) -> tuple[object, ...]:
     return (images, *statistics, training, 0.1, 1e-5)
 
 
-def test_batch_norm_is_cudnns_and_writes_its_statistics(images: Tensor) -> None:
+def test_batch_norm_of_cudnn_writes_its_statistics(images: Tensor) -> None:
     assert operators.kind_of(BATCH_NORM) is Kind.BATCH_NORM
     assert operators.kind_of(aten.cudnn_batch_norm_backward.default) is Kind.BATCH_NORM
     assert operators.written_arguments(BATCH_NORM, arguments(images, training=True), {}) == (3, 4)
     assert operators.written_arguments(BATCH_NORM, arguments(images, training=False), {}) == ()
 
 
-def test_cudnns_batch_norm_returns_a_suggested_format_and_its_reserve(
+def test_batch_norm_of_cudnn_returns_a_suggested_format_and_its_reserve(
     images: Tensor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
@@ -44,7 +44,7 @@ def test_cudnns_batch_norm_returns_a_suggested_format_and_its_reserve(
     assert operators.with_real_outputs(BATCH_NORM, frozen, BATCH_NORM(*frozen))[3].numel() == 0
 
 
-def test_without_a_gpu_nobody_knows_the_reserve(images: Tensor, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_gpu_the_reserve_is_unknown(images: Tensor, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     args = arguments(images, training=True)
     assert operators.with_real_outputs(BATCH_NORM, args, BATCH_NORM(*args))[3].numel() == 0

@@ -88,7 +88,7 @@ def test_a_step_of_a_module_that_has_changed_is_refused(change: str, module: nn.
 
 
 class Weighted:
-    """A loss that is no module."""
+    """A loss that is not a module."""
 
     def __init__(self) -> None:
         self.factor = 1.0
@@ -149,7 +149,7 @@ def test_values_may_change_and_modes_may_be_switched_back(module: nn.Sequential)
     assert module[0].weight.grad is not None
 
 
-def test_inference_minds_neither_frozen_weights_nor_hooks_on_gradients(module: nn.Sequential) -> None:
+def test_inference_accepts_frozen_weights_and_hooks_on_gradients(module: nn.Sequential) -> None:
     module[0].weight.register_hook(lambda gradient: gradient)
     state = ModuleState(module, None)
     module.requires_grad_(False)

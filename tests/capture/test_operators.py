@@ -1,4 +1,4 @@
-"""What capture says of an operator's output must be what its kernel returns, whatever the layout of its arguments."""
+"""Outputs of operators as captured equal those of their kernels, for every layout of the arguments."""
 
 from itertools import permutations
 
@@ -29,7 +29,9 @@ def _batch_norm(first: tuple[int, ...], _: tuple[int, ...]) -> tuple[object, tup
 @pytest.mark.parametrize("call", [_dropout_backward, _batch_norm])
 @pytest.mark.parametrize("first", LAYOUTS)
 @pytest.mark.parametrize("second", [LAYOUTS[0], LAYOUTS[-1]])
-def test_layouts_are_the_kernels(call: object, first: tuple[int, ...], second: tuple[int, ...]) -> None:
+def test_layouts_are_those_of_the_kernels(
+    call: object, first: tuple[int, ...], second: tuple[int, ...]
+) -> None:
     assert callable(call)
     operator, args = call(first, second)
     real = operator(*args)

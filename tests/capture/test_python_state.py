@@ -1,4 +1,4 @@
-"""What a module does in Python is refused where each step would have to do it, and never left behind."""
+"""Python side effects of a module are refused where each step would need them, and undone after a capture."""
 
 import random
 from collections.abc import Callable
@@ -14,7 +14,7 @@ from membench.core.workload import Workload
 
 
 class Does(nn.Module):
-    """A linear layer that does something else besides, with attributes to do it with."""
+    """A linear layer with a side effect in Python, and the attributes for it."""
 
     def __init__(self, what: Callable[["Does", Tensor], object]) -> None:
         super().__init__()
@@ -79,7 +79,7 @@ def test_a_hook_may_make_a_weight_anew_for_each_call() -> None:
     assert layer.weight is before
 
 
-def test_a_recurrent_networks_list_of_weights_stays_its_own() -> None:
+def test_the_list_of_weights_of_a_recurrent_network_stays_its_own() -> None:
     network = nn.GRU(3, 3)
     data = (torch.randn(4, 1, 3),), ()
     capture(Workload("net", network, lambda outputs: outputs[0].sum(), *data))

@@ -1,4 +1,4 @@
-"""A wrong word on the command line gets one line that says what there is."""
+"""A wrong word on the command line is a one-line error that lists the valid ones."""
 
 import shutil
 from pathlib import Path
@@ -37,7 +37,7 @@ def test_accepts(arguments: list[str]) -> None:
         ),
     ],
 )
-def test_a_half_written_file_is_refused_in_one_line_where_it_is_asked_for(
+def test_a_half_written_file_is_refused_in_one_line_where_it_is_chosen(
     text: str, expected: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     conf = shutil.copytree(configuration.CONF_DIRECTORY, tmp_path / "conf")
@@ -61,7 +61,7 @@ def test_a_model_without_what_its_batch_is_made_of_is_refused(
         check_arguments(["model=mine"])
 
 
-def test_an_error_is_told_once_whatever_caused_it() -> None:
+def test_an_error_is_explained_without_its_cause() -> None:
     error = MembenchError("no such luck")
     error.__cause__ = ValueError("luck")
     assert explain(error) == "no such luck"
@@ -80,15 +80,15 @@ def test_an_error_is_told_once_whatever_caused_it() -> None:
         (["speed=3"], "'speed' is not an option; there are: model, .*batch_size, seed, budget"),
         (["strategy.speed=3"], "'strategy.speed' is not an option; there are: "),
         (["group/model=3"], "'group/model' is not an option; there are: model"),
-        (["+speed=3"], r"'\+speed=3' is no choice; write option=value"),
-        (["model"], "'model' is no choice; write option=value"),
+        (["+speed=3"], r"'\+speed=3' is not a choice; write option=value"),
+        (["model"], "'model' is not a choice; write option=value"),
         (
             ["model=lenet batch_size=3"],
-            "'model=lenet batch_size=3' is no choice; write option=value, and quote",
+            "'model=lenet batch_size=3' is not a choice; write option=value, and quote",
         ),
-        (["batch_size=0"], "batch_size is a positive number of images, not 0"),
-        (["batch_size=many"], "batch_size is a positive number of images, not 'many'"),
-        (["-m", "batch_size=1,-1"], "batch_size is a positive number of images, not -1"),
+        (["batch_size=0"], "batch_size is a positive whole number, not 0"),
+        (["batch_size=many"], "batch_size is a positive whole number, not 'many'"),
+        (["-m", "batch_size=1,-1"], "batch_size is a positive whole number, not -1"),
         (["seed=1.5"], "seed is a whole number of at most 64 bits, not 1.5"),
         (["budget=small"], "budget: 'small' is not a size"),
         (["cluster=cloud"], "cluster 'cloud' is not known; there are: layrub_two_nodes, modnn_k40x4, one"),

@@ -1,4 +1,4 @@
-"""The command that measures, with its cells made up."""
+"""`membench measure`, with made-up cells."""
 
 from pathlib import Path
 from typing import Any
@@ -7,7 +7,8 @@ import pandas as pd
 import pytest
 
 from membench.cli import measure
-from membench.cli.measure import Run, Settings, cell_of, measure_limits, measure_strategies, parse
+from membench.cli.main import main
+from membench.cli.measure import CellRunner, Settings, cell_of, measure_limits, measure_strategies, parse
 from membench.core import configuration
 from membench.core.configuration import ROOT
 from membench.core.errors import MembenchError
@@ -28,26 +29,26 @@ def by_batch(cell: dict[str, Any]) -> Record:
     return record_of(cell, outcome, **values)
 
 
-def run_of(tmp_path: Path, asked: list[Any], **settings: str) -> Run:
+def run_of(tmp_path: Path, requested: list[Any], settings: Settings) -> CellRunner:
     def answer(cell: dict[str, Any]) -> Record:
-        asked.append(
+        requested.append(
             (cell["model"]["name"], cell["batch_size"], cell["strategy"]["_target_"].rpartition(".")[2])
         )
         return by_batch(cell)
 
-    return Run(Settings(**settings), Records(tmp_path / "records", answer), tmp_path, CAPACITY_BYTES)
+    return CellRunner(settings, Records(tmp_path / "records", answer), tmp_path, CAPACITY_BYTES)
 
 
-def test_strategies_and_baselines_run_at_the_models_batch_and_at_one_that_fills_the_card(
+def test_strategies_and_baselines_run_at_the_batch_size_of_the_model_and_at_one_that_fills_the_card(
     tmp_path: Path,
 ) -> None:
-    asked: list[Any] = []
-    measure_strategies(run_of(tmp_path, asked, models="alexnet", strategies="pytorch,eager"))
+    requested: list[Any] = []
+    measure_strategies(run_of(tmp_path, requested, parse(["models=alexnet", "strategies=pytorch,eager"])))
     table = pd.read_csv(tmp_path / "strategies-alexnet.csv", dtype=str, keep_default_na=False)
     usual = configuration.read("model", "alexnet")["batch_size"]
     assert set(table["batch_size"]) == {str(usual), "448"}  # 100 + 2 * 448 = 996
     assert set(table["system"]) == {"pytorch", "eager"}
-    assert [batch for _, batch, system in asked if system == "Eager"] == [16, 32, 448, 464, usual]
+    assert [batch for _, batch, system in requested if system == "Eager"] == [16, 32, 448, 464, usual]
     assert list(table[table["metric"] == "images_per_s_over_eager"]["measured_value"]) == ["1"] * 4
 
 
@@ -61,10 +62,12 @@ def test_limits_are_the_largest_batch_and_the_greatest_depth(tmp_path: Path) -> 
             images_per_s=1.0,
         )
 
-    settings = Settings(task="limits", models="vgg16", strategies="eager")
-    run = Run(settings, Records(tmp_path / "records", by_depth), tmp_path, None)
+    settings = parse(["task=limits", "models=vgg16", "strategies=eager"])
+    run = CellRunner(settings, Records(tmp_path / "records", by_depth), tmp_path, None)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Run, "largest", lambda *_: by_batch(cell_of(settings, "vgg16", 448, "eager")))
+        patch.setattr(
+            CellRunner, "run_largest", lambda *_: by_batch(cell_of(settings, "vgg16", 448, "eager"))
+        )
         measure_limits(run)
     table = pd.read_csv(tmp_path / "limits-depth.csv", dtype=str)
     found = {(row.model, row.batch_size) for row in table.itertuples()}
@@ -76,7 +79,7 @@ def test_a_depth_that_takes_too_long_is_not_one_that_does_not_fit(tmp_path: Path
         is_deep = cell["model"]["module"].get("depth", 0) > 302
         return record_of(cell, Outcome.TIMEOUT if is_deep else Outcome.OK, peak_memory_bytes=1.0)
 
-    run = Run(Settings(strategies="eager"), Records(tmp_path / "records", slow), tmp_path, None)
+    run = CellRunner(Settings(strategies=("eager",)), Records(tmp_path / "records", slow), tmp_path, None)
     assert measure._deepest(run, 32, "eager").outcome is Outcome.TIMEOUT
 
 
@@ -92,33 +95,33 @@ def test_a_cell_is_what_hydra_would_compose() -> None:
 @pytest.mark.parametrize(
     ("argument", "message"),
     [
-        ("model=resnet50", "'model=resnet50' is no setting; write one of task, models"),
-        ("limits", "'limits' is no setting"),
+        ("model=resnet50", "'model' is not an option; there are: task, models"),
+        ("limits", "'limits' is not a choice; write option=value"),
         ("task=all", "task is one of strategies, limits, not 'all'"),
         ("cuda_graph=yes", "cuda_graph is one of true, false, not 'yes'"),
-        ("models=resnet50,resnet51", "there is no model 'resnet51'; choose one of alexnet"),
-        ("strategies=magic", "there is no strategy 'magic'; choose one of best_fit"),
+        ("models=resnet50,resnet51", "models is one of alexnet, .*, not 'resnet51'"),
+        ("strategies=magic", "strategies is one of .*best_fit, .*, not 'magic'"),
         ("batch_sizes=32,-1", "batch_sizes are positive numbers of images or 'largest', not '-1'"),
         ("batch_sizes=two", "batch_sizes are positive numbers of images or 'largest', not 'two'"),
         ("budget=lots", "budget: 'lots' is not a size"),
-        ("time_limit_s=nan", "time_limit_s is a positive number of seconds, not 'nan'"),
-        ("time_limit_s=soon", "time_limit_s is a positive number of seconds, not 'soon'"),
+        ("time_limit_s=nan", "time_limit_s is a positive number, not 'nan'"),
+        ("time_limit_s=soon", "time_limit_s is a positive number, not 'soon'"),
     ],
 )
-def test_a_wrong_word_is_answered_with_what_there_is(argument: str, message: str) -> None:
+def test_a_wrong_word_is_refused_with_the_valid_ones(argument: str, message: str) -> None:
     with pytest.raises(MembenchError, match=message):
         parse([argument])
 
 
-def test_without_a_gpu_the_command_says_so(
+def test_without_a_gpu_the_command_is_refused(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def no_gpu(*_: Any) -> None:
         raise MembenchError("backend 'cuda' needs a GPU")
 
     monkeypatch.setattr(measure, "device_facts_from_outside", no_gpu)
-    assert measure.main([]) == 2
-    assert capsys.readouterr().err == "membench.cli.measure: backend 'cuda' needs a GPU\n"
+    assert main(["measure"]) == 2
+    assert capsys.readouterr().err == "membench measure: backend 'cuda' needs a GPU\n"
 
 
 def test_results_that_cannot_be_written_are_one_line(
@@ -127,8 +130,8 @@ def test_results_that_cannot_be_written_are_one_line(
     monkeypatch.setattr(measure, "device_facts_from_outside", lambda _: {"device": "a card"})
     (file := tmp_path / "file").touch()
     words = ["models=lenet", "strategies=eager", "batch_sizes=2", f"results={file}"]
-    assert measure.main(words) == 2
-    assert capsys.readouterr().err.startswith(f"membench.cli.measure: {file}/a_card/records/")
+    assert main(["measure", *words]) == 2
+    assert capsys.readouterr().err.startswith(f"membench measure: {file}/a_card/records/")
 
 
 @pytest.mark.parametrize(
@@ -139,5 +142,5 @@ def test_results_that_cannot_be_written_are_one_line(
         (["backend=cpu", "results=/elsewhere"], "/elsewhere"),
     ],
 )
-def test_what_is_committed_is_a_gpus(words: list[str], folder: str) -> None:
+def test_only_results_of_a_gpu_are_committed(words: list[str], folder: str) -> None:
     assert measure.parse(words).folder == ROOT / folder

@@ -1,4 +1,4 @@
-"""`python -m membench`: a summary, a record, a sweep, one-line errors, and W&B around it."""
+"""`membench run`: a summary, a record, a sweep, one-line errors, and its W&B runs."""
 
 import json
 import subprocess
@@ -14,9 +14,7 @@ from membench.core.record import Outcome
 
 
 def _run(directory: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    program = (
-        "import sys; sys.path.insert(0, sys.argv.pop(1)); from membench.cli.run import main; sys.exit(main())"
-    )
+    program = "import sys; sys.path.insert(0, sys.argv.pop(1)); from membench.cli.main import main; sys.exit(main())"
     command = [sys.executable, "-c", program, str(ROOT), *arguments]
     return subprocess.run(command, cwd=directory, capture_output=True, text=True, check=False, timeout=120)
 
@@ -36,7 +34,7 @@ def test_sweep_prints_a_summary_and_writes_a_record_of_each_cell_and_one_offline
     assert len(runs) == 3  # the sweep's and its cells'
 
 
-def test_flags_stand_anywhere_and_jobs_lie_where_the_user_wants(tmp_path: Path) -> None:
+def test_flags_stand_anywhere_and_the_user_chooses_the_folders_of_jobs(tmp_path: Path) -> None:
     subdir = r"hydra.sweep.subdir=cell/${hydra.job.num}-${batch_size}"
     done = _run(tmp_path, "model=lenet", "-m", "batch_size=range(9,12)", subdir, "dry_run=true")
     assert (done.returncode, done.stderr) == (0, "")
@@ -49,14 +47,14 @@ def test_flags_that_do_not_go_together_are_one_line(tmp_path: Path) -> None:
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
 
 
-@pytest.mark.parametrize(("error", "code"), [(OSError("disk full"), "disk full"), (KeyError("x"), "'x'")])
-def test_what_ends_a_sweep_ends_the_command(
-    error: Exception, code: str, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("error", "code"), [(OSError("disk full"), 2), (KeyError("x"), 1)])
+def test_an_error_in_the_summary_ends_the_command(
+    error: Exception, code: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(*_: object) -> None:
         raise error
 
-    monkeypatch.setattr(SweepCallback, "_say", fail)
+    monkeypatch.setattr(SweepCallback, "_summarize", fail)
     with pytest.raises(SystemExit) as end:
         SweepCallback().on_run_end(OmegaConf.create({"hydra": {"run": {"dir": "."}}}))
     assert end.value.code == code
@@ -81,7 +79,7 @@ def test_a_wrong_name_is_one_line_and_exit_code_2(tmp_path: Path) -> None:
     assert done.returncode == 2
     assert done.stdout == ""
     assert done.stderr.count("\n") == 1
-    assert done.stderr.startswith("model 'resnet51' is not known; there are: alexnet")
+    assert done.stderr.startswith("membench run: model 'resnet51' is not known; there are: alexnet")
     assert list(tmp_path.iterdir()) == []
 
 
@@ -104,7 +102,7 @@ assert not {"torch", "pandas", "matplotlib", "wandb", "scipy"} & set(sys.modules
 def test_the_core_needs_neither_hydra_nor_wandb_nor_numba() -> None:
     program = """
 import sys
-for name in ("hydra", "omegaconf", "wandb", "seaborn", "numba"):
+for name in ("hydra", "omegaconf", "antlr4", "wandb", "seaborn", "numba"):
     sys.modules[name] = None
 import membench.steps.compile, membench.sweep.cell, membench.strategies.layrub.strategy, membench.strategies.epmc
 import membench.papers.quantities, membench.cli.measure

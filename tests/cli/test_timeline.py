@@ -1,11 +1,11 @@
-"""`python -m membench.cli.timeline`: files from simulated and measured runs, and one-line errors."""
+"""`membench timeline`: files from simulated and measured runs, and one-line errors."""
 
 import json
 from pathlib import Path
 
 import pytest
 
-from membench.cli.timeline import main
+from membench.cli.main import main
 
 
 @pytest.mark.parametrize(
@@ -27,7 +27,7 @@ def test_writes_a_picture_and_a_trace(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert main(["model=lenet", "batch_size=4", *words]) == 0
+    assert main(["timeline", "model=lenet", "batch_size=4", *words]) == 0
     expected = [f"outputs/timelines/{name}{ending}" for ending in (".png", ".pdf", ".trace.json")]
     assert capsys.readouterr().out.split() == expected
     assert all((tmp_path / path).exists() for path in expected)
@@ -38,8 +38,8 @@ def test_writes_a_picture_and_a_trace(
     ("words", "answer"),
     [
         (["model=lenot"], "model 'lenot' is not known; there are: "),
-        (["strategy=eager", "batch_size=0"], "batch_size is a positive number of images"),
-        (["-m", "model=lenet"], "'-m' is no option here: a picture is of one step"),
+        (["strategy=eager", "batch_size=0"], "batch_size is a positive whole number"),
+        (["-m", "model=lenet"], "'-m' is not an option; a picture shows one step"),
         (["model=lenet,alexnet"], "'model=lenet,alexnet' is a choice of several"),
         (["model=synthetic_map", "study=encodings"], "a study runs no step that could be drawn"),
         (["model=lenet", "budget=1KB"], "a budget of 1.0 KB is too small"),
@@ -53,8 +53,8 @@ def test_a_wrong_word_is_one_line(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert main(words) == 2
+    assert main(["timeline", *words]) == 2
     captured = capsys.readouterr()
-    assert captured.err.startswith(answer)
+    assert captured.err.startswith(f"membench timeline: {answer}")
     assert captured.err.count("\n") == 1
     assert not list(tmp_path.iterdir())

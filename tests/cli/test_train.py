@@ -1,4 +1,4 @@
-"""`python -m membench.cli.train`: curves and records of every seed, and one-line errors."""
+"""`membench train`: curves and records of every seed, and one-line errors."""
 
 import json
 from pathlib import Path
@@ -6,11 +6,11 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from membench.cli.train import main
+from membench.cli.main import main
 from membench.core.units import MIB
-from tests.data.test_cifar10 import write_cifar10
+from tests.helpers.cifar10 import write_cifar10
 
-SMALL = ["model=digits_cnn", "epochs=1", "batch_size=512", "seeds=[4,5]"]
+SMALL = ["train", "model=digits_cnn", "epochs=1", "batch_size=512", "seeds=[4,5]"]
 
 
 def test_trains_each_seed_once_and_writes_curves_and_records(
@@ -34,7 +34,7 @@ def test_trains_each_seed_once_and_writes_curves_and_records(
     assert len((tmp_path / "training.jsonl").read_text().splitlines()) == 2
 
 
-def test_a_run_that_fails_is_a_record_and_the_exit_code_says_so(
+def test_a_failed_run_is_a_record_and_an_exit_code(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main([*SMALL, "budget='20 KB'", f"output={tmp_path}"]) == 1
@@ -48,7 +48,13 @@ def test_the_trained_network_is_tested_again_within_limits(
 ) -> None:
     """mmCNN's Table 1 on one of its own data sets, from files in the layout in which that is distributed."""
     write_cifar10(tmp_path)
-    words = ["model=small_alexnet", "data=cifar10", f"data.root={tmp_path}", "model.input_shape=[3,32,32]"]
+    words = [
+        "train",
+        "model=small_alexnet",
+        "data=cifar10",
+        f"data.root={tmp_path}",
+        "model.input_shape=[3,32,32]",
+    ]
     words += [
         "batch_size=5",
         "epochs=1",
@@ -77,7 +83,7 @@ def test_records_that_are_broken_or_cannot_be_written_are_one_line(
     assert f"line 1 of {tmp_path}/training.jsonl is not a record of a training" in capsys.readouterr().err
     (tmp_path / "file").touch()
     assert main([*SMALL, f"output={tmp_path}/file"]) == 2  # before anything is trained
-    assert capsys.readouterr().err.startswith(f"{tmp_path}/file")
+    assert capsys.readouterr().err.startswith(f"membench train: {tmp_path}/file")
 
 
 @pytest.mark.parametrize(
@@ -90,7 +96,7 @@ def test_records_that_are_broken_or_cannot_be_written_are_one_line(
         ),
         (["speed=3"], "'speed' is not an option; there are: model, data, strategy, backend, batch_size"),
         (["device=k40m"], "'device' is not an option; there are: model, data, strategy, backend"),
-        (["+speed=3"], "'+speed=3' is no choice; write option=value"),
+        (["+speed=3"], "'+speed=3' is not a choice; write option=value"),
         (["data.root=x"], "'data.root' is not an option; there are: none"),
         (
             ["model=lenet"],
@@ -125,10 +131,10 @@ def test_records_that_are_broken_or_cannot_be_written_are_one_line(
         (["nobody"], "'nobody' is neither one paper nor a list of option=value; papers with trainings: "),
     ],
 )
-def test_a_wrong_word_is_answered_in_one_line(
+def test_a_wrong_word_is_one_line(
     arguments: list[str], expected: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(arguments) == 2
+    assert main(["train", *arguments]) == 2
     answered = capsys.readouterr().err
-    assert answered.startswith(expected)
+    assert answered.startswith(f"membench train: {expected}")
     assert answered.count("\n") == 1

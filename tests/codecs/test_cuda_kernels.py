@@ -14,7 +14,7 @@ TARGET = ("cuda", 90, 32)
 COLUMNS = 256
 
 
-def test_the_kernels_do_as_the_cpu_s_loops() -> None:
+def test_triton_kernels_write_the_same_bytes_as_cpu_loops() -> None:
     environment = {**os.environ, "TRITON_INTERPRET": "1"}
     command = [sys.executable, "-m", "tests.helpers.interpreted"]
     run = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
@@ -22,7 +22,7 @@ def test_the_kernels_do_as_the_cpu_s_loops() -> None:
 
 
 def compiled(kernel: Any, *arguments: object) -> bytes:
-    """Return a kernel's machine code; a string stands for an argument of that type, all else is constant."""
+    """Return a kernel's machine code; a string is an argument of that type, everything else a constant."""
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
 
@@ -40,7 +40,7 @@ def compiled(kernel: Any, *arguments: object) -> bytes:
 @pytest.mark.parametrize("integer", ["i32", 1])
 @pytest.mark.parametrize("name", FORMATS)
 def test_the_kernels_of_rows_compile_for_a_gpu(name: str, integer: str | int) -> None:
-    """Triton compiles an argument that is 1, such as the rows of a small map, as a constant."""
+    """Triton compiles an argument that is 1, such as the rows of a small activation, as a constant."""
     from membench.codecs import cuda_rows
 
     kept_as = FORMATS[name]

@@ -6,11 +6,11 @@ from torch import Tensor
 
 from membench.codecs.mask import BitMask
 from membench.execution.measurement import cpu_peak_bytes
-from tests.helpers.codecs import maps
+from tests.helpers.codecs import activations
 
 
 @settings(max_examples=100, deadline=None)
-@given(tensor=maps())
+@given(tensor=activations())
 def test_the_gradient_of_a_relu_is_the_same_through_the_mask(tensor: Tensor) -> None:
     encoded = BitMask().encode(tensor)
     assert encoded.size_bytes == -(-tensor.numel() // 8) == BitMask().size_bytes(tensor.numel(), 0)

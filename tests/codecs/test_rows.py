@@ -12,7 +12,7 @@ from membench.codecs.rows import CompressedRows, csr, vp_encoding
 from membench.core.codec import EncodingOverflow
 from membench.core.errors import MembenchError
 from membench.execution.measurement import cpu_peak_bytes
-from tests.helpers.codecs import maps, nonzeros, same_bits
+from tests.helpers.codecs import activations, nonzeros, same_bits
 
 LOSSLESS = {
     "csr": csr(),
@@ -27,7 +27,7 @@ FORMATS = ("fp32", "fp16", "fp10", "fp8")
 
 @pytest.mark.parametrize("name", LOSSLESS)
 @settings(max_examples=60, deadline=None)
-@given(tensor=maps())
+@given(tensor=activations())
 def test_lossless_round_trips_keep_every_bit(name: str, tensor: Tensor) -> None:
     codec = LOSSLESS[name]
     encoded = codec.encode(tensor)
@@ -38,8 +38,8 @@ def test_lossless_round_trips_keep_every_bit(name: str, tensor: Tensor) -> None:
 
 @pytest.mark.parametrize("values", FORMATS)
 @settings(max_examples=60, deadline=None)
-@given(tensor=maps(special=False), columns=st.integers(1, 256))
-def test_values_are_kept_to_their_format_s_precision(values: str, tensor: Tensor, columns: int) -> None:
+@given(tensor=activations(special=False), columns=st.integers(1, 256))
+def test_decoded_values_have_the_precision_of_their_format(values: str, tensor: Tensor, columns: int) -> None:
     codec = vp_encoding(values=values, columns=columns)
     encoded = codec.encode(tensor)
     decoded = codec.decode(encoded)
@@ -49,7 +49,7 @@ def test_values_are_kept_to_their_format_s_precision(values: str, tensor: Tensor
     assert bool((decoded[tensor == 0] == 0).all())
 
 
-def test_the_formula_is_the_paper_s_arithmetic() -> None:
+def test_encoded_sizes_follow_the_formula_of_the_paper() -> None:
     """Bytes of a non-zero: 3 with FP16; of CSR 8. Two bytes a row, and four for each block of 255 rows."""
     elements, rows = 256 * 1000, 1000
     assert vp_encoding().size_bytes(elements, 500) == 3 * 500 + 2 * rows + 4 * 4
@@ -60,8 +60,8 @@ def test_the_formula_is_the_paper_s_arithmetic() -> None:
 
 @pytest.mark.parametrize("density", [0.0, 0.5, 1.0])
 @pytest.mark.parametrize("values", FORMATS)
-def test_maps_of_many_blocks(values: str, density: float) -> None:
-    """A map with more non-zeros than UINT16 counts, of rows that end within a packed group of FP10."""
+def test_activations_of_many_blocks(values: str, density: float) -> None:
+    """An activation with more non-zeros than UINT16 counts, of rows that end within a packed group of FP10."""
     tensor = torch.randint(1, 16, (3, 431, 257)).float()
     tensor[torch.rand(tensor.shape) >= density] = 0.0
     codec = vp_encoding(values=values)
@@ -138,7 +138,7 @@ def test_capacity_inverts_the_size(elements: int, part: float, values: str, colu
     assert codec.capacity(elements, codec.size_bytes(elements, count)) == count
 
 
-def test_an_encoding_that_does_not_fit_is_an_error_that_says_so() -> None:
+def test_an_encoding_that_does_not_fit_is_refused() -> None:
     codec = vp_encoding()
     source = torch.ones(1000)
     target = torch.empty(codec.size_bytes(1000, 400), dtype=torch.uint8)

@@ -1,4 +1,4 @@
-"""What must hold on a GPU, for every strategy; `make test-gpu` runs it."""
+"""The contract of every strategy on a GPU; run by `make test-gpu`."""
 
 import copy
 import os
@@ -32,8 +32,16 @@ from membench.sweep.measured import PEAK_TOLERANCE
 from membench.sweep.worker import Workers
 from membench.training.loop import train
 from membench.training.recipe import Recipe
-from tests.contract.test_strategies import EACH_NETWORK, VARIANTS
-from tests.helpers.networks import GRADIENT_BOUND, NETWORKS, Reference, reference_of, run_step, workload
+from tests.helpers.networks import (
+    EACH_NETWORK,
+    GRADIENT_BOUND,
+    NETWORKS,
+    Reference,
+    reference_of,
+    run_step,
+    workload,
+)
+from tests.helpers.variants import VARIANTS
 
 pytestmark = pytest.mark.cuda
 os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # deterministic products; read when cuBLAS starts
@@ -44,7 +52,7 @@ TIME_TOLERANCE = 0.10
 
 @pytest.fixture(scope="module", autouse=True)
 def deterministic_kernels() -> Iterator[None]:
-    """Kernels that give the same bits each time where there are any; the others warn and are compared loosely."""
+    """Deterministic kernels where there are any; the others warn and are compared within tolerances."""
     torch.use_deterministic_algorithms(True, warn_only=True)
     torch.utils.deterministic.fill_uninitialized_memory = False  # a kernel for each block that comes back
     torch.backends.cudnn.benchmark = False
@@ -60,7 +68,7 @@ def cost() -> MeasuredCost:
 
 @cache
 def reference(name: str) -> tuple[Reference, bool]:
-    """Return a network on the GPU and whether eager PyTorch gives the same bits twice."""
+    """Return a network on the GPU, and whether eager PyTorch gives the same bits twice."""
     case = reference_of(workload(NETWORKS[name], name, device="cuda"))
     return case, not case.results.difference(reference_of(case.work).results)
 
@@ -88,7 +96,7 @@ def check_same(case: Reference, step: CompiledStep, *, exact: bool) -> None:
 
 @pytest.mark.parametrize("variant", VARIANTS)
 @pytest.mark.parametrize("network", EACH_NETWORK)
-def test_gradients_and_statistics_equal_eagers(network: str, variant: str) -> None:
+def test_gradients_and_statistics_equal_those_of_eager(network: str, variant: str) -> None:
     case, exact = reference(network)
     step = step_of(case, variant)
     for _ in range(2):
@@ -98,7 +106,7 @@ def test_gradients_and_statistics_equal_eagers(network: str, variant: str) -> No
 
 @pytest.mark.parametrize("network", ["resnet18", "alexnet"])
 @pytest.mark.parametrize("variant", ["eager", "layrub_hybrid", "vdnn_all"])
-def test_a_replayed_step_equals_eagers(network: str, variant: str) -> None:
+def test_a_replayed_step_gives_the_results_of_eager(network: str, variant: str) -> None:
     """The first call runs by itself, the second captures, the third only replays."""
     case, exact = reference(network)
     step = step_of(case, variant, cuda_graph=True)
@@ -125,7 +133,7 @@ def large_step(variant: str) -> CompiledStep:
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
-def test_the_predicted_peak_is_the_allocators(variant: str) -> None:
+def test_the_predicted_peak_is_measured_by_the_allocator(variant: str) -> None:
     step = large_step(variant)
     measured = step.measure()
     step.close()
@@ -133,7 +141,7 @@ def test_the_predicted_peak_is_the_allocators(variant: str) -> None:
 
 
 @pytest.mark.parametrize("variant", ["eager", "layrub_hybrid", "vdnn_all"])
-def test_the_predicted_peak_of_a_replayed_step_is_the_allocators(variant: str) -> None:
+def test_the_predicted_peak_of_a_replayed_step_is_measured_by_the_allocator(variant: str) -> None:
     step = build_step(Captures(resnet50()), VARIANTS[variant], cost(), None, cuda_graph=True)
     measured = step.measure()
     step.close()
@@ -202,7 +210,7 @@ def test_weights_that_live_on_the_host_take_no_memory_of_the_gpu(
 
 @pytest.mark.parametrize("cuda_graph", [False, True])
 def test_weights_that_live_on_the_host_are_trained_there(cuda_graph: bool) -> None:
-    """Three steps of descent, in micro-batches of two sizes, beside PyTorch's on the GPU."""
+    """Three steps of descent, in micro-batches of two sizes, compared with PyTorch on the GPU."""
     torch.manual_seed(0)
     module = imagenet_resnet(18).eval()
     plain = copy.deepcopy(module).to(cost().device)

@@ -1,4 +1,4 @@
-"""Every strategy with its gradients averaged over processes: here over one, in whose means nothing may change."""
+"""Every strategy with its gradients averaged over processes: here over one, where a mean changes nothing."""
 
 from collections.abc import Iterator
 
@@ -15,9 +15,10 @@ from membench.planning.validate import validate
 from membench.steps.plan import plan
 from membench.strategies.layrub.strategy import LayrubIntra
 from membench.strategies.network_wide import NetworkWide
-from tests.contract.test_random_networks import PLANS, random_workload
-from tests.contract.test_strategies import VARIANTS, check_exact, step_of
+from tests.helpers.checks import check_exact, step_of
 from tests.helpers.networks import COST, Reference, reference, reference_of
+from tests.helpers.random_networks import PLANS, random_workload
+from tests.helpers.variants import VARIANTS
 
 EVERY_STRATEGY = VARIANTS | {
     "network_wide, gradient streams": NetworkWide(gradient_streams=True),
@@ -46,7 +47,7 @@ def test_results_and_peak_stay_exact(variant: str, exchange: Exchange) -> None:
     schedule = exchanged(case, variant, exchange)
     with step_of(case, schedule, chaos=None) as step:
         check_exact(case, step)
-        if variant in VARIANTS:  # the profiler hears only what the calling thread allocates
+        if variant in VARIANTS:  # the profiler sees only allocations of the calling thread
             peak_bytes = cpu_peak_bytes(lambda: step(case.work.inputs, case.work.targets))
             case.work.module.zero_grad(set_to_none=True)
             assert schedule.graph.external_bytes + peak_bytes == step.predicted_peak_bytes

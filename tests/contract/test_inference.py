@@ -1,4 +1,4 @@
-"""Steps of inference: under every strategy the output is the module's, to the bit, and the peak is exact."""
+"""Inference: under every strategy the output is that of the module to the bit, and the peak is exact."""
 
 import pickle
 from dataclasses import replace
@@ -25,8 +25,7 @@ from membench.steps.plan import plan
 from membench.strategies.base import strategies
 from membench.strategies.eager import Eager
 from membench.strategies.layrub.strategy import LayrubHybrid
-from tests.contract.test_strategies import EACH_NETWORK
-from tests.helpers.networks import COST, NETWORKS, workload
+from tests.helpers.networks import COST, EACH_NETWORK, NETWORKS, workload
 
 VARIANTS = {name: strategy() for name, strategy in strategies(Mode.INFERENCE).items()}
 
@@ -53,7 +52,7 @@ def check(network: str, schedule: Schedule, chaos: Chaos | None) -> None:
 
 
 @pytest.mark.parametrize("network", EACH_NETWORK)
-def test_the_output_is_the_modules_and_the_peak_is_exact(network: str) -> None:
+def test_the_output_of_the_module_and_the_peak_are_exact(network: str) -> None:
     schedule = plan(inference(network)[1].graph, Eager(), COST, None)
     check(network, schedule, chaos=None)
     check(network, schedule, Chaos(seed=3, longest_delay_s=0.0005))
@@ -68,7 +67,7 @@ def test_every_strategy_for_inference_is_exact(variant: str) -> None:
 
 
 def visiting(graph: TaskGraph) -> Schedule:
-    """Let everything of the caller's visit the device for one task at a time."""
+    """Prefetch every block of the caller for one task at a time."""
     graph = COST.annotate(keep_on_host(graph, EXTERNAL_ROLES))
     builder = ScheduleBuilder("visiting", graph, budget_bytes=None)
     for task in graph.tasks:

@@ -1,4 +1,4 @@
-"""Layers and losses that other tests' networks do not have: a step is PyTorch's bit for bit, at its predicted peak."""
+"""Layers and losses that the other networks lack: a step gives the bits of PyTorch, at its predicted peak."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -13,23 +13,10 @@ from membench.core.workload import Workload
 from membench.steps.compile import graph_as_run
 from membench.steps.plan import plan
 from membench.strategies.layrub.strategy import LayrubHybrid
-from tests.contract.test_strategies import check_results_and_peak
-from tests.helpers.networks import COST, reference_of
+from tests.helpers.checks import check_results_and_peak
+from tests.helpers.networks import COST, Layer, reference_of
 
 CLASSES = 3
-
-
-class Layer(nn.Module):
-    """A function of named layers and weights, so that a network is one line."""
-
-    def __init__(self, function: Callable[..., object], **parts: nn.Module | nn.Parameter) -> None:
-        super().__init__()
-        self.function = function
-        for name, part in parts.items():
-            setattr(self, name, part)
-
-    def forward(self, *inputs: Tensor) -> object:
-        return self.function(self, *inputs)
 
 
 def classifier(network: nn.Module, inputs: Tensor) -> Workload:
@@ -182,7 +169,7 @@ WORKLOADS: dict[str, Callable[[], Workload]] = {
 
 
 @pytest.mark.parametrize("name", WORKLOADS)
-def test_a_step_is_plain_pytorchs_bit_for_bit(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_step_gives_the_bits_of_plain_pytorch(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.backends.mkldnn, "enabled", False)  # oneDNN's LSTM rounds otherwise
     torch.manual_seed(0)
     case = reference_of(WORKLOADS[name]())

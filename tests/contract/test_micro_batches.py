@@ -57,7 +57,7 @@ def test_micro_batches_accumulate_as_pytorch_does(network: str, strategy: str) -
     step.close()
 
 
-def test_without_batch_norm_micro_batches_give_the_whole_batch_s_gradients() -> None:
+def test_without_batch_norm_micro_batches_give_the_gradients_of_the_whole_batch() -> None:
     work = workload(NETWORKS["squeezenet"], "squeezenet", BATCH_SIZE)
     work.module.eval()  # dropout draws differently
     whole, parts = (

@@ -1,40 +1,20 @@
-"""What must hold for every strategy on every network: exact results, exact peak, a valid schedule."""
+"""The contract of every strategy on every network: exact results, exact peak, a valid schedule."""
 
 import pickle
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 
 import pytest
 
-from membench.backends.cpu import Chaos, CpuBackend
 from membench.core.errors import InfeasibleSchedule
 from membench.core.schedule import Offload, Prefetch, Schedule
 from membench.execution.measurement import cpu_peak_bytes
 from membench.planning.liveness import copied_bytes, live_bytes
 from membench.planning.validate import validate
-from membench.steps.compile import CompiledStep
 from membench.steps.plan import plan
-from membench.strategies.base import Strategy, strategies
-from membench.strategies.epmc import Epmc
-from membench.strategies.layrub.strategy import LayrubHybrid, LayrubInter
-from membench.strategies.network_wide import NetworkWide
-from tests.helpers.networks import COST, NETWORKS, ONLY_SLOW, Reference, reference, run_step
+from tests.helpers.checks import check_exact, check_results_and_peak, step_of
+from tests.helpers.networks import COST, NETWORKS, ONLY_SLOW, Reference, reference
+from tests.helpers.variants import OPTIONS, VARIANTS
 
-EACH_NETWORK = [
-    pytest.param(
-        name, marks=[pytest.mark.xdist_group(name), *([pytest.mark.slow] if name in ONLY_SLOW else [])]
-    )
-    for name in NETWORKS
-]
-"""With ``--dist loadgroup`` one process tests all of a network: on a GPU its operators are then measured once."""
-
-OPTIONS: dict[str, Strategy] = {
-    "network_wide, shared gradients": NetworkWide(shared_gradients=True),
-    "epmc, fp8": Epmc(values="fp8"),
-    "layrub_inter, fixed region": LayrubInter(fixed_region=True),
-    "layrub_hybrid, fixed region": LayrubHybrid(fixed_region=True),
-}
-VARIANTS = {name: strategy() for name, strategy in strategies().items()} | OPTIONS
 OF_EVERY_KIND = {"alexnet", "densenet", "googlenet", "lstm", "resnet18", "vit"}
 """On these networks options of a strategy are tested always; on the others by `make test-slow` alone."""
 EACH_VARIANT_AND_NETWORK = [
@@ -47,29 +27,6 @@ EACH_VARIANT_AND_NETWORK = [
 
 def schedule_of(case: Reference, variant: str) -> Schedule:
     return plan(case.captured.graph, VARIANTS[variant], COST, None)
-
-
-@contextmanager
-def step_of(case: Reference, schedule: Schedule, chaos: Chaos | None) -> Iterator[CompiledStep]:
-    backend = CpuBackend(schedule.graph, chaos=chaos)
-    yield CompiledStep(case.work, case.captured, schedule, backend)
-    backend.close()
-
-
-def check_exact(case: Reference, step: CompiledStep) -> None:
-    results = run_step(case.work, lambda: step(case.work.inputs, case.work.targets), case.buffers)
-    case.results.check(results, rounding=step.schedule.rounding)
-
-
-def check_results_and_peak(case: Reference, schedule: Schedule) -> None:
-    """Check that a step is exact, its peak too, and that it stays so with late copies and poisoned freed memory."""
-    with step_of(case, schedule, chaos=None) as step:
-        check_exact(case, step)
-        peak_bytes = cpu_peak_bytes(lambda: step(case.work.inputs, case.work.targets))
-        case.work.module.zero_grad(set_to_none=True)
-        assert schedule.graph.external_bytes + peak_bytes == step.predicted_peak_bytes
-    with step_of(case, schedule, Chaos(seed=3, longest_delay_s=0.0005)) as step:
-        check_exact(case, step)
 
 
 @pytest.mark.parametrize(("variant", "network"), EACH_VARIANT_AND_NETWORK)
@@ -103,7 +60,7 @@ def test_a_budget_is_kept_or_refused(variant: str) -> None:
     peak_bytes = schedule_of(case, variant).peak_bytes
     schedule = plan(case.captured.graph, VARIANTS[variant], COST, peak_bytes)
     assert max(live_bytes(schedule)) == schedule.peak_bytes == peak_bytes
-    with suppress(InfeasibleSchedule):  # a method may know a way with less
+    with suppress(InfeasibleSchedule):  # a method may find a schedule that needs less
         assert plan(case.captured.graph, VARIANTS[variant], COST, peak_bytes - 1).peak_bytes < peak_bytes
     lower_bound_bytes = schedule.graph.lower_bound_bytes
     with pytest.raises(InfeasibleSchedule) as refusal:

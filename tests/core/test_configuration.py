@@ -13,5 +13,5 @@ def test_a_method_is_called_by_the_word_that_chooses_it(group: str, name: str) -
     assert method_of({"strategy": read("strategy", "eager"), place: read(group, name)}) == name
 
 
-def test_a_method_of_the_users_own_is_called_by_its_class() -> None:
+def test_a_user_defined_strategy_is_called_by_its_class() -> None:
     assert method_of({"strategy": {"_target_": "somewhere.else.Mine"}}) == "Mine"

@@ -22,7 +22,7 @@ except OSError as error:
 """
 
 
-def test_a_full_disk_is_told_with_the_file_and_leaves_what_was_there(tmp_path: Path) -> None:
+def test_a_full_disk_is_reported_with_the_file_and_leaves_the_old_content(tmp_path: Path) -> None:
     path = tmp_path / "record.json"
     write_whole(path, "before")
     done = subprocess.run(
@@ -38,7 +38,7 @@ def test_a_folder_that_is_not_there_is_named(tmp_path: Path) -> None:
     assert complaint(refused.value).endswith("name a place that can be read and written")
 
 
-def test_an_error_of_no_file_is_told_as_it_is() -> None:
+def test_an_error_without_a_file_is_reported_unchanged() -> None:
     assert complaint(OSError(errno.ENOSPC, "No space left on device")).startswith("a file: No space left")
     assert (
         complaint(ConnectionRefusedError(errno.ECONNREFUSED, "refused"))

@@ -8,7 +8,7 @@ COPIES = {1, 2}
 @pytest.mark.parametrize(
     ("spans", "alone_s"),
     [
-        ([(0, 0.0, 4.0), (1, 1.0, 3.0)], 0.0),  # all of it beside a task
+        ([(0, 0.0, 4.0), (1, 1.0, 3.0)], 0.0),  # all of it in parallel with a task
         ([(0, 0.0, 2.0), (1, 1.0, 3.0)], 1.0),
         ([(0, 0.0, 1.0), (1, 2.0, 5.0), (3, 4.0, 6.0)], 2.0),
         ([(1, 0.0, 2.0), (2, 1.0, 3.0)], 3.0),  # two copies at once count once

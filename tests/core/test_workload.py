@@ -1,4 +1,4 @@
-"""What cannot be a step is refused before it is captured."""
+"""Workloads that cannot become a step are refused before capture."""
 
 from typing import Any
 
@@ -63,7 +63,7 @@ def test_a_mean_weighted_by_classes_cannot_be_cut(loss: nn.Module) -> None:
 
 
 @pytest.mark.parametrize("loss", [nn.CrossEntropyLoss(reduction="sum"), nn.MSELoss(reduction="none")])
-def test_a_loss_that_is_no_mean_has_no_micro_batches(loss: nn.Module) -> None:
+def test_a_loss_that_is_not_a_mean_has_no_micro_batches(loss: nn.Module) -> None:
     work = Workload("net", nn.Linear(3, 2), loss, (IMAGES,), (LABELS,))
     with pytest.raises(UnsupportedModel, match="a mean over the samples, and its reduction is '(sum|none)'"):
         work.of_size(2)

@@ -11,7 +11,7 @@ from membench.core.device import DeviceProfile
 from membench.core.efficiency import Efficiency
 from membench.core.errors import MembenchError
 from membench.core.task_graph import GradientOf, Kind, Phase, Task
-from membench.cost.convolution import ConvolutionAlgorithm, work
+from membench.cost.convolution import ConvolutionAlgorithm, algorithm_work
 from membench.cost.roofline import RooflineCost
 
 PASSES = (None, GradientOf.WEIGHT, GradientOf.DATA)
@@ -44,7 +44,7 @@ ONE_BY_ONE = convolution(32, 256, 64, 56, 1)
 
 
 def workspaces(c: Convolution, gradient_of: GradientOf | None = None) -> dict[str, int]:
-    found = {name: work(name, c, gradient_of) for name in ConvolutionAlgorithm}
+    found = {name: algorithm_work(name, c, gradient_of) for name in ConvolutionAlgorithm}
     return {name: needed.workspace_bytes for name, needed in found.items() if needed is not None}
 
 
@@ -77,8 +77,8 @@ def convolutions(draw: st.DrawFn) -> Convolution:
 # ---- by hand ------------------------------------------------------------------------------------------
 
 
-def test_workspaces_of_alexnet_s_second_convolution() -> None:
-    """One group at a time: 48 to 128 maps. 27 + 2 x 2 pixels take a transform of 32 x 32, and so one tile."""
+def test_workspaces_of_the_second_convolution_of_alexnet() -> None:
+    """One group at a time: 48 to 128 channels. 27 + 2 x 2 pixels take a transform of 32 x 32, and so one tile."""
     spectrum = 32 * 17 * 8
     spectra = 128 * 48 + 48 * 128 + 128 * 128
     assert workspaces(ALEXNET_CONV2) == {
@@ -91,7 +91,7 @@ def test_workspaces_of_alexnet_s_second_convolution() -> None:
     assert spectrum * spectra == 119 * 2**20
 
 
-def test_workspaces_of_vgg_s_second_convolution() -> None:
+def test_workspaces_of_the_second_convolution_of_vgg() -> None:
     """226 pixels take a transform of 256 x 256, or 8 x 8 tiles of 30 x 30 outputs; 56 x 56 tiles for Winograd."""
     assert workspaces(VGG_CONV1_2) == {
         "implicit_gemm": 0,
@@ -116,14 +116,14 @@ def test_the_gradients_need_what_the_forward_pass_needs_but_the_matrix() -> None
     assert weight == {name: forward[name] for name in weight}
 
 
-def test_the_fft_s_workspace_is_near_the_one_that_cudnn_has_logged() -> None:
+def test_the_workspace_of_fft_is_near_the_one_logged_by_cudnn() -> None:
     """Theano, pull request 6348; see the module."""
     for side, kernel, logged_bytes in ((128, (64, 64), 9_445_376), (256, (32, 64), 37_502_976)):
         c = replace(convolution(12, 4, 5, side, 32), kernel_size=kernel)
         assert workspaces(c)["fft"] == pytest.approx(logged_bytes, rel=0.1)
 
 
-def test_operations_of_vgg_s_second_convolution() -> None:
+def test_operations_of_the_second_convolution_of_vgg() -> None:
     expected = {
         "implicit_gemm": 2 * 64 * (64 * 64 * 9) * 224**2,
         "fft": 8 * 256 * 129 * 64 * (64 * 64) + 2.5 * 256**2 * 16 * (3 * 64 * 64),
@@ -131,7 +131,7 @@ def test_operations_of_vgg_s_second_convolution() -> None:
         "winograd": 2 * 36 * 3136 * 64 * (64 * 64) + 64 * 64 * (3136 * (156 + 90) + 72),
     }
     for name, operations in expected.items():
-        needed = work(ConvolutionAlgorithm(name), VGG_CONV1_2, None)
+        needed = algorithm_work(ConvolutionAlgorithm(name), VGG_CONV1_2, None)
         assert needed is not None
         assert needed.operations == operations
 
@@ -159,8 +159,8 @@ def test_when_transforms_apply(c: Convolution, expected: set[str]) -> None:
 
 
 def test_groups_compute_one_after_another() -> None:
-    alone = work(ConvolutionAlgorithm.FFT, convolution(8, 16, 32, 28, 5), None)
-    four = work(ConvolutionAlgorithm.FFT, convolution(8, 64, 128, 28, 5, groups=4), None)
+    alone = algorithm_work(ConvolutionAlgorithm.FFT, convolution(8, 16, 32, 28, 5), None)
+    four = algorithm_work(ConvolutionAlgorithm.FFT, convolution(8, 64, 128, 28, 5, groups=4), None)
     assert alone is not None
     assert four is not None
     assert four.workspace_bytes == alone.workspace_bytes
@@ -187,12 +187,16 @@ def test_more_images_need_more(c: Convolution, gradient_of: GradientOf, more: in
 
 
 @given(convolutions(), st.sampled_from(PASSES))
-def test_ways_are_those_that_apply_the_fastest_first(c: Convolution, gradient_of: GradientOf) -> None:
-    ways = COST.algorithms(task(c, gradient_of))
-    assert {way.name: way.workspace_bytes for way in ways} == workspaces(c, gradient_of)
-    assert [way.time_s for way in ways] == sorted(way.time_s for way in ways)
-    for way in ways:
-        assert COST.task_time_s(replace(task(c, gradient_of), algorithm=way.name)) == way.time_s
+def test_algorithms_are_those_that_apply_the_fastest_first(c: Convolution, gradient_of: GradientOf) -> None:
+    algorithms = COST.algorithms(task(c, gradient_of))
+    assert {algorithm.name: algorithm.workspace_bytes for algorithm in algorithms} == workspaces(
+        c, gradient_of
+    )
+    assert [algorithm.time_s for algorithm in algorithms] == sorted(
+        algorithm.time_s for algorithm in algorithms
+    )
+    for algorithm in algorithms:
+        assert COST.task_time_s(replace(task(c, gradient_of), algorithm=algorithm.name)) == algorithm.time_s
 
 
 # ---- the cost model -----------------------------------------------------------------------------------
@@ -200,21 +204,21 @@ def test_ways_are_those_that_apply_the_fastest_first(c: Convolution, gradient_of
 
 def test_seconds_are_operations_or_bytes_over_the_rate_reached() -> None:
     wide, narrow = convolution(64, 256, 256, 28, 3, padding=1), convolution(64, 1, 1, 28, 1)
-    seconds = {way.name: way.time_s for way in COST.algorithms(task(wide))}
+    seconds = {algorithm.name: algorithm.time_s for algorithm in COST.algorithms(task(wide))}
     assert seconds["implicit_gemm"] == pytest.approx(2 * 64 * (256 * 256 * 9) * 28**2 / 0.25e12)
     slow_memory = RooflineCost(
         replace(DEVICE, memory_bytes_per_s=1e8), Efficiency(0.5, 0.5, convolution=FRACTIONS)
     )
-    bound = {way.name: way.time_s for way in slow_memory.algorithms(task(wide))}
+    bound = {algorithm.name: algorithm.time_s for algorithm in slow_memory.algorithms(task(wide))}
     maps_bytes = 4 * 64 * 2 * 256 * 28**2
     assert bound["fft"] == pytest.approx((maps_bytes + 2 * workspaces(wide)["fft"]) / 0.5e8)
     assert slow_memory.algorithms(task(narrow))[0].name == "implicit_gemm"
 
 
-def test_without_a_choice_there_is_one_way() -> None:
+def test_without_a_choice_there_is_one_algorithm() -> None:
     cost = RooflineCost(DEVICE, Efficiency(0.5, 0.5))
-    [way] = cost.algorithms(task(VGG_CONV1_2))
-    assert (way.name, way.workspace_bytes) == ("", 0)
+    [algorithm] = cost.algorithms(task(VGG_CONV1_2))
+    assert (algorithm.name, algorithm.workspace_bytes) == ("", 0)
     [other] = COST.algorithms(replace(task(VGG_CONV1_2), convolution=None))
     assert other.name == ""
 
@@ -225,7 +229,9 @@ def test_an_algorithm_that_cannot_run_is_refused() -> None:
 
 
 def test_unknown_algorithms_are_named() -> None:
-    with pytest.raises(MembenchError, match="no convolution algorithm 'direct'; choose of implicit_gemm, "):
+    with pytest.raises(
+        MembenchError, match="no convolution algorithm 'direct'; choose one of implicit_gemm, "
+    ):
         RooflineCost(DEVICE, Efficiency(0.5, 0.5, convolution={"implicit_gemm": 0.5, "direct": 0.5}))
 
 

@@ -1,5 +1,8 @@
+"""Seconds of tasks, copies and codecs by the rates of a device."""
+
 import pytest
 
+from membench.codecs.rows import csr, vp_encoding
 from membench.core import configuration
 from membench.core.device import DeviceProfile
 from membench.core.efficiency import Efficiency
@@ -17,6 +20,9 @@ DEVICE = DeviceProfile(
     copy_latency_s=1e-3,
     full_duplex=True,
 )
+K40C = configuration.load("device", "k40c")
+CODEC_BYTES = (4 * 2**20, 2**20)
+"""Of an activation and of its encoded form."""
 COST = RooflineCost(DEVICE, Efficiency(arithmetic=0.5, memory=0.25, launch_s=1e-4, step_s=0.1))
 
 
@@ -32,7 +38,7 @@ def test_the_rate_that_bounds_a_kind_decides(kind: Kind, time_s: float) -> None:
     assert COST.task_time_s(task(kind)) == pytest.approx(time_s)
 
 
-def test_the_step_s_own_time_comes_before_its_first_task() -> None:
+def test_the_time_of_a_step_itself_precedes_its_first_task() -> None:
     assert COST.launch_time_s(task(Kind.ADD, index=0)) == pytest.approx(0.1001)
     assert COST.launch_time_s(task(Kind.ADD, index=1)) == pytest.approx(0.0001)
 
@@ -47,7 +53,7 @@ def test_a_graph_needs_no_more_workspace() -> None:
     assert COST.annotate(graph) is graph
 
 
-def test_configured_devices_are_those_of_layrub_s_table_4() -> None:
+def test_configured_devices_match_table_4_of_layrub() -> None:
     k40m: DeviceProfile = configuration.load("device", "k40m")
     titan_z: DeviceProfile = configuration.load("device", "titan_z")
     assert k40m.memory_bytes == parse_bytes("11580 MB")
@@ -58,4 +64,18 @@ def test_configured_devices_are_those_of_layrub_s_table_4() -> None:
     assert k40m.device_to_host_bytes_per_s == pytest.approx(10046.7 * MIB, rel=1e-4)
     assert [configuration.load("device", name).name for name in configuration.names("device")] == (
         configuration.names("device")
+    )
+
+
+@pytest.mark.parametrize(("streams", "speedup"), [(1, 1.0), (2, 2.0), (7, 3.0)])
+def test_both_forms_move_at_the_rate_of_the_streams_together(streams: int, speedup: float) -> None:
+    efficiency = Efficiency(arithmetic=0.5, memory=0.7, codec=0.01, codec_streams=3.0)
+    seconds = RooflineCost(K40C, efficiency).codec_time_s(vp_encoding(streams=streams), *CODEC_BYTES)
+    assert seconds == pytest.approx(sum(CODEC_BYTES) / (0.01 * speedup * K40C.memory_bytes_per_s))
+
+
+def test_without_a_rate_of_its_own_a_codec_moves_bytes_as_kernels_do() -> None:
+    cost = RooflineCost(K40C, Efficiency(arithmetic=0.5, memory=0.7))
+    assert cost.codec_time_s(csr(), *CODEC_BYTES) == pytest.approx(
+        sum(CODEC_BYTES) / (0.7 * K40C.memory_bytes_per_s)
     )

@@ -2,45 +2,15 @@
 
 import os
 import pickle
-import struct
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 import pytest
 import torch
 
 from membench.core import configuration
 from membench.core.errors import MembenchError, MissingDataset
 from membench.data.cifar10 import cifar10
-
-
-class Python2Pickler(pickle._Pickler):  # type: ignore[name-defined,misc]
-    """Writes bytes as Python 2 writes a string."""
-
-    dispatch = dict(pickle._Pickler.dispatch)  # type: ignore[attr-defined]  # noqa: RUF012
-
-    def save_string(self, text: bytes) -> None:
-        self.write(pickle.BINSTRING + struct.pack("<i", len(text)) + text)
-        self.memoize(text)
-
-    dispatch[bytes] = save_string
-
-
-def write_batch(path: Path, content: Any) -> None:
-    path.parent.mkdir(exist_ok=True)
-    with path.open("wb") as file:
-        Python2Pickler(file, protocol=2).dump(content)
-
-
-def write_cifar10(root: Path) -> None:
-    """Write six batches of two images."""
-    directory = root / "cifar-10-batches-py"
-    for number, name in enumerate([*(f"data_batch_{n}" for n in range(1, 6)), "test_batch"]):
-        pixels = np.full((2, 3072), number, dtype=np.uint8)
-        pixels[1, :1024] = 255  # the second image is red
-        names = [b"a.png", b"b.png"]
-        write_batch(directory / name, {b"data": pixels, b"labels": [number, 9], b"filenames": names})
+from tests.helpers.cifar10 import write_cifar10
 
 
 @pytest.fixture
@@ -74,9 +44,9 @@ def test_missing_files_are_named_with_what_to_do(tmp_path: Path, root: Path) -> 
 
 
 @pytest.mark.parametrize("content", [b"", b"<html>", pickle.dumps({b"data": os.getcwd})])
-def test_what_is_no_batch_is_refused_before_anything_in_it_runs(root: Path, content: bytes) -> None:
+def test_a_file_that_is_not_a_batch_is_refused_before_anything_in_it_runs(root: Path, content: bytes) -> None:
     (root / "cifar-10-batches-py" / "data_batch_2").write_bytes(content)
-    with pytest.raises(MembenchError, match="data_batch_2 is no batch of CIFAR-10"):
+    with pytest.raises(MembenchError, match="data_batch_2 is not a batch of CIFAR-10"):
         cifar10(str(root))
 
 

@@ -5,7 +5,7 @@ from membench.core import configuration
 from membench.core.dataset import Dataset
 
 
-def test_digits_are_scikit_learns() -> None:
+def test_digits_are_those_of_scikit_learn() -> None:
     digits: Dataset = configuration.load("data", "digits")
     assert len(digits.training) + len(digits.test) == 1797
     assert digits.classes == 10

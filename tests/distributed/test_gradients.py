@@ -16,7 +16,7 @@ ROUNDING = {"rtol": 1e-5, "atol": 1e-6}
 
 @pytest.fixture(scope="module")
 def found(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, str, str], dict[str, Tensor]]:
-    """What two processes found, under all strategies in one go, because starting them takes seconds."""
+    """The gradients of two processes under all strategies, in one run, because starting them takes seconds."""
     path = tmp_path_factory.mktemp("processes") / "gradients.pt"
     running = torchrun("tests.helpers.distributed_training", str(path), processes=PROCESSES)
     _, errors = running.communicate(timeout=240)
@@ -33,7 +33,7 @@ def eager(inputs: Tensor, targets: Tensor) -> dict[str, Tensor]:
 @pytest.mark.parametrize("how", MICRO_BATCHES)
 @pytest.mark.parametrize("exchange", Exchange)
 @pytest.mark.parametrize("strategy", strategies())
-def test_two_halves_give_the_whole_batch_s_gradients(
+def test_two_halves_give_the_gradients_of_the_whole_batch(
     found: dict[tuple[str, str, str], dict[str, Tensor]], strategy: str, exchange: str, how: str
 ) -> None:
     torch.testing.assert_close(found[strategy, exchange, how], eager(*batch()), **ROUNDING)
@@ -41,7 +41,7 @@ def test_two_halves_give_the_whole_batch_s_gradients(
 
 @pytest.mark.parametrize("exchange", Exchange)
 @pytest.mark.parametrize("strategy", strategies())
-def test_they_are_the_mean_of_the_halves_gradients_to_the_bit(
+def test_gradients_are_the_exact_mean_over_both_processes(
     found: dict[tuple[str, str, str], dict[str, Tensor]], strategy: str, exchange: str
 ) -> None:
     halves = [eager(*(share(tensor, rank, PROCESSES) for tensor in batch())) for rank in range(PROCESSES)]

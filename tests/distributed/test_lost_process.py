@@ -1,4 +1,4 @@
-"""One of two processes is killed, or stands still, in the middle of a step: the run ends and says so."""
+"""One of two processes is killed, or stopped, in the middle of a step: the run ends with a reason."""
 
 import os
 import signal
@@ -33,7 +33,7 @@ def training(directory: Path) -> dict[int, int]:
 
 
 def is_alive(process: int) -> bool:
-    """Return whether a process runs or stands still; one that has ended and was not yet fetched does not."""
+    """Return whether a process runs or is stopped; False for one that has ended and was not yet reaped."""
     try:
         status = Path(f"/proc/{process}/stat").read_text()
     except FileNotFoundError:
@@ -43,7 +43,7 @@ def is_alive(process: int) -> bool:
 
 @pytest.fixture
 def ended() -> Iterator[list[subprocess.Popen[str]]]:
-    """Launchers whose sessions are ended whatever a test finds."""
+    """Launchers whose sessions are ended after a test in any case."""
     started: list[subprocess.Popen[str]] = []
     yield started
     for process in started:
@@ -67,7 +67,7 @@ def test_killing_one_ends_torchrun_with_an_error_and_leaves_no_process(
 
 
 def alone(rank: int, port: int, directory: Path) -> subprocess.Popen[str]:
-    """Start one of two processes as torchrun would, with nobody to look after it."""
+    """Start one of two processes as torchrun would, without a supervisor."""
     variables = {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "2"}
     meeting = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
     return subprocess.Popen(
@@ -88,7 +88,7 @@ def alone(rank: int, port: int, directory: Path) -> subprocess.Popen[str]:
         pytest.param(1, signal.SIGSTOP, marks=pytest.mark.slow),  # waits for the timeout
     ],
 )
-def test_the_other_process_ends_by_itself_and_says_why(
+def test_the_other_process_ends_by_itself_with_a_reason(
     tmp_path: Path, ended: list[subprocess.Popen[str]], lost: int, how: signal.Signals
 ) -> None:
     with socket.socket() as free:
@@ -103,4 +103,4 @@ def test_the_other_process_ends_by_itself_and_says_why(
     assert both[1 - lost].returncode == 1
     assert f"process {1 - lost} of 2 could not exchange" in errors
     assert "Traceback" not in errors
-    assert time.monotonic() - lost_s < TIMEOUT_S + 30  # of which an idle machine needs one or two
+    assert time.monotonic() - lost_s < TIMEOUT_S + 30  # an idle machine needs one or two

@@ -1,4 +1,4 @@
-"""What needs no second process: shares, refusals, and the last of several micro-batches."""
+"""Data parallelism without a second process: shares, refusals, and the last of several micro-batches."""
 
 import pickle
 

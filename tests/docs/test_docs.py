@@ -1,7 +1,10 @@
 """The documentation holds: its examples run, its commands are commands, its numbers are those of the files."""
 
 import re
+import subprocess
 import sys
+from dataclasses import replace
+from importlib import import_module
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from typing import Any
@@ -12,13 +15,10 @@ import yaml
 from hydra import compose
 from torch import nn
 
-import membench.cli.calibrate
-import membench.cli.measure
-import membench.cli.reproduce
-import membench.cli.train
+import membench
 from membench.backends.cpu import Chaos
-from membench.cli.command_line import check_arguments
-from membench.cli.report import main as report
+from membench.cli import report
+from membench.cli.commands import COMMANDS
 from membench.core import configuration
 from membench.core.device import DeviceProfile
 from membench.core.record import Outcome
@@ -31,12 +31,12 @@ from membench.papers.verdicts import Verdict
 from membench.steps.plan import plan
 from membench.strategies.eager import Eager
 from membench.sweep.cell import run_cell
-from tests.contract.test_strategies import check_exact, step_of
+from tests.helpers.checks import check_exact, step_of
 from tests.helpers.networks import COST, reference
 from tests.helpers.pages import PAGES, ROOT, Code, code_of, commands_of, mentioned_files
 
 EXAMPLE = {code.file: code for page in PAGES for code in code_of(page) if code.file}
-COMMANDS = sorted({command for page in PAGES for command in commands_of(page)})
+LINES = sorted({command for page in PAGES for command in commands_of(page)})
 
 
 def _write(code: Code, root: Path) -> Path:
@@ -98,7 +98,7 @@ def test_the_example_program_runs(capsys: pytest.CaptureFixture[str]) -> None:
     (program,) = (code for code in code_of("docs/model.md") if code.language == "python")
     exec(program.text, {})
     peak_bytes, images_per_s = map(float, capsys.readouterr().out.split())
-    assert peak_bytes > 4096 * 64 * 32 * 32 * 4  # a map of the convolution
+    assert peak_bytes > 4096 * 64 * 32 * 32 * 4  # an activation of the convolution
     assert images_per_s > 0
 
 
@@ -139,30 +139,29 @@ def _cell(**changed: Any) -> dict[str, Any]:
 # ---- commands, files, numbers -----------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("command", LINES)
 def test_commands_are_commands(command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
     if command.startswith("make "):
-        assert re.search(rf"^{command.split()[1]}:", (ROOT / "Makefile").read_text(), re.MULTILINE)
+        made = subprocess.run([*command.split(), "--dry-run"], capture_output=True, text=True, check=True)
+        for words in re.findall(r"-m membench (.+)", made.stdout):
+            _parse(words.split())
         return
-    module, *words = command.partition("-m ")[2].split()
-    match module:
-        case "membench" | "membench.cli.timeline":
-            check_arguments(words)
-        case "membench.cli.report":
-            monkeypatch.chdir(ROOT)
-            assert report([*words, f"to={tmp_path}"] if "compare" not in words else words) == 0
-        case "membench.cli.measure":
-            membench.cli.measure.parse(words)
-        case "membench.cli.calibrate":
-            membench.cli.calibrate.parse(words)
-        case "membench.papers.calibrate.codec":
-            assert not words
-        case "membench.cli.reproduce":
-            membench.cli.reproduce._settings(words)
-        case "membench.cli.train":
-            membench.cli.train._asked(words)
-        case _:
-            assert module == "pytest"
+    program, *words = command.removeprefix(".venv/bin/").removeprefix("python -m ").split()
+    if program == "membench":
+        settings = _parse(words)
+        if isinstance(settings, report.PageSettings):
+            settings = replace(settings, to=tmp_path)
+        if isinstance(settings, report.Settings):
+            assert report.run(settings) == 0
+    else:
+        assert program == "pytest"
+
+
+def _parse(words: list[str]) -> object:
+    """Return the settings that the words of `membench` are."""
+    command, rest = (words[0], words[1:]) if words[0] in COMMANDS else ("run", words)
+    return import_module(f"membench.cli.{command}").parse(rest)
 
 
 @pytest.mark.parametrize("page", PAGES)

@@ -1,10 +1,8 @@
 import pytest
 
-from membench.core.configuration import ROOT
 from membench.papers.experiment import Paper
 from membench.papers.loader import known_papers, load_paper
-
-EXPERIMENTS = ROOT / "experiments"
+from tests.helpers.papers import EXPERIMENTS
 
 
 @pytest.fixture(scope="session", params=known_papers(EXPERIMENTS))

@@ -1,7 +1,9 @@
 """Every paper's experiment files: they compose, and account for every number that the paper states."""
 
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from hydra import compose
 
@@ -10,17 +12,23 @@ from membench.core.configuration import read
 from membench.core.record import LARGEST, configuration_hash
 from membench.core.units import PRINTED_UNITS
 from membench.papers.cells import cell_configuration, compose_cells, hydra_composition, overrides
-from membench.papers.experiment import Paper, Row
+from membench.papers.experiment import Paper, Quantity, Row
 from membench.papers.loader import read_reference
 from membench.papers.results import evaluate_all, needed_cells, write_results
 from membench.sweep.cell import run_cells
-from tests.experiments.conftest import EXPERIMENTS
+from tests.helpers.papers import EXPERIMENTS
 
 
 def test_each_reference_row_is_accounted_for_once(paper: Paper) -> None:
     reference = read_reference(EXPERIMENTS / paper.name / "reference.csv")
     answered = Counter(row.line for experiment in paper.experiments for row, _ in experiment.rows if row.line)
     assert answered == {row.line: 1 for row in reference}
+
+
+def test_claims_are_numbered_without_a_gap(paper: Paper) -> None:
+    rows = read_reference(EXPERIMENTS / paper.name / "reference.csv")
+    numbers = [int(row.claim_id[1:]) for row in rows if row.claim_id]
+    assert sorted(numbers) == list(range(1, len(numbers) + 1))
 
 
 def test_what_is_not_judged_has_a_reason(paper: Paper) -> None:
@@ -47,7 +55,7 @@ def test_every_cell_composes(paper: Paper) -> None:
             assert configuration["study" if "study" in system else "strategy"][option] == value
 
 
-def test_cells_are_what_hydra_composes_from_the_same_words(paper: Paper) -> None:
+def test_cells_are_what_hydra_composes_from_the_same_values(paper: Paper) -> None:
     """For few cells in which every model, system, device and budget occurs: each takes Hydra a quarter of a second."""
     configurations = compose_cells(paper, needed_cells(paper))
     names = {cell: {cell.model, cell.system, cell.device, cell.budget} for cell in configurations}
@@ -80,13 +88,32 @@ def test_remarks_are_about_rows_that_exist(paper: Paper) -> None:
 
 
 def test_no_paper_value_is_in_an_experiment_file(paper: Paper) -> None:
-    """A quantity knows metrics and cells alone: no number but a factor and a batch size."""
+    """A quantity does not contain the number that it is judged by; a factor of 1 is the default."""
     for experiment in paper.experiments:
-        for _, answer in experiment.rows:
+        for row, answer in experiment.rows:
             if answer.value:
-                assert answer.value.times in (1, 0.5, 20)
-                sizes = {answer.value.cell.get("batch_size"), answer.value.reference.get("batch_size")}
-                assert sizes <= {None, 32, "normal", "extreme", "one node", "two nodes", LARGEST}
+                assert row.value not in set(_values(answer.value)) - {1, None}, row
+
+
+def test_batch_sizes_are_numbers_or_named_by_a_model(paper: Paper) -> None:
+    named = {name for model in paper.models.values() for name in model.get("batch_sizes", ())}
+    values = [
+        answer.value for experiment in paper.experiments for _, answer in experiment.rows if answer.value
+    ]
+    for value in values:
+        sizes = (
+            value.cell.get("batch_size"),
+            value.reference.get("batch_size"),
+            *value.over.get("batch_size", ()),
+        )
+        assert {size for size in sizes if isinstance(size, str)} <= named | {LARGEST}
+
+
+def _values(quantity: Quantity) -> Iterator[Any]:
+    """Yield every value in a quantity."""
+    yield from (quantity.times, *quantity.cell.values(), *quantity.reference.values())
+    for values in quantity.over.values():
+        yield from values
 
 
 def test_what_is_trained_composes_and_is_named_once(paper: Paper) -> None:

@@ -8,7 +8,7 @@ from membench.core.workload import Workload
 from membench.models.vgg import vgg_without_average
 from membench.papers.loader import read_reference
 from membench.strategies.mmcnn.strategy import algorithm_1, layers_of
-from tests.experiments.conftest import EXPERIMENTS
+from tests.helpers.papers import EXPERIMENTS
 
 
 def test_the_rule_gives_table_3_but_for_one_number() -> None:

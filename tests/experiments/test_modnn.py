@@ -1,9 +1,9 @@
-"""What of moDNN's paper is judged, and on which cells."""
+"""moDNN's paper: rows that are judged, and their cells."""
 
 from membench.papers.experiment import Answer, Experiment
 from membench.papers.loader import load_paper
 from membench.papers.results import needed_cells
-from tests.experiments.conftest import EXPERIMENTS
+from tests.helpers.papers import EXPERIMENTS
 
 MODNN = load_paper(EXPERIMENTS / "modnn")
 NETWORKS = {"VGG-16", "VGG-19", "VGG-101", "ResNet-34", "ResNet-152", "FCN"}
@@ -23,17 +23,12 @@ def _answer(claim_id: str) -> Answer:
     return answer
 
 
-def test_reference_has_every_claim() -> None:
-    claims = {row.claim_id for experiment in MODNN.experiments for row, _ in experiment.rows if row.line}
-    assert claims == {f"M{number:03d}" for number in range(1, 87)}
-
-
 def test_every_figure_from_9_to_19_has_an_experiment() -> None:
     names = {experiment.name for experiment in MODNN.experiments}
     assert {f"figure{number}" for number in range(9, 20)} <= names
 
 
-def test_averages_are_over_the_six_networks_at_the_paper_s_batch_sizes() -> None:
+def test_averages_cover_the_six_networks_at_the_batch_sizes_of_the_paper() -> None:
     batch_sizes = {name: model["batch_sizes"]["normal"] for name, model in MODNN.models.items()}
     assert batch_sizes == dict.fromkeys(NETWORKS, 256) | {"VGG-101": 128, "FCN": 128}
     for experiment in MODNN.experiments:

@@ -1,4 +1,4 @@
-"""What Caffe keeps of a network, counted from first principles; no fitted constant takes part."""
+"""Memory of networks under Caffe, counted from first principles, without fitted constants."""
 
 from collections.abc import Callable
 
@@ -100,7 +100,7 @@ def test_lenet_blob_by_blob(lowered: Callable[[str], TaskGraph]) -> None:
     assert sizes(graph, Role.INTERNAL) == indices | {"loss:probabilities": 4 * 64 * 10}
 
 
-def test_resnet50_maps(lowered: Callable[[str], TaskGraph]) -> None:
+def test_activations_of_resnet50(lowered: Callable[[str], TaskGraph]) -> None:
     graph = lowered("resnet50")
     alone, with_splits = bottleneck_network_bytes([3, 4, 6, 3], 32)
     assert 2 * held(graph, Role.ACTIVATION) == alone
@@ -109,16 +109,18 @@ def test_resnet50_maps(lowered: Callable[[str], TaskGraph]) -> None:
     assert max(sizes(graph, Role.ACTIVATION).values()) == 98 * MIB
 
 
-def test_batch_norm_holds_four_maps_beside_its_convolution(lowered: Callable[[str], TaskGraph]) -> None:
+def test_batch_norm_holds_four_activations_in_addition_to_its_convolution(
+    lowered: Callable[[str], TaskGraph],
+) -> None:
     inside = sizes(lowered("resnet50"), Role.INTERNAL)
     for what in ("bn1:normalized", "bn1:deviations", "bn1:saved gradient", "bn1:Scale:input"):
         assert inside[what] == 98 * MIB
 
 
 @pytest.mark.slow
-def test_resnet1001_and_1517_have_the_paper_s_size(lowered: Callable[[str], TaskGraph]) -> None:
-    """Figure 9 implies 69,045 MB for ResNet-1001 (759.5 MB are a saving of 98.9 %), and the text says that 1517 takes
-    roughly 100 GB. 69,261 MiB is the hand count of a network that halves its map one convolution later."""
+def test_resnet1001_and_1517_have_the_sizes_of_the_paper(lowered: Callable[[str], TaskGraph]) -> None:
+    """Figure 9 implies 69,045 MB for ResNet-1001 (759.5 MB are a saving of 98.9 %), and the text gives roughly 100 GB
+    for 1517. 69,261 MiB is the hand count of a network that halves its feature map one convolution later."""
     graph = lowered("resnet1001")
     alone, with_splits = bottleneck_network_bytes([3, 57, 270, 3], 32)
     assert (2 * held(graph, Role.ACTIVATION), held(graph, *MAPS)) == (alone, with_splits)
@@ -132,7 +134,7 @@ def test_resnet1001_and_1517_have_the_paper_s_size(lowered: Callable[[str], Task
     validate(NetworkWide().schedule(deepest, COST, None))
 
 
-def test_the_hand_count_scales_to_the_paper_s_deep_networks() -> None:
+def test_the_hand_count_scales_to_the_deep_networks_of_the_paper() -> None:
     """The same count as above, without capturing a thousand layers."""
     alone, with_splits = (size / MIB for size in bottleneck_network_bytes([3, 57, 270, 3], 32))
     assert alone == pytest.approx(49_472, rel=0.005)
@@ -159,7 +161,7 @@ def test_a_frozen_weight_has_neither_gradient_nor_momentum() -> None:
     assert not sizes(graph, Role.GRADIENT).keys() & {"2:data gradient"}
 
 
-def test_a_convolution_reads_its_input_for_the_weights_gradient_only() -> None:
+def test_a_convolution_reads_its_input_for_the_weight_gradient_only() -> None:
     graph = lower(
         nn.Sequential(nn.Conv2d(3, 4, 3), nn.Conv2d(4, 10, 3), nn.Flatten(), nn.Linear(40, 10)), 2, 3, 6, 6
     )
@@ -167,7 +169,7 @@ def test_a_convolution_reads_its_input_for_the_weights_gradient_only() -> None:
     assert (weight.gradient_of, data.gradient_of) == (GradientOf.WEIGHT, GradientOf.DATA)
     assert "0:data" in names(graph, weight.reads)
     assert names(graph, data.reads) == {"1.weight", "1.bias", "3:data gradient"}
-    [first] = tasks_of(graph, "0", Phase.BACKWARD)  # nobody needs the image's gradient
+    [first] = tasks_of(graph, "0", Phase.BACKWARD)  # the gradient of the image is not needed
     assert first.gradient_of is GradientOf.WEIGHT
     assert weight.operations == data.operations == 2 * 2 * 10 * 4 * 3 * 3 * 2 * 2
 
@@ -220,7 +222,7 @@ class Residual(nn.Module):
         return self.classifier(torch.flatten(x + self.second(self.bn(x)), 1))
 
 
-def test_a_batch_norm_is_not_in_place_where_somebody_else_reads_its_input() -> None:
+def test_a_batch_norm_is_not_in_place_where_its_input_has_another_reader() -> None:
     graph = lower(Residual(), 2, 3, 2, 2)
     map_bytes = 4 * 2 * 4 * 2 * 2
     assert sizes(graph, Role.ACTIVATION) == {
@@ -258,20 +260,20 @@ def test_googlenet_keeps_its_poolings_and_has_three_losses(lowered: Callable[[st
     assert len(concatenations) == 9 * 4
 
 
-def test_a_pooling_that_changes_nothing_is_no_layer(lowered: Callable[[str], TaskGraph]) -> None:
+def test_a_pooling_that_changes_nothing_is_not_a_layer(lowered: Callable[[str], TaskGraph]) -> None:
     assert "avgpool:data" not in sizes(lowered("vgg16"), Role.ACTIVATION)
 
 
 def test_overhead_is_context_and_workspace() -> None:
-    """A convolution's workspace is a share of its output, of which no more than Caffe's limit counts."""
+    """The workspace of a convolution is a share of its output, up to Caffe's limit."""
     framework = Caffe(Efficiency(1.0, 1.0), context_bytes=1000, workspace_share=0.5)
     module = nn.Sequential(nn.Conv2d(3, 4, 3), nn.Conv2d(4, 4, 3), nn.Flatten(), nn.Linear(16, 10))
     outputs = 4 * (2 * 4 * 4 * 4) + 4 * (2 * 4 * 2 * 2)
     assert lower(module, 2, 3, 6, 6, framework=framework).overhead_bytes == 1000 + outputs // 2
 
 
-def test_workspace_stays_below_caffe_s_limit(lowered: Callable[[str], TaskGraph]) -> None:
-    """At batch 64 even VGG-16's smallest maps, 512 x 14 x 14, have 24.5 MiB; the limit is 24."""
+def test_workspace_stays_below_the_limit_of_caffe(lowered: Callable[[str], TaskGraph]) -> None:
+    """At batch 64 even the smallest activations of VGG-16, 512 x 14 x 14, have 24.5 MiB; the limit is 24."""
     graph = lowered("vgg16")
     assert sizes(graph, Role.ACTIVATION)["features.28:data"] == 24.5 * MIB
     assert convolution_bytes(graph) == 13 * WORKSPACE_LIMIT_BYTES == 13 * 24 * MIB

@@ -1,4 +1,4 @@
-"""What holds for every framework of layers, and for libraries of layers that none has."""
+"""Rules of every framework of layers, and of libraries of layers that no framework has."""
 
 from dataclasses import replace
 
@@ -36,8 +36,8 @@ class TwoBranches(nn.Module):
         return self.classifier(self.first(self.left(x)) + self.second(self.right(x)))
 
 
-def test_a_gradient_that_several_maps_share_is_not_overwritten() -> None:
-    assert ADD.hands_on == 2
+def test_a_gradient_shared_by_several_activations_is_not_overwritten() -> None:
+    assert ADD.forwards_gradient_to == 2
     graph = lower_layers(captured(TwoBranches(), 2, 4), IN_PLACE)
     for name in ("first", "second"):
         [relu] = tasks_of(graph, name, Phase.BACKWARD)
@@ -45,14 +45,14 @@ def test_a_gradient_that_several_maps_share_is_not_overwritten() -> None:
         assert names(graph, relu.writes) == {f"{name}:data gradient"}
 
 
-def test_a_sum_with_itself_is_no_gradient_to_sum_up_in() -> None:
+def test_gradients_are_not_accumulated_in_that_of_a_sum_with_itself() -> None:
     graph = lower_layers(captured(Doubling(), 2, 4), IN_PLACE)
     [total] = [task for task in graph.tasks if task.name.endswith("AddN")]
     assert names(graph, total.reads) == {"classifier:data gradient"}
     assert total.creates
 
 
-def test_a_lowered_graph_knows_where_the_gradients_of_weights_lie() -> None:
+def test_a_lowered_graph_names_the_blocks_of_weight_gradients() -> None:
     """As several devices have to, which sum them up."""
     step = captured(TwoBranches(), 2, 4)
     graph = lower_layers(step, TORCH7)
@@ -68,7 +68,7 @@ def test_a_lowered_graph_knows_where_the_gradients_of_weights_lie() -> None:
     "model", ["alexnet", "googlenet", "resnet34", "cifar10_quick", "wrn16_1", "vgg16", "fcn8s"]
 )
 def test_every_strategy_can_schedule_a_lowered_graph(model: str) -> None:
-    """The checker proves that what a task reads was written before, and is still there."""
+    """Validation proves that what a task reads was written before and is still held."""
     graph = captured_model(model, 2)
     for name in FRAMEWORKS:
         framework = configuration.load("framework", name)

@@ -1,4 +1,4 @@
-"""What moDNN's framework keeps of a network, counted from first principles."""
+"""Memory of networks under moDNN's framework, counted from first principles."""
 
 import pytest
 
@@ -26,7 +26,7 @@ def test_batch_norm_activations_and_dropout_have_no_output_of_their_own(residual
     }
 
 
-def test_batch_norm_s_backward_reads_its_output_and_two_vectors(residual: TaskGraph) -> None:
+def test_backward_of_batch_norm_reads_its_output_and_two_vectors(residual: TaskGraph) -> None:
     [norm] = tasks_of(residual, "bn", Phase.BACKWARD)
     kept = {"bn:mean", "bn:inverse deviation"}
     assert {*kept, "second:data", "bn.weight"} < names(residual, norm.reads)
@@ -34,7 +34,7 @@ def test_batch_norm_s_backward_reads_its_output_and_two_vectors(residual: TaskGr
 
 
 def test_a_sum_hands_its_error_to_both_branches(residual: TaskGraph) -> None:
-    """Of which batch norm, in place otherwise, must then make its own: the other branch still reads it."""
+    """Batch norm, in place otherwise, must then make an output of its own: the other branch still reads its input."""
     assert not tasks_of(residual, "add", Phase.BACKWARD)
     [norm] = tasks_of(residual, "bn", Phase.BACKWARD)
     assert names(residual, norm.creates) == {"bn:data gradient"}
@@ -45,13 +45,13 @@ def test_errors_of_several_readers_are_summed_up_in_one_of_them(residual: TaskGr
     assert len(total.reads) == 2 and not total.creates
 
 
-def test_a_layer_s_weight_increment_comes_before_the_error_of_the_layer_below(residual: TaskGraph) -> None:
+def test_the_weight_increment_of_a_layer_precedes_the_error_of_the_layer_below(residual: TaskGraph) -> None:
     backward = tasks_of(residual, "second", Phase.BACKWARD)
     assert [task.gradient_of for task in backward] == [GradientOf.WEIGHT, GradientOf.DATA]
     assert held(residual, Role.OPTIMIZER_STATE) == held(residual, Role.WEIGHT)
 
 
-def test_resnet34_keeps_a_map_for_each_convolution_and_each_sum() -> None:
+def test_resnet34_keeps_an_activation_for_each_convolution_and_each_sum() -> None:
     """13.6 MiB of convolutions for each image, shortcuts aside: the paper's memory leaves no room for more."""
     graph = MODNN.lower(captured_model("resnet34_he", 8))
     maps = sizes(graph, Role.ACTIVATION)
@@ -64,7 +64,7 @@ def test_resnet34_keeps_a_map_for_each_convolution_and_each_sum() -> None:
     assert sum(kinds["conv"].values()) / 8 / MIB == pytest.approx(13.6, abs=0.05)
 
 
-def test_memory_of_the_ideal_case_is_every_map_every_error_and_the_largest_workspace() -> None:
+def test_memory_of_the_ideal_case_is_all_activations_all_errors_and_the_largest_workspace() -> None:
     graph = MODNN.lower(captured_model("vgg16", 2))
     schedule = NetworkWide(algorithms="performance").schedule(graph, COST, None)
     blocks = sum(block.size_bytes for block in graph.blocks)

@@ -1,4 +1,4 @@
-"""What MXNet keeps of a network, counted from first principles; no fitted constant takes part."""
+"""Memory of networks under MXNet, counted from first principles, without fitted constants."""
 
 import pytest
 from torch import nn
@@ -30,7 +30,7 @@ def test_activation_over_cudnn_keeps_input_and_output(residual: TaskGraph) -> No
     assert {"add:data", "relu:data"} < names(residual, relu.reads)
 
 
-def test_an_activation_s_gradient_takes_the_place_of_the_one_that_it_receives(residual: TaskGraph) -> None:
+def test_the_gradient_of_an_activation_overwrites_the_incoming_gradient(residual: TaskGraph) -> None:
     [drop] = tasks_of(residual, "drop", Phase.BACKWARD)
     [relu] = tasks_of(residual, "relu", Phase.BACKWARD)
     assert names(residual, drop.writes) == names(residual, relu.writes) == {"classifier:data gradient"}
@@ -45,7 +45,7 @@ def test_a_sum_hands_its_gradient_to_the_first_and_copies_it_for_the_second(resi
     assert "classifier:data gradient" in names(residual, norm.reads)
 
 
-def test_gradients_of_one_map_are_summed_in_the_first(residual: TaskGraph) -> None:
+def test_gradients_of_one_activation_are_summed_in_the_first(residual: TaskGraph) -> None:
     [total] = tasks_of(residual, "first:sum of gradients", Phase.BACKWARD)
     assert total.kind is Kind.ADD
     assert names(residual, total.reads) == {"add:gradient of its part", "second:gradient of its part"}
@@ -59,7 +59,7 @@ def test_batch_norm_keeps_two_vectors_and_reads_its_input(residual: TaskGraph) -
     assert {*inside, "second:data", "bn.weight"} < names(residual, norm.reads)
 
 
-def test_dropout_is_in_place_where_nobody_reads_its_input() -> None:
+def test_dropout_is_in_place_where_its_input_has_no_other_reader() -> None:
     module = nn.Sequential(nn.Flatten(), nn.Linear(12, 6), nn.Dropout(), nn.Linear(6, 10))
     graph = MXNET.lower(captured(module, 2, 3, 2, 2))
     assert set(sizes(graph, Role.ACTIVATION)) == {"1:data", "3:data"}
@@ -83,14 +83,14 @@ def test_the_largest_workspace_is_held_for_the_whole_run() -> None:
         assert lowered.largest_workspace_bytes == 0
 
 
-def test_a_slow_algorithm_is_not_taken_whatever_the_limit() -> None:
+def test_a_slow_algorithm_is_not_taken_at_any_limit() -> None:
     module = nn.Sequential(nn.Conv2d(4, 8, 5), nn.Flatten(), nn.Linear(8 * 28 * 28, 10))
     framework = MXNet(Efficiency(1.0, 1.0), 0, Autotuner(GIB, {"implicit_gemm": 1.0, "fft": 0.01}))
     assert framework.lower(captured(module, 2, 4, 32, 32)).overhead_bytes == 0
 
 
-def test_resnet50_needs_three_maps_a_convolution_under_eager() -> None:
-    """At the end of the forward pass all maps are held, each but once; the backward pass adds little at first."""
+def test_resnet50_needs_three_activations_per_convolution_under_eager() -> None:
+    """At the end of the forward pass every activation is held once; the backward pass adds little at first."""
     graph = MXNET.lower(captured_model("resnet50", 32))
     schedule = Eager().schedule(graph, COST, None)
     kept = graph.external_bytes + held(graph, Role.ACTIVATION, Role.INTERNAL)

@@ -13,7 +13,7 @@ def test_lowering_is_the_identity() -> None:
     assert configuration.load("framework", "pytorch").lower(graph) is graph
 
 
-def test_every_configured_framework_has_its_file_s_name() -> None:
+def test_every_configured_framework_is_named_like_its_file() -> None:
     for name in configuration.names("framework"):
         framework = configuration.load("framework", name)
         assert isinstance(framework, Framework)

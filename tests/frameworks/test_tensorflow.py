@@ -1,4 +1,4 @@
-"""What TensorFlow keeps of a network, counted from first principles; no fitted constant takes part."""
+"""Memory of networks under TensorFlow, counted from first principles, without fitted constants."""
 
 import pytest
 import torch

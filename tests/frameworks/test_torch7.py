@@ -1,4 +1,4 @@
-"""What Torch7 keeps of a network, counted from first principles."""
+"""Memory of networks under Torch7, counted from first principles."""
 
 import pytest
 import torch
@@ -32,7 +32,7 @@ def vgg() -> TaskGraph:
 
 
 class Residual(nn.Module):
-    """Convolution, batch norm and ReLU beside a shortcut, then both branches joined."""
+    """Convolution, batch norm and ReLU parallel to a shortcut, then both branches joined."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -51,8 +51,8 @@ def residual() -> TaskGraph:
     return lower(Residual(), 2, 3, 2, 2)
 
 
-def test_vgg_keeps_the_layers_inputs_that_vdnn_offloads(vgg: TaskGraph) -> None:
-    """Images, convolutions and poolings are 63.1 MiB for each image; ReLU writes onto its convolution's map."""
+def test_vgg_keeps_the_layer_inputs_that_vdnn_offloads(vgg: TaskGraph) -> None:
+    """Images, convolutions and poolings are 63.1 MiB for each image; ReLU overwrites the output of its convolution."""
     extracted = {
         name: size for name, size in sizes(vgg, Role.ACTIVATION).items() if name.startswith("features")
     }
@@ -63,7 +63,7 @@ def test_vgg_keeps_the_layers_inputs_that_vdnn_offloads(vgg: TaskGraph) -> None:
     assert vgg.overhead_bytes == 0
 
 
-def test_vgg_s_baseline_is_maps_two_gradients_and_weights(vgg: TaskGraph) -> None:
+def test_the_baseline_of_vgg_is_activations_two_gradients_and_weights(vgg: TaskGraph) -> None:
     """vDNN, Section 2.3; base(m) has no workspace. The region's planner adds a small third buffer to the two."""
     schedule = NetworkWide(shared_gradients=True).schedule(vgg, COST, None)
     largest = 4 * 32 * 64 * 224 * 224
@@ -72,7 +72,7 @@ def test_vgg_s_baseline_is_maps_two_gradients_and_weights(vgg: TaskGraph) -> Non
 
 
 @pytest.mark.parametrize("algorithms", ["memory", "performance"])
-def test_algorithms_decide_the_baseline_s_workspace(vgg: TaskGraph, algorithms: str) -> None:
+def test_algorithms_decide_the_workspace_of_the_baseline(vgg: TaskGraph, algorithms: str) -> None:
     own = NetworkWide(shared_gradients=True).schedule(vgg, COST, None)
     chosen = NetworkWide(shared_gradients=True, algorithms=algorithms).schedule(vgg, COST, None)
     ways = [COST.algorithms(task)[0] for task in vgg.tasks if task.convolution]
@@ -96,7 +96,7 @@ def test_pooling_reads_input_output_and_gradient_and_keeps_no_index(vgg: TaskGra
     assert not [name for name in sizes(vgg, Role.INTERNAL) if name.startswith("features")]
 
 
-def test_dropout_keeps_its_noise_beside_an_output_of_its_own(residual: TaskGraph) -> None:
+def test_dropout_keeps_its_noise_in_addition_to_its_output(residual: TaskGraph) -> None:
     assert sizes(residual, Role.INTERNAL)["drop:noise"] == 4 * 2 * 32
     assert sizes(residual, Role.ACTIVATION)["drop:data"] == 4 * 2 * 32
     [drop] = tasks_of(residual, "drop", Phase.BACKWARD)

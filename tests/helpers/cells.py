@@ -1,4 +1,4 @@
-"""Small cells for tests of the suite."""
+"""Small cells for tests of sweeps."""
 
 from functools import cache
 

@@ -8,8 +8,8 @@ SPECIAL = (float("nan"), float("inf"), float("-inf"), -0.0, 1e-45, -1e-40, 3.4e3
 
 
 @st.composite
-def maps(draw: st.DrawFn, *, special: bool = True) -> Tensor:
-    """A float32 tensor of up to four dimensions, contiguous or not, some rows of which are all zero or have no zero."""
+def activations(draw: st.DrawFn, *, special: bool = True) -> Tensor:
+    """A float32 tensor of up to four dimensions, contiguous or not; some of its rows may be all zero or without a zero."""
     shape = draw(st.lists(st.integers(0, 24), min_size=0, max_size=4))
     density = draw(st.one_of(st.sampled_from([0.0, 1.0]), st.floats(0, 1)))
     generator = torch.Generator().manual_seed(draw(st.integers(0, 2**31)))

@@ -1,7 +1,7 @@
-"""What each of several processes runs in the tests: `torchrun ... -m tests.helpers.distributed_training OUTPUT`.
+"""The program of each of several processes: `torchrun ... -m tests.helpers.distributed_training OUTPUT`.
 
 Every strategy and exchange on this process's share of a batch, whole and in micro-batches; the first process writes the
-gradients that it found.
+gradients.
 """
 
 import sys
@@ -52,12 +52,12 @@ def main(output: str) -> None:
     with join("cpu", timeout_s=60):
         rank, count = joined().rank, joined().count
         module = network()
-        if rank:  # it must start from the first one's weights
+        if rank:  # it must start from the weights of the first process
             torch.nn.init.zeros_(module[0].weight)
         inputs, targets = (share(tensor, rank, count) for tensor in batch())
         captures = Captures(Workload("tiny", module, CRITERION, (inputs,), (targets,)))
         cost = MeasuredCost(torch.device("cpu"))
-        with suppress(InfeasibleSchedule):  # the first one's refusal is everybody's
+        with suppress(InfeasibleSchedule):  # the refusal of the first process is raised in all
             build_step(captures, strategies()["eager"](), cost, 1, exchange=Exchange.AS_MADE)
             raise AssertionError(f"process {rank} has a step in one byte")
         for strategy, exchange, how in product(strategies(), Exchange, MICRO_BATCHES):

@@ -1,7 +1,7 @@
-"""Streams and events without a GPU: what torch.cuda would be asked, with copies as late as the waits allow.
+"""Stand-ins for streams and events of torch.cuda, with copies as late as the waits allow.
 
-Tasks run when they are issued. A copy joins its stream's queue and happens when somebody waits for it: the compute
-stream through an event, or the host. So a protocol that forgets a wait reads what has not been copied.
+Tasks run when they are issued. A copy joins the queue of its stream and runs when it is waited for: by the compute
+stream through an event, or by the host. A protocol without a needed wait then reads data that has not been copied.
 """
 
 from collections.abc import Callable, Iterator
@@ -69,7 +69,7 @@ class FakeStream:
 
     def wait_event(self, event: "FakeEvent") -> None:
         self.cuda.calls.append((self.name, "wait", event.name))
-        assert event.stream is not None, "waited for an event that nobody recorded"
+        assert event.stream is not None, "waited for an event that was never recorded"
         stream, position = event.stream, event.position
         self.push(lambda: stream.run_until(position))
 

@@ -1,4 +1,4 @@
-"""Strategies that go wrong in the ways in which a cell can; child processes import them by name."""
+"""Strategies that fail in each way in which a cell can fail; child processes import them by name."""
 
 import os
 import signal
@@ -39,7 +39,7 @@ class IsKilled(Eager):
 
 
 class Hangs(Eager):
-    """Never ends, nor does what it starts, whose process number it leaves in a file."""
+    """Starts a process and never ends, nor does that process; writes its process number into a file."""
 
     def __init__(self, note: str = "started") -> None:
         self.note = note

@@ -1,4 +1,4 @@
-"""Graphs to lower, and what tests ask of a lowered graph."""
+"""Graphs to lower, and queries on lowered graphs."""
 
 import torch
 from torch import Tensor, nn
@@ -44,7 +44,7 @@ class Residual(nn.Module):
 
 
 class Doubling(nn.Module):
-    """A sum of a map with itself."""
+    """A sum of an activation with itself."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -20,8 +20,8 @@ CODECS = (
 )
 
 
-def maps() -> Iterator[Tensor]:
-    """Maps of no row, one, and more than a program's or a block's; full and empty; and all kinds of bits."""
+def activations() -> Iterator[Tensor]:
+    """Activations of no row, one, and more than a program or a block takes; full and empty; and all kinds of bits."""
     generator = torch.Generator().manual_seed(0)
     for elements, density in ((0, 1.0), (1, 1.0), (257, 0.0), (257, 1.0), (5000, 0.4)):
         tensor = torch.randn(elements, generator=generator)
@@ -61,7 +61,7 @@ def masks_agree(tensor: Tensor) -> None:
 
 
 if __name__ == "__main__":
-    for tensor in maps():
+    for tensor in activations():
         masks_agree(tensor)
         for codec in CODECS:
             rows_agree(codec, tensor)

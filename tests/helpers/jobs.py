@@ -1,4 +1,4 @@
-"""Stand-ins for what a worker does."""
+"""Stand-ins for workers, with records made up for the tests."""
 
 import time
 from dataclasses import replace
@@ -19,7 +19,7 @@ def record_of(configuration: dict, outcome: Outcome = Outcome.OK, **metrics: flo
 
 
 def answer(cell: Configuration) -> Record:
-    """Finish in an order that has nothing to do with the order of the cells."""
+    """Finish in an order unrelated to the order of the cells."""
     time.sleep(0.02 * (len(cell["model"]["name"]) % 3))
     return record_of(cell, metric=float(len(cell["model"]["name"])))
 
@@ -29,7 +29,7 @@ def fail(cell: Configuration) -> Record:
 
 
 def made_up(cell: Configuration) -> Record:
-    """Answer a cell with numbers that depend on its configuration alone."""
+    """Return a record with numbers that depend only on the configuration."""
     found = {**cell, "batch_size": 96 if cell["batch_size"] == "largest" else cell["batch_size"]}
     spread = int(configuration_hash(found), 16) % 1000 / 1000
     memory_bytes = (1 + spread) * 3e7 * found["batch_size"]

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cache
 
+import pytest
 import torch
 import torchvision.models as zoo
 from torch import Tensor, nn
@@ -35,7 +36,7 @@ class Network:
     build: Callable[[], nn.Module]
     image_size: int = 64
     loss: Callable[..., Tensor] = nn.functional.cross_entropy
-    tokens: int = 0  # of a sequence, for networks that read tokens and classify each
+    tokens: int = 0  # in a sequence, for networks that classify each token
 
 
 def _lstm_cnn() -> nn.Module:
@@ -49,7 +50,7 @@ def _named(name: str, **arguments: object) -> Callable[[], nn.Module]:
 
 
 def _with_small_classifier(name: str, features: int) -> Callable[[], nn.Module]:
-    """The classifiers of AlexNet and VGG hold over 100 million weights, which test nothing more; none is ever drawn."""
+    """The classifiers of AlexNet and VGG hold over 100 million weights, which test nothing more; they are never initialised."""
 
     def build() -> nn.Module:
         with torch.device("meta"):
@@ -74,7 +75,7 @@ def _small_convnext() -> nn.Module:
 
 
 ONLY_SLOW = {"mnasnet", "mobilenet_v3", "regnet", "resnext50"}
-"""Close relatives of others: under every strategy they are tested by `make test-slow` alone."""
+"""Close relatives of others: tested under every strategy by `make test-slow` only."""
 
 NETWORKS = {
     "alexnet": Network(_with_small_classifier("alexnet", 9216)),
@@ -111,6 +112,28 @@ NETWORKS = {
 }
 
 
+EACH_NETWORK = [
+    pytest.param(
+        name, marks=[pytest.mark.xdist_group(name), *([pytest.mark.slow] if name in ONLY_SLOW else [])]
+    )
+    for name in NETWORKS
+]
+"""With ``--dist loadgroup`` one process runs all tests of a network, so its operators are measured once on a GPU."""
+
+
+class Layer(nn.Module):
+    """A function of named layers and weights, so that a network is one line."""
+
+    def __init__(self, function: Callable[..., object], **parts: nn.Module | nn.Parameter) -> None:
+        super().__init__()
+        self.function = function
+        for name, part in parts.items():
+            setattr(self, name, part)
+
+    def forward(self, *inputs: Tensor) -> object:
+        return self.function(self, *inputs)
+
+
 def workload(network: Network, name: str, batch_size: int = 2, device: str = "cpu") -> Workload:
     torch.manual_seed(0)
     module = network.build().to(device)
@@ -123,13 +146,13 @@ def workload(network: Network, name: str, batch_size: int = 2, device: str = "cp
 
 
 GRADIENT_BOUND = 4.0
-"""How many times the rounding of a saved map the relative error of all gradients together may be. Each weight's gradient
-sums products with one rounded factor; terms that cancel raise its relative error."""
+"""Bound on the relative error of all gradients together, in units of the rounding of a saved activation. The gradient of
+each weight sums products with one rounded factor; terms that cancel raise its relative error."""
 
 
 @dataclass(frozen=True)
 class Results:
-    """What a training step leaves behind."""
+    """Loss, gradients and buffers after a training step."""
 
     loss: Tensor
     gradients: dict[str, Tensor | None]
@@ -170,7 +193,7 @@ def _same(first: Tensor | None, second: Tensor | None) -> bool:
 
 
 def _bytes(tensor: Tensor) -> bytes:
-    """Return the elements; NumPy has no bfloat16, each of which is a float32 too."""
+    """Return the elements; bfloat16, which NumPy lacks, as float32."""
     tensor = tensor.cpu().resolve_conj()
     return (tensor.float() if tensor.dtype is torch.bfloat16 else tensor).numpy().tobytes()
 
@@ -194,7 +217,7 @@ def run_step(work: Workload, step: Callable[[], Tensor], buffers: dict[str, Tens
 
 @dataclass(frozen=True)
 class Reference:
-    """A network, captured, and what plain PyTorch computes and holds for one step of it."""
+    """A captured network, with the results and the peak of one step in plain PyTorch."""
 
     work: Workload
     captured: CapturedStep

@@ -17,15 +17,15 @@ from membench.pictures.run import Part, Run
 from membench.steps.plan import plan
 from membench.steps.simulated_step import simulated_step
 from membench.strategies.base import find_strategy
-from tests.helpers.chains import chain
+from tests.helpers.chains import chain_of_sizes
 
 DEVICE = configuration.load("device", "k40m")
 
 
-def chain_run(strategy: str, map_bytes: Sequence[int], count: int = 1) -> Run:
-    """A step of a chain of layers, simulated, in as many micro-batches as `count` says."""
+def chain_run(strategy: str, activation_bytes: Sequence[int], count: int = 1) -> Run:
+    """A step of a chain of layers, simulated, in `count` micro-batches."""
     cost = RooflineCost(DEVICE, Efficiency(arithmetic=0.5, memory=0.5, launch_s=1e-6))
-    schedule = plan(chain(map_bytes), find_strategy(strategy)(), cost, None)
+    schedule = plan(chain_of_sizes(activation_bytes), find_strategy(strategy)(), cost, None)
     timelines = simulated_step((RepeatedSchedule(schedule),), cost).timelines
     return Run("a chain", (Part(schedule, timelines[0], count),), DEVICE.memory_bytes)
 

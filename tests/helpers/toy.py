@@ -34,7 +34,7 @@ def graph(operator: str = "aten.exp.default") -> TaskGraph:
 
 
 def migrating(toy: TaskGraph, pool: Pool | None = None) -> Schedule:
-    """Send the first result away while the second is computed, and bring it back for the sum."""
+    """Offload the first result while the second is computed, and prefetch it for the sum."""
     builder = ScheduleBuilder("test", toy, budget_bytes=None, pool=pool)
     builder.compute(toy.tasks[0])
     builder.offload(1)

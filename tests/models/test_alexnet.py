@@ -8,7 +8,7 @@ from membench.models.alexnet import alexnet, caffenet
 
 
 @pytest.mark.parametrize("build", [alexnet, caffenet])
-def test_parameters_are_caffes(build: Callable[[], nn.Sequential]) -> None:
+def test_parameters_are_those_of_caffe(build: Callable[[], nn.Sequential]) -> None:
     with torch.device("meta"):
         model = build()
     assert sum(parameter.numel() for parameter in model.parameters()) == 60_965_224
@@ -23,7 +23,7 @@ def test_networks_differ_in_the_order_of_norm_and_pool() -> None:
     assert of_alexnet[8:] == of_caffenet[8:]
 
 
-def test_maps_have_caffes_sizes() -> None:
+def test_feature_maps_have_the_sizes_of_caffe() -> None:
     with torch.device("meta"):
         model = alexnet()
         x = torch.empty(2, 3, 227, 227)

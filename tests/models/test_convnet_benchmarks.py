@@ -6,7 +6,7 @@ from membench.models.convnet_benchmarks import alexnet, overfeat
 
 
 def _sizes(model: nn.Sequential, pixels: int) -> list[tuple[int, ...]]:
-    """Return the shapes of the maps that convolutions, poolings and linear layers make."""
+    """Return the output shapes of convolutions, poolings and linear layers."""
     sizes = []
     x = torch.empty(2, 3, pixels, pixels, device="meta")
     for layer in model:
@@ -16,13 +16,13 @@ def _sizes(model: nn.Sequential, pixels: int) -> list[tuple[int, ...]]:
     return sizes
 
 
-def test_alexnet_has_torchvisions_parameters() -> None:
+def test_alexnet_has_the_parameters_of_torchvision() -> None:
     with torch.device("meta"):
         model, reference = alexnet(), torchvisions_alexnet()
     assert [p.shape for p in model.parameters()] == [p.shape for p in reference.parameters()]
 
 
-def test_maps_of_alexnet() -> None:
+def test_feature_maps_of_alexnet() -> None:
     with torch.device("meta"):
         sizes = _sizes(alexnet(), 224)
     assert sizes[:4] == [(64, 55, 55), (64, 27, 27), (192, 27, 27), (192, 13, 13)]
@@ -30,8 +30,8 @@ def test_maps_of_alexnet() -> None:
     assert sizes[8:] == [(4096,), (4096,), (1000,)]
 
 
-def test_maps_and_parameters_of_overfeat() -> None:
-    """Table 1 of Sermanet et al., whose text says 145 million parameters."""
+def test_feature_maps_and_parameters_of_overfeat() -> None:
+    """Table 1 of Sermanet et al., whose text gives 145 million parameters."""
     with torch.device("meta"):
         model = overfeat()
     sizes = _sizes(model, 231)

@@ -8,7 +8,7 @@ from torch.nn import functional
 from membench.models.fcn import FCN8s, _upsampling
 
 
-def test_parameters_are_vgg16s_and_those_of_scores_and_deconvolutions(
+def test_parameters_are_those_of_vgg16_and_of_scores_and_deconvolutions(
     configured_model: Callable[[str], nn.Module],
 ) -> None:
     """VGG-16 (138,357,544) without its last linear layer; three score layers; kernels of 4, 4 and 16."""
@@ -27,7 +27,7 @@ def test_every_pixel_has_a_score_for_each_class(size: int) -> None:
 
 @pytest.mark.parametrize("factor", [2, 8])
 def test_deconvolutions_begin_as_bilinear_interpolation(factor: int) -> None:
-    """Away from the border, where interpolation repeats the last pixel."""
+    """Compared inside the border, where interpolation repeats the last pixel."""
     scores = torch.randn(1, 3, 6, 6)
     enlarged = _upsampling(3, factor=factor)(scores)
     expected = functional.interpolate(scores, scale_factor=factor, mode="bilinear")

@@ -11,7 +11,7 @@ def model() -> GoogLeNet:
         return GoogLeNet()
 
 
-def test_parameters_are_caffes(model: GoogLeNet) -> None:
+def test_parameters_are_those_of_caffe(model: GoogLeNet) -> None:
     counts = {True: 0, False: 0}
     for name, parameter in model.named_parameters():
         counts[name.startswith("auxiliary")] += parameter.numel()
@@ -26,7 +26,7 @@ def test_is_22_layers_deep(model: GoogLeNet) -> None:
     assert len(stem_and_classifier) + 2 * len(inceptions) == 22
 
 
-def test_maps_have_the_sizes_of_table_1(model: GoogLeNet) -> None:
+def test_feature_maps_have_the_sizes_of_table_1(model: GoogLeNet) -> None:
     sizes = {}
     hooks = [
         module.register_forward_hook(lambda _, __, out, name=name: sizes.update({name: tuple(out.shape[1:])}))

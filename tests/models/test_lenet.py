@@ -3,11 +3,11 @@ import torch
 from membench.models.lenet import lenet
 
 
-def test_parameters_are_caffes() -> None:
+def test_parameters_are_those_of_caffe() -> None:
     assert sum(parameter.numel() for parameter in lenet().parameters()) == 431_080
 
 
-def test_maps_have_caffes_sizes() -> None:
+def test_feature_maps_have_the_sizes_of_caffe() -> None:
     model = lenet()
     x = torch.randn(2, 1, 28, 28)
     assert model[:2](x).shape == (2, 20, 12, 12)

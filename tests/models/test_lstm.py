@@ -19,7 +19,7 @@ def _captured(*, steps: int) -> TaskGraph:
         return capture(Workload("lstm", module, SequenceLoss(), (tokens,), (tokens,))).graph
 
 
-def test_a_layer_computes_what_torchs_does() -> None:
+def test_a_layer_computes_the_same_as_in_torch() -> None:
     layer, reference = LSTM(5, 7).double(), nn.LSTM(5, 7).double()
     with torch.no_grad():
         reference.weight_ih_l0.copy_(layer.cell.weight_ih)

@@ -20,7 +20,7 @@ def test_parameters_of_lrcn(configured_model: Callable[[str], nn.Module]) -> Non
     assert actual == expected
 
 
-def test_maps_have_caffes_sizes(configured_model: Callable[[str], nn.Module]) -> None:
+def test_feature_maps_have_the_sizes_of_caffe(configured_model: Callable[[str], nn.Module]) -> None:
     sizes = {}
     x = torch.empty(2, 3, 227, 227, device="meta")
     for name, layer in configured_model("lstm_cnn").features.named_children():

@@ -7,14 +7,14 @@ from torch import nn
 from membench.models.resnet import BLOCKS_PER_STAGE, CifarBlock, cifar_resnet, imagenet_resnet
 
 
-def test_parameters_of_resnet50_are_torchvisions() -> None:
+def test_parameters_of_resnet50_are_those_of_torchvision() -> None:
     with torch.device("meta"):
         model = imagenet_resnet(50)
     assert sum(parameter.numel() for parameter in model.parameters()) == 25_557_032
 
 
 def test_parameters_of_the_cifar_network_are_those_of_the_paper() -> None:
-    """Table 6 of He et al. says 0.85 M for ResNet-56; the exact sum is written out here."""
+    """Table 6 of He et al. gives 0.85 M for ResNet-56; the exact sum is written out here."""
     expected = 3 * 9 * 16 + 2 * 16  # first convolution and its batch normalisation
     for in_channels, channels in ((16, 16), (16, 32), (32, 64)):
         expected += 9 * in_channels * channels + 17 * 9 * channels**2 + 18 * 2 * channels
@@ -23,7 +23,7 @@ def test_parameters_of_the_cifar_network_are_those_of_the_paper() -> None:
     assert actual == expected == 853_018
 
 
-def test_bottleneck_halves_the_map_in_its_first_convolution() -> None:
+def test_bottleneck_halves_the_feature_map_in_its_first_convolution() -> None:
     """He et al., Table 1: conv3_1, conv4_1 and conv5_1 downsample; in the authors' networks by their first 1x1."""
     with torch.device("meta"):
         model = imagenet_resnet(50)
@@ -33,7 +33,7 @@ def test_bottleneck_halves_the_map_in_its_first_convolution() -> None:
     assert model(torch.empty(2, 3, 224, 224, device="meta")).shape == (2, 1000)
 
 
-def test_first_shortcut_of_resnet34_is_a_convolution_in_layrubs_definition() -> None:
+def test_the_first_shortcut_of_resnet34_is_a_convolution_as_layrub_defines_it() -> None:
     with torch.device("meta"):
         model = imagenet_resnet(34, projects_first_shortcut=True)
         plain = imagenet_resnet(34)
@@ -69,7 +69,7 @@ def test_shortcut_takes_every_second_pixel_and_pads_channels_with_zeros() -> Non
 
 
 def test_block_of_equal_width_passes_its_input_through() -> None:
-    """With a branch that gives zero, the block is the ReLU of its input, and leaves the input alone."""
+    """With a branch that gives zero, the block is the ReLU of its input, and does not change the input."""
     block = CifarBlock(in_channels=16, out_channels=16)
     nn.init.zeros_(block.bn2.weight)
     images = torch.randn(2, 16, 8, 8)

@@ -13,7 +13,7 @@ def _convolutions(model: nn.Module) -> list[nn.Conv2d]:
 
 
 @pytest.mark.parametrize(("depth", "expected"), [(16, 138_357_544), (19, 143_667_240)])
-def test_parameters_are_torchvisions(depth: int, expected: int, configured_model: Build) -> None:
+def test_parameters_are_those_of_torchvision(depth: int, expected: int, configured_model: Build) -> None:
     model = configured_model(f"vgg{depth}")
     assert sum(parameter.numel() for parameter in model.parameters()) == expected
 
@@ -34,7 +34,7 @@ def test_numbers_of_simonyan_and_zisserman_and_of_modnn_count_the_linear_layers(
     assert len(_convolutions(configured_model(f"vgg{depth}"))) == depth - 3
 
 
-def test_groups_of_modnns_network_grow_in_proportion() -> None:
+def test_groups_of_the_network_of_modnn_grow_in_proportion() -> None:
     """Each has its share of the 98 convolutions, to the nearest half."""
     shares = [98 * convolutions / 16 for convolutions in CONVOLUTIONS_PER_GROUP[19]]
     assert CONVOLUTIONS_PER_GROUP[101] == pytest.approx(shares, abs=0.5)

@@ -9,7 +9,7 @@ from membench.models.vgg_s import vgg_s
 from membench.strategies.mmcnn.strategy import layers_of
 
 
-def test_maps_and_weights() -> None:
+def test_activations_and_weights() -> None:
     with torch.device("meta"):
         network = vgg_s().eval()
         images = torch.empty(1, 3, 224, 224)

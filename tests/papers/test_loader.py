@@ -32,7 +32,7 @@ def _write(directory: Path, experiment: str) -> Path:
     return directory
 
 
-def test_reads_rows_answers_and_shown_rows(tmp_path: Path) -> None:
+def test_loads_rows_answers_and_shown_rows(tmp_path: Path) -> None:
     text = """
 answers:
   - {where: {metric: memory}, value: {metric: peak_memory_bytes, mean: {model: nets}}, better: higher}
@@ -164,7 +164,7 @@ def test_refuses_a_broken_file_by_its_name(file: str, text: str, expected: str, 
         load_paper(directory)
 
 
-def test_a_metric_may_be_of_the_layer_that_a_rows_note_names(tmp_path: Path) -> None:
+def test_a_metric_may_be_of_the_layer_named_in_the_note_of_a_row(tmp_path: Path) -> None:
     experiment = 'answers:\n  - {where: {item: Table 1}, value: {metric: "memory:{note}"}}\n'
     directory = _write(tmp_path, experiment)
     rows = (directory / "reference.csv").read_text().replace("false,,,", "false,layer 7; as printed,,")

@@ -115,7 +115,7 @@ def test_every_figure_is_inlined(paper: str, pages: dict[str, str]) -> None:
 
 
 @pytest.mark.parametrize("paper", PAPERS)
-def test_tables_tell_their_rows_apart_and_have_no_empty_columns(paper: str) -> None:
+def test_tables_have_distinct_rows_and_no_empty_columns(paper: str) -> None:
     sections = read_page(paper, SOURCES).sections
     for table in (table for each in sections for table in (each.judged, each.shown, each.inputs)):
         shown = {tuple(number.columns[name] for name in table.columns) for number in table.numbers}

@@ -44,7 +44,7 @@ def test_the_papers_number_keeps_all_its_digits() -> None:
 
 
 @given(NUMBERS, NUMBERS)
-def test_a_deviating_number_never_looks_like_the_papers(ours: str, papers: str) -> None:
+def test_a_deviating_number_is_printed_unlike_the_number_of_the_paper(ours: str, papers: str) -> None:
     assume(abs(Decimal(ours) - Decimal(papers)) > Decimal(TOLERANCE) * Decimal(papers))
     assert format_rounded(ours, "", papers=papers) != format_exact(papers, "")
 
@@ -54,4 +54,5 @@ def test_what_is_printed_is_within_five_percent(ours: str, papers: str) -> None:
     printed = Decimal(format_rounded(ours, "", papers=papers).replace(",", ""))
     assert abs(printed - Decimal(ours)) <= Decimal("0.05") * Decimal(ours)
     digits, usual = len(printed.as_tuple().digits), len(Decimal(papers).as_tuple().digits) + 1
-    assert digits <= max(2, usual, len(str(int(Decimal(ours)))))
+    carried = printed.adjusted() - Decimal(ours).adjusted()  # 0.996 is printed as 1.00
+    assert digits <= max(2, usual, len(str(int(Decimal(ours))))) + carried

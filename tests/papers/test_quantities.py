@@ -9,7 +9,7 @@ from membench.core.record import LARGEST, Outcome
 from membench.core.units import GIB, MIB
 from membench.papers.experiment import Answer, Form, Selection, Take
 from membench.papers.quantities import cells_of, evaluate
-from tests.papers.conftest import PAPER, ROW, answer, cell, record
+from tests.helpers.papers import PAPER, ROW, answer, cell, record
 
 RECORDS = {
     cell(): record(peak_memory_bytes=50 * MIB, map_memory_bytes=MIB, step_time_s=3.0),
@@ -106,13 +106,13 @@ def test_the_batch_size_that_was_run_fills_an_open_column() -> None:
     assert result.row.batch_size == 32
 
 
-def test_a_missing_metric_is_no_zero() -> None:
+def test_a_missing_metric_is_not_zero() -> None:
     result = evaluate(PAPER, ROW, answer("overhead_bytes"), RECORDS)
     assert (result.value, result.outcome) == (None, Outcome.FAILED)
     assert "overhead_bytes" in result.reason
 
 
-def test_a_reference_has_the_cell_s_budget_unless_it_says_otherwise() -> None:
+def test_a_reference_has_the_budget_of_the_cell_by_default() -> None:
     quantity = answer(
         form=Form.RATIO,
         reference={"system": "base"},
@@ -126,7 +126,7 @@ def test_a_reference_has_the_cell_s_budget_unless_it_says_otherwise() -> None:
     assert [cell.budget for cell in cells_of(PAPER, ROW, free)] == ["6 GB", None, "3 GB", None]
 
 
-def test_a_ratio_to_nothing_is_no_value() -> None:
+def test_a_ratio_to_zero_has_no_value() -> None:
     records = RECORDS | {cell(system="base"): record(transferred_bytes=0)}
     records[cell()] = record(transferred_bytes=5)
     ratio = answer("transferred_bytes", form=Form.RATIO, reference={"system": "base"})

@@ -9,7 +9,7 @@ from membench.papers.experiment import Remark, Selection
 from membench.papers.quantities import Result
 from membench.papers.scoreboard import score, scoreboard
 from membench.papers.tables import MeasuredValues, table
-from tests.papers.conftest import PAPER
+from tests.helpers.papers import PAPER
 
 COLUMNS = [
     "item", "model", "dataset", "batch_size", "device", "system", "metric", "unit", "paper_value",
@@ -51,7 +51,7 @@ def test_rows_that_the_model_was_fitted_on_are_marked(results: list[Result]) -> 
     ]  # a row that was not run is not calibrated
 
 
-def test_a_cause_is_only_said_of_a_deviation(results: list[Result]) -> None:
+def test_causes_are_given_for_deviations_only(results: list[Result]) -> None:
     paper = replace(PAPER, causes=(Remark(Selection({}), "a cause"),))
     reasons = [entry.reason for entry in score(paper, results)]
     assert ["a cause" in reason for reason in reasons] == [False, True, False]

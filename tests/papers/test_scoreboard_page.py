@@ -15,7 +15,7 @@ from membench.papers.numbers import PaperNumbers, stated_numbers
 from membench.papers.quantities import Result
 from membench.papers.scoreboard import DEVIATES, score, scoreboard
 from membench.papers.scoreboard_page import TOTALS_COLUMNS, scoreboard_page, summary_page, totals_row
-from tests.papers.conftest import PAPER, ROW
+from tests.helpers.papers import PAPER, ROW
 
 RESULTS = ROOT / "results"
 FITTED = (Remark(Selection({"model": ("small",)}), "fitted"),)
@@ -104,7 +104,7 @@ def test_what_a_row_alone_has_as_its_reason_stands_in_it(result: Callable[..., R
     assert cells[-1] == "no cause found yet"
 
 
-def test_rows_that_would_be_called_the_same_take_the_papers_note(result: Callable[..., Result]) -> None:
+def test_rows_with_equal_names_take_the_note_of_the_paper(result: Callable[..., Result]) -> None:
     met, *rows = (replace(ROW, line=line, note=f"layer {line}") for line in (2, 3, 4))
     alone = replace(ROW, line=5, model="deep", note="layer 5")
     results = [result(100.0, row=met), *(result(150.0, row=row) for row in (*rows, alone))]

@@ -8,8 +8,8 @@ from membench.papers.experiment import Answer, Selection, TrainedQuantity
 from membench.papers.quantities import Result
 from membench.papers.tables import MeasuredValues, table
 from membench.papers.trained import evaluate_trained
-from tests.papers.conftest import PAPER, ROW
-from tests.training.test_curves import run
+from tests.helpers.papers import PAPER, ROW
+from tests.helpers.trainings import run
 
 TRAININGS = {"slow": [run([0.5, 0.5, 0.9]), run([0.5, 0.9, 0.9])], "fast": [run([0.9]), run([0.9])]}
 TRAINED = replace(PAPER, trainings={name: {"target_accuracy": 0.8} for name in ("slow", "fast", "missing")})
@@ -42,11 +42,11 @@ def test_values_are_means_over_seeds(metric: str, ratio_to: str, value: float) -
     assert (found.value, found.outcome) == (pytest.approx(value), Outcome.OK)
 
 
-def test_values_are_in_the_rows_unit() -> None:
+def test_values_are_in_the_unit_of_the_row() -> None:
     assert result("slow", "time_to_accuracy_s", unit="ms").value == pytest.approx(5000)
 
 
-def test_a_run_that_never_got_there_counts_in_full_and_the_reason_says_so() -> None:
+def test_a_run_that_does_not_reach_the_accuracy_counts_in_full_with_a_reason() -> None:
     remark = "slow: 2 of 2 runs do not reach 95% and count in full"
     never = result("slow", "epochs_to_accuracy", target_accuracy=0.95)
     assert (never.value, never.reason) == (3, remark)

@@ -9,7 +9,7 @@ from membench.core.record import Outcome
 from membench.papers.experiment import Answer, Selection, TrainedQuantity
 from membench.papers.quantities import Result
 from membench.papers.verdicts import Verdict, deviation, judge
-from tests.papers.conftest import ROW
+from tests.helpers.papers import ROW
 
 Make = Callable[..., Result]
 EPOCHS = replace(ROW, metric="epochs", unit="epochs")

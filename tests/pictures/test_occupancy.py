@@ -1,4 +1,4 @@
-"""Who holds memory: the parts are the whole, and thinning loses no peak."""
+"""Memory by holder: the holders add up to the total, and thinning keeps the peak."""
 
 import numpy as np
 import pytest
@@ -16,7 +16,7 @@ SIZES = st.lists(st.integers(1, 1000), min_size=1, max_size=12)
 
 
 @pytest.mark.parametrize("strategy", strategies())
-def test_the_highest_column_is_the_schedules_peak(strategy: str) -> None:
+def test_the_highest_column_is_the_peak_of_the_schedule(strategy: str) -> None:
     run = network_run(strategy)
     held = occupancy(run)
     assert held.total_bytes[held.peak] == run.peak_bytes

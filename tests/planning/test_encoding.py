@@ -20,7 +20,7 @@ DENSITY = 0.25
 
 @pytest.fixture
 def toy() -> TaskGraph:
-    """One map may be encoded, at a quarter full."""
+    """One activation may be encoded, at a density of a quarter."""
     encodable, forms = add_encoded_forms(graph(), {FIRST: vp_encoding()}, {FIRST: DENSITY})
     assert forms == {FIRST: ENCODED}
     return encodable
@@ -53,7 +53,7 @@ def test_memory_is_held_from_encoding_to_decoding(toy: TaskGraph, stream: str) -
     ]
 
 
-def test_the_memory_of_a_map_is_not_given_back_before_it_is_encoded(toy: TaskGraph) -> None:
+def test_an_activation_is_not_freed_before_it_is_encoded(toy: TaskGraph) -> None:
     program = encoding(toy, ENCODED, vp_encoding(), "codec").instructions
     encode = program.index(Encode(FIRST, ENCODED, vp_encoding(), "codec"))
     assert Wait("compute", encode) in program[encode : program.index(Free(FIRST))]

@@ -1,4 +1,4 @@
-"""Means of gradients over processes: where the pass puts them, and what validate says of programs that put them wrong."""
+"""Means of gradients over processes: where the pass puts them, and hazards of programs with misplaced ones."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -33,7 +33,7 @@ def value(block: int) -> Value:
 
 @pytest.fixture
 def schedule() -> Schedule:
-    """A map, then the gradients of two weights, the last layer's first and on a stream of its own; it is added to once."""
+    """An activation, then the gradients of two weights, that of the last layer first, on its own stream and added to once."""
     roles = [Role.INPUT, Role.ACTIVATION, Role.WEIGHT_GRADIENT, Role.WEIGHT_GRADIENT]
     blocks = tuple(Block(i, f"block{i}", 20, role, layer=0) for i, role in enumerate(roles))
     touches = [((INPUT,), (MAP,)), ((MAP,), (LAST,)), ((MAP, LAST), (LAST,)), ((MAP,), (FIRST,))]
@@ -50,7 +50,7 @@ def schedule() -> Schedule:
 
 
 def without(schedule: Schedule, position: int) -> Schedule:
-    """Drop one instruction for which nobody waits."""
+    """Drop one instruction without a wait for it."""
     program: list[Instruction] = []
     for index, item in enumerate(schedule.instructions):
         if isinstance(item, Wait):

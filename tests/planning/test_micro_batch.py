@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from membench.core.errors import MembenchError
-from membench.core.task_graph import EXTERNAL_ROLES, RESULT_ROLES, Kind, TaskGraph
+from membench.core.task_graph import EXTERNAL_ROLES, RESULT_ROLES, TaskGraph
 from membench.planning.micro_batch import (
     fitted_sizes,
     micro_batch_size,
@@ -15,15 +15,8 @@ from membench.planning.micro_batch import (
     sizes_around,
     window_bytes,
 )
-from tests.backends.test_simulated import UnitCost
-from tests.strategies.test_vdnn import MAP_BYTES, chain
-
-
-def images(count: int) -> TaskGraph:
-    """A network whose maps grow with the number of images."""
-    graph = chain(*[Kind.CONVOLUTION] * 6)
-    blocks = tuple(replace(block, size_bytes=block.size_bytes * count) for block in graph.blocks)
-    return replace(graph, blocks=blocks, batch_size=count)
+from tests.helpers.chains import ACTIVATION_BYTES, chain_of_batch
+from tests.helpers.costs import UnitCost
 
 
 def by_definition(graph: TaskGraph, window: float) -> int:
@@ -40,11 +33,11 @@ def by_definition(graph: TaskGraph, window: float) -> int:
 
 
 @settings(deadline=None)
-@given(st.floats(0.01, 1.0), st.lists(st.integers(0, 5 * MAP_BYTES), min_size=14, max_size=14))
+@given(st.floats(0.01, 1.0), st.lists(st.integers(0, 5 * ACTIVATION_BYTES), min_size=14, max_size=14))
 def test_a_window_needs_its_distinct_blocks_its_largest_workspace_and_what_stays(
     window: float, workspaces: list[int]
 ) -> None:
-    graph = images(1)
+    graph = chain_of_batch(1)
     tasks = [replace(t, workspace_bytes=size) for t, size in zip(graph.tasks, workspaces, strict=True)]
     graph = replace(graph, tasks=tuple(tasks))
     assert window_bytes(graph, window) == by_definition(graph, window)
@@ -68,8 +61,10 @@ def test_micro_batches_are_multiples_of_64_or_powers_of_two(batch_size: int, exp
 def test_the_largest_micro_batch_whose_windows_fit_is_tried_first_and_then_every_smaller_one(
     batch_size: int, budget_bytes: int
 ) -> None:
-    sizes = list(fitted_sizes(images, batch_size, UnitCost(), budget_bytes))
-    fitting = [size for size in regular_sizes(batch_size) if window_bytes(images(size)) <= budget_bytes]
+    sizes = list(fitted_sizes(chain_of_batch, batch_size, UnitCost(), budget_bytes))
+    fitting = [
+        size for size in regular_sizes(batch_size) if window_bytes(chain_of_batch(size)) <= budget_bytes
+    ]
     assert sizes[0] == (fitting[0] if fitting else 1)
     assert sizes == [size for size in regular_sizes(batch_size) if size <= sizes[0]]
 
@@ -79,14 +74,14 @@ def test_the_largest_micro_batch_whose_windows_fit_is_tried_first_and_then_every
 def test_sizes_around_are_all_regular_ones_and_meet_at_the_fitted_one(
     batch_size: int, budget_bytes: int
 ) -> None:
-    fitted = next(iter(fitted_sizes(images, batch_size, UnitCost(), budget_bytes)))
-    larger, smaller = sizes_around(images, batch_size, UnitCost(), budget_bytes)
+    fitted = next(iter(fitted_sizes(chain_of_batch, batch_size, UnitCost(), budget_bytes)))
+    larger, smaller = sizes_around(chain_of_batch, batch_size, UnitCost(), budget_bytes)
     assert larger[-1] == fitted
     assert [*larger, *smaller] == regular_sizes(batch_size)
 
 
 def test_without_a_budget_the_batch_stays_whole() -> None:
-    assert next(iter(fitted_sizes(images, 100, UnitCost(), None))) == 100
+    assert next(iter(fitted_sizes(chain_of_batch, 100, UnitCost(), None))) == 100
 
 
 @pytest.mark.parametrize("given", [0, 9, -1, "many"])

@@ -48,7 +48,7 @@ FREE = st.integers(0, 50).map(lambda number: ("free", number))
 @given(st.lists(ALLOCATE | FREE, max_size=60))
 def test_best_fit_serves_what_the_naive_model_serves(actions: list[tuple[str, int]]) -> None:
     pool, model = BestFitPool(), NaiveBestFit()
-    live: list[tuple[int, int]] = []  # address, size asked for
+    live: list[tuple[int, int]] = []  # address, requested size
     for action, number in actions:
         if action == "allocate":
             address = pool.allocate(number)
@@ -74,15 +74,15 @@ def test_when_all_is_freed_one_piece_is_left(sizes: list[int], random: Random, d
     assert pool.held_bytes == extent_bytes
 
 
-def test_nothing_takes_no_room() -> None:
+def test_zero_bytes_take_no_room() -> None:
     pool = BestFitPool()
     pool.free(pool.allocate(0), 0)
     assert pool.held_bytes == 0
 
 
-def test_a_piece_is_split_where_its_rest_is_worth_it() -> None:
+def test_a_piece_is_split_where_the_rest_is_large_enough() -> None:
     for size_bytes, rest_starts_at in (
-        (512, 512),  # the rest is as large as what was asked for
+        (512, 512),  # the rest is as large as the requested size
         (768, 1024),  # it is smaller: the whole piece is handed out
     ):
         pool = BestFitPool()

@@ -1,4 +1,4 @@
-"""Recomputation: the same bits whatever is dropped, and what may not be dropped stays."""
+"""Recomputation: the same bits with any activations dropped, and only what may be dropped is."""
 
 import copy
 import random
@@ -22,10 +22,10 @@ from membench.planning.recompute import Repeatable, Segment, recompute, recomput
 from membench.steps.compile import CompiledStep
 from membench.strategies.memonger.storages import StoragePool
 from membench.strategies.on_demand import compute_on_demand, on_demand_peak_bytes
-from tests.backends.test_simulated import UnitCost
-from tests.contract.test_random_networks import CHANNELS, PLANS, RandomNetwork
-from tests.contract.test_strategies import check_exact, step_of
+from tests.helpers.checks import check_exact, step_of
+from tests.helpers.costs import UnitCost
 from tests.helpers.networks import COST, Reference, reference_of
+from tests.helpers.random_networks import CHANNELS, PLANS, random_reference
 
 
 def recomputing(graph: TaskGraph, segments: list[Segment]) -> TaskGraph:
@@ -61,14 +61,8 @@ def convolution() -> nn.Conv2d:
     return nn.Conv2d(CHANNELS, CHANNELS, 3, padding=1)
 
 
-def random_case(layers: list[tuple[str, int, int]], seed: int) -> Reference:
-    torch.manual_seed(seed)
-    arguments = (torch.randn(2, CHANNELS, 6, 6),), (torch.randint(3, (2,)),)
-    return reference_of(Workload("random", RandomNetwork(layers), nn.functional.cross_entropy, *arguments))
-
-
 def random_segments(graph: TaskGraph, seed: int, count: int) -> list[Segment]:
-    """Return segments drawn block by block: most of what they ask cannot be, and must not be done."""
+    """Return segments drawn block by block: most of their blocks cannot be dropped and must stay."""
     draw = random.Random(seed)
     asked: list[list[int]] = [[] for _ in range(count + 1)]
     position = 0
@@ -80,10 +74,10 @@ def random_segments(graph: TaskGraph, seed: int, count: int) -> list[Segment]:
 
 @settings(max_examples=25, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 @given(layers=PLANS, seed=st.integers(0, 1000), count=st.integers(1, 4))
-def test_whatever_is_dropped_results_are_exact(
+def test_results_are_exact_with_any_activations_dropped(
     layers: list[tuple[str, int, int]], seed: int, count: int
 ) -> None:
-    case = random_case(layers, seed)
+    case = random_reference(layers, seed)
     graph = case.captured.graph
     rewritten = recomputing(graph, random_segments(graph, seed, count))
     with step_of(case, on_demand(rewritten), Chaos(seed, longest_delay_s=0.0)) as step:
@@ -92,10 +86,10 @@ def test_whatever_is_dropped_results_are_exact(
 
 @settings(max_examples=25, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 @given(layers=PLANS, seed=st.integers(0, 1000), count=st.integers(1, 4))
-def test_an_order_tells_what_its_schedule_will_hold(
+def test_an_order_predicts_the_peak_of_its_schedule(
     layers: list[tuple[str, int, int]], seed: int, count: int
 ) -> None:
-    graph = COST.annotate(random_case(layers, seed).captured.graph)
+    graph = COST.annotate(random_reference(layers, seed).captured.graph)
     repeatable, segments = Repeatable(graph, COST), random_segments(graph, seed, count)
     order, rewritten = recomputing_order(repeatable, segments), recompute(repeatable, segments)
     assert COST.annotate(rewritten) == rewritten
@@ -125,7 +119,7 @@ def test_only_what_is_read_runs_again_right_before_its_first_reader() -> None:
     names = [task.name for task in rewritten.tasks]
     [reader] = [position for position, name in enumerate(names) if name == "1:threshold_backward"]
     assert names[reader - 2 : reader] == ["0:convolution again", "1:relu again"]
-    assert "2:avg_pool2d again" not in names  # its backward reads the incoming gradient alone
+    assert "2:avg_pool2d again" not in names  # its backward reads only the incoming gradient
 
 
 def test_what_runs_again_writes_blocks_of_its_own_in_the_backward_pass() -> None:
@@ -158,7 +152,7 @@ def test_random_tasks_run_once_and_dropout_keeps_its_mask_alone() -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("probability", [0.1, 0.3, 0.5, 0.9])
-def test_the_product_with_the_mask_is_dropouts_output_bit_for_bit(
+def test_the_product_with_the_mask_is_the_output_of_dropout_bit_for_bit(
     dtype: torch.dtype, probability: float
 ) -> None:
     torch.manual_seed(0)
@@ -168,7 +162,7 @@ def test_the_product_with_the_mask_is_dropouts_output_bit_for_bit(
     assert again.numpy().tobytes() == output.numpy().tobytes()
 
 
-def test_dropouts_output_stays_where_its_product_would_round_otherwise() -> None:
+def test_the_output_of_dropout_is_kept_where_its_product_would_round_differently() -> None:
     dropped = nn.Sequential(convolution(), nn.Dropout(0.3), convolution()).to(torch.bfloat16)
     arguments = (torch.randn(2, CHANNELS, 6, 6, dtype=torch.bfloat16),), ()
     graph = capture(Workload("half", dropped, torch.Tensor.sum, *arguments)).graph
@@ -251,7 +245,7 @@ def test_what_read_earlier_contents_of_a_block_that_stays_stays_too() -> None:
 
 @pytest.mark.parametrize("role", [Role.ACTIVATION, Role.LOSS])
 def test_what_is_written_together_with_a_block_that_stays_stays_too(role: Role) -> None:
-    """The second task would write onto block 1 again, which stays: not asked for, or a result of the step."""
+    """The second task would write onto block 1 again, which stays: not requested, or a result of the step."""
     tasks = forward("first", (0,), (1,)), forward("second", (), (2,), onto=(1,)), backward((1, 2), 3)
     graph = graph_without_calls(*tasks, blocks=(BLOCKS[0], block(1, role), *BLOCKS[2:]))
     assert recomputing(graph, [Segment(frozenset({2} if role is Role.ACTIVATION else {1, 2}))]) == graph

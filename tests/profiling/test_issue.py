@@ -1,4 +1,4 @@
-"""What the host spends on a step's instructions, on fake streams."""
+"""Host time spent on the instructions of a step, on fake streams."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""What the driver tells and keeps to itself, on a stand-in for NVIDIA's library."""
+"""Counters that the driver reports or lacks, on a stand-in for NVIDIA's library."""
 
 import os
 import sys
@@ -60,7 +60,7 @@ def test_the_process_and_the_others_are_found_on_the_device_of_that_uuid(install
 @pytest.mark.parametrize(
     ("processes", "others"), [([(os.getpid(), None)], 0), ([(OTHER_PID, 700)], None), ([], 0)]
 )
-def test_what_the_driver_does_not_tell_is_none_with_a_reason_and_never_zero(
+def test_a_missing_counter_is_none_with_a_reason_and_never_zero(
     install, processes: list[tuple[int, int | None]], others: int | None
 ) -> None:
     install(FakeNvml(processes))

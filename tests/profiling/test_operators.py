@@ -9,7 +9,7 @@ from membench.core.errors import UnsupportedModel
 from membench.core.workload import Workload
 from membench.profiling.measured_cost import MeasuredCost
 from membench.profiling.operators import OutputMismatch
-from tests.contract.test_layers import Layer
+from tests.helpers.networks import Layer
 
 
 def _measure(function: object) -> dict[str, float]:

@@ -2,7 +2,7 @@ import pytest
 import torch
 import yaml
 
-from membench.cli.calibrate import main
+from membench.cli.main import main
 from membench.core.configuration import instantiate
 from membench.core.device import DeviceProfile
 from membench.profiling.link import Link
@@ -32,5 +32,5 @@ def test_without_a_gpu_nothing_is_calibrated(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    assert main(["device=cuda"]) == 2
+    assert main(["calibrate", "device=cuda"]) == 2
     assert "needs a GPU, and torch sees none" in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""What lives on the host while the step runs on a GPU, on a stand-in whose copies are as late as the waits allow."""
+"""Weights on the host while the step runs on a GPU, on a stand-in whose copies are as late as the waits allow."""
 
 import copy
 from collections.abc import Iterator
@@ -100,10 +100,10 @@ def test_the_steady_state_locks_nothing(cuda: FakeCuda) -> None:
 
 
 @pytest.mark.parametrize("offload_weights", [False, True])
-def test_a_step_returns_when_nobody_copies_to_or_from_the_caller_s_memory(
+def test_a_step_returns_after_its_last_copy_to_or_from_memory_of_the_caller(
     cuda: FakeCuda, offload_weights: bool
 ) -> None:
-    """The stand-in's compute stream is the host itself, so only the call can be seen."""
+    """The compute stream of the stand-in is the host itself, so only the call is visible."""
     images, labels = batch()
     work = Workload("digits", digits_cnn(), nn.functional.cross_entropy, (images,), (labels,))
     step = build_step(Captures(work), Modnn(offload_weights), COST, None, micro_batch=2)

@@ -11,31 +11,31 @@ from membench.planning.validate import validate
 from membench.steps.plan import plan
 from membench.strategies.best_fit import BestFit
 from membench.strategies.eager import Eager
-from tests.backends.test_simulated import UnitCost
-from tests.helpers.chains import chain
+from tests.helpers.chains import chain_of_sizes
+from tests.helpers.costs import UnitCost
 from tests.helpers.networks import COST, reference
 
 
 @given(st.lists(st.integers(1, 10_000), min_size=1, max_size=12))
-def test_a_chain_needs_at_least_what_eager_needs(map_bytes: list[int]) -> None:
-    graph = chain(map_bytes)
+def test_a_chain_needs_at_least_what_eager_needs(activation_bytes: list[int]) -> None:
+    graph = chain_of_sizes(activation_bytes)
     schedule = BestFit().schedule(graph, UnitCost(), None)
     validate(schedule)
     assert schedule.peak_bytes >= Eager().schedule(graph, UnitCost(), None).peak_bytes
 
 
 @given(st.integers(1, 12), st.integers(1, 20).map(lambda pieces: pieces * ALIGNMENT_BYTES))
-def test_maps_of_one_size_leave_no_fragments(depth: int, size_bytes: int) -> None:
-    graph = chain([size_bytes] * depth)
+def test_activations_of_one_size_leave_no_fragments(depth: int, size_bytes: int) -> None:
+    graph = chain_of_sizes([size_bytes] * depth)
     peaks = {strategy().schedule(graph, UnitCost(), None).peak_bytes for strategy in (BestFit, Eager)}
     assert len(peaks) == 1
 
 
-def test_a_map_that_fits_no_gap_makes_the_pool_grow() -> None:
+def test_an_activation_that_fits_no_gap_makes_the_pool_grow() -> None:
     unit = ALIGNMENT_BYTES
-    graph = chain([unit, unit, 2 * unit])
+    graph = chain_of_sizes([unit, unit, 2 * unit])
     schedule = BestFit().schedule(graph, UnitCost(), None)
-    # Three maps lie in 4 units, the third's gradient behind them in 2. When it and the third map are dead, their gaps
+    # Three activations lie in 4 units, the gradient of the third behind them in 2. When both are dead, their gaps
     # are as large as they were; all gradients after them fit.
     assert schedule.peak_bytes - graph.external_bytes == 6 * unit
 

@@ -11,8 +11,8 @@ from membench.strategies.eager import Eager
 from tests.helpers.networks import COST
 
 
-def test_a_convolution_s_backward_is_one_call() -> None:
-    """In DenseNet gradients of other maps are added up between a convolution's weight and data gradient."""
+def test_the_backward_of_a_convolution_is_one_call() -> None:
+    """In DenseNet gradients of other activations are added up between a convolution's weight and data gradient."""
     module = DenseNet(growth_rate=4, block_config=(3, 2), num_init_features=8, num_classes=4)
     inputs, targets = torch.zeros(2, 3, 64, 64), torch.zeros(2, dtype=torch.long)
     graph = capture(Workload("densenet", module, nn.functional.cross_entropy, (inputs,), (targets,))).graph

@@ -1,4 +1,4 @@
-"""EPMC and serial CSR: which maps, how large, when, and on which stream; Gist's one-bit masks."""
+"""EPMC and serial CSR: encoded activations, their sizes, times and streams; Gist's one-bit masks."""
 
 import pytest
 import torch
@@ -13,12 +13,12 @@ from membench.core.workload import Workload
 from membench.steps.densities import likely_densities
 from membench.steps.plan import plan
 from membench.strategies.base import Strategy
-from membench.strategies.compression import encodable_maps
+from membench.strategies.compression import encodable_activations
 from membench.strategies.eager import Eager
 from membench.strategies.epmc import CODEC_STREAM, Epmc, SerialCsr
 from membench.strategies.gist import Gist
 from membench.sweep.encoding_metrics import encoding_metrics
-from tests.contract.test_strategies import check_exact, step_of
+from tests.helpers.checks import check_exact, step_of
 from tests.helpers.networks import COST, reference, reference_of
 
 
@@ -51,12 +51,12 @@ def layer_of(graph: TaskGraph, block: int) -> str:
     return graph.layers[writers[-1].layer]
 
 
-def test_maps_that_a_relu_or_pooling_behind_it_made_are_encoded(graph: TaskGraph) -> None:
-    layers = {layer_of(graph, block) for block in encodable_maps(graph)}
+def test_outputs_of_relu_and_of_pooling_after_it_are_encoded(graph: TaskGraph) -> None:
+    layers = {layer_of(graph, block) for block in encodable_activations(graph)}
     assert layers == {"1", "3", "4"}  # not 6: the norm's gradient reads it; not the image
 
 
-def test_a_map_is_encoded_beside_the_relu_of_the_convolution_that_read_it(graph: TaskGraph) -> None:
+def test_an_activation_is_encoded_during_the_relu_of_the_convolution_that_read_it(graph: TaskGraph) -> None:
     schedule = plan(graph, Epmc(), COST, None)
     [first, *_] = encodes(schedule)
     assert (first.stream, first.codec.streams) == (CODEC_STREAM, 7)
@@ -70,7 +70,7 @@ def test_a_map_is_encoded_beside_the_relu_of_the_convolution_that_read_it(graph:
     assert Compute(relu.index) in schedule.instructions[at:freed]
 
 
-def test_a_map_is_decoded_beside_the_gradient_before_the_convolution_s(graph: TaskGraph) -> None:
+def test_an_activation_is_decoded_during_the_backward_before_its_convolution(graph: TaskGraph) -> None:
     schedule = plan(graph, Epmc(), COST, None)
     program = schedule.instructions
     [first, *_] = encodes(schedule)
@@ -91,7 +91,7 @@ def test_serial_csr_works_between_the_layers(graph: TaskGraph) -> None:
 
 
 @pytest.mark.parametrize(("density", "ratio"), [(0.9, 1.48), (0.56, 2.37), (0.1, 12.99)])
-def test_the_ratio_of_a_large_map_is_the_paper_s_arithmetic(density: float, ratio: float) -> None:
+def test_the_compression_ratio_of_a_large_activation_follows_the_paper(density: float, ratio: float) -> None:
     """Four bytes against 3 d + 2/256 and four bytes for a block of rows (algorithms.md, 5.4)."""
     codec = Epmc(density=density)._codec
     elements = 2**22
@@ -100,14 +100,14 @@ def test_the_ratio_of_a_large_map_is_the_paper_s_arithmetic(density: float, rati
     )
 
 
-def test_a_map_that_would_grow_is_left_alone(graph: TaskGraph) -> None:
+def test_an_activation_that_would_grow_is_not_encoded(graph: TaskGraph) -> None:
     eager = encoding_metrics(plan(graph, Eager(), COST, None))
     full = encoding_metrics(plan(graph, SerialCsr(density=0.6), COST, None))
     assert eager["stored_map_bytes"] == full["stored_map_bytes"]
     assert full["encoded_bytes"] == 0
 
 
-def test_the_metrics_say_what_is_stored(graph: TaskGraph) -> None:
+def test_metrics_count_the_stored_bytes(graph: TaskGraph) -> None:
     eager = encoding_metrics(plan(graph, Eager(), COST, None))
     epmc = encoding_metrics(plan(graph, Epmc(density=0.5), COST, None))
     saved = epmc["dense_bytes_of_encoded_maps"] - epmc["encoded_bytes"]
@@ -139,7 +139,7 @@ def test_measuring_leaves_the_model_as_it_was(pairs: Workload) -> None:
     assert all(weight.grad is None for weight in pairs.module.parameters())
 
 
-def test_fuller_maps_than_planned_are_an_error_with_a_remedy(pairs: Workload) -> None:
+def test_activations_denser_than_planned_are_an_error_with_a_remedy(pairs: Workload) -> None:
     case = reference_of(pairs)
     schedule = plan(case.captured.graph, Epmc(density=0.1), COST, None)
     with (
@@ -149,7 +149,7 @@ def test_fuller_maps_than_planned_are_an_error_with_a_remedy(pairs: Workload) ->
         step(pairs.inputs, pairs.targets)
 
 
-def test_gist_keeps_a_bit_of_what_only_a_relu_s_gradient_reads(graph: TaskGraph) -> None:
+def test_gist_keeps_one_bit_of_what_only_the_gradient_of_a_relu_reads(graph: TaskGraph) -> None:
     schedule = plan(graph, Gist(), COST, None)
     [encode] = encodes(schedule)
     assert layer_of(schedule.graph, encode.block) == "3"  # the ReLU before the pooling

@@ -1,4 +1,4 @@
-"""GeePS: two halves of one pool, copies beside the computation, memory that does not grow with depth."""
+"""GeePS: two halves of one pool, copies parallel to computation, memory that does not grow with depth."""
 
 from itertools import pairwise
 
@@ -22,8 +22,8 @@ from membench.planning.validate import validate
 from membench.steps.plan import plan
 from membench.steps.simulated_step import simulated_step
 from membench.strategies.geeps import COPY_BACK_STREAM, GeePS
-from tests.backends.test_simulated import UnitCost
-from tests.helpers.chains import chain
+from tests.helpers.chains import chain_of_sizes
+from tests.helpers.costs import UnitCost
 from tests.helpers.networks import COST, reference
 
 
@@ -32,33 +32,37 @@ def in_pool_bytes(schedule: Schedule) -> int:
 
 
 @given(st.lists(st.integers(1, 1000), min_size=3, max_size=12))
-def test_the_pool_of_a_chain_is_twice_its_largest_layer(map_bytes: list[int]) -> None:
-    schedule = GeePS().schedule(chain(map_bytes), UnitCost(), None)
+def test_the_pool_of_a_chain_is_twice_its_largest_layer(activation_bytes: list[int]) -> None:
+    schedule = GeePS().schedule(chain_of_sizes(activation_bytes), UnitCost(), None)
     validate(schedule)
-    # Backward, a layer touches the map that it reads and two gradients; the loss a map and its gradient.
-    accesses = [before + own + before for before, own in pairwise(map_bytes)]
-    assert in_pool_bytes(schedule) == 2 * max(*accesses, 2 * map_bytes[-1])
+    # Backward, a layer accesses the activation that it reads and two gradients; the loss an activation and its gradient.
+    accesses = [before + own + before for before, own in pairwise(activation_bytes)]
+    assert in_pool_bytes(schedule) == 2 * max(*accesses, 2 * activation_bytes[-1])
     work = zip(schedule.instructions, live_bytes(schedule), strict=True)
     assert {held for item, held in work if isinstance(item, Compute | Prefetch)} == {schedule.peak_bytes}
 
 
 def test_the_peak_does_not_grow_with_depth() -> None:
-    peaks = {GeePS().schedule(chain([10] * depth), UnitCost(), None).peak_bytes for depth in (3, 10, 100)}
+    peaks = {
+        GeePS().schedule(chain_of_sizes([10] * depth), UnitCost(), None).peak_bytes for depth in (3, 10, 100)
+    }
     assert len(peaks) == 1
 
 
-def test_each_map_of_a_chain_leaves_and_comes_back_once() -> None:
-    schedule = GeePS().schedule(chain([10] * 8), UnitCost(), None)
+def test_each_activation_of_a_chain_is_offloaded_and_prefetched_once() -> None:
+    schedule = GeePS().schedule(chain_of_sizes([10] * 8), UnitCost(), None)
     names = schedule.graph.blocks
     out = [names[item.block].name for item in schedule.instructions if isinstance(item, Offload)]
     back = [names[item.block].name for item in schedule.instructions if isinstance(item, Prefetch)]
-    assert out == [f"map{i}" for i in range(7)]  # the last one is still there when the loss is computed
+    assert out == [
+        f"activation{i}" for i in range(7)
+    ]  # the last one is still there when the loss is computed
     assert back == out[::-1]
 
 
-def test_copies_run_beside_the_computation_of_their_neighbours() -> None:
+def test_copies_overlap_with_the_computation_of_their_neighbours() -> None:
     depth = 12
-    schedule = GeePS().schedule(chain([1] * depth), UnitCost(), None)  # a copy takes 1 s, a task 2 s
+    schedule = GeePS().schedule(chain_of_sizes([1] * depth), UnitCost(), None)  # a copy takes 1 s, a task 2 s
     step = simulated_step((RepeatedSchedule(schedule),), UnitCost())
     copies = [span for span in step.timelines[0].spans if span.stream in (COPY_STREAM, COPY_BACK_STREAM)]
     tasks = [span for span in step.timelines[0].spans if span.stream == COMPUTE_STREAM]
@@ -71,11 +75,11 @@ def _overlap_s(first: Span, second: Span) -> float:
     return min(first.end_s, second.end_s) - max(first.start_s, second.start_s)
 
 
-def test_a_slow_copy_holds_up_the_layer_after_the_one_that_it_runs_beside() -> None:
-    schedule = GeePS().schedule(chain([4] * 5), UnitCost(), None)  # a copy takes 4 s
+def test_a_slow_copy_delays_the_layer_after_the_one_that_it_overlaps_with() -> None:
+    schedule = GeePS().schedule(chain_of_sizes([4] * 5), UnitCost(), None)  # a copy takes 4 s
     step = simulated_step((RepeatedSchedule(schedule),), UnitCost())
     copies = sum(isinstance(item, Offload | Prefetch) for item in schedule.instructions)
-    alone = len(schedule.graph.tasks) - copies  # a task runs beside one copy or none
+    alone = len(schedule.graph.tasks) - copies  # a task overlaps with one copy or none
     assert step.timelines[0].step_time_s == pytest.approx(2.5 * alone + 4 * copies)
 
 

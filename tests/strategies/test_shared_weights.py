@@ -1,4 +1,4 @@
-"""Weights that many time steps share: their partial gradients are added up, and not kept, however many there are."""
+"""Weights shared by many time steps: their partial gradients are accumulated, not kept."""
 
 from functools import cache
 

@@ -1,4 +1,4 @@
-"""SuperNeurons: what leaves, what is recomputed and how often, and when it comes back."""
+"""SuperNeurons: what is offloaded, what is recomputed and how often, and when it is prefetched."""
 
 from collections import Counter
 
@@ -12,8 +12,8 @@ from membench.core.task_graph import Kind, Phase
 from membench.planning.liveness import peak_bytes
 from membench.steps.plan import plan
 from membench.strategies.superneurons import SuperNeurons
-from tests.backends.test_simulated import UnitCost
-from tests.strategies.memonger.test_strategy import MAP_BYTES, MAPS, chain, graph_of
+from tests.helpers.chains import ACTIVATION_ROLES, FEATURE_MAP_BYTES, chain_of_convolutions, graph_of
+from tests.helpers.costs import UnitCost
 
 CHEAP = frozenset({Kind.BATCH_NORM, Kind.RELU, Kind.POOLING, Kind.DROPOUT})
 
@@ -59,15 +59,18 @@ def test_results_of_convolutions_and_sums_leave_for_the_host(residual: Schedule)
 
 def test_no_memory_grows_with_depth() -> None:
     held = [
-        peak_bytes(plan(chain(depth, normalized=True), SuperNeurons(), UnitCost(), None), MAPS)
+        peak_bytes(
+            plan(chain_of_convolutions(depth, normalized=True), SuperNeurons(), UnitCost(), None),
+            ACTIVATION_ROLES,
+        )
         for depth in (6, 30)
     ]
-    assert held[1] < held[0] + 0.1 * MAP_BYTES  # saved means and deviations
-    assert held[0] < 6 * MAP_BYTES
+    assert held[1] < held[0] + 0.1 * FEATURE_MAP_BYTES  # saved means and deviations
+    assert held[0] < 6 * FEATURE_MAP_BYTES
 
 
 def test_a_checkpoint_comes_back_one_checkpoint_before_it_is_needed() -> None:
-    schedule = plan(chain(6, normalized=True), SuperNeurons(), UnitCost(), None)
+    schedule = plan(chain_of_convolutions(6, normalized=True), SuperNeurons(), UnitCost(), None)
     graph = schedule.graph
     order: list[str] = []
     for item in schedule.instructions:
@@ -84,7 +87,7 @@ def test_a_checkpoint_comes_back_one_checkpoint_before_it_is_needed() -> None:
 
 
 def test_a_small_segment_is_recomputed_once_and_a_large_one_for_each_layer() -> None:
-    """One map is less than a task's own; four maps at once are more, so each is made again for each that reads it."""
+    """One activation is less than those of a task; four at once are more, so each is recomputed for each of its readers."""
     runs = Counter(again(planned(convolution(), nn.ReLU(), convolution())))
     assert runs["1:relu again"] == 1
     runs = Counter(

@@ -1,4 +1,4 @@
-"""How a cell ends that raises: what the user can mend in the error's own words, all else with its kind and place."""
+"""Outcomes of cells that raise: errors of the user in their own words, others with class and place."""
 
 import re
 

@@ -36,7 +36,7 @@ def test_two_cells_never_hold_one_gpu(tmp_path: Path) -> None:
     assert overlaps == [False] * 12
 
 
-def test_who_finds_a_gpu_taken_takes_another(tmp_path: Path) -> None:
+def test_a_second_process_takes_another_gpu(tmp_path: Path) -> None:
     with free_gpu([ONE, OTHER], tmp_path) as first, free_gpu([ONE, OTHER], tmp_path) as second:
         assert first == {"CUDA_VISIBLE_DEVICES": "GPU-1"}
         assert second == {"CUDA_VISIBLE_DEVICES": "GPU-2"}
@@ -58,7 +58,7 @@ def test_without_a_list_of_gpus_there_is_one_lock_and_no_choice(tmp_path: Path) 
     assert [path.name for path in tmp_path.iterdir()] == ["membench-gpu.lock"]
 
 
-def test_what_goes_wrong_while_it_is_held_is_told(tmp_path: Path) -> None:
+def test_an_error_while_the_lock_is_held_is_raised(tmp_path: Path) -> None:
     with pytest.raises(BlockingIOError, match="of the cell's own"), free_gpu([ONE, OTHER], tmp_path):
         raise BlockingIOError("of the cell's own")
     with free_gpu([ONE], tmp_path) as again:

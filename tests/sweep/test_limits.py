@@ -29,7 +29,7 @@ def test_stops_at_its_limit() -> None:
 @pytest.mark.parametrize("limit", [1, 15, 16, 17, 33, 1000, 4096])
 @pytest.mark.parametrize("guess", [1, 16, 40, 1000, 5000, 1 << 20])
 @pytest.mark.parametrize("step", [1, 16])
-def test_a_guess_changes_no_answer(limit: int, guess: int, step: int) -> None:
+def test_a_guess_does_not_change_the_result(limit: int, guess: int, step: int) -> None:
     expected = limit // step * step or None
     assert largest(lambda number: number <= limit, step=step, limit=1 << 16, guess=guess) == expected
 

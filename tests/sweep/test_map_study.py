@@ -33,7 +33,7 @@ def test_streams_add_up_until_the_device_is_full() -> None:
     assert one / seven == pytest.approx(5.26, rel=0.1)
 
 
-def test_beside_a_relu_takes_as_long_as_the_longer_one() -> None:
+def test_encoding_in_parallel_with_a_relu_is_faster_than_in_series() -> None:
     found = study("vp", 7)
     assert found["encode_time_s"] <= found["in_parallel_time_s"] < found["in_series_time_s"]
 

@@ -30,7 +30,7 @@ def cell(system: str, *words: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("system", ["pytorch", "save_on_cpu", "eager", "layrub_hybrid"])
-def test_a_measured_cell_says_memory_throughput_samples_and_where_it_ran(system: str) -> None:
+def test_a_measured_cell_records_memory_throughput_samples_and_provenance(system: str) -> None:
     record = run_cell(cell(system))
     assert (record.outcome, record.source) == (Outcome.OK, Source.MEASURED), record.reason
     assert record.metrics["peak_memory_bytes"] > 0
@@ -46,14 +46,14 @@ def test_a_baseline_is_held_to_the_budget_on_the_cpu_too() -> None:
     assert run_cell(cell("pytorch", "budget=100 MB")).outcome is Outcome.OK
 
 
-def test_what_was_predicted_stands_beside_what_was_measured() -> None:
+def test_predicted_values_are_recorded_next_to_measured_ones() -> None:
     metrics = run_cell(cell("layrub_hybrid")).metrics
     assert metrics["required_memory_bytes"] == metrics["peak_memory_bytes"]
     assert metrics["predicted_step_time_s"] > 0
     assert 0 <= metrics["exposed_transfer_s"] <= metrics["copy_time_s"]
 
 
-def test_a_baseline_that_is_not_installed_is_unsupported_and_says_what_to_do() -> None:
+def test_a_baseline_that_is_not_installed_is_unsupported_with_a_remedy() -> None:
     record = run_cell(cell("torchtune_offload"))
     assert record.outcome is Outcome.UNSUPPORTED
     assert "install torchtune" in record.reason
@@ -82,7 +82,7 @@ def test_energy_is_the_difference_of_two_readings_of_which_neither_may_be_missin
     assert energy_per_image(Reading(10.0), untold, images=3) == untold
 
 
-def test_a_gpus_process_gets_growing_segments_and_for_m_engines_without_workspace(
+def test_the_process_of_a_gpu_gets_growing_segments_and_for_m_engines_without_workspace(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("MEMBENCH_CACHE", str(tmp_path))
@@ -100,7 +100,7 @@ def test_a_gpus_process_gets_growing_segments_and_for_m_engines_without_workspac
     assert environment({**gpu, "budget": "12 GB"}) == environment(gpu)
 
 
-def test_without_a_gpu_a_cuda_cell_fails_and_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_gpu_a_cuda_cell_fails_with_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     on_gpu = {**cell("eager"), "backend": configuration.read("backend", "cuda")}
     record = run_cell(on_gpu)

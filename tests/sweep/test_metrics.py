@@ -1,4 +1,4 @@
-"""What a simulated cell's record says of memory, copies and power."""
+"""Metrics of a simulated cell: memory, copies and power."""
 
 from typing import Any
 
@@ -21,7 +21,7 @@ def _metrics(strategy: str, *, device: str = "k40_modnn", **options: Any) -> dic
     return run_cell(cell).metrics
 
 
-def test_a_bound_without_resident_weights_is_the_neediest_task_s_own() -> None:
+def test_a_bound_without_resident_weights_is_that_of_the_largest_task() -> None:
     """The first pooling's backward: its input of 32 x 32 and its output of a quarter, each with its gradient."""
     metrics = _metrics("network_wide", algorithms="memory")
     maps_bytes = 4 * 8 * 32 * 32 * 32
@@ -35,7 +35,7 @@ def test_transferred_is_what_goes_both_ways() -> None:
     assert _metrics("eager")["transferred_bytes"] == 0
 
 
-def test_power_is_told_where_the_device_s_is_known() -> None:
+def test_power_is_given_for_devices_with_known_power() -> None:
     power = configuration.load("device", "k40_modnn").power
     metrics = _metrics("vdnn_all")
     assert power.awake_w < metrics["average_power_w"] < metrics["maximum_power_w"]

@@ -44,7 +44,7 @@ def test_a_sweep_that_was_stopped_goes_on_where_it_stopped(tmp_path: Path) -> No
         (Rerun.ALL, ["failed", "out_of_memory", "timeout"]),
     ],
 )
-def test_rerun_says_what_runs_again(rerun: Rerun, again: list[str], tmp_path: Path) -> None:
+def test_rerun_selects_the_cells_to_run_again(rerun: Rerun, again: list[str], tmp_path: Path) -> None:
     outcomes = (Outcome.FAILED, Outcome.OUT_OF_MEMORY, Outcome.TIMEOUT)
     for outcome in outcomes:
         Records(tmp_path, Runner(outcome)).run(_cell(str(outcome)))

@@ -1,4 +1,4 @@
-"""Which sources decide a result."""
+"""The sources that decide a result."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -45,13 +45,13 @@ def test_what_is_imported_counts_and_what_is_not_does_not(package: Path) -> None
     assert _hash() != before
 
 
-def test_what_is_no_python_is_refused_with_its_line(package: Path) -> None:
+def test_a_syntax_error_is_refused_with_its_line(package: Path) -> None:
     (package / "layers.py").write_text("class Layer: pass\ndef broken(:\n")
     with pytest.raises(MembenchError, match=r"mynets/layers.py, line 2: invalid syntax$"):
         _hash()
 
 
-def test_a_cells_own_strategy_counts_and_others_do_not(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_strategy_of_a_cell_counts_and_others_do_not(monkeypatch: pytest.MonkeyPatch) -> None:
     _forget()
     read, names = sources._read, []
 
@@ -65,7 +65,7 @@ def test_a_cells_own_strategy_counts_and_others_do_not(monkeypatch: pytest.Monke
     assert not {"geeps", "superneurons", "runner", "tracking"} & set(names)
 
 
-def test_a_target_that_does_not_exist_is_no_error() -> None:
+def test_a_target_that_does_not_exist_is_not_an_error() -> None:
     assert sources.sources_hash({"strategy": {"_target_": "nobody.knows.This"}})
 
 

@@ -24,7 +24,7 @@ METRICS = {
 }
 
 
-def test_a_run_says_memory_time_and_transfers() -> None:
+def test_the_summary_of_a_run_has_memory_time_and_transfers() -> None:
     text = summary(Record(CONFIGURATION, "hash", Source.SIMULATED, Outcome.OK, "", METRICS))
     assert text.splitlines()[0] == "resnet50, batch 32, eager, simulated on k40m under Caffe"
     for expected in (
@@ -48,13 +48,13 @@ def test_devices_of_a_cluster_and_processes_are_counted() -> None:
     assert "2; gradients exchanged in 250 ms" in summary(record)
 
 
-def test_cells_of_a_sweep_over_limits_can_be_told_apart() -> None:
+def test_cells_of_a_sweep_over_limits_have_distinct_titles() -> None:
     limited = CONFIGURATION | {"budget": "400 MB", "micro_batch": "fitted"}
     expected = "resnet50, batch 32, eager, budget 400.0 MB, micro-batch fitted, simulated on k40m under Caffe"
     assert title(limited) == expected
 
 
-def test_a_run_that_does_not_fit_says_so_and_what_it_needs() -> None:
+def test_the_summary_of_a_run_that_does_not_fit_names_the_needed_memory() -> None:
     metrics = {
         "required_memory_bytes": 30 * GIB,
         "capacity_bytes": 11 * GIB,

@@ -16,7 +16,13 @@ import pytest
 from membench.core.configuration import ROOT
 from membench.core.record import Outcome
 
-FAULTS = ("Raises", "UsesUpMemory", "Exits", "IsKilled", "Hangs")  # what ends the last child stands last
+FAULTS = (
+    "Raises",
+    "UsesUpMemory",
+    "Exits",
+    "IsKilled",
+    "Hangs",
+)  # the fault that ends the last child is last
 
 
 def _needs(launcher: str) -> Any:

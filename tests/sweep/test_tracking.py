@@ -36,7 +36,7 @@ def test_disabled_writes_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("refusal", [wandb.errors.UsageError, ValueError])
-def test_a_sweep_that_wandb_refuses_is_no_error(
+def test_a_sweep_refused_by_wandb_is_not_an_error(
     refusal: type[Exception],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -54,7 +54,7 @@ def test_a_sweep_that_wandb_refuses_is_no_error(
 
 @pytest.fixture(scope="module")
 def logged(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """What each offline run says, by its folder's place: cells first, the report last."""
+    """The content of each offline run in the order of the folders: cells first, the report last."""
     directory = tmp_path_factory.mktemp("tracking")
     file = directory / "table.csv"
     file.write_text("model\n")

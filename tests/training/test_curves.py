@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from membench.core.record import Outcome, Record, Source
+from membench.core.record import Outcome, Record
 from membench.core.units import MIB
 from membench.training.curves import (
     comparison_table,
@@ -16,36 +16,7 @@ from membench.training.curves import (
     epochs_to_accuracy,
     permutation_test,
 )
-
-CONFIGURATION = {
-    "model": {"name": "digits_cnn"},
-    "data": {"_target_": "membench.data.digits.digits"},
-    "strategy": {"_target_": "membench.strategies.eager.Eager"},
-    "recipe": {"batch_size": 64, "learning_rate": 0.05, "seed": 0},
-}
-PROVENANCE = {"device": "cpu", "versions": {"torch": "2"}, "commit": "0123456789abcdef", "clean": True}
-
-
-def run(test_accuracy: list[float], seed: int = 0) -> Record:
-    epochs = len(test_accuracy)
-    samples = {
-        "loss": tuple(1 / (1 + epoch) for epoch in range(epochs)),
-        "training_accuracy": (0.5,) * epochs,
-        "test_accuracy": tuple(test_accuracy),
-        "time_s": (2.0,) * epochs,
-    }
-    metrics = {name: values[-1] for name, values in samples.items()}
-    recipe = CONFIGURATION["recipe"] | {"seed": seed}
-    configuration = CONFIGURATION | {"recipe": recipe}
-    return Record(
-        configuration,
-        f"hash {seed}",
-        Source.MEASURED,
-        Outcome.OK,
-        metrics=metrics,
-        samples=samples,
-        provenance=PROVENANCE,
-    )
+from tests.helpers.trainings import PROVENANCE, run
 
 
 def test_epochs_to_an_accuracy() -> None:
@@ -128,7 +99,7 @@ def test_lines_for_a_terminal() -> None:
     assert describe_training([failed], 0.97) == "  no run succeeded"
 
 
-def test_lines_for_a_terminal_tell_of_inference_within_limits() -> None:
+def test_lines_for_a_terminal_describe_inference_within_limits() -> None:
     def limited(accuracy: float, seed: int) -> Record:
         plain = run([0.5], seed)
         found = {"accuracy": accuracy, "unlimited_accuracy": 0.5, "peak_bytes": 4 * MIB}

@@ -66,7 +66,7 @@ def values(epochs: list[Epoch]) -> list[tuple[float, float, float]]:
     return [(epoch.loss, epoch.training_accuracy, epoch.test_accuracy) for epoch in epochs]
 
 
-def test_a_lossless_strategy_gives_plain_pytorchs_curve_and_weights_bit_for_bit(few: Dataset) -> None:
+def test_a_lossless_strategy_gives_the_curve_and_weights_of_plain_pytorch_bit_for_bit(few: Dataset) -> None:
     expected_module = network()
     expected = plain_curve(expected_module, few)
     assert expected[-1][0] < expected[0][0]
@@ -78,7 +78,7 @@ def test_a_lossless_strategy_gives_plain_pytorchs_curve_and_weights_bit_for_bit(
 
 
 def test_what_else_draws_random_numbers_changes_nothing(few: Dataset) -> None:
-    """The order of the images and dropout depend on the seed alone."""
+    """The order of the images and dropout depend only on the seed."""
     torch.manual_seed(99)
     start = network()
     first = values(list(train(copy.deepcopy(start), CRITERION, few, RECIPE)))

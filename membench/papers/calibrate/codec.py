@@ -1,11 +1,8 @@
-"""`python -m membench.papers.calibrate.codec`: the rate of EPMC's serial baseline, fitted on that baseline's rows alone.
+"""The rate of EPMC's serial baseline, fitted on that baseline's rows alone.
 
-The paper says how many times as long a training step takes with cuSPARSE's conversions between the layers. Their time is
+The paper gives the ratio of a training step's times with and without cuSPARSE's conversions between the layers. Their time is
 inversely proportional to the rate, so one least-squares step over the relative errors of these rows gives it.
 """
-
-import sys
-from collections.abc import Sequence
 
 from membench.core.configuration import ROOT
 from membench.core.record import Configuration
@@ -17,20 +14,17 @@ from membench.sweep.cell import run_cell
 _SERIAL, _BASELINE = "CSR-cuSPARSE in series", "Pytorch"
 
 
-def main(arguments: Sequence[str]) -> int:
-    """Print the rate and the residuals, and return the exit code."""
-    if arguments:
-        print(__doc__)
-        return 0 if {"-h", "--help"} & set(arguments) else 2
+def fit_codec() -> str:
+    """Return the fitted rate, a fraction of the peak memory bandwidth, and a line with the residual of each row."""
     paper = load_paper(ROOT / "experiments" / "epmc")
-    papers = {row.model: row.value for row in _fitted_rows(paper) if row.value is not None}
-    shares = _shares_at_full_rate(paper, list(papers))
-    rate = fit_rate([(shares[model], ratio) for model, ratio in papers.items()])
-    print(f"codec: {rate:.4g}  # of the peak memory bandwidth")
-    for model, ratio in papers.items():
+    ratios = {row.model: row.value for row in _fitted_rows(paper) if row.value is not None}
+    shares = _shares_at_full_rate(paper, list(ratios))
+    rate = fit_rate([(shares[model], ratio) for model, ratio in ratios.items()])
+    lines = [f"codec: {rate:.4g}  # of the peak memory bandwidth"]
+    for model, ratio in ratios.items():
         fitted = 1 + shares[model] / rate
-        print(f"{model:10s} paper {ratio:.2f}  fitted {fitted:.2f}  error {fitted / ratio - 1:+.1%}")
-    return 0
+        lines.append(f"{model:10s} paper {ratio:.2f}  fitted {fitted:.2f}  error {fitted / ratio - 1:+.1%}")
+    return "\n".join(lines)
 
 
 def fit_rate(rows: list[tuple[float, float]]) -> float:
@@ -68,7 +62,3 @@ def _at_full_rate(configuration: Configuration) -> Configuration:
     framework = configuration["framework"]
     efficiency = framework["efficiency"] | {"codec": 1.0, "launch_s": 0.0}
     return configuration | {"framework": framework | {"efficiency": efficiency}}
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

@@ -29,7 +29,7 @@ def yaml_text(result: Fit, *, framework: str, device: str) -> str:
     efficiency = result.efficiency
     tables = "Tables 5 and 6" if result.memory.residuals else "Table 5"
     comments = [
-        f"Written by: python -m membench.cli.calibrate framework={framework} device={device}",
+        f"Written by: membench calibrate framework={framework} device={device}",
         f"Fitted on {subject.library.framework}'s own rows of Layrub's {tables}, and on no other system's. Residuals:",
         *residual_lines(result),
         "'left out': the error of a row under the constants that all other rows give.",

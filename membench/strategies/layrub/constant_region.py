@@ -3,12 +3,13 @@
 CGCL-codes/Layrub, ``src/caffe/net.cpp`` (``interlayer``, ``intralayer``): pieces are shared, but only among blocks of one
 purpose, each as large as the largest block that ever lies in it.
 
-- Maps that one layer reads take turns in a few pieces; with the intra-layer strategy their gradients lie there, too.
-- Maps that several layers read (inputs of residual units) have pieces of their own.
-- So have the gradients which these readers hand back, before they are summed up.
-- What batch norm, scale and ReLU keep inside has one piece for each thing kept, which all such layers use in turn.
+- Activations that one layer reads share a few pieces in turn; with the intra-layer strategy their gradients do as well.
+- Activations that several layers read (inputs of residual units) have pieces of their own.
+- The gradients from these readers, before they are summed up, have pieces of their own.
+- Each kind of internal block of batch norm, scale and ReLU has one piece, which all such layers use in turn.
 
-What other layers keep inside (the indices of max pooling, dropout's random numbers) is not part of the region: it stays.
+Internal blocks of other layers (the indices of max pooling, dropout's random numbers) are not part of the region: they
+stay on the device.
 
 For ResNet-50 at 32 images the sources' own walk over the layers gives the first 343 MiB, the second and third 196 each and
 ReLU's mask 24.5: together the 759.5 MB of Section 5.2.1. Here lifetimes decide within a purpose: the first take 318.5.
@@ -22,7 +23,7 @@ from membench.core.task_graph import Kind, Phase, Role, Task, TaskGraph
 from membench.planning.region import Region, plan_region
 
 MIGRATING_KINDS = frozenset({Kind.BATCH_NORM, Kind.SCALE, Kind.RELU})
-"""Layers that move to the host what they keep inside."""
+"""Layers whose internal blocks are offloaded."""
 
 Purpose = tuple[object, ...]
 
@@ -31,7 +32,7 @@ def plan_constant_region(schedule: Schedule, *, intra_layer: bool) -> Region:
     """Return the region in which the blocks of an on-demand schedule can live.
 
     Args:
-        intra_layer: gradients share pieces with maps.
+        intra_layer: gradients share pieces with activations.
     """
     members: dict[Purpose, set[int]] = {}
     for block, purpose in _purposes(schedule.graph, intra_layer=intra_layer):
@@ -39,14 +40,14 @@ def plan_constant_region(schedule: Schedule, *, intra_layer: bool) -> Region:
     piece_bytes: list[int] = []
     pieces: dict[int, int] = {}
     for blocks in members.values():
-        part = plan_region(schedule, blocks)
-        pieces |= {block: len(piece_bytes) + piece for block, piece in part.pieces.items()}
-        piece_bytes += part.piece_bytes
+        region = plan_region(schedule, blocks)
+        pieces |= {block: len(piece_bytes) + piece for block, piece in region.pieces.items()}
+        piece_bytes += region.piece_bytes
     return Region(tuple(piece_bytes), pieces)
 
 
 def kept_on_device(graph: TaskGraph) -> set[int]:
-    """Return the blocks that layers keep inside and that never leave the device."""
+    """Return the internal blocks of layers that are never offloaded."""
     return {
         block
         for task in graph.tasks
@@ -57,7 +58,7 @@ def kept_on_device(graph: TaskGraph) -> set[int]:
 
 
 def _purposes(graph: TaskGraph, *, intra_layer: bool) -> Iterator[tuple[int, Purpose]]:
-    """Yield each block that lies in the region, and what tells it from those that it shares no piece with."""
+    """Yield each block of the region with its purpose; only blocks of one purpose share a piece."""
     readers = Counter(
         block for layer in graph.forward_layers for block in layer.reads if block not in layer.writes
     )
@@ -73,13 +74,13 @@ def _purposes(graph: TaskGraph, *, intra_layer: bool) -> Iterator[tuple[int, Pur
             elif block in addends:
                 yield block, ("addends",)
             elif readers[block] > 1:
-                yield block, ("maps of several readers",)
+                yield block, ("activations of several readers",)
             else:
-                yield block, ("maps",) if intra_layer else ("maps", role)
+                yield block, ("activations",) if intra_layer else ("activations", role)
 
 
 def _gradients_to_sum(graph: TaskGraph, task: Task) -> list[int]:
-    """Return the gradients of one map that a task sums up."""
+    """Return the gradients of one activation that a task sums up."""
     if task.kind is not Kind.ADD or task.phase is not Phase.BACKWARD:
         return []
     gradients = [block for block in task.reads if graph.blocks[block].role is Role.GRADIENT]

@@ -1,11 +1,11 @@
 """Layrub: layer-centric memory reuse and data migration for training extremely deep networks.
 
 Three strategies of the paper. Where a gradient takes its activation's space, a ReLU's backward reads a one-byte mask
-(the memory-efficient ReLU of Section 4.2), because the output whose sign it needs is gone by then:
+(the memory-efficient ReLU of Section 4.2), because the output whose sign it needs has been overwritten:
 
-- `LayrubIntra` (3.2): a gradient takes the space of its own layer's activation. Saves at most half; nothing moves.
-- `LayrubInter` (3.3): an activation leaves for the host after its last reader of the forward pass and comes back
-  one layer before its backward. Activations and gradients have spaces of their own.
+- `LayrubIntra` (3.2): a gradient takes the space of its own layer's activation. Saves at most half; nothing is offloaded.
+- `LayrubInter` (3.3): an activation is offloaded after its last reader of the forward pass and prefetched one layer
+  before its backward. Activations and gradients have spaces of their own.
 - `LayrubHybrid` (3.4): both. The default "Layrub" of the paper from Section 5.3 on.
 
 The order of 3.1, weight gradient before data gradient, is the graph's own. Not vDNN, which offloads the inputs of
@@ -43,7 +43,7 @@ class Tracer:
 
 
 class LayrubIntra(Strategy):
-    """Intra-layer reuse on a network-wide allocation.
+    """Layrub's intra-layer reuse on a network-wide allocation (Section 3.2).
 
     Args:
         gradient_streams: run a convolution's weight gradient on a stream of its own; the data gradient then
@@ -56,7 +56,7 @@ class LayrubIntra(Strategy):
         self._gradient_streams = gradient_streams
 
     def schedule(self, graph: TaskGraph, cost: CostModel, budget_bytes: int | None) -> Schedule:
-        graph = cost.annotate(mask_relu(graph))
+        graph = mask_relu(graph, cost)
         builder = ScheduleBuilder(self.name, graph, budget_bytes=budget_bytes)
         activations_of = {layer.layer: sorted(layer.reads) for layer in graph.forward_layers}
         for layer in graph.forward_layers:
@@ -71,7 +71,7 @@ class LayrubIntra(Strategy):
 
 
 def _free_partial_gradients(builder: ScheduleBuilder, task: Task) -> None:
-    """Free what the task has added to a shared weight's gradient, where the network's allocation is for good."""
+    """Free the partial gradients that the task has added up; all other memory is allocated for the whole run."""
     for block in task.reads:
         if builder.graph.blocks[block].role is Role.PARTIAL_GRADIENT and builder.is_dead(block):
             builder.free(block)
@@ -88,79 +88,76 @@ def _reuse(builder: ScheduleBuilder, task: Task, activations: list[int]) -> None
                 break
 
 
-class LayrubInter(Strategy):
-    """Inter-layer migration alone.
+class _Migration(Strategy):
+    """Inter-layer migration.
 
     Args:
         fixed_region: blocks share a region of fixed pieces, as in the paper's published sources, instead of memory on
-            demand; what does not belong there stays on the device.
+            demand; what lies outside of it stays on the device.
     """
+
+    def __init__(self, fixed_region: bool = False) -> None:
+        self._fixed_region = fixed_region
+
+    def _migrate(self, graph: TaskGraph, budget_bytes: int | None, *, intra_layer: bool) -> Schedule:
+        """Return the schedule of Algorithm 1; a fixed region is planned from what it holds on demand."""
+        stays = kept_on_device(graph) if self._fixed_region else set()
+        region = None
+        if self._fixed_region:
+            on_demand = ScheduleBuilder(self.name, graph, budget_bytes=None)
+            region = plan_constant_region(
+                _algorithm_1(on_demand, stays, intra_layer=intra_layer), intra_layer=intra_layer
+            )
+        builder = ScheduleBuilder(self.name, graph, budget_bytes=budget_bytes, region=region)
+        return _algorithm_1(builder, stays, intra_layer=intra_layer)
+
+
+class LayrubInter(_Migration):
+    """Layrub's inter-layer migration alone (Section 3.3)."""
 
     name = "layrub_inter"
 
-    def __init__(self, fixed_region: bool = False) -> None:
-        self._fixed_region = fixed_region
-
     def schedule(self, graph: TaskGraph, cost: CostModel, budget_bytes: int | None) -> Schedule:
-        return _migrate(self.name, graph, budget_bytes, intra_layer=False, fixed_region=self._fixed_region)
+        return self._migrate(graph, budget_bytes, intra_layer=False)
 
 
-class LayrubHybrid(Strategy):
-    """Inter-layer migration with intra-layer reuse.
-
-    Args:
-        fixed_region: blocks share a region of fixed pieces, as in the paper's published sources, instead of memory on
-            demand; what does not belong there stays on the device.
-    """
+class LayrubHybrid(_Migration):
+    """Layrub's inter-layer migration with intra-layer reuse (Section 3.4)."""
 
     name = "layrub_hybrid"
 
-    def __init__(self, fixed_region: bool = False) -> None:
-        self._fixed_region = fixed_region
-
     def schedule(self, graph: TaskGraph, cost: CostModel, budget_bytes: int | None) -> Schedule:
-        graph = cost.annotate(mask_relu(graph))
-        return _migrate(self.name, graph, budget_bytes, intra_layer=True, fixed_region=self._fixed_region)
+        return self._migrate(mask_relu(graph, cost), budget_bytes, intra_layer=True)
 
 
-def _migrate(
-    name: str, graph: TaskGraph, budget_bytes: int | None, *, intra_layer: bool, fixed_region: bool
-) -> Schedule:
-    region = None
-    stays = kept_on_device(graph) if fixed_region else set()
-    if fixed_region:  # its pieces are planned from what memory on demand would hold at the same time
-        on_demand = ScheduleBuilder(name, graph, budget_bytes=None)
-        _forward(on_demand, stays)
-        _backward(on_demand, intra_layer=intra_layer)
-        region = plan_constant_region(on_demand.finish(), intra_layer=intra_layer)
-    builder = ScheduleBuilder(name, graph, budget_bytes=budget_bytes, region=region)
+def _algorithm_1(builder: ScheduleBuilder, stays: set[int], *, intra_layer: bool) -> Schedule:
     _forward(builder, stays)
     _backward(builder, intra_layer=intra_layer)
     return builder.finish()
 
 
 def _forward(builder: ScheduleBuilder, stays: set[int]) -> None:
-    """Algorithm 1, forward: what a layer is the last to read leaves for the host while the layer runs."""
+    """Algorithm 1, forward: offload what a layer is the last to read while the layer runs."""
     tracer = Tracer(builder.graph)
     saved = _saved_for_backward(builder.graph) - stays
     for layer in builder.graph.forward_layers:
-        leaving = [block for block in tracer.will_finish(layer) if block in saved]
-        read_only = [block for block in leaving if block not in layer.writes]
+        offloaded = [block for block in tracer.will_finish(layer) if block in saved]
+        read_only = [block for block in offloaded if block not in layer.writes]
         for block in read_only:
             builder.offload(block)
         compute_on_demand(builder, layer.tasks)
-        for block in leaving:
+        for block in offloaded:
             if block not in read_only:
                 builder.offload(block)
-        if leaving:
+        if offloaded:
             builder.synchronize()
-        for block in leaving:
+        for block in offloaded:
             builder.free(block)
         tracer.finish(layer)
 
 
 def _backward(builder: ScheduleBuilder, *, intra_layer: bool) -> None:
-    """Algorithm 1, backward: the next layer's data comes back while this layer runs."""
+    """Algorithm 1, backward: prefetch the next layer's data while this layer runs."""
     layers = builder.graph.backward_layers
     for layer, following in zip_longest(layers, layers[1:]):
         for block in sorted(following.reads) if following else ():
@@ -175,8 +172,8 @@ def _backward(builder: ScheduleBuilder, *, intra_layer: bool) -> None:
 
 
 def _saved_for_backward(graph: TaskGraph) -> set[int]:
-    """Return the blocks of the forward pass that must come back; the last layers' stay for the turn."""
+    """Return the blocks of the forward pass that the backward pass reads, without those that it reads first."""
     created = {block for layer in graph.forward_layers for block in layer.creates}
     needed = {block for layer in graph.backward_layers for block in layer.reads}
-    at_the_turn = graph.forward_layers[-1].touches | graph.backward_layers[0].reads
-    return (created & needed) - at_the_turn
+    at_once = graph.forward_layers[-1].touches | graph.backward_layers[0].reads
+    return (created & needed) - at_once

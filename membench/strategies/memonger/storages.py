@@ -1,4 +1,4 @@
-"""Storages: MXNet's memory plan, in which a block takes a whole piece of memory that an earlier one has left."""
+"""MXNet's memory plan: a block takes a whole storage that an earlier block has left."""
 
 from bisect import bisect_left, insort
 
@@ -6,7 +6,7 @@ from membench.core.task_graph import RESULT_ROLES, Block
 from membench.planning.pool import Pool
 
 MATCH_RANGE = 16
-"""How many times as large or as small as a block a free storage may be (``NNVM_EXEC_MATCH_RANGE``)."""
+"""Largest ratio between the sizes of a block and of the free storage that it takes (``NNVM_EXEC_MATCH_RANGE``)."""
 
 
 class StoragePool(Pool):
@@ -14,8 +14,8 @@ class StoragePool(Pool):
 
     The plan of MXNet's executor (dmlc/nnvm, ``src/pass/plan_memory.cc``): a block takes the smallest free storage that is
     large enough, up to `MATCH_RANGE` times its size. Without one, it takes the largest that is too small, down to that
-    share of its size, which the plan then makes as large as the block. All is allocated before the run; so what is held
-    in the end counts from the beginning, and the peak is the same.
+    share of its size, which the plan then enlarges to the block's size. All is allocated before the run: the final extent
+    counts from the beginning, and the peak is the same.
     """
 
     def __init__(self) -> None:

@@ -1,25 +1,25 @@
-"""MXNet with memonger: keep what lies between segments of the network, recompute the rest.
+"""MXNet with memonger: keep what crosses from one segment of the network to the next, recompute the rest.
 
 Chen et al., "Training Deep Nets with Sublinear Memory Cost", arXiv 1604.06174, 2016, and the planner that its authors
 published (dmlc/mxnet-memonger, ``memonger.py``). The forward pass keeps only what crosses from one segment to the next; the
 backward pass runs each segment again, convolutions included, right before it needs it. About sqrt(n) segments cost
 O(sqrt(n)) memory and one more forward pass (Section 4.3).
 
-- Planning with a budget (Section 4.3, Algorithm 3): a segment ends at the first place where its maps exceed B bytes.
-- The search for B is the published planner's: from B = 0 twice B = sqrt(x y / 2), where the plan before keeps x bytes between
-  segments of at most y; then a grid between the smallest y and sqrt(2) times the next such guess. Of these plans the one
-  with the least peak is taken. (The planner counts whole MB; here bytes, so that small networks are cut as well.)
-- In the paper the user marks where segments may end. Here they may wherever one map alone crosses of what the segment has
-  made, and no earlier map is written in place later; the marks of the published examples, the inputs of residual
-  units, are such places.
-- The last segment is recomputed as well (Algorithm 1; the planner marks every operator for that but those it keeps).
+- Planning with a budget (Section 4.3, Algorithm 3): a segment ends at the first place where its activations exceed B bytes.
+- The search for B is the published planner's: from B = 0 twice B = sqrt(x y / 2), where the previous plan keeps x bytes
+  between segments of at most y; then a grid between the smallest y and sqrt(2) times the next such guess. Of these plans
+  the one with the least peak is taken. (The planner counts whole MB; here bytes, so that small networks are cut as well.)
+- In the paper the user marks where segments may end. Here a segment may end where only one of its activations is read
+  later, and no earlier activation is written in place later; the marks of the published examples, the inputs of
+  residual units, are such places.
+- The last segment is recomputed as well (Algorithm 1; the planner marks every operator except those that it keeps).
 
 Not SuperNeurons, which recomputes cheap layers only; nothing is copied to the host. Dropout's masks and the running
 statistics of batch norm stay as eager PyTorch has them: see `planning.recompute`.
 """
 
 from collections.abc import Iterator, Sequence
-from math import sqrt
+from math import inf, sqrt
 
 from membench.core.cost_model import CostModel
 from membench.core.schedule import Schedule
@@ -32,20 +32,20 @@ from membench.strategies.memonger.storages import StoragePool
 from membench.strategies.on_demand import compute_on_demand, on_demand_peak_bytes
 
 GUESSES = 3
-"""Sizes that follow from the plan before them, the first, zero, included."""
+"""Number of sizes B that follow from the previous plan, the first one (zero) included."""
 
 TRIALS = 6
-"""Steps of the grid."""
+"""Number of sizes B on the grid."""
 
 Cut = tuple[int, int]
-"""Where a segment starts and ends, in positions of tasks."""
+"""Start and end of a segment, in positions of tasks."""
 
 
 class Memonger(Strategy):
-    """Recomputation in segments.
+    """Memonger: recompute the forward pass in about sqrt(n) segments (Chen et al. 2016, Section 4.3).
 
     Args:
-        shares_storages: maps lie in storages that MXNet plans before the run, instead of memory on demand.
+        shares_storages: activations lie in storages that MXNet plans before the run, instead of memory on demand.
     """
 
     name = "memonger"
@@ -64,7 +64,7 @@ class Memonger(Strategy):
         return builder.finish()
 
     def _peak_bytes(self, repeatable: Repeatable, segments: Sequence[Segment]) -> int:
-        """Return what is held in the end, but for what all choices hold."""
+        """Return the peak of a choice of segments, without what all choices hold."""
         pool = self._storages() or FixedPool(0)
         return on_demand_peak_bytes(recomputing_order(repeatable, segments), pool)
 
@@ -73,7 +73,7 @@ class Memonger(Strategy):
 
 
 class _ForwardPass:
-    """The forward pass and the loss, and where it can be cut into segments."""
+    """The forward pass and the loss, and the places at which it can be cut into segments."""
 
     def __init__(self, graph: TaskGraph) -> None:
         self._blocks = graph.blocks
@@ -92,22 +92,24 @@ class _ForwardPass:
         return ends
 
     def segment_sizes_bytes(self) -> Iterator[float]:
-        """Yield the sizes B to try."""
-        size_bytes = 0.0
-        largest_bytes = []
+        """Yield the sizes B to try, in the published planner's notation: x = between_bytes, y = largest_bytes."""
+        guess_bytes = 0.0
+        least_largest_bytes = inf
         for _ in range(GUESSES):
-            yield size_bytes
-            cuts = self.split(size_bytes)[:-1]
-            kept_bytes = sum(self._made_bytes(cut, last_use_from=cut[1]) for cut in cuts)
-            largest_bytes.append(max((self._made_bytes(cut) for cut in cuts), default=0))
-            size_bytes = sqrt(kept_bytes * largest_bytes[-1] / 2)
-        step_bytes = (sqrt(2) * size_bytes - min(largest_bytes)) / TRIALS
+            yield guess_bytes
+            cuts = self.split(guess_bytes)[:-1]
+            between_bytes = sum(self._made_bytes(cut, last_use_from=cut[1]) for cut in cuts)
+            largest_bytes = max((self._made_bytes(cut) for cut in cuts), default=0)
+            least_largest_bytes = min(least_largest_bytes, largest_bytes)
+            guess_bytes = sqrt(between_bytes * largest_bytes / 2)
+        grid_start_bytes, grid_end_bytes = least_largest_bytes, sqrt(2) * guess_bytes
+        step_bytes = (grid_end_bytes - grid_start_bytes) / TRIALS
         if step_bytes > 0:
             for step in range(1, TRIALS + 1):
-                yield min(largest_bytes) + step * step_bytes
+                yield grid_start_bytes + step * step_bytes
 
     def segments(self, cuts: tuple[Cut, ...]) -> list[Segment]:
-        """Return what each segment drops: all that it makes and that no later task of the pass reads."""
+        """Return the segments with what each drops: blocks that it makes and that no later task of the pass uses."""
         return [
             Segment(
                 frozenset(b for t in self._tasks[start:end] for b in t.creates if self._last_use[b] < end)
@@ -116,7 +118,7 @@ class _ForwardPass:
         ]
 
     def split(self, size_bytes: float) -> list[Cut]:
-        """Return the segments: each ends at the first place at which it has made more than that many bytes."""
+        """Return the cuts: each segment ends at the first place at which it has made more than that many bytes."""
         cuts, start, made_bytes = [], 0, 0
         crossing: set[int] = set()  # of what the segment has made so far
         for position, task in enumerate(self._tasks):
@@ -132,7 +134,7 @@ class _ForwardPass:
         return cuts
 
     def _made_bytes(self, cut: Cut, *, last_use_from: int = 0) -> int:
-        """Return the bytes that a segment makes, of those blocks that are used at or after a position."""
+        """Return the bytes of the blocks that a segment makes and that are used at or after a position."""
         start, end = cut
         made = (block for task in self._tasks[start:end] for block in task.creates)
         return sum(self._blocks[block].size_bytes for block in made if self._last_use[block] >= last_use_from)

@@ -1,4 +1,4 @@
-"""Bands: some rows of a map in a block of their own; which maps may lie in them, and where a value's rows lie then."""
+"""Bands: some rows of a feature map in a block of their own."""
 
 from dataclasses import dataclass
 
@@ -11,7 +11,7 @@ from membench.strategies.mmcnn.windows import window_of
 
 @dataclass(frozen=True, slots=True)
 class Band:
-    """Some rows of a map, in a block of their own."""
+    """Rows of a feature map from `start` up to but not including `end`, in a block of their own."""
 
     start: int
     end: int
@@ -19,7 +19,7 @@ class Band:
 
 
 def has_rows_of(whole: Value, value: Value) -> bool:
-    """Return whether a value is whole rows of a map in row-major order, all channels' or some channels'."""
+    """Return whether a value is whole rows of a feature map in row-major order, of all channels or of some."""
     if len(value.shape) < 4 or value.shape[-2:] != whole.shape[-2:]:
         return False
     rows, columns = value.shape[-2:]
@@ -34,9 +34,9 @@ def has_rows_of(whole: Value, value: Value) -> bool:
 
 
 def splittable_blocks(graph: TaskGraph) -> dict[int, Value]:
-    """Return the blocks that may lie in bands, and how their tasks create them: maps of which every update goes over rows."""
+    """Return the blocks that may lie in bands, with the values that are created there: every update of them is by rows."""
     read = {block for task in graph.tasks for block in task.reads}
-    maps: dict[int, Value] = {}
+    created: dict[int, Value] = {}
     for task in graph.tasks:
         call = task.call
         if call is None:
@@ -44,22 +44,22 @@ def splittable_blocks(graph: TaskGraph) -> dict[int, Value]:
         result = call.outputs[0]
         if result is None:
             target = call.args[0]
-            if target.block in maps and (
-                window_of(call) is None or not has_rows_of(maps[target.block], target)
+            if target.block in created and (
+                window_of(call) is None or not has_rows_of(created[target.block], target)
             ):
-                del maps[target.block]
+                del created[target.block]
         elif (
             graph.blocks[result.block].role not in RESULT_ROLES
             and result.extent_bytes == graph.blocks[result.block].size_bytes
             and has_rows_of(result, result)
             and not read.intersection(task.creates[1:])
         ):
-            maps[result.block] = result
-    return maps
+            created[result.block] = result
+    return created
 
 
 def in_band(value: Value, band: Band, rows: int) -> Value:
-    """Return where the rows of a value that are in a band lie in its block."""
+    """Return the rows of a value that lie in a band, as a value in the band's block."""
     columns = value.shape[-1]
     plane, own_plane = rows * columns, (band.end - band.start) * columns
     shape = (*value.shape[:-2], band.end - band.start, columns)
@@ -68,12 +68,13 @@ def in_band(value: Value, band: Band, rows: int) -> Value:
 
 
 def narrow_rows(value: Value, start: int, end: int) -> Value:
+    """Return some rows of a value, from `start` up to but not including `end`."""
     shape = (*value.shape[:-2], end - start, value.shape[-1])
     return Value(value.block, value.dtype, shape, value.stride, value.offset + start * value.stride[-2])
 
 
 def with_rows(value: Value, rows: int) -> Value:
-    """Return a value of the same map with another number of rows."""
+    """Return a row-major value in the same block with another number of rows."""
     return row_major(value.block, value.dtype, (*value.shape[:-2], rows, value.shape[-1]))
 
 

@@ -8,15 +8,15 @@ from math import ceil
 from membench.core.call import Call, Value
 
 WeightOf = Callable[[Value, Value], Value]
-"""From a weight and a share of it to where the share lies."""
+"""Maps a weight and a share of it to the value that holds the share."""
 
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """Output channels from `start` to behind `end`, of a convolution in groups or of a linear layer.
+    """Output channels of a convolution or a linear layer, from `start` up to but not including `end`.
 
     Attributes:
-        groups: of the convolution, from the first to behind the last that these channels belong to; None: there is one.
+        groups: first and behind the last of the convolution's groups that these channels belong to; None: one group.
         is_all: all channels; nothing is narrowed.
     """
 
@@ -30,7 +30,7 @@ class Share:
         return "" if self.is_all else f"[channels {self.start}:{self.end}]"
 
     def narrow(self, call: Call, weight_of: WeightOf) -> Call:
-        """Return the call for these channels alone, with their weights and what of the input their groups read."""
+        """Return the call for these channels only, with their weights and the input channels that their groups read."""
         if self.is_all:
             return call
         is_convolution = _is_convolution(call)
@@ -54,12 +54,12 @@ class Share:
 
 
 def shares(call: Call, parts: int = 1, *, most: bool = False) -> list[Share]:
-    """Return even shares of a call's output channels: one for all where it does not allow parts.
+    """Return even shares of a call's output channels; a single one where the call cannot be split.
 
     A share of a convolution in groups lies within one group, or is made of whole groups.
 
     Args:
-        most: as many shares as there are channels, whatever `parts` says.
+        most: as many shares as there are channels, in place of `parts`.
     """
     result = call.outputs[0]
     everything = Share(0, result.shape[1] if result is not None and len(result.shape) > 1 else 0, is_all=True)
@@ -81,7 +81,7 @@ def shares(call: Call, parts: int = 1, *, most: bool = False) -> list[Share]:
 
 
 def even(start: int, end: int, parts: int) -> list[tuple[int, int]]:
-    """Return where even shares of a range begin and end."""
+    """Return begin and end of even shares of a range."""
     bounds = [start + number * (end - start) // parts for number in range(parts + 1)]
     return list(pairwise(bounds))
 
@@ -91,14 +91,14 @@ def _is_convolution(call: Call) -> bool:
 
 
 def _positions(call: Call) -> tuple[int, int | None]:
-    """Return where a call has its weight and its bias."""
+    """Return the positions of a call's weight and bias."""
     return {"aten.convolution.default": (1, 2), "aten.addmm.default": (2, 0), "aten.mm.default": (1, None)}[
         call.operator
     ]
 
 
 def _allows_channels(call: Call) -> bool:
-    """Return whether a share of the output channels has its weights in one piece of memory."""
+    """Return whether the weights of a share of the output channels are contiguous."""
     if _is_convolution(call):
         weight, transposed = call.args[1], call.args[6]
         return (

@@ -1,19 +1,19 @@
-"""Layers computed part by part: some rows of a map at a time, or some output channels with only their weights.
+"""Layers computed in parts: some rows of a feature map at a time, or some output channels with only their weights.
 
 mmCNN, Section 3.1: output channels do not depend on each other (Equation 2), so a convolution or a linear layer may
-compute some of them at a time, with the matching weights, and put them together (Equation 3). Where a map itself is too
-large, a layer computes some rows of it, from the rows that its window reaches; these rows lie in blocks of their own,
-*bands*, which may leave for host memory one by one.
+compute some of them at a time, with the matching weights, and concatenate them (Equation 3). Where a feature map itself is
+too large, a layer computes some rows of it, from the rows that its window reaches; these rows lie in blocks of their own,
+*bands*, which may be offloaded one by one.
 
     convolution in 2 x 3 parts       for each share of the channels, for each band of rows:
                                          gather the rows that the band reads      [where they lie in several bands]
-                                         pad them                                 [where the window reaches beyond the map]
+                                         pad them                                 [where the window reaches beyond the edge]
                                          compute
                                      for each band: concatenate its channels
 
-Every operator computes what it computes as a whole, on fewer rows or channels. Element-wise operators, normalisation and
-maximum pooling give the same bits; convolutions and linear layers sum in the order that their kernel chooses for the
-shape. An operator of which rows cannot be computed by themselves reads its maps as a whole: they are gathered first.
+Element-wise operators, normalisation and maximum pooling give the same bits as on the whole; convolutions and linear layers
+sum in the order that their kernel chooses for the shape. An operator whose rows cannot be computed separately reads whole
+feature maps: their bands are gathered first.
 """
 
 from collections.abc import Iterable, Mapping
@@ -38,19 +38,19 @@ from membench.strategies.mmcnn.windows import Window, rows_of, window_of
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """In how many parts a task is computed: shares of its output's rows, and of its output's channels."""
+    """The number of parts in which a task is computed: shares of its output's rows, and of its output's channels."""
 
     rows: int = 1
     channels: int = 1
 
 
 def partition(graph: TaskGraph, parts: Mapping[int, Parts]) -> TaskGraph:
-    """Compute tasks of a graph of inference in parts; the same results, in the order of the graph.
+    """Return an inference graph with tasks computed in parts, with the same results in the same order.
 
     Args:
         graph: captured with calls.
-        parts: by the task's index; at most the rows and channels that there are. A task that allows neither is left
-            whole, and so is one that updates a map in place: it takes the bands that the map has.
+        parts: by the task's index; at most as many as there are rows and channels. A task that allows neither is left
+            whole; one that updates a feature map in place takes the bands that this has.
     """
     partitioner = Partitioner(graph)
     return partitioner.graph_of(chain(*partitioner.pieces(parts)))
@@ -72,7 +72,7 @@ def _most_parts(task: Task, splittable: Mapping[int, Value]) -> Parts:
 
 @dataclass(frozen=True, slots=True)
 class _Split:
-    """How a map lies that has been split: in which bands, and, once somebody has gathered them, in which block."""
+    """The bands of a feature map that has been split, and, once they are gathered, the block with the whole."""
 
     bands: tuple[Band, ...]
     gathered: int | None = None
@@ -80,7 +80,7 @@ class _Split:
 
 @dataclass(frozen=True, slots=True)
 class _Rewritten:
-    """What a task became, and how the blocks that it touches lie before and after it; None: whole."""
+    """The tasks that replace a task, and the layout of the blocks that it touches before and after it; None: whole."""
 
     parts: Parts
     before: tuple[_Split | None, ...]
@@ -89,12 +89,12 @@ class _Rewritten:
 
 
 class Partitioner:
-    """Computes a graph in parts, again and again: what comes out as it did the last time is not computed again."""
+    """Partitions a graph repeatedly; a task whose parts are the same as the last time is not rewritten again."""
 
     def __init__(self, graph: TaskGraph) -> None:
         self._graph = graph
         self._blocks: list[Block] = list(graph.blocks)
-        self._tasks: list[Task] = []  # that the task being rewritten becomes
+        self._tasks: list[Task] = []  # that replace the task being rewritten
         self._task = graph.tasks[0]  # that is being rewritten
         self._split: dict[int, _Split] = {}
         self._weights: dict[tuple[int, int, int], int] = {}  # (weight, from byte, to byte) -> its own block
@@ -102,12 +102,12 @@ class Partitioner:
         self._last: dict[int, _Rewritten] = {}
 
     def pieces(self, parts: Mapping[int, Parts]) -> list[tuple[Task, ...]]:
-        """Return for each task of the graph the tasks that it becomes; the same object as the last time if they are equal."""
+        """Return for each task of the graph the tasks that replace it; the same object as the last time if they are equal."""
         self._split.clear()
         return [self._piece(task, parts.get(task.index, Parts())) for task in self._graph.tasks]
 
     def graph_of(self, tasks: Iterable[Task]) -> TaskGraph:
-        """Return a graph of some of the tasks that `pieces` has returned, numbered anew."""
+        """Return a graph of some of the tasks that `pieces` has returned, renumbered."""
         numbered = tuple(replace(task, index=index) for index, task in enumerate(tasks))
         return replace(self._graph, blocks=tuple(self._blocks), tasks=numbered)
 
@@ -147,7 +147,7 @@ class Partitioner:
             assert window is not None
             self._compute_rows(task, call, window, ranges, channels)
 
-    # ---- a task as a whole, in channels, in rows ----------------------------------------------------
+    # ---- a task as a whole, by channels, by rows ----------------------------------------------------
 
     def _keep(self, task: Task) -> None:
         if task.call is None or not self._split.keys() & {*task.reads, *task.writes}:
@@ -156,7 +156,7 @@ class Partitioner:
             self._add_call(task.name, self._whole_call(task.call), task.creates, task.operations)
 
     def _compute_channels(self, task: Task, call: Call, channels: list[Share]) -> None:
-        """Compute some output channels at a time, and put them together (mmCNN, Equations 2 and 3)."""
+        """Compute some output channels at a time, and concatenate them (mmCNN, Equations 2 and 3)."""
         result = call.outputs[0]
         assert result is not None
         pieces = [
@@ -172,7 +172,7 @@ class Partitioner:
         result = call.outputs[0]
         assert result is not None
         pieces: list[list[Value]] = [[] for _ in ranges]
-        for share in channels:  # each weight comes once
+        for share in channels:  # each weight is prefetched once
             of_share = self._narrow(call, share)
             for position, (start, end) in enumerate(ranges):
                 name = f"{task.name}[rows {start}:{end}]{share.label}"
@@ -188,7 +188,7 @@ class Partitioner:
         self._split[result.block] = _Split(tuple(bands))
 
     def _update(self, task: Task, call: Call, window: Window | None) -> None:
-        """Update a map in place, in the bands that it has, or else in those of what it is updated from."""
+        """Update a feature map in place, in its own bands, or otherwise in those of the other operand."""
         target = call.args[0]
         banded = [v for v in values_in(call.args) if v.block in self._split]
         if window is None or not banded:
@@ -203,7 +203,7 @@ class Partitioner:
             self._split[target.block] = replace(self._split[target.block], gathered=None)
 
     def _compute_part(self, name: str, call: Call) -> Value:
-        """Add a part of the task whose outputs lie in new blocks; return the first of them."""
+        """Add a part of the task with outputs in new blocks; return the first output."""
         outputs = tuple(value and self._new_value(name, value) for value in call.outputs)
         creates = tuple(value.block for value in outputs if value is not None)
         assert self._task.call is not None
@@ -219,7 +219,7 @@ class Partitioner:
     # ---- arguments ----------------------------------------------------------------------------------
 
     def _call_for_rows(self, call: Call, window: Window, start: int, end: int) -> Call:
-        """Return a call for some rows of the output, having gathered and padded the rows that it reads."""
+        """Gather and pad the rows that some rows of the output need; return the call that computes these."""
         first, last = window.reads(start, end)
         args = list(call.args)
 
@@ -229,7 +229,7 @@ class Partitioner:
             return self._pad(inside, above, below, window.fill) if above or below else inside
 
         for position, argument in enumerate(args):
-            read = rows if position in window.maps else self._whole_value
+            read = rows if position in window.operands else self._whole_value
             args[position] = map_values(argument, read)
         if window.padding_argument is not None and len(args) > window.padding_argument:
             args[window.padding_argument] = (0, *args[window.padding_argument][1:])
@@ -240,7 +240,7 @@ class Partitioner:
         return replace(call, args=tuple(args), outputs=outputs)
 
     def _rows(self, value: Value, start: int, end: int) -> Value:
-        """Return rows of a map as one value; where they lie in several bands, copy them together."""
+        """Return rows of a feature map as one value; concatenate them where they lie in several bands."""
         if value.block not in self._split or not has_rows_of(self._splittable[value.block], value):
             return narrow_rows(self._whole_value(value), start, end)
         bands = self._split[value.block].bands
@@ -265,12 +265,12 @@ class Partitioner:
         return padded
 
     def _whole_call(self, call: Call) -> Call:
-        """Return a call that reads every map as a whole."""
+        """Return a call that reads whole feature maps."""
         args, kwargs = (map_values(part, self._whole_value) for part in (call.args, call.kwargs))
         return replace(call, args=args, kwargs=kwargs)
 
     def _whole_value(self, value: Value) -> Value:
-        """Return where a value lies in the whole map, gathered for all who read it so."""
+        """Return a value of the whole feature map, whose bands are gathered once for all readers."""
         split = self._split.get(value.block)
         if split is None:
             return value
@@ -282,7 +282,7 @@ class Partitioner:
         return replace(value, block=gathered)
 
     def _share_of_weight(self, weight: Value, share: Value) -> Value:
-        """Give a share of a weight a block of its own; it comes from its place in the caller's tensor."""
+        """Return a share of a weight in a block of its own, whose home is its place in the caller's tensor."""
         whole = self._blocks[weight.block]
         if whole.home is None:
             return share

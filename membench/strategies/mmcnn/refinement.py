@@ -1,9 +1,9 @@
-"""Parts fine enough that each of them fits a limit, as few as it takes.
+"""The fewest parts with which every part of a task fits a limit.
 
 while a part of some task does not fit:
-    that task is computed in more parts [by channels where its weights are what is large, else by rows],
-    and so are those that make what it reads
-    [where they are in as many parts as there are: the limit is what they need, and will be refused]
+    compute that task in more parts [by channels where its weights are the larger half, otherwise by rows],
+    and also the tasks that make what it reads
+    [where none of them allows more parts: raise the limit to what they need, and refuse the budget in the end]
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,24 +17,24 @@ from membench.core.task_graph import Role, Task, TaskGraph
 from membench.strategies.mmcnn.partition import Partitioner, Parts, most_parts, partition
 
 _GROWTH = 1.25
-"""More parts, at least, for what does not fit: what a part holds of its halo and its weights does not shrink with it."""
+"""Least growth of the number of parts: halo and weights of a part do not shrink with it."""
 _COARSE_GROWTH = 4.0
-"""Likewise once the budget is refused: only what does not fit in any parts counts then."""
+"""Least growth once the budget is refused: only what does not fit in any number of parts counts then."""
 
 
 def unsplittable_bytes(graph: TaskGraph) -> tuple[int, str]:
-    """Return the most that a task reads of the caller's that lies in no parts (all but weights), and the task's name."""
+    """Return the most bytes of the caller's unsplittable blocks (all but weights) that a task reads, and its name."""
     return max(((_whole_bytes(graph, task), task.name) for task in graph.tasks), default=(0, ""))
 
 
 def refine(graph: TaskGraph, cost: CostModel, parts: Mapping[int, Parts], budget_bytes: int) -> TaskGraph:
-    """Split further what does not fit, until every task does.
+    """Return the annotated graph with tasks split further until all of them fit.
 
     Args:
         parts: to begin with, by the task's index.
 
     Raises:
-        InfeasibleSchedule: something does not fit in any parts; names the smallest budget for which all does.
+        InfeasibleSchedule: a task does not fit in any number of parts; names the smallest sufficient budget.
     """
     most = most_parts(graph)
     needs = _Needs(graph, cost)
@@ -59,12 +59,12 @@ def refine(graph: TaskGraph, cost: CostModel, parts: Mapping[int, Parts], budget
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """What a part of a task needs.
+    """The memory that a part of a task needs.
 
     Attributes:
-        own_bytes: beside what is on the device all the time.
-        origin: index of the task that it is a part of.
-        makers: those of the tasks that make what it reads.
+        own_bytes: without what is on the device all the time.
+        origin: index of the whole task.
+        makers: indices of the tasks that make what it reads.
     """
 
     name: str
@@ -75,10 +75,10 @@ class _Part:
 
 
 class _Needs:
-    """What each part needs; only parts that have changed are looked at again.
+    """The memory that each part needs; only changed parts are computed again.
 
     Attributes:
-        external_bytes: what is on the device all the time.
+        external_bytes: on the device all the time.
     """
 
     def __init__(self, graph: TaskGraph, cost: CostModel) -> None:
@@ -104,7 +104,7 @@ class _Needs:
             self._largest_bytes[origin] = max(part.own_bytes for part in self._parts[origin])
 
     def beyond(self, limit_bytes: int) -> list[_Part]:
-        """Return the parts that need more, in the order in which they run."""
+        """Return the parts that need more than a limit, in the order in which they run."""
         room_bytes = limit_bytes - self.external_bytes
         too_large = (i for i, size in enumerate(self._largest_bytes) if size > room_bytes)
         return [part for i in too_large for part in self._parts[i] if part.own_bytes > room_bytes]
@@ -131,7 +131,7 @@ def _finer(
 
     Args:
         room_bytes: for a part.
-        growth: how many times as many parts, at least.
+        growth: the least factor by which the number of parts grows.
     """
     finer: dict[int, Parts] = {}
     for part in too_large:

@@ -1,13 +1,14 @@
-"""Which blocks are on the device while tasks run in a given order, under a budget.
+"""Offloads and prefetches for tasks in a given order, under a budget.
 
-before a task:   while its blocks do not fit: the resident block that is needed last leaves
-                     [by a copy to the host, unless one lies there already]
-                 what it reads comes
-                 what following tasks read comes too, as long as that crowds nothing out
-after it:        what is dead is freed
+before a task:   while its blocks do not fit: evict the resident block that is needed last
+                     [after an offload, unless the host has a copy]
+                 prefetch what it reads
+                 prefetch what following tasks read, as long as nothing has to be evicted for it
+after it:        free dead blocks
 
-The peak keeps the budget wherever each task alone does. A block needed last leaves first: Belady, "A study of replacement
-algorithms for a virtual-storage computer" (IBM Systems Journal, 1966), the fewest fetches when all blocks are of one size.
+The peak keeps the budget wherever each task alone does. Evicting the block that is needed last: Belady, "A study of
+replacement algorithms for a virtual-storage computer" (IBM Systems Journal, 1966), the fewest fetches when all blocks are of
+one size.
 """
 
 from collections import deque
@@ -21,9 +22,9 @@ class Residency:
     """Runs the tasks of a builder's graph in the graph's order.
 
     Args:
-        builder: whose program is written.
+        builder: gets the instructions.
         budget_bytes: the most that may be held.
-        horizon: for each task the index behind the last one whose blocks may come while it runs.
+        horizon: for each task the index after the last task whose blocks may be prefetched while it runs.
     """
 
     def __init__(self, builder: ScheduleBuilder, budget_bytes: int, horizon: Sequence[int]) -> None:
@@ -51,7 +52,7 @@ class Residency:
             self._free_dead(task)
 
     def _make_room(self, task: Task, room_bytes: int) -> None:
-        """Send away what is needed last, until that many bytes are free."""
+        """Evict the blocks that are needed last, until that many bytes are free."""
         touched = {*task.reads, *task.writes}
         while self._builder.live_bytes + room_bytes > self._budget_bytes:
             others = [block for block in self._movable if block not in touched]
@@ -64,7 +65,7 @@ class Residency:
             del self._movable[block]
 
     def _fetch_ahead(self, task: Task) -> None:
-        """Bring what following tasks read, in their order, as long as it fits beside all that happens until then."""
+        """Prefetch what following tasks read, in their order, as long as it fits together with all that is held until then."""
         held_bytes = self._builder.live_bytes + self._total(task.creates)
         spare_bytes = self._budget_bytes - held_bytes - task.workspace_bytes
         coming: set[int] = set()
@@ -76,7 +77,7 @@ class Residency:
             spare_bytes = min(spare_bytes, self._budget_bytes - held_bytes - following.workspace_bytes)
             for block in self._missing(following):
                 if block in coming or not self._builder.is_on_host(block):
-                    continue  # it will be made until then
+                    continue  # it will have been created by then
                 if self._size_bytes[block] > spare_bytes:
                     return
                 self._fetch(block)

@@ -1,4 +1,4 @@
-"""Which rows of its inputs an operator reads for some rows of its output."""
+"""Windows: the input rows that an operator reads for some rows of its output."""
 
 import math
 from collections.abc import Sequence
@@ -9,16 +9,16 @@ import torch
 
 from membench.core.call import Call, Value, resolve_operator
 
-_MAP_DIMENSIONS = 4
+_DIMENSIONS = 4
 """Images, channels, rows, columns; the normalisation of neighbouring channels has one more in front of the rows."""
 
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """How far an operator reaches over rows. Rows beyond the map's edge read as `fill`.
+    """An operator's reach over rows. Rows beyond the edge read as `fill`.
 
     Attributes:
-        maps: positions of the arguments whose rows it reads; all others are read as a whole.
+        operands: positions of the arguments that are read by rows; all others are read as a whole.
         padding_argument: position of the argument with the padding of rows and columns; None: it has none.
     """
 
@@ -28,12 +28,12 @@ class Window:
     dilation: int = 1
     fill: float = 0.0
     padding_argument: int | None = None
-    maps: tuple[int, ...] = (0,)
+    operands: tuple[int, ...] = (0,)
 
     def reads(self, start: int, end: int) -> tuple[int, int]:
         """Return the rows, from the first to behind the last, that output rows `start` to `end` read.
 
-        They may lie beyond the map's edges.
+        They may lie beyond the edges.
         """
         first = start * self.stride - self.padding
         last = (end - 1) * self.stride - self.padding + (self.size - 1) * self.dilation
@@ -41,9 +41,9 @@ class Window:
 
 
 def window_of(call: Call) -> Window | None:
-    """Return the window over rows of an operator on maps, or None where its rows cannot be computed by themselves."""
+    """Return an operator's window over rows, or None where its rows cannot be computed separately."""
     result = call.outputs[0] if call.outputs[0] is not None else call.args[0]
-    if not isinstance(result, Value) or len(result.shape) < _MAP_DIMENSIONS:
+    if not isinstance(result, Value) or len(result.shape) < _DIMENSIONS:
         return None
     name = call.operator.split(".")[1]
     if name in _WINDOWS:
@@ -53,24 +53,24 @@ def window_of(call: Call) -> Window | None:
 
 
 def rows_of(value: Value) -> int:
-    """Return the number of rows of a map."""
+    """Return the number of rows of a feature map."""
     return value.shape[-2]
 
 
 def _pointwise(call: Call, rows: int) -> Window | None:
-    """Every operand has the result's rows, or the same numbers for each row."""
-    maps = []
+    """Return a window where every operand has the result's rows, or the same numbers for each row."""
+    operands = []
     for position, argument in enumerate(call.args):
         if isinstance(argument, Value) and len(argument.shape) >= 2 and rows_of(argument) != 1:
-            if len(argument.shape) < _MAP_DIMENSIONS or rows_of(argument) != rows:
+            if len(argument.shape) < _DIMENSIONS or rows_of(argument) != rows:
                 return None
-            maps.append(position)
-    return Window(maps=tuple(maps))
+            operands.append(position)
+    return Window(operands=tuple(operands))
 
 
 def _convolution(args: Sequence[Any]) -> Window | None:
     weight, stride, padding, dilation, transposed = args[1], *args[3:7]
-    if transposed or len(weight.shape) != _MAP_DIMENSIONS:
+    if transposed or len(weight.shape) != _DIMENSIONS:
         return None
     if padding[0] > (weight.shape[2] - 1) * dilation[0]:
         return None  # some rows would read nothing but padding
@@ -87,7 +87,7 @@ _MAX_POOL_DEFAULTS: tuple[Any, ...] = ((), (), (0, 0), (1, 1), False)
 
 
 def _average_pool(args: Sequence[Any]) -> Window | None:
-    """Refuse padding: what lies beyond the edge would count in the divisor."""
+    """Return None for padding: rows beyond the edge would count in the divisor."""
     kernel, stride, padding, ceil_mode = (*args[1:5], *((), (0, 0), False)[len(args) - 2 :])[:4]
     if any(padding) or ceil_mode:
         return None
@@ -95,7 +95,7 @@ def _average_pool(args: Sequence[Any]) -> Window | None:
 
 
 def _average_pool_3d(args: Sequence[Any]) -> Window | None:
-    """Local response normalisation averages over channels, which stand in the place of depth."""
+    """Return a window for local response normalisation, which averages over channels in the place of depth."""
     kernel, stride, padding, ceil_mode = (*args[1:5], *((), (0, 0, 0), False)[len(args) - 2 :])[:4]
     is_row_by_row = kernel[1] == 1 and (stride or kernel)[1] == 1 and padding[1] == 0 and not ceil_mode
     return Window() if is_row_by_row else None
@@ -107,13 +107,13 @@ def _pad(args: Sequence[Any]) -> Window | None:
 
 
 def _concatenate(args: Sequence[Any]) -> Window | None:
-    maps, dimension = args[0], args[1] if len(args) > 1 else 0
-    dimensions = len(maps[0].shape)
+    operands, dimension = args[0], args[1] if len(args) > 1 else 0
+    dimensions = len(operands[0].shape)
     return None if dimension % dimensions == dimensions - 2 else Window()
 
 
 def _batch_norm(args: Sequence[Any]) -> Window | None:
-    """With running statistics it works row by row; in training it needs all rows."""
+    """Return a window for batch norm with running statistics; in training it needs all rows."""
     return None if args[5] else Window()
 
 

@@ -1,7 +1,7 @@
-"""A pool of device memory as a planner sees it: what lies where, what is on the host, and when each copy is done.
+"""Simulated device memory with a clock: addresses of blocks, copies on the host, and when each copy is done.
 
-moDNN plans by a simulation with a clock (Algorithm 1). This is what its decisions act on: they change the memory, advance
-two clocks, one of computing and one of copying, and leave a list of moves from which a schedule is built.
+moDNN plans by such a simulation (Algorithm 1). Each decision changes the memory, advances two clocks, one of computing
+and one of copying, and appends to the list of moves from which the schedule is built.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -16,13 +16,15 @@ from membench.core.cost_model import CostModel
 from membench.core.task_graph import TaskGraph
 from membench.planning.pool import aligned
 from membench.strategies.modnn.arena import Arena
-from membench.strategies.modnn.eviction import Neighbours, best_run
+from membench.strategies.modnn.eviction import Neighbours, best_scheme
 
-MayLeave = Callable[[NDArray[np.int64]], NDArray[np.bool_]]
-"""Says which of these blocks may leave for others."""
+MayEvict = Callable[[NDArray[np.int64]], NDArray[np.bool_]]
+"""Which of these blocks may be evicted."""
 
 
 class Move(Enum):
+    """A change of where a block is kept."""
+
     OFFLOAD = auto()
     FREE = auto()
     PREFETCH = auto()
@@ -30,14 +32,14 @@ class Move(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Room:
-    """Blocks that have to leave for something to have room.
+    """Blocks that have to be evicted to make room.
 
     Attributes:
-        leaving: in the order in which they are copied.
-        at_s: when all of them are on the host, and what is needed of them is back.
+        evicted: in the order in which they are copied.
+        at_s: when all of them are on the host, and those that are needed have been prefetched again.
     """
 
-    leaving: tuple[int, ...]
+    evicted: tuple[int, ...]
     at_s: float
 
 
@@ -45,12 +47,12 @@ class ClockedMemory:
     """Blocks in one arena, and the time.
 
     Args:
-        capacity_bytes: of the pool; None: there is always room.
+        capacity_bytes: of the pool; None: unlimited.
 
     Attributes:
         compute_s: when the next task could start.
-        copy_s: when the stream of copies has done what it has been given.
-        moves: what has been decided since `take_moves`.
+        copy_s: when the copy stream has finished all copies issued so far.
+        moves: decisions since the last `take_moves`.
     """
 
     def __init__(self, graph: TaskGraph, cost: CostModel, capacity_bytes: int | None) -> None:
@@ -66,7 +68,7 @@ class ClockedMemory:
         self._ready_s = np.zeros(len(graph.blocks))
         self._on_host_s = np.array([0.0 if block.home else inf for block in graph.blocks])
 
-    # ---- what there is ------------------------------------------------------------------------------
+    # ---- state --------------------------------------------------------------------------------------
 
     def is_resident(self, block: int) -> bool:
         return self._address.item(block) >= 0
@@ -76,7 +78,7 @@ class ClockedMemory:
         return max((self.compute_s, *map(self._ready_s.item, blocks)))
 
     def on_host_s(self, block: int) -> float:
-        """Return when the copy on the host is done; infinity where there is none."""
+        """Return when the copy to the host is done; infinity where there is none."""
         return self._on_host_s.item(block)
 
     def prefetch_time_s(self, blocks: Iterable[int]) -> float:
@@ -85,22 +87,22 @@ class ClockedMemory:
     def sizes(self, blocks: Iterable[int]) -> list[int]:
         return [self._size_bytes[block] for block in blocks]
 
-    # ---- what is done -------------------------------------------------------------------------------
+    # ---- moves and tasks ----------------------------------------------------------------------------
 
     def offload(self, block: int) -> None:
-        """Start a copy to the host as early as the block and the stream of copies allow, which may be in the past."""
+        """Start a copy to the host as early as the block and the copy stream allow, which may be in the past."""
         self.copy_s = max(self.copy_s, self._ready_s.item(block)) + self._offload_time_s.item(block)
         self._on_host_s[block] = self.copy_s
         self.moves.append((Move.OFFLOAD, block))
 
     def free(self, block: int) -> None:
-        """Give memory back for other blocks, when the copy on the host is done."""
+        """Give a block's memory back once its copy to the host is done."""
         self.compute_s = max(self.compute_s, self.on_host_s(block))
         self.moves.append((Move.FREE, block))
         self._release(block)
 
     def evict(self, block: int) -> None:
-        """Free a block, having copied it to the host unless it is there."""
+        """Free a block, after a copy to the host unless there is one."""
         if self.on_host_s(block) == inf:
             self.offload(block)
         self.free(block)
@@ -108,7 +110,7 @@ class ClockedMemory:
     def prefetch(self, block: int) -> None:
         self.copy_s = max(self.copy_s, self._last_task_s)
         self.copy_s += self._cost.prefetch_time_s(self._size_bytes[block])
-        self._settle(block, self.copy_s)
+        self._allocate(block, self.copy_s)
         self.moves.append((Move.PREFETCH, block))
 
     def run(
@@ -117,18 +119,18 @@ class ClockedMemory:
         """Run a task on resident blocks.
 
         Args:
-            changes: blocks of `reads` that it writes; their copies on the host are worth nothing afterwards.
+            changes: blocks of `reads` that it writes; their copies on the host are invalid afterwards.
         """
         copied_s = map(self._copied_s, changes)
         self.compute_s = self._last_task_s = max(self.ready_s(reads), *copied_s, 0.0) + time_s
         for block in creates:
-            self._settle(block, self.compute_s)
+            self._allocate(block, self.compute_s)
         for block in changes:
             self._on_host_s[block] = inf
             self._ready_s[block] = self.compute_s
 
     def drop(self, block: int) -> None:
-        """Let a block go that nobody needs any more."""
+        """Give back the memory of a block that no later task touches."""
         self.compute_s = max(self.compute_s, self._copied_s(block))
         self._on_host_s[block] = inf
         self._release(block)
@@ -138,7 +140,7 @@ class ClockedMemory:
         return moves
 
     def _copied_s(self, block: int) -> float:
-        """Return when nobody copies the block to the host any more."""
+        """Return when a copy of the block to the host is done; 0 where there is none."""
         at_s = self.on_host_s(block)
         return 0.0 if at_s == inf else at_s
 
@@ -146,80 +148,80 @@ class ClockedMemory:
         self.arena.free(self._address.item(block), self._size_bytes[block])
         self._address[block] = -1
 
-    def _settle(self, block: int, ready_s: float) -> None:
+    def _allocate(self, block: int, ready_s: float) -> None:
         self._address[block] = self.arena.allocate(self._size_bytes[block])
         self._ready_s[block] = ready_s
 
     # ---- offloading schemes -------------------------------------------------------------------------
 
-    def find_room(self, sizes_bytes: Sequence[int], may_leave: MayLeave) -> Room | None:
+    def find_room(self, sizes_bytes: Sequence[int], may_evict: MayEvict) -> Room | None:
         """Return which blocks to evict so that these sizes, served one after another, all have room (moDNN 4.3).
 
-        For each size in turn: of all runs of neighbouring segments that would be large enough, the one whose copies are
-        done first; among equals the one with fewest bytes. None where there is no such run.
+        For each size in turn: of all ranges of neighbouring pieces that would be large enough, the one whose copies are
+        done first; among equals the one with fewest bytes. None where there is no such range.
         """
-        leaving: list[int] = []
+        evicted: list[int] = []
         copy_free_s, at_s = self.copy_s, 0.0
         while (position := self.arena.first_without_room(sizes_bytes)) is not None:
             before = [(self.arena.allocate(size), size) for size in sizes_bytes[:position]]
             needed_bytes = aligned(sizes_bytes[position])
-            blocks, neighbours = self._neighbours(may_leave, leaving)
-            run = best_run(neighbours, needed_bytes, compute_s=self.compute_s, copy_free_s=copy_free_s)
+            blocks, neighbours = self._neighbours(may_evict, evicted)
+            scheme = best_scheme(neighbours, needed_bytes, compute_s=self.compute_s, copy_free_s=copy_free_s)
             for address, size_bytes in reversed(before):
                 self.arena.free(address, size_bytes)
-            if run is None:
+            if scheme is None:
                 break
-            evicted = [block for block in blocks[run.first : run.end].tolist() if block >= 0]
-            for block in evicted:
+            chosen = [block for block in blocks[scheme.first : scheme.end].tolist() if block >= 0]
+            for block in chosen:
                 self.arena.free(self._address.item(block), self._size_bytes[block])
-            leaving += evicted
-            copy_free_s, at_s = run.copy_free_s, max(at_s, run.at_s)
-        for block in leaving:
-            self.arena.place(self._address.item(block), self._size_bytes[block])
-        return None if position is not None else Room(tuple(leaving), at_s)
+            evicted += chosen
+            copy_free_s, at_s = scheme.copy_free_s, max(at_s, scheme.at_s)
+        for block in evicted:
+            self.arena.allocate_at(self._address.item(block), self._size_bytes[block])
+        return None if position is not None else Room(tuple(evicted), at_s)
 
     def defragment(self, needed: Iterable[int]) -> Room:
-        """Return how to make all of the pool free: everything leaves, and what a task needs comes back (moDNN 4.3)."""
+        """Return how to empty the pool: evict everything and prefetch what a task needs (moDNN 4.3)."""
         resident = self._resident()
-        leaving = tuple(resident[np.argsort(self._address[resident])].tolist())
-        at_s, copy_free_s = self._left_s(leaving, self.copy_s)
+        evicted = tuple(resident[np.argsort(self._address[resident])].tolist())
+        at_s, copy_free_s = self._evicted_s(evicted, self.copy_s)
         back_s = max(copy_free_s, self._last_task_s) + self.prefetch_time_s(needed)
-        return Room(leaving, max(at_s, back_s))
+        return Room(evicted, max(at_s, back_s))
 
     def _resident(self, gone: Sequence[int] = ()) -> NDArray[np.int64]:
-        """Return the resident blocks that take up room.
+        """Return the resident blocks that are not empty.
 
         Args:
-            gone: blocks whose room has been given away already.
+            gone: blocks to leave out, because their memory is given away already.
         """
         is_resident = (self._address >= 0) & (self._sizes > 0)
         is_resident[list(gone)] = False
         return np.flatnonzero(is_resident)
 
-    def _neighbours(self, may_leave: MayLeave, gone: list[int]) -> tuple[NDArray[np.int64], Neighbours]:
-        """Return the block that would leave each segment, or -1, and what that takes.
+    def _neighbours(self, may_evict: MayEvict, gone: list[int]) -> tuple[NDArray[np.int64], Neighbours]:
+        """Return for each piece the block that could be evicted from it, or -1, and what that costs.
 
         Args:
-            gone: blocks whose room has been given away already.
+            gone: blocks whose memory is given away already.
         """
-        segments = self.arena.segments()
+        pieces = self.arena.pieces()
         blocks = self._resident(gone)
-        held = np.full(len(segments.addresses), -1)
-        held[np.searchsorted(segments.addresses, self._address[blocks])] = blocks
-        leaves = (held >= 0) & may_leave(held)
+        held = np.full(len(pieces.addresses), -1)
+        held[np.searchsorted(pieces.addresses, self._address[blocks])] = blocks
+        is_evicted = (held >= 0) & may_evict(held)
         on_host_s = self._on_host_s[held]
-        return np.where(leaves, held, -1), Neighbours(
-            size_bytes=segments.size_bytes,
-            stays=~(segments.is_free | leaves),
-            leaving_bytes=np.where(leaves, self._sizes[held], 0),
-            is_copied=leaves & np.isinf(on_host_s),
+        return np.where(is_evicted, held, -1), Neighbours(
+            size_bytes=pieces.size_bytes,
+            stays=~(pieces.is_free | is_evicted),
+            evicted_bytes=np.where(is_evicted, self._sizes[held], 0),
+            is_copied=is_evicted & np.isinf(on_host_s),
             ready_s=self._ready_s[held],
             offload_time_s=self._offload_time_s[held],
-            on_host_s=np.where(leaves & np.isfinite(on_host_s), on_host_s, 0.0),
+            on_host_s=np.where(is_evicted & np.isfinite(on_host_s), on_host_s, 0.0),
         )
 
-    def _left_s(self, blocks: Sequence[int], copy_free_s: float) -> tuple[float, float]:
-        """Return when all of these would be on the host, and the stream of copies, free at `copy_free_s`, free again."""
+    def _evicted_s(self, blocks: Sequence[int], copy_free_s: float) -> tuple[float, float]:
+        """Return when all of these would be on the host, and when the copy stream, free at `copy_free_s`, is free again."""
         at_s = 0.0
         of_blocks = (
             times[list(blocks)].tolist() for times in (self._on_host_s, self._ready_s, self._offload_time_s)

@@ -1,10 +1,10 @@
-"""The rate of EPMC's serial baseline: a fit on that baseline's rows alone."""
+"""The rate of EPMC's serial baseline: a fit on the rows of that baseline only."""
 
 import pytest
 
 from membench.papers.calibrate.codec import _fitted_rows, fit_rate
 from membench.papers.loader import load_paper
-from tests.experiments.conftest import EXPERIMENTS
+from tests.helpers.papers import EXPERIMENTS
 
 
 def test_a_rate_that_explains_the_rows_is_found() -> None:

@@ -12,7 +12,7 @@ from membench.planning.validate import validate
 from membench.steps.plan import plan
 from membench.strategies.base import Strategy
 from membench.strategies.layrub.strategy import LayrubHybrid, LayrubInter
-from tests.backends.test_simulated import UnitCost
+from tests.helpers.costs import UnitCost
 from tests.helpers.graphs import captured_model
 
 LARGEST_BYTES = 2 * 64 * 112 * 112 * 4
@@ -43,8 +43,8 @@ def test_what_layers_keep_inside_has_one_piece_for_each_thing_kept(residual: Tas
     assert found["mask"] == [LARGEST_BYTES // 4]
 
 
-def test_maps_gradients_to_sum_and_maps_of_several_readers_are_apart(residual: TaskGraph) -> None:
-    """The published walk gives four pieces for the first, 3.5 of the largest map together; here 3.25."""
+def test_the_region_separates_activations_from_gradients_to_sum(residual: TaskGraph) -> None:
+    """The published walk gives four pieces for the first, 3.5 of the largest activation together; here 3.25."""
     found = pieces(residual, LayrubHybrid(fixed_region=True))
     assert found["gradient of its part"] == [LARGEST_BYTES] * 2
     assert sum(found["data"]) == 5.25 * LARGEST_BYTES

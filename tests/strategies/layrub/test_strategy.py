@@ -85,7 +85,7 @@ def test_gradient_streams_without_reuse_need_no_barrier(chain: Reference) -> Non
     assert run_in_chaos(chain, schedule) == ""
 
 
-def test_intra_layer_reuse_gives_every_gradient_its_activations_space(chain: Reference) -> None:
+def test_intra_layer_reuse_gives_every_gradient_the_space_of_its_activation(chain: Reference) -> None:
     maps = frozenset({Role.ACTIVATION, Role.GRADIENT})
     one_map = 4 * 8 * 12 * 12 * 4
     whole = peak_bytes(plan(chain.captured.graph, NetworkWide(), COST, None), maps)

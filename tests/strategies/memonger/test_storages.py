@@ -37,7 +37,7 @@ FREE = st.integers(0, 50).map(lambda number: ("free", number))
 @given(st.lists(ALLOCATE | FREE, max_size=60))
 def test_storages_are_those_of_the_naive_model(actions: list[tuple[str, int]]) -> None:
     pool, model = StoragePool(), NaiveStorages()
-    live: list[tuple[int, int]] = []  # storage, size asked for
+    live: list[tuple[int, int]] = []  # storage, requested size
     for action, number in actions:
         if action == "allocate":
             storage = pool.allocate(number)
@@ -72,7 +72,7 @@ def test_a_storage_that_is_too_small_grows() -> None:
     assert pool.held_bytes == 1600
 
 
-def test_nothing_takes_no_room() -> None:
+def test_zero_bytes_take_no_room() -> None:
     pool = StoragePool()
     pool.free(pool.allocate(0), 0)
     assert pool.held_bytes == 0

@@ -4,57 +4,39 @@ from collections import Counter
 
 import pytest
 import torch
-from torch import nn
 from torchvision.models import resnet50
 
-from membench.capture.capture import capture
 from membench.core.schedule import Compute, Schedule
-from membench.core.task_graph import Kind, Phase, Role, TaskGraph
-from membench.core.workload import Workload
+from membench.core.task_graph import Kind, Phase, TaskGraph
 from membench.planning.liveness import peak_bytes
 from membench.planning.recompute import Repeatable, recompute
 from membench.steps.plan import plan
 from membench.strategies.base import Strategy
 from membench.strategies.eager import Eager
 from membench.strategies.memonger.strategy import GUESSES, TRIALS, Memonger, _ForwardPass
-from tests.backends.test_simulated import UnitCost
+from tests.helpers.chains import ACTIVATION_ROLES, FEATURE_MAP_BYTES, chain_of_convolutions, graph_of
+from tests.helpers.costs import UnitCost
 
-MAPS = frozenset({Role.ACTIVATION, Role.GRADIENT})
-MAP_BYTES = 4 * 8 * 16 * 16 * 4
 LARGEST_VECTOR_BYTES = 2048 * 4
 """Of ResNet-50: one number a channel."""
 
 
-def graph_of(module: nn.Module, channels: int, image_size: int) -> TaskGraph:
-    batch = (torch.empty(4, channels, image_size, image_size),), (torch.empty(4, dtype=torch.int64),)
-    return capture(Workload("net", module, nn.functional.cross_entropy, *batch)).graph
-
-
-def chain(depth: int, *, normalized: bool = False) -> TaskGraph:
-    """Equal convolutions, or equal layers of convolution, batch norm and ReLU."""
-    with torch.device("meta"):
-        layers: list[nn.Module] = []
-        for _ in range(depth):
-            layers += [nn.Conv2d(8, 8, 3, padding=1)]
-            layers += [nn.BatchNorm2d(8), nn.ReLU()] if normalized else []
-        head = nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 3)
-        return graph_of(nn.Sequential(*layers, *head), 8, 16)
-
-
 def maps_held(strategy: Strategy, graph: TaskGraph) -> float:
-    return peak_bytes(plan(graph, strategy, UnitCost(), None), MAPS) / MAP_BYTES
+    return peak_bytes(plan(graph, strategy, UnitCost(), None), ACTIVATION_ROLES) / FEATURE_MAP_BYTES
 
 
 @pytest.mark.parametrize("root", [3, 4, 6, 8, 10])
 def test_a_chain_of_equal_convolutions_holds_twice_the_square_root_of_its_depth(root: int) -> None:
-    """Kept are root - 1 maps between segments; the last of root maps is never alive with a gradient of its own."""
-    graph = chain(root**2)
+    """Kept are root - 1 activations between segments; the last of root activations is never alive with its gradient."""
+    graph = chain_of_convolutions(root**2)
     assert round(maps_held(Memonger(), graph), 1) == 2 * root - 1
     assert round(maps_held(Eager(), graph), 1) == root**2 + 1
 
 
 def test_four_times_the_depth_takes_twice_the_memory() -> None:
-    shallow, deep = (maps_held(Memonger(), chain(depth, normalized=True)) for depth in (25, 100))
+    shallow, deep = (
+        maps_held(Memonger(), chain_of_convolutions(depth, normalized=True)) for depth in (25, 100)
+    )
     assert 1.7 < deep / shallow < 2.3
 
 
@@ -80,7 +62,7 @@ def test_every_segment_is_recomputed_the_last_one_too(residual: Schedule) -> Non
     names = {residual.graph.tasks[i.task].name for i in residual.instructions if isinstance(i, Compute)}
     assert {"conv1:convolution again", "layer2.1.conv1:convolution again"} < names
     assert "layer4.2.conv2:convolution again" in names
-    assert "fc:addmm again" not in names  # nobody reads what it makes but the loss
+    assert "fc:addmm again" not in names  # only the loss reads its output
 
 
 def test_the_plan_with_the_least_peak_is_taken(residual: Schedule) -> None:
@@ -96,7 +78,7 @@ def test_the_plan_with_the_least_peak_is_taken(residual: Schedule) -> None:
 
 
 def test_segments_end_where_the_network_is_narrow(residual: Schedule) -> None:
-    """Between two residual units one map crosses, onto which the unit's batch norm, sum and ReLU write."""
+    """Between two residual units one activation crosses, overwritten by the batch norm, sum and ReLU of the unit."""
     graph = residual.graph
     made = {block for task in graph.tasks if task.phase is Phase.FORWARD for block in task.creates}
     needed = {block for layer in graph.backward_layers for block in layer.reads}

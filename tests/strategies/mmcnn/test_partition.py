@@ -57,7 +57,7 @@ def same(first: Tensor, second: Tensor) -> bool:
 
 
 class Behind(nn.Module):
-    """A layer behind an element-wise one, so that its input is a map that lies in bands."""
+    """A layer behind an element-wise one, so that its input is an activation in bands."""
 
     def __init__(self, layer: nn.Module) -> None:
         super().__init__()
@@ -180,7 +180,7 @@ def test_layers_may_have_different_parts(rows: list[int]) -> None:
 
 
 def described(graph: TaskGraph) -> list[object]:
-    """Return a graph's tasks in order, whatever its blocks are numbered."""
+    """Return the tasks of a graph in order, independent of the numbers of its blocks."""
 
     def sizes(blocks: tuple[int, ...]) -> list[tuple[str, int]]:
         return [(graph.blocks[block].name, graph.blocks[block].size_bytes) for block in blocks]
@@ -207,7 +207,7 @@ SLOW = [
 
 
 @pytest.mark.parametrize("name", ["resnet18", "shufflenet_v2_x0_5", *SLOW])
-def test_a_network_in_parts_gives_the_same_answer(name: str) -> None:
+def test_a_partitioned_network_gives_the_same_output(name: str) -> None:
     torch.manual_seed(0)
     module, images = getattr(zoo, name)(num_classes=10), torch.randn(1, 3, 64, 64)
     with torch.no_grad():

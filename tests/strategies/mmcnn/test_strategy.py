@@ -23,21 +23,21 @@ from membench.models.vgg import vgg
 from membench.planning.liveness import copied_bytes
 from membench.steps.compiled_step import CompiledStep
 from membench.steps.plan import plan
-from membench.strategies.mmcnn.strategy import Decision, Layer, Mmcnn, algorithm_1, layers_of
+from membench.strategies.mmcnn.strategy import Decision, LayerSizes, Mmcnn, algorithm_1, layers_of
 from membench.strategies.vdnn_inference import VdnnInference
 from tests.helpers.networks import COST
 
-DATA, RELU = Layer(10), Layer(40)
+DATA, RELU = LayerSizes(10), LayerSizes(40)
 
 
-def convolution(map_bytes: int, weight_bytes: int) -> Layer:
-    return Layer(map_bytes, weight_bytes, ends_segment=True)
+def convolution(feature_map_bytes: int, weight_bytes: int) -> LayerSizes:
+    return LayerSizes(feature_map_bytes, weight_bytes, ends_segment=True)
 
 
-def test_weights_come_while_the_segments_first_layer_runs() -> None:
+def test_weights_are_prefetched_while_the_first_layer_of_a_segment_runs() -> None:
     decisions = algorithm_1([DATA, convolution(50, 30), RELU, convolution(60, 100)], 120, pn_max=5)
     assert decisions == [
-        Decision(conv_number=1, self_number=1, map_parts=1, memory_bytes=10 + 30),
+        Decision(conv_number=1, self_number=1, row_parts=1, memory_bytes=10 + 30),
         Decision(0, 1, 1, 50),
         Decision(2, 1, 1, 40 + 50),  # 100 bytes into the 60 that the segment leaves
         Decision(0, 2, 1, 60),
@@ -50,9 +50,9 @@ def test_weights_in_too_many_parts_come_with_their_own_layer() -> None:
     assert decisions[-1] == Decision(0, 3, 1, 10 + 100 / 3)
 
 
-def test_maps_larger_than_the_limit_lie_in_parts() -> None:
-    [data, end] = algorithm_1([Layer(120), convolution(240, 4)], 50, pn_max=5)
-    assert (data.map_parts, data.self_number, end.self_number) == (3, 3, 5)
+def test_activations_larger_than_the_limit_are_partitioned() -> None:
+    [data, end] = algorithm_1([LayerSizes(120), convolution(240, 4)], 50, pn_max=5)
+    assert (data.row_parts, data.self_number, end.self_number) == (3, 3, 5)
     assert data.memory_bytes == 40 + 4 / 2  # 48 of 50 bytes are taken at the end
 
 
@@ -62,18 +62,18 @@ def test_layers_behind_the_last_convolution_bring_nothing() -> None:
     assert [d.memory_bytes for d in decisions[2:]] == [40, 40]
 
 
-LAYERS = st.builds(Layer, st.integers(1, 10**6), st.integers(1, 10**7), st.booleans()).map(
+LAYERS = st.builds(LayerSizes, st.integers(1, 10**6), st.integers(1, 10**7), st.booleans()).map(
     lambda layer: layer if layer.ends_segment else replace(layer, weight_bytes=0)
 )
 
 
 @settings(max_examples=200, deadline=None, derandomize=True)
 @given(st.lists(LAYERS, min_size=1, max_size=12), st.integers(10**4, 10**7), st.integers(1, 8))
-def test_no_layer_counts_more_than_the_limit(layers: list[Layer], limit_bytes: int, pn_max: int) -> None:
+def test_no_layer_counts_more_than_the_limit(layers: list[LayerSizes], limit_bytes: int, pn_max: int) -> None:
     decisions = algorithm_1(layers, limit_bytes, pn_max)
     assert len(decisions) == len(layers)
-    assert all(0 <= d.conv_number <= pn_max and 1 <= d.map_parts <= d.self_number for d in decisions)
-    # maps that fill the limit leave no byte for weights; there the paper's rule has no answer
+    assert all(0 <= d.conv_number <= pn_max and 1 <= d.row_parts <= d.self_number for d in decisions)
+    # activations that fill the limit leave no byte for weights; the rule of the paper does not cover that
     assert all(d.memory_bytes <= limit_bytes + 1 for d in decisions)
 
 
@@ -125,7 +125,7 @@ def test_the_measured_peak_keeps_the_limit_and_the_output_is_the_same(name: str,
 
 
 @pytest.mark.parametrize("name", ["resnet18"])
-def test_late_copies_and_poisoned_memory_change_nothing(name: str) -> None:
+def test_late_copies_and_poisoned_memory_do_not_change_results(name: str) -> None:
     schedule = plan(inference(name)[1].graph, Mmcnn(), COST, 6 * MIB)
     assert run(name, schedule)[0].equal(run(name, schedule, Chaos(seed=5, longest_delay_s=0.0003))[0])
 
@@ -137,14 +137,14 @@ def caller_bytes(name: str) -> int:
 
 
 @pytest.mark.parametrize("limit_mib", [200, 100, 50, 10, 5])
-def test_each_weight_comes_once_where_no_map_has_to_leave(limit_mib: int) -> None:
+def test_each_weight_is_prefetched_once_where_no_activation_is_offloaded(limit_mib: int) -> None:
     schedule = plan(inference("alexnet")[1].graph, Mmcnn(), COST, limit_mib * MIB)
     assert copied_bytes(schedule, Offload) == 0
     assert copied_bytes(schedule, Prefetch) == caller_bytes("alexnet")
 
 
 def test_an_inference_takes_longer_the_smaller_the_limit() -> None:
-    """As the paper's Figure 9 shows it, of which no number is known; simulated on its device."""
+    """As in Figure 9 of the paper, which states no numbers; simulated on its device."""
     with torch.device("meta"):
         network, batch = alexnet().eval(), (torch.empty(1, 3, 227, 227), ())
     times_s = [
@@ -157,7 +157,7 @@ def test_an_inference_takes_longer_the_smaller_the_limit() -> None:
     assert times_s[-1] < 1.1 * times_s[0]  # the weights' copies hide most of what parts cost
 
 
-def test_a_map_leaves_and_comes_back_once() -> None:
+def test_an_activation_is_offloaded_and_prefetched_once() -> None:
     schedule = plan(inference("resnet18")[1].graph, Mmcnn(), COST, 5 * MIB)
     out = [i.block for i in schedule.instructions if isinstance(i, Offload)]
     assert out and len(out) == len(set(out))
@@ -195,14 +195,14 @@ def test_layers_are_counted_as_the_paper_does() -> None:
     """AlexNet has 21 layers in Table 4: data, five convolutions, seven ReLUs, two norms, three pools, three linear."""
     layers = layers_of(inference("alexnet")[1].graph)
     assert len(layers) == 21
-    assert layers[0] == Layer(3 * 227**2 * 4)
-    assert layers[1] == Layer(3 * 227**2 * 4 + 96 * 55**2 * 4, (96 * 363 + 96) * 4, ends_segment=True)
-    assert layers[2] == Layer(96 * 55**2 * 4)  # in place: one map
-    assert layers[3] == Layer(2 * 96 * 55**2 * 4)  # a norm's inner maps are not counted
+    assert layers[0] == LayerSizes(3 * 227**2 * 4)
+    assert layers[1] == LayerSizes(3 * 227**2 * 4 + 96 * 55**2 * 4, (96 * 363 + 96) * 4, ends_segment=True)
+    assert layers[2] == LayerSizes(96 * 55**2 * 4)  # in place: one feature map
+    assert layers[3] == LayerSizes(2 * 96 * 55**2 * 4)  # a norm's inner feature maps are not counted
     assert layers[16].weight_bytes == (9216 * 4096 + 4096) * 4
 
 
-def test_vdnns_inference_mode_holds_the_largest_layers_weights() -> None:
+def test_vdnn_in_inference_holds_the_weights_of_the_largest_layer() -> None:
     schedule = plan(inference("alexnet")[1].graph, VdnnInference(), COST, None)
     output, peak_bytes = run("alexnet", schedule)
     assert difference("alexnet", output) == 0

@@ -33,9 +33,9 @@ from membench.strategies.layrub.strategy import LayrubHybrid
 from membench.strategies.modnn.strategy import Modnn, _Simulation
 from membench.strategies.vdnn import VdnnDyn
 from membench.sweep.cell import workload_of
-from tests.backends.test_simulated import UnitCost
+from tests.helpers.chains import chain_of_kinds
+from tests.helpers.costs import TwoAlgorithmCost, UnitCost
 from tests.helpers.networks import COST, NETWORKS, Reference, Results, reference, run_step, workload
-from tests.strategies.test_vdnn import TwoWays, chain
 
 BATCH_SIZE = 16
 
@@ -60,11 +60,11 @@ def budgets(graph: TaskGraph, cost: CostModel, count: int) -> list[int]:
     return [low + (high - low) * number // (count - 1) for number in range(count)]
 
 
-NETWORK = chain(*[Kind.CONVOLUTION, Kind.RELU, Kind.POOLING] * 4)
+NETWORK = chain_of_kinds(*[Kind.CONVOLUTION, Kind.RELU, Kind.POOLING] * 4)
 
 
-class SlowLink(TwoWays):
-    """Moving a map takes longer than any workspace gains."""
+class SlowLink(TwoAlgorithmCost):
+    """Moving an activation takes longer than any workspace gains."""
 
     def offload_time_s(self, size_bytes: int) -> float:
         return 10.0 * size_bytes
@@ -76,31 +76,32 @@ def time_s(schedule: Schedule, cost: CostModel) -> float:
 
 @pytest.mark.parametrize("number", range(12))
 def test_every_budget_from_the_lower_bound_on_is_kept(number: int) -> None:
-    budget_bytes = budgets(NETWORK, TwoWays(), 12)[number]
-    schedule = Modnn().schedule(NETWORK, TwoWays(), budget_bytes)
+    budget_bytes = budgets(NETWORK, TwoAlgorithmCost(), 12)[number]
+    schedule = Modnn().schedule(NETWORK, TwoAlgorithmCost(), budget_bytes)
     validate(schedule, budget_bytes=budget_bytes)
     blocks = [item.block for item in schedule.instructions if isinstance(item, Offload)]
     assert len(blocks) == len(set(blocks))
 
 
-def test_below_the_lower_bound_it_refuses_and_says_what_it_needs() -> None:
-    bound_bytes = lower_bound_bytes(NETWORK, TwoWays())
+def test_a_budget_below_the_lower_bound_is_refused_with_the_needed_bytes() -> None:
+    bound_bytes = lower_bound_bytes(NETWORK, TwoAlgorithmCost())
     with pytest.raises(InfeasibleSchedule) as refusal:
-        Modnn().schedule(NETWORK, TwoWays(), bound_bytes - 1)
+        Modnn().schedule(NETWORK, TwoAlgorithmCost(), bound_bytes - 1)
     assert refusal.value.needed_bytes == bound_bytes
 
 
 def test_without_a_limit_nothing_moves_and_every_convolution_is_fast() -> None:
-    schedule = Modnn().schedule(NETWORK, TwoWays(), None)
+    schedule = Modnn().schedule(NETWORK, TwoAlgorithmCost(), None)
     assert not any(isinstance(item, Offload | Prefetch) for item in schedule.instructions)
     assert {t.algorithm for t in schedule.graph.tasks if t.convolution} == {"fast"}
-    assert time_s(schedule, TwoWays()) == sum(
-        TwoWays().task_time_s(task) + TwoWays().launch_time_s(task) for task in schedule.graph.tasks
+    assert time_s(schedule, TwoAlgorithmCost()) == sum(
+        TwoAlgorithmCost().task_time_s(task) + TwoAlgorithmCost().launch_time_s(task)
+        for task in schedule.graph.tasks
     )
 
 
 def test_a_workspace_that_delays_more_than_it_gains_is_not_given() -> None:
-    bound_bytes = lower_bound_bytes(NETWORK, TwoWays())
+    bound_bytes = lower_bound_bytes(NETWORK, TwoAlgorithmCost())
     slow_times_s = [
         time_s(Modnn().schedule(NETWORK, SlowLink(), bound_bytes + extra), SlowLink()) for extra in (0, 512)
     ]
@@ -118,7 +119,7 @@ def test_a_task_waits_only_for_the_transfers_that_it_depends_on() -> None:
 
 
 @pytest.mark.parametrize("network", ["squeezenet", "resnet18", "densenet"])
-def test_budgets_hold_for_real_and_every_bit_is_eager_s(network: str) -> None:
+def test_budgets_are_kept_on_the_cpu_with_the_bits_of_eager(network: str) -> None:
     case = reference(network)
     graph = COST.annotate(case.captured.graph)
     for budget_bytes in budgets(graph, COST, 4)[:3]:
@@ -176,8 +177,8 @@ PAPERS_BATCH_SIZES = {
     "model",
     [pytest.param(m, marks=() if m in ("fcn8s", "vgg16") else pytest.mark.slow) for m in PAPERS_BATCH_SIZES],
 )
-def test_it_is_no_slower_than_vdnn_and_layrub_within_the_same_budget(model: str) -> None:
-    """FCN within 4 GB: room for FFT's workspace in its first fully connected layer takes moving a small map."""
+def test_it_is_not_slower_than_vdnn_and_layrub_within_the_same_budget(model: str) -> None:
+    """FCN within 4 GB: room for FFT's workspace in its first fully connected layer takes moving a small activation."""
     cost = on_a_k40()
     batch_size = PAPERS_BATCH_SIZES[model]
     description = yaml.safe_load((configuration.CONF_DIRECTORY / "model" / f"{model}.yaml").read_text())
@@ -228,7 +229,7 @@ def test_a_budget_that_no_micro_batch_keeps_is_refused() -> None:
 
 
 @pytest.mark.parametrize("number", range(4))
-def test_the_simulation_s_clock_is_the_schedule_s(number: int) -> None:
+def test_the_planned_time_equals_the_simulated_time(number: int) -> None:
     cost = on_a_k40(full_duplex=False)
     graph = cost.annotate(reference("squeezenet").captured.graph)
     budget_bytes = budgets(graph, cost, 4)[number]

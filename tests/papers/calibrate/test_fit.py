@@ -1,4 +1,4 @@
-"""The fits read the baselines' rows alone, and give the committed constants each time."""
+"""The fits read only rows of baselines, and always give the committed constants."""
 
 import csv
 from pathlib import Path
@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from membench.cli.calibrate import main
+from membench.cli.main import main
 from membench.core import configuration
 from membench.core.configuration import CONF_DIRECTORY
 from membench.core.device import DeviceProfile
@@ -81,7 +81,7 @@ def test_the_committed_file_is_what_the_command_writes(framework: str, fits: dic
 
 
 @pytest.mark.parametrize(("framework", "system"), SYSTEMS.items())
-def test_no_other_system_s_number_matters(
+def test_numbers_of_other_systems_do_not_matter(
     framework: str,
     system: str,
     fits: dict[str, Fit],
@@ -125,7 +125,7 @@ def test_residuals_are_those_of_a_simulated_step(
     assert 20 * steps * step_time_s == pytest.approx(residual.fitted, rel=1e-6)
 
 
-def test_rows_are_the_baselines(fits: dict[str, Fit]) -> None:
+def test_fitted_rows_are_those_of_the_baseline(fits: dict[str, Fit]) -> None:
     assert {name: [residual.row.value for residual in fitted.times] for name, fitted in fits.items()} == {
         "caffe": [2.148, 7.223, 20.808, 91.815, 9.726, 37.387, 55.131, 79.397],
         "mxnet": [2.373, 5.478, 27.343, 44.209, 8.926, 13.897, 17.947],
@@ -140,7 +140,7 @@ def test_rows_are_the_baselines(fits: dict[str, Fit]) -> None:
 
 
 def test_large_networks_are_met(fits: dict[str, Fit]) -> None:
-    """What the fits are good for: networks whose own arithmetic and traffic fill the time."""
+    """Networks in the range of the fits: those whose own arithmetic and traffic fill the time."""
     small, limits = ("LeNet", "Cifar10_quick"), {"caffe": 0.06, "mxnet": 0.16, "tensorflow": 0.22}
     for framework, limit in limits.items():
         errors = {r.row.model: abs(r.error) for r in fits[framework].times if r.row.model not in small}
@@ -159,13 +159,13 @@ def test_efficiencies_are_below_the_peak(framework: str, fits: dict[str, Fit]) -
     assert 0 <= efficiency.step_s < 1
 
 
-def test_memory_s_constants_mean_something(caffe: Fit) -> None:
+def test_fitted_memory_constants_are_plausible(caffe: Fit) -> None:
     assert 50 * MIB < caffe.memory.constants["context_bytes"].value < 500 * MIB
     assert 0 < caffe.memory.constants["workspace_share"].value < 1
 
 
 def test_resnet50_does_not_fit_the_smaller_device(graphs: dict[str, TaskGraph]) -> None:
-    """Table 6: out of memory with Caffe on the TITAN Z, whatever the overhead."""
+    """Table 6: out of memory with Caffe on the TITAN Z at any overhead."""
     graph = lower_layers(graphs["ResNet-50"], CAFFE)
     needed_bytes = sum(block.size_bytes for block in graph.blocks)
     assert needed_bytes > configuration.load("device", "titan_z").memory_bytes
@@ -178,11 +178,11 @@ def test_resnet50_does_not_fit_the_smaller_device(graphs: dict[str, TaskGraph]) 
         (["device=titan_z"], "no time of Caffe on device 'titan_z'"),
         (["framework=mxnet", "device=titan_z"], "no time of MXNet on device 'titan_z'"),
         (["framework=torch7"], "no paper's rows to fit framework 'torch7' on; choose one of caffe, mxnet"),
-        (["nonsense"], "'nonsense' is no setting"),
+        (["nonsense"], "'nonsense' is not a choice; write `codec` alone, or"),
     ],
 )
 def test_errors_are_one_line(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(arguments) == 2
+    assert main(["calibrate", *arguments]) == 2
     captured = capsys.readouterr()
     assert message in captured.err
     assert captured.err.count("\n") == 1

@@ -1,0 +1,70 @@
+"""The sub-commands of `membench`: their configuration files and their help, for which none of them is imported."""
+
+import ast
+import re
+from pathlib import Path
+from textwrap import fill
+
+from membench.core import configuration
+
+COMMANDS = {
+    "run": "config",
+    "train": "train",
+    "measure": None,
+    "reproduce": "reproduce",
+    "report": None,
+    "timeline": "config",
+    "calibrate": None,
+}
+"""The file in `conf/` with each sub-command's options; None where the sub-command's module declares them."""
+
+
+def groups_of(command: str) -> tuple[str, ...]:
+    """Return the option groups of a sub-command: those options whose values are names of files in `conf/<group>`."""
+    config = COMMANDS.get(command)
+    if config is None:
+        return ()
+    defaults = configuration.read_options(_file(config))["defaults"]
+    return tuple(key for entry in defaults if isinstance(entry, dict) for key in entry if key.isidentifier())
+
+
+def overview() -> str:
+    """Return the help of `membench` itself: its sub-commands."""
+    lines = (f"  {command:<10} {_docstring(command).partition(chr(10))[0]}" for command in COMMANDS)
+    return "\n".join(
+        [
+            "Memory-saving methods for deep learning: simulated, measured, and compared with their papers.",
+            "",
+            *lines,
+            "",
+            "`membench COMMAND --help` shows a command's options. Without a command, the words are those of `run`.",
+        ]
+    )
+
+
+def command_help(command: str) -> str:
+    """Return the help of a sub-command: its module's docstring, then its options with their defaults."""
+    config = COMMANDS[command]
+    if config is None:
+        return _docstring(command)
+    groups = [
+        fill(f"{group}: {', '.join(configuration.names(group))}", 110, subsequent_indent="    ")
+        for group in groups_of(command)
+    ]
+    return "\n".join([_docstring(command), "", "Groups and their choices:", *groups, "", *_options(config)])
+
+
+def _options(config: str) -> list[str]:
+    """Return the lines of the options and defaults in a file of `conf/`, with those of `running.yaml` if it has them."""
+    text = _file(config).read_text()
+    running = _file("running").read_text() if "running@_here_" in text else ""
+    return ["Options and their defaults:", *re.findall(r"^\w+: .+", text + running, re.MULTILINE)]
+
+
+def _docstring(command: str) -> str:
+    source = Path(__file__).with_name(f"{command}.py").read_text()
+    return ast.get_docstring(ast.parse(source)) or ""
+
+
+def _file(config: str) -> Path:
+    return configuration.CONF_DIRECTORY / f"{config}.yaml"

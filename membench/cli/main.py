@@ -1,0 +1,64 @@
+"""Entry point of the `membench` command: choose a sub-command, answer ``--help``, and report errors."""
+
+import sys
+import traceback
+from collections.abc import Sequence
+from importlib import import_module
+
+from membench.cli.commands import COMMANDS, command_help, groups_of, overview
+from membench.core.errors import MembenchError
+from membench.core.files import complaint
+
+INTERRUPTED = "interrupted; finished cells are kept, and the same command continues from there"
+_HELP = {"-h", "--help"}
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    """Run the command line and return its exit code.
+
+    Args:
+        words: a sub-command and its own words; without a sub-command they are those of `run`. Default: `sys.argv`.
+    """
+    words = list(sys.argv[1:] if words is None else words)
+    first = words[0] if words else ""
+    if first in COMMANDS:
+        command = words.pop(0)
+    elif first.isidentifier():
+        message = f"there is no command {first!r}; there are: {', '.join(COMMANDS)}"
+        return exit_code("", MembenchError(message))
+    else:
+        command = "run"
+    if _HELP & set(words):
+        print(command_help(command) if first in COMMANDS else overview())
+        return 0
+    try:
+        module = import_module(f"membench.cli.{command}")
+        code: int = module.run(module.parse(words))
+    except (Exception, KeyboardInterrupt) as error:
+        return exit_code(command, error)
+    return code
+
+
+def exit_code(command: str, error: BaseException) -> int:
+    """Print an error, in one line unless it is a defect, and return the exit code.
+
+    Args:
+        command: the sub-command that raised it; empty where none was chosen.
+    """
+    interrupted = isinstance(error, KeyboardInterrupt)
+    line = INTERRUPTED if interrupted else _explained(command, error)
+    if not line:
+        traceback.print_exception(error)
+        return 1
+    print(f"{f'membench {command}'.rstrip()}: {line}", file=sys.stderr)
+    return 130 if interrupted else 2
+
+
+def _explained(command: str, error: BaseException) -> str:
+    """Return one line about an error that the user can correct; empty for any other."""
+    if sys.modules.get("hydra"):  # `membench measure` runs where Hydra is not installed
+        from membench.cli.command_line import HYDRA_ERRORS, explain
+
+        if isinstance(error, HYDRA_ERRORS):
+            return explain(error, groups_of(command))
+    return complaint(error) if isinstance(error, MembenchError | OSError) else ""

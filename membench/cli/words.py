@@ -1,0 +1,57 @@
+"""Words of a command line without Hydra: bare words, and ``name=value`` read into typed values."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from membench.cli.option_values import check_size
+from membench.core.checks import Requirement, check, choice, number
+from membench.core.errors import MembenchError
+
+Reader = Callable[[str], Any]
+"""Converts the text of an option; raises MembenchError for a wrong one."""
+
+
+def split(words: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Return the bare words and the ``name=value`` words."""
+    return [word for word in words if "=" not in word], [word for word in words if "=" in word]
+
+
+def read_options(words: Iterable[str], readers: Mapping[str, Reader]) -> dict[str, Any]:
+    """Return the values of ``name=value`` words by name.
+
+    Raises:
+        MembenchError: a word is not of this form, its name has no reader, or its reader refuses the value.
+    """
+    values = {}
+    for word in words:
+        name, separator, text = word.partition("=")
+        if not separator:
+            raise MembenchError(f"{word!r} is not a choice; write option=value")
+        if name not in readers:
+            raise MembenchError(f"{name!r} is not an option; there are: {', '.join(readers)}")
+        values[name] = readers[name](text)
+    return values
+
+
+def each(read: Reader) -> Reader:
+    """Return the reader of a list separated by commas, as a tuple of what ``read`` makes of each element."""
+    return lambda text: tuple(read(element) for element in text.split(",") if element)
+
+
+def read_switch(name: str, text: str) -> bool:
+    """Return the truth value of ``true`` or ``false``."""
+    return choice(("true", "false"), name, text) == "true"
+
+
+def read_number(required: Requirement, name: str, text: str) -> float:
+    """Return a number that meets a requirement."""
+    value = number(text)
+    if not required.holds(value):
+        check(required, **{name: text})
+    return value
+
+
+def read_size(name: str, text: str) -> str:
+    """Return a size in memory, ``12GB``, as it was written."""
+    check_size(name, text)
+    return text

@@ -1,0 +1,127 @@
+"""The `membench` command: sub-commands, help, exit codes and imports."""
+
+import subprocess
+import sys
+from dataclasses import fields
+from typing import Any
+
+import pytest
+
+from membench.cli import calibrate, measure, report
+from membench.cli.commands import COMMANDS, command_help, groups_of, overview
+from membench.cli.main import INTERRUPTED, main
+from membench.core.configuration import ROOT
+
+
+def test_help_lists_every_command(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--help"]) == 0
+    shown = capsys.readouterr().out
+    assert shown.strip() == overview()
+    for command in COMMANDS:
+        assert f"\n  {command:<10} {command_help(command).splitlines()[0]}\n" in shown
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_each_command_has_help_with_examples_of_itself(
+    command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([command, "--nothing", "-h"]) == 0
+    assert f"\n    membench {command}" in capsys.readouterr().out
+
+
+def test_help_has_the_groups_and_options_of_the_configuration() -> None:
+    shown = command_help("run")
+    assert "\ndevice: gtx1070, gtx1080_ti, " in shown
+    assert "\nbudget: null  # the most that a step may hold" in shown
+    assert "\nrerun: missing " in shown  # of running.yaml
+    assert "_target_" not in shown
+    assert groups_of("train") == ("model", "data", "strategy", "backend")
+
+
+@pytest.mark.parametrize(
+    ("command", "settings"),
+    [
+        ("measure", measure.Settings),
+        ("calibrate", calibrate.Settings),
+        ("report", report.PageSettings),
+        ("report", report.CompareSettings),
+    ],
+)
+def test_help_names_the_options_that_a_module_declares(command: str, settings: type[Any]) -> None:
+    given_bare = {"papers", "before", "after"}
+    for field in fields(settings):
+        assert field.name in command_help(command) or field.name in given_bare
+
+
+def test_help_imports_nothing_that_takes_time() -> None:
+    program = """
+import sys
+from membench.cli.main import main
+for words in (["--help"], *([command, "--help"] for command in sys.argv[1:])):
+    assert main(words) == 0
+slow = {"torch", "hydra", "omegaconf", "wandb", "pandas", "numpy", "matplotlib"} & set(sys.modules)
+assert not slow, slow
+"""
+    subprocess.run(
+        [sys.executable, "-c", program, *COMMANDS],
+        cwd=ROOT,
+        check=True,
+        timeout=60,
+        stdout=subprocess.DEVNULL,
+    )
+
+
+def test_measure_needs_neither_hydra_nor_wandb() -> None:
+    program = """
+import sys
+for name in ("hydra", "omegaconf", "antlr4", "wandb"):
+    sys.modules[name] = None
+sys.argv[1:] = ["measure", "models=resnet51"]
+import runpy
+runpy.run_module("membench", run_name="__main__")
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=ROOT, check=False, timeout=60, capture_output=True, text=True
+    )
+    assert done.returncode == 2
+    assert done.stderr.startswith("membench measure: models is one of alexnet, ")
+
+
+def test_a_command_that_does_not_exist_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["mesure", "models=lenet"]) == 2
+    assert (
+        capsys.readouterr().err
+        == f"membench: there is no command 'mesure'; there are: {', '.join(COMMANDS)}\n"
+    )
+
+
+def test_words_without_a_command_are_those_of_run(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["model=resnet51"]) == 2
+    assert capsys.readouterr().err.startswith("membench run: model 'resnet51' is not known")
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "message"),
+    [
+        (KeyboardInterrupt(), 130, f"membench report: {INTERRUPTED}\n"),
+        (
+            FileNotFoundError(2, "No such file", "x.csv"),
+            2,
+            "membench report: x.csv: No such file; name a place",
+        ),
+        (KeyError("x"), 1, "Traceback (most recent call last):\n"),
+    ],
+)
+def test_every_error_has_its_exit_code(
+    error: BaseException,
+    code: int,
+    message: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def fail(_: object) -> int:
+        raise error
+
+    monkeypatch.setattr(report, "run", fail)
+    assert main(["report"]) == code
+    assert capsys.readouterr().err.startswith(message)

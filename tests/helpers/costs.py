@@ -1,0 +1,53 @@
+"""Cost models in round numbers, for tests that follow a schedule by hand."""
+
+from membench.core.codec import ActivationCodec
+from membench.core.convolution import Algorithm
+from membench.core.cost_model import CostModel
+from membench.core.task_graph import Task, TaskGraph
+
+WORKSPACE_BYTES = 400
+
+
+class UnitCost(CostModel):
+    """Two seconds per task after half a second of launch; a second per byte copied."""
+
+    full_duplex = True
+
+    def annotate(self, graph: TaskGraph) -> TaskGraph:
+        return graph
+
+    def task_time_s(self, task: Task) -> float:
+        return 2.0
+
+    def algorithms(self, task: Task) -> tuple[Algorithm, ...]:
+        return (Algorithm("", 0, 2.0),)
+
+    def launch_time_s(self, task: Task) -> float:
+        return 0.5
+
+    def task_issue_time_s(self, task: Task) -> float:
+        return 0.0
+
+    @property
+    def copy_issue_time_s(self) -> float:
+        return 0.0
+
+    def offload_time_s(self, size_bytes: int) -> float:
+        return float(size_bytes)
+
+    def prefetch_time_s(self, size_bytes: int) -> float:
+        return float(size_bytes)
+
+    def codec_time_s(self, codec: ActivationCodec, size_bytes: int, encoded_bytes: int) -> float:
+        return float(size_bytes + encoded_bytes)
+
+
+class OneEngineCost(UnitCost):
+    full_duplex = False
+
+
+class TwoAlgorithmCost(UnitCost):
+    """A convolution runs in 1 s with workspace, or in 2 s without."""
+
+    def algorithms(self, task: Task) -> tuple[Algorithm, ...]:
+        return Algorithm("fast", WORKSPACE_BYTES, 1.0), Algorithm("small", 0, 2.0)

@@ -1,0 +1,46 @@
+"""A paper and its records made up for the tests; no number here is a measurement."""
+
+from typing import Any
+
+from membench.core.configuration import ROOT
+from membench.core.record import Outcome, Record, Source
+from membench.papers.experiment import Answer, Cell, Paper, Quantity, Row, Selection
+
+EXPERIMENTS = ROOT / "experiments"
+"""The folder of the real papers."""
+
+PAPER = Paper(
+    name="paper",
+    title="A paper",
+    device="a card",
+    models={
+        "small": {"configuration": "small", "dataset": "data", "layers": 5, "batch_sizes": {"normal": 8}},
+        "deep": {"configuration": "deep", "dataset": "data", "layers": 50},
+    },
+    systems={"base": {"framework": "caffe"}, "ours": {"framework": "mxnet"}},
+    devices={"a card": "card"},
+    clusters={},
+    training_images={"data": 1000},
+    experiments=(),
+    inconsistencies=(),
+    causes=(),
+    calibration=(),
+)
+
+ROW = Row("Table 1", "small", "data", 8, "a card", "ours", "memory", "MB", 100.0, line=2)
+
+
+def record(outcome: Outcome = Outcome.OK, *, batch_size: int = 8, **metrics: float) -> Record:
+    reason = "" if outcome is Outcome.OK else "too big"
+    return Record({"batch_size": batch_size}, "hash", Source.SIMULATED, outcome, reason, metrics)
+
+
+def cell(model: str = "small", system: str = "ours", batch_size: int | str | None = 8) -> Cell:
+    return Cell(model, system, "a card", batch_size)
+
+
+def answer(metric: str = "peak_memory_bytes", **changed: Any) -> Answer:
+    baseline = changed.pop("baseline", {})
+    higher, limit = changed.pop("higher_is_better", False), changed.pop("limit", "")
+    value = Quantity(metric, **changed)
+    return Answer(Selection({}), value=value, baseline=baseline, higher_is_better=higher, limit=limit)

@@ -1,0 +1,14 @@
+import pytest
+
+from membench.core.task_graph import TaskGraph
+from tests.helpers.four_tasks import four_tasks, input_on_host
+
+
+@pytest.fixture
+def graph() -> TaskGraph:
+    return four_tasks()
+
+
+@pytest.fixture
+def visited() -> TaskGraph:
+    return input_on_host()
