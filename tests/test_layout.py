@@ -12,7 +12,7 @@ TESTS = Path(__file__).parent
 FOLDERS = sorted({path.parent for path in TESTS.rglob("test_*.py") if path.parent != TESTS})
 BEHAVIOURS = {
     "backends": {"encoding"},
-    "capture": {"cuda_operators"},
+    "capture": {"aten_on_cuda"},
     "codecs": {"cuda_kernels"},
     "models": {"model_configurations"},
     "strategies": {"shared_weights"},

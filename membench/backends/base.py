@@ -1,4 +1,4 @@
-"""Backend: memory, streams and a clock, whatever they are made of."""
+"""Backend: memory, streams and a clock, real or simulated."""
 
 from abc import ABC, abstractmethod
 from typing import Any
@@ -8,22 +8,22 @@ from membench.core.task_graph import Task
 from membench.core.timeline import Timeline
 
 Event = Any
-"""What a backend needs to know when one of its instructions has finished."""
+"""A backend's own record of when one of its instructions finishes."""
 
 
 class Backend(ABC):
-    """What the executor's loop asks of a device.
+    """The interface through which the executor's loop drives a device.
 
-    Work joins its stream's queue and returns an event. Memory instructions take effect at the position where
-    the compute stream stands; the schedule makes sure that no other stream still uses what they give back.
+    Work joins its stream's queue and returns an event. Memory instructions take effect at the compute stream's current
+    position; the schedule ensures that no other stream still uses the memory that they give back.
     """
 
     @abstractmethod
     def begin(self, *, timed: bool) -> None:
-        """Start a step: the clock stands at zero, nothing but the caller's blocks is resident.
+        """Start a step: the clock is at zero, and only external blocks are resident.
 
         Args:
-            timed: a timeline will be asked for. Matters only where a clock costs time.
+            timed: `timeline` will be called; relevant to backends whose clock costs time.
         """
 
     @abstractmethod
@@ -40,14 +40,14 @@ class Backend(ABC):
 
     @abstractmethod
     def all_reduce(self, block: int, root: int | None, stream: str) -> Event:
-        """Put a block's mean over all processes in its place; see `AllReduce`."""
+        """Replace a block by its mean over all processes; see `AllReduce`."""
 
     @abstractmethod
     def encode(self, block: int, encoded: int, codec: ActivationCodec, stream: str) -> Event:
         """Give a block's encoded form memory now and encode it.
 
         Raises:
-            EncodingOverflow: the data does not fit what was planned; at the latest when somebody waits for it.
+            EncodingOverflow: the data does not fit the planned size; raised at the latest by a wait for it.
         """
 
     @abstractmethod
@@ -60,7 +60,7 @@ class Backend(ABC):
 
     @abstractmethod
     def reuse(self, block: int, dead: int) -> None:
-        """Hand a dead block's space on."""
+        """Give a dead block's space to another block."""
 
     @abstractmethod
     def free(self, block: int) -> None:
@@ -68,7 +68,7 @@ class Backend(ABC):
 
     @abstractmethod
     def hold(self, size_bytes: int) -> None:
-        """Hold that much memory which no block uses, instead of what was held so before."""
+        """Hold that much memory in addition to the blocks; replaces the last hold."""
 
     @abstractmethod
     def wait(self, stream: str, event: Event) -> None:
@@ -76,16 +76,16 @@ class Backend(ABC):
 
     @abstractmethod
     def synchronize(self) -> None:
-        """Make the host wait for every stream but the exchange's."""
+        """Make the host wait for every stream except the exchange's."""
 
     @abstractmethod
     def end(self) -> None:
-        """Finish the step: what the caller does next on the compute stream comes after it."""
+        """Finish the step: the caller's next work on the compute stream comes after it."""
 
     @abstractmethod
     def timeline(self, issued: tuple[int, ...]) -> Timeline:
-        """Wait until every stream is idle and say what ran when in the step just ended, which was begun as timed.
+        """Wait until every stream is idle, and return the timeline of the last step, which was begun as timed.
 
         Args:
-            issued: positions of the work, in the order of issue.
+            issued: positions of the work in the schedule, in the order of issue.
         """

@@ -1,4 +1,4 @@
-"""The CPU backend: a schedule runs for real, copies included.
+"""The CPU backend: a schedule runs for real, including its copies.
 
     offload(block):   compute thread: put the job into the copy thread's queue
                       copy thread:    host buffer <- block                        then set the event
@@ -6,11 +6,11 @@
     free(block):      compute thread: drop the storage; torch's allocator takes the memory back at once
     prefetch(block):  compute thread: allocate the block's memory, queue the job
                       copy thread:    block <- host buffer                        then set the event
-    all_reduce(block): as offload, on a thread of its own: Gloo averages the block in place, through host memory
+    all_reduce(block): as offload, on a separate thread: Gloo averages the block in place, through host memory
 
-Tasks of the compute stream run on the calling thread; every other stream is a worker thread. "Device" memory is
-what torch's CPU allocator holds. Host buffers are numpy's, which that allocator does not count. A block whose home is
-the host comes straight from the caller's tensor, which counts as host memory then.
+Tasks of the compute stream run on the calling thread; every other stream is a worker thread. "Device" memory is the
+memory that torch's CPU allocator holds. Host buffers are numpy's, which that allocator does not count. A host-resident
+block comes straight from the caller's tensor, which then counts as host memory.
 """
 
 import os
@@ -34,15 +34,15 @@ from membench.core.task_graph import Task, TaskGraph
 from membench.core.timeline import Span, Timeline
 
 _POISON = 0xFF
-"""Byte that chaos mode fills given-back memory with: floats read as NaN, integers as -1."""
+"""Byte with which chaos mode fills freed memory: floats read as NaN, integers as -1."""
 
 
 @dataclass(frozen=True)
 class Chaos:
-    """A switch for tests: provoke the races that a wrong schedule allows.
+    """A switch for tests that provokes the races that a wrong schedule allows.
 
-    Every job of a worker thread starts after a random delay, and memory that is given back is filled with NaN
-    first, so that whoever still reads it computes something visibly wrong.
+    Every job of a worker thread starts after a random delay, and memory is filled with NaN before it is freed, so that a
+    late reader computes a visibly wrong result.
     """
 
     seed: int
@@ -50,13 +50,13 @@ class Chaos:
 
 
 class _Job:
-    """One instruction's progress; it must not keep its work, which holds the tensors that it reads."""
+    """One instruction's progress; it must not reference its work, which holds the tensors that it reads."""
 
     __slots__ = ("end_s", "error", "finished", "start_s", "stream")
 
     def __init__(self, stream: str, finished: ThreadEvent | None) -> None:
         self.stream = stream
-        self.finished = finished  # None: ran on the calling thread, so it is done
+        self.finished = finished  # None: it ran on the calling thread, so it is done
         self.error: BaseException | None = None
         self.start_s = self.end_s = 0.0
 
@@ -72,7 +72,7 @@ class _Job:
 
 
 _DONE = _Job(COMPUTE_STREAM, None)
-"""Stands for work of the calling thread that nobody times."""
+"""The event of work on the calling thread that is not timed."""
 
 
 class CpuBackend(TensorBackend):
@@ -87,10 +87,10 @@ class CpuBackend(TensorBackend):
         super().__init__(graph, torch.device("cpu"))
         self._chaos = random.Random(chaos.seed) if chaos else None
         self._longest_delay_s = chaos.longest_delay_s if chaos else 0.0
-        self._queues: dict[tuple[str, int], SimpleQueue[_Ticket | None]] = {}  # of a stream in a process
+        self._queues: dict[tuple[str, int], SimpleQueue[_Ticket | None]] = {}  # by stream and process
         self._timed = False
         self._jobs: list[_Job] = []  # of the step; those of the compute stream only if it is timed
-        self._synchronized = 0  # how many of the jobs the host has waited for
+        self._synchronized = 0  # number of leading jobs that the host has waited for
         self._start_s = self._step_time_s = 0.0
 
     # ---- instructions -------------------------------------------------------------------------------
@@ -133,7 +133,7 @@ class CpuBackend(TensorBackend):
     def free(self, block: int) -> None:
         if self._chaos:
             self.tensors.as_bytes(block).fill_(_POISON)
-        super().free(block)
+        self._close_space(block)
 
     def wait(self, stream: str, event: _Job) -> None:
         if stream == COMPUTE_STREAM:
@@ -152,7 +152,7 @@ class CpuBackend(TensorBackend):
             job.wait()
         self._step_time_s = time.perf_counter() - self._start_s
 
-    def _let_copies_end(self) -> None:
+    def _finish_copies(self) -> None:
         for job in self._jobs:
             if job.finished is not None and job.stream != EXCHANGE_STREAM:
                 job.finished.wait()
@@ -174,7 +174,7 @@ class CpuBackend(TensorBackend):
     # ---- streams and host memory --------------------------------------------------------------------
 
     def _do(self, work: Callable[[], object]) -> _Job:
-        """Do work of the compute stream, here and now."""
+        """Do work of the compute stream now."""
         if not self._timed:
             work()
             return _DONE
@@ -194,7 +194,7 @@ class CpuBackend(TensorBackend):
         return job
 
     def _queue(self, stream: str) -> "SimpleQueue[_Ticket | None]":
-        key = stream, os.getpid()  # a forked process has none of the threads
+        key = stream, os.getpid()  # a forked process does not have the threads
         if key not in self._queues:
             queue: SimpleQueue[_Ticket | None] = SimpleQueue()
             self._queues[key] = queue
@@ -204,13 +204,13 @@ class CpuBackend(TensorBackend):
     def place(self, block: int, tensor: Tensor) -> Tensor:
         return tensor
 
-    def _settle(self, block: int, memory: Tensor) -> None:
+    def _bind_host_memory(self, block: int, memory: Tensor) -> None:
         self._host[block] = memory
 
-    def _leave(self, block: int) -> None:
+    def _unbind_host_memory(self, block: int) -> None:
         self._host.pop(block, None)
 
-    def _take_host_memory(self, size_bytes: int) -> Tensor:
+    def _allocate_host_memory(self, size_bytes: int) -> Tensor:
         return torch.from_numpy(np.empty(size_bytes, dtype=np.uint8))
 
 
@@ -224,9 +224,9 @@ def _serve(queue: SimpleQueue[_Ticket | None]) -> None:
             job.start_s = time.perf_counter()
             try:
                 work()
-            except BaseException as error:  # handed to whoever waits for the job
+            except BaseException as error:  # raised again where the job is waited for
                 job.error = error
-            del ticket, work  # before the event: whoever waits may give the tensors' memory back
+            del ticket, work  # before the event: the waiting thread may free the tensors' memory
             job.end_s = time.perf_counter()
             assert job.finished is not None
             job.finished.set()

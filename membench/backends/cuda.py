@@ -1,39 +1,39 @@
 """The CUDA backend: a schedule runs on streams of one GPU.
 
-The compute stream is the caller's current stream; every other stream of the schedule is a stream of its own. One
-block leaves and comes back by these calls:
+The compute stream is the caller's current stream; every other stream of the schedule is a separate stream. One block is
+offloaded and prefetched by these calls:
 
     begin              start.record(compute)
     compute(task)      the task's kernels, on compute
-                       produced.record(compute)                                   [only if someone waits for it]
+                       produced.record(compute)                                   [only if it is waited for]
     wait(copy)         copy.wait_event(start)                                     [a stream's first use in a step]
                        copy.wait_event(produced)
     offload(block)     host.copy_(block, non_blocking), on copy
-                       left.record(copy)
-    wait(compute)      compute.wait_event(left)
-    free(block)        drop the storage: the allocator may hand its memory on at once, to work that is queued on
+                       offloaded.record(copy)
+    wait(compute)      compute.wait_event(offloaded)
+    free(block)        drop the storage: the allocator may reuse its memory at once, for work that is queued on
                        compute behind that wait
     prefetch(block)    allocate from compute's pool
-                       here.record(compute); copy.wait_event(here)                [whoever had that memory is done]
+                       here.record(compute); copy.wait_event(here)                [earlier uses of that memory end]
                        block.copy_(host, non_blocking), on copy
-                       back.record(copy)
-    wait(compute)      compute.wait_event(back)
+                       prefetched.record(copy)
+    wait(compute)      compute.wait_event(prefetched)
 
-A gradient is averaged over the processes by NCCL, which has a stream of its own: that one follows `exchange`, and `exchange`
-follows it, without the host. So it is in order like any other work:
+A gradient is averaged over the processes by NCCL on a stream of NCCL's, which follows `exchange` and which `exchange`
+follows, without the host. So the average is in order like any other work:
 
     wait(exchange)     exchange.wait_event(produced)
     all_reduce(block)  all_reduce or reduce and broadcast, on exchange
                        averaged.record(exchange)
     wait(compute)      compute.wait_event(averaged)
 
-So memory is given back and taken at the compute stream's position, as the schedule says, and `record_stream`, which
-would keep memory until the host polls an event, has no part. Outputs and workspaces of a task on another stream come
-from that stream's pool, because torch's allocator knows no other way; the task waits for the compute stream's position
-as a prefetch does, so the same argument holds for them.
+So memory is allocated and freed at the compute stream's position, as in the schedule, and `record_stream`, which would
+keep memory until the host polls an event, is not needed. Outputs and workspaces of a task on another stream come from
+that stream's pool, because torch's allocator has no other way; the task waits for the compute stream's position as a
+prefetch does, so the same argument holds for them.
 
-Host buffers are page-locked, of exact size, and kept. Weights whose home is the host lie in such memory themselves. Events
-are made once and recorded again in every step.
+Host buffers are page-locked, of exact size, and kept; host-resident weights lie in such memory. Events are made once and
+recorded again in every step.
 """
 
 from collections.abc import Callable, Collection
@@ -51,7 +51,7 @@ from membench.core.timeline import Span, Timeline
 
 
 class _Marks(NamedTuple):
-    """Events around one instruction: `start` only to time it, `end` to time it or because someone waits for it."""
+    """Events around one instruction: `start` only to time it, `end` to time it or because it is waited for."""
 
     start: torch.cuda.Event | None
     end: torch.cuda.Event | None
@@ -60,8 +60,8 @@ class _Marks(NamedTuple):
 class CudaBackend(TensorBackend):
     """Runs one schedule on a GPU.
 
-    Issuing is asynchronous: after `end`, work that the caller puts on the current stream comes after the step. Where
-    blocks live on the host, `end` waits for the copies to and from there.
+    Issuing is asynchronous: after `end`, work that the caller puts on the current stream comes after the step. With
+    host-resident blocks, `end` waits for their copies.
 
     Args:
         schedule: its graph captured for CUDA kernels, with calls.
@@ -72,12 +72,12 @@ class CudaBackend(TensorBackend):
         super().__init__(schedule.graph, device)
         self.pinned = PinnedMemory()
         self._own_streams: dict[str, torch.cuda.Stream] = {}
-        self._streams: dict[str, torch.cuda.Stream] = {}  # those in use in this step
+        self._streams: dict[str, torch.cuda.Stream] = {}  # used in this step
         self._awaited = _awaited(schedule)
         self._untimed = [_Marks(None, torch.cuda.Event() if awaited else None) for awaited in self._awaited]
         self._timed: list[_Marks] = []
         self._marks = self._untimed
-        self._issued: list[str] = []  # the stream of each instruction issued so far
+        self._issued: list[str] = []  # stream of each instruction issued so far
         self._untimed_step = _Marks(torch.cuda.Event(), None)
         self._timed_step = _Marks(_timing_event(), _timing_event())
         self._step = self._untimed_step
@@ -121,24 +121,26 @@ class CudaBackend(TensorBackend):
     ) -> torch.cuda.Event | None:
         return self._convert(self._decoding(block, encoded, codec), stream)
 
+    free = TensorBackend._close_space  # an alias, not a call: it runs once for each block
+
     def wait(self, stream: str, event: torch.cuda.Event) -> None:
         self._stream(stream).wait_event(event)
 
     def synchronize(self) -> None:
-        if torch.cuda.is_current_stream_capturing():  # into a graph, in which no host takes part
-            self._join(self._own_work())
+        if torch.cuda.is_current_stream_capturing():  # a CUDA graph cannot contain work of the host
+            self._join(self._local_streams())
             return
-        for stream in self._own_work():
+        for stream in self._local_streams():
             stream.synchronize()
 
-    def _let_copies_end(self) -> None:
+    def _finish_copies(self) -> None:
         self.synchronize()
 
     def end(self) -> None:
         if torch.cuda.is_current_stream_capturing():
-            self._join(self._streams.values())  # a graph must not end with a stream that has gone on alone
-        elif self.has_visitors:
-            self.synchronize()  # what lives on the host the caller may read and change at once
+            self._join(self._streams.values())  # a graph must not end with a stream that was not joined
+        elif self.has_host_resident_blocks:
+            self.synchronize()  # the caller may read and change host-resident blocks at once
         if self._step.end is not None:
             self._step.end.record(self._streams[COMPUTE_STREAM])
 
@@ -152,7 +154,7 @@ class CudaBackend(TensorBackend):
         return Timeline(tuple(spans), self._since_start_s(self._step.end))
 
     def close(self) -> None:
-        """Wait for the copies under way and give the host memory back."""
+        """Wait for pending copies and free the host memory."""
         for stream in self._streams.values():
             stream.synchronize()
         self._host.clear()
@@ -161,7 +163,7 @@ class CudaBackend(TensorBackend):
     # ---- streams and events -------------------------------------------------------------------------
 
     def _stream(self, name: str) -> torch.cuda.Stream:
-        """Return a stream; at its first use in a step it waits for what the caller did before the step."""
+        """Return a stream; at its first use in a step it waits for the caller's work before the step."""
         if name not in self._streams:
             if name not in self._own_streams:
                 self._own_streams[name] = torch.cuda.Stream(self.device)
@@ -179,7 +181,7 @@ class CudaBackend(TensorBackend):
         if name == COMPUTE_STREAM:
             work(*args)
         else:
-            # not torch.cuda.stream, which costs several times a copy's call
+            # not torch.cuda.stream, which takes several times as long as the call of a copy
             torch.cuda.set_stream(stream)
             try:
                 work(*args)
@@ -190,21 +192,21 @@ class CudaBackend(TensorBackend):
         return end
 
     def _copy(self, target: Tensor, source: Tensor, stream: str) -> torch.cuda.Event | None:
-        return self._issue(stream, target.copy_, source, True)  # without waiting for it
+        return self._issue(stream, target.copy_, source, True)  # True: non_blocking
 
     def _convert(self, work: Callable[[], object], stream: str) -> torch.cuda.Event | None:
-        """Issue a codec's work, which writes to memory that has just been taken."""
+        """Issue a codec's work, which writes to memory that has just been allocated."""
         if stream != COMPUTE_STREAM:
             self._follow_compute(stream)
         return self._issue(stream, work)
 
     def _follow_compute(self, stream: str) -> None:
-        """Make a stream wait for the compute stream's position, where memory has just been taken."""
+        """Make a stream wait for the compute stream's position, at which memory has just been allocated."""
         self._here.record(self._streams[COMPUTE_STREAM])
         self._stream(stream).wait_event(self._here)
 
-    def _own_work(self) -> list[torch.cuda.Stream]:
-        """Return the streams that no other process has to do with."""
+    def _local_streams(self) -> list[torch.cuda.Stream]:
+        """Return the streams whose work does not depend on other processes."""
         return [stream for name, stream in self._streams.items() if name != EXCHANGE_STREAM]
 
     def _join(self, streams: Collection[torch.cuda.Stream]) -> None:
@@ -219,34 +221,34 @@ class CudaBackend(TensorBackend):
         return self._step.start.elapsed_time(event) * 1e-3
 
     def place(self, block: int, tensor: Tensor) -> Tensor:
-        """Return it on the GPU or in host memory, which is page-locked for all but a step's arguments."""
-        if not self.lives_on_host(block):
+        """Return the tensor on the GPU or in host memory, which is page-locked except for a step's arguments."""
+        if not self.is_host_resident(block):
             return tensor.to(self.device)
         if self._is_argument(block):
             return tensor.cpu()
         memory = self.pinned.take(self._blocks[block].size_bytes).view(tensor.dtype)
         return memory.as_strided(tensor.shape, tensor.stride()).copy_(tensor)
 
-    def _settle(self, block: int, memory: Tensor) -> None:
-        """Copy to and from the caller's memory itself, but from a copy of the arguments, which he may overwrite."""
+    def _bind_host_memory(self, block: int, memory: Tensor) -> None:
+        """Use the caller's memory itself, but a copy of an argument, which the caller may overwrite."""
         if self._is_argument(block):
-            torch.cuda.current_stream(self.device).synchronize()  # the step before reads from there
+            torch.cuda.current_stream(self.device).synchronize()  # the previous step reads the buffer
             self._host_buffer(block).copy_(memory)
         else:
             self._host[block] = memory
 
-    def _leave(self, block: int) -> None:
-        """Nothing: arguments keep their buffer, and whatever else lives on the host stays bound."""
+    def _unbind_host_memory(self, block: int) -> None:
+        """Do nothing: arguments keep their buffer, and other host-resident blocks stay bound."""
 
     def _is_argument(self, block: int) -> bool:
         return self._blocks[block].role in ARGUMENT_ROLES
 
-    def _take_host_memory(self, size_bytes: int) -> Tensor:
+    def _allocate_host_memory(self, size_bytes: int) -> Tensor:
         return self.pinned.take(size_bytes)
 
 
 def _awaited(schedule: Schedule) -> list[bool]:
-    """Return for each work instruction, in order, whether someone waits for it."""
+    """Return for each work instruction, in order, whether it is waited for."""
     awaited = {item.instruction for item in schedule.instructions if isinstance(item, Wait)}
     return [index in awaited for index, item in enumerate(schedule.instructions) if isinstance(item, Work)]
 

@@ -1,7 +1,7 @@
-"""Device memory as the allocator and the driver see it, and a cap on it.
+"""Device memory as the allocator and the driver count it, and a cap on it.
 
-A probe process calls `cap_memory` first, so that a large card is a small one: beyond the cap allocation fails as on a
-card that ends there. `ALLOCATOR_ENVIRONMENT` has to be set before CUDA starts.
+A probe process calls `cap_memory` first, so that a large card acts as a small one: beyond the cap, allocation fails as it
+does on a card of that size. `ALLOCATOR_ENVIRONMENT` must be set before CUDA starts.
 """
 
 import resource
@@ -10,13 +10,14 @@ from dataclasses import dataclass
 import torch
 
 from membench.core.errors import MembenchError
+from membench.core.torch_internals import clear_cublas_workspaces
 from membench.core.units import MIB
 
 ALLOCATOR_ENVIRONMENT = {"PYTORCH_ALLOC_CONF": "expandable_segments:True"}
-"""Segments that grow: what is reserved follows what is allocated, and no remainder of a piece is lost."""
+"""Expandable segments: reserved memory follows allocated memory without fragmentation."""
 
 UNFILLED_BYTES = 22 * MIB
-"""What the allocator may reserve and not hand out: the rest of a page of 20 MiB, and of one of 2 MiB for small pieces."""
+"""Most that the allocator reserves without using it: the rest of a page of 20 MiB, and of one of 2 MiB for small pieces."""
 
 
 @dataclass(frozen=True)
@@ -24,11 +25,11 @@ class MemoryReadings:
     """Peaks since `reset_readings`, in bytes.
 
     Attributes:
-        allocated_bytes: pieces of memory handed out, rounded up to 512 bytes each.
-        active_bytes: those and the ones that wait for a stream.
-        reserved_bytes: what the allocator took from the driver.
-        allocation_retries: how often it had to give cached memory back and ask again.
-        resident_host_bytes: the process's peak in host memory, over its whole life.
+        allocated_bytes: allocated pieces, each rounded up to 512 bytes.
+        active_bytes: allocated pieces and freed ones that wait for a stream.
+        reserved_bytes: memory that the allocator took from the driver.
+        allocation_retries: number of times that it freed its cache and tried again.
+        resident_host_bytes: the process's peak in host memory since it started.
     """
 
     allocated_bytes: int
@@ -39,12 +40,14 @@ class MemoryReadings:
 
 
 def reset_readings(device: torch.device) -> None:
+    """Wait for the device and reset its peaks."""
     torch.cuda.synchronize(device)
     torch.cuda.reset_peak_memory_stats(device)
     torch.cuda.reset_accumulated_memory_stats(device)
 
 
 def read_memory(device: torch.device) -> MemoryReadings:
+    """Wait for the device and return its peaks."""
     torch.cuda.synchronize(device)
     statistics = torch.cuda.memory_stats(device)
     return MemoryReadings(
@@ -57,13 +60,13 @@ def read_memory(device: torch.device) -> MemoryReadings:
 
 
 def drop_library_workspaces(device: torch.device) -> None:
-    """Wait for the device, and give back what cuBLAS keeps on it; it takes that again when it next runs."""
+    """Wait for the device and free cuBLAS's workspaces, which cuBLAS allocates again when it next runs."""
     torch.cuda.synchronize(device)
-    torch._C._cuda_clearCublasWorkspaces()
+    clear_cublas_workspaces()
 
 
 def cap_memory(size_bytes: int, device: torch.device) -> None:
-    """Let this process's allocator hand out no more than that of the device; it may reserve `UNFILLED_BYTES` beyond it.
+    """Limit the device memory that this process allocates; it may reserve `UNFILLED_BYTES` more.
 
     Raises:
         MembenchError: the device has less.
@@ -71,12 +74,12 @@ def cap_memory(size_bytes: int, device: torch.device) -> None:
     total_bytes = torch.cuda.get_device_properties(device).total_memory
     if size_bytes > total_bytes:
         raise MembenchError(f"a budget of {size_bytes:,} bytes is more than the {total_bytes:,} of {device}")
-    torch.cuda.empty_cache()  # what was taken before counts, in use or not
+    torch.cuda.empty_cache()  # cached memory would count
     fraction = min(1.0, (size_bytes + UNFILLED_BYTES) / total_bytes)
     torch.cuda.set_per_process_memory_fraction(fraction, device)
 
 
 def capacity_bytes(device: torch.device) -> int:
-    """Return what this process may reserve of the device: all of it, or the cap."""
+    """Return the device memory that this process may reserve: all of it, or the cap."""
     fraction = torch.cuda.get_per_process_memory_fraction(device)
     return round(fraction * torch.cuda.get_device_properties(device).total_memory)

@@ -1,7 +1,7 @@
 """Page-locked host memory of exactly the size asked for.
 
-torch's own pinned allocator rounds each request up to a power of two, up to twice the memory. Here a piece is
-whole pages of its own, locked once and kept: nothing is locked in the steady state.
+torch's own pinned allocator rounds each request up to a power of two, up to twice the memory. Here a piece is made of
+whole pages, locked once and kept: in the steady state there is no locking.
 """
 
 import mmap
@@ -15,7 +15,7 @@ from membench.core.errors import MembenchError
 
 
 class PinnedMemory:
-    """Pieces of page-locked host memory; they stay locked until `close`, or until nobody holds this object."""
+    """Pieces of page-locked host memory; they stay locked until `close` or until this object is collected."""
 
     def __init__(self) -> None:
         self._pieces: list[tuple[Tensor, _Unlock]] = []
@@ -24,14 +24,14 @@ class PinnedMemory:
 
     @property
     def size_bytes(self) -> int:
-        """Bytes that are locked, in whole pages."""
+        """Locked bytes, in whole pages."""
         return sum(piece.numel() for piece, _ in self._pieces)
 
     def take(self, size_bytes: int) -> Tensor:
         """Return unfilled memory as a tensor of bytes.
 
         Raises:
-            MembenchError: the driver does not lock that much.
+            MembenchError: the driver refuses to lock that much.
         """
         pages_bytes = max(1, -(-size_bytes // mmap.PAGESIZE)) * mmap.PAGESIZE
         piece = torch.frombuffer(mmap.mmap(-1, pages_bytes), dtype=torch.uint8)
@@ -39,14 +39,14 @@ class PinnedMemory:
         error = runtime.cudaHostRegister(piece.data_ptr(), pages_bytes, 0)
         if int(error):
             raise MembenchError(
-                f"the driver did not lock {pages_bytes:,} bytes of host memory beside the {self.size_bytes:,} locked "
-                f"already (CUDA error {int(error)}); raise `ulimit -l` or the container's memory, or offload less"
+                f"the driver did not lock {pages_bytes:,} bytes of host memory in addition to the {self.size_bytes:,} "
+                f"locked already (CUDA error {int(error)}); raise `ulimit -l` or the container's memory, or offload less"
             )
         self._pieces.append((piece, runtime.cudaHostUnregister))
         return piece[:size_bytes]
 
     def close(self) -> None:
-        """Unlock every piece; no copy may be under way."""
+        """Unlock every piece; all copies must have ended."""
         self._finalizer()
 
 

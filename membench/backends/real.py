@@ -1,4 +1,4 @@
-"""Real devices: which one a backend runs on, and the backend that executes a schedule there."""
+"""Real devices, and the backends that run schedules on them."""
 
 import torch
 
@@ -10,10 +10,10 @@ from membench.core.schedule import Schedule
 
 
 def real_device(backend: str) -> torch.device:
-    """Return where a backend runs.
+    """Return the device of a backend.
 
     Raises:
-        MembenchError: it needs a GPU, and there is none.
+        MembenchError: the backend needs a GPU, and torch sees none.
     """
     if backend == "cpu":
         return torch.device("cpu")
@@ -25,5 +25,5 @@ def real_device(backend: str) -> torch.device:
 
 
 def real_backend(schedule: Schedule, device: torch.device) -> TensorBackend:
-    """Return what runs a schedule on a device."""
+    """Return the backend that runs a schedule on a device."""
     return CudaBackend(schedule, device) if device.type == "cuda" else CpuBackend(schedule.graph)

@@ -1,20 +1,20 @@
-"""Virtual devices: the same instructions, on virtual clocks.
+"""Simulated devices: the same instructions, on virtual clocks.
 
-Streams are in-order queues. Kernels of different streams overlap only in their launch, since one of them fills the
-device; each copy engine moves one block at a time, whichever is ready first. Encoding and decoding leave the device room
-for kernels, and run one after another. The host issues one instruction after another, each taking it the time that the
-cost model says, and stops at a synchronize.
+Streams are in-order queues. Kernels of different streams overlap only in their launch, since one kernel fills the
+device; each copy engine moves one block at a time, in the order in which blocks are ready. Encoding and decoding overlap
+with kernels, but not with each other. The host issues one instruction after another, each for the time that the cost
+model gives, and waits at a synchronize.
 
-Of a cluster one device is played, because all do the same at the same time: one that shares its link with others has its
-part of the rate throughout, which is exact where all copy whenever one does. What real devices gain by falling out of
-step, or lose by being unequal, is not seen.
+Of a cluster one device is simulated, because all do the same at the same time: a device that shares its link has its
+share of the rate throughout, which is exact if all devices copy at the same times. Gains of real devices from falling out
+of step, and losses from unequal ones, are not modelled.
 """
 
 from bisect import bisect_left, insort
 
 from membench.backends.base import Backend
 from membench.backends.simulated_exchange import COPY_BACK, COPY_OUT, exchange_stages
-from membench.core.cluster import ALONE, Cluster
+from membench.core.cluster import SINGLE_DEVICE, Cluster
 from membench.core.codec import ActivationCodec
 from membench.core.cost_model import CostModel
 from membench.core.schedule import EXCHANGE_STREAM
@@ -25,15 +25,15 @@ _KERNELS = "kernels"
 
 
 class SimulatedBackend(Backend):
-    """Plays a schedule on a device that need not exist.
+    """Simulates a schedule on a device that need not exist.
 
     Args:
-        graph: needs no calls.
+        graph: may be without calls.
         cost: seconds of tasks, and of copies while all devices of the cluster copy.
-        cluster: with whom the device exchanges gradients.
+        cluster: the devices that exchange gradients.
     """
 
-    def __init__(self, graph: TaskGraph, cost: CostModel, cluster: Cluster = ALONE) -> None:
+    def __init__(self, graph: TaskGraph, cost: CostModel, cluster: Cluster = SINGLE_DEVICE) -> None:
         self._blocks = graph.blocks
         self._cost = cost
         self._cluster = cluster
@@ -64,7 +64,7 @@ class SimulatedBackend(Backend):
         return self._work(stream, COPY_BACK, 0.0, self._cost.prefetch_time_s(self._blocks[block].size_bytes))
 
     def all_reduce(self, block: int, root: int | None, stream: str) -> float:
-        """Pass a block through the exchange's stages; each is a queue, so that the next block follows on its heels."""
+        """Pass a block through the exchange's stages; each is a queue, so that blocks are pipelined."""
         size_bytes = self._blocks[block].size_bytes
         start_s = end_s = self._ready_s(stream)
         stages = exchange_stages(self._cluster, self._cost, size_bytes, root)
@@ -83,23 +83,23 @@ class SimulatedBackend(Backend):
     decode = encode
 
     def reserve(self, block: int, space_bytes: int) -> None:
-        """Memory costs no time, and the schedule knows how much there is."""
+        """Do nothing: memory instructions take no time, and the schedule contains the peak."""
 
     def reuse(self, block: int, dead: int) -> None:
-        """As `reserve`."""
+        """Do nothing; see `reserve`."""
 
     def free(self, block: int) -> None:
-        """As `reserve`."""
+        """Do nothing; see `reserve`."""
 
     def hold(self, size_bytes: int) -> None:
-        """As `reserve`."""
+        """Do nothing; see `reserve`."""
 
     def wait(self, stream: str, event: float) -> None:
         self._stream_free_s[stream] = max(self._stream_free_s.get(stream, 0.0), event)
 
     def synchronize(self) -> None:
-        own_work_s = [free_s for stream, free_s in self._stream_free_s.items() if stream != EXCHANGE_STREAM]
-        self._host_s = max(self._host_s, *own_work_s, 0.0)
+        local_s = [free_s for stream, free_s in self._stream_free_s.items() if stream != EXCHANGE_STREAM]
+        self._host_s = max(self._host_s, *local_s, 0.0)
 
     def end(self) -> None:
         self._host_s = max(self._host_s, *self._stream_free_s.values(), *self._stage_free_s.values(), 0.0)
@@ -118,7 +118,7 @@ class SimulatedBackend(Backend):
         return max(self._host_s, self._stream_free_s.get(stream, 0.0))
 
     def _serve(self, engine: str, ready_s: float, busy_s: float) -> float:
-        """Return when an engine starts a job that is ready then and not earlier."""
+        """Return when an engine starts a job that is ready at `ready_s`."""
         if engine == COPY_BACK and not self._cost.full_duplex:
             engine = COPY_OUT
         served_by = self._engines.setdefault(engine, _Engine(fills_gaps=engine != _KERNELS))
@@ -129,8 +129,8 @@ class _Engine:
     """Serves one job at a time.
 
     Args:
-        fills_gaps: a job that is ready while the engine waits for one issued earlier goes first if it is done by then.
-            Kernels are launched in the order of issue.
+        fills_gaps: a job that is ready while the engine waits for an earlier one goes first if it ends before that one
+            starts. Kernels are launched in the order of issue.
     """
 
     def __init__(self, *, fills_gaps: bool) -> None:

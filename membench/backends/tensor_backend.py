@@ -1,4 +1,4 @@
-"""What the CPU and the CUDA backend do alike: blocks, spaces and host buffers are torch tensors."""
+"""TensorBackend: the common part of the CPU and the CUDA backend, with blocks, spaces and host buffers as torch tensors."""
 
 from abc import abstractmethod
 from collections.abc import Callable
@@ -17,11 +17,11 @@ from membench.core.task_graph import Block, TaskGraph
 class TensorBackend(Backend):
     """Memory of one graph on one torch device.
 
-    Memory is taken and given back by torch's allocator for the device, when the instruction is issued.
+    Memory is allocated and freed by torch's allocator for the device, when the instruction is issued.
 
     Args:
         graph: captured with calls.
-        device: where blocks live.
+        device: the device of the blocks.
     """
 
     def __init__(self, graph: TaskGraph, device: torch.device) -> None:
@@ -29,67 +29,67 @@ class TensorBackend(Backend):
         self.tensors = DeviceTensors(graph, device)
         self._blocks = graph.blocks
         self._host: dict[int, Tensor] = {}
-        self._slack: dict[int, Tensor] = {}  # what a block leaves unused of a space larger than itself
+        self._slack: dict[int, Tensor] = {}  # the unused rest of a space larger than its block
         self._space_bytes: dict[int, int] = {}
         self._held: Tensor | None = None
-        self._visitors: dict[int, list[Block]] = {}  # the caller's block -> blocks whose home is in it
+        self._host_resident: dict[int, list[Block]] = {}  # external block -> blocks in its host memory
         for block in graph.blocks:
-            if block.home:
-                self._visitors.setdefault(block.home.block, []).append(block)
+            if block.host_location:
+                self._host_resident.setdefault(block.host_location.block, []).append(block)
 
     def bind(self, block: int, tensor: Tensor) -> None:
-        """Let a block lie in a tensor of the caller's; where its home is the host, whatever visits comes from there."""
-        if block not in self._visitors:
+        """Use a tensor of the caller as the memory of an external block, on the device or on the host."""
+        if block not in self._host_resident:
             self.tensors.hold(block, tensor)
             return
         memory = _bytes_of(tensor, self._blocks[block].size_bytes)
-        for visitor in self._visitors[block]:
-            assert visitor.home is not None
-            start = visitor.home.offset_bytes
-            self._settle(visitor.index, memory[start : start + visitor.size_bytes])
+        for resident in self._host_resident[block]:
+            assert resident.host_location is not None
+            start = resident.host_location.offset_bytes
+            self._bind_host_memory(resident.index, memory[start : start + resident.size_bytes])
 
     def unbind(self, block: int) -> None:
-        """Let go of a tensor of the caller's."""
+        """Release a tensor of the caller."""
         self.tensors.release(block)
-        for visitor in self._visitors.get(block, ()):
-            self._leave(visitor.index)
+        for resident in self._host_resident.get(block, ()):
+            self._unbind_host_memory(resident.index)
 
     @property
-    def has_visitors(self) -> bool:
-        """Whether anything of the caller's lives on the host."""
-        return bool(self._visitors)
+    def has_host_resident_blocks(self) -> bool:
+        """Whether any external block is kept in host memory."""
+        return bool(self._host_resident)
 
-    def lives_on_host(self, block: int) -> bool:
-        """Return whether the home of a block of the caller's is the host."""
-        return block in self._visitors
+    def is_host_resident(self, block: int) -> bool:
+        """Return whether an external block is kept in host memory."""
+        return block in self._host_resident
 
     @abstractmethod
     def place(self, block: int, tensor: Tensor) -> Tensor:
-        """Return a tensor of the caller's where its block lives: itself, or a copy there."""
+        """Return a tensor of the caller, or a copy, where its block is kept: on the device or in host memory."""
 
     @abstractmethod
-    def _settle(self, block: int, memory: Tensor) -> None:
-        """Make memory of the caller's, as bytes, a block's home."""
+    def _bind_host_memory(self, block: int, memory: Tensor) -> None:
+        """Use memory of the caller, as bytes, as a block's host memory."""
 
     @abstractmethod
-    def _leave(self, block: int) -> None:
-        """Let go of the caller's memory that was a block's home."""
+    def _unbind_host_memory(self, block: int) -> None:
+        """Release the caller's memory that was a block's host memory."""
 
     def abandon(self) -> None:
-        """Let go of all blocks, the caller's included, in the middle of a step."""
-        self._let_copies_end()
+        """Release all blocks, including external ones, in the middle of a step."""
+        self._finish_copies()
         self.tensors.release_all()
         self._slack.clear()
         self._space_bytes.clear()
         self._held = None
 
     @abstractmethod
-    def _let_copies_end(self) -> None:
-        """Wait for what other streams still read and write, whether it succeeds or not; the exchange's excepted."""
+    def _finish_copies(self) -> None:
+        """Wait for pending work of the other streams except the exchange's, ignoring its errors."""
 
     @abstractmethod
     def close(self) -> None:
-        """Give back what outlives a step: threads, host memory."""
+        """Release threads and host memory, which outlive a step."""
 
     def reserve(self, block: int, space_bytes: int) -> None:
         self._space_bytes[block] = space_bytes
@@ -100,17 +100,18 @@ class TensorBackend(Backend):
         self.free(dead)
         self.reserve(block, space_bytes)
 
-    def free(self, block: int) -> None:
+    def _close_space(self, block: int) -> None:
+        """Free a block's memory and the rest of its space."""
         self.tensors.release(block)
         if block in self._space_bytes:
             del self._slack[block], self._space_bytes[block]
 
     def hold(self, size_bytes: int) -> None:
-        self._held = None  # before the new one takes memory
+        self._held = None  # before the new one is allocated
         self._held = self._unfilled(size_bytes)
 
     def _average_over_processes(self, block: int, root: int | None) -> None:
-        """Put a block's mean over the processes in its place, on the caller's stream.
+        """Replace a block by its mean over the processes, on the current stream.
 
         Raises:
             ExchangeFailed: another process has ended, or did not answer in the group's time.
@@ -118,29 +119,29 @@ class TensorBackend(Backend):
         distributed.average(self.tensors.elements(block), root, repr(self._blocks[block].name))
 
     def _encoding(self, block: int, encoded: int, codec: ActivationCodec) -> Callable[[], None]:
-        """Give the encoded form memory, and return what writes it."""
+        """Allocate the encoded form, and return a function that writes it."""
         source = self.tensors.as_bytes(block).view(torch.float32)
         self._allocate(encoded)
         return partial(codec.encode_into, source, self.tensors.as_bytes(encoded))
 
     def _decoding(self, block: int, encoded: int, codec: ActivationCodec) -> Callable[[], None]:
-        """Give the block memory, and return what fills it."""
+        """Allocate the block, and return a function that fills it."""
         self._allocate(block)
         target = self.tensors.as_bytes(block).view(torch.float32)
         return partial(codec.decode_into, self.tensors.as_bytes(encoded), target)
 
     def _allocate(self, block: int) -> None:
-        """Give a block unfilled memory."""
+        """Allocate a block without filling it."""
         self.tensors.allocate(self._blocks[block])
 
     @abstractmethod
-    def _take_host_memory(self, size_bytes: int) -> Tensor:
+    def _allocate_host_memory(self, size_bytes: int) -> Tensor:
         """Return unfilled host memory of that many bytes."""
 
     def _host_buffer(self, block: int) -> Tensor:
-        """Return a block's place on the host; it keeps it, so that a step after the first takes no host memory."""
+        """Return a block's host buffer, which is kept: only the first step allocates host memory."""
         if block not in self._host:
-            self._host[block] = self._take_host_memory(self._blocks[block].size_bytes)
+            self._host[block] = self._allocate_host_memory(self._blocks[block].size_bytes)
         return self._host[block]
 
     def _unfilled(self, size_bytes: int) -> Tensor:
@@ -148,7 +149,7 @@ class TensorBackend(Backend):
 
 
 def _bytes_of(tensor: Tensor, size_bytes: int) -> Tensor:
-    """Return that much of the memory in which a tensor lies, from its first element on."""
+    """Return that many bytes of a tensor's memory, from its first element on."""
     empty = torch.empty(0, dtype=torch.uint8, device=tensor.device)
     return empty.set_(
         tensor.untyped_storage(), tensor.storage_offset() * tensor.itemsize, (size_bytes,), (1,)

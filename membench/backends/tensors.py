@@ -1,7 +1,7 @@
-"""Blocks as torch storages, and task calls on them: what the CPU and CUDA backends share.
+"""Blocks as torch storages, and task calls on them, for the CPU and CUDA backends.
 
-A block is whatever storage its operator allocated; the values in it are views made when they are needed, so a
-block that left and came back has new storage and nothing else changes.
+A block is the storage that its operator allocated; the values in it are views made on demand. So an offloaded and
+prefetched block has a new storage, and nothing else changes.
 """
 
 from collections.abc import Callable
@@ -10,19 +10,19 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch._prims_common import suggest_memory_format
 
 from membench.core.call import Call, Output, Outputs, ShapeOf, Value, resolve_operator
 from membench.core.errors import UnsupportedModel
 from membench.core.task_graph import Block, Task, TaskGraph
+from membench.core.torch_internals import conjugate_view, negative_view, suggest_memory_format
 
 
 @dataclass(slots=True)
 class _BoundCall:
     """A call whose values are numbered.
 
-    `invoke` takes whatever maps those numbers to tensors; it is compiled once from one line of source, because
-    looking arguments up one by one would cost as much as a small operator.
+    `invoke` takes a list or dict of tensors by those numbers. It is compiled once from one line of source, because
+    looking up arguments one by one would take as long as a small operator.
     """
 
     invoke: Callable[[Any], Any]
@@ -36,7 +36,7 @@ class DeviceTensors:
 
     Args:
         graph: every task must have a call.
-        device: where created and returning blocks live.
+        device: the device of created and prefetched blocks.
     """
 
     def __init__(self, graph: TaskGraph, device: torch.device) -> None:
@@ -53,22 +53,23 @@ class DeviceTensors:
     # ---- blocks -------------------------------------------------------------------------------------
 
     def hold(self, block: int, tensor: Tensor) -> None:
-        """Let a block live in a tensor of the caller's, or in memory just allocated for it."""
+        """Use a tensor, of the caller or just allocated, as a block's memory."""
         self.release(block)
         self._owners[block] = tensor
 
     def release(self, block: int) -> None:
+        """Drop the references to a block's memory."""
         for number in self._values_of_block[block]:
             self._tensors[number] = None
         self._owners[block] = None
 
     def release_all(self) -> None:
-        """Let every block go, the caller's included."""
+        """Release every block, including external ones."""
         for block in range(len(self._owners)):
             self.release(block)
 
     def allocate(self, block: Block) -> None:
-        """Give a block fresh, unfilled memory."""
+        """Allocate new memory for a block, unfilled."""
         self.hold(block.index, torch.empty(block.size_bytes, dtype=torch.uint8, device=self._device))
 
     def as_bytes(self, block: int) -> Tensor:
@@ -80,7 +81,7 @@ class DeviceTensors:
         return torch.empty(0, dtype=torch.uint8, device=owner.device).set_(owner.untyped_storage())
 
     def elements(self, block: int) -> Tensor:
-        """Return a block's memory as a one-dimensional tensor of what tasks keep there."""
+        """Return a block's memory as a one-dimensional tensor of the dtype of its values."""
         [dtype] = {self._values[number].dtype for number in self._values_of_block[block]}
         return self.as_bytes(block).view(dtype)
 
@@ -109,7 +110,7 @@ class DeviceTensors:
         self._keep(task, call, call.invoke(tensors))
 
     def prepare(self, task: Task) -> Callable[[], None]:
-        """Look a task's arguments up now, and return what runs it later and keeps its outputs."""
+        """Look up a task's arguments now, and return a function that runs it later and keeps its outputs."""
         call = self._calls[task.index]
         arguments = {}
         for number in call.numbers:
@@ -128,10 +129,10 @@ class DeviceTensors:
         return tensor
 
     def _verify(self, task: Task, result: Any) -> None:
-        """Check once that the operator returned what capture said it would."""
+        """Check once that the operator's outputs have the captured layouts."""
         assert task.call is not None
-        if outputs := other_outputs(task.call, result, self._graph):
-            raise UnsupportedModel(*refusal(task, outputs, self._graph))
+        if outputs := mismatched_outputs(task.call, result, self._graph):
+            raise UnsupportedModel(*describe_mismatch(task, outputs, self._graph))
         self._unverified.discard(task.index)
 
     # ---- binding ------------------------------------------------------------------------------------
@@ -156,7 +157,7 @@ class DeviceTensors:
 
 
 class _CallSource:
-    """Writes the arguments of a call as source; constants stay objects, so nothing is ever printed and parsed."""
+    """Writes the arguments of a call as source code; constants stay objects, so they are not printed and parsed."""
 
     def __init__(self, number: Callable[[Value], int], shape_only: Callable[[Value], Tensor]) -> None:
         self.numbers: list[int] = []
@@ -174,8 +175,8 @@ class _CallSource:
         return f"constants[{len(self.constants) - 1}]"
 
 
-def other_outputs(call: Call, result: Any, graph: TaskGraph) -> Outputs | None:
-    """Return how the outputs of a call lie, None if it is as the graph says."""
+def mismatched_outputs(call: Call, result: Any, graph: TaskGraph) -> Outputs | None:
+    """Return the layouts of a call's outputs if they differ from the graph's, else None."""
     results = (result,) if len(call.outputs) == 1 else tuple(result)
     found = tuple(
         None if value is None or tensor is None else output_of(tensor)
@@ -186,17 +187,19 @@ def other_outputs(call: Call, result: Any, graph: TaskGraph) -> Outputs | None:
 
 
 def output_of(tensor: Tensor) -> Output:
+    """Return the layout of an operator's output."""
     offset, size_bytes = int(tensor.storage_offset()), tensor.untyped_storage().nbytes()
     return Output(tensor.dtype, tuple(tensor.shape), tuple(tensor.stride()), offset, size_bytes)
 
 
 def claimed_output(value: Value, graph: TaskGraph) -> Output:
+    """Return the layout that a graph has for an output."""
     size_bytes = graph.blocks[value.block].size_bytes
     return Output(value.dtype, value.shape, value.stride, value.offset, size_bytes)
 
 
 def _canonical(output: Output | None) -> Output | None:
-    """Return an output with the strides that say where elements lie: those of dimensions with more than one."""
+    """Return an output with only the strides that matter: those of dimensions with more than one element."""
     if output is None:
         return None
     sizes = () if 0 in output.shape else output.shape
@@ -204,8 +207,8 @@ def _canonical(output: Output | None) -> Output | None:
     return replace(output, stride=tuple(step for size, step in pairs if size > 1))
 
 
-def refusal(task: Task, outputs: Outputs, graph: TaskGraph) -> tuple[str, str, str]:
-    """Return layer, cause and remedy for an operator that returns something else than its shape function says."""
+def describe_mismatch(task: Task, outputs: Outputs, graph: TaskGraph) -> tuple[str, str, str]:
+    """Return layer, cause and remedy for an operator whose outputs differ from its shape function's."""
     assert task.call is not None
     pairs = zip(outputs, task.call.outputs, strict=True)
     found, claimed = next(
@@ -213,23 +216,23 @@ def refusal(task: Task, outputs: Outputs, graph: TaskGraph) -> tuple[str, str, s
         for output, value in pairs
         if value is not None and _canonical(output) != _canonical(claimed_output(value, graph))
     )
-    cause = f"operator {task.call.operator} returns {found} where its shape function says {claimed}"
+    cause = f"operator {task.call.operator} returns {found}, but its shape function predicts {claimed}"
     return graph.layers[task.layer], cause, "replace the operator, or report it"
 
 
 def as_read(tensor: Tensor, value: Value) -> Tensor:
-    """Return what lies where a value does as the value reads it: its conjugate, its negative, or itself."""
+    """Return a tensor as a value reads it: itself, its conjugate or its negative."""
     if tensor.is_conj() != value.conjugated:
-        tensor = torch._conj(tensor)
-    return torch._neg_view(tensor) if tensor.is_neg() != value.negated else tensor
+        tensor = conjugate_view(tensor)
+    return negative_view(tensor) if tensor.is_neg() != value.negated else tensor
 
 
 def shape_only_tensor(call: Call, value: Value, device: torch.device) -> Tensor:
     """Return a tensor without memory, for an operator that reads only its shape, strides and dtype.
 
-    A backward kernel first brings its input into the memory format that it works in: channels last where the input
-    or the weight is. Having that format at once spares the copy, which would read memory that is not there.
-    While it is made it takes its size once, which is no more than the operator's output takes.
+    A backward kernel first converts its input into its own memory format: channels last if the input or the weight is.
+    The tensor has that format at once, because the conversion would read memory that does not exist. While the tensor is
+    made it takes its full size, which is at most the size of the operator's output.
     """
     layout = _without_memory(value)
     if call.operator.endswith("_backward.default"):

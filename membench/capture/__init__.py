@@ -1,0 +1,1 @@
+"""Capture: a `Workload` is traced on fake tensors and becomes a `TaskGraph`."""

@@ -1,4 +1,4 @@
-"""Workload -> TaskGraph: record the step, apply the passes, number what is left."""
+"""Workload -> TaskGraph: record the step, apply the passes, number the tasks that are left."""
 
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, replace
@@ -6,7 +6,6 @@ from types import MappingProxyType
 
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_leaves
 
 from membench.capture.passes import (
     accumulate_in_place,
@@ -18,16 +17,17 @@ from membench.capture.passes import (
 from membench.capture.trace import record
 from membench.core.call import Outputs, Value
 from membench.core.task_graph import EXTERNAL_ROLES, Role, TaskGraph
+from membench.core.torch_internals import tree_leaves
 from membench.core.workload import Workload
 
 
 @dataclass(frozen=True)
 class CapturedStep:
-    """A task graph and how its external blocks are bound to a module and its arguments.
+    """A task graph, and the binding of its external blocks to a module and its arguments.
 
     Attributes:
         weights, buffers: block by qualified name.
-        inputs, targets: block by position, None where the argument is no tensor.
+        inputs, targets: block by position, None if the argument is not a tensor.
         constants: tensors by block.
     """
 
@@ -49,8 +49,8 @@ def capture(
     Runs on fake tensors: needs no data and no device memory. Time is linear in the number of operators.
 
     Args:
-        device: where the step is to run, wherever its tensors are now; None: where they are.
-        seen: what operators return there, by the signature of their call, where a shape function says otherwise.
+        device: where the step is to run, which may differ from where its tensors are; None: where they are.
+        seen: layouts of outputs there, by the signature of a call, where they differ from its shape function's.
 
     Raises:
         UnsupportedModel: the step cannot be expressed as a graph; names the layer.
@@ -75,8 +75,8 @@ def capture(
     if workload.accumulates:
         assert loss is not None
         single = [loss, *(value for value in results.values() if value is not None)]
-        sums = accumulate_over_micro_batches(tasks, blocks, single, workload.weight)
-        loss, results = sums[loss.block], {n: v and sums[v.block] for n, v in results.items()}
+        total = accumulate_over_micro_batches(tasks, blocks, single, workload.loss_scale)
+        loss, results = total[loss.block], {n: v and total[v.block] for n, v in results.items()}
     graph = TaskGraph(
         name=workload.name,
         batch_size=workload.batch_size,
@@ -98,7 +98,7 @@ def capture(
 
 
 class Captures:
-    """What has been captured of one workload, whole and in micro-batches: each size once.
+    """The captured steps of one workload, as a whole batch and in micro-batches: each size is captured once.
 
     Attributes:
         workload: the whole batch.
@@ -122,10 +122,10 @@ class Captures:
         return self._steps[size]
 
     def learn(self, size: int, seen: Mapping[Hashable, Outputs]) -> bool:
-        """Capture the step on that many samples again when it is next wanted, knowing more; see `capture`.
+        """Forget the step on that many samples, so that the next use captures it with these layouts; see `capture`.
 
         Returns:
-            Whether that was not known yet.
+            Whether a layout is new.
         """
         is_new = any(self._seen.get(call) != outputs for call, outputs in seen.items())
         self._seen.update(seen)
@@ -133,4 +133,5 @@ class Captures:
         return is_new
 
     def graph_at(self, size: int) -> TaskGraph:
+        """Return the graph of the step on that many samples; see `at`."""
         return self.at(size).graph

@@ -1,7 +1,7 @@
-"""What an operator call is, whatever blocks its tensors lie in: the same for all calls with equal layouts.
+"""An operator call without the blocks of its tensors: the same for all calls with equal layouts.
 
-A deep network repeats few distinct calls, so the shape functions, which would take most of a capture's time, run once
-for each of these.
+A deep network repeats few distinct calls. The shape functions, which would take most of a capture's time, run once for
+each distinct call.
 """
 
 from collections.abc import Hashable, Sequence
@@ -10,16 +10,15 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
-from torch.utils._mode_utils import no_dispatch
 
-from membench.capture import operators
+from membench.capture import aten
 from membench.core.convolution import Convolution
 from membench.core.task_graph import GradientOf, Kind
+from membench.core.torch_internals import FakeTensor, FakeTensorMode, no_dispatch
 
 
 class Layout(NamedTuple):
-    """How a tensor lies in its storage; strides and offset in elements."""
+    """A tensor's layout in its storage; strides and offset in elements."""
 
     dtype: torch.dtype
     shape: tuple[int, ...]
@@ -30,10 +29,10 @@ class Layout(NamedTuple):
     def fake_tensor(
         self, mode: FakeTensorMode, *, view_of: Tensor | None = None, requires_grad: bool = False
     ) -> Tensor:
-        """Return a fake tensor; to ask the mode for one takes five times as long.
+        """Return a fake tensor; converting a tensor with the mode takes five times as long.
 
         Args:
-            view_of: the tensor in whose storage it lies; None: in a new one, from its beginning on.
+            view_of: the tensor whose storage it shares; None: it starts a new storage.
         """
         with no_dispatch():
             meta = torch.empty_strided(
@@ -45,6 +44,7 @@ class Layout(NamedTuple):
 
 
 def layout_of(tensor: Tensor) -> Layout:
+    """Return a tensor's layout."""
     offset = int(tensor.storage_offset())
     return Layout(tensor.dtype, tuple(tensor.shape), tuple(tensor.stride()), offset, tensor.device)
 
@@ -56,12 +56,12 @@ class Operation:
     Attributes:
         operator: with its overload, ``"aten.relu_.default"``.
         operations: floating-point operations.
-        shape_only, view_of: positions of arguments; see `operators`.
-        written: likewise, and names.
+        shape_only, view_of: positions of arguments; see `aten`.
+        written: positions and names of arguments.
         gradient_of: in the backward pass.
-        outputs: each the layout of a tensor, the position of the argument that is returned, or None for no tensor;
-            None in place of all: they are something else.
-        is_tuple: the operator returns a tuple of outputs, not one.
+        outputs: for each output its layout, the position of the argument that is returned, or None if it is not a
+            tensor; None in place of all if the outputs cannot be described so.
+        is_tuple: the operator returns a tuple of outputs.
     """
 
     operator: str
@@ -89,9 +89,9 @@ class Operation:
 
 
 def call_key(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Hashable | None:
-    """Return what decides a call's operation; None where that cannot be told.
+    """Return the key by which calls share an operation; None if they cannot.
 
-    It can of ATen's own operators on fake tensors of which not even the mode knows the values.
+    They can for ATen's own operators on fake tensors whose values are unknown even to their mode.
     """
     if func.namespace != "aten":
         return None
@@ -115,19 +115,19 @@ def operation_of(
     """Return the operation of a call that has run.
 
     Args:
-        created: for each output whether it is a tensor in a new storage.
+        created: for each output, whether it is a tensor in a new storage.
     """
     return Operation(
         operator=str(func),
-        name=operators.operator_name(func),
-        kind=operators.kind_of(func),
-        operations=operators.floating_point_operations(func, args, kwargs, output),
-        shape_only=operators.shape_only_arguments(func, args),
-        written=operators.written_arguments(func, args, kwargs),
-        view_of=operators.viewed_argument(func, args),
-        gradient_of=operators.gradient_of(func, args),
-        random=operators.is_random(func),
-        convolution=operators.convolution_of(func, args, output),
+        name=aten.operator_name(func),
+        kind=aten.kind_of(func),
+        operations=aten.floating_point_operations(func, args, kwargs, output),
+        shape_only=aten.shape_only_arguments(func, args),
+        written=aten.written_arguments(func, args, kwargs),
+        view_of=aten.viewed_argument(func, args),
+        gradient_of=aten.gradient_of(func, args),
+        random=aten.is_random(func),
+        convolution=aten.convolution_of(func, args, output),
         outputs=None if isinstance(output, list) else _outputs(func, args, as_list(output), created),
         is_tuple=isinstance(output, tuple),
     )
@@ -136,7 +136,7 @@ def operation_of(
 def _outputs(
     func: Any, args: tuple[Any, ...], outputs: list[Any], created: Sequence[bool]
 ) -> tuple[Layout | int | None, ...] | None:
-    is_view = operators.viewed_argument(func, args) is not None
+    is_view = aten.viewed_argument(func, args) is not None
     found: list[Layout | int | None] = []
     for output, is_new in zip(outputs, created, strict=True):
         same = [position for position, argument in enumerate(args) if argument is output]
@@ -154,7 +154,7 @@ def _outputs(
 
 
 def _is_lazy(tensor: Tensor) -> bool:
-    """Return whether it is conjugated or negated where it is read, which a layout does not say."""
+    """Return whether a tensor is conjugated or negated when it is read, which a layout does not contain."""
     return tensor.is_conj() or tensor.is_neg()
 
 
@@ -165,5 +165,5 @@ def _fills_storage(tensor: Tensor) -> bool:
 
 
 def as_list(output: Any) -> list[Any]:
-    """Return what an operator returns, one output or several, as a list."""
+    """Return an operator's one or several outputs as a list."""
     return list(output) if isinstance(output, tuple | list) else [output]

@@ -1,4 +1,4 @@
-"""Passes over a recorded step that keep its mathematics, and its bits."""
+"""Passes over a recorded step that keep its results bit for bit."""
 
 from collections import Counter, defaultdict
 from dataclasses import replace
@@ -20,7 +20,7 @@ from membench.core.task_graph import (
 
 
 def drop_unused(tasks: list[Task], blocks: list[Block]) -> list[Task]:
-    """Drop tasks whose outputs nobody reads, such as batch norm's empty reserve on the CPU."""
+    """Drop tasks whose outputs are never read, such as batch norm's empty reserve on the CPU."""
     needed = {block.index for block in blocks if block.role in RESULT_ROLES | EXTERNAL_ROLES}
     kept: list[Task] = []
     for task in reversed(tasks):
@@ -31,7 +31,7 @@ def drop_unused(tasks: list[Task], blocks: list[Block]) -> list[Task]:
 
 
 def mark_partial_gradients(tasks: list[Task], blocks: list[Block]) -> None:
-    """Tell apart, by role, what is summed up to the gradient of a weight that several layers or time steps share."""
+    """Mark by role the summands of the gradient of a weight that several layers or time steps share."""
     readers = Counter(block for task in tasks for block in task.reads)
     for task in reversed(tasks):
         if _is_sum(task) and blocks[task.creates[0]].role in WEIGHT_GRADIENT_ROLES:
@@ -47,7 +47,7 @@ def _is_sum(task: Task) -> bool:
 
 
 def weight_gradient_first(tasks: list[Task], blocks: list[Block]) -> list[Task]:
-    """Within each layer's backward, move what leads to weight gradients ahead of the data gradient.
+    """Within each layer's backward, move tasks that lead to weight gradients ahead of the data gradient.
 
     Layrub, Section 3.1: both read the incoming gradient, but only the weight gradient reads the stored
     activation, whose memory is free after it.
@@ -83,9 +83,9 @@ def _order_run(run: list[Task], blocks: list[Block]) -> list[Task]:
 
 
 def accumulate_in_place(tasks: list[Task], blocks: list[Block]) -> list[Task]:
-    """Add gradients that meet at a branch onto the first of them, as eager autograd does.
+    """Add gradients that meet at a branch to the first of them in place, as eager autograd does.
 
-    So the gradient of a shared weight lies in one block from its first use on, however many uses there are.
+    So the gradient of a shared weight takes one block from its first use on, for any number of uses.
     """
     last_use: dict[int, int] = {}
     for position, task in enumerate(tasks):
@@ -115,7 +115,7 @@ def accumulate_in_place(tasks: list[Task], blocks: list[Block]) -> list[Task]:
 
 
 def _accumulation_target(task: Task, blocks: list[Block]) -> Value | None:
-    """Return the first summand if the sum may be written onto it."""
+    """Return the first summand if the sum may overwrite it."""
     call = task.call
     if not _is_sum(task) or call is None:
         return None
@@ -135,36 +135,36 @@ def _accumulation_target(task: Task, blocks: list[Block]) -> Value | None:
 
 
 def accumulate_over_micro_batches(
-    tasks: list[Task], blocks: list[Block], results: list[Value], loss_weight: float
+    tasks: list[Task], blocks: list[Block], results: list[Value], loss_scale: float
 ) -> dict[int, Value]:
-    """Add each result, as soon as it is complete, to a block that lives as long as the step.
+    """Add each result, as soon as it is complete, to an accumulator that lives as long as the step.
 
-    Appends those blocks, inserts the additions, and returns the sums by the results' blocks. A weight's gradient then
-    dies like any other block (moDNN 5.1; there cuDNN adds while it computes).
+    Appends the accumulators' blocks, inserts the additions, and returns the accumulators by the results' blocks. A
+    micro-batch's gradient can then be freed like any other block (moDNN 5.1; there cuDNN adds while it computes).
 
     Args:
         results: gradients of weights, and the loss.
-        loss_weight: what the loss counts in its sum; the gradients have been computed with it.
+        loss_scale: the loss's factor in its sum; the gradients have been computed with it.
     """
     complete = {block: position for position, task in enumerate(tasks) for block in task.writes}
     additions: defaultdict[int, list[Task]] = defaultdict(list)
-    sums = {}
+    accumulators = {}
     for value in results:
         result = blocks[value.block]
         is_loss = result.role is Role.LOSS
         blocks[result.index] = replace(result, role=Role.ACTIVATION if is_loss else Role.PARTIAL_GRADIENT)
-        total = replace(
+        accumulator = replace(
             result, index=len(blocks), name=f"{result.name}:accumulated", role=Role.ACCUMULATED, layer=-1
         )
-        blocks.append(total)
-        sums[value.block] = target = replace(value, block=total.index)
+        blocks.append(accumulator)
+        accumulators[value.block] = target = replace(value, block=accumulator.index)
         position = complete[value.block]
-        addition = _addition(tasks[position], target, value, total.size_bytes)
+        addition = _addition(tasks[position], target, value, accumulator.size_bytes)
         if is_loss:
-            addition = _of_loss(addition, loss_weight)
+            addition = _of_loss(addition, loss_scale)
         additions[position].append(addition)
     tasks[:] = [each for position, task in enumerate(tasks) for each in (task, *additions[position])]
-    return sums
+    return accumulators
 
 
 def _addition(after: Task, target: Value, value: Value, size_bytes: int) -> Task:
@@ -184,6 +184,6 @@ def _addition(after: Task, target: Value, value: Value, size_bytes: int) -> Task
     )
 
 
-def _of_loss(addition: Task, weight: float) -> Task:
+def _of_loss(addition: Task, scale: float) -> Task:
     assert addition.call is not None
-    return replace(addition, gradient_of=None, call=replace(addition.call, kwargs=(("alpha", weight),)))
+    return replace(addition, gradient_of=None, call=replace(addition.call, kwargs=(("alpha", scale),)))

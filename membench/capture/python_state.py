@@ -1,4 +1,4 @@
-"""What a module does in Python beside its arithmetic: a trace sees it done once, and a step would not do it again."""
+"""Python side effects of a module: tracing executes them once; a compiled step never repeats them."""
 
 import random
 from collections import OrderedDict, deque
@@ -9,109 +9,101 @@ from typing import Any
 
 import numpy as np
 from torch import Tensor, nn
-from torch._subclasses.fake_tensor import FakeTensor
-from torch.utils._pytree import tree_leaves
 
-from membench.capture.module_state import OF_EVERY_MODULE, PLAIN
+from membench.capture.module_state import PLAIN, own_attributes
 from membench.core.errors import UnsupportedModel
+from membench.core.torch_internals import FakeTensor, tree_leaves
 
 _CONTAINERS = (list, dict, OrderedDict, deque)
 
 
 class PythonState:
-    """The attributes of a module's layers that are neither weights, buffers nor layers, and Python's random numbers.
+    """The attributes of a module's layers that are not weights, buffers or layers, and the state of Python's generators.
 
     Args:
         module: before it is traced.
     """
 
     def __init__(self, module: nn.Module) -> None:
-        self._layers = {
-            layer: (f"{path}." if path else "", vars(layer)) for path, layer in module.named_modules()
-        }
+        self._layers = {layer: f"{path}." if path else "" for path, layer in module.named_modules()}
         self._made_by_hooks: dict[nn.Module, set[str]] = {}
-        self._before = [
-            {name: copy(value) if type(value) in _CONTAINERS else value for name, value in own.items()}
-            for own in map(_own, self._attributes)
-        ]
+        self._before = {
+            layer: {
+                n: copy(value) if type(value) in _CONTAINERS else value
+                for n, value in own_attributes(layer).items()
+            }
+            for layer in self._layers
+        }
         self._seen = self._plain_values()
         self._random = _random_state()
 
     def enter(self, layer: nn.Module) -> None:
-        """Note which tensors of a layer its own hooks have made just before it runs, as old weight norm's do."""
+        """Note the tensors of a layer that its own hooks made just before it runs, as old weight norm's do."""
         made = {name for name, value in vars(layer).items() if isinstance(value, FakeTensor)}
         self._made_by_hooks.setdefault(layer, made)
 
     def check_tensors(self, given: Iterable[Tensor]) -> None:
-        """Refuse a module that has kept a tensor of the trace, other than what its hooks make for each call.
+        """Refuse a module that keeps a tensor of the trace, except those that its hooks make for each call.
 
         Args:
-            given: its weights and buffers in the trace, of which a recurrent network keeps a list.
+            given: its weights and buffers in the trace; a recurrent network keeps a list of them.
 
         Raises:
             UnsupportedModel: names the attribute.
         """
         known = set(map(id, given))
-        for layer, (prefix, attributes) in self._layers.items():
-            for name, value in _own(attributes).items():
+        for layer, prefix in self._layers.items():
+            for name, value in own_attributes(layer).items():
                 is_kept = any(id(tensor) not in known for tensor in _traced(value))
                 if is_kept and name not in self._made_by_hooks.get(layer, ()):
                     raise UnsupportedModel(
                         prefix + name,
                         "it is a tensor that the module keeps",
-                        "return it, or hold it in a buffer that changes in place",
+                        "return it, or store it in a buffer that is updated in place",
                     )
 
     def change(self) -> str:
-        """Return the first attribute that has changed since this was last asked, or an empty string.
+        """Return the first attribute that has changed since the last call, or an empty string.
 
         Raises:
-            UnsupportedModel: random numbers have been drawn that are not torch's.
+            UnsupportedModel: random numbers were drawn from another generator than torch's.
         """
         if _random_state() != self._random:
             raise UnsupportedModel(
                 "the model",
-                "it draws from Python's or NumPy's random numbers, and every step would do what this one has drawn",
-                "draw with torch, and without reading what was drawn in Python",
+                "it draws random numbers from Python or NumPy, and every step would repeat this one's",
+                "draw them with torch, and do not read their values in Python",
             )
         seen, self._seen = self._seen, self._plain_values()
         return next((name for name, value in self._seen.items() if seen.get(name, seen) != value), "")
 
     def restore(self) -> None:
-        """Let attributes be what they were."""
-        for attributes, before in zip(self._attributes, self._before, strict=True):
-            for name in _own(attributes).keys() - before.keys():
-                del attributes[name]
+        """Restore the attributes."""
+        for layer, before in self._before.items():
+            for name in own_attributes(layer).keys() - before.keys():
+                del vars(layer)[name]
             for name, value in before.items():
-                if not _is_same(attributes.get(name), value):
-                    attributes[name] = value
-
-    @property
-    def _attributes(self) -> Iterator[dict[str, Any]]:
-        return (attributes for _, attributes in self._layers.values())
+                if not _is_same(vars(layer).get(name), value):
+                    vars(layer)[name] = value
 
     def _plain_values(self) -> dict[str, Any]:
-        """Return what can be compared: numbers, strings, and how many elements containers have."""
+        """Return what can be compared: numbers, strings, and the lengths of containers."""
         return {
             prefix + name: len(value) if type(value) in _CONTAINERS else value
-            for prefix, attributes in self._layers.values()
-            for name, value in _own(attributes).items()
+            for layer, prefix in self._layers.items()
+            for name, value in own_attributes(layer).items()
             if type(value) in (*_CONTAINERS, *PLAIN)
         }
 
 
 @contextmanager
 def python_state_kept(module: nn.Module) -> Iterator[PythonState]:
-    """Let traces leave nothing in a module's attributes."""
+    """Restore a module's attributes after tracing."""
     state = PythonState(module)
     try:
         yield state
     finally:
         state.restore()
-
-
-def _own(attributes: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in attributes.items() if name not in OF_EVERY_MODULE}
 
 
 def _traced(value: Any) -> list[FakeTensor]:
@@ -129,5 +121,5 @@ def _is_same(one: Any, other: Any) -> bool:
 
 
 def _random_state() -> tuple[Any, ...]:
-    numpys = np.random.get_state(legacy=False)["state"]  # noqa: NPY002 (what modules draw from)
-    return random.getstate(), numpys["pos"], numpys["key"].tobytes()
+    of_numpy = np.random.get_state(legacy=False)["state"]  # noqa: NPY002 (the generator that modules draw from)
+    return random.getstate(), of_numpy["pos"], of_numpy["key"].tobytes()

@@ -1,7 +1,7 @@
 """Recorder: every operator of a step that runs on fake tensors becomes a task.
 
-A dispatch mode sees each operator after autograd, forward and backward alike. What shares a storage is one block; a view
-makes no task. The backward of a convolution is issued as two calls, weight gradient first.
+A dispatch mode sees each operator below autograd, in the forward and the backward pass. Tensors that share a storage are
+one block; a view is not a task. The backward of a convolution is issued as two calls, weight gradient first.
 """
 
 from bisect import bisect_right
@@ -11,23 +11,29 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
-from membench.capture import operators
+from membench.capture import aten
 from membench.capture.operation import Operation, as_list, call_key, operation_of
 from membench.core.call import Call, Output, Outputs, ShapeOf, Value, signature, values_in
 from membench.core.errors import UnsupportedModel
 from membench.core.task_graph import Block, Phase, Role, Task
+from membench.core.torch_internals import (
+    FakeTensor,
+    FakeTensorMode,
+    TorchDispatchMode,
+    next_sequence_number,
+    sequence_number,
+    storage_address,
+    tree_leaves,
+)
 
 
 class Recorder(TorchDispatchMode):
     """Records blocks, tasks and layers while a step runs.
 
     Args:
-        fake_mode: under which it runs.
-        seen: how outputs lie on the device, by the signature of a call, where its shape function says otherwise.
+        fake_mode: the mode under which the step runs.
+        seen: layouts of outputs on the device, by the signature of a call, where they differ from its shape function's.
     """
 
     def __init__(self, fake_mode: FakeTensorMode, seen: Mapping[Hashable, Outputs]) -> None:
@@ -52,16 +58,16 @@ class Recorder(TorchDispatchMode):
     # ---- layers -------------------------------------------------------------------------------------
 
     def enter_module(self, path: str, is_leaf: bool) -> None:
-        """Note which module runs.
+        """Note the module that runs.
 
         Raises:
-            UnsupportedModel: it runs in the backward pass, on its own weights and buffers in place of the traced ones.
+            UnsupportedModel: it runs in the backward pass, on its own weights and buffers instead of the traced ones.
         """
         if self.phase is Phase.BACKWARD:
             raise UnsupportedModel(
                 path,
                 "the backward pass calls it again, as torch.utils.checkpoint does",
-                "leave recomputation to a strategy, memonger for one",
+                "remove the checkpoint and use a strategy that recomputes, such as memonger",
             )
         self._module_path.append(path)
         if is_leaf and self.phase is Phase.FORWARD:
@@ -76,10 +82,10 @@ class Recorder(TorchDispatchMode):
         self._leaf_layer = self._layer = self._new_layer("loss")
 
     def enter_backward(self, loss: Tensor) -> None:
-        """Have every autograd node announce its layer when it runs.
+        """Hook every autograd node so that it sets its layer when it runs.
 
         Raises:
-            UnsupportedModel: the loss depends on a trained tensor that is no parameter of the module.
+            UnsupportedModel: the loss depends on a trained tensor that is not a parameter of the module.
         """
         self.phase = Phase.BACKWARD
         known = sorted(self._layer_of_node)
@@ -87,10 +93,10 @@ class Recorder(TorchDispatchMode):
             if (reader := self._constant_layers.get(id(getattr(node, "variable", None)))) is not None:
                 raise UnsupportedModel(
                     reader,
-                    "it trains a tensor that is no parameter of the module",
-                    "make it one, or detach it",
+                    "it trains a tensor that is not a parameter of the module",
+                    "make it a parameter, or detach it",
                 )
-            position = bisect_right(known, node._sequence_nr()) - 1
+            position = bisect_right(known, sequence_number(node)) - 1
             layer = self._layer_of_node[known[position]] if position >= 0 else self._layer
             node.register_prehook(lambda _, layer=layer: self._set_layer(layer))
 
@@ -105,7 +111,7 @@ class Recorder(TorchDispatchMode):
 
     @property
     def layer_name(self) -> str:
-        """The layer that runs now, for error messages."""
+        """Name of the layer that is running, for error messages."""
         name = self._module_path[-1] if self._leaf_layer is None else self.layers[self._layer]
         return name or "the model"
 
@@ -113,14 +119,15 @@ class Recorder(TorchDispatchMode):
 
     def external(self, name: str, tensor: Tensor, role: Role) -> int:
         """Record a block that belongs to the caller; tensors that share a storage share it."""
-        key = tensor.untyped_storage()._cdata
+        key = storage_address(tensor.untyped_storage())
         if key not in self._block_of_storage:
             self._add_block(name, tensor, role, layer=-1)
         return self._block_of_storage[key]
 
     def value(self, tensor: Tensor) -> Value:
-        key = tensor.untyped_storage()._cdata
-        if key not in self._block_of_storage:  # a tensor that is neither parameter, buffer nor argument
+        """Return a tensor as a value; one that is not a parameter, buffer, argument or result becomes a constant."""
+        key = storage_address(tensor.untyped_storage())
+        if key not in self._block_of_storage:
             self.constants[self.external(f"constant{len(self.constants)}", tensor, Role.CONSTANT)] = tensor
             self._constant_layers[id(tensor)] = self.layer_name
         return Value(
@@ -137,33 +144,35 @@ class Recorder(TorchDispatchMode):
         storage = tensor.untyped_storage()
         index = len(self.blocks)
         self.blocks.append(Block(index, name, storage.nbytes(), role, layer))
-        self._block_of_storage[storage._cdata] = index
+        self._block_of_storage[storage_address(storage)] = index
         self._alive.append(storage)
         return index
 
     # ---- operators ----------------------------------------------------------------------------------
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func is torch.ops.prim.device.default:  # asked for by autograd, more often than all else together
+        if (
+            func is torch.ops.prim.device.default
+        ):  # autograd calls it more often than all other operators together
             return args[0].device
         kwargs = kwargs or {}
         if self.phase is not Phase.BACKWARD:
-            self._layer_of_node.setdefault(torch._C._autograd._get_sequence_nr() - 1, self._layer)
+            self._layer_of_node.setdefault(next_sequence_number() - 1, self._layer)
         if func is torch.ops.aten.convolution_backward.default and args[10][0] and any(args[10][1:]):
             _, *weight_gradients = self._run(func, (*args[:10], [False, *args[10][1:]]), kwargs)
             data_gradient, _, _ = self._run(func, (*args[:10], [True, False, False]), kwargs)
             return data_gradient, *weight_gradients
-        return self._run(func, operators.with_plain_scale(func, args), kwargs)
+        return self._run(func, aten.with_plain_scale(func, args), kwargs)
 
     def _run(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if func is torch.ops.aten.lift_fresh.default and not isinstance(args[0], FakeTensor):
-            # Python makes this tensor anew in each step, and may write to it
+            # Python makes this tensor again in each step, and may write to it
             output = func(*args, **kwargs)
             copy = operation_of(torch.ops.aten.clone.default, args, kwargs, output, [True])
             self._record(copy, args, kwargs, [output])
             return output
         if torch.Tag.inplace_view in func.tags:
-            return self._lay_otherwise(func, args, kwargs)
+            return self._change_layout(func, args, kwargs)
         key = call_key(func, args, kwargs)
         if (operation := self._operations.get(key)) is not None:
             output = operation.run_again(self._fake_mode, args)
@@ -172,7 +181,9 @@ class Recorder(TorchDispatchMode):
             outputs = as_list(output)
             if any(isinstance(out, Tensor) and out.layout is not torch.strided for out in outputs):
                 raise UnsupportedModel(
-                    self.layer_name, f"{func} makes a sparse tensor", "use dense ones, as with sparse=False"
+                    self.layer_name,
+                    f"{func} makes a sparse tensor",
+                    "make a dense one, for example by sparse=False",
                 )
             created = [isinstance(out, Tensor) and self._is_new(out) for out in outputs]
             operation = operation_of(func, args, kwargs, output, created)
@@ -189,31 +200,31 @@ class Recorder(TorchDispatchMode):
     def _with_real_outputs(
         self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any
     ) -> Any:
-        """Correct what a shape function says, by what is known of the operator or was seen on the device."""
-        if self._seen and operators.viewed_argument(func, args) is None:
-            arguments = self._converted(args, operators.shape_only_arguments(func, args))
+        """Correct a shape function's outputs by facts about the operator or by what was seen on the device."""
+        if self._seen and aten.viewed_argument(func, args) is None:
+            arguments = self._converted(args, aten.shape_only_arguments(func, args))
             seen = self._seen.get(signature(str(func), arguments, self._converted_names(kwargs)))
             if seen is not None:
                 return _as_seen(output, seen)
-        return operators.with_real_outputs(func, args, output)
+        return aten.with_real_outputs(func, args, output)
 
-    def _lay_otherwise(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Change the shape or strides of a tensor in place. No task: each later call says how its tensors lie."""
+    def _change_layout(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Change the shape or strides of a tensor in place; not a task, because each later call holds its layouts."""
         before = _memory_of(args[0])
         output = func(*args, **kwargs)
         if _memory_of(args[0]) != before:
             raise UnsupportedModel(
-                self.layer_name, f"{func} gives a tensor other memory", "make a new tensor instead"
+                self.layer_name, f"{func} replaces a tensor's memory", "make a new tensor instead"
             )
         return output
 
     def _is_new(self, tensor: Tensor) -> bool:
-        return tensor.untyped_storage()._cdata not in self._block_of_storage
+        return storage_address(tensor.untyped_storage()) not in self._block_of_storage
 
     def _share(self, tensor: Tensor, block: int) -> None:
         storage = tensor.untyped_storage()
-        if storage._cdata not in self._block_of_storage:
-            self._block_of_storage[storage._cdata] = block
+        if (key := storage_address(storage)) not in self._block_of_storage:
+            self._block_of_storage[key] = block
             self._alive.append(storage)
 
     def _record(
@@ -232,7 +243,7 @@ class Recorder(TorchDispatchMode):
         recorded_kwargs = self._converted_names(kwargs)
         inputs = values_in((recorded_args, recorded_kwargs))
         reads = [value.block for value in inputs]
-        writes = [self.value(operators.argument_at(at, args, kwargs)).block for at in operation.written]
+        writes = [self.value(aten.argument_at(at, args, kwargs)).block for at in operation.written]
         creates, values = [], []
         layer_name = self.layers[self._layer]
         role = Role.GRADIENT if self.phase is Phase.BACKWARD else Role.ACTIVATION
@@ -261,23 +272,23 @@ class Recorder(TorchDispatchMode):
         )
 
     def _check_call(self, operation: Operation, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Refuse what a step would do otherwise than the module.
+        """Refuse a call that a step would run differently from the module.
 
         Raises:
-            UnsupportedModel: it writes to a tensor that is not traced, or has random numbers of its own.
+            UnsupportedModel: it writes to a tensor that is not traced, or draws from its own random generator.
         """
-        written = (operators.argument_at(at, args, kwargs) for at in operation.written)
+        written = (aten.argument_at(at, args, kwargs) for at in operation.written)
         if not all(isinstance(tensor, FakeTensor) for tensor in written):
             raise UnsupportedModel(
                 self.layer_name,
-                f"{operation.operator} writes to a tensor that is no buffer",
+                f"{operation.operator} writes to a tensor that is not a buffer",
                 "register it as a buffer of the module",
             )
         if kwargs.get("generator") is not None:
             raise UnsupportedModel(
                 self.layer_name,
-                f"{operation.operator} draws from a generator of its own",
-                "let it draw from torch's own, which torch.manual_seed sets",
+                f"{operation.operator} draws from its own random generator",
+                "use torch's default generator, which torch.manual_seed seeds",
             )
 
     def _converted(self, args: tuple[Any, ...], shape_only: tuple[int, ...]) -> tuple[Any, ...]:
@@ -298,22 +309,22 @@ class Recorder(TorchDispatchMode):
 
 
 def _as_seen(output: Any, seen: Outputs) -> Any:
-    """Return outputs of a shape function as tensors that lie as a kernel's were seen to."""
+    """Return outputs of a shape function in the layouts that a kernel's outputs were seen to have."""
     tensors = [
-        claimed if real is None else _laid(claimed, real)
+        claimed if real is None else _in_layout(claimed, real)
         for claimed, real in zip(as_list(output), seen, strict=True)
     ]
     return type(output)(tensors) if isinstance(output, tuple | list) else tensors[0]
 
 
-def _laid(tensor: Tensor, output: Output) -> Tensor:
+def _in_layout(tensor: Tensor, output: Output) -> Tensor:
     memory = tensor.new_empty(output.size_bytes // output.dtype.itemsize, dtype=output.dtype)
     return memory.as_strided(output.shape, output.stride, output.offset)
 
 
 def _memory_of(tensor: Tensor) -> tuple[int, int]:
     storage = tensor.untyped_storage()
-    return storage._cdata, storage.nbytes()
+    return storage_address(storage), storage.nbytes()
 
 
 def _autograd_nodes(loss: Tensor) -> Iterable[Any]:

@@ -3,7 +3,7 @@
     with FakeTensorMode, Recorder:                 no data, no device memory, any size
         output = module(inputs)                    hooks on modules say which layer is running
         loss = workload.loss(output, targets)
-        walk the autograd graph of the loss:       each node will say which layer's backward is running
+        walk the autograd graph of the loss:       hooks on its nodes say which layer's backward is running
         gradients = autograd.grad(loss, weights)
 
 A step of inference ends with the module's output, and autograd is off.
@@ -18,21 +18,25 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch._subclasses.fake_tensor import (
-    DataDependentOutputException,
-    DynamicOutputShapeException,
-    FakeTensorMode,
-    UnsupportedOperatorException,
-)
-from torch.utils._pytree import tree_leaves, tree_map_only
 
-from membench.capture.functions import AsOperators, without_value_checks
+from membench.capture.functions import AsOperators
 from membench.capture.operation import layout_of
 from membench.capture.python_state import PythonState, python_state_kept
 from membench.capture.recorder import Recorder
 from membench.core.call import Outputs, Value
 from membench.core.errors import MembenchError, UnsupportedModel
 from membench.core.task_graph import Block, Role, Task
+from membench.core.torch_internals import (
+    FAKE_TENSOR_LOGGER,
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    FakeTensorMode,
+    UnsupportedOperatorException,
+    storage_address,
+    tree_leaves,
+    tree_map_only,
+    without_value_checks,
+)
 from membench.core.workload import Workload
 
 
@@ -41,7 +45,7 @@ class Recording:
     """The step as it was issued.
 
     Attributes:
-        constants: tensors that the model made or holds outside its parameters and buffers, by block.
+        constants: tensors that the model made, or holds outside its parameters and buffers, by block.
         loss: None in a step of inference.
         gradients: `Value` of each trained weight's gradient, None where the loss does not depend on it.
         output: of a step of inference, with `Value` in place of tensors.
@@ -62,26 +66,26 @@ class Recording:
 
 
 def record(workload: Workload, device: torch.device | None, seen: Mapping[Hashable, Outputs]) -> Recording:
-    """Trace one step of `workload`, as it is from the second call of its module on.
+    """Trace one step of `workload` as it runs from its module's second call on.
 
     Args:
-        device: whose kernels are recorded; see `capture`.
+        device: the device whose kernels are recorded; see `capture`.
         seen: see `Recorder`.
 
     Raises:
-        UnsupportedModel: the step depends on data, or does what a graph cannot express; names the layer.
+        UnsupportedModel: the step depends on data, or cannot be expressed as a graph; names the layer.
         MembenchError: see `Workload.check_gradients_are_allowed`.
     """
     workload.check_gradients_are_allowed()
     with python_state_kept(workload.module) as state:
         recording = _trace(workload, device, seen, state)
-        if state.change():  # as where a first call notes the size of its images
+        if state.change():  # for example, a first call that stores the size of its images
             recording = _trace(workload, device, seen, state)
         if changing := state.change():
             raise UnsupportedModel(
                 changing,
                 "it changes whenever the module is called, and a step would not change it",
-                "hold it in a buffer that changes in place",
+                "store it in a buffer that is updated in place",
             )
     return recording
 
@@ -94,7 +98,7 @@ def _trace(
     recorder = Recorder(fake_mode, seen)
     trains = workload.loss is not None
     fake = partial(_fake, fake_mode, device=device)
-    # anomaly detection would read gradients, which have no values here
+    # anomaly detection would read the gradients' values, which fake tensors do not have
     with fake_mode, torch.set_grad_enabled(trains), torch.autograd.set_detect_anomaly(False):
         weights = {n: fake(p, requires_grad=trains and p.requires_grad) for n, p in module.named_parameters()}
         buffers = {name: fake(b) for name, b in module.named_buffers()}
@@ -119,7 +123,7 @@ def _trace(
                 else:
                     recorder.enter_loss()
                     loss = workload.loss(output, *targets)
-                    gradients = _gradients(recorder, loss, weights, workload.weight)
+                    gradients = _gradients(recorder, loss, weights, workload.loss_scale)
             state.check_tensors((*weights.values(), *buffers.values()))
         recorded_loss = None if loss is None else recorder.value(loss)
         gradient_values = {n: None if g is None else recorder.value(g) for n, g in gradients.items()}
@@ -140,13 +144,13 @@ def _trace(
 
 
 def _by_every_name(module: nn.Module, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Return tensors by all names that tied weights have; a module that stands in several places is named once.
+    """Return tensors by all names that tied weights have; a module that is used in several places is named once.
 
-    ``functional_call`` could tie weights itself, but would leave our tensors behind in a module with two names.
+    ``functional_call`` could tie weights itself, but would leave traced tensors in a module that has two names.
     """
-    ours = {id(t): tensors[name] for name, t in (*module.named_parameters(), *module.named_buffers())}
+    traced = {id(t): tensors[name] for name, t in (*module.named_parameters(), *module.named_buffers())}
     return {
-        name: ours[id(tensor)]
+        name: traced[id(tensor)]
         for path, child in module.named_modules()
         for named in (child.named_parameters, child.named_buffers)
         for name, tensor in named(path, recurse=False, remove_duplicate=False)
@@ -158,17 +162,17 @@ def _check_output(output: Any) -> None:
         if not isinstance(leaf, Tensor) and type(leaf).__module__ not in ("builtins", "torch"):
             raise UnsupportedModel(
                 "output",
-                f"torch's pytree does not know what is in a {type(leaf).__name__}",
-                "return tensors, or tuples, lists or dicts of them",
+                f"torch's pytree cannot open a {type(leaf).__name__}",
+                "return tensors, or tuples, lists or dicts of tensors",
             )
 
 
 @contextmanager
 def _failures_named(workload: Workload, recorder: Recorder) -> Iterator[None]:
-    """Turn whatever a module, its loss or torch raise into a refusal that names the layer."""
+    """Turn any exception of a module, its loss or torch into an UnsupportedModel that names the layer."""
     remedy = "write it without reading tensor values in Python, or with operators of fixed output shape"
     try:
-        with _failures_told_once():
+        with _failures_reported_once():
             yield
     except (DataDependentOutputException, DynamicOutputShapeException) as error:
         cause = f"its operators depend on the values of tensors ({error.func})"
@@ -183,18 +187,18 @@ def _failures_named(workload: Workload, recorder: Recorder) -> Iterator[None]:
 
 
 def _failure(workload: Workload, error: Exception) -> tuple[str, str]:
-    """Return what went wrong when a module ran on tensors without data, and what to do."""
+    """Return the cause and the remedy of a module's failure on tensors without data."""
     message = (str(error).strip() or type(error).__name__).splitlines()[0]
     cause = f"it does not run on {workload.batch_size} samples without data: {message}"
     if workload.accumulates:
         return cause, "raise the budget, or give a larger micro-batch"
-    return cause, "give a batch on which it runs by itself, and keep its arithmetic within torch's operators"
+    return cause, "give a batch on which the module runs, and compute only with torch's operators"
 
 
 @contextmanager
-def _failures_told_once() -> Iterator[None]:
+def _failures_reported_once() -> Iterator[None]:
     """Keep torch from logging the traceback of an error that is raised as well."""
-    logger = logging.getLogger("torch._subclasses.fake_tensor")
+    logger = logging.getLogger(FAKE_TENSOR_LOGGER)
     before = logger.level
     logger.setLevel(logging.CRITICAL)
     try:
@@ -210,9 +214,9 @@ def _argument(recorder: Recorder, name: str, argument: Any, role: Role) -> int |
 def _fake(
     mode: FakeTensorMode, tensor: Tensor, *, device: torch.device | None, requires_grad: bool = False
 ) -> Tensor:
-    """Return a fake tensor of the same shape, strides and dtype; one on the meta device is traced as on the CPU.
+    """Return a fake tensor of the same shape, strides and dtype; a meta tensor is traced as one on the CPU.
 
-    The device decides which kernels are recorded: batch norm is cuDNN's on CUDA.
+    The device determines the recorded kernels: on CUDA batch norm is cuDNN's.
     """
     if device is None:
         device = torch.device("cpu") if tensor.is_meta else tensor.device
@@ -221,21 +225,21 @@ def _fake(
 
 
 def _gradients(
-    recorder: Recorder, loss: Tensor, weights: dict[str, Tensor], loss_weight: float
+    recorder: Recorder, loss: Tensor, weights: dict[str, Tensor], loss_scale: float
 ) -> dict[str, Tensor | None]:
     trained = {name: weight for name, weight in weights.items() if weight.requires_grad}
     if not isinstance(loss, Tensor) or loss.dim() != 0:
         shape = f"a tensor of shape {tuple(loss.shape)}" if isinstance(loss, Tensor) else type(loss).__name__
-        raise UnsupportedModel("loss", f"it returns {shape} and no scalar", "return a mean or a sum")
+        raise UnsupportedModel("loss", f"it returns {shape}, not a scalar", "return a mean or a sum")
     if loss.grad_fn is None:
         raise UnsupportedModel(
             "loss",
-            "no weight that is trained has a part in it",
-            "unfreeze one, or take loss=None for a step of inference",
+            "it does not depend on any trainable weight",
+            "unfreeze a weight, or pass loss=None for a step of inference",
         )
     recorder.enter_backward(loss)
-    with torch.autograd.set_multithreading_enabled(False):  # the recorder hears this thread alone
-        seed = None if loss_weight == 1 else torch.full_like(loss, loss_weight)
+    with torch.autograd.set_multithreading_enabled(False):  # the recorder sees only this thread
+        seed = None if loss_scale == 1 else torch.full_like(loss, loss_scale)
         found = torch.autograd.grad(loss, list(trained.values()), seed, allow_unused=True)
     results: dict[str, Tensor | None] = {}
     taken: set[int] = set()
@@ -243,14 +247,14 @@ def _gradients(
         if gradient is not None and _needs_own_storage(gradient, taken):
             gradient = gradient.clone(memory_format=torch.contiguous_format)
         if gradient is not None:
-            taken.add(gradient.untyped_storage()._cdata)
+            taken.add(storage_address(gradient.untyped_storage()))
         results[name] = gradient
     return results
 
 
 def _needs_own_storage(gradient: Tensor, taken: set[int]) -> bool:
     storage = gradient.untyped_storage()
-    return storage._cdata in taken or storage.nbytes() != gradient.numel() * gradient.itemsize
+    return storage_address(storage) in taken or storage.nbytes() != gradient.numel() * gradient.itemsize
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""Call: how a task runs, as an ATen operator on values, which say where in the blocks its tensors lie."""
+"""Call: a task's ATen operator and its arguments; values describe where in the blocks its tensors lie."""
 
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
@@ -7,13 +7,15 @@ from typing import Any
 
 import torch
 
+from membench.core.torch_internals import OpOverload
+
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """A tensor that lies in a block: shape and strides in elements, offset in elements.
+    """A tensor in a block: shape, strides and offset in elements.
 
     Attributes:
-        conjugated, negated: its elements are the conjugates, or the negatives, of what lies there; torch's lazy views.
+        conjugated, negated: its elements are the conjugates, or the negatives, of the stored ones (torch's lazy views).
     """
 
     block: int
@@ -26,14 +28,14 @@ class Value:
 
     @property
     def extent_bytes(self) -> int:
-        """Bytes of its elements; those that a stride of zero repeats count once."""
+        """Bytes of its elements; elements that a stride of zero repeats count once."""
         counted = [size if stride else 1 for size, stride in zip(self.shape, self.stride, strict=True)]
         return prod(counted) * self.dtype.itemsize
 
 
 @dataclass(frozen=True, slots=True)
 class ShapeOf:
-    """An argument of which an operator reads only shape and dtype; its block may be gone."""
+    """An argument whose shape and dtype alone an operator reads; its block may have been freed."""
 
     value: Value
 
@@ -50,15 +52,15 @@ class Output:
 
 
 Outputs = tuple[Output | None, ...]
-"""What a call returns; None for what is no tensor, or one that it wrote in place."""
+"""What a call returns; None for an output that is not a tensor, or that was written in place."""
 
 
 @dataclass(frozen=True, slots=True)
 class Call:
     """How a task runs: an ATen operator by name, its arguments, and where its outputs lie.
 
-    Arguments hold `Value` and `ShapeOf` in place of tensors, inside lists too. An output is None where
-    the operator returns none, or returns a tensor that it wrote in place.
+    Arguments hold `Value` and `ShapeOf` in place of tensors, inside lists too. An output is None if the operator does
+    not return a tensor there, or returns one that it wrote in place.
     """
 
     operator: str
@@ -67,14 +69,14 @@ class Call:
     outputs: tuple[Value | None, ...]
 
 
-def resolve_operator(call: Call) -> torch._ops.OpOverload:
-    """Return the ATen overload that a call names, ``"aten.convolution.default"``."""
+def resolve_operator(call: Call) -> OpOverload:
+    """Return the ATen overload of a call, named like ``"aten.convolution.default"``."""
     namespace, name, overload = call.operator.split(".")
     return getattr(getattr(getattr(torch.ops, namespace), name), overload)
 
 
 def signature(operator: str, *arguments: Any) -> Hashable:
-    """Return what decides how an operator runs: its arguments, whatever blocks their values lie in."""
+    """Return an operator with its arguments, but without the blocks of their values: equal calls run alike."""
     return operator, _without_blocks(arguments)
 
 
@@ -89,7 +91,7 @@ def _without_blocks(argument: Any) -> Any:
 
 
 def map_values(arguments: Any, new: Callable[[Value], Value]) -> Any:
-    """Return a call's arguments, or some of them, with each value replaced; lists of them are tuples."""
+    """Return a call's arguments, or some of them, with each value replaced; lists of values are tuples."""
     if isinstance(arguments, Value):
         return new(arguments)
     if isinstance(arguments, tuple):

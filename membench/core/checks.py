@@ -1,4 +1,4 @@
-"""Checks of single values: a wrong one is refused where it is given, and does not end in a wrong result."""
+"""Checks of single values, so that an invalid one is refused where it is given."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -12,9 +12,9 @@ E = TypeVar("E", bound=str)
 
 @dataclass(frozen=True)
 class Requirement:
-    """What a value has to be: in words that follow "is", and as a test of any value whatever."""
+    """A condition on a value: a description that follows "is", and a test that accepts values of any type."""
 
-    words: str
+    description: str
     holds: Callable[[Any], bool]
 
 
@@ -37,31 +37,31 @@ SWITCH = Requirement("true or false", lambda value: isinstance(value, bool))
 
 
 def check(required: Requirement, **values: Any) -> None:
-    """Refuse values that are not what is required.
+    """Refuse values that do not meet a requirement.
 
     Raises:
-        MembenchError: names the first of them, what it has to be, and what it is.
+        MembenchError: names the first such value, the requirement, and the value.
     """
     for name, value in values.items():
         if not required.holds(value):
-            raise MembenchError(f"{name} is {required.words}, not {value!r}")
+            raise MembenchError(f"{name} is {required.description}, not {value!r}")
 
 
 def choice(allowed: Iterable[E], name: str, value: object) -> E:
-    """Return the word that a value is, or the member of an enumeration that it is or writes down.
+    """Return the allowed string, or enumeration member, that equals a value.
 
     Raises:
-        MembenchError: it is none of them; lists them.
+        MembenchError: the value is not allowed; lists those that are.
     """
-    words = list(allowed)
-    for word in words:
-        if word == value:
-            return word
-    raise MembenchError(f"{name} is one of {', '.join(words)}, not {value!r}")
+    choices = list(allowed)
+    for each in choices:
+        if each == value:
+            return each
+    raise MembenchError(f"{name} is one of {', '.join(choices)}, not {value!r}")
 
 
 def number(text: str) -> float:
-    """Return the number that a text is; where it is none ``nan``, which meets no requirement."""
+    """Return a text as a number; ``nan``, which fails every requirement, if it is not one."""
     try:
         return float(text)
     except ValueError:

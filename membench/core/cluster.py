@@ -1,4 +1,4 @@
-"""Cluster: what a simulator has to know of several equal devices that train one model."""
+"""Cluster: the hosts and links through which several equal devices train one model."""
 
 import math
 from dataclasses import dataclass, replace
@@ -9,16 +9,16 @@ from membench.core.device import DeviceProfile
 
 @dataclass(frozen=True)
 class Cluster:
-    """Hosts, each with as many devices; every device computes its share of the batch.
+    """Hosts with equally many devices each; every device computes its share of the batch.
 
     Attributes:
-        hosts: machines.
-        devices_per_host: of one kind.
-        shared_link: the devices of a host reach its memory by one link; otherwise each has a link of its own.
-        cores: of a host, that sum its devices' gradients.
-        core_bytes_per_s: that one core reads and writes as it sums.
-        host_memory_bytes_per_s: that all cores together can read and write.
-        network_bytes_per_s: out of a host, and as many into it at the same time.
+        hosts: number of machines.
+        devices_per_host: number of devices, all of one kind.
+        shared_link: the devices of a host reach its memory by one link; otherwise each has its own link.
+        cores: CPU cores per host that sum its devices' gradients.
+        core_bytes_per_s: bytes that one core reads and writes per second while it sums.
+        host_memory_bytes_per_s: bytes that all cores together can read and write per second.
+        network_bytes_per_s: rate out of a host, and at the same time into it.
         network_latency_s: from one host to the next.
 
     Raises:
@@ -66,11 +66,11 @@ class Cluster:
         return rounds * (size_bytes / self.hosts / self.network_bytes_per_s + self.network_latency_s)
 
     def network_time_s(self, size_bytes: float) -> float:
-        """Return the seconds of that many bytes through one host's port; none where there is one host."""
+        """Return the seconds of that many bytes through one host's port; 0 with a single host."""
         return 0.0 if self.hosts == 1 else size_bytes / self.network_bytes_per_s + self.network_latency_s
 
     def loaded(self, device: DeviceProfile) -> DeviceProfile:
-        """Return one of the devices as it is while all copy at once, each at its part of the link's rate."""
+        """Return one device's profile while all devices copy at once, each at its share of the link's rate."""
         return replace(
             device,
             host_to_device_bytes_per_s=device.host_to_device_bytes_per_s / self.devices_per_link,
@@ -78,5 +78,5 @@ class Cluster:
         )
 
 
-ALONE = Cluster()
-"""A device of its own."""
+SINGLE_DEVICE = Cluster()
+"""One device that exchanges nothing."""

@@ -1,4 +1,4 @@
-"""Codec: how a map of single-precision numbers is kept in fewer bytes."""
+"""Codec: an encoding that keeps an activation of single-precision numbers in fewer bytes."""
 
 from abc import ABC, abstractmethod
 from bisect import bisect_right
@@ -12,18 +12,18 @@ from membench.core.errors import MembenchError
 
 
 class EncodingOverflow(MembenchError):
-    """A map has more non-zeros than there is room for."""
+    """An activation has more non-zeros than its encoded form has room for."""
 
     def __init__(self, elements: int, capacity: int) -> None:
         super().__init__(
-            f"more than {capacity:,} of a map's {elements:,} elements are not zero, a density above "
+            f"more than {capacity:,} of an activation's {elements:,} elements are not zero, a density above "
             f"{capacity / elements:.3f}, for which its encoded form was planned; plan with a higher density"
         )
 
 
 @dataclass(frozen=True)
 class Encoded:
-    """One encoded tensor: its bytes, and the shape that they decode to."""
+    """One encoded tensor: its bytes, and the shape of the decoded tensor."""
 
     data: Tensor
     shape: torch.Size
@@ -46,40 +46,40 @@ class Codec(ABC):
 
     @abstractmethod
     def decode(self, encoded: Encoded) -> Tensor:
-        """Return the contiguous tensor that was encoded, up to the precision in which its values are kept."""
+        """Return the encoded tensor, contiguous and up to the precision in which its values are kept."""
 
 
 class ActivationCodec(Codec):
     """An encoding whose size follows from the number of non-zeros, so that a schedule can plan memory for it.
 
-    It encodes into memory of the caller's, and takes no other of the device.
+    It encodes into memory that the caller provides, and allocates no other device memory.
     """
 
     host_waits: ClassVar[bool] = False
-    """Whether the host waits for each map that is encoded, as it must to notice one without room; no CUDA graph holds that."""
+    """Whether encoding synchronises with the host (to detect overflow); such a codec cannot be captured in a CUDA graph."""
 
     streams: int = 1
-    """On how many streams a device is to work on a map, each on its share of the rows; prices a simulated conversion."""
+    """Number of streams among which a device divides an activation's rows; used by simulated conversion times only."""
 
     @property
     @abstractmethod
     def rounding(self) -> float:
-        """The largest relative error of a decoded value that is neither tiny nor huge; 0 where nothing is lost.
+        """The largest relative error of a decoded value that is neither tiny nor huge; 0 if the codec is lossless.
 
-        A codec that keeps only what its readers need, such as a sign, loses nothing.
+        A codec that keeps only what its readers need, such as a sign, counts as lossless.
         """
 
     @abstractmethod
     def size_bytes(self, elements: int, nonzeros: int) -> int:
-        """Return the exact size of a map of that many elements of which so many are not zero."""
+        """Return the exact size of an encoded activation with that many elements and non-zeros."""
 
     @abstractmethod
     def encode_into(self, source: Tensor, target: Tensor) -> None:
-        """Encode elements in a row into bytes.
+        """Encode a one-dimensional tensor into bytes.
 
         Args:
             source: one-dimensional, float32.
-            target: bytes; as many as some number of non-zeros needs.
+            target: uint8; `size_bytes` of some number of non-zeros.
 
         Raises:
             EncodingOverflow: the target is too small.
@@ -109,15 +109,15 @@ class ActivationCodec(Codec):
 
 
 def flatten(tensor: Tensor) -> Tensor:
-    """Return a tensor's elements in a row.
+    """Return a tensor as a one-dimensional one.
 
     Raises:
-        MembenchError: not float32, or more elements than 32-bit integers number.
+        MembenchError: not float32, or more elements than 32-bit integers can index.
     """
     if tensor.dtype != torch.float32:
-        raise MembenchError(f"maps of {tensor.dtype} cannot be encoded; only float32 can")
+        raise MembenchError(f"activations of {tensor.dtype} cannot be encoded; only float32 can")
     if tensor.numel() >= 2**31:
         raise MembenchError(
-            f"a map of {tensor.numel():,} elements has too many for 32-bit row offsets; split it"
+            f"an activation of {tensor.numel():,} elements is too large for 32-bit row offsets; split it"
         )
     return tensor.detach().contiguous().view(-1)

@@ -1,11 +1,11 @@
-"""Convolution: the geometry of a two-dimensional convolution, which its algorithms' cost follows from."""
+"""Convolution: the geometry of a two-dimensional convolution, which determines the cost of its algorithms."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
 class Convolution:
-    """Sizes in elements, pairs as (height, width); the same for the forward pass and both gradients."""
+    """Geometry of a convolution and of both its gradients: sizes in elements, pairs as (height, width)."""
 
     images: int
     input_channels: int
@@ -25,9 +25,9 @@ class Algorithm:
     """One way to run a task on a device.
 
     Attributes:
-        name: as the cost model calls it; what `Task.algorithm` carries once it is chosen.
-        workspace_bytes: device memory that it needs beside its inputs and outputs.
-        time_s: seconds that it keeps the device busy.
+        name: the cost model's name, which `Task.algorithm` holds once the algorithm is chosen.
+        workspace_bytes: device memory that it needs in addition to its inputs and outputs.
+        time_s: seconds for which it keeps the device busy.
     """
 
     name: str

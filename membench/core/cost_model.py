@@ -1,4 +1,4 @@
-"""CostModel: the seconds that a plan or a simulation counts with."""
+"""CostModel: the seconds and workspaces that plans and simulations are based on."""
 
 from abc import ABC, abstractmethod
 
@@ -8,7 +8,7 @@ from membench.core.task_graph import Task, TaskGraph
 
 
 class CostModel(ABC):
-    """How long tasks and copies take on one device."""
+    """Durations of tasks and copies, and workspaces, on one device."""
 
     @property
     @abstractmethod
@@ -25,20 +25,20 @@ class CostModel(ABC):
 
     @abstractmethod
     def algorithms(self, task: Task) -> tuple[Algorithm, ...]:
-        """Return the ways to run a task, the fastest first; at least one, and exactly one where there is no choice."""
+        """Return the algorithms that can run a task, the fastest first; at least one."""
 
     @abstractmethod
     def launch_time_s(self, task: Task) -> float:
-        """Return the seconds before a task's work starts, in which another stream's task may run."""
+        """Return the seconds before a task's work starts, during which another stream's task may run."""
 
     @abstractmethod
     def task_issue_time_s(self, task: Task) -> float:
-        """Return the seconds that the host spends on issuing a task, while the device does what was issued before."""
+        """Return the seconds that the host spends on issuing a task, while the device does earlier work."""
 
     @property
     @abstractmethod
     def copy_issue_time_s(self) -> float:
-        """The seconds that the host spends on issuing a copy."""
+        """Seconds that the host spends on issuing a copy."""
 
     @abstractmethod
     def offload_time_s(self, size_bytes: int) -> float:
@@ -50,4 +50,4 @@ class CostModel(ABC):
 
     @abstractmethod
     def codec_time_s(self, codec: ActivationCodec, size_bytes: int, encoded_bytes: int) -> float:
-        """Return the seconds of encoding a map of that size into so many bytes, or of decoding it."""
+        """Return the seconds of encoding an activation of that size into so many bytes, or of decoding it."""

@@ -1,4 +1,4 @@
-"""Dataset: images with their labels, and which of them train and which test."""
+"""Dataset: labelled images, split into a training set and a test set."""
 
 from dataclasses import dataclass
 from typing import Protocol
@@ -8,7 +8,7 @@ from torch import Tensor
 
 
 class Images(Protocol):
-    """Images by position: a tensor in memory, or files that are read when they are asked for."""
+    """Images by position: a tensor in memory, or files that are read on access."""
 
     def __len__(self) -> int: ...
 
@@ -19,7 +19,7 @@ class Images(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class Split:
-    """Images and the class of each.
+    """Images and their classes.
 
     Attributes:
         images: uint8, 0 to 255.
@@ -39,7 +39,7 @@ class Split:
 
 @dataclass(frozen=True, eq=False)
 class Dataset:
-    """What a network is trained on and what it is tested on.
+    """The images on which a network is trained and tested.
 
     Attributes:
         image_shape: channels, height and width.

@@ -1,4 +1,4 @@
-"""DeviceProfile: what a simulator has to know of a device."""
+"""DeviceProfile: the capacities and rates of a device from which a simulator computes."""
 
 import re
 from dataclasses import dataclass
@@ -8,12 +8,12 @@ from membench.core.checks import NOT_NEGATIVE, POSITIVE, SWITCH, check
 
 @dataclass(frozen=True)
 class Power:
-    """What a board takes, in watts.
+    """A board's power draw in watts.
 
     Attributes:
-        awake_w: with a program's context, and no work.
-        compute_w: while a kernel runs, the former included.
-        copy_w: what a copy over the link adds, in either direction.
+        awake_w: with a program's context, but idle.
+        compute_w: while a kernel runs, `awake_w` included.
+        copy_w: added by a copy over the link, in either direction.
 
     Raises:
         MembenchError: one of them is negative.
@@ -32,14 +32,14 @@ class DeviceProfile:
     """Capacities and rates of one device, from its datasheet or a published measurement.
 
     Attributes:
-        memory_bytes: device memory that a program can use.
+        memory_bytes: device memory available to a program.
         arithmetic_ops_per_s: peak of single-precision floating-point operations.
         memory_bytes_per_s: peak bandwidth of device memory.
         host_to_device_bytes_per_s: reached by a pinned copy.
         device_to_host_bytes_per_s: reached by a pinned copy.
         copy_latency_s: from the issue of a copy to its first byte.
         full_duplex: copies in both directions overlap.
-        power: None where nobody states it.
+        power: None if it is not published.
 
     Raises:
         MembenchError: a capacity or rate is not positive, or the latency is negative.
@@ -69,5 +69,5 @@ class DeviceProfile:
 
 
 def file_name(device: str) -> str:
-    """Return a device's name as files and folders bear it: ``"NVIDIA H200"`` becomes ``"nvidia_h200"``."""
+    """Return a device's name for files and folders: ``"NVIDIA H200"`` becomes ``"nvidia_h200"``."""
     return re.sub(r"[^a-z0-9]+", "_", device.lower()).strip("_")

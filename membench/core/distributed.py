@@ -1,7 +1,7 @@
 """Processes that train one model together, each on its share of the batch: torch's default process group.
 
-torchrun starts them; on the CPU they meet through Gloo, on GPUs through NCCL. Where nobody started several, a process is
-alone, and nothing here costs it anything.
+torchrun starts them; they communicate through Gloo on the CPU and through NCCL on GPUs. Without torchrun there is one
+process, and these functions do nothing.
 """
 
 import os
@@ -22,37 +22,37 @@ T = TypeVar("T")
 
 
 def joined() -> Processes:
-    """Return the processes that this one has joined; itself where it is alone."""
+    """Return the process group that this process has joined; itself if there is none."""
     return Processes(dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else Processes(0, 1)
 
 
 @contextmanager
 def join(backend: str, timeout_s: float) -> Iterator[None]:
-    """Join the processes that torchrun has started together with this one, if it has.
+    """Join the processes that torchrun started together with this one; without torchrun do nothing.
 
-    Each process sees one GPU, the first of its own, so that a schedule made by one of them names the device of all.
+    Each process sees one GPU as its first, so that a schedule made by one of them names the same device in all.
 
     Args:
         backend: where steps run.
-        timeout_s: how long a process waits for the others before it gives up.
+        timeout_s: how long a process waits for the others.
 
     Raises:
-        MembenchError: the backend does not run.
-        ExchangeFailed: the others did not come.
+        MembenchError: the backend is not one that runs steps.
+        ExchangeFailed: another process did not join in time.
     """
     if launched().count == 1:
         yield
         return
     if backend not in _ENGINES:
         raise MembenchError(
-            f"backend={backend} needs no torchrun: one process plays all devices of a cluster; "
-            "start it without, or choose backend=cpu or backend=cuda"
+            f"backend={backend} does not use torchrun: one process simulates all devices of a cluster; "
+            "start it without torchrun, or choose backend=cpu or backend=cuda"
         )
     if backend == "cuda":
         local = int(os.environ["LOCAL_RANK"])
         visible = os.environ.get("CUDA_VISIBLE_DEVICES")
         os.environ["CUDA_VISIBLE_DEVICES"] = visible.split(",")[local] if visible else str(local)
-    with _meeting(launched(), "a greeting"):
+    with _exchange_errors(launched(), "a greeting"):
         dist.init_process_group(_ENGINES[backend], timeout=timedelta(seconds=timeout_s))
     try:
         yield
@@ -61,31 +61,31 @@ def join(backend: str, timeout_s: float) -> Iterator[None]:
 
 
 def average(tensor: Tensor, root: int | None, what: str) -> None:
-    """Put the mean over all processes in a tensor's place, without taking memory for it.
+    """Replace a tensor in place by its mean over all processes, without allocating memory.
 
     Args:
-        root: the process that takes the mean; None: all of them, each a part.
+        root: the process that takes the mean; None: every process takes the mean of a part.
         what: shown in the error.
 
     Raises:
         ExchangeFailed: another process has ended, or did not answer in time.
     """
-    with _meeting(joined(), what):
+    with _exchange_errors(joined(), what):
         if root is None:
             dist.all_reduce(tensor)
         else:
             dist.reduce(tensor, root)
-        tensor.div_(dist.get_world_size())  # Gloo has no mean of its own
+        tensor.div_(dist.get_world_size())  # Gloo offers sums only
         if root is not None:
             dist.broadcast(tensor, root)
 
 
 def from_first(make: Callable[[], T], what: str) -> T:
-    """Let the first process make something, and give it to all; alone, just make it.
+    """Return in every process what the first process makes.
 
     Raises:
-        MembenchError: the first process's refusal, in every process.
-        ExchangeFailed: as `average`.
+        MembenchError: the first process's error, in every process.
+        ExchangeFailed: see `average`.
     """
     processes = joined()
     if processes.count == 1:
@@ -96,33 +96,33 @@ def from_first(make: Callable[[], T], what: str) -> T:
             made[0] = make()
         except MembenchError as error:
             made[0] = error
-    with _meeting(processes, what):
+    with _exchange_errors(processes, what):
         dist.broadcast_object_list(made, 0)
     if isinstance(made[0], MembenchError):
         raise made[0]
     return made[0]  # type: ignore[return-value]
 
 
-def take_over(module: nn.Module) -> None:
-    """Let every process start from the first one's weights and buffers.
+def broadcast_state(module: nn.Module) -> None:
+    """Set the weights and buffers of every process to the first one's.
 
     Raises:
-        MembenchError: this process has joined no others.
-        ExchangeFailed: as `average`.
+        MembenchError: this process has not joined a process group.
+        ExchangeFailed: see `average`.
     """
     if not dist.is_initialized():
         raise MembenchError(
             "there is no group of processes to exchange gradients with; start them with torchrun and call "
             "torch.distributed.init_process_group, or leave exchange out"
         )
-    with _meeting(joined(), "weights"):
+    with _exchange_errors(joined(), "weights"):
         for tensor in (*module.parameters(), *module.buffers()):
             dist.broadcast(tensor.detach(), 0)
 
 
 @contextmanager
-def _meeting(processes: Processes, what: str) -> Iterator[None]:
-    """Say in one sentence what torch's engines report in their own words."""
+def _exchange_errors(processes: Processes, what: str) -> Iterator[None]:
+    """Turn the errors of torch's engines into an ExchangeFailed."""
     try:
         yield
     except RuntimeError as error:

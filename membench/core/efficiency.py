@@ -1,4 +1,4 @@
-"""Efficiency: what a framework's kernels reach of a device's peak rates."""
+"""Efficiency: the fractions of a device's peak rates that a framework's kernels reach."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -8,17 +8,18 @@ from membench.core.checks import FRACTION, NOT_NEGATIVE, POSITIVE, check
 
 @dataclass(frozen=True)
 class Efficiency:
-    """Fractions of a device's peak rates, by the kind of a task, and what comes on top.
+    """Fractions of a device's peak rates by the kind of a task, and fixed times per task and per step.
 
     Attributes:
         arithmetic: of the peak arithmetic rate, in convolutions, inner products and attention.
-        memory: of the peak memory bandwidth, in the layers that compute little for each byte.
+        memory: of the peak memory bandwidth, in memory-bound layers.
         launch_s: seconds of every task before its work starts: dispatch, launches and gaps between its kernels.
-        step_s: seconds of every step that belong to no task: data layer, update of the weights, the host's own work.
-        codec: of the peak memory bandwidth, in what one stream converts between a map and its encoded form; None: as `memory`.
-        codec_streams: how many times as fast as one stream many together are at best.
-        convolution: of the peak arithmetic rate, by the name of each algorithm that its library has for convolutions; empty
-            where the framework leaves no choice, and `arithmetic` holds for them too.
+        step_s: seconds of every step outside its tasks: data layer, weight update, the host's own work.
+        codec: of the peak memory bandwidth, in one stream's conversions between an activation and its encoded form; None:
+            `memory`.
+        codec_streams: speed-up of many streams over one, at best.
+        convolution: of the peak arithmetic rate, by the name of each of the library's convolution algorithms; empty if the
+            framework offers no choice, and `arithmetic` holds for convolutions too.
 
     Raises:
         MembenchError: a fraction is not above 0 and at most 1, or a time is negative.

@@ -1,4 +1,4 @@
-"""Errors for the user: each states what was wrong, with which value, and what to do about it."""
+"""Errors for the user: each message contains the problem, the value and the remedy."""
 
 from pathlib import Path
 from typing import Any
@@ -7,15 +7,15 @@ from membench.core.units import format_bytes
 
 
 class MembenchError(Exception):
-    """Base of all errors that a user can cause and mend; the command line prints them as one line."""
+    """Base of all errors that a user can cause and correct; the command line prints them as one line."""
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle without the constructor, whose arguments the message has swallowed."""
+        """Pickle without calling the constructor, whose arguments are not kept."""
         return _restored, (type(self), self.args, vars(self))
 
 
 def one_line(error: Exception) -> str:
-    """Return what an error of another library says, without its line breaks."""
+    """Return another library's error message without line breaks."""
     return " ".join(str(error).split())
 
 
@@ -34,11 +34,11 @@ class UnsupportedModel(MembenchError):
 
 
 class UnsupportedStrategy(MembenchError):
-    """A strategy cannot schedule this graph, or nobody knows a strategy of that name."""
+    """A strategy cannot schedule this graph, or there is no strategy of that name."""
 
 
 class InvalidSchedule(MembenchError):
-    """A schedule would compute from memory that is not there, or overwrite memory still in use."""
+    """A schedule would read memory that is not resident, or overwrite memory that is still in use."""
 
     def __init__(self, index: int, hazard: str) -> None:
         super().__init__(f"instruction {index}: {hazard}")
@@ -47,7 +47,11 @@ class InvalidSchedule(MembenchError):
 
 
 class InfeasibleSchedule(MembenchError):
-    """A budget is too small for what a strategy holds at its worst moment."""
+    """A budget is smaller than a strategy's peak memory.
+
+    Attributes:
+        micro_batch: the size in question, if sizes other than the batch were tried.
+    """
 
     def __init__(
         self,
@@ -58,9 +62,6 @@ class InfeasibleSchedule(MembenchError):
         lower_bound_bytes: int,
         micro_batch: int | None = None,
     ) -> None:
-        """Args:
-        micro_batch: of the sizes that were tried, the one that this tells of; None where that is the batch alone.
-        """
         where, remedy = "", "raise the budget, or lower the batch size"
         if micro_batch is not None:
             where = f" in micro-batches of {micro_batch}, the least demanding of those tried"
@@ -77,7 +78,7 @@ class InfeasibleSchedule(MembenchError):
         self.micro_batch = micro_batch
 
     def of_micro_batch(self, micro_batch: int) -> "InfeasibleSchedule":
-        """Return the same refusal, said of the micro-batch that demands least of those that were tried."""
+        """Return the same error for the micro-batch with the least demand of those that were tried."""
         return InfeasibleSchedule(
             task=self.task,
             needed_bytes=self.needed_bytes,
@@ -88,12 +89,13 @@ class InfeasibleSchedule(MembenchError):
 
 
 class OutOfMemory(MembenchError):
-    """A schedule does not fit the device's memory."""
+    """A schedule does not fit the device's memory.
+
+    Attributes:
+        needed_bytes: the predicted peak; None if there is no prediction.
+    """
 
     def __init__(self, *, needed_bytes: int | None, capacity_bytes: int) -> None:
-        """Args:
-        needed_bytes: None where nobody predicted it.
-        """
         needed = "more memory" if needed_bytes is None else format_bytes(needed_bytes)
         message = f"the step needs {needed} and the device has {format_bytes(capacity_bytes)}"
         if needed_bytes is not None and needed_bytes <= capacity_bytes:
@@ -118,17 +120,18 @@ class ShapeMismatch(MembenchError):
 
 
 class ModuleChanged(MembenchError):
-    """A step was called after its module became another than was captured: a mode, a layer, a weight."""
+    """A step was called after its module had changed since the capture: a mode, a layer, a weight."""
 
 
 class MissingDataset(MembenchError):
-    """A data set's files are not where they should be."""
+    """A data set's files are missing.
+
+    Args:
+        missing: the missing path, below `root`.
+        download: what to download, and from where.
+    """
 
     def __init__(self, name: str, *, missing: Path, root: Path, download: str) -> None:
-        """Args:
-        missing: what was looked for under `root`.
-        download: what to download and where from.
-        """
         super().__init__(
             f"{name} has no {missing}: download {download} and unpack it in {root}, "
             "or name the directory that holds it with data.root=DIRECTORY"

@@ -1,4 +1,4 @@
-"""Files: written whole or not at all; their paths, and what goes wrong with them, as people write it."""
+"""Atomic file writes; paths and I/O errors formatted for the terminal."""
 
 import os
 from contextlib import suppress
@@ -9,28 +9,28 @@ _NO_ROOM = {EDQUOT, EFBIG, ENOSPC}
 
 
 def write_whole(path: Path, text: str) -> None:
-    """Write a file by atomic replacement: who reads it, or finds it after a crash, finds all of it.
+    """Write a file by atomic replacement, so that readers, also after a crash, never see a part of it.
 
     Raises:
-        OSError: it cannot be written; names it, and nothing of it is left.
+        OSError: it cannot be written; contains its path, and no partial file is left.
     """
-    beside = path.with_name(f".{path.name}.{os.getpid()}")
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        beside.write_text(text)
-        beside.replace(path)
+        temporary.write_text(text)
+        temporary.replace(path)
     except OSError as error:
         with suppress(OSError):
-            beside.unlink()
+            temporary.unlink()
         raise OSError(error.errno, error.strerror, str(path)) from error
 
 
 def shown(path: Path) -> str:
-    """Return a path as a person on this command line would write it."""
+    """Return a path relative to the working directory if it lies below it."""
     return str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path)
 
 
 def complaint(error: Exception) -> str:
-    """Return an error for its user: of a file or folder that cannot be used, which it is and what to do."""
+    """Return an error's message; for a file or folder that cannot be used with its path and a remedy."""
     if isinstance(error, OSError) and error.errno in _NO_ROOM:
         return f"{error.filename or 'a file'}: {error.strerror}; make room there, or name another place"
     if isinstance(error, OSError) and error.filename is not None:

@@ -1,4 +1,4 @@
-"""What torchrun tells a process that it starts; read without torch, which takes seconds."""
+"""The rank and count of processes that torchrun started; read without importing torch, which takes seconds."""
 
 import os
 from dataclasses import dataclass
@@ -6,12 +6,12 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Processes:
-    """How many processes there are, and which of them this is."""
+    """The number of processes, and the rank of this one."""
 
     rank: int
     count: int
 
 
 def launched() -> Processes:
-    """Return the processes that torchrun has started; this one where it has not."""
+    """Return the processes that torchrun started; one process without torchrun."""
     return Processes(int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1")))

@@ -1,20 +1,20 @@
 """The schedule: a flat program, in the order in which the host issues it.
 
-Semantics that every backend keeps:
+Semantics that every backend implements:
 
 - Streams are in-order queues. `Work` (a `Compute`, `Offload`, `Prefetch`, `Encode`, `Decode` or `AllReduce`) joins its
   stream's queue; a `Wait` makes a stream wait for an earlier instruction of another; a `Synchronize` makes the host wait for
-  all of them but the exchange between processes, which no method's own synchronization was meant for.
-- Every resident block occupies a *space*, its own size unless it was opened by `Reserve` or taken over by
-  `Reuse`. `Compute` opens a space for each block that it creates, `Prefetch` for the block that it
-  brings back, `Free` closes it. So the memory in use at each instruction does not depend on timing.
-- `Hold` says how much of a pool the step keeps although no block lies there: unused room, fragmentation.
+  every stream except the gradient-exchange stream, which no paper's synchronisation includes.
+- Every resident block occupies a *space* of its own size, or of the size opened by `Reserve` or taken over by `Reuse`.
+  `Compute` opens a space for each block that it creates, `Prefetch` for the block that it brings back; `Free` closes it.
+  So the memory in use at each instruction does not depend on timing.
+- `Hold` is the memory of a pool that the step keeps without a block in it: unused room, fragmentation.
 - Memory is given back at the compute stream's position: before a `Free` or `Reuse` of a block, the compute
-  stream must have waited for whatever other streams still do with it. `planning.validate` checks that.
+  stream must have waited for all other streams' work on it. `planning.validate` checks that.
 - `Offload` leaves the block on the device; the copy in host memory stays valid until the block is written.
-- `Encode` leaves it too, and opens a space for the encoded form, a block of its own: as large as was planned for the
-  data, whatever it turns out to need. Data that does not fit is an error. The encoded form is valid as a host copy is.
-- `AllReduce` is met by every process of a data-parallel step, each running the same program, in the same order.
+- `Encode` also leaves the block, and opens a space of planned size for its encoded form, which is a separate block. Data
+  that does not fit is an error. The encoded form stays valid until the block is written.
+- `AllReduce` is issued by every process of a data-parallel step; all run the same program, in the same order.
 """
 
 from collections.abc import Iterator
@@ -55,11 +55,10 @@ class Prefetch:
 
 @dataclass(frozen=True, slots=True)
 class AllReduce:
-    """Put the mean of a block over all processes in the block's place, in every process.
+    """Replace a block in every process by its mean over all processes.
 
     Attributes:
-        root: the process on whose device the mean is taken, and from which it returns; None: wherever the processes
-            meet, which is for the backend to say.
+        root: the process on whose device the mean is taken, and from which it returns; None: the backend chooses.
     """
 
     block: int
@@ -69,7 +68,12 @@ class AllReduce:
 
 @dataclass(frozen=True, slots=True)
 class Encode:
-    """Open a space for a block's encoded form and write it."""
+    """Open a space for a block's encoded form and write it.
+
+    Attributes:
+        codec: a frozen record, except in the schedule with which `steps.densities` measures densities: there a
+            `codecs.meter.DensityMeter` accumulates them while the schedule runs, so that schedule runs only once.
+    """
 
     block: int
     encoded: int
@@ -96,7 +100,7 @@ class Free:
 
 @dataclass(frozen=True, slots=True)
 class Reserve:
-    """Open a space that is larger than the block which will be created or prefetched into it next."""
+    """Open a space that is larger than the block that will be created or prefetched into it next."""
 
     block: int
     space_bytes: int
@@ -104,7 +108,7 @@ class Reserve:
 
 @dataclass(frozen=True, slots=True)
 class Reuse:
-    """Give the space of a dead block to a block which will be created or prefetched into it next."""
+    """Give the space of a dead block to a block that will be created or prefetched into it next."""
 
     block: int
     dead: int
@@ -112,7 +116,7 @@ class Reuse:
 
 @dataclass(frozen=True, slots=True)
 class Hold:
-    """Hold that much memory beside the blocks, instead of what the last `Hold` said."""
+    """Hold that much memory in addition to the blocks; replaces the last `Hold`."""
 
     size_bytes: int
 
@@ -127,23 +131,23 @@ class Wait:
 
 @dataclass(frozen=True, slots=True)
 class Synchronize:
-    """Make the host wait until every stream is idle, the exchange's excepted."""
+    """Make the host wait until every stream except the exchange's is idle."""
 
 
 Work = Compute | Offload | Prefetch | Encode | Decode | AllReduce
-"""What joins a stream's queue and can be waited for."""
+"""Instructions that join a stream's queue and can be waited for."""
 
 Instruction = Work | Free | Reserve | Reuse | Hold | Wait | Synchronize
 
 
 @dataclass(frozen=True)
 class Schedule:
-    """A program for one training step, with the graph that it computes (possibly a rewritten one).
+    """A program for one step, with the graph that it computes (possibly a rewritten one).
 
     Attributes:
         strategy: name of the method that made it.
-        peak_bytes: what the step holds on the device at its worst moment, all included.
-        decisions: what the method decided on beside the program, in numbers by name, for records.
+        peak_bytes: the most device memory that the step holds at any instruction, everything included.
+        decisions: further decisions of the method, numbers by name, for records.
     """
 
     strategy: str
@@ -154,7 +158,7 @@ class Schedule:
 
     @property
     def rounding(self) -> float:
-        """The largest relative error of a number that waits for its use in encoded form; 0: all results are exact."""
+        """The largest relative error of a number that is kept in encoded form; 0: all results are exact."""
         return max(
             (item.codec.rounding for item in self.instructions if isinstance(item, Encode)), default=0.0
         )
@@ -166,7 +170,7 @@ class Schedule:
         return "\n".join(self.lines())
 
     def lines(self) -> Iterator[str]:
-        """Yield the program as text, a line per instruction, for a person to read."""
+        """Yield the program as text, one line per instruction."""
         graph = self.graph
         yield (
             f"schedule of {graph.name} (batch {graph.batch_size}) by {self.strategy}: "
@@ -205,10 +209,10 @@ class Schedule:
 
 @dataclass(frozen=True)
 class RepeatedSchedule:
-    """A schedule, and how often it runs in one step: each time on samples of its own, gradients adding up.
+    """A schedule, and how often it runs in one step: each time on other samples, while gradients accumulate.
 
-    A step in micro-batches is a tuple of these, the last one for the samples that are left over; a step on its whole
-    batch is one that runs once.
+    A step in micro-batches is a tuple of these, the last for the remaining samples; a step on the whole batch is a single
+    one with a count of 1.
     """
 
     schedule: Schedule

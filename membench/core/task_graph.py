@@ -1,7 +1,7 @@
 """The task graph: blocks of device memory, and the tasks that read and write them.
 
-A graph says what has to be computed, not when memory is held: that is the schedule's business.
-All nouns are frozen records without behaviour that acts, so they compare, print and pickle.
+A graph contains the computation, not when memory is held: that is part of the schedule.
+All nouns are frozen records without side effects, so they compare, print and pickle.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -16,7 +16,7 @@ from membench.core.convolution import Convolution
 
 
 class Role(StrEnum):
-    """What a block holds."""
+    """The contents of a block."""
 
     INPUT = "input"
     LABEL = "label"
@@ -26,13 +26,13 @@ class Role(StrEnum):
     OPTIMIZER_STATE = "optimizer state"
     ACTIVATION = "activation"
     ENCODED = "encoded"  # form of an activation
-    INTERNAL = "internal"  # what a framework's layer holds inside, beside its output
+    INTERNAL = "internal"  # memory that a framework's layer holds in addition to its output
     GRADIENT = "gradient"  # of an activation
     WEIGHT_GRADIENT = "weight gradient"
     PARTIAL_GRADIENT = "partial weight gradient"  # of one use of a shared weight, until added to the others
     ACCUMULATED = "accumulated"  # gradients and loss, over the micro-batches of a step
     LOSS = "loss"
-    OUTPUT = "output"  # of the module, where the step is one of inference
+    OUTPUT = "output"  # of the module, in a step of inference
 
 
 EXTERNAL_ROLES = frozenset(
@@ -46,33 +46,35 @@ EXTERNAL_ROLES = frozenset(
         Role.ACCUMULATED,
     }
 )
-"""Blocks that belong to the caller and live before, during and after the step: on the device, or at home on the host."""
+"""Blocks that the caller owns and that live before, during and after the step: on the device or in host memory."""
 
 ARGUMENT_ROLES = frozenset({Role.INPUT, Role.LABEL})
-"""Blocks that the caller hands over anew in each step."""
+"""Blocks that the caller passes in each step."""
 
 RESULT_ROLES = frozenset({Role.LOSS, Role.WEIGHT_GRADIENT, Role.OUTPUT})
-"""Blocks that a step hands to its caller."""
+"""Blocks that a step returns to its caller."""
 
 
 WEIGHT_GRADIENT_ROLES = frozenset({Role.WEIGHT_GRADIENT, Role.PARTIAL_GRADIENT})
 
 
 class Phase(StrEnum):
+    """The part of a step to which a task belongs."""
+
     FORWARD = "forward"
     LOSS = "loss"
     BACKWARD = "backward"
 
 
 class Mode(StrEnum):
-    """What a step is for."""
+    """The purpose of a step."""
 
     TRAINING = "training"
-    INFERENCE = "inference"  # the forward pass alone; its result is the module's output
+    INFERENCE = "inference"  # only the forward pass; its result is the module's output
 
 
 class Kind(StrEnum):
-    """What a task computes, as the papers distinguish layers."""
+    """The computation of a task, in the categories of layers that the papers distinguish."""
 
     CONVOLUTION = "convolution"
     LINEAR = "linear"
@@ -91,7 +93,7 @@ class Kind(StrEnum):
 
 
 class GradientOf(StrEnum):
-    """Which half of a layer's backward pass a task is (Layrub 3.1, moDNN's BP2 and BP1)."""
+    """The half of a layer's backward pass to which a task belongs (Layrub 3.1, moDNN's BP2 and BP1)."""
 
     WEIGHT = "weight"
     DATA = "data"
@@ -99,7 +101,7 @@ class GradientOf(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class HostLocation:
-    """Where in host memory a block lies before the step: in the caller's tensor of `block`, from `offset_bytes` on."""
+    """Location of a block in host memory before the step: in the caller's tensor of `block`, from `offset_bytes` on."""
 
     block: int
     offset_bytes: int = 0
@@ -110,8 +112,9 @@ class Block:
     """One storage of device memory; views share it and in-place operators write to it.
 
     Attributes:
-        home: for a block of the caller's that lives on the host and visits the device: a prefetch brings it, and it is
-            freed without a copy back, unless the step has written it. None: as its role says, on the device all the time or made there.
+        host_location: of an external block that is kept in host memory: a prefetch brings it to the device, and it is
+            freed without a copy back unless the step has written it. None: by its role, the block is on the device
+            throughout or is made there.
     """
 
     index: int
@@ -119,21 +122,21 @@ class Block:
     size_bytes: int
     role: Role
     layer: int
-    home: HostLocation | None = None
+    host_location: HostLocation | None = None
 
     @property
     def is_part(self) -> bool:
-        """Whether it is a share of another block of the caller's."""
-        return self.home is not None and self.home.block != self.index
+        """Whether it is a part of another external block."""
+        return self.host_location is not None and self.host_location.block != self.index
 
     @property
     def is_external(self) -> bool:
         """Whether it is on the device before, during and after the step."""
-        return self.role in EXTERNAL_ROLES and self.home is None
+        return self.role in EXTERNAL_ROLES and self.host_location is None
 
     @property
     def is_transient(self) -> bool:
-        """Whether it is created and freed within the step, unlike the caller's blocks and the results."""
+        """Whether it is created and freed within the step, unlike external blocks and results."""
         return not self.is_external and self.role not in RESULT_ROLES
 
 
@@ -142,15 +145,15 @@ class Task:
     """One operator call.
 
     Attributes:
-        reads: blocks whose contents it needs, those that it updates in place included.
+        reads: blocks whose contents it needs, including those that it updates in place.
         writes: blocks that it fills or updates.
         creates: those of `writes` that did not exist before.
         operations: floating-point operations (a multiplication and an addition count as two).
         moved_bytes: device memory read and written.
-        workspace_bytes: what the operator holds beyond its outputs at its own worst moment.
+        workspace_bytes: the peak of the operator's memory in addition to its inputs and outputs.
         random: draws from the generator, so it must run exactly once per step.
-        convolution: its geometry, where it is a two-dimensional convolution or one of its gradients.
-        algorithm: which of the cost model's algorithms it runs with; empty: the default.
+        convolution: geometry of a two-dimensional convolution or of one of its gradients; None for other tasks.
+        algorithm: name of the cost model's algorithm that runs it; empty: the default.
         call: None in a graph that only a simulator can run.
     """
 
@@ -174,7 +177,7 @@ class Task:
 
 @dataclass(frozen=True, slots=True)
 class LayerTasks:
-    """A run of consecutive tasks of one layer and phase: the unit in which vDNN and Layrub decide."""
+    """Consecutive tasks of one layer and phase: the unit of decisions in vDNN and Layrub."""
 
     layer: int
     phase: Phase
@@ -203,17 +206,17 @@ class LayerTasks:
 
 @dataclass(frozen=True)
 class TaskGraph:
-    """A step of training or of inference of one model at one batch size.
+    """A step of training or inference of one model at one batch size.
 
     Attributes:
         blocks: by index.
         tasks: in an order in which they can run; ``tasks[i].index == i``.
         layers: names, by the index that blocks and tasks carry.
         loss: None in a step of inference.
-        gradients: the `Value` of each trained weight's gradient, by the weight's name (None: unused). In a micro-batch it
-            is what the gradients of all micro-batches are added to.
-        output: what the module returns in a step of inference, with `Value` in place of tensors.
-        overhead_bytes: what the framework holds beside the blocks (context, library handles).
+        gradients: the `Value` of each trained weight's gradient, by the weight's name (None: unused). In a micro-batch
+            these are the accumulators, to which the gradients of all micro-batches are added.
+        output: the module's result in a step of inference, with `Value` in place of tensors.
+        overhead_bytes: memory that the framework holds in addition to the blocks (context, library handles).
     """
 
     name: str
@@ -239,13 +242,13 @@ class TaskGraph:
 
     @cached_property
     def external_bytes(self) -> int:
-        """Bytes of the caller's blocks on the device (weights, buffers, inputs ...) and of the framework's overhead."""
+        """Bytes of the external blocks on the device (weights, buffers, inputs ...) and of the framework's overhead."""
         held = sum(block.size_bytes for block in self.blocks if block.is_external)
         return held + self.overhead_bytes
 
     @cached_property
     def result_bytes(self) -> int:
-        """Bytes of the blocks that the step hands to its caller."""
+        """Bytes of the blocks that the step returns to its caller."""
         return sum(block.size_bytes for block in self.blocks if block.role in RESULT_ROLES)
 
     @cached_property
@@ -259,7 +262,7 @@ class TaskGraph:
 
     @cached_property
     def needed_bytes(self) -> tuple[int, ...]:
-        """For each task what any schedule must hold while it runs: the caller's blocks, its own and its workspace."""
+        """Bytes that any schedule holds while each task runs: external blocks, the task's blocks and its workspace."""
         internal = [0 if block.is_external else block.size_bytes for block in self.blocks]
         return tuple(
             self.external_bytes + sum(internal[b] for b in {*task.reads, *task.writes}) + task.workspace_bytes
@@ -268,26 +271,27 @@ class TaskGraph:
 
     @cached_property
     def lower_bound_bytes(self) -> int:
-        """What any schedule must hold: the caller's blocks and the neediest task's (moDNN, Equation 7)."""
+        """The least peak of any schedule: the largest of `needed_bytes` (moDNN, Equation 7)."""
         return max(self.needed_bytes, default=self.external_bytes)
 
     @cached_property
     def largest_workspace_bytes(self) -> int:
-        """The most that one task holds beside its blocks."""
+        """The largest workspace of a task."""
         return max((task.workspace_bytes for task in self.tasks), default=0)
 
     @cached_property
     def forward_layers(self) -> tuple[LayerTasks, ...]:
-        """Runs of the forward pass and the loss, in order."""
-        return tuple(run for run in self._runs() if run.phase is not Phase.BACKWARD)
+        """Layers of the forward pass and the loss, in order."""
+        return tuple(each for each in self._by_layer() if each.phase is not Phase.BACKWARD)
 
     @cached_property
     def backward_layers(self) -> tuple[LayerTasks, ...]:
-        return tuple(run for run in self._runs() if run.phase is Phase.BACKWARD)
+        """Layers of the backward pass, in order."""
+        return tuple(each for each in self._by_layer() if each.phase is Phase.BACKWARD)
 
-    def _runs(self) -> Iterator[LayerTasks]:
-        for (layer, backward), run in groupby(self.tasks, lambda t: (t.layer, t.phase is Phase.BACKWARD)):
-            tasks = tuple(run)
+    def _by_layer(self) -> Iterator[LayerTasks]:
+        for (layer, backward), group in groupby(self.tasks, lambda t: (t.layer, t.phase is Phase.BACKWARD)):
+            tasks = tuple(group)
             yield LayerTasks(layer, Phase.BACKWARD if backward else tasks[0].phase, tasks)
 
 

@@ -1,4 +1,4 @@
-"""Workload: what is trained or inferred, on which shapes."""
+"""Workload: a module, its loss and an example batch."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -9,30 +9,30 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.nn.parameter import is_lazy
-from torch.utils._pytree import tree_leaves
 
 from membench.core.errors import MembenchError, UnsupportedModel
+from membench.core.torch_internals import tree_leaves
 
 
 @dataclass(frozen=True)
 class Workload:
-    """One step to be captured: ``loss(module(*inputs), *targets)`` and its gradients, or ``module(*inputs)`` alone.
+    """One step to be captured: ``loss(module(*inputs), *targets)`` and its gradients, or only ``module(*inputs)``.
 
     Attributes:
         name: shown in records and tables.
-        module: the network; its parameters may be on any device, ``meta`` included, where nothing is
-            allocated and the step can be simulated but not run.
-        loss: called with the module's output and the targets; returns a scalar tensor. None: the step is one of
-            inference, without gradients, and the module's output is its result.
-        inputs: example batch, tensors whose shapes and dtypes the step is captured for.
+        module: the network; its parameters may be on any device, including ``meta``, where nothing is allocated and the
+            step can be simulated but not run.
+        loss: called with the module's output and the targets; returns a scalar tensor. None: a step of inference,
+            without gradients, whose result is the module's output.
+        inputs: example batch; the step is captured for the shapes and dtypes of its tensors.
         targets: further arguments of the loss.
-        weight: of the loss in the step that this is a micro-batch of.
-        accumulates: gradients are added to what earlier micro-batches of the step have left.
+        loss_scale: factor of the loss in the step that this is a micro-batch of.
+        accumulates: gradients are added to those of the step's earlier micro-batches.
 
     Raises:
-        MembenchError: the module is no module, the loss cannot be called, there are targets without one, the batch is empty,
-            or an argument is sparse or nested.
-        UnsupportedModel: the module is wrapped, or has weights without a shape; an argument holds tensors inside.
+        MembenchError: the module is not a module, the loss cannot be called, there are targets without a loss, the batch
+            is empty, or an argument is sparse, nested or contains tensors.
+        UnsupportedModel: the module is wrapped, or has weights without a shape.
     """
 
     name: str
@@ -40,7 +40,7 @@ class Workload:
     loss: Callable[..., Tensor] | None
     inputs: tuple[Any, ...]
     targets: tuple[Any, ...] = ()
-    weight: float = 1.0
+    loss_scale: float = 1.0
     accumulates: bool = False
 
     def __post_init__(self) -> None:
@@ -51,34 +51,34 @@ class Workload:
                 f"the loss is called with the module's output and the targets, and cannot be {self.loss!r}"
             )
         if self.loss is None and self.targets:
-            raise MembenchError("a step of inference has no targets: give (inputs, ()), or a loss for them")
+            raise MembenchError("a step of inference has no targets; pass (inputs, ()), or a loss")
         _check_module(self.name, self.module)
         for kind, arguments in (("inputs", self.inputs), ("targets", self.targets)):
             for position, argument in enumerate(arguments):
                 _check_argument(f"{kind}[{position}]", argument)
         if not self.batch_size:
-            raise MembenchError("the batch is empty; give one of a sample or more")
+            raise MembenchError("the batch is empty; pass at least one sample")
 
     @property
     def batch_size(self) -> int:
-        """Samples in the batch: the first dimension of the first tensor; 1 without one."""
+        """Samples in the batch: the first dimension of the first tensor; 1 without a tensor."""
         first = next((item for item in self.inputs if isinstance(item, Tensor)), None)
         return first.shape[0] if first is not None and first.dim() else 1
 
     def check_gradients_are_allowed(self) -> None:
-        """Refuse a step of training where nothing may have a gradient.
+        """Refuse a step of training within `torch.inference_mode`.
 
         Raises:
             MembenchError: `torch.inference_mode` is on.
         """
         if self.loss is not None and torch.is_inference_mode_enabled():
             raise MembenchError(
-                "a step of training makes gradients, which torch.inference_mode() forbids; compile and call it outside, or "
-                "within torch.no_grad(), which it does not mind"
+                "a training step needs gradients; compile and call it outside torch.inference_mode() "
+                "(torch.no_grad() is fine)"
             )
 
     def to(self, device: torch.device) -> "Workload":
-        """Return the work on a device, to which the module itself moves."""
+        """Return the workload on a device; the module itself moves there."""
 
         def moved(arguments: tuple[Any, ...]) -> tuple[Any, ...]:
             return tuple(item.to(device) if isinstance(item, Tensor) else item for item in arguments)
@@ -88,58 +88,60 @@ class Workload:
         )
 
     def of_size(self, size: int) -> "Workload":
-        """Return this work, or that on the first `size` samples as a part of this step.
+        """Return this workload, or its first `size` samples as a micro-batch of this step.
 
-        The loss must be a mean over the samples: each part counts by its share of them, as in gradient accumulation.
-        What depends on the whole batch, batch norm above all, sees the part alone (moDNN 5.1 leaves that open).
+        The loss must be a mean over the samples: each micro-batch counts by its share of them, as in gradient accumulation.
+        Layers that depend on the whole batch, above all batch norm, see only the micro-batch (moDNN 5.1 leaves that open).
 
         Raises:
-            UnsupportedModel: a tensor's first dimension is not the batch, there is no loss, or it says that it is no mean
-                over the samples.
+            UnsupportedModel: a tensor's first dimension is not the batch, there is no loss, or the loss is not a mean over
+                the samples.
         """
         if size == self.batch_size:
             return self
         if self.loss is None:
             raise UnsupportedModel(
-                self.name, "a step of inference has no gradients that add up", "give it smaller batches"
+                self.name, "a step of inference has no gradients to accumulate", "pass smaller batches"
             )
         if isinstance(self.loss, nn.CrossEntropyLoss | nn.NLLLoss) and self.loss.weight is not None:
             raise UnsupportedModel(
                 "loss",
-                "micro-batches add up to a mean over the samples, and its mean is weighted by their classes",
-                "weigh by a tensor of a number for each sample among the targets, or run the whole batch",
+                "micro-batches add up to a mean over the samples, but its mean is weighted by their classes",
+                "pass a tensor of one weight per sample among the targets, or run the whole batch",
             )
         reduction = getattr(self.loss, "reduction", "mean")
         if reduction not in ("mean", "batchmean"):
             raise UnsupportedModel(
                 "loss",
-                f"micro-batches add up to a mean over the samples, and its reduction is {reduction!r}",
+                f"micro-batches add up to a mean over the samples, but its reduction is {reduction!r}",
                 "take the mean and scale the gradients, or run the whole batch",
             )
         return replace(
             self,
-            inputs=self.part(self.inputs, 0, size),
-            targets=self.part(self.targets, 0, size),
-            weight=size / self.batch_size,
+            inputs=self.samples(self.inputs, 0, size),
+            targets=self.samples(self.targets, 0, size),
+            loss_scale=size / self.batch_size,
             accumulates=True,
         )
 
     def share(self, process: int, processes: int) -> "Workload":
-        """Return the work of one of several processes that share a batch: equal parts, each a batch of its own.
+        """Return the workload of one of several processes that divide a batch into equal shares.
 
         Raises:
-            MembenchError: the batch does not divide.
-            UnsupportedModel: as `of_size`.
+            MembenchError: the batch cannot be divided equally.
+            UnsupportedModel: see `of_size`.
         """
         size = share_size(self.batch_size, processes)
         bounds = (process * size, (process + 1) * size)
-        return replace(self, inputs=self.part(self.inputs, *bounds), targets=self.part(self.targets, *bounds))
+        return replace(
+            self, inputs=self.samples(self.inputs, *bounds), targets=self.samples(self.targets, *bounds)
+        )
 
-    def part(self, arguments: tuple[Any, ...], start: int, stop: int) -> tuple[Any, ...]:
+    def samples(self, arguments: tuple[Any, ...], start: int, stop: int) -> tuple[Any, ...]:
         """Return the samples from `start` to `stop` of a batch's inputs or targets.
 
         Raises:
-            UnsupportedModel: as `of_size`.
+            UnsupportedModel: see `of_size`.
         """
         for argument in arguments:
             if isinstance(argument, Tensor) and (not argument.dim() or len(argument) != self.batch_size):
@@ -156,41 +158,43 @@ def _check_module(name: str, module: nn.Module) -> None:
     if isinstance(module, nn.DataParallel | DistributedDataParallel):
         raise UnsupportedModel(
             name,
-            "it spreads its batch over devices itself",
-            "give the module inside it, with exchange='as_made'",
+            "it distributes its batch over devices itself",
+            "pass the module inside it, with exchange='as_made'",
         )
     for path, child in module.named_modules():
         if isinstance(child, torch.jit.ScriptModule):
             raise UnsupportedModel(
                 path or name,
-                "TorchScript does not tell which layer is running",
-                "give the module that was scripted",
+                "TorchScript does not expose the running layer",
+                "pass the original module",
             )
     for tensor_name, tensor in chain(module.named_parameters(), module.named_buffers()):
         if is_lazy(tensor):
             raise UnsupportedModel(
-                tensor_name, "its shape is not known yet", "call the module once on a batch, then capture it"
+                tensor_name, "its shape is not known yet", "call the module once on a batch, then compile it"
             )
         if tensor.is_conj() or tensor.is_neg():
             raise UnsupportedModel(
                 tensor_name,
-                "it is a conjugate view of other memory",
-                "hold its resolve_conj().resolve_neg()",
+                "it is a conjugate or negative view of another tensor",
+                "store its resolve_conj().resolve_neg()",
             )
 
 
 def _check_argument(name: str, argument: Any) -> None:
-    """Refuse what would be captured as a constant although it is data, and so be the same in every step."""
+    """Refuse data that would be captured as a constant, and so be the same in every step."""
     if isinstance(argument, Tensor):
         if not is_dense(argument):
-            raise MembenchError(f"{name} is a sparse or nested tensor; give a dense one, as to_dense() makes")
+            raise MembenchError(
+                f"{name} is a sparse or nested tensor; pass a dense one, for example its to_dense()"
+            )
         return
     for leaf in tree_leaves(argument):
         if isinstance(leaf, Tensor) or hasattr(leaf, "__array__"):
             within = "" if leaf is argument else f", with a {type(leaf).__name__} in it"
             raise MembenchError(
-                f"{name} is a {type(argument).__name__}{within}; give each tensor as an argument of its own, and have "
-                "a small module around yours put them together"
+                f"{name} is a {type(argument).__name__}{within}; pass each tensor as a separate argument, and combine "
+                "them in a small module around yours"
             )
 
 
@@ -203,11 +207,11 @@ def share_size(batch_size: int, shares: int) -> int:
     """Return the samples of each of several equal shares of a batch.
 
     Raises:
-        MembenchError: the batch does not divide.
+        MembenchError: the batch cannot be divided equally.
     """
     size, rest = divmod(batch_size, shares)
     if rest:
         raise MembenchError(
-            f"a batch of {batch_size} has no {shares} equal shares; take a multiple of {shares}"
+            f"a batch of {batch_size} cannot be divided into {shares} equal shares; use a multiple of {shares}"
         )
     return size

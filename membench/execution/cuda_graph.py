@@ -1,25 +1,22 @@
-"""A whole step, copies included, as one CUDA graph: one launch for a step instead of one for each kernel."""
+"""A whole step, including its copies, as one CUDA graph: one launch per step instead of one per kernel."""
 
 from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.cuda import _POOL_HANDLE
 
-from membench.backends.cuda import CudaBackend
 from membench.backends.cuda_memory import drop_library_workspaces
+from membench.backends.tensor_backend import TensorBackend
 from membench.core.errors import UnsupportedStrategy
 from membench.core.schedule import Encode
 from membench.core.task_graph import ARGUMENT_ROLES, Role, TaskGraph
+from membench.core.torch_internals import GraphPool
 from membench.execution.executor import Program
-
-GraphPool = _POOL_HANDLE
-"""Names a pool of memory; torch has no public name for the type."""
 
 
 def with_staged_arguments(graph: TaskGraph) -> TaskGraph:
-    """Count what a replayed step holds beside the graph's blocks: its own copies of the arguments."""
+    """Add the memory that a replayed step holds in addition to the graph's blocks: its copies of the arguments."""
     arguments = [block for block in graph.blocks if block.role in ARGUMENT_ROLES]
     staged = (
         replace(block, index=len(graph.blocks) + position, name=f"{block.name}:staged", role=Role.CONSTANT)
@@ -29,25 +26,26 @@ def with_staged_arguments(graph: TaskGraph) -> TaskGraph:
 
 
 class ReplayedProgram:
-    """Runs a schedule by itself once, then captures it, and replays it from then on.
+    """Runs a schedule directly once, then captures it, and replays it from then on.
 
     The first run chooses algorithms and locks host memory, neither of which a capture may do. The captured step reads
-    arguments from tensors of its own and leaves its results in the same memory each time.
+    arguments from its own tensors and leaves its results in the same memory each time.
 
     Args:
-        program: to be run; its backend is the one given.
-        pool: of memory, from `torch.cuda.graph_pool_handle`. Programs that run one after another share one.
+        program: to be run, on that backend.
+        backend: of a GPU.
+        pool: of memory, from `torch.cuda.graph_pool_handle`. Programs that run one after another share a pool.
 
     Raises:
-        UnsupportedStrategy: the host takes part in the schedule.
+        UnsupportedStrategy: the schedule synchronises with the host.
     """
 
-    def __init__(self, program: Program, backend: CudaBackend, pool: GraphPool) -> None:
+    def __init__(self, program: Program, backend: TensorBackend, pool: GraphPool) -> None:
         encodings = (item for item in program.schedule.instructions if isinstance(item, Encode))
         if any(item.codec.host_waits for item in encodings):
             raise UnsupportedStrategy(
-                f"the host waits for each map that {program.schedule.strategy!r} encodes, which no CUDA graph can hold; "
-                "leave cuda_graph out"
+                f"the host waits for each activation that {program.schedule.strategy!r} encodes, which a CUDA graph "
+                "cannot contain; leave cuda_graph out"
             )
         self._program = program
         self._backend = backend
@@ -58,16 +56,16 @@ class ReplayedProgram:
 
     @property
     def keeps_results(self) -> bool:
-        """Whether the last run left its results in memory that the next one will overwrite."""
+        """Whether the last run left its results in memory that the next run overwrites."""
         return self._graph is not None
 
     def forget(self) -> None:
-        """Give the graph and its memory up, in which a workspace of cuBLAS lies too: the next run captures again."""
+        """Release the graph and its memory, including a workspace of cuBLAS; the next run captures again."""
         self._graph = None
         drop_library_workspaces(self._backend.device)
 
     def stage(self, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
-        """Copy a step's arguments to where the graph reads them; return those tensors."""
+        """Copy a step's arguments to the tensors that the graph reads, and return those."""
         if not self._arguments:
             self._arguments = [a.clone() if isinstance(a, Tensor) else a for a in arguments]
         for own, given in zip(self._arguments, arguments, strict=True):
@@ -82,11 +80,11 @@ class ReplayedProgram:
             self._has_run = True
             return
         if self._graph is None:
-            # cuBLAS keeps a workspace for each stream, and a capture has a stream of its own
+            # cuBLAS keeps a workspace for each stream, and a capture has a separate stream
             drop_library_workspaces(self._backend.device)
             self._graph = self._capture()
         self._graph.replay()
-        if self._backend.has_visitors:  # see `CudaBackend.end`
+        if self._backend.has_host_resident_blocks:  # see `CudaBackend.end`
             torch.cuda.current_stream(self._backend.device).synchronize()
 
     def _capture(self) -> torch.cuda.CUDAGraph:
@@ -95,6 +93,6 @@ class ReplayedProgram:
             try:
                 self._program.issue(timed=False)
             except BaseException:
-                self._backend.end()  # a capture that ends with a stream on its own would hide what happened
+                self._backend.end()  # a capture that ends with an unjoined stream would hide the error
                 raise
         return graph

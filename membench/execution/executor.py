@@ -4,7 +4,7 @@ begin
 for each instruction, in the order of the program:
     work (compute, offload, prefetch, encode, decode, all-reduce) joins its stream and leaves an event
     a wait makes its stream wait for such an event
-    reserve, reuse, hold and free change who holds which memory, here and now
+    reserve, reuse, hold and free allocate and free memory at once
 end: the compute stream has waited for every other
 """
 
@@ -34,14 +34,14 @@ from membench.core.timeline import Timeline
 
 
 def execute(schedule: Schedule, backend: Backend) -> Timeline:
-    """Run one step of a validated schedule, wait for it, and return what ran when."""
+    """Run one step of a validated schedule, wait for it, and return its timeline."""
     return backend.timeline(Program(schedule, backend).issue(timed=True))
 
 
 class Program:
-    """A validated schedule on a backend: for each instruction what is called, and with what.
+    """A validated schedule on a backend: for each instruction a method of the backend and its arguments.
 
-    Bound once for all steps, because to look at an instruction costs a fair part of a small operator.
+    Bound once for all steps, because matching an instruction takes about as long as a small operator.
     """
 
     def __init__(self, schedule: Schedule, backend: Backend) -> None:
@@ -54,10 +54,10 @@ class Program:
         )
 
     def issue(self, *, timed: bool) -> tuple[int, ...]:
-        """Issue one step; return the positions of what joined a stream.
+        """Issue one step; return the positions of the instructions that joined a stream.
 
         Args:
-            timed: the backend will be asked for the timeline.
+            timed: the backend's `timeline` will be called.
         """
         events = self._events
         self._backend.begin(timed=timed)
@@ -92,7 +92,7 @@ class Program:
 
 
 def _wait(backend: Backend, events: Sequence[Event], stream: str, earlier: int) -> None:
-    """Not a method: a program that held itself would keep the device's memory until Python next looks for cycles."""
+    """Wait for an event. Not a method: a program that references itself would keep device memory until a collection."""
     backend.wait(stream, events[earlier])
 
 

@@ -1,17 +1,18 @@
-"""What a run really held and took."""
+"""Measurement of a run's memory and time."""
 
 import statistics
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import Any
 
 import torch
 
+from membench.core.torch_internals import keep_gpu_busy, profiled_events
+
 _WAKING_S = 0.2
 _HIGHEST_CLOCK_HZ = 3e9
-"""No GPU counts its cycles faster."""
+"""An upper bound of GPU clocks."""
 
 
 @dataclass(frozen=True)
@@ -20,7 +21,7 @@ class Throughput:
 
     Attributes:
         images_per_step: the batch size.
-        window_times_s: one sample a window, in the order measured.
+        window_times_s: one sample per window, in the order of measurement.
     """
 
     images_per_step: int
@@ -29,7 +30,7 @@ class Throughput:
 
     @property
     def step_time_s(self) -> float:
-        """The median window's seconds per step."""
+        """Seconds per step of the median window."""
         return statistics.median(self.window_times_s) / self.steps_per_window
 
     @property
@@ -44,7 +45,7 @@ class Throughput:
 
     @property
     def interquartile_images_per_s(self) -> float:
-        """The spread of the samples; zero for a single one."""
+        """Interquartile range of the samples; 0 for a single one."""
         if len(self.window_times_s) < 2:
             return 0.0
         first, _, third = statistics.quantiles(self.samples_images_per_s, n=4, method="inclusive")
@@ -59,7 +60,7 @@ def throughput(
     steps_per_window: int,
     windows: int,
 ) -> Throughput:
-    """Time windows of many steps; the device is idle before and after each, and never asked in between."""
+    """Time windows of many steps; the host waits for the device before and after each window, but not within it."""
     wake(device)
     times_s = []
     for _ in range(windows):
@@ -73,30 +74,30 @@ def throughput(
 
 
 def synchronize(device: torch.device) -> None:
-    """Wait for the device; the CPU's work is done when its call returns."""
+    """Wait for the device; the CPU's work has ended when its call returns."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
 
 
 def wake(device: torch.device) -> None:
-    """Let a GPU's clock rise, which falls while the host captures and plans."""
+    """Raise a GPU's clock, which falls while the host captures and plans."""
     if device.type == "cuda":
         keep_busy(_WAKING_S)
         synchronize(device)
 
 
 def keep_busy(seconds: float) -> None:
-    """Keep the current GPU busy for that long, or some longer, and return at once."""
-    torch.cuda._sleep(round(seconds * _HIGHEST_CLOCK_HZ))
+    """Keep the current GPU busy for at least that long, and return at once."""
+    keep_gpu_busy(round(seconds * _HIGHEST_CLOCK_HZ))
 
 
 def peak_bytes(run: Callable[[], object], device: torch.device) -> int:
-    """Return the most that torch's allocator for the device held during `run`, beyond what it held before."""
+    """Return the peak of torch's allocator for the device during `run`, minus the bytes that it held before."""
     return cuda_peak_bytes(run, device) if device.type == "cuda" else cpu_peak_bytes(run)
 
 
 def cuda_peak_bytes(run: Callable[[], object], device: torch.device) -> int:
-    """Return the peak from the allocator's own counter of allocated bytes, which counts pieces of 512 bytes."""
+    """Return the peak by the allocator's counter of allocated bytes, which counts pieces of 512 bytes."""
     synchronize(device)
     held_bytes = torch.cuda.memory_allocated(device)
     torch.cuda.reset_peak_memory_stats(device)
@@ -106,7 +107,7 @@ def cuda_peak_bytes(run: Callable[[], object], device: torch.device) -> int:
 
 
 def cpu_peak_bytes(run: Callable[[], object]) -> int:
-    """Return the peak from the allocator's events, so memory outside of it (numpy's, a library's) does not count."""
+    """Return the peak by the allocator's events; memory outside of it (numpy's, a library's) does not count."""
     with torch.profiler.profile(
         activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True
     ) as profile:
@@ -115,11 +116,12 @@ def cpu_peak_bytes(run: Callable[[], object]) -> int:
 
 
 def memory_events(profile: torch.profiler.profile) -> list[tuple[int, int]]:
-    """Return (time in ns, bytes allocated or, negative, given back) in the order of time."""
-    events: list[Any] = profile.profiler.kineto_results.events()  # type: ignore[union-attr]
+    """Return (time in ns, bytes allocated or, negative, freed) in the order of time."""
+    events = profiled_events(profile)
     changes = ((event.start_ns(), event.nbytes()) for event in events if event.name() == "[memory]")
     return sorted(changes, key=lambda change: change[0])
 
 
 def peak_of(changes: list[int]) -> int:
+    """Return the highest sum of the first changes; 0 if all sums are negative."""
     return max(accumulate(changes, initial=0))

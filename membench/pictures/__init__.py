@@ -1,0 +1,1 @@
+"""Pictures: one observed step as a picture or a trace."""

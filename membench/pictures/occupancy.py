@@ -1,4 +1,4 @@
-"""Who holds device memory over a step."""
+"""Occupancy: device memory over a step, by holder."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from membench.core.schedule import COMPUTE_STREAM, Compute, Schedule
 from membench.core.task_graph import Role
 from membench.core.timeline import Timeline
-from membench.pictures.run import Run
+from membench.pictures.observed_step import ObservedStep
 from membench.planning.liveness import live_bytes
 
 _HOLDERS: Mapping[Role, str] = {
@@ -35,8 +35,8 @@ class Occupancy:
     """Device memory over a step, in columns of time.
 
     Attributes:
-        ends_s: where each column ends, rising; the first begins at 0, each other where the one before it ends.
-        held_bytes: by holder, a number for each column. Holders that never hold anything are left out.
+        ends_s: end of each column, increasing; the first column begins at 0, each other at the end of the one before.
+        held_bytes: for each holder, a number per column. Holders without any memory are left out.
     """
 
     ends_s: NDArray[np.float64]
@@ -44,7 +44,7 @@ class Occupancy:
 
     @property
     def total_bytes(self) -> NDArray[np.int64]:
-        """What all hold together, in each column."""
+        """Bytes of all holders together, in each column."""
         return np.sum(list(self.held_bytes.values()), axis=0)
 
     @property
@@ -54,18 +54,18 @@ class Occupancy:
 
 
 def holder_of(role: Role) -> str:
-    """Return what a picture calls blocks of a role."""
+    """Return a picture's name for blocks of a role."""
     return _HOLDERS.get(role, str(role))
 
 
-def occupancy(run: Run) -> Occupancy:
-    """Return who holds how much over a step, part after part."""
-    of_parts = [(_of_schedule(part.schedule, part.timeline), part.count) for part in run.parts]
-    return _joined([found for found, count in of_parts for _ in range(count)])
+def occupancy(step: ObservedStep) -> Occupancy:
+    """Return the occupancy over a step, run after run."""
+    of_runs = [(_of_schedule(run.schedule, run.timeline), run.count) for run in step.runs]
+    return _concatenated([found for found, count in of_runs for _ in range(count)])
 
 
-def _joined(runs: Sequence[Occupancy]) -> Occupancy:
-    """Return what follows one after another as one; in a run that does not know a holder, it holds nothing."""
+def _concatenated(runs: Sequence[Occupancy]) -> Occupancy:
+    """Return successive occupancies as one; a holder that a run does not have holds 0 bytes there."""
     names = dict.fromkeys(name for run in runs for name in run.held_bytes)
     starts_s = np.cumsum([0.0, *(run.ends_s[-1] for run in runs[:-1])])
     ends_s = np.concatenate([start_s + run.ends_s for start_s, run in zip(starts_s, runs, strict=True)])
@@ -79,11 +79,11 @@ def _joined(runs: Sequence[Occupancy]) -> Occupancy:
 
 
 def _of_schedule(schedule: Schedule, timeline: Timeline) -> Occupancy:
-    """Return who holds how much while each task of the compute stream runs, workspace included.
+    """Return the occupancy while each task of the compute stream runs, including workspace.
 
-    As in `average_bytes`, memory changes hands at the compute stream's position: a column lasts from the end of the task
-    before to the end of its own. It shows the worst moment of what is issued in that time, so that the highest column
-    is the schedule's peak; what is issued after the last task counts with that one.
+    As in `average_bytes`, memory changes at the compute stream's position: a column lasts from the end of one task to the
+    end of the next. It shows the peak of the instructions issued in that time, so that the highest column is the
+    schedule's peak; instructions after the last task count with that task.
     """
     by_holder = _by_holder(schedule)
     total_bytes = np.sum(list(by_holder.values()), axis=0)
@@ -97,7 +97,7 @@ def _of_schedule(schedule: Schedule, timeline: Timeline) -> Occupancy:
 
 
 def thin(full: Occupancy, columns: int) -> Occupancy:
-    """Return the same picture in at most so many columns; the worst moment of those that become one stays."""
+    """Return the occupancy in at most that many columns; columns that are merged keep their peak."""
     count = len(full.ends_s)
     if count <= columns:
         return full
@@ -125,7 +125,7 @@ def _by_holder(schedule: Schedule) -> dict[str, NDArray[np.int64]]:
 
 
 def _argmax_between(values: NDArray[np.int64], edges: list[int]) -> NDArray[np.int64]:
-    """Return where the greatest value stands between each two edges."""
+    """Return the position of the greatest value between each two edges."""
     return np.array(
         [start + int(values[start:stop].argmax()) for start, stop in pairwise(edges)], dtype=np.int64
     )

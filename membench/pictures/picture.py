@@ -1,8 +1,8 @@
-"""A run as a picture: memory over the step by who holds it, and what each stream did when.
+"""A step as a picture: memory over the step by holder, and the activity of each stream.
 
 The streams are drawn as in vDNN's Figure 7 and Layrub's Figure 8. A step of thousands of instructions is drawn as a
-whole, in as many columns as can be seen, and once more near its peak, where single tasks can be told apart. In a step of
-micro-batches lines divide one from the next.
+whole, in as many columns as are visible, and again near its peak, where single tasks are visible. Lines separate
+micro-batches.
 """
 
 from collections.abc import Mapping, Sequence, Set
@@ -21,8 +21,8 @@ from numpy.typing import NDArray
 
 from membench.core.timeline import Span
 from membench.core.units import GIB, MIB, format_bytes, format_seconds
+from membench.pictures.observed_step import ObservedStep, PlacedSpan
 from membench.pictures.occupancy import Occupancy, occupancy, thin
-from membench.pictures.run import PlacedSpan, Run
 
 HOLDER_COLORS = {
     "weights": "#e0a458",
@@ -48,17 +48,17 @@ ACTIVITY_COLORS = {
     "allreduce": "#7a55b8",
 }
 OTHER_COLORS = ("#4d7c0f", "#155e75", "#9f1239")
-"""Of holders and activities that have no color of their own."""
+"""Colors of holders and activities without an entry above."""
 
 _DIVIDED_MICRO_BATCHES = 64
-"""Of more, the lines between them would hide what they divide."""
+"""With more micro-batches, the lines between them would hide the picture."""
 _COLUMNS = 1500
-"""About the pixels of the picture's width: what is closer together cannot be told apart, and shows its mean."""
+"""About the pixels of the picture's width: times within one column are indistinguishable, and drawn as their mean."""
 _WIDTH_INCHES = 11.0
 _TITLE_CHARACTERS = 110
-"""Of a line of the title; the picture's width has room for some more, for some are wide."""
+"""Length of a line of the title; shorter than the picture's width, because some characters are wide."""
 _DETAILED_TASKS = 14
-"""Tasks of the compute stream that the detail shows, half before and half after the peak."""
+"""Tasks of the compute stream in the detail, half before and half after the peak."""
 _ROW_INCHES, _DETAILED_ROW_INCHES = 0.45, 1.05
 _INCHES_PER_CHARACTER, _INCHES_PER_LINE = 0.057, 0.1
 _STYLE: dict[Any, Any] = {
@@ -72,28 +72,28 @@ _STYLE: dict[Any, Any] = {
 }
 
 
-def draw(run: Run) -> Figure:
-    """Return the picture of a run."""
-    held = occupancy(run)
+def draw(step: ObservedStep) -> Figure:
+    """Return the picture of a step."""
+    held = occupancy(step)
     detail = _detail(held)
-    rows = len(run.streams)
+    rows = len(step.streams)
     heights = [3.2, rows * (_DETAILED_ROW_INCHES if detail is None else _ROW_INCHES)]
     heights += [] if detail is None else [rows * _DETAILED_ROW_INCHES]
     with mpl.rc_context(_STYLE):
         figure = Figure(figsize=(_WIDTH_INCHES, sum(heights) + 1.6), layout="constrained")
         FigureCanvasAgg(figure)
         axes: Sequence[Axes] = figure.subplots(len(heights), 1, height_ratios=heights)
-        figure.suptitle(_title(run), x=0.01, ha="left", weight="bold", fontsize=10.5)
-        _draw_memory(axes[0], run, held)
-        whole = (0.0, run.step_time_s)
-        _draw_streams(axes[1], run, whole, labelled=detail is None)
-        for start_s in run.starts_s[1:] if len(run.starts_s) <= _DIVIDED_MICRO_BATCHES else []:
+        figure.suptitle(_title(step), x=0.01, ha="left", weight="bold", fontsize=10.5)
+        _draw_memory(axes[0], step, held)
+        whole = (0.0, step.step_time_s)
+        _draw_streams(axes[1], step, whole, labelled=detail is None)
+        for start_s in step.starts_s[1:] if len(step.starts_s) <= _DIVIDED_MICRO_BATCHES else []:
             for above in axes[:2]:
                 above.axvline(start_s, color="#6b7280", linewidth=0.8)
         axes[1].set_title("streams; paler where idle in between" if detail else "streams, by layer")
-        _activity_legend(axes[1], run)
+        _activity_legend(axes[1], step)
         if detail is not None:
-            _draw_streams(axes[2], run, detail, labelled=True)
+            _draw_streams(axes[2], step, detail, labelled=True)
             axes[2].set_title("streams near the peak, by layer")
             for above in axes[:2]:
                 for edge_s in detail:
@@ -103,7 +103,7 @@ def draw(run: Run) -> Figure:
 
 
 def save(figure: Figure, path: Path) -> tuple[Path, Path]:
-    """Save a picture as ``.png`` and ``.pdf`` and return where they are."""
+    """Save a picture as ``.png`` and ``.pdf`` and return their paths."""
     png, pdf = path.with_name(f"{path.name}.png"), path.with_name(f"{path.name}.pdf")
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(png, dpi=150)
@@ -111,13 +111,13 @@ def save(figure: Figure, path: Path) -> tuple[Path, Path]:
     return png, pdf
 
 
-def _title(run: Run) -> str:
-    told = f"{run.title}: peak {format_bytes(run.peak_bytes)}, step {format_seconds(run.step_time_s)}"
-    return fill(told, _TITLE_CHARACTERS)
+def _title(step: ObservedStep) -> str:
+    title = f"{step.title}: peak {format_bytes(step.peak_bytes)}, step {format_seconds(step.step_time_s)}"
+    return fill(title, _TITLE_CHARACTERS)
 
 
 def _detail(held: Occupancy) -> tuple[float, float] | None:
-    """Return from when to when the detail lasts, or None where the whole step is no longer than it."""
+    """Return the detail's start and end, or None if the whole step is not much longer."""
     count = len(held.ends_s)
     if count <= 3 * _DETAILED_TASKS:
         return None
@@ -126,9 +126,9 @@ def _detail(held: Occupancy) -> tuple[float, float] | None:
     return float(held.ends_s[first]), float(held.ends_s[last])
 
 
-def _draw_memory(axes: Axes, run: Run, full: Occupancy) -> None:
+def _draw_memory(axes: Axes, step: ObservedStep, full: Occupancy) -> None:
     held = thin(full, _COLUMNS)
-    unit, unit_bytes = ("GB", GIB) if run.peak_bytes >= GIB else ("MB", MIB)
+    unit, unit_bytes = ("GB", GIB) if step.peak_bytes >= GIB else ("MB", MIB)
     times_s = [0.0, *held.ends_s]
     colors = _colors(HOLDER_COLORS, set(held.held_bytes))
     layers = [
@@ -138,13 +138,13 @@ def _draw_memory(axes: Axes, run: Run, full: Occupancy) -> None:
         times_s, layers, labels=list(colors), colors=list(colors.values()), step="post", linewidth=0
     )
     peak_s = full.ends_s[max(0, full.peak - 1) : full.peak + 1].mean()
-    axes.plot(peak_s, run.peak_bytes / unit_bytes, marker="v", color="#111827", markersize=5, zorder=5)
-    top_bytes = run.peak_bytes
+    axes.plot(peak_s, step.peak_bytes / unit_bytes, marker="v", color="#111827", markersize=5, zorder=5)
+    top_bytes = step.peak_bytes
     for name, limit_bytes, color in (
-        ("device's memory", run.capacity_bytes, "#d1495b"),
-        ("allocator's measured peak", run.measured_peak_bytes, "#111827"),
+        ("device's memory", step.capacity_bytes, "#d1495b"),
+        ("allocator's measured peak", step.measured_peak_bytes, "#111827"),
     ):
-        if limit_bytes is not None and limit_bytes < 3 * run.peak_bytes:
+        if limit_bytes is not None and limit_bytes < 3 * step.peak_bytes:
             axes.axhline(limit_bytes / unit_bytes, color=color, linewidth=1, linestyle="--")
             axes.annotate(
                 f"{name}, {format_bytes(limit_bytes)}", (1, limit_bytes / unit_bytes), color=color,
@@ -153,11 +153,11 @@ def _draw_memory(axes: Axes, run: Run, full: Occupancy) -> None:
             )  # fmt: skip
             top_bytes = max(top_bytes, limit_bytes)
     axes.set_ylim(0, 1.1 * top_bytes / unit_bytes)
-    axes.set_xlim(0, run.step_time_s)
+    axes.set_xlim(0, step.step_time_s)
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,g} {unit}"))
     axes.xaxis.set_major_formatter(EngFormatter("s"))
     axes.grid(axis="y", color="#e5e7eb")
-    one_for_all = run.measured_peak_bytes is not None and len(run.starts_s) > 1
+    one_for_all = step.measured_peak_bytes is not None and len(step.starts_s) > 1
     axes.set_title(
         "device memory" + ("; the micro-batch that was timed stands for all" if one_for_all else "")
     )
@@ -165,10 +165,10 @@ def _draw_memory(axes: Axes, run: Run, full: Occupancy) -> None:
     axes.legend(handles[::-1], labels[::-1], frameon=False, loc="upper left", bbox_to_anchor=(1.0, 1.0))
 
 
-def _draw_streams(axes: Axes, run: Run, window_s: tuple[float, float], *, labelled: bool) -> None:
-    rows = {stream: row for row, stream in enumerate(run.streams)}
-    colors = _activity_colors(run)
-    for (activity, stream), placed in _bars(run, window_s).items():
+def _draw_streams(axes: Axes, step: ObservedStep, window_s: tuple[float, float], *, labelled: bool) -> None:
+    rows = {stream: row for row, stream in enumerate(step.streams)}
+    colors = _activity_colors(step)
+    for (activity, stream), placed in _bars(step, window_s).items():
         row, color, spans = rows[stream], colors[activity], [each.span for each in placed]
         if labelled:
             intervals = [(span.start_s, span.end_s - span.start_s) for span in spans]
@@ -187,28 +187,28 @@ def _draw_streams(axes: Axes, run: Run, window_s: tuple[float, float], *, labell
     axes.tick_params("y", length=0)
 
 
-def _activity_legend(axes: Axes, run: Run) -> None:
-    for activity, color in _activity_colors(run).items():
+def _activity_legend(axes: Axes, step: ObservedStep) -> None:
+    for activity, color in _activity_colors(step).items():
         axes.plot([], [], color=color, linewidth=6, label=activity)
     axes.legend(frameon=False, loc="upper left", bbox_to_anchor=(1.0, 1.05))
 
 
-def _bars(run: Run, window_s: tuple[float, float]) -> dict[tuple[str, str], list[PlacedSpan]]:
-    """Return the spans within a time by what they do and on which stream."""
+def _bars(step: ObservedStep, window_s: tuple[float, float]) -> dict[tuple[str, str], list[PlacedSpan]]:
+    """Return the spans within a time window by activity and stream."""
     bars: dict[tuple[str, str], list[PlacedSpan]] = {}
-    for placed in run.spans():
+    for placed in step.spans():
         span = placed.span
         if span.end_s > window_s[0] and span.start_s < window_s[1]:
-            bars.setdefault((placed.part.activity(span), span.stream), []).append(placed)
+            bars.setdefault((placed.run.activity(span), span.stream), []).append(placed)
     return bars
 
 
 def _write_labels(axes: Axes, bars: Sequence[PlacedSpan], window_s: tuple[float, float], row: int) -> None:
-    """Write its layer into each bar that has room for it."""
+    """Write the layer into each bar that has room for it."""
     inches_per_s = 0.75 * _WIDTH_INCHES / (window_s[1] - window_s[0])
-    for part, _, span in bars:
+    for run, _, span in bars:
         start_s, end_s = max(span.start_s, window_s[0]), min(span.end_s, window_s[1])
-        label = part.label(span)
+        label = run.label(span)
         text, rotation = fitting_label(label, (end_s - start_s) * inches_per_s, 0.8 * _DETAILED_ROW_INCHES)
         axes.text(
             (start_s + end_s) / 2, row, text, rotation=rotation,
@@ -217,7 +217,7 @@ def _write_labels(axes: Axes, bars: Sequence[PlacedSpan], window_s: tuple[float,
 
 
 def fitting_label(label: str, width_inches: float, height_inches: float) -> tuple[str, int]:
-    """Return what of a label fits a bar, and its rotation: all of it, upright in a narrow bar, or its last part."""
+    """Return the part of a label that fits a bar, and its rotation: all of it, vertical in a narrow bar, or its end."""
     for text in (label, label.rpartition(".")[2]):
         length_inches = len(text) * _INCHES_PER_CHARACTER
         if length_inches < width_inches:
@@ -228,7 +228,7 @@ def fitting_label(label: str, width_inches: float, height_inches: float) -> tupl
 
 
 def busy_share(spans: Sequence[Span], edges_s: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return which part of the time between each two edges is within one of a stream's spans."""
+    """Return the fraction of the time between each two edges that lies within one of a stream's spans."""
     spans = sorted(spans, key=lambda span: span.start_s)
     times_s = np.array([time_s for span in spans for time_s in (span.start_s, span.end_s)])
     lengths_s = np.array([span.end_s - span.start_s for span in spans])
@@ -237,15 +237,13 @@ def busy_share(spans: Sequence[Span], edges_s: NDArray[np.float64]) -> NDArray[n
     return np.clip(np.diff(until_edges_s) / np.diff(edges_s), 0.0, 1.0)
 
 
-def _activity_colors(run: Run) -> dict[str, str]:
+def _activity_colors(step: ObservedStep) -> dict[str, str]:
     """Return a color for each activity of a step."""
-    return _colors(
-        ACTIVITY_COLORS, {part.activity(span) for part in run.parts for span in part.timeline.spans}
-    )
+    return _colors(ACTIVITY_COLORS, {run.activity(span) for run in step.runs for span in run.timeline.spans})
 
 
 def _colors(known: Mapping[str, str], names: Set[str]) -> dict[str, str]:
-    """Return a color for each name, in the order of those that are known; the rest take the others in turn."""
+    """Return a color for each name, known names first; the others take `OTHER_COLORS` in turn."""
     unknown = {
         name: OTHER_COLORS[i % len(OTHER_COLORS)] for i, name in enumerate(sorted(names - known.keys()))
     }

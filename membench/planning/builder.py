@@ -60,7 +60,7 @@ class ScheduleBuilder:
         self._program: list[Instruction] = []
         self._space_bytes: dict[int, int] = {}  # of resident blocks
         self._dead: dict[int, None] = {}  # resident blocks, in the order in which they died
-        self._on_host = {block.index for block in graph.blocks if block.home}
+        self._on_host = {block.index for block in graph.blocks if block.host_location}
         self._encoded: dict[int, Encode] = {}  # the last encoding of a block, until it is written or decoded
         self._leftover: dict[int, int] = {}  # piece of the region -> dead block that still holds its space
         self._computed: set[int] = set()
@@ -91,8 +91,8 @@ class ScheduleBuilder:
     def is_dead(self, block: int) -> bool:
         """Return whether no later task touches the block, and it is neither a result nor yet to be copied to its home."""
         wanted = self.graph.blocks[block]
-        is_home = wanted.home is None or block in self._on_host
-        return not self._uses_left[block] and wanted.role not in RESULT_ROLES and is_home
+        is_stored = wanted.host_location is None or block in self._on_host
+        return not self._uses_left[block] and wanted.role not in RESULT_ROLES and is_stored
 
     def dead_blocks(self) -> list[int]:
         """Return the resident dead blocks, in the order in which they died."""

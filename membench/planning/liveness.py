@@ -50,7 +50,7 @@ def live_bytes(schedule: Schedule, roles: frozenset[Role] | None = None) -> list
         total_bytes = graph.external_bytes
     else:
         total_bytes = sum(
-            b.size_bytes for b in graph.blocks if b.layer < 0 and counted[b.index] and not b.home
+            b.size_bytes for b in graph.blocks if b.layer < 0 and counted[b.index] and not b.host_location
         )
     space_bytes: dict[int, int] = {}
     held_bytes = 0

@@ -6,7 +6,6 @@ A rewrite that changes tasks takes the cost model and returns an annotated graph
 from dataclasses import dataclass, replace
 
 import torch
-from torch.utils._pytree import tree_leaves
 
 from membench.core.call import Call, Value
 from membench.core.cost_model import CostModel
@@ -21,6 +20,7 @@ from membench.core.task_graph import (
     TaskGraph,
     rename_blocks,
 )
+from membench.core.torch_internals import tree_leaves
 
 
 def keep_on_host(graph: TaskGraph, roles: frozenset[Role], *, updated: bool = False) -> TaskGraph:
@@ -35,7 +35,7 @@ def keep_on_host(graph: TaskGraph, roles: frozenset[Role], *, updated: bool = Fa
     returned = tree_leaves((graph.output, graph.loss))
     stay |= {value.block for value in returned if isinstance(value, Value)}
     blocks = (
-        replace(block, home=HostLocation(block.index))
+        replace(block, host_location=HostLocation(block.index))
         if block.role in roles & EXTERNAL_ROLES and block.index not in stay
         else block
         for block in graph.blocks

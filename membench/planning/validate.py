@@ -69,7 +69,7 @@ class _Walk:
         for block in self.graph.blocks:
             memory = self.memory[block.index]
             memory.resident = memory.filled = block.is_external
-            memory.host_copy = _BEFORE_THE_STEP if block.home else None
+            memory.host_copy = _BEFORE_THE_STEP if block.host_location else None
         self.computed: set[int] = set()
         self.live_bytes = self.graph.external_bytes
         self.held_bytes = 0
@@ -280,7 +280,7 @@ class _Walk:
         if missing:
             self._hazard(f"{missing} tasks were never computed")
         for block, memory in zip(self.graph.blocks, self.memory, strict=True):
-            if block.home and memory.host_copy is None:
+            if block.host_location and memory.host_copy is None:
                 self._hazard(f"{block.name} was written, and its home on the host was not updated")
             if not block.is_external and memory.resident != (block.role in RESULT_ROLES):
                 self._hazard(f"{block.name} is {'still held' if memory.resident else 'lost'} at the end")

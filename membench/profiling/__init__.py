@@ -1,0 +1,1 @@
+"""Profiling: costs measured on the device at hand: operators, issuing, copies and rates."""

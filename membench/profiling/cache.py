@@ -1,4 +1,4 @@
-"""What was measured of a device's operators, kept on disk: one JSON file for a device, its driver and torch."""
+"""Measured costs of operators on disk: one JSON file per device, driver, torch and settings."""
 
 import hashlib
 import json
@@ -15,13 +15,13 @@ from membench.core.errors import MembenchError
 from membench.core.files import write_whole
 from membench.profiling.link import Link
 from membench.profiling.nvml import driver_version
-from membench.profiling.operators import Measured
+from membench.profiling.operators import OperatorCost
 
 CACHE_VARIABLE = "MEMBENCH_CACHE"
 ENGINES_VARIABLE = "CUDNN_ERRATA_JSON_FILE"
-"""Names a file of cuDNN's engines that PyTorch passes over; it holds for a whole process."""
+"""Variable with the path of a file of cuDNN engines that PyTorch skips; read once per process."""
 PRODUCT_WORKSPACE_VARIABLE = "CUBLAS_WORKSPACE_CONFIG"
-"""What cuBLAS keeps for products of matrices, as ``:KiB:count``; it holds for a whole process."""
+"""Variable with cuBLAS's workspace for matrix products, as ``:KiB:count``; read once per process."""
 
 
 def cache_directory() -> Path:
@@ -34,20 +34,20 @@ class CostCache:
     """Measured costs, as read from a file and written back to it.
 
     Attributes:
-        library_bytes: what libraries keep on the device once they have run (cuBLAS's workspace).
-        tasks: by `repr` of a task's key.
+        library_bytes: device memory that libraries keep once they have run (cuBLAS's workspace).
+        tasks: costs by the `repr` of a task's key.
     """
 
     path: Path
     identity: dict[str, Any]
     library_bytes: int = 0
     link: Link | None = None
-    tasks: dict[str, Measured] = field(default_factory=dict)
+    tasks: dict[str, OperatorCost] = field(default_factory=dict)
 
-    def find(self, key: Hashable) -> Measured | None:
+    def find(self, key: Hashable) -> OperatorCost | None:
         return self.tasks.get(repr(key))
 
-    def add(self, measured: dict[Hashable, Measured]) -> None:
+    def add(self, measured: dict[Hashable, OperatorCost]) -> None:
         self.tasks.update({repr(key): cost for key, cost in measured.items()})
 
     def save(self) -> None:
@@ -57,7 +57,7 @@ class CostCache:
 
 
 def load_cache(device: torch.device, directory: Path | None = None) -> CostCache:
-    """Return what is known of a GPU under this driver, this torch and these settings; nothing at first.
+    """Return the cache for a GPU under this driver, this torch and these settings; empty if there is none yet.
 
     Raises:
         MembenchError: the file is damaged.
@@ -74,14 +74,14 @@ def load_cache(device: torch.device, directory: Path | None = None) -> CostCache
             identity,
             int(content["library_bytes"]),
             Link(**content["link"]) if content["link"] else None,
-            {key: Measured(**cost) for key, cost in content["tasks"].items()},
+            {key: OperatorCost(**cost) for key, cost in content["tasks"].items()},
         )
     except (ValueError, KeyError, TypeError) as error:
         raise MembenchError(f"{path} is damaged ({error}); delete it to measure again") from error
 
 
 def _identity(device: torch.device) -> dict[str, Any]:
-    """Return what decides costs besides an operator and its shapes."""
+    """Return everything that determines costs except an operator and its shapes."""
     return {
         "device": torch.cuda.get_device_name(device),
         "driver": driver_version(),

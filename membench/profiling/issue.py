@@ -1,9 +1,9 @@
-"""Seconds that the host spends on a step's instructions beside the operators' own calls.
+"""Seconds that the host spends on a step's instructions in addition to the operators' own calls.
 
-A GPU computes while the host goes on issuing. Where kernels are small the host is the slower of the two, and a step takes
-what issuing takes: the operators' calls, which are measured one by one, and what the executor adds, measured here on
-a chain of the smallest tasks. Code that runs over and over stays in the processor's caches and takes less than in a step,
-so neighbours in the chain differ, and a call is timed after others.
+A GPU computes while the host goes on issuing. With small kernels the host is the slower of the two, and a step takes as
+long as issuing: the operators' calls, which are measured one by one, and the executor's overhead, measured here on a chain
+of the smallest tasks. Code that runs repeatedly stays in the processor's caches and takes less time than in a step, so
+neighbours in the chain differ, and a call is timed after other calls.
 """
 
 import statistics
@@ -38,11 +38,11 @@ _OPERATORS = ("relu", "sigmoid", "tanh", "exp", "neg", "abs", "sqrt", "sin", "ro
 
 @dataclass(frozen=True)
 class IssueTimes:
-    """What the host spends on one instruction.
+    """The host's seconds per instruction.
 
     Attributes:
-        task_s: on a task, beside the call of its operator.
-        copy_s: on an offload or a prefetch, the waits around it and its memory included.
+        task_s: of a task, without the call of its operator.
+        copy_s: of an offload or a prefetch, including the waits around it and its memory.
     """
 
     task_s: float
@@ -50,7 +50,7 @@ class IssueTimes:
 
 
 def measure_issue(device: torch.device) -> IssueTimes:
-    """Issue a chain of tasks by itself, by the executor, and by the executor with each result sent away and back."""
+    """Issue a chain of tasks directly, by the executor, and by the executor with each result offloaded and prefetched."""
     graph = _chain()
     source = torch.zeros(_ELEMENTS, device=device)
     with torch.no_grad():
@@ -64,7 +64,7 @@ def measure_issue(device: torch.device) -> IssueTimes:
 
 
 def call_time_s(call: Callable[[], object], device: torch.device) -> float:
-    """Return the host's seconds for a call that comes after others: the median of several."""
+    """Return the host's seconds for a call that follows other calls: the median of several."""
     source = torch.zeros(_ELEMENTS, device=device)
     times_s = []
     for _ in range(_REPETITIONS):
@@ -97,7 +97,7 @@ def _program_s(
 
 
 def _issued_in_s(run: Callable[[], object], device: torch.device) -> float:
-    """Return the least of several times until everything is issued; the first run makes what is kept and does not count."""
+    """Return the least of several times to issue everything; the first run, which allocates kept memory, does not count."""
     times_s = []
     for _ in range(_REPETITIONS + 1):
         synchronize(device)
@@ -109,7 +109,7 @@ def _issued_in_s(run: Callable[[], object], device: torch.device) -> float:
 
 
 def _chain() -> TaskGraph:
-    """Return a graph in which each task reads what the one before it made."""
+    """Return a graph in which each task reads the output of the task before it."""
     values = [Value(i, torch.float32, (_ELEMENTS,), (1,), 0) for i in range(_TASKS + 1)]
     blocks = tuple(
         Block(i, f"block{i}", _ELEMENTS * torch.float32.itemsize, Role.ACTIVATION if i else Role.INPUT, 0)

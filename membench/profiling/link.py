@@ -15,12 +15,12 @@ _CUDA_BYTES = 512 * MIB
 _SMALL_BYTES = 4 * KIB
 _REPETITIONS = 5
 _ISSUING_S = 1e-3
-"""Longer than the host takes to issue a measurement's copies, which so wait for nothing but each other."""
+"""Longer than the host takes to issue a measurement's copies, so that these wait only for each other."""
 
 
 @dataclass(frozen=True)
 class Link:
-    """Rates of copies, in bytes per second, alone and while the other direction is busy too."""
+    """Rates of copies, in bytes per second, in one direction at a time and in both together."""
 
     device_to_host_bytes_per_s: float
     host_to_device_bytes_per_s: float
@@ -30,13 +30,13 @@ class Link:
 
     @property
     def full_duplex(self) -> bool:
-        """Whether both directions together move clearly more than one alone."""
+        """Whether both directions together are more than 1.3 times as fast as the faster one."""
         together = self.device_to_host_together_bytes_per_s + self.host_to_device_together_bytes_per_s
         return together > 1.3 * max(self.device_to_host_bytes_per_s, self.host_to_device_bytes_per_s)
 
 
 def measure_link(device: torch.device) -> Link:
-    """Measure copies of large blocks; on the CPU, where "device" memory is host memory, one copy for both ways."""
+    """Measure copies of large blocks; on the CPU, where "device" memory is host memory, one copy for both directions."""
     if device.type == "cuda":
         return _cuda_link(device)
     source, target = (torch.zeros(_CPU_BYTES, dtype=torch.uint8) for _ in range(2))
@@ -53,7 +53,7 @@ def _cuda_link(device: torch.device) -> Link:
     out, back = (hosts[0], devices[0]), (devices[1], hosts[1])
     small = (hosts[0][:_SMALL_BYTES], devices[0][:_SMALL_BYTES])
     for pair in (out, back, small):
-        _copy_times_s([pair], device)  # the first copy wakes the link up
+        _copy_times_s([pair], device)  # the first copy wakes the link
     out_s, back_s, small_s = (_copy_times_s([pair], device)[0] for pair in (out, back, small))
     out_together_s, back_together_s = _copy_times_s([out, back], device)
     link = Link(
@@ -68,7 +68,7 @@ def _cuda_link(device: torch.device) -> Link:
 
 
 def _copy_times_s(pairs: list[tuple[Tensor, Tensor]], device: torch.device) -> list[float]:
-    """Return each pair's seconds per copy from source to target, all pairs on streams of their own at once."""
+    """Return each pair's seconds per copy from source to target, all pairs at once on separate streams."""
     torch.cuda.synchronize(device)
     marks = []
     for target, source in pairs:

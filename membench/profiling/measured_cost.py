@@ -1,4 +1,4 @@
-"""Costs measured on the device at hand: tasks alone, once per operator and shapes, and the link."""
+"""MeasuredCost: isolated operators, once per operator and shapes, and the link, measured on the device at hand."""
 
 import time
 from collections.abc import Hashable
@@ -16,19 +16,19 @@ from membench.execution.measurement import synchronize
 from membench.profiling.cache import CostCache
 from membench.profiling.issue import IssueTimes, measure_issue
 from membench.profiling.link import Link, measure_link
-from membench.profiling.operators import Measured, key_of, measure_alone
+from membench.profiling.operators import OperatorCost, key_of, measure_operators
 
 
 class MeasuredCost(CostModel):
-    """Measures each distinct operator call once, under torch's allocator, and remembers it.
+    """Measures each distinct operator call once, under torch's allocator, and keeps the result.
 
     Args:
         device: where tasks run.
-        cache: what was measured before, extended by what is measured now; without it nothing outlives the process.
+        cache: earlier measurements, to which new ones are added; None: measurements end with the process.
         cuda_graph: steps are replayed as a CUDA graph, which the host issues at once.
 
     Attributes:
-        has_measured: whether operators ran in this process; then its first step is no cold start.
+        has_measured: whether operators ran in this process; then its first step is not a cold start.
     """
 
     def __init__(
@@ -39,7 +39,7 @@ class MeasuredCost(CostModel):
         self._cache = cache
         self._host_issues = device.type == "cuda" and not cuda_graph  # a CPU computes while it issues
         self._library_bytes = cache.library_bytes if cache else 0
-        self._measured: dict[Hashable, Measured] = {}
+        self._measured: dict[Hashable, OperatorCost] = {}
         self._codec_s: dict[tuple[ActivationCodec, int, int], float] = {}
         self._link = cache.link if cache else None
 
@@ -70,12 +70,12 @@ class MeasuredCost(CostModel):
         return self._measured[key_of(task)].time_s
 
     def algorithms(self, task: Task) -> tuple[Algorithm, ...]:
-        """Return the operator as torch runs it: within one process it offers no choice."""
+        """Return the operator as torch runs it: within one process there is no choice."""
         measured = self._measured[key_of(task)]
         return (Algorithm("", measured.workspace_bytes, measured.time_s),)
 
     def launch_time_s(self, task: Task) -> float:
-        """Return nothing: a task's time is that of kernels which follow others."""
+        """Return 0: a task's time is that of kernels that follow other kernels."""
         return 0.0
 
     def task_issue_time_s(self, task: Task) -> float:
@@ -94,7 +94,7 @@ class MeasuredCost(CostModel):
         return self.link.latency_s + size_bytes / self.link.host_to_device_bytes_per_s
 
     def codec_time_s(self, codec: ActivationCodec, size_bytes: int, encoded_bytes: int) -> float:
-        """Return the time to encode a map with half as many non-zeros as there is room for."""
+        """Return the seconds of encoding an activation with half as many non-zeros as there is room for."""
         key = (codec, size_bytes, encoded_bytes)
         if key not in self._codec_s:
             elements = size_bytes // torch.float32.itemsize
@@ -111,7 +111,7 @@ class MeasuredCost(CostModel):
 
     @property
     def link(self) -> Link:
-        """Bandwidth between host and device, measured when it is first asked for."""
+        """Bandwidth between host and device, measured on first access."""
         if self._link is None:
             self._link = measure_link(self.device)
             self._save()
@@ -123,7 +123,7 @@ class MeasuredCost(CostModel):
 
     def _measure(self, tasks: dict[Hashable, Task], graph: TaskGraph) -> None:
         held_bytes = _held_without_libraries(self.device)
-        measured = measure_alone(tasks, graph, self.device)
+        measured = measure_operators(tasks, graph, self.device)
         self.has_measured = True
         self._measured.update(measured)
         self._library_bytes = max(self._library_bytes, _held_bytes(self.device) - held_bytes)
@@ -139,7 +139,7 @@ class MeasuredCost(CostModel):
 
 
 def _held_without_libraries(device: torch.device) -> int:
-    """Return what is allocated, after cuBLAS has given back a workspace that it may have kept from earlier."""
+    """Return the allocated bytes after freeing a workspace that cuBLAS may keep."""
     if device.type == "cuda":
         drop_library_workspaces(device)
     return _held_bytes(device)

@@ -1,6 +1,6 @@
-"""What NVIDIA's management library says of a GPU: this process's memory, other processes, energy, driver.
+"""Readings of NVIDIA's management library: this process's memory on a GPU, other processes, energy, driver.
 
-A driver may not tell (in a container, in a virtual machine): then the value is None and the reason says so.
+A driver may refuse a reading (in a container, in a virtual machine): then its value is None, and it has a reason.
 """
 
 import os
@@ -10,14 +10,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
-    import torch  # takes seconds, which who asks for names alone need not wait
+    import torch  # takes seconds, which listing GPUs does not need
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True)
 class Reading:
-    """A number that the driver told, or None and why it did not."""
+    """A number from the driver, or None and the reason."""
 
     value: float | None
     reason: str = ""
@@ -25,11 +25,11 @@ class Reading:
 
 @dataclass(frozen=True)
 class ProcessReading:
-    """Who uses the GPU.
+    """Processes on a GPU.
 
     Attributes:
-        process_bytes: what this process holds on it, its CUDA context included.
-        others: how many other processes use it.
+        process_bytes: device memory of this process, including its CUDA context.
+        others: number of other processes that use the GPU.
     """
 
     process_bytes: Reading
@@ -38,20 +38,20 @@ class ProcessReading:
 
 @dataclass(frozen=True)
 class Gpu:
-    """A GPU as ``CUDA_VISIBLE_DEVICES`` may name it, and as people do."""
+    """A GPU by UUID, as ``CUDA_VISIBLE_DEVICES`` accepts it, and by product name."""
 
     uuid: str
     name: str
 
 
 def visible_gpus() -> list[Gpu]:
-    """Return the GPUs that a process started now would see; none where there is no driver."""
+    """Return the GPUs that a process started now would see; none without a driver."""
 
-    def ask(nvml: Any) -> list[Gpu]:
+    def read(nvml: Any) -> list[Gpu]:
         handles = [nvml.nvmlDeviceGetHandleByIndex(index) for index in range(nvml.nvmlDeviceGetCount())]
         return [Gpu(nvml.nvmlDeviceGetUUID(handle), nvml.nvmlDeviceGetName(handle)) for handle in handles]
 
-    every = _ask(ask)[0] or []
+    every = _query(read)[0] or []
     wanted = os.environ.get("CUDA_VISIBLE_DEVICES")
     if wanted is None:
         return every
@@ -64,54 +64,54 @@ def visible_gpus() -> list[Gpu]:
 
 
 def driver_version() -> str | None:
-    """Return the driver's version, or None where there is no driver."""
-    version, _ = _ask(lambda nvml: str(nvml.nvmlSystemGetDriverVersion()))
+    """Return the driver's version, or None without a driver."""
+    version, _ = _query(lambda nvml: str(nvml.nvmlSystemGetDriverVersion()))
     return version
 
 
 def read_processes(device: "torch.device") -> ProcessReading:
     """Return this process's memory on a GPU and the number of other processes there."""
 
-    def ask(nvml: Any) -> list[tuple[int, int | None]]:
+    def read(nvml: Any) -> list[tuple[int, int | None]]:
         handle = _handle(nvml, device)
         running = [*nvml.nvmlDeviceGetComputeRunningProcesses(handle)]
         return [(process.pid, process.usedGpuMemory) for process in running]
 
-    processes, reason = _ask(ask)
+    processes, reason = _query(read)
     if processes is None:
         return ProcessReading(Reading(None, reason), Reading(None, reason))
     own = [used for pid, used in processes if pid == os.getpid()]
     others = Reading(sum(pid != os.getpid() for pid, _ in processes))
     if not own:
-        reason = "the driver does not list this process; it numbers processes otherwise here"
+        reason = "the driver does not list this process; its process numbers differ here"
         return ProcessReading(Reading(None, reason), Reading(None, reason) if processes else others)
     if own[0] is None:
-        return ProcessReading(Reading(None, "the driver does not tell a process's memory here"), others)
+        return ProcessReading(Reading(None, "the driver does not report a process's memory here"), others)
     return ProcessReading(Reading(own[0]), others)
 
 
 def read_energy_j(device: "torch.device") -> Reading:
     """Return the joules that the GPU has used since the driver started."""
-    value, reason = _ask(
+    value, reason = _query(
         lambda nvml: nvml.nvmlDeviceGetTotalEnergyConsumption(_handle(nvml, device)) * 1e-3  # millijoules
     )
     return Reading(value, reason)
 
 
 def _handle(nvml: Any, device: "torch.device") -> Any:
-    """Return the handle of torch's device, found by UUID: the library's order may be another."""
+    """Return the handle of torch's device, found by UUID: the library may order GPUs differently."""
     import torch
 
     return nvml.nvmlDeviceGetHandleByUUID(f"GPU-{torch.cuda.get_device_properties(device).uuid}")
 
 
-def _ask(question: Callable[[Any], T]) -> tuple[T | None, str]:
+def _query(read: Callable[[Any], T]) -> tuple[T | None, str]:
     try:
         with _library() as nvml:
-            return question(nvml), ""
+            return read(nvml), ""
     except ImportError:
         return None, "nvidia-ml-py is not installed"
-    except Exception as error:  # the library's own errors share no base that exists without it
+    except Exception as error:  # the base of the library's errors exists only with the library
         return None, f"{type(error).__name__}: {error}"
 
 

@@ -1,4 +1,4 @@
-"""Tasks run alone on a device: the memory that each needs beside its arguments and outputs, and its seconds."""
+"""Costs of isolated operators on a device: workspace, in addition to arguments and outputs, and seconds."""
 
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
@@ -8,34 +8,36 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from membench.backends.tensors import as_read, other_outputs, refusal, shape_only_tensor
+from membench.backends.tensors import as_read, describe_mismatch, mismatched_outputs, shape_only_tensor
 from membench.core.call import Call, Outputs, ShapeOf, Value, resolve_operator, signature
 from membench.core.errors import UnsupportedModel
 from membench.core.task_graph import Task, TaskGraph
+from membench.core.torch_internals import profiled_events
 from membench.execution.measurement import cuda_peak_bytes, keep_busy, memory_events, peak_of, wake
 from membench.profiling.issue import call_time_s
 
 _MARKER = "membench operator"
 _ALLOCATION_BYTES = 512
-"""CUDA's allocator hands out multiples of that."""
+"""Granularity of CUDA's allocator."""
 _TIMED_S = 0.01
-"""About how long an operator is repeated on a GPU to be timed."""
+"""Approximate time for which an operator is repeated on a GPU to be timed."""
 _REPETITIONS = (3, 50)
-"""The fewest and the most."""
+"""The fewest and the most repetitions."""
 _MARGIN = 1.5
-"""How much longer a GPU is kept busy than the host was seen to need for issuing."""
+"""Ratio of the time for which a GPU is kept busy to the host's measured time for issuing."""
 
 
 _Found = TypeVar("_Found")
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
-    """What one operator call needs.
+class OperatorCost:
+    """The measured cost of one operator call.
 
     Attributes:
-        time_s: that its device is busy.
-        issue_time_s: that its call takes the host, where that is another device.
+        workspace_bytes: peak memory in addition to arguments and outputs.
+        time_s: seconds for which the device is busy.
+        issue_time_s: seconds of the host's call; 0 if the host is the device.
     """
 
     workspace_bytes: int
@@ -44,53 +46,53 @@ class Measured:
 
 
 class OutputMismatch(UnsupportedModel):
-    """Operators return tensors of other layouts or sizes than their shape functions say.
+    """Operators return tensors whose layouts or sizes differ from their shape functions'.
 
     Attributes:
-        outputs: what they return, by the signature of their call.
+        outputs: the layouts that they return, by the signature of their call.
     """
 
-    def __init__(self, graph: TaskGraph, others: dict[Task, Outputs]) -> None:
-        task, outputs = next(iter(others.items()))
-        super().__init__(*refusal(task, outputs, graph))
-        self.outputs = {_signature_of(task): outputs for task, outputs in others.items()}
+    def __init__(self, graph: TaskGraph, found: dict[Task, Outputs]) -> None:
+        task, outputs = next(iter(found.items()))
+        super().__init__(*describe_mismatch(task, outputs, graph))
+        self.outputs = {_signature_of(task): outputs for task, outputs in found.items()}
 
 
-def measure_alone(
+def measure_operators(
     tasks: dict[Hashable, Task], graph: TaskGraph, device: torch.device
-) -> dict[Hashable, Measured]:
-    """Run each task by itself on made-up data; leaves the random generators as they were.
+) -> dict[Hashable, OperatorCost]:
+    """Run each task in isolation on synthetic data; restores the random generators.
 
     Raises:
-        OutputMismatch: what some of them return is not what the graph says.
-        UnsupportedModel: an operator takes no data that is made up.
+        OutputMismatch: the outputs of some tasks differ from the graph's.
+        UnsupportedModel: an operator does not run on synthetic data.
     """
-    others: dict[Task, Outputs] = {}
+    mismatches: dict[Task, Outputs] = {}
 
-    def check(run: _Run, result: Any) -> None:
+    def check(run: _IsolatedCall, result: Any) -> None:
         assert run.task.call is not None
-        if found := other_outputs(run.task.call, result, graph):
-            others[run.task] = found
+        if found := mismatched_outputs(run.task.call, result, graph):
+            mismatches[run.task] = found
 
     with torch.no_grad(), torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
         measure_all = _on_cuda if device.type == "cuda" else _on_cpu
         measured = measure_all(tasks, graph, device, check)
-    if others:
-        raise OutputMismatch(graph, others)
+    if mismatches:
+        raise OutputMismatch(graph, mismatches)
     return measured
 
 
-def _made_up(
-    task: Task, graph: TaskGraph, device: torch.device, measure: Callable[["_Run"], _Found]
+def _on_synthetic_data(
+    task: Task, graph: TaskGraph, device: torch.device, measure: Callable[["_IsolatedCall"], _Found]
 ) -> _Found:
-    """Return what is measured on arguments that the operator takes: of zeros, else of ones (a pivot, a probability).
+    """Measure on arguments that the operator accepts: zeros, else ones (for a pivot or a probability).
 
     Raises:
-        UnsupportedModel: it takes neither.
+        UnsupportedModel: it accepts neither.
     """
     for fill in (0, 1):
         try:
-            return measure(_Run(task, device, fill))
+            return measure(_IsolatedCall(task, device, fill))
         except torch.OutOfMemoryError:
             raise
         except Exception as error:  # each operator checks its arguments in its own way
@@ -98,27 +100,27 @@ def _made_up(
     message = str(failure).strip().splitlines()[0]
     raise UnsupportedModel(
         graph.layers[task.layer],
-        f"{task.name} does not run on made-up data: {message}",
-        "give it what it takes, or replace the operator",
+        f"{task.name} does not run on synthetic data: {message}",
+        "replace the operator",
     ) from failure
 
 
 def _on_cuda(
     tasks: dict[Hashable, Task], graph: TaskGraph, device: torch.device, check: "_Check"
-) -> dict[Hashable, Measured]:
-    def measure(run: _Run) -> Measured:
+) -> dict[Hashable, OperatorCost]:
+    def measure(run: _IsolatedCall) -> OperatorCost:
         check(run, run())
         created_bytes = sum(_rounded_up(graph.blocks[block].size_bytes) for block in run.task.creates)
         return _warm_on_cuda(run, device, created_bytes)
 
     wake(device)
-    return {key: _made_up(task, graph, device, measure) for key, task in tasks.items()}
+    return {key: _on_synthetic_data(task, graph, device, measure) for key, task in tasks.items()}
 
 
-def _warm_on_cuda(run: "_Run", device: torch.device, created_bytes: int) -> Measured:
-    """Measure the peak now that the libraries have chosen their kernels; then the host's call, and many runs of the kernels.
+def _warm_on_cuda(run: "_IsolatedCall", device: torch.device, created_bytes: int) -> OperatorCost:
+    """Measure the peak after the libraries have chosen their kernels, then the host's call, then many runs of the kernels.
 
-    The host may be slower than the kernels. To time these, it issues all of them while the device is busy.
+    The host may be slower than the kernels, so it issues all of them while the device is busy.
     """
     workspace_bytes = max(0, cuda_peak_bytes(run, device) - created_bytes)
     once_s = time_s(run, 1)
@@ -126,14 +128,14 @@ def _warm_on_cuda(run: "_Run", device: torch.device, created_bytes: int) -> Meas
     repetitions = max(fewest, min(most, round(_TIMED_S / max(once_s, 1e-9))))
     issue_time_s = call_time_s(run, device)
     kernels_s = time_s(run, repetitions, busy_s=_MARGIN * repetitions * issue_time_s)
-    return Measured(workspace_bytes, kernels_s / repetitions, issue_time_s)
+    return OperatorCost(workspace_bytes, kernels_s / repetitions, issue_time_s)
 
 
 def time_s(run: Callable[[], object], repetitions: int, *, busy_s: float = 0.0) -> float:
     """Return the seconds of that many runs on the current GPU, by events.
 
     Args:
-        busy_s: for at least how long the GPU is kept busy first, so that the runs wait for it and not for the host.
+        busy_s: least time for which the GPU is kept busy first, so that the runs wait for it and not for the host.
     """
     start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
     keep_busy(busy_s)
@@ -151,14 +153,14 @@ def _rounded_up(size_bytes: int) -> int:
 
 def _on_cpu(
     tasks: dict[Hashable, Task], graph: TaskGraph, device: torch.device, check: "_Check"
-) -> dict[Hashable, Measured]:
+) -> dict[Hashable, OperatorCost]:
     """Run all tasks within one profile, and read each one's allocations from between its marks.
 
     The sum of storage lifetimes and these workspaces is the allocator's peak to the byte.
     """
     numbers = count()
 
-    def run_marked(run: _Run) -> str:
+    def run_marked(run: _IsolatedCall) -> str:
         mark = f"{_MARKER} {next(numbers)}"
         with torch.profiler.record_function(mark):
             result = run()
@@ -167,8 +169,8 @@ def _on_cpu(
 
     activities = [torch.profiler.ProfilerActivity.CPU]
     with torch.profiler.profile(activities=activities, profile_memory=True) as profile:
-        marks = {key: _made_up(task, graph, device, run_marked) for key, task in tasks.items()}
-    events = profile.profiler.kineto_results.events()
+        marks = {key: _on_synthetic_data(task, graph, device, run_marked) for key, task in tasks.items()}
+    events = profiled_events(profile)
     spans_ns = {e.name(): (e.start_ns(), e.end_ns()) for e in events if e.name().startswith(_MARKER)}
     changes = iter(memory_events(profile))
     change = next(changes, None)
@@ -181,12 +183,12 @@ def _on_cpu(
                 inside.append(change[1])
             change = next(changes, None)
         created_bytes = graph.size_bytes(task.creates)
-        measured[key] = Measured(max(0, peak_of(inside) - created_bytes), (end_ns - start_ns) * 1e-9)
+        measured[key] = OperatorCost(max(0, peak_of(inside) - created_bytes), (end_ns - start_ns) * 1e-9)
     return measured
 
 
-class _Run:
-    """One operator call on made-up arguments."""
+class _IsolatedCall:
+    """One operator call on synthetic arguments."""
 
     def __init__(self, task: Task, device: torch.device, fill: int) -> None:
         call = task.call
@@ -200,13 +202,13 @@ class _Run:
         return self._operator(*self._args, **self._kwargs)
 
 
-_Check = Callable[[_Run, Any], None]
+_Check = Callable[[_IsolatedCall, Any], None]
 
 
 def _example(call: Call, argument: Any, device: torch.device, fill: int) -> Any:
-    """Return a tensor for a value: of zeros, a valid index everywhere, or ones; what is no integer is random on a GPU.
+    """Return a tensor for a value: zeros, which are valid indices everywhere, or ones; on a GPU, floats are random.
 
-    Sizes do not depend on contents, but a GPU's clock does: zeros compute faster than numbers.
+    Sizes do not depend on contents, but a GPU's clock does: zeros are computed faster than other numbers.
     """
     if isinstance(argument, Value):
         reach = [(n - 1) * step for n, step in zip(argument.shape, argument.stride, strict=True)]
@@ -223,7 +225,7 @@ def _example(call: Call, argument: Any, device: torch.device, fill: int) -> Any:
 
 
 def key_of(task: Task) -> Hashable:
-    """Return what decides a call's cost: operator, shapes, layouts, other arguments, outputs, threads."""
+    """Return the key of a call's cost: operator, shapes, layouts, other arguments, outputs, threads."""
     assert task.call is not None, f"task {task.name} can only be simulated"
     return _signature_of(task), signature("returns", *task.call.outputs), torch.get_num_threads()
 

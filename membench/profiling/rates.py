@@ -1,4 +1,4 @@
-"""What a GPU reaches: the rates that a simulation of it starts from."""
+"""Measured rates of a GPU, as a device profile for simulation."""
 
 from typing import Any
 
@@ -42,7 +42,7 @@ def _best_s(run: Any) -> float:
 
 
 def device_yaml(profile: DeviceProfile, link: Link, facts: dict[str, Any]) -> str:
-    """Return the configuration file's text; numbers keep four digits."""
+    """Return the text of a device's configuration file, with numbers of four digits."""
     return "\n".join(
         [
             f"# {facts['device']}, measured: driver {facts['driver']}, CUDA {facts['cuda']}",

@@ -1,0 +1,1 @@
+"""Steps: what `membench.compile` plans and returns, running for real or simulated."""

@@ -1,4 +1,4 @@
-"""CompiledStep: a captured step under a schedule, as its user calls it."""
+"""CompiledStep: a captured step under a schedule, callable by the user."""
 
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
@@ -8,9 +8,7 @@ from typing import Any, NoReturn
 
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_map_only
 
-from membench.backends.cuda import CudaBackend
 from membench.backends.cuda_memory import capacity_bytes
 from membench.backends.tensor_backend import TensorBackend
 from membench.capture.capture import CapturedStep
@@ -21,8 +19,9 @@ from membench.core.record import Source
 from membench.core.schedule import RepeatedSchedule, Schedule
 from membench.core.task_graph import RESULT_ROLES, Role
 from membench.core.timeline import Timeline
+from membench.core.torch_internals import GraphPool, tree_map_only
 from membench.core.workload import Workload, is_dense
-from membench.execution.cuda_graph import GraphPool, ReplayedProgram
+from membench.execution.cuda_graph import ReplayedProgram
 from membench.execution.executor import Program
 from membench.execution.measurement import Throughput, peak_bytes, throughput
 from membench.steps.measurement import StepMeasurement, step_measurement
@@ -34,7 +33,7 @@ _Memory = tuple[int, torch.Size, tuple[int, ...]]
 
 
 class ProcessBound:
-    """What has threads and memory of its own, and one thread at a time may use."""
+    """Base class of runnable steps: bound to this process, used by one thread at a time, neither copied nor pickled."""
 
     def __init__(self) -> None:
         self._one_at_a_time = Lock()
@@ -43,34 +42,34 @@ class ProcessBound:
         """Refuse to be copied or pickled.
 
         Raises:
-            MembenchError: says what to do instead.
+            MembenchError: always; contains an alternative.
         """
         raise MembenchError(
-            "a step cannot be copied or pickled: it belongs to its module and this process; copy the module and compile "
-            "that one (what step.plan holds can be pickled)"
+            "a step cannot be copied or pickled: it is bound to its module and this process; copy the module and compile "
+            "the copy (the schedules in step.plan can be pickled)"
         )
 
 
 class CompiledStep(ProcessBound):
-    """A captured training step that runs on the CPU or a GPU under a schedule.
+    """A captured step of training or inference that runs on the CPU or a GPU under a schedule.
 
-    Calling it computes the loss and leaves gradients in ``.grad`` and statistics in the buffers as
-    ``loss.backward()`` would; an optimizer works on top unchanged. A step of inference returns what the module would.
-    On a GPU it returns as soon as everything is issued.
+    Calling it computes the loss and leaves gradients in ``.grad`` and statistics in the buffers as ``loss.backward()``
+    would, for any optimizer. A step of inference returns the module's output. On a GPU the call returns as soon as
+    everything is issued.
 
     Args:
-        workload: placed for this schedule, see `place`.
+        workload: placed for this schedule, see `place_workload`.
         graph_pool: replay the step as one CUDA graph, with memory from that pool; the gradients then lie in the same
             memory after every step. None: issue each step.
-        loss_so_far: for a micro-batch, the sum to which it adds its loss, and which it returns.
+        loss_accumulator: of a micro-batch: the scalar to which the step adds its loss, and which it returns.
 
     Attributes:
-        workload: what it computes; the example batch, on which it is measured, lies where a step takes one.
+        workload: the computation; its example batch, on which the step is measured, lies where a step expects it.
         schedule: the program; prints as text.
-        plan: likewise, as every step has it: schedules, and how often each runs.
-        predicted_peak_bytes: everything that the step holds at its worst moment. Gradients of an earlier step
-            that the caller has not cleared come on top.
-        backend: what runs it.
+        plan: the step's schedules, and how often each runs: here `schedule`, once.
+        predicted_peak_bytes: the peak of all memory that the step holds, without gradients of an earlier step that the
+            caller has not cleared.
+        backend: the backend that runs the step.
     """
 
     def __init__(
@@ -81,7 +80,7 @@ class CompiledStep(ProcessBound):
         backend: TensorBackend,
         *,
         graph_pool: GraphPool | None = None,
-        loss_so_far: Tensor | None = None,
+        loss_accumulator: Tensor | None = None,
     ) -> None:
         super().__init__()
         self.workload = workload
@@ -91,10 +90,7 @@ class CompiledStep(ProcessBound):
         self._captured = captured
         self.backend = backend
         self._program = Program(schedule, backend)
-        self._replayed = None
-        if graph_pool is not None:
-            assert isinstance(backend, CudaBackend)
-            self._replayed = ReplayedProgram(self._program, backend, graph_pool)
+        self._replayed = None if graph_pool is None else ReplayedProgram(self._program, backend, graph_pool)
         self._module_state = ModuleState(workload.module, workload.loss)
         self._weights = dict(workload.module.named_parameters())
         self._state: dict[int, Tensor] = {
@@ -102,33 +98,33 @@ class CompiledStep(ProcessBound):
             **{captured.buffers[name]: buffer for name, buffer in workload.module.named_buffers()},
             **{block: backend.place(block, tensor) for block, tensor in captured.constants.items()},
         }
-        if loss_so_far is not None and schedule.graph.loss is not None:
-            self._state[schedule.graph.loss.block] = loss_so_far
-        self._sums = {
+        if loss_accumulator is not None and schedule.graph.loss is not None:
+            self._state[schedule.graph.loss.block] = loss_accumulator
+        self._accumulators = {
             name: value
             for name, value in schedule.graph.gradients
             if value and schedule.graph.blocks[value.block].role is Role.ACCUMULATED
         }
-        # a graph knows sums by their address, and what is page-locked stays: such sums are used again
-        keeps_sums = graph_pool is not None or any(
-            backend.lives_on_host(value.block) for value in self._sums.values()
+        # a CUDA graph contains addresses, and page-locked memory is kept: such accumulators are used again
+        keeps_accumulators = graph_pool is not None or any(
+            backend.is_host_resident(value.block) for value in self._accumulators.values()
         )
-        self._kept_sums: dict[str, Tensor] | None = {} if keeps_sums else None
-        self._kinds = {block: _laid_out(tensor) for block, tensor in self._state.items()}
-        self._memory: dict[int, _Memory] = {}
-        self._handed_over = [block.index for block in schedule.graph.blocks if block.role in RESULT_ROLES]
-        self._handed_over += [block for block in captured.inputs + captured.targets if block is not None]
+        self._kept_accumulators: dict[str, Tensor] | None = {} if keeps_accumulators else None
+        self._captured_layouts = {block: _describe_layout(tensor) for block, tensor in self._state.items()}
+        self._bound_memory: dict[int, _Memory] = {}
+        self._step_blocks = [block.index for block in schedule.graph.blocks if block.role in RESULT_ROLES]
+        self._step_blocks += [block for block in captured.inputs + captured.targets if block is not None]
 
     def __call__(self, inputs: Any, targets: Any = ()) -> Any:
         """Run one step on new data and return the loss, a scalar without history, or the module's output.
 
         Args:
             inputs: a tensor or tuple of tensors, of the captured shapes and dtypes.
-            targets: likewise; none in a step of inference.
+            targets: a tensor or tuple of tensors, of the captured shapes and dtypes; none in a step of inference.
 
         Raises:
             ShapeMismatch: the data does not have the captured shapes and dtypes.
-            ModuleChanged: the module is no longer what was captured.
+            ModuleChanged: the module has changed since the capture.
             MembenchError: the data requires a gradient.
         """
         if self._replayed:
@@ -138,7 +134,7 @@ class CompiledStep(ProcessBound):
             result = tree_map_only(Value, tensors.tensor, graph.output if graph.loss is None else graph.loss)
             for name, value in graph.gradients:
                 weight = self._weights[name]
-                if value is None or name in self._sums:
+                if value is None or name in self._accumulators:
                     continue
                 gradient = tensors.tensor(value).to(weight.device)
                 weight.grad = gradient if weight.grad is None else weight.grad.add_(gradient)
@@ -147,15 +143,15 @@ class CompiledStep(ProcessBound):
             return result
 
     def measure(self, *, samples: Throughput | None = None) -> StepMeasurement:
-        """Measure peak memory in one step, throughput over others, and what overlaps in a last one.
+        """Measure peak memory in one step, throughput in others, and a timeline in a last one.
 
-        Runs on the example batch. Leaves gradients, buffers and the random generator as they were.
+        Runs on the example batch. Restores gradients, buffers and the random generator.
 
         Args:
-            samples: the throughput, where it has been measured already.
+            samples: the throughput if it has been measured already.
 
         Raises:
-            OutOfMemory: the device has less memory than the step turned out to need.
+            OutOfMemory: the device has less memory than the step needs.
         """
         device = self.backend.device
         with preserve_state(self.workload.module, device):
@@ -166,16 +162,16 @@ class CompiledStep(ProcessBound):
         return step_measurement(Source.MEASURED, self.schedule, peak, samples, timeline)
 
     def timeline(self) -> Timeline:
-        """Run a step on the example batch with a clock around each instruction; gradients stay as they were."""
+        """Run a step on the example batch with a clock around each instruction; gradients do not change."""
         return self.backend.timeline(self._run_example(timed=True))
 
     @property
     def backends(self) -> tuple[TensorBackend, ...]:
-        """What runs it."""
+        """The backends that run the step: one."""
         return (self.backend,)
 
     def close(self) -> None:
-        """Give back threads, host memory and the graph."""
+        """Release threads, host memory and the CUDA graph."""
         self._end_replays()
         self.backend.close()
 
@@ -187,13 +183,13 @@ class CompiledStep(ProcessBound):
     def _issued(
         self, inputs: tuple[Any, ...], targets: tuple[Any, ...], *, timed: bool
     ) -> Iterator[tuple[int, ...]]:
-        """Issue one step, whose results can be taken within, and hold nothing of it afterwards.
+        """Issue one step, whose results can be read within, and release its memory afterwards.
 
-        One thread at a time does so. What breaks a step off (Ctrl-C, a label out of range) leaves nothing to the next.
+        Locked for one thread at a time. A step that is interrupted (Ctrl-C, a label out of range) does not affect the next.
 
         Raises:
             ModuleChanged, ShapeMismatch, MembenchError: see `__call__`.
-            OutOfMemory: the device's allocator has no more.
+            OutOfMemory: the device's memory is exhausted.
         """
         with self._one_at_a_time:
             self.workload.check_gradients_are_allowed()
@@ -213,7 +209,7 @@ class CompiledStep(ProcessBound):
                 ) from error
 
     def _issue(self, arguments: tuple[Any, ...], *, timed: bool) -> tuple[int, ...]:
-        """Issue one step; a timed one is never replayed, because a graph has no clock inside."""
+        """Issue one step; a timed one is not replayed, because a CUDA graph contains no clock."""
         captured = self._captured
         replayed = None if timed else self._replayed
         if self._bind_state() or timed:
@@ -223,7 +219,7 @@ class CompiledStep(ProcessBound):
         for block, argument in zip(captured.inputs + captured.targets, arguments, strict=True):
             if block is not None:
                 self.backend.bind(block, argument)
-        # a schedule's operators have the dtypes that capture saw; autocast would change them once more
+        # a schedule's operators have the dtypes of the capture; autocast would change them again
         with torch.no_grad(), torch.autocast(self.backend.device.type, enabled=False):
             if replayed:
                 replayed.issue()
@@ -231,73 +227,75 @@ class CompiledStep(ProcessBound):
             return self._program.issue(timed=timed)
 
     def _abandon(self) -> None:
-        """Let go of all that a step holds which did not end, the caller's tensors included."""
+        """Release all memory of a step that did not end, including the caller's tensors."""
         self._end_replays()
         self.backend.abandon()
-        self._memory.clear()
+        self._bound_memory.clear()
 
     def _end_replays(self) -> None:
-        """Let go of the graph and of its results: the step runs elsewhere in memory now, which the graph would double."""
+        """Release the CUDA graph and its results: the step now runs in other memory, in addition to the graph's."""
         if self._replayed and self._replayed.keeps_results:
             self._release()
             self._replayed.forget()
 
     def _bind_state(self) -> bool:
-        """Bind weights, buffers, constants and sums of gradients, again where one has other memory since.
+        """Bind weights, buffers, constants and accumulators if they have moved in memory; return whether any has.
 
         Raises:
-            ModuleChanged: what lies in the other memory has another shape, layout or dtype.
+            ModuleChanged: a tensor has another shape, layout or dtype.
         """
-        tensors = self._state | {value.block: self._sum(name, value) for name, value in self._sums.items()}
+        tensors = self._state | {
+            value.block: self._accumulator(name, value) for name, value in self._accumulators.items()
+        }
         memory = dict(zip(tensors, _memory_of(tensors.values()), strict=True))
-        if memory == self._memory:
+        if memory == self._bound_memory:
             return False
         for block, tensor in tensors.items():
-            if self._memory.get(block) != memory[block]:
-                self._check_kind(block, tensor)
+            if self._bound_memory.get(block) != memory[block]:
+                self._check_layout(block, tensor)
                 self.backend.bind(block, tensor.detach())
-        self._memory = memory
+        self._bound_memory = memory
         return True
 
-    def _check_kind(self, block: int, tensor: Tensor) -> None:
-        now, captured = _laid_out(tensor), self._kinds.get(block)
+    def _check_layout(self, block: int, tensor: Tensor) -> None:
+        now, captured = _describe_layout(tensor), self._captured_layouts.get(block)
         if captured and captured != now:
             name = self.schedule.graph.blocks[block].name
             raise ModuleChanged(
-                f"{name!r} is {now}, and was {captured} when the step was captured; compile again"
+                f"{name!r} is {now}, but was {captured} when the step was captured; compile again"
             )
 
-    def _sum(self, name: str, value: Value) -> Tensor:
-        """Return the gradient so far, in the layout that the step adds in; zero before the first micro-batch."""
+    def _accumulator(self, name: str, value: Value) -> Tensor:
+        """Return the accumulated gradient in the step's layout; zero before the first micro-batch."""
         weight = self._weights[name]
         if weight.grad is None or weight.grad.stride() != value.stride:
-            total = self._memory_for_sum(name, value)
+            total = self._accumulator_memory(name, value)
             weight.grad = total.zero_() if weight.grad is None else total.copy_(weight.grad)
         return weight.grad
 
-    def _memory_for_sum(self, name: str, value: Value) -> Tensor:
-        if self._kept_sums is not None and name in self._kept_sums:
-            return self._kept_sums[name]
+    def _accumulator_memory(self, name: str, value: Value) -> Tensor:
+        if self._kept_accumulators is not None and name in self._kept_accumulators:
+            return self._kept_accumulators[name]
         device = self._weights[name].device
         memory = torch.empty_strided(value.shape, value.stride, dtype=value.dtype, device=device)
-        if self._kept_sums is not None:
-            memory = self._kept_sums[name] = self.backend.place(value.block, memory)
+        if self._kept_accumulators is not None:
+            memory = self._kept_accumulators[name] = self.backend.place(value.block, memory)
         return memory
 
     def _move_gradients(self) -> None:
-        """Let gradients that the caller accumulates lie where the next replay does not write."""
+        """Copy gradients that the caller accumulates to memory that the next replay does not overwrite."""
         for name, weight in self._weights.items():
-            if weight.grad is not None and name not in self._sums:
+            if weight.grad is not None and name not in self._accumulators:
                 weight.grad = weight.grad.clone()
 
     def _release(self) -> None:
-        """Let go of the arguments and of the results, which belong to the caller now: he frees what he clears."""
-        for block in self._handed_over:
+        """Release arguments and results; the caller owns them from here on."""
+        for block in self._step_blocks:
             self.backend.unbind(block)
-        if self._kept_sums is None:
-            for value in self._sums.values():
+        if self._kept_accumulators is None:
+            for value in self._accumulators.values():
                 self.backend.unbind(value.block)
-                self._memory.pop(value.block, None)
+                self._bound_memory.pop(value.block, None)
 
 
 def example_throughput(run: Callable[[], object], device: torch.device, batch_size: int) -> Throughput:
@@ -312,31 +310,31 @@ def example_throughput(run: Callable[[], object], device: torch.device, batch_si
 
 
 def as_tuple(argument: Any) -> tuple[Any, ...]:
-    """Return what a caller gave as one tensor or as several."""
+    """Return one argument or several as a tuple."""
     return tuple(argument) if isinstance(argument, tuple | list) else (argument,)
 
 
 def check_arguments(name: str, expected: tuple[Any, ...], given: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Return the arguments in the captured memory layout, having checked that they are what was captured.
+    """Check arguments against the captured ones, and return them in the captured memory layout.
 
     Raises:
-        ShapeMismatch: there are more or fewer, or one has another shape, dtype, device or value.
+        ShapeMismatch: their number differs, or a shape, dtype, device or value.
         MembenchError: one requires a gradient.
     """
     if len(given) != len(expected):
         raise ShapeMismatch(f"the step was captured with {len(expected)} {name} and got {len(given)}")
     checked = []
     for position, (captured, argument) in enumerate(zip(expected, given, strict=True)):
-        if _kind(captured) != _kind(argument):
+        if _describe(captured) != _describe(argument):
             raise ShapeMismatch(
-                f"{name}[{position}] is {_shown(argument)}; the step takes {_kind(captured)}; move it there, or compile a step "
-                "for each shape and leave out a last batch that is smaller"
+                f"{name}[{position}] is {_describe_briefly(argument)}; the step takes {_describe(captured)}; move it there, "
+                "or compile a step for each shape and leave out a last batch that is smaller"
             )
         if isinstance(argument, Tensor):
             if argument.requires_grad and torch.is_grad_enabled():
                 raise MembenchError(
-                    f"{name}[{position}] requires a gradient, which the step does not give; detach it, or make what "
-                    "computes it a part of the module"
+                    f"{name}[{position}] requires a gradient, which the step does not compute; detach it, or move the "
+                    "computation of it into the module"
                 )
             if argument.stride() != captured.stride() or argument.is_conj() or argument.is_neg():
                 argument = torch.empty_like(captured).copy_(argument)
@@ -344,22 +342,21 @@ def check_arguments(name: str, expected: tuple[Any, ...], given: tuple[Any, ...]
     return tuple(checked)
 
 
-def _shown(argument: Any) -> str:
-    """Return what an argument is, in a few words."""
-    kind = _kind(argument)
-    return kind if isinstance(argument, Tensor) or len(kind) < 60 else f"a {type(argument).__name__}"
+def _describe_briefly(argument: Any) -> str:
+    text = _describe(argument)
+    return text if isinstance(argument, Tensor) or len(text) < 60 else f"a {type(argument).__name__}"
 
 
 def _memory_of(tensors: Collection[Tensor]) -> Iterator[_Memory]:
-    """Return where tensors lie; in C, because each step asks for all of a module's."""
+    """Return where tensors lie; loops in C, because each step checks all tensors of a module."""
     return zip(map(Tensor.data_ptr, tensors), map(_SHAPE, tensors), map(Tensor.stride, tensors), strict=True)
 
 
-def _laid_out(tensor: Tensor) -> str:
-    return f"{_kind(tensor)} with strides {tensor.stride()}"
+def _describe_layout(tensor: Tensor) -> str:
+    return f"{_describe(tensor)} with strides {tensor.stride()}"
 
 
-def _kind(argument: Any) -> str:
+def _describe(argument: Any) -> str:
     if isinstance(argument, Tensor):
         if not is_dense(argument):
             return "a sparse or nested tensor"

@@ -1,4 +1,4 @@
-"""Densities of a model's maps, measured in one step: what strategies that compress plan with."""
+"""Densities of a model's activations, measured in one step, with which strategies that compress can plan."""
 
 from membench.backends.real import real_backend
 from membench.capture.capture import capture
@@ -12,10 +12,11 @@ from membench.strategies.compression import compress, encodable_activations
 
 
 def likely_densities(workload: Workload) -> dict[int, float]:
-    """Return the fraction of non-zeros of each map that can be encoded, with room for other draws of dropout.
+    """Return the fraction of non-zeros of each activation that can be encoded, with room for other draws of dropout.
 
-    By the map's block, as `Epmc` takes it for its ``density``, measured in one step on the example batch (`DensityMeter`).
-    Another batch may have fuller maps. Gradients, buffers and the random generator stay as they were.
+    By the activation's block, as `Epmc` takes it for its ``density``, measured in one step on the example batch. The step's
+    schedule holds a `DensityMeter` as codec of each activation, which accumulates its density; no other codec has state.
+    Another batch may have higher densities. Gradients, buffers and the random generator are restored.
     """
     module = workload.module
     device = next(module.parameters()).device

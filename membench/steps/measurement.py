@@ -1,4 +1,4 @@
-"""One step's memory and time."""
+"""StepMeasurement: one step's memory and time."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,15 +16,15 @@ class StepMeasurement:
     """One step's memory and time, measured or simulated as `source` says.
 
     Attributes:
-        peak_bytes: weights, buffers, inputs, gradients, activations and workspace at the worst moment.
+        peak_bytes: peak of weights, buffers, inputs, gradients, activations and workspace together.
         average_bytes: the predicted memory, averaged over the step's time.
-        throughput: synchronised wall time of windows of many steps; a single sample where it was simulated.
-        compute_time_s: in which the compute stream was busy.
-        copy_time_s: of all copies together; what of it is not exposed was overlapped.
-        exchange_time_s: in which some mean over processes was under way.
-        exposed_transfer_s: in which copies or exchanges were under way and no task was.
-        unique_saved_bytes: size of the blocks that were copied out, each counted once.
-        timelines: what ran when, in one run of each of the step's schedules.
+        throughput: synchronised wall time of windows of many steps; a single sample if it was simulated.
+        compute_time_s: time for which the compute stream was busy.
+        copy_time_s: of all copies together, overlapped or exposed.
+        exchange_time_s: time for which at least one all-reduce was running.
+        exposed_transfer_s: time for which copies or exchanges were running and no task was.
+        unique_saved_bytes: size of the blocks that were offloaded, each counted once.
+        timelines: of one run of each of the step's schedules.
     """
 
     source: Source
@@ -52,10 +52,10 @@ class StepMeasurement:
 def step_measurement(
     source: Source, schedule: Schedule, peak_bytes: int, samples: Throughput, timeline: Timeline
 ) -> StepMeasurement:
-    """Put together what was measured or simulated of a step.
+    """Combine the measurements or simulations of a step.
 
     Args:
-        peak_bytes: at the worst moment.
+        peak_bytes: peak of the step's memory.
         samples: wall time of many steps.
         timeline: of one step.
     """
@@ -71,7 +71,7 @@ def step_measurement(
         compute_time_s=timeline.busy_s(COMPUTE_STREAM),
         copy_time_s=sum(span.end_s - span.start_s for span in timeline.spans if span.instruction in copies),
         exchange_time_s=timeline.under_way_s(exchanges),
-        exposed_transfer_s=timeline.alone_s(copies.keys() | exchanges),
+        exposed_transfer_s=timeline.exposed_s(copies.keys() | exchanges),
         offloaded_bytes=copied_bytes(schedule, Offload),
         prefetched_bytes=copied_bytes(schedule, Prefetch),
         unique_saved_bytes=schedule.graph.size_bytes(set(copies.values())),
@@ -80,28 +80,28 @@ def step_measurement(
 
 
 def one_run(source: Source, schedule: Schedule, timeline: Timeline) -> StepMeasurement:
-    """Put together what one run of a schedule tells: its time is the only sample, its peak the predicted one."""
+    """Return the measurement of one run of a schedule: its time is the only sample, its peak the predicted one."""
     samples = Throughput(schedule.graph.batch_size, 1, (timeline.step_time_s,))
     return step_measurement(source, schedule, schedule.peak_bytes, samples, timeline)
 
 
 def whole_step(
-    parts: Sequence[tuple[StepMeasurement, int]], samples: Throughput, peak_bytes: int
+    runs: Sequence[tuple[StepMeasurement, int]], samples: Throughput, peak_bytes: int
 ) -> StepMeasurement:
-    """Put together a step that runs in micro-batches.
+    """Combine the measurements of a step that runs in micro-batches.
 
     Args:
-        parts: what one micro-batch holds and takes, and how often it runs.
+        runs: measurement of one run of each schedule, and how often it runs.
         samples: wall time of whole steps.
         peak_bytes: of the whole step.
     """
 
     def total(name: str) -> Any:
-        return sum(getattr(part, name) * count for part, count in parts)
+        return sum(getattr(run, name) * count for run, count in runs)
 
-    byte_seconds = sum(part.average_bytes * part.step_time_s * count for part, count in parts)
+    byte_seconds = sum(run.average_bytes * run.step_time_s * count for run, count in runs)
     return StepMeasurement(
-        source=parts[0][0].source,
+        source=runs[0][0].source,
         peak_bytes=peak_bytes,
         average_bytes=byte_seconds / total("step_time_s"),
         throughput=samples,
@@ -112,5 +112,5 @@ def whole_step(
         offloaded_bytes=total("offloaded_bytes"),
         prefetched_bytes=total("prefetched_bytes"),
         unique_saved_bytes=total("unique_saved_bytes"),
-        timelines=tuple(timeline for part, _ in parts for timeline in part.timelines),
+        timelines=tuple(timeline for run, _ in runs for timeline in run.timelines),
     )

@@ -1,4 +1,4 @@
-"""MicroBatchedStep: a training step on a batch that is computed in parts."""
+"""MicroBatchedStep: a training step whose batch is computed in micro-batches."""
 
 from collections.abc import Iterator
 from itertools import repeat
@@ -25,9 +25,9 @@ from membench.steps.measurement import StepMeasurement, one_run, whole_step
 class MicroBatchedStep(ProcessBound):
     """A step in micro-batches that runs on the CPU or a GPU: called like a `CompiledStep`.
 
-    Gradients add up in ``.grad`` from micro-batch to micro-batch as in gradient accumulation, each counting by its share of
-    the samples. For networks that treat samples one by one they are the whole batch's; batch norm takes its statistics
-    from each micro-batch, and updates its running ones once for each.
+    Gradients accumulate in ``.grad`` over the micro-batches, each weighted by its share of the samples. For networks that
+    treat samples independently they are the whole batch's; batch norm takes its statistics from each micro-batch, and
+    updates its running statistics once per micro-batch.
 
     Args:
         workload: the whole batch, placed for the schedules.
@@ -35,9 +35,9 @@ class MicroBatchedStep(ProcessBound):
         loss: the scalar to which they add their losses.
 
     Attributes:
-        workload: what it computes; see `CompiledStep`.
-        plan: which schedule runs how often; each prints as text.
-        predicted_peak_bytes: everything that the step holds at its worst moment; of the batch only the micro-batch.
+        workload: the computation; see `CompiledStep`.
+        plan: the step's schedules, and how often each runs; each prints as text.
+        predicted_peak_bytes: the peak of all memory that the step holds; of the batch only the micro-batch.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class MicroBatchedStep(ProcessBound):
 
         Args:
             inputs: a tensor or tuple of tensors, of the whole batch's shapes and dtypes.
-            targets: likewise.
+            targets: a tensor or tuple of tensors, of the whole batch's shapes and dtypes.
 
         Raises:
             ShapeMismatch: the data does not have those shapes and dtypes.
@@ -68,15 +68,15 @@ class MicroBatchedStep(ProcessBound):
         targets = check_arguments("targets", self.workload.targets, as_tuple(targets))
         with self._one_at_a_time:
             self._loss.zero_()
-            for step, start, stop in self._parts():
-                step(self.workload.part(inputs, start, stop), self.workload.part(targets, start, stop))
+            for step, start, stop in self._micro_batches():
+                step(self.workload.samples(inputs, start, stop), self.workload.samples(targets, start, stop))
             return self._loss.clone()
 
     def measure(self, *, samples: Throughput | None = None) -> StepMeasurement:
         """Measure as `CompiledStep.measure` does, on the whole example batch.
 
         Raises:
-            OutOfMemory: the device has less memory than the step turned out to need.
+            OutOfMemory: the device has less memory than the step needs.
         """
         device = self._steps[0].backend.device
 
@@ -84,29 +84,29 @@ class MicroBatchedStep(ProcessBound):
             return self(self.workload.inputs, self.workload.targets)
 
         with preserve_state(self.workload.module, device):
-            run()  # warm up; from here on the gradients' sums exist
+            run()  # warm up; from here on the accumulators exist
             external_bytes = self.plan[0].schedule.graph.external_bytes
             peak = external_bytes + peak_bytes(run, device)
             samples = samples or example_throughput(run, device, self.workload.batch_size)
-            parts = [
-                (one_run(Source.MEASURED, part.schedule, step.timeline()), part.count)
-                for step, part in zip(self._steps, self.plan, strict=True)
+            runs = [
+                (one_run(Source.MEASURED, each.schedule, step.timeline()), each.count)
+                for step, each in zip(self._steps, self.plan, strict=True)
             ]
-        return whole_step(parts, samples, peak)
+        return whole_step(runs, samples, peak)
 
     @property
     def backends(self) -> tuple[TensorBackend, ...]:
-        """What runs it, one for each schedule."""
+        """The backends that run the step, one for each schedule."""
         return tuple(step.backend for step in self._steps)
 
     def close(self) -> None:
-        """Give back threads and host memory."""
+        """Release threads and host memory."""
         for step in self._steps:
             step.close()
 
-    def _parts(self) -> Iterator[tuple[CompiledStep, int, int]]:
+    def _micro_batches(self) -> Iterator[tuple[CompiledStep, int, int]]:
         start = 0
-        for step, part in zip(self._steps, self.plan, strict=True):
-            for size in repeat(part.schedule.graph.batch_size, part.count):
+        for step, run in zip(self._steps, self.plan, strict=True):
+            for size in repeat(run.schedule.graph.batch_size, run.count):
                 yield step, start, start + size
                 start += size

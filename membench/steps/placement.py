@@ -1,4 +1,4 @@
-"""Where a step's tensors lie: each where its block lives, on the device or in host memory."""
+"""Placement of a step's tensors: each where its block is kept, on the device or in host memory."""
 
 from dataclasses import replace
 from typing import Any
@@ -10,12 +10,12 @@ from membench.capture.capture import CapturedStep
 from membench.core.workload import Workload
 
 
-def place(workload: Workload, captured: CapturedStep, backend: TensorBackend) -> Workload:
-    """Move the module's weights, their gradients and its buffers, in place as ``module.to`` does; return the moved work.
+def place_workload(workload: Workload, captured: CapturedStep, backend: TensorBackend) -> Workload:
+    """Move a module's weights, gradients and buffers in place, as ``module.to`` does; return the moved workload.
 
     Args:
-        captured: the work, or a micro-batch of it.
-        backend: says where the blocks of the captured step live.
+        captured: the workload, or a micro-batch of it.
+        backend: the backend of the captured step, which determines where its blocks are kept.
     """
     for name, weight in workload.module.named_parameters():
         gradient, weight.grad = weight.grad, None

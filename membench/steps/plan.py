@@ -1,4 +1,4 @@
-"""Planning a step: captured graphs, costs and a strategy go in, validated schedules come out."""
+"""Planning of a step: from captured graphs, costs and a strategy to validated schedules."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
@@ -31,19 +31,19 @@ def plan_step(
     """Return validated schedules for a whole batch, in as few micro-batches as the strategy finds room for.
 
     Args:
-        graph_at: the graph at a number of samples.
+        graph_at: returns the graph for a number of samples.
         micro_batch: see `compile`.
 
     Raises:
-        InfeasibleSchedule: no micro-batch that was tried keeps the budget; tells of the one with the least lower bound.
-        MembenchError: `micro_batch` is not a size between one and the batch.
+        InfeasibleSchedule: no micro-batch that was tried keeps the budget; describes the one with the least lower bound.
+        MembenchError: `micro_batch` is not a size between 1 and the batch.
     """
 
     @cache
     def annotated_at(size: int) -> TaskGraph:
         return cost.annotate(graph_at(size))
 
-    def parts_of(size: int) -> tuple[RepeatedSchedule, ...]:
+    def runs_of(size: int) -> tuple[RepeatedSchedule, ...]:
         rest = batch_size % size
         counts = {size: batch_size // size, **({rest: 1} if rest else {})}
         return tuple(
@@ -56,11 +56,11 @@ def plan_step(
     def feasible(sizes: Iterable[int]) -> Iterator[tuple[RepeatedSchedule, ...]]:
         for size in sizes:
             try:
-                parts = parts_of(size)
+                runs = runs_of(size)
             except InfeasibleSchedule as error:
                 refusals[size] = error
             else:
-                yield parts
+                yield runs
 
     promising: Sequence[int] = ()
     sizes: Iterable[int]
@@ -72,9 +72,7 @@ def plan_step(
         promising, sizes = sizes_around(annotated_at, batch_size, cost, budget_bytes)
     else:
         sizes = (micro_batch_size(micro_batch, batch_size),)
-    fastest = min(
-        feasible(promising), key=lambda parts: simulated_step(parts, cost).step_time_s, default=None
-    )
+    fastest = min(feasible(promising), key=lambda runs: simulated_step(runs, cost).step_time_s, default=None)
     found = fastest or next(feasible(sizes), None)
     if found is None:
         raise _least(refusals, batch_size)
@@ -82,7 +80,7 @@ def plan_step(
 
 
 def _least(refusals: Mapping[int, InfeasibleSchedule], batch_size: int) -> InfeasibleSchedule:
-    """Return the refusal with the least lower bound, which names its micro-batch unless only the batch was tried."""
+    """Return the error with the least lower bound; it names its micro-batch unless only the batch was tried."""
     size, refusal = min(
         refusals.items(), key=lambda tried: (tried[1].lower_bound_bytes, tried[1].needed_bytes)
     )
@@ -93,7 +91,7 @@ def plan(graph: TaskGraph, strategy: Strategy, cost: CostModel, budget_bytes: in
     """Return a validated schedule of a graph.
 
     Raises:
-        UnsupportedStrategy: the strategy is not made for such a step, or cannot schedule this graph.
+        UnsupportedStrategy: the strategy does not support the graph's mode, or cannot schedule this graph.
         InfeasibleSchedule: the strategy cannot keep the budget.
     """
     return _validated(cost.annotate(graph), strategy, cost, budget_bytes)
@@ -105,7 +103,7 @@ def _validated(
     if annotated.mode not in strategy.modes:
         able = ", ".join(strategies(annotated.mode))
         raise UnsupportedStrategy(
-            f"strategy {strategy.name!r} schedules no step of {annotated.mode}; choose one of {able}"
+            f"strategy {strategy.name!r} does not schedule steps of {annotated.mode}; choose one of {able}"
         )
     schedule = strategy.schedule(annotated, cost, budget_bytes)
     validate(schedule, budget_bytes=budget_bytes)

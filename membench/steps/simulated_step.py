@@ -1,9 +1,9 @@
-"""SimulatedStep: a training step that is played on a virtual device."""
+"""SimulatedStep: a step on a simulated device."""
 
 from typing import Any
 
 from membench.backends.simulated import SimulatedBackend
-from membench.core.cluster import ALONE, Cluster
+from membench.core.cluster import SINGLE_DEVICE, Cluster
 from membench.core.cost_model import CostModel
 from membench.core.device import DeviceProfile
 from membench.core.errors import MembenchError, OutOfMemory
@@ -16,13 +16,13 @@ from membench.steps.measurement import StepMeasurement, one_run, whole_step
 
 
 class SimulatedStep:
-    """A captured training step that is played on a virtual device; nothing is allocated.
+    """A captured step of training or inference on a simulated device; nothing is allocated.
 
     Attributes:
-        plan: its schedules, and how often each runs in a step; each prints as text.
-        predicted_peak_bytes: everything that a device would hold at its worst moment.
+        plan: the step's schedules, and how often each runs; each prints as text.
+        predicted_peak_bytes: the peak of all memory that a device would hold.
         step_time_s: of all runs of a step, one after another.
-        timelines: what would run when, on which stream, in one run of each schedule of the plan.
+        timelines: of one run of each schedule of the plan.
     """
 
     def __init__(
@@ -31,9 +31,9 @@ class SimulatedStep:
         self.plan = plan
         self._devices = devices
         self.step_time_s = sum(
-            timeline.step_time_s * part.count for part, timeline in zip(plan, timelines, strict=True)
+            timeline.step_time_s * run.count for run, timeline in zip(plan, timelines, strict=True)
         )
-        self.predicted_peak_bytes = max(part.schedule.peak_bytes for part in plan)
+        self.predicted_peak_bytes = max(run.schedule.peak_bytes for run in plan)
         self.timelines = timelines
 
     def __call__(self, inputs: Any, targets: Any = ()) -> Any:
@@ -42,37 +42,37 @@ class SimulatedStep:
         )
 
     def measure(self) -> StepMeasurement:
-        """Return what the simulation found: memory and times of one device, throughput of all."""
-        parts = [
-            (one_run(Source.SIMULATED, part.schedule, timeline), part.count)
-            for part, timeline in zip(self.plan, self.timelines, strict=True)
+        """Return the simulated memory and times of one device, and the throughput of all."""
+        runs = [
+            (one_run(Source.SIMULATED, run.schedule, timeline), run.count)
+            for run, timeline in zip(self.plan, self.timelines, strict=True)
         ]
-        images = self._devices * sum(part.samples for part in self.plan)
+        images = self._devices * sum(run.samples for run in self.plan)
         samples = Throughput(images, 1, (self.step_time_s,))
-        return whole_step(parts, samples, self.predicted_peak_bytes)
+        return whole_step(runs, samples, self.predicted_peak_bytes)
 
 
-def check_capacity(parts: tuple[RepeatedSchedule, ...], device: DeviceProfile) -> None:
-    """Refuse schedules that a virtual device has not the memory for.
+def check_capacity(runs: tuple[RepeatedSchedule, ...], device: DeviceProfile) -> None:
+    """Refuse schedules that do not fit the memory of a simulated device.
 
     Raises:
         OutOfMemory: a peak exceeds the device's memory.
     """
-    needed_bytes = max(part.schedule.peak_bytes for part in parts)
+    needed_bytes = max(run.schedule.peak_bytes for run in runs)
     if needed_bytes > device.memory_bytes:
         raise OutOfMemory(needed_bytes=needed_bytes, capacity_bytes=device.memory_bytes)
 
 
 def simulated_step(
-    parts: tuple[RepeatedSchedule, ...], cost: CostModel, cluster: Cluster = ALONE
+    runs: tuple[RepeatedSchedule, ...], cost: CostModel, cluster: Cluster = SINGLE_DEVICE
 ) -> SimulatedStep:
-    """Play schedules on a virtual device, whether it has the memory or not.
+    """Simulate schedules on a device, without checking its memory.
 
     Args:
-        cost: of the device while all others of its cluster copy too.
+        cost: of the device while all devices of its cluster copy.
     """
     timelines = []
-    for part in parts:
-        backend = SimulatedBackend(part.schedule.graph, cost, cluster)
-        timelines.append(execute(part.schedule, backend))
-    return SimulatedStep(parts, tuple(timelines), devices=cluster.devices)
+    for run in runs:
+        backend = SimulatedBackend(run.schedule.graph, cost, cluster)
+        timelines.append(execute(run.schedule, backend))
+    return SimulatedStep(runs, tuple(timelines), devices=cluster.devices)

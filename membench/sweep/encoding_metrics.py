@@ -42,7 +42,7 @@ def codec_time_metrics(schedule: Schedule, timeline: Timeline) -> dict[str, floa
         "codec_time_s": sum(
             span.end_s - span.start_s for span in timeline.spans if span.instruction in codec
         ),
-        "exposed_codec_time_s": timeline.alone_s(codec),
+        "exposed_codec_time_s": timeline.exposed_s(codec),
     }
 
 

@@ -8,7 +8,7 @@ from membench.core.errors import UnsupportedStrategy
 from membench.core.record import Configuration
 from membench.core.schedule import RepeatedSchedule
 from membench.core.timeline import Timeline
-from membench.pictures.run import Part, Run
+from membench.pictures.observed_step import ObservedStep, RepeatedRun
 from membench.profiling.measured_cost import MeasuredCost
 from membench.steps.compile import build_step
 from membench.sweep.baselines import baseline_of
@@ -18,7 +18,7 @@ from membench.sweep.measured import environment
 from membench.sweep.summary import title
 
 
-def observe(configuration: Configuration) -> Run:
+def observe(configuration: Configuration) -> ObservedStep:
     """Play or run one step of a cell; see `run_cells` for the configuration.
 
     Of micro-batches of one size, one is run with a clock and stands for all. A simulated step that does not fit its
@@ -56,13 +56,14 @@ def _run(
     plan: tuple[RepeatedSchedule, ...],
     timelines: tuple[Timeline, ...],
     **known_bytes: int,
-) -> Run:
-    parts = tuple(
-        Part(each.schedule, timeline, each.count) for each, timeline in zip(plan, timelines, strict=True)
+) -> ObservedStep:
+    runs = tuple(
+        RepeatedRun(each.schedule, timeline, each.count)
+        for each, timeline in zip(plan, timelines, strict=True)
     )
     sizes = [each.schedule.graph.batch_size for each in plan for _ in range(each.count)]
     named = title(configuration)
     if len(sizes) > 1:
         last = f", the last of {sizes[-1]}" if sizes[-1] != sizes[0] else ""
         named = f"{named}, in {len(sizes)} micro-batches of {sizes[0]}{last}"
-    return Run(named, parts, **known_bytes)
+    return ObservedStep(named, runs, **known_bytes)

@@ -194,12 +194,12 @@ def _drawn_apart(_: Computes, maps: Tensor) -> Tensor:
 @pytest.mark.parametrize(
     ("module", "loss", "message"),
     [
-        (Computes(_resized), nn.functional.cross_entropy, "'the model' .* gives a tensor other memory"),
-        (Computes(_drawn_apart), nn.functional.cross_entropy, "draws from a generator of its own"),
+        (Computes(_resized), nn.functional.cross_entropy, "'the model' .* replaces a tensor's memory"),
+        (Computes(_drawn_apart), nn.functional.cross_entropy, "draws from its own random generator"),
         (
             Computes(lambda m, maps: maps + m.total.add_(maps.detach()[0])),
             nn.functional.cross_entropy,
-            "'the model' is not supported: aten.add_.Tensor writes to a tensor that is no buffer",
+            "'the model' is not supported: aten.add_.Tensor writes to a tensor that is not a buffer",
         ),
         (
             Computes(lambda _, maps: maps + torch.from_numpy(maps.detach().numpy())),
@@ -216,7 +216,7 @@ def _drawn_apart(_: Computes, maps: Tensor) -> Tensor:
             nn.functional.cross_entropy,
             "'state' is not supported: it is a tensor that the module keeps",
         ),
-        (nn.Linear(3, 3), Trains(), "'loss' is not supported: it trains a tensor that is no parameter"),
+        (nn.Linear(3, 3), Trains(), "'loss' is not supported: it trains a tensor that is not a parameter"),
         (Recomputes(), nn.functional.cross_entropy, "the backward pass calls it again"),
     ],
 )
@@ -234,5 +234,5 @@ def test_what_a_trace_would_take_for_constant_or_do_for_real_is_refused(
 def test_a_sparse_gradient_is_refused() -> None:
     module = nn.Embedding(5, 3, sparse=True)
     work = Workload("net", module, nn.functional.cross_entropy, (torch.arange(4),), (torch.arange(4) % 3,))
-    with pytest.raises(UnsupportedModel, match="makes a sparse tensor; use dense ones"):
+    with pytest.raises(UnsupportedModel, match="makes a sparse tensor; make a dense one"):
         capture(work)

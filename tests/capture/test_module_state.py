@@ -27,50 +27,50 @@ def step_of(module: nn.Module) -> CompiledStep:
 
 
 CHANGES: dict[str, tuple[Callable[[nn.Sequential], object], str]] = {
-    "its mode": (lambda module: module.eval(), "the module is in evaluation mode, and .* in training mode"),
+    "its mode": (lambda module: module.eval(), "the module is in evaluation mode, but .* in training mode"),
     "a layer's mode": (lambda module: module[2].eval(), "layer '2' is in evaluation mode"),
-    "a layer": (lambda module: module.__setitem__(3, nn.Linear(5, 2)), "the module has another '3'"),
-    "one layer more": (lambda module: module.append(nn.ReLU()), "the module has another '4'"),
-    "one layer less": (lambda module: module.__delitem__(3), "the module has another '3'"),
-    "a weight": (lambda module: setattr(module[0], "bias", None), "layer '0' has another 'bias'"),
+    "a layer": (lambda module: module.__setitem__(3, nn.Linear(5, 2)), "'3' of the module is not the object"),
+    "one layer more": (lambda module: module.append(nn.ReLU()), "'4' of the module is not the object"),
+    "one layer less": (lambda module: module.__delitem__(3), "'3' of the module is not the object"),
+    "a weight": (lambda module: setattr(module[0], "bias", None), "'bias' of layer '0' is not the object"),
     "a buffer": (
         lambda module: setattr(module[1], "running_mean", torch.zeros(5)),
-        "layer '1' has another 'running_mean'",
+        "'running_mean' of layer '1' is not the object",
     ),
     "assigned weights": (
         lambda module: module.load_state_dict(
             {name: value.clone() for name, value in module.state_dict().items()}, assign=True
         ),
-        "layer '0' has another 'weight' than the step was captured with; change values in place",
+        "'weight' of layer '0' is not the object that the step was captured with; change values in place",
     ),
     "a dtype": (
         lambda module: module[0].double(),
-        r"'0.weight' is a cpu tensor of shape \(5, 3\) and torch.float64 with .*, and was .* torch.float32",
+        r"'0.weight' is a cpu tensor of shape \(5, 3\) and torch.float64 with .*, but was .* torch.float32",
     ),
     "a hook": (
         lambda module: module[0].register_forward_hook(lambda *_: None),
-        "layer '0' has other hooks than when the step was captured",
+        "the hooks of layer '0' have changed since the step was captured",
     ),
     "a hook on the backward pass": (
         lambda module: module.register_full_backward_hook(lambda *_: None),
-        "the module has other hooks",
+        "the hooks of the module have changed",
     ),
     "a number": (
         lambda module: setattr(module[2], "p", 0.1),
-        "layer '2' has p=0.1, and had 0.5 when the step was captured; compile again",
+        "layer '2' has p=0.1, but had 0.5 when the step was captured; compile again",
     ),
-    "a number that goes": (lambda module: setattr(module[1], "momentum", None), "has momentum=None, and had"),
+    "a number that goes": (lambda module: setattr(module[1], "momentum", None), "has momentum=None, but had"),
     "the layout of a weight": (
         lambda module: setattr(module[0].weight, "data", module[0].weight.data.t().contiguous().t()),
-        r"'0.weight' .* with strides \(1, 5\), and was .* with strides \(3, 1\)",
+        r"'0.weight' .* with strides \(1, 5\), but was .* with strides \(3, 1\)",
     ),
     "the shape of a weight where it lies": (
         lambda module: setattr(module[0].bias, "data", module[0].bias.data[:2]),
-        r"'0.bias' is a cpu tensor of shape \(2,\) .*, and was a cpu tensor of shape \(5,\)",
+        r"'0.bias' is a cpu tensor of shape \(2,\) .*, but was a cpu tensor of shape \(5,\)",
     ),
     "a frozen weight": (
         lambda module: module[3].requires_grad_(False),
-        "weight '3.weight' is frozen, and was trained",
+        "weight '3.weight' is frozen, but was trained",
     ),
 }
 
@@ -105,12 +105,12 @@ def test_a_step_whose_loss_has_changed_is_refused(module: nn.Sequential) -> None
     weighted.factor = 0.5
     smoothed.label_smoothing = 0.1
     for step, message in zip(
-        steps, ("factor=0.5, and had 1.0", "label_smoothing=0.1, and had 0.0"), strict=True
+        steps, ("factor=0.5, but had 1.0", "label_smoothing=0.1, but had 0.0"), strict=True
     ):
         with pytest.raises(ModuleChanged, match=f"layer 'loss' has {message}"):
             step(*DATA)
     smoothed.label_smoothing, smoothed.weight = 0.0, torch.zeros(2)
-    with pytest.raises(ModuleChanged, match="layer 'loss' has another 'weight'"):
+    with pytest.raises(ModuleChanged, match="'weight' of layer 'loss' is not the object"):
         steps[1](*DATA)
 
 
@@ -127,7 +127,7 @@ def test_a_number_may_be_no_other_and_no_array(module: nn.Sequential, scale: Any
     module.scale = 1.0
     step = step_of(module)
     module.scale = scale
-    with pytest.raises(ModuleChanged, match="the module has scale=.*, and had 1.0"):
+    with pytest.raises(ModuleChanged, match="the module has scale=.*, but had 1.0"):
         step(*DATA)
 
 
@@ -135,7 +135,7 @@ def test_a_number_may_not_vanish(module: nn.Sequential) -> None:
     module.scale = 1.0
     step = step_of(module)
     del module.scale
-    with pytest.raises(ModuleChanged, match="the module has scale=None, and had 1.0"):
+    with pytest.raises(ModuleChanged, match="the module has scale=None, but had 1.0"):
         step(*DATA)
 
 

@@ -44,8 +44,8 @@ def _capture(module: nn.Module) -> None:
         (lambda m, _: setattr(m, "last", m.inner.weight * 2), "'last' is not supported: it is a tensor that"),
         (lambda m, maps: m.maps.append(maps.detach()), "'maps' is not supported: it is a tensor that"),
         (lambda m, maps: m.cache.update(last=maps), "'cache' is not supported: it is a tensor that"),
-        (lambda *_: random.random(), "it draws from Python's or NumPy's random numbers"),
-        (lambda *_: np.random.rand(), "it draws from Python's or NumPy's random numbers"),  # noqa: NPY002
+        (lambda *_: random.random(), "it draws random numbers from Python or NumPy"),
+        (lambda *_: np.random.rand(), "it draws random numbers from Python or NumPy"),  # noqa: NPY002
     ],
 )
 def test_what_each_step_would_have_to_do_is_refused(

@@ -142,7 +142,7 @@ def test_an_encoding_that_does_not_fit_is_refused() -> None:
     codec = vp_encoding()
     source = torch.ones(1000)
     target = torch.empty(codec.size_bytes(1000, 400), dtype=torch.uint8)
-    with pytest.raises(EncodingOverflow, match=r"more than 400 of a map's 1,000 .* above 0\.400"):
+    with pytest.raises(EncodingOverflow, match=r"more than 400 of an activation's 1,000 .* above 0\.400"):
         codec.encode_into(source, target)
 
 

@@ -7,7 +7,6 @@ from functools import cache
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_leaves
 
 import membench
 from membench.backends.cpu import Chaos, CpuBackend
@@ -15,6 +14,7 @@ from membench.capture.capture import CapturedStep, capture
 from membench.core.errors import UnsupportedStrategy
 from membench.core.schedule import Schedule
 from membench.core.task_graph import EXTERNAL_ROLES, Mode, Phase, Role, TaskGraph
+from membench.core.torch_internals import tree_leaves
 from membench.core.workload import Workload
 from membench.execution.measurement import cpu_peak_bytes
 from membench.planning.builder import ScheduleBuilder
@@ -71,7 +71,7 @@ def visiting(graph: TaskGraph) -> Schedule:
     graph = COST.annotate(keep_on_host(graph, EXTERNAL_ROLES))
     builder = ScheduleBuilder("visiting", graph, budget_bytes=None)
     for task in graph.tasks:
-        visitors = [block for block in task.reads if graph.blocks[block].home]
+        visitors = [block for block in task.reads if graph.blocks[block].host_location]
         for block in visitors:
             builder.prefetch(block)
         builder.compute(task)
@@ -108,7 +108,8 @@ def test_a_weight_that_the_caller_changes_or_replaces_is_seen() -> None:
 
 def test_a_strategy_for_training_alone_is_refused() -> None:
     with pytest.raises(
-        UnsupportedStrategy, match="'layrub_hybrid' schedules no step of inference; choose one of .*eager"
+        UnsupportedStrategy,
+        match="'layrub_hybrid' does not schedule steps of inference; choose one of .*eager",
     ):
         plan(inference("resnet18")[1].graph, LayrubHybrid(), COST, None)
 

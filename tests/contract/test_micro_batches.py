@@ -25,7 +25,7 @@ def accumulate(work: Workload) -> Tensor:
     total = torch.zeros(())
     for start in range(0, BATCH_SIZE, MICRO_BATCH):
         stop = min(start + MICRO_BATCH, BATCH_SIZE)
-        inputs, targets = (work.part(each, start, stop) for each in (work.inputs, work.targets))
+        inputs, targets = (work.samples(each, start, stop) for each in (work.inputs, work.targets))
         loss = work.loss(work.module(*inputs), *targets)
         share = (stop - start) / BATCH_SIZE
         (loss * share).backward()

@@ -18,7 +18,7 @@ from membench.core.checks import (
     check,
     choice,
 )
-from membench.core.cluster import ALONE
+from membench.core.cluster import SINGLE_DEVICE
 from membench.core.device import Power
 from membench.core.efficiency import Efficiency
 from membench.core.errors import MembenchError
@@ -57,7 +57,7 @@ def test_a_choice_is_a_member_or_its_value() -> None:
 
 @pytest.mark.parametrize(
     "described",
-    [configuration.load("device", "k40m"), ALONE, Efficiency(0.5, 0.5), Power(1, 2, 3)],
+    [configuration.load("device", "k40m"), SINGLE_DEVICE, Efficiency(0.5, 0.5), Power(1, 2, 3)],
     ids=lambda described: type(described).__name__,
 )
 def test_no_number_of_a_description_may_be_negative_or_a_word(described: Any) -> None:

@@ -6,7 +6,7 @@ COPIES = {1, 2}
 
 
 @pytest.mark.parametrize(
-    ("spans", "alone_s"),
+    ("spans", "exposed_s"),
     [
         ([(0, 0.0, 4.0), (1, 1.0, 3.0)], 0.0),  # all of it in parallel with a task
         ([(0, 0.0, 2.0), (1, 1.0, 3.0)], 1.0),
@@ -16,10 +16,10 @@ COPIES = {1, 2}
     ],
 )
 def test_time_in_which_only_copies_are_under_way(
-    spans: list[tuple[int, float, float]], alone_s: float
+    spans: list[tuple[int, float, float]], exposed_s: float
 ) -> None:
     timeline = Timeline(tuple(Span(i, "any", start, end) for i, start, end in spans), 6.0)
-    assert timeline.alone_s(COPIES) == pytest.approx(alone_s)
+    assert timeline.exposed_s(COPIES) == pytest.approx(exposed_s)
 
 
 def test_time_in_which_an_instruction_is_under_way_counts_once() -> None:

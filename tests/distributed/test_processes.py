@@ -32,7 +32,9 @@ def test_shares_are_equal_and_make_up_the_batch(work: Workload) -> None:
     for name in ("inputs", "targets"):
         parts = [getattr(share, name)[0] for share in shares]
         assert torch.equal(torch.cat(parts), getattr(work, name)[0])
-    with pytest.raises(MembenchError, match="a batch of 8 has no 3 equal shares; take a multiple of 3"):
+    with pytest.raises(
+        MembenchError, match="a batch of 8 cannot be divided into 3 equal shares; use a multiple of 3"
+    ):
         work.share(0, 3)
 
 
@@ -56,7 +58,7 @@ def test_one_process_is_alone(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_simulation_needs_no_torchrun(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RANK", "0")
     monkeypatch.setenv("WORLD_SIZE", "2")
-    with pytest.raises(MembenchError, match="backend=simulated needs no torchrun"), join("simulated", 1):
+    with pytest.raises(MembenchError, match="backend=simulated does not use torchrun"), join("simulated", 1):
         pass
 
 

@@ -12,9 +12,9 @@ from membench.backends.cuda import CudaBackend
 from membench.capture.capture import capture
 from membench.core.errors import UnsupportedStrategy
 from membench.core.task_graph import Role
+from membench.core.torch_internals import GraphPool
 from membench.core.workload import Workload
 from membench.execution import cuda_graph
-from membench.execution.cuda_graph import GraphPool
 from membench.execution.executor import Program
 from membench.models.digits import digits_cnn
 from membench.steps.compiled_step import CompiledStep

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
+
+from membench.core.torch_internals import TorchDispatchMode
 
 COMPUTE = "compute"
 

@@ -41,7 +41,7 @@ def four_tasks() -> TaskGraph:
 def input_on_host() -> TaskGraph:
     """The graph of `four_tasks` with its input stored on the host."""
     graph = four_tasks()
-    stored = replace(graph.blocks[INPUT], home=HostLocation(INPUT))
+    stored = replace(graph.blocks[INPUT], host_location=HostLocation(INPUT))
     return replace(graph, blocks=(stored, *graph.blocks[1:]))
 
 

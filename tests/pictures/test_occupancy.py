@@ -6,8 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from membench.core.task_graph import Role
+from membench.pictures.observed_step import ObservedStep
 from membench.pictures.occupancy import UNUSED, WORKSPACE, holder_of, occupancy, thin
-from membench.pictures.run import Run
 from membench.planning.liveness import average_bytes
 from membench.strategies.base import strategies
 from tests.helpers.runs import chain_run, network_run
@@ -31,7 +31,7 @@ def test_weights_and_inputs_are_there_all_the_time(strategy: str) -> None:
     held = occupancy(run).held_bytes
     for name, roles in (("weights", {Role.WEIGHT}), ("inputs", {Role.INPUT, Role.LABEL})):
         size_bytes = sum(
-            block.size_bytes for block in run.parts[0].schedule.graph.blocks if block.role in roles
+            block.size_bytes for block in run.runs[0].schedule.graph.blocks if block.role in roles
         )
         assert set(held[name]) == {size_bytes}
 
@@ -45,7 +45,7 @@ def test_memory_without_workspace_or_room_is_all_blocks(sizes: list[int], strate
     assert not {WORKSPACE, UNUSED} & held.held_bytes.keys()
     time_s = np.diff(held.ends_s, prepend=0.0)
     mean_bytes = (held.total_bytes * time_s).sum() / held.ends_s[-1]
-    assert mean_bytes >= average_bytes(run.parts[0].schedule, run.parts[0].timeline) * (1 - 1e-9)
+    assert mean_bytes >= average_bytes(run.runs[0].schedule, run.runs[0].timeline) * (1 - 1e-9)
 
 
 @settings(deadline=None, max_examples=20)
@@ -54,7 +54,7 @@ def test_a_step_in_parts_holds_what_they_hold_one_after_another(
     first: list[int], second: list[int], count: int
 ) -> None:
     many, last = chain_run("layrub_hybrid", first, count), chain_run("eager", second)
-    whole = Run("both", (*many.parts, *last.parts))
+    whole = ObservedStep("both", (*many.runs, *last.runs))
     held = occupancy(whole)
     one, other = occupancy(chain_run("layrub_hybrid", first)), occupancy(last)
     assert held.total_bytes.tolist() == [*one.total_bytes.tolist() * count, *other.total_bytes]

@@ -34,7 +34,7 @@ def test_a_picture_names_what_is_in_it(strategy: str, tmp_path: Path) -> None:
     names = {text.get_text() for text in memory.get_legend().get_texts()}
     assert names == set(occupancy(run).held_bytes)
     rows = [label.get_text() for label in streams.get_yticklabels()]
-    assert rows == list(dict.fromkeys(span.stream for span in run.parts[0].timeline.spans))
+    assert rows == list(dict.fromkeys(span.stream for span in run.runs[0].timeline.spans))
     paths = save(figure, tmp_path / "deep" / "run")
     assert [path.name for path in paths] == ["run.png", "run.pdf"]
     assert all(path.stat().st_size > 1000 for path in paths)
@@ -59,7 +59,7 @@ def test_a_step_in_micro_batches_is_drawn_and_traced_whole() -> None:
     assert dividers[:2] == pytest.approx([once.step_time_s, 2 * once.step_time_s])
     spans = [event for event in json.loads(trace_json(run))["traceEvents"] if event["ph"] == "X"]
     assert Counter(event["args"]["micro_batch"] for event in spans) == dict.fromkeys(
-        range(3), len(once.parts[0].timeline.spans)
+        range(3), len(once.runs[0].timeline.spans)
     )
 
 

@@ -15,11 +15,11 @@ def test_a_trace_has_every_span_and_the_peak(strategy: str) -> None:
     events = json.loads(trace_json(run))["traceEvents"]
     spans = [event for event in events if event["ph"] == "X"]
     assert [event["args"]["instruction"] for event in spans] == [
-        s.instruction for s in run.parts[0].timeline.spans
+        s.instruction for s in run.runs[0].timeline.spans
     ]
     last_us = max(event["ts"] + event["dur"] for event in spans)
-    assert last_us == pytest.approx(1e6 * max(span.end_s for span in run.parts[0].timeline.spans))
+    assert last_us == pytest.approx(1e6 * max(span.end_s for span in run.runs[0].timeline.spans))
     held = [sum(event["args"].values()) for event in events if event["ph"] == "C"]
     assert max(held) == run.peak_bytes
     tracks = {event["tid"]: event["args"]["name"] for event in events if event["name"] == "thread_name"}
-    assert {tracks[event["tid"]] for event in spans} == {span.stream for span in run.parts[0].timeline.spans}
+    assert {tracks[event["tid"]] for event in spans} == {span.stream for span in run.runs[0].timeline.spans}

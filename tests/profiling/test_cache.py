@@ -14,7 +14,7 @@ from membench.profiling import measured_cost as measured_module
 from membench.profiling.cache import load_cache
 from membench.profiling.link import Link
 from membench.profiling.measured_cost import MeasuredCost
-from membench.profiling.operators import Measured
+from membench.profiling.operators import OperatorCost
 
 GPU = torch.device("cuda", 0)
 CPU = torch.device("cpu")
@@ -37,7 +37,7 @@ def test_what_one_process_measured_the_next_one_finds(
     first = MeasuredCost(CPU, load_cache(GPU, tmp_path))
     annotated = first.annotate(graph)
     assert first.has_measured and first.offload_time_s(1000) > 0
-    monkeypatch.setattr(measured_module, "measure_alone", None)  # nothing is measured any more
+    monkeypatch.setattr(measured_module, "measure_operators", None)  # nothing is measured any more
     monkeypatch.setattr(measured_module, "measure_link", None)
     second = MeasuredCost(CPU, load_cache(GPU, tmp_path))
     assert second.annotate(graph) == annotated
@@ -49,11 +49,11 @@ def test_what_one_process_measured_the_next_one_finds(
 
 def test_another_setting_is_another_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     cache = load_cache(GPU, tmp_path)
-    cache.add({("relu", (1, 2)): Measured(512, 1e-5)})
+    cache.add({("relu", (1, 2)): OperatorCost(512, 1e-5)})
     cache.link = Link(1e9, 2e9, 0.9e9, 1.9e9, 1e-5)
     cache.save()
     again = load_cache(GPU, tmp_path)
-    assert again.find(("relu", (1, 2))) == Measured(512, 1e-5)
+    assert again.find(("relu", (1, 2))) == OperatorCost(512, 1e-5)
     assert again.link == cache.link and again.link.full_duplex
     monkeypatch.setenv("CUDNN_ERRATA_JSON_FILE", "engines.json")
     assert load_cache(GPU, tmp_path).find(("relu", (1, 2))) is None

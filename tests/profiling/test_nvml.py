@@ -85,7 +85,7 @@ def test_visible_gpus_are_those_that_a_process_would_see(
     visible: str | None, expected: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     every = [nvml.Gpu("GPU-a1", "a card"), nvml.Gpu("GPU-b2", "a card")]
-    monkeypatch.setattr(nvml, "_ask", lambda _: (every, ""))
+    monkeypatch.setattr(nvml, "_query", lambda _: (every, ""))
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     if visible is not None:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)

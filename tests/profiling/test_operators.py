@@ -1,4 +1,4 @@
-"""Tasks are measured on made-up arguments that their operators take."""
+"""Tasks are measured on synthetic arguments that their operators take."""
 
 import pytest
 import torch
@@ -30,7 +30,7 @@ def test_an_operator_that_takes_no_zeros_is_measured_on_ones() -> None:
 
 def test_an_operator_that_takes_neither_is_refused_by_layer() -> None:
     lengths = torch.tensor([2, 1])  # their sum is the size of what they divide
-    with pytest.raises(UnsupportedModel, match="'segment_reduce' is not .* does not run on made-up data"):
+    with pytest.raises(UnsupportedModel, match="'segment_reduce' is not .* does not run on synthetic data"):
         _measure(lambda m, inputs: torch.segment_reduce(m.inner(inputs), "sum", lengths=lengths))
 
 
@@ -38,7 +38,7 @@ def test_a_step_is_captured_again_with_what_its_operators_return() -> None:
     module = Layer(lambda m, words: m.bag(words), bag=nn.EmbeddingBag(9, 4))
     captures = Captures(Workload("net", module, torch.sum, (torch.zeros(4, 6, dtype=torch.int64),)))
     cost = MeasuredCost(torch.device("cpu"))
-    with pytest.raises(OutputMismatch, match="_embedding_bag.* where its shape function says") as found:
+    with pytest.raises(OutputMismatch, match="_embedding_bag.* but its shape function predicts") as found:
         cost.annotate(captures.graph_at(4))
     assert captures.learn(4, found.value.outputs)
     cost.annotate(captures.graph_at(4))

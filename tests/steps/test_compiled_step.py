@@ -104,7 +104,7 @@ def test_a_forked_process_has_copy_threads_of_its_own(module: nn.Module) -> None
 def test_a_step_is_not_copied_and_its_plan_is(micro_batch: int | None, module: nn.Module) -> None:
     step = membench.compile(module, CRITERION, DATA, micro_batch=micro_batch)
     for duplicate in (copy.copy, copy.deepcopy, pickle.dumps):
-        with pytest.raises(MembenchError, match="copy the module and compile that one"):
+        with pytest.raises(MembenchError, match="copy the module and compile the copy"):
             duplicate(step)  # type: ignore[operator]
     assert pickle.loads(pickle.dumps(step.plan)) == step.plan
 
@@ -113,7 +113,7 @@ def test_training_is_refused_where_no_gradients_may_be_made(module: nn.Module) -
     step = step_of(module)
     with torch.inference_mode():
         for train in (lambda: step(*DATA), lambda: step_of(module)):
-            with pytest.raises(MembenchError, match=r"which torch.inference_mode\(\) forbids"):
+            with pytest.raises(MembenchError, match=r"outside torch.inference_mode\(\)"):
                 train()
         infer = membench.compile(module, None, (DATA[0], ()))
         assert torch.equal(infer(DATA[0]), module(DATA[0]))
@@ -122,7 +122,9 @@ def test_training_is_refused_where_no_gradients_may_be_made(module: nn.Module) -
 
 
 def test_a_loss_without_trained_weights_is_refused(module: nn.Module) -> None:
-    with pytest.raises(UnsupportedModel, match="no weight that is trained has a part in it; unfreeze one"):
+    with pytest.raises(
+        UnsupportedModel, match="it does not depend on any trainable weight; unfreeze a weight"
+    ):
         step_of(module.requires_grad_(False))
 
 
@@ -146,5 +148,5 @@ class ReturnsObject(nn.Module):
 
 
 def test_an_output_whose_tensors_are_out_of_sight_is_refused(module: nn.Module) -> None:
-    with pytest.raises(UnsupportedModel, match="does not know what is in a Held; return tensors"):
+    with pytest.raises(UnsupportedModel, match="cannot open a Held; return tensors"):
         membench.compile(ReturnsObject(module), None, (DATA[0], ()))

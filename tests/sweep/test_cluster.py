@@ -80,4 +80,4 @@ def test_micro_batches_exchange_once(records: dict[str, Record]) -> None:
 def test_a_batch_that_does_not_divide_is_refused(records: dict[str, Record]) -> None:
     record = records["no equal shares"]
     assert record.outcome is Outcome.FAILED
-    assert "a batch of 129 has no 4 equal shares; take a multiple of 4" in record.reason
+    assert "a batch of 129 cannot be divided into 4 equal shares; use a multiple of 4" in record.reason

@@ -284,12 +284,12 @@ class Partitioner:
     def _share_of_weight(self, weight: Value, share: Value) -> Value:
         """Return a share of a weight in a block of its own, whose home is its place in the caller's tensor."""
         whole = self._blocks[weight.block]
-        if whole.home is None:
+        if whole.host_location is None:
             return share
         start, size_bytes = (share.offset - weight.offset) * share.dtype.itemsize, share.extent_bytes
         key = (weight.block, start, size_bytes)
         if key not in self._weights:
-            home = replace(whole.home, offset_bytes=whole.home.offset_bytes + start)
+            home = replace(whole.host_location, offset_bytes=whole.host_location.offset_bytes + start)
             block = Block(
                 len(self._blocks),
                 f"{whole.name}[{start}:{start + size_bytes} B]",

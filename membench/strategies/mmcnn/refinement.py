@@ -153,4 +153,4 @@ def _finer(
 
 def _whole_bytes(graph: TaskGraph, task: Task) -> int:
     read = (graph.blocks[block] for block in task.reads)
-    return sum(block.size_bytes for block in read if block.home and block.role is not Role.WEIGHT)
+    return sum(block.size_bytes for block in read if block.host_location and block.role is not Role.WEIGHT)

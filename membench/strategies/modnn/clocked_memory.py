@@ -66,7 +66,7 @@ class ClockedMemory:
         self._last_task_s = 0.0  # end of the last task: memory is taken at its position
         self._address = np.full(len(graph.blocks), -1)  # of resident blocks
         self._ready_s = np.zeros(len(graph.blocks))
-        self._on_host_s = np.array([0.0 if block.home else inf for block in graph.blocks])
+        self._on_host_s = np.array([0.0 if block.host_location else inf for block in graph.blocks])
 
     # ---- state --------------------------------------------------------------------------------------
 

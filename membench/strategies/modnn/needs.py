@@ -70,7 +70,7 @@ class PoolNeeds:
         tasks = self._graph.tasks
         changes_bytes = [0] * (len(tasks) + 1)
         for block, uses in zip(self._graph.blocks, touching_tasks(self._graph), strict=True):
-            if self._in_pool[block.index] and len(uses) > 1 and not block.home:
+            if self._in_pool[block.index] and len(uses) > 1 and not block.host_location:
                 changes_bytes[uses[0] + 1] += aligned(block.size_bytes)
                 changes_bytes[uses[1]] -= aligned(block.size_bytes)
         locked_bytes = list(accumulate(changes_bytes))

@@ -194,7 +194,7 @@ class _Simulation:
         memory.run(inputs, creates, changes, self._time_s(task, algorithm))
         for block in (*inputs, *creates):
             if self._uses.done(block, created=block in creates):
-                if self._graph.blocks[block].home and memory.on_host_s(block) == inf:
+                if self._graph.blocks[block].host_location and memory.on_host_s(block) == inf:
                     memory.evict(block)
                 else:
                     memory.drop(block)

@@ -30,7 +30,7 @@ class RemainingUses:
         self._offloaded = sorted(
             (uses[-1], block.index)
             for block, uses in zip(graph.blocks, self._uses, strict=True)
-            if block.home and uses
+            if block.host_location and uses
         )
 
     def next(self, block: int) -> int:

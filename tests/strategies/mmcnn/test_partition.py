@@ -34,7 +34,7 @@ def in_parts(module: nn.Module, images: Tensor, parts: Callable[[TaskGraph], dic
     builder = ScheduleBuilder("parts", split, budget_bytes=None)
     for task in split.tasks:
         for block in task.reads:
-            if split.blocks[block].home and not builder.is_resident(block):
+            if split.blocks[block].host_location and not builder.is_resident(block):
                 builder.prefetch(block)
         builder.compute(task)
         builder.free_dead()
@@ -225,9 +225,11 @@ def test_only_the_matching_weights_come() -> None:
     network = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU())
     graph = keep_on_host(graph_of(network, 1, 3, 8, 8), frozenset({Role.WEIGHT}))
     split = partition(graph, {0: Parts(rows=2, channels=4)})
-    weights = [b for b in split.blocks if b.home and b.home.block == 0 and b.index != 0]
+    weights = [b for b in split.blocks if b.host_location and b.host_location.block == 0 and b.index != 0]
     assert [b.size_bytes for b in weights] == [graph.blocks[0].size_bytes // 4] * 4
-    assert sorted(b.home.offset_bytes for b in weights if b.home) == [216 * i for i in range(4)]
+    assert sorted(b.host_location.offset_bytes for b in weights if b.host_location) == [
+        216 * i for i in range(4)
+    ]
     convolutions = [t for t in split.tasks if t.kind is Kind.CONVOLUTION]
     assert len(convolutions) == 8
     assert all(len({b.index for b in weights}.intersection(t.reads)) == 1 for t in convolutions)

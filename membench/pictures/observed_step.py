@@ -1,4 +1,4 @@
-"""One step, as pictures and traces show it: one run of a schedule, or one for each micro-batch."""
+"""ObservedStep: one step for pictures and traces, as one run of a schedule or one for each micro-batch."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -12,12 +12,12 @@ from membench.planning.recompute import is_recomputed
 
 
 @dataclass(frozen=True)
-class Part:
-    """A schedule and when its instructions ran, simulated or measured.
+class RepeatedRun:
+    """A schedule and the simulated or measured timeline of its runs.
 
     Attributes:
-        timeline: of one run of the schedule.
-        count: how often it runs in the step.
+        timeline: of one run, which stands for all.
+        count: number of runs in the step.
     """
 
     schedule: Schedule
@@ -25,13 +25,13 @@ class Part:
     count: int = 1
 
     def work(self, span: Span) -> Work:
-        """Return the instruction whose time a span is."""
+        """Return the instruction to which a span belongs."""
         instruction = self.schedule.instructions[span.instruction]
         assert isinstance(instruction, Work), f"instruction {span.instruction} takes no time"
         return instruction
 
     def activity(self, span: Span) -> str:
-        """Return what kind of work was done: a pass of the step, or the instruction's kind."""
+        """Return the kind of a span's work: the pass of the step, or the kind of instruction."""
         work = self.work(span)
         if not isinstance(work, Compute):
             return type(work).__name__.lower()
@@ -41,7 +41,7 @@ class Part:
         return "backward" if task.phase is Phase.BACKWARD else "forward"
 
     def label(self, span: Span) -> str:
-        """Return the layer that was worked for; of a block that belongs to none, its name."""
+        """Return the layer of a span's work, or the name of a block without a layer."""
         work, graph = self.work(span), self.schedule.graph
         if isinstance(work, Compute):
             return graph.layers[graph.tasks[work.task].layer]
@@ -50,56 +50,56 @@ class Part:
 
 
 class PlacedSpan(NamedTuple):
-    """A span of the step and the part to which it belongs.
+    """A span of the step and its run.
 
     Attributes:
-        run: which of the step's runs of schedules it is, from 0.
+        position: of the run among all runs of the step, from 0.
         span: in seconds since the step began.
     """
 
-    part: Part
-    run: int
+    run: RepeatedRun
+    position: int
     span: Span
 
 
 @dataclass(frozen=True)
-class Run:
-    """One step: its parts one after another, each as often as it says.
+class ObservedStep:
+    """One step: runs of schedules one after another, each repeated by its count.
 
     Attributes:
-        title: model, batch size, strategy, and where it ran.
-        capacity_bytes: the device's memory, where it is known.
-        measured_peak_bytes: the allocator's, where the run was measured; the schedules have the predicted one.
+        title: model, batch size, strategy and device.
+        capacity_bytes: the device's memory, if it is known.
+        measured_peak_bytes: the allocator's peak, if the step was measured; the schedules have the predicted one.
     """
 
     title: str
-    parts: tuple[Part, ...]
+    runs: tuple[RepeatedRun, ...]
     capacity_bytes: int | None = None
     measured_peak_bytes: int | None = None
 
     @property
     def peak_bytes(self) -> int:
-        return max(part.schedule.peak_bytes for part in self.parts)
+        return max(run.schedule.peak_bytes for run in self.runs)
 
     @property
     def step_time_s(self) -> float:
-        return sum(part.timeline.step_time_s * part.count for part in self.parts)
+        return sum(run.timeline.step_time_s * run.count for run in self.runs)
 
     @property
     def starts_s(self) -> list[float]:
-        """When each run of a schedule begins."""
-        times_s = (part.timeline.step_time_s for part in self.parts for _ in range(part.count))
+        """Start of each run of a schedule."""
+        times_s = (run.timeline.step_time_s for run in self.runs for _ in range(run.count))
         return list(accumulate(times_s, initial=0.0))[:-1]
 
     @property
     def streams(self) -> list[str]:
         """The streams in the order of their first use."""
-        return list(dict.fromkeys(span.stream for part in self.parts for span in part.timeline.spans))
+        return list(dict.fromkeys(span.stream for run in self.runs for span in run.timeline.spans))
 
     def spans(self) -> Iterator[PlacedSpan]:
-        """Yield all that took time, run after run."""
-        parts = [part for part in self.parts for _ in range(part.count)]
-        for run, (part, start_s) in enumerate(zip(parts, self.starts_s, strict=True)):
-            for span in part.timeline.spans:
+        """Yield all spans, run after run."""
+        runs = [run for run in self.runs for _ in range(run.count)]
+        for position, (run, start_s) in enumerate(zip(runs, self.starts_s, strict=True)):
+            for span in run.timeline.spans:
                 shifted = span._replace(start_s=start_s + span.start_s, end_s=start_s + span.end_s)
-                yield PlacedSpan(part, run, shifted)
+                yield PlacedSpan(run, position, shifted)

@@ -3,10 +3,10 @@
 import pytest
 import torch
 from torch import Tensor
-from torch._subclasses.fake_tensor import FakeTensorMode
 
-from membench.capture import operators
+from membench.capture.aten import kind_of, with_real_outputs, written_arguments
 from membench.core.task_graph import Kind
+from membench.core.torch_internals import FakeTensorMode
 
 aten = torch.ops.aten
 BATCH_NORM = aten.cudnn_batch_norm.default
@@ -25,10 +25,10 @@ def arguments(images: Tensor, *, training: bool) -> tuple[object, ...]:
 
 
 def test_batch_norm_of_cudnn_writes_its_statistics(images: Tensor) -> None:
-    assert operators.kind_of(BATCH_NORM) is Kind.BATCH_NORM
-    assert operators.kind_of(aten.cudnn_batch_norm_backward.default) is Kind.BATCH_NORM
-    assert operators.written_arguments(BATCH_NORM, arguments(images, training=True), {}) == (3, 4)
-    assert operators.written_arguments(BATCH_NORM, arguments(images, training=False), {}) == ()
+    assert kind_of(BATCH_NORM) is Kind.BATCH_NORM
+    assert kind_of(aten.cudnn_batch_norm_backward.default) is Kind.BATCH_NORM
+    assert written_arguments(BATCH_NORM, arguments(images, training=True), {}) == (3, 4)
+    assert written_arguments(BATCH_NORM, arguments(images, training=False), {}) == ()
 
 
 def test_batch_norm_of_cudnn_returns_a_suggested_format_and_its_reserve(
@@ -37,14 +37,14 @@ def test_batch_norm_of_cudnn_returns_a_suggested_format_and_its_reserve(
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch._C, "_get_cudnn_batch_norm_reserve_space_size", lambda images, training: 96)
     args = arguments(images, training=True)
-    output, _, _, reserve = operators.with_real_outputs(BATCH_NORM, args, BATCH_NORM(*args))
+    output, _, _, reserve = with_real_outputs(BATCH_NORM, args, BATCH_NORM(*args))
     assert output.is_contiguous() and output.device.type == "cuda"
     assert (reserve.shape, reserve.dtype) == ((96,), torch.uint8)
     frozen = arguments(images, training=False)
-    assert operators.with_real_outputs(BATCH_NORM, frozen, BATCH_NORM(*frozen))[3].numel() == 0
+    assert with_real_outputs(BATCH_NORM, frozen, BATCH_NORM(*frozen))[3].numel() == 0
 
 
 def test_without_a_gpu_the_reserve_is_unknown(images: Tensor, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     args = arguments(images, training=True)
-    assert operators.with_real_outputs(BATCH_NORM, args, BATCH_NORM(*args))[3].numel() == 0
+    assert with_real_outputs(BATCH_NORM, args, BATCH_NORM(*args))[3].numel() == 0

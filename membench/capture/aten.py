@@ -1,15 +1,21 @@
-"""What capture knows of ATen operators beyond their schemas."""
+"""Facts about ATen operators that their schemas do not state: kinds, geometry, aliasing and corrected outputs."""
 
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch._prims_common import suggest_memory_format
-from torch.utils._mode_utils import no_dispatch
-from torch.utils.flop_counter import flop_registry
 
 from membench.core.convolution import Convolution
 from membench.core.task_graph import GradientOf, Kind
+from membench.core.torch_internals import (
+    OpOverload,
+    convolution_kernel,
+    cudnn_batch_norm_reserve_bytes,
+    flop_registry,
+    no_dispatch,
+    operator_schema,
+    suggest_memory_format,
+)
 
 KINDS = {
     Kind.CONVOLUTION: {"convolution", "convolution_backward"},
@@ -43,31 +49,32 @@ _SHAPE_ONLY_ARGUMENTS: dict[str, tuple[int, ...]] = {
     "new_full": (0,),
     "new_ones": (0,),
 }
-"""Positions of tensor arguments of which the operator reads only shape, strides and dtype."""
+"""Positions of tensor arguments whose shape, strides and dtype alone the operator reads."""
 
 
 _GROUP_BY_GROUP = {
     "NnpackSpatial", "Slow2d", "SlowDilated2d", "SlowDilated3d", "SlowTranspose2d", "SlowTranspose3d",
 }  # fmt: skip
-"""Kernels of the CPU that compute a grouped convolution's gradients one group after another."""
+"""CPU kernels that compute a grouped convolution's gradients one group after another."""
 
 
-def operator_name(operator: torch._ops.OpOverload) -> str:
+def operator_name(operator: OpOverload) -> str:
     """Return ``"convolution"`` for ``aten.convolution.default``."""
     return operator.overloadpacket.__name__
 
 
-def kind_of(operator: torch._ops.OpOverload) -> Kind:
+def kind_of(operator: OpOverload) -> Kind:
+    """Return what an operator computes."""
     name = operator_name(operator)
     if "attention" in name:
         return Kind.ATTENTION
     return _KIND_OF_NAME.get(name, Kind.OTHER)
 
 
-def shape_only_arguments(operator: torch._ops.OpOverload, args: tuple[Any, ...]) -> tuple[int, ...]:
+def shape_only_arguments(operator: OpOverload, args: tuple[Any, ...]) -> tuple[int, ...]:
     """Return the positions of arguments whose contents the operator does not read.
 
-    A convolution's data gradient needs the input's shape alone (Layrub 3.1), unless its kernel makes views of the input.
+    A convolution's data gradient needs only the input's shape (Layrub 3.1), unless its kernel makes views of the input.
     """
     name = operator_name(operator)
     if name == "convolution_backward":
@@ -86,9 +93,9 @@ def _views_input(
     output_padding: list[int],
     groups: int,
 ) -> bool:
-    """Return whether a convolution's backward makes views of the input, so that it has to be there.
+    """Return whether a convolution's backward makes views of the input, so that the input must be resident.
 
-    It sees a one-dimensional one as two-dimensional, and on the CPU some of its kernels compute group by group.
+    One-dimensional inputs are viewed as two-dimensional, and some CPU kernels compute group by group.
     """
     if images.dim() == 3:
         return True
@@ -96,20 +103,20 @@ def _views_input(
         return False
     with no_dispatch():
         shapes = (torch.empty(1, dtype=each.dtype).expand(each.shape) for each in (images, weight))
-        backend = torch._C._select_conv_backend(
-            *shapes, None, stride, padding, dilation, transposed, output_padding, groups, bias_sizes
+        kernel = convolution_kernel(
+            *shapes, stride, padding, dilation, transposed, output_padding, groups, bias_sizes=bias_sizes
         )
-    return backend.name in _GROUP_BY_GROUP
+    return kernel in _GROUP_BY_GROUP
 
 
-def gradient_of(operator: torch._ops.OpOverload, args: tuple[Any, ...]) -> GradientOf:
-    """Return which gradient a backward operator computes; a pass marks the weight gradients of other layers."""
+def gradient_of(operator: OpOverload, args: tuple[Any, ...]) -> GradientOf:
+    """Return the gradient that a backward operator computes; a pass marks the weight gradients of other layers."""
     if operator_name(operator) == "convolution_backward" and not args[10][0]:
         return GradientOf.WEIGHT
     return GradientOf.DATA
 
 
-def convolution_of(operator: torch._ops.OpOverload, args: tuple[Any, ...], output: Any) -> Convolution | None:
+def convolution_of(operator: OpOverload, args: tuple[Any, ...], output: Any) -> Convolution | None:
     """Return the geometry of a two-dimensional convolution or of its gradients, else None."""
     match operator_name(operator):
         case "convolution":
@@ -142,48 +149,49 @@ def _pair(values: list[int]) -> tuple[int, int]:
 
 
 def written_arguments(
-    operator: torch._ops.OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]
+    operator: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[int | str, ...]:
     """Return the positions and the names of the tensors that the operator updates in place.
 
-    Batch norm updates its running statistics although the schemas of its operators do not say so.
+    Batch norm updates its running statistics although the schemas of its operators do not declare it.
     """
     if operator_name(operator) in ("native_batch_norm", "cudnn_batch_norm"):
         written: list[int | str] = [3, 4] if args[5] else []
     else:
         written = [
             position if position < len(args) else argument.name
-            for position, argument in enumerate(operator._schema.arguments)
+            for position, argument in enumerate(operator_schema(operator).arguments)
             if argument.alias_info is not None and argument.alias_info.is_write
         ]
     return tuple(at for at in written if isinstance(argument_at(at, args, kwargs), Tensor))
 
 
 def argument_at(at: int | str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Return a call's argument by its position or name, None where it was not given."""
+    """Return a call's argument by its position or name; None if it was not given."""
     return args[at] if isinstance(at, int) else kwargs.get(at)
 
 
-def viewed_argument(operator: torch._ops.OpOverload, args: tuple[Any, ...]) -> int | None:
-    """Return the position of the tensor of which the outputs are views, None where they are not."""
-    returns = operator._schema.returns
+def viewed_argument(operator: OpOverload, args: tuple[Any, ...]) -> int | None:
+    """Return the position of the argument that the outputs are views of; None if they are not views."""
+    returns = operator_schema(operator).returns
     if not returns or returns[0].alias_info is None or returns[0].alias_info.is_write:
         return None
     aliases = returns[0].alias_info.before_set
-    for position, argument in enumerate(operator._schema.arguments):
+    for position, argument in enumerate(operator_schema(operator).arguments):
         if argument.alias_info is not None and argument.alias_info.before_set & aliases:
             return position if isinstance(args[position], Tensor) else None
     return None
 
 
-def is_random(operator: torch._ops.OpOverload) -> bool:
+def is_random(operator: OpOverload) -> bool:
+    """Return whether an operator draws from a random generator."""
     return torch.Tag.nondeterministic_seeded in operator.tags
 
 
 def floating_point_operations(
-    operator: torch._ops.OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any
+    operator: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any
 ) -> int:
-    """Count with torch's own formulas; element-wise operators count one operation per output element."""
+    """Count operations by torch's own formulas; an operator without one counts one per output element."""
     formula = flop_registry.get(operator.overloadpacket)
     if formula is not None:
         return int(formula(*args, **kwargs, out_val=output))
@@ -191,10 +199,10 @@ def floating_point_operations(
     return first.numel() if isinstance(first, Tensor) else 0
 
 
-def with_plain_scale(operator: torch._ops.OpOverload, args: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Return the arguments with which dropout's gradient has plain PyTorch's bits.
+def with_plain_scale(operator: OpOverload, args: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Return arguments for which dropout's gradient is bit-equal to plain PyTorch's.
 
-    On the CPU that is a product with a mask of the map's own precision, in which the scale is rounded.
+    On the CPU the gradient is a product with a mask in the activation's precision, to which the scale is rounded.
     """
     if operator is not torch.ops.aten.native_dropout_backward.default or args[0].device.type != "cpu":
         return args
@@ -204,20 +212,20 @@ def with_plain_scale(operator: torch._ops.OpOverload, args: tuple[Any, ...]) -> 
 
 
 _LOSSES = {"mse_loss": 2, "smooth_l1_loss": 2, "soft_margin_loss": 2, "binary_cross_entropy": 3}
-"""Losses that lie in the memory of what they reduce, and which of their arguments says whether they reduce."""
+"""Losses whose result shares the memory of the elements that they reduce; position of the `reduction` argument."""
 
 _NORMALIZATIONS = {"native_batch_norm": 1, "native_layer_norm": 2, "native_group_norm": 1}
-"""Normalizations, and which of their arguments is the weight."""
+"""Normalizations; position of the `weight` argument."""
 
 
-def with_real_outputs(operator: torch._ops.OpOverload, args: tuple[Any, ...], output: Any) -> Any:
-    """Correct what an operator's shape function gets wrong about its outputs.
+def with_real_outputs(operator: OpOverload, args: tuple[Any, ...], output: Any) -> Any:
+    """Correct outputs for which an operator's shape function differs from its kernels.
 
     Batch norm's kernels return the memory format that the input suggests, contiguous or channels last, where the
     shape function keeps any permutation. Layer norm's backward returns a contiguous gradient. Dropout's backward is a
-    product on the CPU. Statistics of half-precision maps have the weight's precision on the CPU. Some reduced losses keep
-    the memory of all elements. What cuDNN's batch norm reserves for its backward has a size that only cuDNN knows. No
-    gradient is made that the output mask leaves out.
+    product on the CPU. Statistics of half-precision activations have the weight's precision on the CPU. Some reduced
+    losses keep the memory of all elements. Only cuDNN can compute the size of the reserve that its batch norm keeps for
+    the backward pass. Gradients that the output mask leaves out are not made.
     """
     name = operator_name(operator)
     if name in _NORMALIZATIONS and args[0].device.type == "cpu":
@@ -252,11 +260,11 @@ def with_real_outputs(operator: torch._ops.OpOverload, args: tuple[Any, ...], ou
 
 def _reduces(loss: str, args: tuple[Any, ...]) -> bool:
     position = _LOSSES[loss]
-    return len(args) <= position or args[position] != 0  # the mean, where nothing is said
+    return len(args) <= position or args[position] != 0  # the default is the mean
 
 
 def _reduced_in_place(args: tuple[Any, ...], output: Tensor) -> Tensor:
-    """Return a scalar in the memory of one element for each of the prediction's and the target's, broadcast."""
+    """Return a scalar in memory for as many elements as the broadcast prediction and target have."""
     shape = torch.broadcast_shapes(args[0].shape, args[1].shape)
     return output.new_empty(shape).as_strided((), ())
 
@@ -269,8 +277,5 @@ def _with_statistics_like(weight: Tensor | None, output: tuple[Tensor, ...]) -> 
 
 
 def _cudnn_reserve_bytes(images: Tensor) -> int:
-    """Return the bytes that cuDNN's batch norm reserves in training; without a GPU nobody can ask it, and none are counted."""
-    if not torch.cuda.is_available():
-        return 0
-    ask = torch._C._get_cudnn_batch_norm_reserve_space_size  # type: ignore[attr-defined]
-    return int(ask(images, True))
+    """Return the bytes that cuDNN's batch norm reserves in training; 0 without a GPU, where cuDNN cannot be queried."""
+    return cudnn_batch_norm_reserve_bytes(images) if torch.cuda.is_available() else 0

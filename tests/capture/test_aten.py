@@ -5,9 +5,9 @@ from itertools import permutations
 import pytest
 import torch
 from torch import Tensor
-from torch._subclasses import FakeTensorMode
 
-from membench.capture.operators import argument_at, with_real_outputs, written_arguments
+from membench.capture.aten import argument_at, with_real_outputs, written_arguments
+from membench.core.torch_internals import FakeTensorMode
 
 LAYOUTS = list(permutations(range(4)))
 

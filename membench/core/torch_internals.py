@@ -1,0 +1,142 @@
+"""Everything of torch's private API that membench relies on, in one place.
+
+No other module names a private attribute of torch. Objects are re-exported as they are, so that a hot loop pays for no
+wrapper. `tests/core/test_torch_internals.py` checks each of them: it fails where a release of torch changes one.
+
+- ``FakeTensor(mode, meta, device)``: a tensor on the meta device that claims to be on another, and the `FakeTensorMode`
+  under which it runs. Its exceptions carry the operator as ``func``; its module logs under ``FAKE_TENSOR_LOGGER``.
+- ``TorchDispatchMode``: sees every ATen operator below autograd.
+- ``no_dispatch``: a context in which no dispatch mode is active.
+- ``tree_leaves``, ``tree_map_only``: nested tuples, lists and dicts of tensors.
+- ``suggest_memory_format``: channels last or contiguous, as a kernel chooses from a tensor's strides.
+- ``OpOverload``: an ATen operator with its overload; ``flop_registry``: formulas of operations by overload packet.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from operator import attrgetter, methodcaller
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch._ops import OpOverload
+from torch._prims_common import suggest_memory_format
+from torch._subclasses.fake_tensor import (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    FakeTensor,
+    FakeTensorMode,
+    UnsupportedOperatorException,
+)
+from torch.cuda import _POOL_HANDLE
+from torch.distributions import Distribution
+from torch.utils._mode_utils import no_dispatch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves, tree_map_only
+from torch.utils.flop_counter import flop_registry
+
+__all__ = [
+    "FAKE_TENSOR_LOGGER", "MODULE_ATTRIBUTES", "WEIGHT_HOOKS", "DataDependentOutputException",
+    "DynamicOutputShapeException", "FakeTensor", "FakeTensorMode", "GraphPool", "OpOverload", "TorchDispatchMode",
+    "UnsupportedOperatorException", "clear_cublas_workspaces", "conjugate_view", "convolution_kernel",
+    "cudnn_batch_norm_reserve_bytes", "flop_registry", "keep_gpu_busy", "module_hooks", "module_members",
+    "negative_view", "next_sequence_number", "no_dispatch", "operator_schema", "profiled_events", "sequence_number",
+    "storage_address", "suggest_memory_format", "tree_leaves", "tree_map_only", "without_fused_networks",
+    "without_value_checks",
+]  # fmt: skip
+
+GraphPool = _POOL_HANDLE
+"""Type of the name of a memory pool, as `torch.cuda.graph_pool_handle` returns it."""
+
+FAKE_TENSOR_LOGGER = "torch._subclasses.fake_tensor"
+"""Name of the logger that prints the traceback of a shape function's error."""
+
+storage_address: Callable[[torch.UntypedStorage], int] = attrgetter("_cdata")
+"""Return the address of a storage's C++ object, unique while it lives; a fake tensor's data has no address."""
+
+operator_schema: Callable[[OpOverload], Any] = attrgetter("_schema")
+"""Return an operator's schema: ``arguments`` and ``returns``, each with ``name`` and ``alias_info``."""
+
+sequence_number: Callable[[Any], int] = methodcaller("_sequence_nr")
+"""Return the number of an autograd node, in the order in which nodes were made."""
+
+next_sequence_number: Callable[[], int] = torch._C._autograd._get_sequence_nr
+"""Return the number that the next autograd node of this thread will have."""
+
+conjugate_view: Callable[[Tensor], Tensor] = torch._conj
+negative_view: Callable[[Tensor], Tensor] = torch._neg_view
+"""Views whose elements are conjugated or negated when they are read."""
+
+WEIGHT_HOOKS = (attrgetter("_backward_hooks"), attrgetter("_post_accumulate_grad_hooks"))
+"""Each returns the hooks on a parameter's gradient; None or empty without any."""
+
+MODULE_ATTRIBUTES = frozenset(vars(nn.Module()))
+"""Names of the attributes that torch keeps in every module."""
+
+module_hooks: Callable[[nn.Module], tuple[dict[int, Any], ...]] = attrgetter(
+    "_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks"
+)
+"""Return the dicts of a module's hooks, which stay the same objects while hooks come and go."""
+
+module_members: Callable[[nn.Module], tuple[dict[str, Any], ...]] = attrgetter(
+    "_modules", "_parameters", "_buffers"
+)
+"""Return the dicts of a module's own children, weights and buffers, which stay the same objects."""
+
+
+def convolution_kernel(
+    images: Tensor, weight: Tensor, *geometry: Any, bias_sizes: list[int] | None = None
+) -> str:
+    """Return the name of the kernel with which torch computes a convolution, ``"Slow2d"``.
+
+    Args:
+        geometry: stride, padding, dilation, transposed, output padding and groups, as ``aten.convolution`` takes them.
+    """
+    return torch._C._select_conv_backend(images, weight, None, *geometry, bias_sizes).name
+
+
+def cudnn_batch_norm_reserve_bytes(images: Tensor) -> int:
+    """Return the bytes that cuDNN's batch norm reserves in training for its backward; needs a GPU."""
+    return int(torch._C._get_cudnn_batch_norm_reserve_space_size(images, True))  # type: ignore[attr-defined]
+
+
+def clear_cublas_workspaces() -> None:
+    """Give back the workspaces that cuBLAS keeps for each stream."""
+    torch._C._cuda_clearCublasWorkspaces()
+
+
+def keep_gpu_busy(cycles: int) -> None:
+    """Issue a kernel to the current stream that spins for that many cycles of the GPU's clock."""
+    torch.cuda._sleep(cycles)
+
+
+def profiled_events(profile: torch.profiler.profile) -> list[Any]:
+    """Return a finished profile's raw events, each with ``name()``, ``start_ns()``, ``end_ns()`` and ``nbytes()``.
+
+    Allocations are events named ``"[memory]"``, with negative bytes where memory is given back.
+    """
+    return profile.profiler.kineto_results.events()  # type: ignore[union-attr]
+
+
+@contextmanager
+def without_fused_networks() -> Iterator[None]:
+    """Switch oneDNN and cuDNN off, but not as `torch.backends` does, which sets TF32 as well."""
+    has_onednn, has_cudnn = torch._C._get_mkldnn_enabled(), torch._C._get_cudnn_enabled()
+    torch._C._set_mkldnn_enabled(False)
+    torch._C._set_cudnn_enabled(False)
+    try:
+        yield
+    finally:
+        torch._C._set_mkldnn_enabled(has_onednn)
+        torch._C._set_cudnn_enabled(has_cudnn)
+
+
+@contextmanager
+def without_value_checks() -> Iterator[None]:
+    """Keep torch's distributions from validating their arguments: fake tensors have no values."""
+    before = Distribution._validate_args
+    Distribution.set_default_validate_args(False)
+    try:
+        yield
+    finally:
+        Distribution.set_default_validate_args(before)

@@ -1,0 +1,302 @@
+"""Each use of torch's private API: a test here fails when a release of torch changes it."""
+
+import ast
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.distributions import Categorical
+
+import membench
+from membench.core import torch_internals as internals
+
+aten = torch.ops.aten
+PACKAGE = Path(membench.__file__).parent
+
+OTHERS_ATTRIBUTES = {"_replace", "_make", "_asdict", "_fields"}
+"""Underscored names that are public: of a `NamedTuple`."""
+
+CHECKED_STRINGS = {name for kind in (Tensor, nn.Module(), torch.UntypedStorage) for name in dir(kind)}
+"""Attributes of torch's objects, which `getattr` and the like could name in a string."""
+
+
+# ---- no other module ---------------------------------------------------------------------------------
+
+
+def private_names(source: str) -> Iterator[str]:
+    """Yield torch's private names in a module: in imports, attributes and strings."""
+    for node in ast.walk(ast.parse(source)):
+        match node:
+            case ast.ImportFrom(module=str(module), names=names) if module.split(".")[0] == "torch":
+                yield from (f"{module}.{a.name}" for a in names if is_private(f"{module}.{a.name}"))
+            case ast.Import(names=names):
+                yield from (a.name for a in names if a.name.startswith("torch.") and is_private(a.name))
+            case ast.Attribute(value=value, attr=attr) if is_private(attr) and attr not in OTHERS_ATTRIBUTES:
+                owner = ast.unparse(value)
+                if owner not in ("self", "cls", "super()", "TensorBackend"):  # of a class and its base
+                    yield f"{owner}.{attr}"
+            case ast.Constant(value=str(text)):
+                if text.startswith("torch._") or (is_private(text) and text in CHECKED_STRINGS):
+                    yield text
+
+
+def is_private(name: str) -> bool:
+    return any(part.startswith("_") and not part.endswith("__") for part in name.split("."))
+
+
+def test_no_other_module_names_a_private_attribute_of_torch() -> None:
+    found = {
+        str(path.relative_to(PACKAGE)): names
+        for path in PACKAGE.rglob("*.py")
+        if path.name != "torch_internals.py" and (names := list(private_names(path.read_text())))
+    }
+    assert found == {}
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "import torch._C",
+        "from torch.utils._pytree import tree_leaves",
+        "from torch.cuda import _POOL_HANDLE",
+        "torch._C._cuda_clearCublasWorkspaces()",
+        "tensor.untyped_storage()._cdata",
+        "attrgetter('_backward_hooks')",
+        "logging.getLogger('torch._subclasses.fake_tensor')",
+    ],
+)
+def test_a_private_name_is_found(source: str) -> None:
+    assert list(private_names(source))
+
+
+# ---- tracing ------------------------------------------------------------------------------------------
+
+
+def test_a_fake_tensor_is_made_of_a_meta_tensor_and_a_device() -> None:
+    mode = internals.FakeTensorMode(allow_non_fake_inputs=True)
+    with internals.no_dispatch():
+        meta = torch.empty_strided((2, 3), (1, 2), device="meta")
+    fake = internals.FakeTensor(mode, meta, torch.device("cuda"))
+    assert (fake.device.type, fake.stride(), fake.constant) == ("cuda", (1, 2), None)
+    with mode:
+        assert isinstance(fake + 1, internals.FakeTensor)
+        with internals.no_dispatch():
+            assert not isinstance(torch.ones(1), internals.FakeTensor)
+        assert isinstance(torch.tensor(1.0) + 1, internals.FakeTensor)
+
+
+@pytest.mark.parametrize(
+    ("function", "error"),
+    [
+        (lambda images: images.sum().item(), internals.DataDependentOutputException),
+        (torch.nonzero, internals.DynamicOutputShapeException),
+    ],
+)
+def test_a_fake_tensor_s_errors_name_their_operator(function: Any, error: type[Exception]) -> None:
+    with internals.FakeTensorMode() as mode, pytest.raises(error) as caught:
+        function(mode.from_tensor(torch.ones(3)))
+    assert isinstance(caught.value.func, internals.OpOverload)  # type: ignore[attr-defined]
+
+
+def test_an_operator_without_a_shape_function_is_an_error_that_names_it() -> None:
+    assert issubclass(internals.UnsupportedOperatorException, RuntimeError)
+    assert internals.UnsupportedOperatorException(aten.add.Tensor).func is aten.add.Tensor
+
+
+def test_a_shape_function_s_error_is_logged_under_the_name(caplog: pytest.LogCaptureFixture) -> None:
+    assert internals.FAKE_TENSOR_LOGGER in logging.root.manager.loggerDict
+    with (
+        caplog.at_level(logging.ERROR, internals.FAKE_TENSOR_LOGGER),
+        internals.FakeTensorMode() as mode,
+        pytest.raises(RuntimeError),
+    ):
+        mode.from_tensor(torch.ones(2, 3)) @ mode.from_tensor(torch.ones(2, 3))
+    assert {record.name for record in caplog.records} <= {internals.FAKE_TENSOR_LOGGER}
+
+
+def test_a_dispatch_mode_sees_operators_below_autograd() -> None:
+    seen = []
+
+    class Log(internals.TorchDispatchMode):
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            seen.append(func)
+            return func(*args, **(kwargs or {}))
+
+    weight = torch.ones(2, requires_grad=True)
+    with Log():
+        weight.relu().sum().backward()
+    assert aten.relu.default in seen and aten.threshold_backward.default in seen
+
+
+def test_nodes_have_the_numbers_that_were_next_when_they_were_made() -> None:
+    weight = torch.ones(2, requires_grad=True)
+    first = internals.next_sequence_number()
+    output = weight.relu().exp()
+    assert output.grad_fn is not None
+    inner = output.grad_fn.next_functions[0][0]
+    assert internals.sequence_number(inner) == first
+    assert internals.sequence_number(output.grad_fn) == internals.next_sequence_number() - 1
+
+
+def test_views_share_a_storage_s_address() -> None:
+    with internals.FakeTensorMode():
+        images = torch.empty(4, 4)
+        view, other = images[1:].untyped_storage(), torch.empty(4, 4).untyped_storage()
+    address = internals.storage_address(images.untyped_storage())
+    assert internals.storage_address(view) == address != internals.storage_address(other)
+
+
+# ---- operators ----------------------------------------------------------------------------------------
+
+
+def test_a_schema_has_arguments_and_returns_with_their_aliases() -> None:
+    schema = internals.operator_schema(aten.relu_.default)
+    [argument], [returned] = schema.arguments, schema.returns
+    assert (argument.name, argument.alias_info.is_write) == ("self", True)
+    assert returned.alias_info.before_set == argument.alias_info.before_set
+    view = internals.operator_schema(aten.view.default).arguments[0].alias_info
+    assert view.before_set and not view.is_write
+
+
+def test_an_overload_has_a_packet_tags_and_a_namespace() -> None:
+    operator = aten.native_dropout.default
+    assert isinstance(operator, internals.OpOverload)
+    assert (operator.overloadpacket.__name__, operator.namespace) == ("native_dropout", "aten")
+    assert torch.Tag.nondeterministic_seeded in operator.tags
+
+
+def test_formulas_count_operations() -> None:
+    left, right = torch.ones(2, 3), torch.ones(3, 4)
+    assert internals.flop_registry[aten.mm](left, right, out_val=left @ right) == 2 * 2 * 3 * 4
+
+
+def test_the_kernel_of_a_grouped_convolution_on_the_cpu_has_a_name() -> None:
+    images, weight = torch.ones(1, 2, 5, 5, dtype=torch.float64), torch.ones(2, 1, 3, 3, dtype=torch.float64)
+    name = internals.convolution_kernel(images, weight, [1, 1], [0, 0], [1, 1], False, [0, 0], 2)
+    assert name == "Slow2d"
+
+
+def test_cudnn_is_asked_for_its_reserve() -> None:
+    assert callable(torch._C._get_cudnn_batch_norm_reserve_space_size)  # type: ignore[attr-defined]
+
+
+@pytest.mark.cuda
+def test_cudnn_s_batch_norm_reserves_memory() -> None:
+    assert internals.cudnn_batch_norm_reserve_bytes(torch.ones(2, 4, 6, 6, device="cuda")) >= 0
+
+
+def test_a_memory_format_is_suggested_from_strides() -> None:
+    images = torch.ones(2, 3, 4, 5)
+    last = images.contiguous(memory_format=torch.channels_last)
+    assert internals.suggest_memory_format(images) is torch.contiguous_format
+    assert internals.suggest_memory_format(last) is torch.channels_last
+
+
+def test_lazy_views_have_their_bits() -> None:
+    number = torch.tensor([1 + 2j])
+    conjugate, negative = internals.conjugate_view(number), internals.negative_view(torch.ones(1))
+    assert conjugate.is_conj() and conjugate.resolve_conj().item() == 1 - 2j
+    assert negative.is_neg() and negative.resolve_neg().item() == -1
+
+
+# ---- modules ------------------------------------------------------------------------------------------
+
+
+def test_a_module_s_dicts_stay_the_same_objects() -> None:
+    module = nn.BatchNorm2d(3)
+    members, hooks = internals.module_members(module), internals.module_hooks(module)
+    module.weight, module.running_mean = nn.Parameter(torch.zeros(3)), torch.ones(3)
+    module.add_module("child", nn.ReLU())
+    children, weights, buffers = members
+    assert children["child"] is module.child
+    assert weights["weight"] is module.weight and buffers["running_mean"] is module.running_mean
+    handles = [
+        module.register_forward_hook(lambda *_: None),
+        module.register_forward_pre_hook(lambda *_: None),
+        module.register_full_backward_hook(lambda *_: None),
+        module.register_full_backward_pre_hook(lambda *_: None),
+    ]
+    assert [len(each) for each in hooks] == [1, 1, 1, 1]
+    for handle in handles:
+        handle.remove()
+    assert [len(each) for each in hooks] == [0, 0, 0, 0]
+
+
+def test_attributes_of_every_module_include_its_dicts_and_its_mode() -> None:
+    assert {"training", "_parameters", "_buffers", "_modules"} <= internals.MODULE_ATTRIBUTES
+    assert "weight" not in internals.MODULE_ATTRIBUTES
+
+
+def test_hooks_on_a_gradient_are_found() -> None:
+    before, after = internals.WEIGHT_HOOKS
+    weight = nn.Parameter(torch.ones(1))
+    assert not before(weight) and not after(weight)
+    weight.register_hook(lambda gradient: gradient)
+    weight.register_post_accumulate_grad_hook(lambda parameter: None)
+    assert len(before(weight)) == len(after(weight)) == 1
+
+
+# ---- execution ----------------------------------------------------------------------------------------
+
+
+def test_recurrent_networks_run_without_fused_kernels_and_tf32_stays() -> None:
+    def enabled() -> tuple[bool, bool]:
+        return torch._C._get_mkldnn_enabled(), torch._C._get_cudnn_enabled()
+
+    before, tf32 = enabled(), torch.backends.cudnn.allow_tf32
+    with internals.without_fused_networks():
+        assert enabled() == (False, False) and torch.backends.cudnn.allow_tf32 == tf32
+    assert enabled() == before != (False, False)
+
+
+def test_distributions_check_their_arguments_again_afterwards() -> None:
+    invalid = torch.tensor([-1.0, 1.0])
+    with internals.without_value_checks():
+        Categorical(logits=invalid.log())
+    with pytest.raises(ValueError, match="logits"):
+        Categorical(logits=invalid.log())
+
+
+def test_a_profile_has_events_of_allocations() -> None:
+    activities = [torch.profiler.ProfilerActivity.CPU]
+    with (
+        torch.profiler.profile(activities=activities, profile_memory=True) as profile,
+        torch.profiler.record_function("mark"),
+    ):
+        torch.empty(1000, dtype=torch.uint8)
+    events = internals.profiled_events(profile)
+    [mark] = [event for event in events if event.name() == "mark"]
+    changes = [event for event in events if event.name() == "[memory]"]
+    assert [event.nbytes() for event in changes] == [1000, -1000]
+    assert all(mark.start_ns() <= event.start_ns() <= mark.end_ns() for event in changes)
+
+
+def test_trees_have_leaves_and_are_mapped_by_type() -> None:
+    tree = {"a": [1, (torch.ones(1), None)]}
+    assert internals.tree_leaves({"a": [1, (2, 3)]}) == [1, 2, 3]
+    assert internals.tree_map_only(Tensor, lambda _: "tensor", tree) == {"a": [1, ("tensor", None)]}
+
+
+def test_cuda_s_functions_are_there_without_a_gpu() -> None:
+    assert callable(torch.cuda._sleep) and callable(torch._C._cuda_clearCublasWorkspaces)
+    assert internals.GraphPool((0, 1)) == (0, 1)
+
+
+@pytest.mark.cuda
+def test_a_gpu_is_busy_and_gives_back_cublas_s_workspace() -> None:
+    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    start.record()
+    internals.keep_gpu_busy(10_000_000)
+    end.record()
+    torch.cuda.synchronize()
+    assert start.elapsed_time(end) > 1
+    held_bytes = torch.cuda.memory_allocated()
+    torch.ones(64, 64, device="cuda") @ torch.ones(64, 64, device="cuda")
+    torch.cuda.synchronize()
+    internals.clear_cublas_workspaces()
+    assert torch.cuda.memory_allocated() <= held_bytes
+    assert isinstance(torch.cuda.graph_pool_handle(), tuple)
