@@ -68,3 +68,7 @@ bench: $(STAMP)  ## measure membench itself
 
 clean:  ## remove .venv and everything that is generated and not committed
 	rm -rf $(VENV) outputs wandb build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+
+.PHONY: smoke
+smoke: $(STAMP)  ## install the wheel into a fresh environment and use it away from the checkout
+	.ci/smoke

@@ -1,21 +1,87 @@
-"""membench: memory strategies for training large networks, on one core, simulated and measured."""
+"""membench: memory-saving methods for deep learning, simulated and measured on one code base.
+
+`compile` puts one step of a module under a method. Each package imports only itself and those above it:
+
+core        task graph, schedule, device, record, and helpers without state
+models      networks of the papers, a file for each family
+data        data sets
+capture     a module's step -> task graph
+cost        seconds of a task by arithmetic (roofline)
+codecs      encodings of activations
+planning    what several methods share: schedule builder, validator, pools, recomputation
+frameworks  task graphs as Caffe, MXNet, TensorFlow, Torch and moDNN run them
+strategies  the methods, a file or folder for each: task graph -> schedule
+backends    schedule -> timeline: CPU, CUDA, simulated
+execution   the loop that runs a schedule
+profiling   times measured on the device
+steps       what `compile` returns
+pictures    one step drawn: memory over time, Chrome trace
+sweep       cells (model, method, device) run in processes, and their records
+training    training to accuracy
+papers      experiments of the papers, their numbers next to ours, the verdicts
+cli         the commands
+"""
 
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-_HOMES = {
-    "compile": "membench.steps.compile",
+from membench.core.device import DeviceProfile
+from membench.core.errors import (
+    ExchangeFailed,
+    InfeasibleSchedule,
+    InvalidSchedule,
+    MembenchError,
+    MissingDataset,
+    ModuleChanged,
+    OutOfMemory,
+    ShapeMismatch,
+    UnsupportedModel,
+    UnsupportedStrategy,
+)
+
+if TYPE_CHECKING:
+    from membench.steps.compile import compile  # noqa: A004 (the field's word for it)
+    from membench.steps.compiled_step import CompiledStep
+    from membench.steps.measurement import StepMeasurement
+    from membench.steps.micro_batched_step import MicroBatchedStep
+    from membench.steps.simulated_step import SimulatedStep
+
+__version__ = "0.1.0"
+__all__ = [
+    "CompiledStep",
+    "DeviceProfile",
+    "ExchangeFailed",
+    "InfeasibleSchedule",
+    "InvalidSchedule",
+    "MembenchError",
+    "MicroBatchedStep",
+    "MissingDataset",
+    "ModuleChanged",
+    "OutOfMemory",
+    "ShapeMismatch",
+    "SimulatedStep",
+    "StepMeasurement",
+    "UnsupportedModel",
+    "UnsupportedStrategy",
+    "__version__",
+    "compile",
+]
+
+_LAZY = {
     "CompiledStep": "membench.steps.compiled_step",
     "MicroBatchedStep": "membench.steps.micro_batched_step",
     "SimulatedStep": "membench.steps.simulated_step",
     "StepMeasurement": "membench.steps.measurement",
+    "compile": "membench.steps.compile",
 }
+"""Imported on first use: they need torch, which takes seconds, and reports and figures do not."""
 
-__all__ = ["CompiledStep", "MicroBatchedStep", "SimulatedStep", "StepMeasurement", "compile"]
+if not TYPE_CHECKING:  # for a type checker, any other name is an error
 
+    def __getattr__(name: str) -> Any:
+        if name not in _LAZY:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        return getattr(import_module(_LAZY[name]), name)
 
-def __getattr__(name: str) -> Any:
-    """Import the library entry on first use: reports and figures need units and records, not torch."""
-    if name in _HOMES:
-        return getattr(import_module(_HOMES[name]), name)
-    raise AttributeError(f"module 'membench' has no attribute {name!r}")
+    def __dir__() -> list[str]:
+        return sorted({*globals(), *_LAZY})

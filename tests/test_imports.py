@@ -1,6 +1,7 @@
 """The one-way flow of the package: an ordered list of packages, each importing only itself and earlier ones."""
 
 import ast
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -66,3 +67,7 @@ def test_tests_share_helpers_and_not_test_modules() -> None:
                     assert name.startswith("tests.helpers"), (
                         f"{path}: put what {name} shares into tests/helpers"
                     )
+
+
+def test_the_package_docstring_lists_the_packages_in_their_order() -> None:
+    assert tuple(re.findall(r"^([a-z]+) {2,}\S", membench.__doc__ or "", re.MULTILINE)) == ORDER

@@ -11,14 +11,20 @@ import torch
 from torch import nn
 
 import membench
-from membench.core.cost_model import CostModel
-from membench.core.schedule import Schedule
-from membench.core.task_graph import Kind, LayerTasks, TaskGraph
-from membench.planning.builder import ScheduleBuilder
-from membench.planning.recompute import Repeatable, Segment, recompute
-from membench.strategies.base import Strategy
+from membench.strategies import (
+    CostModel,
+    Kind,
+    LayerTasks,
+    Repeatable,
+    Schedule,
+    ScheduleBuilder,
+    Segment,
+    Strategy,
+    TaskGraph,
+    compute_on_demand,
+    recompute,
+)
 from membench.strategies.eager import Eager
-from membench.strategies.on_demand import compute_on_demand
 
 
 class RecomputeCheap(Strategy):

@@ -19,7 +19,7 @@ from membench.core.configuration import ROOT, instantiate
 from membench.core.errors import MembenchError
 from membench.core.files import shown
 from membench.core.record import Outcome
-from membench.papers.loader import read_trainings
+from membench.papers.loader import known_papers, read_trainings
 
 
 @dataclass(frozen=True)
@@ -41,13 +41,14 @@ def parse(words: Sequence[str]) -> Settings:
     if not papers:
         training, directory = compose_training(words)
         return Settings((training,), directory)
-    known = sorted(path.parent.name for path in (ROOT / "experiments").glob("*/trainings.yaml"))
+    experiments = ROOT / "experiments"
+    known = [name for name in known_papers(experiments) if (experiments / name / "trainings.yaml").exists()]
     if len(words) > 1 or papers[0] not in known:
         raise MembenchError(
             f"{' '.join(words)!r} is neither one paper nor a list of option=value; "
             f"papers with trainings: {', '.join(known)}"
         )
-    trainings = compose_trainings(read_trainings(ROOT / "experiments" / papers[0] / "trainings.yaml"))
+    trainings = compose_trainings(read_trainings(experiments / papers[0] / "trainings.yaml"))
     return Settings(tuple(trainings), ROOT / "results" / papers[0])
 
 

@@ -15,12 +15,16 @@ import yaml
 
 from membench.core.errors import MembenchError, one_line
 
-ROOT = Path(__file__).resolve().parent.parent.parent
-CONF_DIRECTORY = ROOT / "conf"
+_PACKAGE = Path(__file__).resolve().parent.parent
+IS_INSTALLED = (_PACKAGE / "conf").is_dir()
+"""Whether this is the package alone, whose wheel holds ``conf/`` in it, and not a checkout of the repository."""
+ROOT = Path() if IS_INSTALLED else _PACKAGE.parent
+"""Where ``experiments/``, ``results/`` and ``outputs/`` lie: in the checkout, or else in the current directory."""
+CONF_DIRECTORY = (_PACKAGE if IS_INSTALLED else ROOT) / "conf"
 
 
 class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
-    """Reads 4.29e12 as a number, as Hydra does; in C where PyYAML was built with it: ten times as fast."""
+    """YAML loader that reads 4.29e12 as a number, as Hydra does. PyYAML's C loader is ten times as fast."""
 
 
 _Loader.add_implicit_resolver(
@@ -29,7 +33,7 @@ _Loader.add_implicit_resolver(
 
 
 def names(group: str) -> list[str]:
-    """Return the names of a group's files, ``names("backend") == ["cpu", "cuda", "simulated"]``."""
+    """Return the names of a group's files: ``names("backend") == ["cpu", "cuda", "simulated"]``."""
     return sorted(path.stem for path in (CONF_DIRECTORY / group).glob("*.yaml"))
 
 
@@ -37,7 +41,7 @@ def read(group: str, name: str) -> dict[str, Any]:
     """Return ``conf/<group>/<name>.yaml`` as plain values.
 
     Raises:
-        MembenchError: there is no such file, and lists those there are; or it does not read as options.
+        MembenchError: the file does not exist (the message lists those that do) or does not hold options.
     """
     if name not in names(group):
         raise MembenchError(f"there is no {group} {name!r}; choose one of {', '.join(names(group))}")
@@ -48,12 +52,12 @@ def read_options(path: Path) -> dict[str, Any]:
     """Return a YAML file as plain values.
 
     Raises:
-        MembenchError: it is no YAML, and says where; or it has no options.
+        MembenchError: the file is not YAML (with line and column), or does not hold options.
     """
     try:
         content = yaml.load(path.read_text(), _Loader)
     except yaml.YAMLError as error:
-        raise MembenchError(f"{path} is no YAML: {one_line(error)}") from error
+        raise MembenchError(f"{path} is not valid YAML: {one_line(error)}") from error
     if not isinstance(content, dict):
         raise MembenchError(f"{path} has no options; write lines such as option: value")
     return content
@@ -63,7 +67,7 @@ def load(group: str, name: str) -> Any:
     """Return the object that ``conf/<group>/<name>.yaml`` describes.
 
     Raises:
-        MembenchError: there is no such file; lists those there are.
+        MembenchError: see `read` and `instantiate`.
     """
     return instantiate(read(group, name))
 
@@ -72,7 +76,7 @@ def instantiate(configuration: Any) -> Any:
     """Call every mapping's ``_target_`` with the rest of the mapping, innermost first.
 
     Raises:
-        MembenchError: a value refers to another option, as ``${batch_size}`` does; Hydra alone resolves that.
+        MembenchError: a value refers to another option, as ``${batch_size}`` does, which only Hydra resolves.
     """
     if isinstance(configuration, dict):
         arguments = {key: instantiate(value) for key, value in configuration.items() if key != "_target_"}
@@ -82,7 +86,7 @@ def instantiate(configuration: Any) -> Any:
         return [instantiate(item) for item in configuration]
     if isinstance(configuration, str) and configuration.startswith("${"):
         raise MembenchError(
-            f"{configuration} stands for another option; run this by python -m membench, which knows it"
+            f"{configuration} refers to another option, which is set only on the command line: python -m membench"
         )
     return configuration
 

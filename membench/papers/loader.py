@@ -46,7 +46,15 @@ _REMARKS = ("inconsistencies", "causes", "calibration")
 
 
 def known_papers(experiments: Path) -> list[str]:
-    """Return the names of the folders in ``experiments`` that have a ``paper.yaml``."""
+    """Return the papers that have a folder in ``experiments``.
+
+    Raises:
+        MembenchError: there is no such folder, as for an installed package outside a clone of the repository.
+    """
+    if not experiments.is_dir():
+        raise MembenchError(
+            f"there is no folder {experiments}; run this in a clone of the repository, which has the papers' experiments"
+        )
     return sorted(path.parent.name for path in experiments.glob("*/paper.yaml"))
 
 

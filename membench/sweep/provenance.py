@@ -11,10 +11,11 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+from membench.core.configuration import IS_INSTALLED
 from membench.core.errors import MembenchError
 from membench.profiling.nvml import driver_version
 
-_PACKAGES = ("torch", "torchvision", "numpy", "hydra-core")
+_PACKAGES = ("membench", "torch", "torchvision", "numpy", "hydra-core")
 
 
 def provenance() -> dict[str, Any]:
@@ -80,7 +81,12 @@ def _versions() -> dict[str, str]:
 
 
 def git(*arguments: str) -> str | None:
-    """Return the output of a git command, or None outside a repository."""
+    """Return what git prints about the checkout that this code lies in, or None outside one.
+
+    An installed package may lie in an environment within a repository of its user's, which is not its source.
+    """
+    if IS_INSTALLED:
+        return None
     root = Path(__file__).parent
     try:
         done = subprocess.run(["git", "-C", root, *arguments], capture_output=True, text=True, check=True)

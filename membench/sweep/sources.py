@@ -18,6 +18,7 @@ from membench.core.errors import MembenchError
 from membench.core.files import shown
 
 _RUNS_CELLS = "membench.sweep.run"
+_OWN = __name__.partition(".")[0]
 _STANDARD_LIBRARY = Path(sysconfig.get_paths()["stdlib"])
 _INSTALLED = {"site-packages", "dist-packages"}
 """Folders of installed packages, those of an environment that another one builds on included."""
@@ -61,7 +62,8 @@ def _module(name: str) -> tuple[str, Path] | None:
     if spec is None or not spec.origin or not spec.has_location:
         return None
     module, path = root, Path(spec.origin)
-    if path.is_relative_to(_STANDARD_LIBRARY) or _INSTALLED & set(path.parts):
+    is_installed = path.is_relative_to(_STANDARD_LIBRARY) or _INSTALLED & set(path.parts)
+    if is_installed and root != _OWN:
         return None
     for part in inner:
         package, file = path.parent / part / "__init__.py", path.parent / f"{part}.py"

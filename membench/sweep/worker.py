@@ -145,6 +145,8 @@ class Worker:
         if self._child is not None:
             _stop(self._child)
         with self._running:
+            if self._child is not None:
+                _close_pipes(self._child)
             self._scratch.cleanup()
 
     @property
@@ -158,6 +160,8 @@ class Worker:
                 raise Interrupted
             if self._child is None or self._child.poll() is not None:
                 is_new = True
+                if self._child is not None:
+                    _close_pipes(self._child)
                 # The child finds the modules that this process finds, wherever either was started.
                 path = os.pathsep.join(entry for entry in sys.path if entry)
                 with self._stderr.open("ab") as stderr:
@@ -202,6 +206,14 @@ def _stop(child: subprocess.Popen[bytes], *, grace_s: float = 0.0) -> None:
     with suppress(ProcessLookupError):
         os.killpg(child.pid, signal.SIGKILL)
     child.wait()
+
+
+def _close_pipes(child: subprocess.Popen[bytes]) -> None:
+    """Close this end of the pipes of a child that has ended."""
+    for pipe in (child.stdin, child.stdout):
+        if pipe is not None:
+            with suppress(BrokenPipeError):  # from what was written after its end
+                pipe.close()
 
 
 def _of_death(configuration: Configuration, exit_code: int, exceeded_s: float | None) -> Record:

@@ -47,9 +47,9 @@ def ended() -> Iterator[list[subprocess.Popen[str]]]:
     started: list[subprocess.Popen[str]] = []
     yield started
     for process in started:
-        if process.poll() is None:
-            os.killpg(process.pid, signal.SIGKILL)
-            process.communicate()
+        with process:  # closes its pipes
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
 
 
 def test_killing_one_ends_torchrun_with_an_error_and_leaves_no_process(

@@ -144,7 +144,7 @@ def test_refuses_what_does_not_add_up(answers: str, expected: str, tmp_path: Pat
 @pytest.mark.parametrize(
     ("file", "text", "expected"),
     [
-        ("paper.yaml", "title: [", "paper.yaml is no YAML: while parsing"),
+        ("paper.yaml", "title: [", "paper.yaml is not valid YAML: while parsing"),
         ("paper.yaml", "", "paper.yaml has no options"),
         ("paper.yaml", "title: A paper", "does not read as a paper's experiments: there is no 'sets'"),
         ("remarks.yaml", "causes: 3", "does not read as a paper's experiments"),
