@@ -7,7 +7,7 @@ STAMP := $(VENV)/.installed
 TEST := OMP_NUM_THREADS=1 KINETO_LOG_LEVEL=9 $(RUN) -m pytest --numprocesses 2
 
 .DEFAULT_GOAL := help
-.PHONY: help install test test-slow test-gpu measure lint format figures report scoreboard sync bench clean
+.PHONY: help install test test-slow test-gpu measure lint format figures report scoreboard sync bench smoke clean
 
 help:  ## show this list
 	@awk -F ':.*## ' '/^[a-z%-]+:.*## / {sub("%", "PAPER"); printf "  make %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -30,6 +30,9 @@ test-slow: $(STAMP)  ## run the slow tests too
 test-gpu: $(STAMP)  ## run the tests that need a GPU; fails where there is none
 	@$(RUN) -c 'import sys, torch; sys.exit(0 if torch.cuda.is_available() else "test-gpu needs a GPU, and torch sees none")'
 	$(RUN) -m pytest -m cuda
+
+smoke: $(STAMP)  ## install the wheel into a fresh environment and use it away from the checkout
+	.ci/smoke
 
 measure: $(STAMP)  ## measure every strategy on this machine's GPU; write results/measured/
 	$(RUN) -m membench measure
@@ -68,7 +71,3 @@ bench: $(STAMP)  ## measure membench itself
 
 clean:  ## remove .venv and everything that is generated and not committed
 	rm -rf $(VENV) outputs wandb build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
-
-.PHONY: smoke
-smoke: $(STAMP)  ## install the wheel into a fresh environment and use it away from the checkout
-	.ci/smoke
