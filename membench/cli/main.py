@@ -10,7 +10,6 @@ from membench.core.errors import MembenchError
 from membench.core.files import complaint
 
 INTERRUPTED = "interrupted; finished cells are kept, and the same command continues from there"
-_HELP = {"-h", "--help"}
 
 
 def main(words: Sequence[str] | None = None) -> int:
@@ -21,14 +20,12 @@ def main(words: Sequence[str] | None = None) -> int:
     """
     words = list(sys.argv[1:] if words is None else words)
     first = words[0] if words else ""
-    if first in COMMANDS:
-        command = words.pop(0)
-    elif first.isidentifier():
-        message = f"there is no command {first!r}; there are: {', '.join(COMMANDS)}"
-        return exit_code("", MembenchError(message))
-    else:
-        command = "run"
-    if _HELP & set(words):
+    if first.isidentifier() and first not in COMMANDS:
+        return exit_code(
+            "", MembenchError(f"there is no command {first!r}; there are: {', '.join(COMMANDS)}")
+        )
+    command = words.pop(0) if first in COMMANDS else "run"
+    if {"-h", "--help"} & set(words):
         print(command_help(command) if first in COMMANDS else overview())
         return 0
     try:
