@@ -35,17 +35,14 @@ class SweepCallback(Callback):
         self._end(config, sweep, sorted(folders, key=lambda folder: (len(str(folder)), folder)))
 
     def _end(self, config: DictConfig, sweep: Path, folders: list[Path]) -> None:
-        """Print and log the summary.
-
-        Raises:
-            SystemExit: a cell failed under strict=true, or the summary could not be made (Hydra would only warn).
-        """
+        """Print and log the summary; exit on an error, for which Hydra would only warn."""
         try:
             self._summarize(config, sweep, folders)
         except Exception as error:
             sys.exit(exit_code("run", error))
 
     def _summarize(self, config: DictConfig, sweep: Path, folders: list[Path]) -> None:
+        """Print and log the summary; exit if a cell failed under strict=true."""
         if config.dry_run:
             print(_plan(config, [json.loads((folder / CELL).read_text()) for folder in folders]))
             return

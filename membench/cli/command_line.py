@@ -16,7 +16,7 @@ from yaml import YAMLError
 from membench.cli.commands import COMMANDS, groups_of
 from membench.cli.option_values import check_built, check_cell, check_switches
 from membench.core import configuration
-from membench.core.errors import MembenchError, one_line
+from membench.core.errors import MembenchError
 from membench.core.files import complaint
 from membench.papers.cells import hydra_composition, resolved
 
@@ -37,7 +37,7 @@ def check_arguments(arguments: Sequence[str]) -> None:
             sweeps = [override for override in parsed if override.is_sweep_override()]
             if sweeps and not MULTIRUN & set(arguments):
                 raise MembenchError(f"{sweeps[0].input_line!r} is a choice of several; add -m to run each")
-            plain = [override for override in parsed if not override.is_sweep_override()]
+            plain = [override.input_line or "" for override in parsed if override not in sweeps]
             _check_cell(plain)
             for choice in _choices(sweeps):
                 _check_cell([*plain, choice])
@@ -52,8 +52,7 @@ def parse_changes(words: Sequence[str]) -> list[Override]:
         HydraException: a word is not of this form.
         MembenchError: a word adds or deletes an option.
     """
-    hydra = GlobalHydra.instance()  # its loader expands globs
-    loader = hydra.config_loader() if hydra.is_initialized() else None
+    loader = GlobalHydra.instance().config_loader()  # it expands globs
     parsed = OverridesParser.create(loader).parse_overrides(list(words))
     for override in parsed:
         if override.type is not OverrideType.CHANGE:
@@ -61,32 +60,27 @@ def parse_changes(words: Sequence[str]) -> list[Override]:
     return parsed
 
 
-def compose_checked(command: str, overrides: Sequence[Override]) -> dict[str, Any]:
-    """Return a sub-command's options as overrides change them, references to other options resolved.
+def compose_checked(command: str, words: Sequence[str]) -> dict[str, Any]:
+    """Return a sub-command's options as words change them, references to other options resolved.
 
     Raises:
-        HydraException: an override is of an option or a file that does not exist, or is a sweep.
-        MembenchError: an override is of a group and not a name, or of true or false and neither.
+        HydraException: a word is of an option or a file that does not exist, or is a sweep.
+        MembenchError: a word is not option=value, of a group and not a name, or of true or false and neither.
     """
-    for override in overrides:  # Hydra's own error does not name the group
-        value = override.value()
-        if override.key_or_group in groups_of(command) and not (
-            isinstance(value, str) or override.is_sweep_override()
-        ):
-            raise MembenchError(_unknown(override.key_or_group, value))
-    composed = _composed(command, overrides)
-    choices = [override for override in overrides if "." not in override.key_or_group]
-    if len(choices) < len(overrides):
-        check_switches(_composed(command, choices), composed)
+    overrides = parse_changes(words)
+    named = [each for each in overrides if each.key_or_group in groups_of(command)]
+    for group in named:  # Hydra's own error does not name the group
+        if not isinstance(group.value(), str) and not group.is_sweep_override():
+            raise MembenchError(_unknown(group.key_or_group, group.value()))
+    composed = resolved(compose(COMMANDS[command], list(words)))
+    if any("." in override.key_or_group for override in overrides):
+        unchanged = compose(COMMANDS[command], [group.input_line or "" for group in named])
+        check_switches(resolved(unchanged), composed)
     return composed
 
 
 def explain(error: Exception, groups: Sequence[str] = ()) -> str:
-    """Return one line on what is wrong with a command, and on the valid options or names.
-
-    Args:
-        groups: the option groups of the command.
-    """
+    """Return one line on what is wrong with a command that has these option groups, and on what is valid."""
     if isinstance(error, MissingConfigException) and error.missing_cfg_file:
         group, _, name = error.missing_cfg_file.rpartition("/")
         remedy = "; some need: pip install 'membench[launchers]'" if group == "hydra/launcher" else ""
@@ -99,38 +93,29 @@ def explain(error: Exception, groups: Sequence[str] = ()) -> str:
         return f"{cause.full_key!r} is not an option; there are: {', '.join(options) or 'none'}"
     if unknown_group := re.match(r"Could not override '([^']+)'", str(error)):
         return f"{unknown_group.group(1)!r} is not an option; there are: {', '.join(groups)}"
-    if isinstance(error, YAMLError):
-        return one_line(error)
     if not isinstance(error, HydraException | OmegaConfBaseException):
-        return complaint(error)
+        return " ".join(complaint(error).split())
     causes = [str(each) for each in (error, cause) if each is not None]
     return "; ".join(" ".join(re.split(r"See https:|full_key:", text)[0].split()) for text in causes)
 
 
-def _choices(sweeps: Sequence[Override]) -> Iterator[Override]:
-    """Yield each choice of each sweep.
-
-    Raises:
-        MembenchError: a sweep has none, such as for a glob that matches no name.
-    """
+def _choices(sweeps: Sequence[Override]) -> Iterator[str]:
+    """Yield each choice of each sweep; refuse one without any, such as a glob that matches no name."""
     for sweep in sweeps:
         values = [f"{sweep.key_or_group}={value}" for value in sweep.sweep_string_iterator()]
         if not values:
             raise MembenchError(f"{sweep.input_line!r} chooses nothing")
-        yield from parse_changes(values)
+        yield from values
 
 
-def _check_cell(overrides: Sequence[Override]) -> None:
-    """Check the cell that overrides without a sweep compose to."""
-    values = compose_checked("run", overrides)
+def _check_cell(words: Sequence[str]) -> None:
+    """Check the cell that words without a sweep compose to."""
+    values = compose_checked("run", words)
     check_cell(values)
-    parents = {override.key_or_group.rpartition(".")[0].partition(".")[0] for override in overrides}
-    if changed := parents & {*groups_of("run")}:
+    if changed := {word.partition(".")[0] for word in words if "." in word.partition("=")[0]} & {
+        *groups_of("run")
+    }:
         check_built(values, changed)
-
-
-def _composed(command: str, overrides: Sequence[Override]) -> dict[str, Any]:
-    return resolved(compose(COMMANDS[command], [override.input_line or "" for override in overrides]))
 
 
 def _unknown(group: str, name: object) -> str:

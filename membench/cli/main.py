@@ -13,11 +13,7 @@ INTERRUPTED = "interrupted; finished cells are kept, and the same command contin
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """Run the command line and return its exit code.
-
-    Args:
-        words: a sub-command and its own words; without a sub-command they are those of `run`. Default: `sys.argv`.
-    """
+    """Run a sub-command with the words after it, or `run` with all words (by default `sys.argv`); return the exit code."""
     words = list(sys.argv[1:] if words is None else words)
     first = words[0] if words else ""
     if first.isidentifier() and first not in COMMANDS:
@@ -37,11 +33,7 @@ def main(words: Sequence[str] | None = None) -> int:
 
 
 def exit_code(command: str, error: BaseException) -> int:
-    """Print an error, in one line unless it is a defect, and return the exit code.
-
-    Args:
-        command: the sub-command that raised it; empty where none was chosen.
-    """
+    """Print an error of a sub-command (empty if none ran), in one line unless a defect, and return the exit code."""
     interrupted = isinstance(error, KeyboardInterrupt)
     line = INTERRUPTED if interrupted else _explained(command, error)
     if not line:

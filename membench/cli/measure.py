@@ -113,11 +113,7 @@ def parse(words: Sequence[str]) -> Settings:
 
 
 def run(settings: Settings) -> int:
-    """Measure the settings' task, and return the exit code.
-
-    Raises:
-        MembenchError: there is no GPU.
-    """
+    """Measure the settings' task, and return the exit code."""
     facts = device_facts_from_outside(settings.backend)
     directory = settings.folder / file_name(facts["device"])
     capacity_bytes = parse_bytes(settings.budget) if settings.budget else facts.get("device_memory_bytes")

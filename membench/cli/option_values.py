@@ -71,13 +71,7 @@ def check_size(name: str, size: Any) -> None:
 
 
 def check_switches(before: Any, after: Any, name: str = "") -> None:
-    """Refuse a word where a file of `conf/` has true or false, because any non-empty word is true in Python.
-
-    Args:
-        before: a configuration from the files alone, or a value in it.
-        after: the same, changed by the command line.
-        name: the value's name.
-    """
+    """Refuse a word in ``after`` where ``before``, of the files alone, has true or false: to Python any word is true."""
     if isinstance(before, bool):
         check(SWITCH, **{name: after})
     if isinstance(before, Mapping) and isinstance(after, Mapping):

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from membench.cli.command_line import compose_checked, parse_changes
+from membench.cli.command_line import compose_checked
 from membench.cli.option_values import check_running
 from membench.cli.trainings import compose_trainings, find_trainings
 from membench.cli.words import split
@@ -65,9 +65,8 @@ def parse(words: Sequence[str]) -> Settings:
     papers, options = split(words)
     if len(papers) > 1:
         raise MembenchError(f"name one paper, not {len(papers)}: {', '.join(papers)}")
-    overrides = parse_changes([*options, *(f"paper={paper}" for paper in papers)])
     with hydra_composition():
-        values = compose_checked("reproduce", overrides)
+        values = compose_checked("reproduce", [*options, *(f"paper={paper}" for paper in papers)])
     known = known_papers(EXPERIMENTS)
     if values["paper"] not in known:
         problem = "name a paper" if values["paper"] == "???" else f"there is no paper {values['paper']!r}"
@@ -110,15 +109,12 @@ def reproduce(
     results: Path,
     stop: Callable[[], None],
 ) -> tuple[dict[PaperCell, Record], list[Score]]:
-    """Run every cell that a paper's rows need and write its tables and its scoreboard.
-
-    Args:
-        run, workers, stop: see `run_all`.
-    """
-    # 20 is usual; the depth only orders the jobs
+    """Run every cell that a paper's rows need, as `run_all` does, and write its tables and its scoreboard."""
+    # only orders the jobs; the paper's vocabulary lacks some depths, for which 20 is usual
     depths = {model.get("configuration"): model.get("layers", 20) for model in paper.models.values()}
-    size = lambda cell: depths[cell["model"]["name"]]
-    made = run_all(list(cells.values()), run, workers=workers, size=size, stop=stop)
+    made = run_all(
+        list(cells.values()), run, workers=workers, size=lambda cell: depths[cell["model"]["name"]], stop=stop
+    )
     records = dict(zip(cells, made, strict=True))
     trainings = find_trainings(compose_trainings(paper.trainings), results / paper.name)
     return records, write_results(paper, evaluate_all(paper, records, trainings), results)
@@ -147,9 +143,7 @@ def _draw(paper: str) -> int:
     return subprocess.run([sys.executable, "-m", FIGURES.name, paper], cwd=ROOT, check=False).returncode
 
 
-def closing_summary(
-    paper: Paper, records: Sequence[Record], scores: Sequence[Score], run: Path | None
-) -> str:
+def closing_summary(paper: Paper, records: list[Record], scores: list[Score], run: Path | None) -> str:
     """Return the outcome of a reproduction, and where its files are."""
     predicted = summarize(entry.verdict for entry in scores if not entry.calibrated)
     fitted = sum(entry.calibrated for entry in scores)

@@ -37,15 +37,12 @@ def run(words: list[str]) -> int:
     """Run each cell as a job, in this process or where Hydra's launcher runs it, and return the exit code.
 
     `SweepCallback` summarises them and exits with 1 where ``strict=true`` demands it.
-
-    Raises:
-        MembenchError: flags do not go together.
     """
     os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra raises its errors, and does not print them with a traceback
     sys.argv[1:] = words
     try:
         _task()
-    except ValueError as error:
+    except ValueError as error:  # flags that do not go together
         raise MembenchError(one_line(error)) from error
     return 0
 

@@ -46,11 +46,7 @@ def parse(words: Sequence[str]) -> Settings:
 
 
 def run(settings: Settings) -> int:
-    """Run the trainings that have no record yet, and return the exit code.
-
-    Raises:
-        MembenchError: a model, a strategy or a data set cannot be built, or they do not fit together.
-    """
+    """Run the trainings that have no record yet, and return the exit code."""
     for training in settings.trainings:
         _check(training)
     directory = settings.directory

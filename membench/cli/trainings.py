@@ -5,7 +5,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from membench.cli.command_line import compose_checked, parse_changes
+from membench.cli.command_line import compose_checked
 from membench.cli.option_values import Values, check_size
 from membench.core.checks import COUNT, FRACTION, NOT_NEGATIVE, WHOLE, Requirement, check
 from membench.core.configuration import method_of
@@ -39,33 +39,23 @@ class Training:
 
 
 def compose_training(words: Sequence[str], name: str = "") -> tuple[Training, Path]:
-    """Return the training that ``option=value`` words describe, and the folder for its files.
-
-    Args:
-        name: of the training; by default it is made of the options.
-
-    Raises:
-        HydraException: a word names an option or a file that does not exist.
-        MembenchError: a value is invalid.
-    """
-    overrides = parse_changes(words)
+    """Return the training that ``option=value`` words describe, and the folder for its files; errors as of `parse`."""
     with hydra_composition():
-        values = compose_checked("train", overrides)
+        values = compose_checked("train", words)
     _check(values)
     shared = {key: values[key] for key in ("model", "data", "strategy", "backend", "budget")}
     if budgets := values["inference_budgets"]:
         shared["inference"] = {"strategy": values["inference_strategy"], "budgets": budgets}
     recipes = [values | {"seed": seed} for seed in values["seeds"]]
     runs = [shared | {"recipe": {key.name: each[key.name] for key in fields(Recipe)}} for each in recipes]
-    return Training(name or _title(values), tuple(runs), values["target_accuracy"]), Path(values["output"])
+    model, data = values["model"]["name"], values["data"]["_target_"].rpartition(".")[2]
+    batch, epochs = f"batch {values['batch_size']}", f"{values['epochs']} epochs"
+    title = name or f"{model} on {data}, {batch}, {method_of(values)}, {epochs}"
+    return Training(title, tuple(runs), values["target_accuracy"]), Path(values["output"])
 
 
 def compose_trainings(options: Mapping[str, Mapping[str, Any]]) -> list[Training]:
-    """Return the trainings of a paper.
-
-    Args:
-        options: those of `conf/train.yaml` that each training changes, by its name.
-    """
+    """Return a paper's trainings, given by name with the options of `conf/train.yaml` that each changes."""
     words = {name: [f"{key}={value}" for key, value in changed.items()] for name, changed in options.items()}
     return [compose_training(words[name], name)[0] for name in words]
 
@@ -73,8 +63,7 @@ def compose_trainings(options: Mapping[str, Mapping[str, Any]]) -> list[Training
 def run_trainings(trainings: Sequence[Training], directory: Path) -> dict[str, list[Record]]:
     """Run what has no record yet; write ``training.jsonl`` (records), ``training.csv`` and ``training_comparisons.csv``.
 
-    Returns:
-        The records of each training, one for each seed.
+    Return the records of each training, one for each seed.
     """
     from membench.training.runs import run_seed  # torch takes seconds
 
@@ -115,9 +104,3 @@ def _check(values: Values) -> None:
     check_size("budget", values["budget"])
     for size in values["inference_budgets"]:
         check_size("inference_budgets", size)
-
-
-def _title(values: Values) -> str:
-    data = values["data"]["_target_"].rpartition(".")[2]
-    model, epochs = values["model"]["name"], values["epochs"]
-    return f"{model} on {data}, batch {values['batch_size']}, {method_of(values)}, {epochs} epochs"
