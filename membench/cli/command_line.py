@@ -1,7 +1,7 @@
 """Validation of the words that Hydra composes a configuration from, and its errors in one line."""
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from hydra import compose
@@ -39,19 +39,18 @@ def check_arguments(arguments: Sequence[str]) -> None:
                 raise MembenchError(f"{sweeps[0].input_line!r} is a choice of several; add -m to run each")
             plain = [override.input_line or "" for override in parsed if override not in sweeps]
             _check_cell(plain)
-            for choice in _choices(sweeps):
-                _check_cell([*plain, choice])
+            for sweep in sweeps:
+                choices = [f"{sweep.key_or_group}={value}" for value in sweep.sweep_string_iterator()]
+                if not choices:  # such as a glob that matches no name
+                    raise MembenchError(f"{sweep.input_line!r} chooses nothing")
+                for choice in choices:
+                    _check_cell([*plain, choice])
     except (*HYDRA_ERRORS, ValueError) as error:
         raise MembenchError(explain(error, groups_of("run"))) from error
 
 
 def parse_changes(words: Sequence[str]) -> list[Override]:
-    """Return the words ``option=value`` as Hydra reads them.
-
-    Raises:
-        HydraException: a word is not of this form.
-        MembenchError: a word adds or deletes an option.
-    """
+    """Return the words ``option=value`` as Hydra reads them; refuse others, and those that add or delete an option."""
     loader = GlobalHydra.instance().config_loader()  # it expands globs
     parsed = OverridesParser.create(loader).parse_overrides(list(words))
     for override in parsed:
@@ -97,15 +96,6 @@ def explain(error: Exception, groups: Sequence[str] = ()) -> str:
         return " ".join(complaint(error).split())
     causes = [str(each) for each in (error, cause) if each is not None]
     return "; ".join(" ".join(re.split(r"See https:|full_key:", text)[0].split()) for text in causes)
-
-
-def _choices(sweeps: Sequence[Override]) -> Iterator[str]:
-    """Yield each choice of each sweep; refuse one without any, such as a glob that matches no name."""
-    for sweep in sweeps:
-        values = [f"{sweep.key_or_group}={value}" for value in sweep.sweep_string_iterator()]
-        if not values:
-            raise MembenchError(f"{sweep.input_line!r} chooses nothing")
-        yield from values
 
 
 def _check_cell(words: Sequence[str]) -> None:

@@ -33,7 +33,7 @@ def main(words: Sequence[str] | None = None) -> int:
 
 
 def exit_code(command: str, error: BaseException) -> int:
-    """Print an error of a sub-command (empty if none ran), in one line unless a defect, and return the exit code."""
+    """Print an error of a command ("" for none), in one line unless it is a defect, and return the exit code."""
     interrupted = isinstance(error, KeyboardInterrupt)
     line = INTERRUPTED if interrupted else _explained(command, error)
     if not line:

@@ -5,15 +5,13 @@ An invalid value is a MembenchError of one line, which names the option, the val
 
 from collections.abc import Callable, Collection, Mapping
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 from membench.core.checks import COUNT, POSITIVE, SWITCH, WHOLE, Requirement, check, choice
 from membench.core.configuration import find_function, instantiate, names
 from membench.core.errors import MembenchError, one_line
 from membench.core.units import parse_bytes
 from membench.sweep.records import Rerun
-
-T = TypeVar("T")
 
 Values = Mapping[str, Any]
 """A composed configuration, resolved."""
@@ -71,7 +69,7 @@ def check_size(name: str, size: Any) -> None:
 
 
 def check_switches(before: Any, after: Any, name: str = "") -> None:
-    """Refuse a word in ``after`` where ``before``, of the files alone, has true or false: to Python any word is true."""
+    """Refuse other values ``after`` the changes where true or false was ``before``: to Python, any word is true."""
     if isinstance(before, bool):
         check(SWITCH, **{name: after})
     if isinstance(before, Mapping) and isinstance(after, Mapping):
@@ -87,7 +85,7 @@ def check_built(values: Values, groups: Collection[str]) -> None:
     method, size = Method(values["strategy"]), values["batch_size"]
     model = partial(Model.from_configuration, values["model"])
     makers: dict[str, Callable[[], object]] = {
-        "framework": partial(instantiate, values["framework"]),
+        "framework": lambda: instantiate(values["framework"]),
         "model": lambda: model().workload(size, seed=values["seed"], device="meta"),
         "strategy": lambda: method.strategy(**({"density": 1.0} if method.measures_density else {})),
     }
@@ -96,7 +94,7 @@ def check_built(values: Values, groups: Collection[str]) -> None:
             built(group, make)
 
 
-def built(name: str, make: Callable[[], T]) -> T:
+def built(name: str, make: Callable[[], Any]) -> Any:
     """Return the object that a group describes, as ``make`` builds it; an error names the group and the cause."""
     try:
         return make()

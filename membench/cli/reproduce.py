@@ -39,17 +39,11 @@ EXPERIMENTS = ROOT / "experiments"
 RESULTS = ROOT / "results"
 MEASURED = RESULTS / "measured"
 FIGURES = ROOT / "paper_figs"
-RECORDS = ROOT / "outputs" / "records" / "simulated"
 
 
 @dataclass(frozen=True)
 class Settings:
-    """The options of `conf/reproduce.yaml`.
-
-    Attributes:
-        time_limit_s: of each cell; None for no limit.
-        workers: the number of simulated cells that run at a time.
-    """
+    """The options of `conf/reproduce.yaml` and `conf/running.yaml`, which describe them."""
 
     paper: str
     workers: int
@@ -82,7 +76,7 @@ def run(settings: Settings) -> int:
     paper = load_paper(EXPERIMENTS / settings.paper)
     cells = compose_cells(paper, needed_cells(paper))
     with Workers(settings.time_limit_s) as workers:
-        known = Records(RECORDS, workers.run, settings.rerun)
+        known = Records(ROOT / "outputs" / "records" / "simulated", workers.run, settings.rerun)
         if settings.dry_run:
             print(plan([(known, list(cells.values()))]))
             return 0

@@ -34,10 +34,7 @@ def parse(words: Sequence[str]) -> list[str]:
 
 
 def run(words: list[str]) -> int:
-    """Run each cell as a job, in this process or where Hydra's launcher runs it, and return the exit code.
-
-    `SweepCallback` summarises them and exits with 1 where ``strict=true`` demands it.
-    """
+    """Run each cell as a job, here or where Hydra's launcher runs it; `SweepCallback` summarises them. Return 0."""
     os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra raises its errors, and does not print them with a traceback
     sys.argv[1:] = words
     try:

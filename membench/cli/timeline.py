@@ -17,8 +17,6 @@ from membench.core.errors import MembenchError
 from membench.core.record import Configuration
 from membench.papers.cells import cell_configuration, hydra_composition
 
-DIRECTORY = Path("outputs") / "timelines"
-
 
 def parse(words: Sequence[str]) -> Configuration:
     """Return the configuration of the cell to draw."""
@@ -37,7 +35,7 @@ def run(cell: Configuration) -> int:
     from membench.sweep.observe import observe
 
     observed = observe(cell)
-    path = DIRECTORY / file_name(observed.title)
+    path = Path("outputs") / "timelines" / file_name(observed.title)
     pictures = save(draw(observed), path)
     trace = path.with_name(f"{path.name}.trace.json")
     trace.write_text(trace_json(observed))

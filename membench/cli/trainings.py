@@ -39,7 +39,7 @@ class Training:
 
 
 def compose_training(words: Sequence[str], name: str = "") -> tuple[Training, Path]:
-    """Return the training that ``option=value`` words describe, and the folder for its files; errors as of `parse`."""
+    """Return the training that ``option=value`` words describe, refusing invalid values, and the folder for its files."""
     with hydra_composition():
         values = compose_checked("train", words)
     _check(values)
