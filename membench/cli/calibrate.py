@@ -35,11 +35,7 @@ class Settings:
 
 
 def parse(words: Sequence[str]) -> Settings:
-    """Return the settings that the words are.
-
-    Raises:
-        MembenchError: a word is not an option.
-    """
+    """Return the settings that the words are."""
     if list(words) == ["codec"]:
         return Settings(codec=True)
     bare, options = split(words)
@@ -64,11 +60,7 @@ def run(settings: Settings) -> int:
 
 
 def _measure_gpu() -> None:
-    """Measure this machine's GPU and write ``conf/device/<gpu>.yaml``.
-
-    Raises:
-        MembenchError: there is no GPU.
-    """
+    """Measure this machine's GPU, if there is one, and write ``conf/device/<gpu>.yaml``."""
     # torch takes seconds, which a wrong word need not wait for
     from membench.backends.real import real_device
     from membench.profiling.rates import device_yaml, measure_device

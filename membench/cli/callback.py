@@ -2,7 +2,7 @@
 
 import json
 import sys
-from collections.abc import Iterable
+from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
@@ -25,9 +25,8 @@ class SweepCallback(Callback):
     """Hydra's hooks, named in `conf/config.yaml`. Jobs may run in other processes, so their files are read."""
 
     def on_run_end(self, config: DictConfig, **kwargs: Any) -> None:
-        if launched().rank:
-            return  # the first of several processes summarises for all
-        self._end(config, Path(config.hydra.run.dir), [Path(config.hydra.run.dir)])
+        if launched().rank == 0:  # the first of several processes summarises for all
+            self._end(config, Path(config.hydra.run.dir), [Path(config.hydra.run.dir)])
 
     def on_multirun_end(self, config: DictConfig, **kwargs: Any) -> None:
         sweep = Path(config.hydra.sweep.dir)
@@ -36,22 +35,19 @@ class SweepCallback(Callback):
         self._end(config, sweep, sorted(folders, key=lambda folder: (len(str(folder)), folder)))
 
     def _end(self, config: DictConfig, sweep: Path, folders: list[Path]) -> None:
-        """Print and log the summary.
-
-        Raises:
-            SystemExit: a cell failed under strict=true, or the summary could not be made (Hydra would only warn).
-        """
+        """Print and log the summary; exit on an error, for which Hydra would only warn."""
         try:
             self._summarize(config, sweep, folders)
         except Exception as error:
             sys.exit(exit_code("run", error))
 
     def _summarize(self, config: DictConfig, sweep: Path, folders: list[Path]) -> None:
+        """Print and log the summary; exit if a cell failed under strict=true."""
         if config.dry_run:
-            cells = [json.loads((folder / CELL).read_text()) for folder in folders]
-            print(_plan(cells, Path(config.records), Rerun(config.rerun)))
+            print(_plan(config, [json.loads((folder / CELL).read_text()) for folder in folders]))
             return
-        records = [_record(folder / RECORD) for folder in folders]
+        paths = [folder / RECORD for folder in folders]
+        records = [Record.from_json(path.read_text()) if path.exists() else None for path in paths]
         if len(records) > 1:
             print(totals(records))
         if made := [record for record in records if record]:
@@ -60,31 +56,26 @@ class SweepCallback(Callback):
             sys.exit(1)
 
 
-def _record(path: Path) -> Record | None:
-    return Record.from_json(path.read_text()) if path.exists() else None
-
-
-def _plan(cells: Iterable[Configuration], root: Path, rerun: Rerun) -> str:
-    groups: dict[Path, list[Configuration]] = {}
+def _plan(config: DictConfig, cells: list[Configuration]) -> str:
+    groups: defaultdict[Path, list[Configuration]] = defaultdict(list)
     for cell in cells:
-        groups.setdefault(directory_of(cell, root), []).append(cell)
-    return plan([(Records(directory, Workers().run, rerun), of_one) for directory, of_one in groups.items()])
+        groups[directory_of(cell, Path(config.records))].append(cell)
+    run, rerun = Workers().run, Rerun(config.rerun)
+    return plan([(Records(directory, run, rerun), groups[directory]) for directory in groups])
 
 
 def _log(config: DictConfig, folder: Path, records: list[Record]) -> None:
-    log_sweep(
-        Tracking(**resolved(config.tracking)),
-        Sweep(
-            name=f"{len(records)} cells",
-            group="-".join(folder.parts[-2:]),
-            tags=sorted({f"backend:{record.configuration['backend']['name']}" for record in records}),
-            configuration={"overrides": list(config.hydra.overrides.task)},
-            summary={"cells": len(records)},
-            rows=[row(record) for record in records],
-            files={f"{path.parent.name}.json": path for path in sorted(folder.rglob(RECORD))},
-            records=records,
-        ),
+    sweep = Sweep(
+        name=f"{len(records)} cells",
+        group="-".join(folder.parts[-2:]),
+        tags=sorted({f"backend:{record.configuration['backend']['name']}" for record in records}),
+        configuration={"overrides": list(config.hydra.overrides.task)},
+        summary={"cells": len(records)},
+        rows=[row(record) for record in records],
+        files={f"{path.parent.name}.json": path for path in sorted(folder.rglob(RECORD))},
+        records=records,
     )
+    log_sweep(Tracking(**resolved(config.tracking)), sweep)
 
 
 def row(record: Record) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """Validation of the words that Hydra composes a configuration from, and its errors in one line."""
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from hydra import compose
@@ -13,10 +13,10 @@ from omegaconf import DictConfig
 from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBaseException
 from yaml import YAMLError
 
-from membench.cli.commands import groups_of
+from membench.cli.commands import COMMANDS, groups_of
 from membench.cli.option_values import check_built, check_cell, check_switches
 from membench.core import configuration
-from membench.core.errors import MembenchError, one_line
+from membench.core.errors import MembenchError
 from membench.core.files import complaint
 from membench.papers.cells import hydra_composition, resolved
 
@@ -31,31 +31,27 @@ def check_arguments(arguments: Sequence[str]) -> None:
     Raises:
         MembenchError: an argument is not an option, or its value is invalid; lists the valid ones in one line.
     """
-    words = [word for word in arguments if not word.startswith("-")]
     try:
         with hydra_composition():
-            parsed = parse_changes(words)
-            for override in parsed:
-                if override.is_sweep_override() and not MULTIRUN & set(arguments):
-                    raise MembenchError(f"{override.input_line!r} is a choice of several; add -m to run each")
-            plain = [override for override in parsed if not override.is_sweep_override()]
-            _check_composed(plain, [])
-            for override in parsed:
-                for choice in _choices(override):
-                    _check_composed(plain, [choice])
+            parsed = parse_changes([word for word in arguments if not word.startswith("-")])
+            sweeps = [override for override in parsed if override.is_sweep_override()]
+            if sweeps and not MULTIRUN & set(arguments):
+                raise MembenchError(f"{sweeps[0].input_line!r} is a choice of several; add -m to run each")
+            plain = [override.input_line or "" for override in parsed if override not in sweeps]
+            _check_cell(plain)
+            for sweep in sweeps:
+                choices = [f"{sweep.key_or_group}={value}" for value in sweep.sweep_string_iterator()]
+                if not choices:  # such as a glob that matches no name
+                    raise MembenchError(f"{sweep.input_line!r} chooses nothing")
+                for choice in choices:
+                    _check_cell([*plain, choice])
     except (*HYDRA_ERRORS, ValueError) as error:
         raise MembenchError(explain(error, groups_of("run"))) from error
 
 
 def parse_changes(words: Sequence[str]) -> list[Override]:
-    """Return the words ``option=value`` as Hydra reads them.
-
-    Raises:
-        HydraException: a word is not of this form.
-        MembenchError: a word adds or deletes an option.
-    """
-    hydra = GlobalHydra.instance()  # its loader expands globs
-    loader = hydra.config_loader() if hydra.is_initialized() else None
+    """Return the words ``option=value`` as Hydra reads them; refuse others, and those that add or delete an option."""
+    loader = GlobalHydra.instance().config_loader()  # it expands globs
     parsed = OverridesParser.create(loader).parse_overrides(list(words))
     for override in parsed:
         if override.type is not OverrideType.CHANGE:
@@ -63,77 +59,53 @@ def parse_changes(words: Sequence[str]) -> list[Override]:
     return parsed
 
 
-def check_names(overrides: Sequence[Override], groups: Sequence[str]) -> None:
-    """Refuse a group's choice that is not a name, for which Hydra's own error does not name the group.
+def compose_checked(command: str, words: Sequence[str]) -> dict[str, Any]:
+    """Return a sub-command's options as words change them, references to other options resolved.
 
     Raises:
-        MembenchError: lists the group's names.
+        HydraException: a word is of an option or a file that does not exist, or is a sweep.
+        MembenchError: a word is not option=value, of a group and not a name, or of true or false and neither.
     """
-    for override in overrides:
-        group, value = override.key_or_group, override.value()
-        if group in groups and not isinstance(value, str):
-            raise MembenchError(_unknown(group, value))
+    overrides = parse_changes(words)
+    named = [each for each in overrides if each.key_or_group in groups_of(command)]
+    for group in named:  # Hydra's own error does not name the group
+        if not isinstance(group.value(), str) and not group.is_sweep_override():
+            raise MembenchError(_unknown(group.key_or_group, group.value()))
+    composed = resolved(compose(COMMANDS[command], list(words)))
+    if any("." in override.key_or_group for override in overrides):
+        unchanged = compose(COMMANDS[command], [group.input_line or "" for group in named])
+        check_switches(resolved(unchanged), composed)
+    return composed
 
 
 def explain(error: Exception, groups: Sequence[str] = ()) -> str:
-    """Return one line on what is wrong with a command, and on the valid options or names.
-
-    Args:
-        groups: the option groups of the command.
-    """
+    """Return one line on what is wrong with a command that has these option groups, and on what is valid."""
     if isinstance(error, MissingConfigException) and error.missing_cfg_file:
         group, _, name = error.missing_cfg_file.rpartition("/")
-        known = _unknown(group, name)
-        return (
-            known if group != "hydra/launcher" else f"{known}; some need: pip install 'membench[launchers]'"
-        )
+        remedy = "; some need: pip install 'membench[launchers]'" if group == "hydra/launcher" else ""
+        return _unknown(group, name) + remedy
     if isinstance(error, OverrideParseException):
         return f"{error.override!r} is not a choice; write option=value, and quote a value with spaces or special characters"
     cause = error.__cause__
     if isinstance(cause, ConfigKeyError | ConfigAttributeError) and isinstance(cause.parent_node, DictConfig):
         options = [str(key) for key in cause.parent_node if key not in ("hydra", "_target_")]
         return f"{cause.full_key!r} is not an option; there are: {', '.join(options) or 'none'}"
-    unknown_group = re.match(r"Could not override '([^']+)'", str(error))
-    if unknown_group:
+    if unknown_group := re.match(r"Could not override '([^']+)'", str(error)):
         return f"{unknown_group.group(1)!r} is not an option; there are: {', '.join(groups)}"
-    if isinstance(error, YAMLError):
-        return one_line(error)
     if not isinstance(error, HydraException | OmegaConfBaseException):
-        return complaint(error)
+        return " ".join(complaint(error).split())
     causes = [str(each) for each in (error, cause) if each is not None]
     return "; ".join(" ".join(re.split(r"See https:|full_key:", text)[0].split()) for text in causes)
 
 
-def _choices(override: Override) -> Iterator[Override]:
-    """Yield each choice of a sweep.
-
-    Raises:
-        MembenchError: there is none, such as for a glob that matches no name.
-    """
-    if override.is_sweep_override():
-        values = [f"{override.key_or_group}={value}" for value in override.sweep_string_iterator()]
-        if not values:
-            raise MembenchError(f"{override.input_line!r} chooses nothing")
-        yield from parse_changes(values)
-
-
-def _check_composed(plain: Sequence[Override], choice: Sequence[Override]) -> None:
-    """Check the configuration that overrides without a sweep compose to."""
-    overrides = [*plain, *choice]
-    groups = groups_of("run")
-    check_names(overrides, groups)
-    values = _composed(overrides)
+def _check_cell(words: Sequence[str]) -> None:
+    """Check the cell that words without a sweep compose to."""
+    values = compose_checked("run", words)
     check_cell(values)
-    changed = {
-        override.key_or_group.partition(".")[0] for override in overrides if "." in override.key_or_group
-    }
-    if changed & {*groups}:
-        check_switches(_composed([each for each in overrides if "." not in each.key_or_group]), values)
-        check_built(values, sorted(changed))
-
-
-def _composed(overrides: Sequence[Override]) -> dict[str, Any]:
-    return resolved(compose("config", [override.input_line or "" for override in overrides]))
+    if changed := {word.partition(".")[0] for word in words if "." in word.partition("=")[0]} & {
+        *groups_of("run")
+    }:
+        check_built(values, changed)
 
 
 def _unknown(group: str, name: object) -> str:

@@ -18,28 +18,25 @@ COMMANDS = {
 }
 """The file in `conf/` with each sub-command's options; None where the sub-command's module declares them."""
 
+_OVERVIEW = """\
+Memory-saving methods for deep learning: simulated, measured, and compared with their papers.
+
+{}
+
+`membench COMMAND --help` shows a command's options. Without a command, the words are those of `run`."""
+
 
 def groups_of(command: str) -> tuple[str, ...]:
     """Return the option groups of a sub-command: those options whose values are names of files in `conf/<group>`."""
     config = COMMANDS.get(command)
-    if config is None:
-        return ()
-    defaults = configuration.read_options(_file(config))["defaults"]
+    defaults = configuration.read_options(_file(config))["defaults"] if config else []
     return tuple(key for entry in defaults if isinstance(entry, dict) for key in entry if key.isidentifier())
 
 
 def overview() -> str:
     """Return the help of `membench` itself: its sub-commands."""
-    lines = (f"  {command:<10} {_docstring(command).partition(chr(10))[0]}" for command in COMMANDS)
-    return "\n".join(
-        [
-            "Memory-saving methods for deep learning: simulated, measured, and compared with their papers.",
-            "",
-            *lines,
-            "",
-            "`membench COMMAND --help` shows a command's options. Without a command, the words are those of `run`.",
-        ]
-    )
+    lines = (f"  {command:<10} {_docstring(command).splitlines()[0]}" for command in COMMANDS)
+    return _OVERVIEW.format("\n".join(lines))
 
 
 def command_help(command: str) -> str:
@@ -47,18 +44,12 @@ def command_help(command: str) -> str:
     config = COMMANDS[command]
     if config is None:
         return _docstring(command)
-    groups = [
-        fill(f"{group}: {', '.join(configuration.names(group))}", 110, subsequent_indent="    ")
-        for group in groups_of(command)
-    ]
-    return "\n".join([_docstring(command), "", "Groups and their choices:", *groups, "", *_options(config)])
-
-
-def _options(config: str) -> list[str]:
-    """Return the lines of the options and defaults in a file of `conf/`, with those of `running.yaml` if it has them."""
+    choices = {group: ", ".join(configuration.names(group)) for group in groups_of(command)}
+    groups = [fill(f"{group}: {choices[group]}", 110, subsequent_indent="    ") for group in choices]
     text = _file(config).read_text()
-    running = _file("running").read_text() if "running@_here_" in text else ""
-    return ["Options and their defaults:", *re.findall(r"^\w+: .+", text + running, re.MULTILINE)]
+    text += _file("running").read_text() if "running@_here_" in text else ""
+    options = ["Options and their defaults:", *re.findall(r"^\w+: .+", text, re.MULTILINE)]
+    return "\n".join([_docstring(command), "", "Groups and their choices:", *groups, "", *options])
 
 
 def _docstring(command: str) -> str:

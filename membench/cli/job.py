@@ -31,16 +31,15 @@ def run_job(config: DictConfig) -> None:
         write_whole(folder / CELL, json.dumps(cell))
     if config.dry_run:
         return
-    record = _run_alone(cell, config) if launched().count == 1 else _run_together(cell, config)
+    if launched().count > 1:
+        record = _run_together(cell, config)
+    else:
+        workers, directory = _workers(config.time_limit_s), directory_of(cell, Path(config.records))
+        record = Records(directory, workers.run, Rerun(config.rerun)).run(cell)
     if launched().rank == 0:
         write_whole(folder / RECORD, record.to_json() + "\n")
         print(summary(record))
         print(f"  {'record':<20} {shown(folder / RECORD)}", flush=True)
-
-
-def _run_alone(cell: Configuration, config: DictConfig) -> Record:
-    directory = directory_of(cell, Path(config.records))
-    return Records(directory, _workers(config.time_limit_s).run, Rerun(config.rerun)).run(cell)
 
 
 def _run_together(cell: Configuration, config: DictConfig) -> Record:

@@ -10,25 +10,18 @@ from membench.core.errors import MembenchError
 from membench.core.files import complaint
 
 INTERRUPTED = "interrupted; finished cells are kept, and the same command continues from there"
-_HELP = {"-h", "--help"}
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """Run the command line and return its exit code.
-
-    Args:
-        words: a sub-command and its own words; without a sub-command they are those of `run`. Default: `sys.argv`.
-    """
+    """Run a sub-command with the words after it, or `run` with all words (by default `sys.argv`); return the exit code."""
     words = list(sys.argv[1:] if words is None else words)
     first = words[0] if words else ""
-    if first in COMMANDS:
-        command = words.pop(0)
-    elif first.isidentifier():
-        message = f"there is no command {first!r}; there are: {', '.join(COMMANDS)}"
-        return exit_code("", MembenchError(message))
-    else:
-        command = "run"
-    if _HELP & set(words):
+    if first.isidentifier() and first not in COMMANDS:
+        return exit_code(
+            "", MembenchError(f"there is no command {first!r}; there are: {', '.join(COMMANDS)}")
+        )
+    command = words.pop(0) if first in COMMANDS else "run"
+    if {"-h", "--help"} & set(words):
         print(command_help(command) if first in COMMANDS else overview())
         return 0
     try:
@@ -40,11 +33,7 @@ def main(words: Sequence[str] | None = None) -> int:
 
 
 def exit_code(command: str, error: BaseException) -> int:
-    """Print an error, in one line unless it is a defect, and return the exit code.
-
-    Args:
-        command: the sub-command that raised it; empty where none was chosen.
-    """
+    """Print an error of a command ("" for none), in one line unless it is a defect, and return the exit code."""
     interrupted = isinstance(error, KeyboardInterrupt)
     line = INTERRUPTED if interrupted else _explained(command, error)
     if not line:

@@ -15,7 +15,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from membench.cli.words import Reader, each, read_number, read_options, read_size, read_switch
 from membench.core import configuration
@@ -87,21 +86,17 @@ class CellRunner:
     directory: Path
     capacity_bytes: int | None
 
-    def run(self, model: str, batch_size: int, system: str) -> Record:
-        return self.records.run(cell_of(self.settings, model, batch_size, system))
+    def run(self, model: str, batch_size: int | str, system: str) -> Record:
+        cell = cell_of(self.settings, model, batch_size, system)
+        return self.records.run(cell, capacity_bytes=self.capacity_bytes)
 
     def run_largest(self, model: str, system: str) -> Record:
         """Return the record of the largest batch that fits, or of the cell that shows why none does."""
-        cell = cell_of(self.settings, model, LARGEST, system)
-        return self.records.run(cell, capacity_bytes=self.capacity_bytes)
+        return self.run(model, LARGEST, system)
 
 
 def parse(words: Sequence[str]) -> Settings:
-    """Return the settings that the words are.
-
-    Raises:
-        MembenchError: an option is unknown, or its value is invalid.
-    """
+    """Return the settings that the words are."""
     readers: dict[str, Reader] = {
         "task": partial(choice, ("strategies", "limits"), "task"),
         "models": each(partial(choice, configuration.names("model"), "models")),
@@ -118,21 +113,14 @@ def parse(words: Sequence[str]) -> Settings:
 
 
 def run(settings: Settings) -> int:
-    """Measure the settings' task, and return the exit code.
-
-    Raises:
-        MembenchError: there is no GPU.
-    """
+    """Measure the settings' task, and return the exit code."""
     facts = device_facts_from_outside(settings.backend)
     directory = settings.folder / file_name(facts["device"])
     capacity_bytes = parse_bytes(settings.budget) if settings.budget else facts.get("device_memory_bytes")
     with Workers(settings.time_limit_s) as workers:
         records = Records(directory / "records", announced(workers.run), settings.rerun)
-        runner = CellRunner(settings, records, directory, capacity_bytes)
-        if settings.task == "limits":
-            measure_limits(runner)
-        else:
-            measure_strategies(runner)
+        measure = measure_limits if settings.task == "limits" else measure_strategies
+        measure(CellRunner(settings, records, directory, capacity_bytes))
     return 0
 
 
@@ -181,25 +169,19 @@ def _batch_sizes(runner: CellRunner, model: str) -> list[int]:
 
 def cell_of(settings: Settings, model: str, batch_size: int | str, system: str) -> Configuration:
     """Return a cell's configuration, as Hydra would compose it."""
-    backend = configuration.read("backend", settings.backend)
-    if settings.backend == "cuda":
-        backend["cuda_graph"] = settings.cuda_graph
+    group = "baseline" if system in configuration.names("baseline") else "strategy"
+    switches = {"cuda_graph": settings.cuda_graph} if settings.backend == "cuda" else {}
     return {
         "model": configuration.read("model", model),
         "batch_size": batch_size,
-        "strategy": _system(system),
+        "strategy": configuration.read(group, system),
         "framework": configuration.read("framework", "pytorch"),
         "device": None,
-        "backend": backend,
+        "backend": configuration.read("backend", settings.backend) | switches,
         "seed": 0,
         "budget": settings.budget,
         "micro_batch": None,
     }
-
-
-def _system(name: str) -> dict[str, Any]:
-    """Return the configuration of a strategy, or of a baseline in its place."""
-    return configuration.read("baseline" if name in configuration.names("baseline") else "strategy", name)
 
 
 def _systems() -> list[str]:

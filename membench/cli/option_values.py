@@ -1,98 +1,75 @@
-"""Validation of option values before anything runs: an invalid one is a one-line error."""
+"""Validation of option values before anything runs.
 
-from collections.abc import Callable, Iterable, Mapping
+An invalid value is a MembenchError of one line, which names the option, the valid values and the invalid one.
+"""
+
+from collections.abc import Callable, Collection, Mapping
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
-from membench.core.checks import COUNT, POSITIVE, SWITCH, WHOLE, check, choice
+from membench.core.checks import COUNT, POSITIVE, SWITCH, WHOLE, Requirement, check, choice
 from membench.core.configuration import find_function, instantiate, names
 from membench.core.errors import MembenchError, one_line
 from membench.core.units import parse_bytes
 from membench.sweep.records import Rerun
 
-T = TypeVar("T")
-
 Values = Mapping[str, Any]
 """A composed configuration, resolved."""
 
-_OF_A_MODEL = ("name", "module", "loss", "input_shape", "classes")
+SEED = Requirement(  # those that torch accepts
+    "a whole number of at most 64 bits", lambda value: WHOLE.holds(value) and -(2**63) <= value < 2**64
+)
+FOLDER = Requirement(
+    "a folder, such as outputs/records", lambda value: isinstance(value, str) and value != ""
+)
 
-SEEDS = range(-(2**63), 2**64)
-"""The seeds that torch accepts."""
+_OF_A_MODEL = ("name", "module", "loss", "input_shape", "classes")
 
 
 def check_running(values: Values) -> None:
-    """Refuse invalid values of `conf/running.yaml` and `conf/tracking`.
-
-    Raises:
-        MembenchError: names the option, the valid values and the invalid one.
-    """
+    """Refuse invalid values of `conf/running.yaml` and `conf/tracking`."""
     choice(Rerun, "rerun", values["rerun"])
     if values["time_limit_s"] is not None:
         check(POSITIVE, time_limit_s=values["time_limit_s"])
     check(SWITCH, dry_run=values["dry_run"], strict=values["strict"])
-    tracking = values["tracking"]
-    choice(names("tracking"), "tracking.mode", tracking["mode"])
-    check(SWITCH, **{"tracking.cell_runs": tracking["cell_runs"]})
+    choice(names("tracking"), "tracking.mode", values["tracking"]["mode"])
 
 
 def check_cell(values: Values) -> None:
-    """Refuse invalid values of `conf/config.yaml`.
-
-    Raises:
-        MembenchError: names the option, the valid values and the invalid one.
-    """
+    """Refuse invalid values of `conf/config.yaml`."""
     check(COUNT, batch_size=values["batch_size"])
-    if not WHOLE.holds(values["seed"]) or values["seed"] not in SEEDS:
-        raise MembenchError(f"seed is a whole number of at most 64 bits, not {values['seed']!r}")
+    check(SEED, seed=values["seed"])
     check(POSITIVE, timeout_s=values["timeout_s"])
     _check_planning(values)
     check_running(values)
     check_size("budget", values["budget"])
-    if not isinstance(values["records"], str) or not values["records"]:
-        raise MembenchError(f"records is a folder, such as outputs/records, not {values['records']!r}")
+    check(FOLDER, records=values["records"])
     if values["metrics"] is not None:
         find_function(str(values["metrics"]))
     if missing := [name for name in _OF_A_MODEL if name not in values["model"]]:
         raise MembenchError(f"model: its file in conf/model has no {', '.join(missing)}")
     for name in ("strategy", "device", "cluster", "framework"):
         if not (isinstance(values[name], Mapping) and "_target_" in values[name]):
-            raise MembenchError(
+            message = (
                 f"{name}: its file in conf/{name} has no _target_, which names the class that it describes"
             )
-    for name, described in (
-        ("device", values["device"]),
-        ("cluster", values["cluster"]),
-        ("framework.efficiency", values["framework"]["efficiency"]),
-    ):
-        built(name, partial(instantiate, described))
+            raise MembenchError(message)
+    built("device", partial(instantiate, values["device"]))
+    built("cluster", partial(instantiate, values["cluster"]))
+    built("framework.efficiency", partial(instantiate, values["framework"]["efficiency"]))
 
 
 def check_size(name: str, size: Any) -> None:
-    """Refuse what is not a size in memory; None means unlimited.
-
-    Raises:
-        MembenchError: shows how a size is written.
-    """
-    if size is None:
-        return
+    """Refuse what is not a size in memory; None means unlimited."""
     try:
-        parse_bytes(size)
+        if size is not None:
+            parse_bytes(size)
     except ValueError as error:
         raise MembenchError(f"{name}: {error}") from error
 
 
 def check_switches(before: Any, after: Any, name: str = "") -> None:
-    """Refuse a word where a file of `conf/` has true or false, because any non-empty word is true in Python.
-
-    Args:
-        before: a configuration from the files alone, or a value in it.
-        after: the same, changed by the command line.
-        name: the value's name.
-
-    Raises:
-        MembenchError: names the option.
-    """
+    """Refuse other values ``after`` the changes where true or false was ``before``: to Python, any word is true."""
     if isinstance(before, bool):
         check(SWITCH, **{name: after})
     if isinstance(before, Mapping) and isinstance(after, Mapping):
@@ -100,34 +77,25 @@ def check_switches(before: Any, after: Any, name: str = "") -> None:
             check_switches(before[key], after[key], f"{name}.{key}" if name else str(key))
 
 
-def check_built(values: Values, groups: Iterable[str]) -> None:
-    """Build the objects of groups whose options were changed, which may be invalid together. Imports torch (seconds).
-
-    Raises:
-        MembenchError: an object cannot be built; names the group and the cause.
-    """
+def check_built(values: Values, groups: Collection[str]) -> None:
+    """Build the objects of groups whose options, valid each, may be invalid together. Imports torch (seconds)."""
     from membench.sweep.method import Method
     from membench.sweep.model import Model
 
-    method, batch_size, seed = Method(values["strategy"]), values["batch_size"], values["seed"]
+    method, size = Method(values["strategy"]), values["batch_size"]
+    model = partial(Model.from_configuration, values["model"])
     makers: dict[str, Callable[[], object]] = {
-        "model": lambda: Model.from_configuration(values["model"]).workload(
-            batch_size, seed=seed, device="meta"
-        ),
-        "strategy": lambda: method.strategy(**({"density": 1.0} if method.measures_density else {})),
         "framework": lambda: instantiate(values["framework"]),
+        "model": lambda: model().workload(size, seed=values["seed"], device="meta"),
+        "strategy": lambda: method.strategy(**({"density": 1.0} if method.measures_density else {})),
     }
-    for group in groups:
-        if group in makers:
-            built(group, makers[group])
+    for group, make in makers.items():
+        if group in groups:
+            built(group, make)
 
 
-def built(name: str, make: Callable[[], T]) -> T:
-    """Return the object that a group describes, as ``make`` builds it.
-
-    Raises:
-        MembenchError: it cannot be built; names the group and the cause.
-    """
+def built(name: str, make: Callable[[], Any]) -> Any:
+    """Return the object that a group describes, as ``make`` builds it; an error names the group and the cause."""
     try:
         return make()
     except MembenchError as error:
@@ -142,11 +110,9 @@ def _check_planning(values: Values) -> None:
         from membench.planning.exchange import Exchange
 
         choice(Exchange, "exchange", values["exchange"])
-    if values["micro_batch"] is not None:
+    given = values["micro_batch"]
+    if given is not None:
         from membench.planning.micro_batch import FASTEST, FITTED, micro_batch_size
 
-        if values["micro_batch"] not in (FITTED, FASTEST):
-            given = (
-                values["micro_batch"] if WHOLE.holds(values["micro_batch"]) else str(values["micro_batch"])
-            )
-            micro_batch_size(given, values["batch_size"])
+        if given not in (FITTED, FASTEST):
+            micro_batch_size(given if WHOLE.holds(given) else str(given), values["batch_size"])

@@ -41,11 +41,7 @@ Settings = PageSettings | CompareSettings
 
 
 def parse(words: Sequence[str]) -> Settings:
-    """Return the settings of the pages, or of the comparison if the first bare word is ``compare``.
-
-    Raises:
-        MembenchError: an option is unknown or its value is invalid, or there are not two sets of results.
-    """
+    """Return the settings of the pages, or of the comparison if the first bare word is ``compare``."""
     bare, options = split(words)
     if bare[:1] != ["compare"]:
         return PageSettings(tuple(bare), **read_options(options, {"to": Path}))
@@ -57,17 +53,11 @@ def parse(words: Sequence[str]) -> Settings:
 
 def run(settings: Settings) -> int:
     """Write the pages or print the comparison, and return the exit code."""
-    return _compare(settings) if isinstance(settings, CompareSettings) else _write(settings)
-
-
-def _compare(settings: CompareSettings) -> int:
-    before, after = read_results(settings.before), read_results(settings.after)
-    comparison = compare(before, after, tolerance=settings.tolerance)
-    print(f"A: {settings.before}", f"B: {settings.after}", *comparison_lines(comparison), sep="\n")
-    return 0 if comparison.is_same else 1
-
-
-def _write(settings: PageSettings) -> int:
+    if isinstance(settings, CompareSettings):
+        before, after = read_results(settings.before), read_results(settings.after)
+        comparison = compare(before, after, tolerance=settings.tolerance)
+        print(f"A: {settings.before}", f"B: {settings.after}", *comparison_lines(comparison), sep="\n")
+        return int(not comparison.is_same)
     from membench.papers.pages import write_report
     from membench.papers.paper_page import Sources, papers_with_results
 

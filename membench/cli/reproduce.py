@@ -13,9 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from hydra import compose
-
-from membench.cli.command_line import parse_changes
+from membench.cli.command_line import compose_checked
 from membench.cli.option_values import check_running
 from membench.cli.trainings import compose_trainings, find_trainings
 from membench.cli.words import split
@@ -24,7 +22,7 @@ from membench.core.configuration import ROOT
 from membench.core.device import file_name
 from membench.core.errors import MembenchError
 from membench.core.record import Configuration, Record
-from membench.papers.cells import compose_cells, hydra_composition, resolved
+from membench.papers.cells import compose_cells, hydra_composition
 from membench.papers.experiment import Paper, PaperCell
 from membench.papers.loader import known_papers, load_paper
 from membench.papers.measured_columns import gpu_at_hand, measure_on_gpu
@@ -37,22 +35,15 @@ from membench.sweep.runner import run_all
 from membench.sweep.tracking import Sweep, Tracking, log_sweep
 from membench.sweep.worker import Workers
 
+EXPERIMENTS = ROOT / "experiments"
+RESULTS = ROOT / "results"
+MEASURED = RESULTS / "measured"
 FIGURES = ROOT / "paper_figs"
-RECORDS = ROOT / "outputs" / "records" / "simulated"
-MEASURED = ROOT / "results" / "measured"
-
-USUAL_LAYERS = 20
-"""Of a model whose depth the paper's vocabulary does not give; only orders the jobs."""
 
 
 @dataclass(frozen=True)
 class Settings:
-    """The options of `conf/reproduce.yaml`.
-
-    Attributes:
-        time_limit_s: of each cell; None for no limit.
-        workers: the number of simulated cells that run at a time.
-    """
+    """The options of `conf/reproduce.yaml` and `conf/running.yaml`, which describe them."""
 
     paper: str
     workers: int
@@ -64,20 +55,13 @@ class Settings:
 
 
 def parse(words: Sequence[str]) -> Settings:
-    """Return `conf/reproduce.yaml` with the changes that the words are; the bare word is the paper.
-
-    Raises:
-        HydraException: a word is not an option.
-        MembenchError: a value is invalid, or there is not one paper that has a folder in `experiments/`.
-    """
+    """Return `conf/reproduce.yaml` with the changes that the words are; the bare word is the paper."""
     papers, options = split(words)
     if len(papers) > 1:
         raise MembenchError(f"name one paper, not {len(papers)}: {', '.join(papers)}")
-    changes = [*options, *(f"paper={paper}" for paper in papers)]
-    parse_changes(changes)
     with hydra_composition():
-        values = resolved(compose("reproduce", changes))
-    known = known_papers(ROOT / "experiments")
+        values = compose_checked("reproduce", [*options, *(f"paper={paper}" for paper in papers)])
+    known = known_papers(EXPERIMENTS)
     if values["paper"] not in known:
         problem = "name a paper" if values["paper"] == "???" else f"there is no paper {values['paper']!r}"
         raise MembenchError(f"{problem}; there are: {', '.join(known)}")
@@ -89,10 +73,10 @@ def parse(words: Sequence[str]) -> Settings:
 
 def run(settings: Settings) -> int:
     """Reproduce the paper, or list its cells in a dry run, and return the exit code."""
-    paper = load_paper(ROOT / "experiments" / settings.paper)
+    paper = load_paper(EXPERIMENTS / settings.paper)
     cells = compose_cells(paper, needed_cells(paper))
     with Workers(settings.time_limit_s) as workers:
-        known = Records(RECORDS, workers.run, settings.rerun)
+        known = Records(ROOT / "outputs" / "records" / "simulated", workers.run, settings.rerun)
         if settings.dry_run:
             print(plan([(known, list(cells.values()))]))
             return 0
@@ -101,12 +85,7 @@ def run(settings: Settings) -> int:
             measured = Records(folder / "records", announced(workers.run), settings.rerun)
             measure_on_gpu(paper, cells, measured, folder)
         records, scores = reproduce(
-            paper,
-            cells,
-            known.run,
-            workers=settings.workers,
-            results=ROOT / "results",
-            stop=workers.close,
+            paper, cells, known.run, workers=settings.workers, results=RESULTS, stop=workers.close
         )
     made = list({record.configuration_hash: record for record in records.values()}.values())
     drawn = _draw(paper.name)
@@ -124,20 +103,11 @@ def reproduce(
     results: Path,
     stop: Callable[[], None],
 ) -> tuple[dict[PaperCell, Record], list[Score]]:
-    """Run every cell that a paper's rows need and write its tables and its scoreboard.
-
-    Args:
-        run, workers, stop: see `run_all`.
-    """
-    layers = {
-        model.get("configuration"): model.get("layers", USUAL_LAYERS) for model in paper.models.values()
-    }
+    """Run every cell that a paper's rows need, as `run_all` does, and write its tables and its scoreboard."""
+    # only orders the jobs; the paper's vocabulary lacks some depths, for which 20 is usual
+    depths = {model.get("configuration"): model.get("layers", 20) for model in paper.models.values()}
     made = run_all(
-        list(cells.values()),
-        run,
-        workers=workers,
-        size=lambda configuration: layers[configuration["model"]["name"]],
-        stop=stop,
+        list(cells.values()), run, workers=workers, size=lambda cell: depths[cell["model"]["name"]], stop=stop
     )
     records = dict(zip(cells, made, strict=True))
     trainings = find_trainings(compose_trainings(paper.trainings), results / paper.name)
@@ -146,25 +116,18 @@ def reproduce(
 
 def _log(settings: Settings, paper: Paper, records: list[Record], scores: list[Score]) -> Path | None:
     """Log the reproduction to W&B, and return the run's folder if there is one."""
-    return log_sweep(
-        settings.tracking,
-        Sweep(
-            name=f"reproduce {paper.name}",
-            group=f"reproduce-{paper.name}",
-            tags=[f"paper:{paper.name}", *(f"device:{name}" for name in sorted(set(paper.devices.values())))],
-            configuration=asdict(settings) | {"rerun": str(settings.rerun)},
-            summary={
-                **vars(summarize(entry.verdict for entry in scores)),
-                "calibrated": sum(entry.calibrated for entry in scores),
-            },
-            rows=scoreboard(scores, MeasuredValues(MEASURED)),
-            files={
-                paper.name: ROOT / "results" / paper.name,
-                "SCOREBOARD.md": ROOT / "results" / "SCOREBOARD.md",
-            },
-            records=records,
-        ),
+    counts = vars(summarize(entry.verdict for entry in scores))
+    sweep = Sweep(
+        name=f"reproduce {paper.name}",
+        group=f"reproduce-{paper.name}",
+        tags=[f"paper:{paper.name}", *(f"device:{name}" for name in sorted(set(paper.devices.values())))],
+        configuration=asdict(settings) | {"rerun": str(settings.rerun)},
+        summary=counts | {"calibrated": sum(entry.calibrated for entry in scores)},
+        rows=scoreboard(scores, MeasuredValues(MEASURED)),
+        files={name: RESULTS / name for name in (paper.name, "SCOREBOARD.md")},
+        records=records,
     )
+    return log_sweep(settings.tracking, sweep)
 
 
 def _draw(paper: str) -> int:
@@ -174,9 +137,7 @@ def _draw(paper: str) -> int:
     return subprocess.run([sys.executable, "-m", FIGURES.name, paper], cwd=ROOT, check=False).returncode
 
 
-def closing_summary(
-    paper: Paper, records: Sequence[Record], scores: Sequence[Score], run: Path | None
-) -> str:
+def closing_summary(paper: Paper, records: list[Record], scores: list[Score], run: Path | None) -> str:
     """Return the outcome of a reproduction, and where its files are."""
     predicted = summarize(entry.verdict for entry in scores if not entry.calibrated)
     fitted = sum(entry.calibrated for entry in scores)

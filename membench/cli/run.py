@@ -12,7 +12,6 @@ An option of a group is changed by group.option=value. Other flags of Hydra's (-
 import os
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import hydra
 from omegaconf import DictConfig
@@ -23,40 +22,24 @@ from membench.core.configuration import CONF_DIRECTORY
 from membench.core.errors import MembenchError, one_line
 
 
-@dataclass(frozen=True)
-class Settings:
-    """The words that Hydra composes the cells from, flags first."""
-
-    words: tuple[str, ...]
-
-
-def parse(words: Sequence[str]) -> Settings:
-    """Return the words in an order that Hydra takes, each of them checked.
+def parse(words: Sequence[str]) -> list[str]:
+    """Return the words, each of them checked, in the order that Hydra takes: flags first.
 
     Words with flags other than ``-m`` are left to Hydra: they ask about the configuration.
-
-    Raises:
-        MembenchError: a word is not an option, or its value is invalid.
     """
-    ordered = tuple(sorted(words, key=lambda word: word not in MULTIRUN))
+    ordered = sorted(words, key=lambda word: word not in MULTIRUN)
     if all(word in MULTIRUN for word in ordered if word.startswith("-")):
         check_arguments(ordered)
-    return Settings(ordered)
+    return ordered
 
 
-def run(settings: Settings) -> int:
-    """Run each cell as a job, in this process or where Hydra's launcher runs it, and return the exit code.
-
-    `SweepCallback` summarises them and exits with 1 where ``strict=true`` demands it.
-
-    Raises:
-        MembenchError: flags do not go together.
-    """
+def run(words: list[str]) -> int:
+    """Run each cell as a job, here or where Hydra's launcher runs it; `SweepCallback` summarises them. Return 0."""
     os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra raises its errors, and does not print them with a traceback
-    sys.argv[1:] = settings.words
+    sys.argv[1:] = words
     try:
         _task()
-    except ValueError as error:
+    except ValueError as error:  # flags that do not go together
         raise MembenchError(one_line(error)) from error
     return 0
 

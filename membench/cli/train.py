@@ -31,12 +31,7 @@ class Settings:
 
 
 def parse(words: Sequence[str]) -> Settings:
-    """Return the training that ``option=value`` words describe, or the trainings of the paper that the only word is.
-
-    Raises:
-        HydraException: a word names an option or a file that does not exist.
-        MembenchError: a value is invalid, or the paper has no trainings.
-    """
+    """Return the training that ``option=value`` words describe, or the trainings of the paper that the only word is."""
     papers, _ = split(words)
     if not papers:
         training, directory = compose_training(words)
@@ -44,20 +39,14 @@ def parse(words: Sequence[str]) -> Settings:
     experiments = ROOT / "experiments"
     known = [name for name in known_papers(experiments) if (experiments / name / "trainings.yaml").exists()]
     if len(words) > 1 or papers[0] not in known:
-        raise MembenchError(
-            f"{' '.join(words)!r} is neither one paper nor a list of option=value; "
-            f"papers with trainings: {', '.join(known)}"
-        )
+        problem = f"{' '.join(words)!r} is neither one paper nor a list of option=value"
+        raise MembenchError(f"{problem}; papers with trainings: {', '.join(known)}")
     trainings = compose_trainings(read_trainings(experiments / papers[0] / "trainings.yaml"))
     return Settings(tuple(trainings), ROOT / "results" / papers[0])
 
 
 def run(settings: Settings) -> int:
-    """Run the trainings that have no record yet, and return the exit code.
-
-    Raises:
-        MembenchError: a model, a strategy or a data set cannot be built, or they do not fit together.
-    """
+    """Run the trainings that have no record yet, and return the exit code."""
     for training in settings.trainings:
         _check(training)
     directory = settings.directory
@@ -73,8 +62,7 @@ def _check(training: Training) -> None:
     from membench.training.loop import check_fit
 
     configuration = training.runs[0]
-    recipe = {name: configuration["recipe"][name] for name in ("batch_size", "seed")}
-    check_built(configuration | recipe, ("model", "strategy"))
+    check_built(configuration | configuration["recipe"], ("model", "strategy"))
     if "inference" in configuration:
         find_strategy(configuration["inference"]["strategy"])
     model = configuration["model"]

@@ -46,8 +46,7 @@ def read_switch(name: str, text: str) -> bool:
 def read_number(required: Requirement, name: str, text: str) -> float:
     """Return a number that meets a requirement."""
     value = number(text)
-    if not required.holds(value):
-        check(required, **{name: text})
+    check(required, **{name: value if required.holds(value) else text})
     return value
 
 

@@ -102,6 +102,7 @@ def test_closing_summary_names_failures(tmp_path: Path) -> None:
         ([], f"name a paper; there are: {PAPERS}"),
         (["nobody"], f"there is no paper 'nobody'; there are: {PAPERS}"),
         (["layrub", "tracking=paper"], "tracking 'paper' is not known; there are: disabled, offline, online"),
+        (["layrub", "tracking=3"], "tracking 3 is not known; there are: disabled, offline, online"),
         (["layrub", "vdnn"], "name one paper, not 2: layrub, vdnn"),
         (["layrub", "workers=0"], "workers is a positive whole number, not 0"),
         (["layrub", "tracking.mode=loud"], "tracking.mode is one of disabled, offline, online, not 'loud'"),
