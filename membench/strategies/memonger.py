@@ -152,17 +152,14 @@ class StoragePool(Pool):
     counts from the beginning, and the peak is the same.
     """
 
+    held_bytes = 0
+
     def __init__(self) -> None:
         self._size_bytes: list[int] = []  # of storages
         self._free: list[tuple[int, int]] = []  # (size, storage), sorted
-        self._held_bytes = 0
 
     def serves(self, block: Block) -> bool:
         return block.role not in RESULT_ROLES
-
-    @property
-    def held_bytes(self) -> int:
-        return self._held_bytes
 
     def allocate(self, size_bytes: int) -> int:
         """Take a storage and return its number."""
@@ -174,12 +171,12 @@ class StoragePool(Pool):
         )
         if smallest == too_large:
             self._size_bytes.append(size_bytes)
-            self._held_bytes += size_bytes
+            self.held_bytes += size_bytes
             return len(self._size_bytes) - 1
         _, storage = self._free.pop(fitting if fitting < too_large else fitting - 1)
         lacking_bytes = max(0, size_bytes - self._size_bytes[storage])
         self._size_bytes[storage] += lacking_bytes
-        self._held_bytes += lacking_bytes
+        self.held_bytes += lacking_bytes
         return storage
 
     def free(self, address: int, size_bytes: int) -> None:

@@ -201,15 +201,15 @@ class ClockedMemory:
 
     def _neighbours(self, may_evict: MayEvict, gone: list[int]) -> tuple[NDArray[np.int64], Neighbours]:
         """Return for each piece the block that could be evicted from it, or -1, and what that costs; see `_resident`."""
-        pieces = self.arena.pieces()
+        addresses, size_bytes, is_free = self.arena.pieces()
         blocks = self._resident(gone)
-        held = np.full(len(pieces.addresses), -1)
-        held[np.searchsorted(pieces.addresses, self._address[blocks])] = blocks
+        held = np.full(len(addresses), -1)
+        held[np.searchsorted(addresses, self._address[blocks])] = blocks
         is_evicted = (held >= 0) & may_evict(held)
         on_host_s = self._on_host_s[held]
         return np.where(is_evicted, held, -1), Neighbours(
-            size_bytes=pieces.size_bytes,
-            stays=~(pieces.is_free | is_evicted),
+            size_bytes=size_bytes,
+            stays=~(is_free | is_evicted),
             evicted_bytes=np.where(is_evicted, self._sizes[held], 0),
             is_copied=is_evicted & np.isinf(on_host_s),
             ready_s=self._ready_s[held],
