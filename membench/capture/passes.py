@@ -167,6 +167,7 @@ def accumulate_over_micro_batches(
 
 def _addition(after: Task, target: Value, value: Value, size_bytes: int, loss_scale: float | None) -> Task:
     """Return the task that adds a gradient, or the loss times its scale, to its accumulator."""
+    kwargs = () if loss_scale is None else (("alpha", loss_scale),)
     return Task(
         index=-1,
         name=f"{after.name}:accumulate",
@@ -179,10 +180,5 @@ def _addition(after: Task, target: Value, value: Value, size_bytes: int, loss_sc
         operations=size_bytes // value.dtype.itemsize,
         moved_bytes=3 * size_bytes,
         gradient_of=GradientOf.WEIGHT if loss_scale is None else None,
-        call=Call(
-            "aten.add_.Tensor",
-            (target, value),
-            () if loss_scale is None else (("alpha", loss_scale),),
-            (None,),
-        ),
+        call=Call("aten.add_.Tensor", (target, value), kwargs, (None,)),
     )
