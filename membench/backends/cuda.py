@@ -49,12 +49,14 @@ from membench.core.schedule import COMPUTE_STREAM, EXCHANGE_STREAM, Schedule, Wa
 from membench.core.task_graph import ARGUMENT_ROLES, Task
 from membench.core.timeline import Span, Timeline
 
+_Event = torch.cuda.Event | None
+
 
 class _Marks(NamedTuple):
     """Events around one instruction: `start` only to time it, `end` to time it or because it is waited for."""
 
-    start: torch.cuda.Event | None
-    end: torch.cuda.Event | None
+    start: _Event
+    end: _Event
 
 
 class CudaBackend(TensorBackend):
@@ -95,31 +97,25 @@ class CudaBackend(TensorBackend):
         assert self._step.start is not None
         self._step.start.record(self._streams[COMPUTE_STREAM])
 
-    def compute(self, task: Task, stream: str) -> torch.cuda.Event | None:
-        if stream != COMPUTE_STREAM:
-            self._follow_compute(stream)
-        return self._issue(stream, self.tensors.run, task)
+    def compute(self, task: Task, stream: str) -> _Event:
+        return self._write_new(stream, self.tensors.run, task)
 
-    def offload(self, block: int, stream: str) -> torch.cuda.Event | None:
+    def offload(self, block: int, stream: str) -> _Event:
         return self._copy(self._host_buffer(block), self.tensors.as_bytes(block), stream)
 
-    def prefetch(self, block: int, stream: str) -> torch.cuda.Event | None:
+    def prefetch(self, block: int, stream: str) -> _Event:
         self._allocate(block)
         self._follow_compute(stream)
         return self._copy(self.tensors.as_bytes(block), self._host_buffer(block), stream)
 
-    def all_reduce(self, block: int, root: int | None, stream: str) -> torch.cuda.Event | None:
+    def all_reduce(self, block: int, root: int | None, stream: str) -> _Event:
         return self._issue(stream, self._average_over_processes, block, root)
 
-    def encode(
-        self, block: int, encoded: int, codec: ActivationCodec, stream: str
-    ) -> torch.cuda.Event | None:
-        return self._convert(self._encoding(block, encoded, codec), stream)
+    def encode(self, block: int, encoded: int, codec: ActivationCodec, stream: str) -> _Event:
+        return self._write_new(stream, self._encoding(block, encoded, codec))
 
-    def decode(
-        self, block: int, encoded: int, codec: ActivationCodec, stream: str
-    ) -> torch.cuda.Event | None:
-        return self._convert(self._decoding(block, encoded, codec), stream)
+    def decode(self, block: int, encoded: int, codec: ActivationCodec, stream: str) -> _Event:
+        return self._write_new(stream, self._decoding(block, encoded, codec))
 
     free = TensorBackend._close_space  # an alias, not a call: it runs once for each block
 
@@ -172,7 +168,7 @@ class CudaBackend(TensorBackend):
             self._streams[name].wait_event(self._step.start)
         return self._streams[name]
 
-    def _issue(self, name: str, work: Callable[..., object], *args: Any) -> torch.cuda.Event | None:
+    def _issue(self, name: str, work: Callable[..., object], *args: Any) -> _Event:
         stream = self._stream(name)
         start, end = self._marks[len(self._issued)]
         self._issued.append(name)
@@ -191,14 +187,14 @@ class CudaBackend(TensorBackend):
             end.record(stream)
         return end
 
-    def _copy(self, target: Tensor, source: Tensor, stream: str) -> torch.cuda.Event | None:
+    def _copy(self, target: Tensor, source: Tensor, stream: str) -> _Event:
         return self._issue(stream, target.copy_, source, True)  # True: non_blocking
 
-    def _convert(self, work: Callable[[], object], stream: str) -> torch.cuda.Event | None:
-        """Issue a codec's work, which writes to memory that has just been allocated."""
+    def _write_new(self, stream: str, work: Callable[..., object], *args: Any) -> _Event:
+        """Issue work that writes to memory that has just been allocated, or that it allocates."""
         if stream != COMPUTE_STREAM:
             self._follow_compute(stream)
-        return self._issue(stream, work)
+        return self._issue(stream, work, *args)
 
     def _follow_compute(self, stream: str) -> None:
         """Make a stream wait for the compute stream's position, at which memory has just been allocated."""
@@ -216,7 +212,7 @@ class CudaBackend(TensorBackend):
             for other in streams:
                 other.wait_event(self._here)
 
-    def _since_start_s(self, event: torch.cuda.Event | None) -> float:
+    def _since_start_s(self, event: _Event) -> float:
         assert self._step.start is not None and event is not None
         return self._step.start.elapsed_time(event) * 1e-3
 

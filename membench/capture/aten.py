@@ -78,34 +78,23 @@ def shape_only_arguments(operator: OpOverload, args: tuple[Any, ...]) -> tuple[i
     """
     name = operator_name(operator)
     if name == "convolution_backward":
-        return (1,) if args[10] == [True, False, False] and not _views_input(*args[1:10]) else ()
+        return (1,) if args[10] == [True, False, False] and not _views_input(args) else ()
     return _SHAPE_ONLY_ARGUMENTS.get(name, ())
 
 
-def _views_input(
-    images: Tensor,
-    weight: Tensor,
-    bias_sizes: list[int] | None,
-    stride: list[int],
-    padding: list[int],
-    dilation: list[int],
-    transposed: bool,
-    output_padding: list[int],
-    groups: int,
-) -> bool:
+def _views_input(args: tuple[Any, ...]) -> bool:
     """Return whether a convolution's backward makes views of the input, so that the input must be resident.
 
     One-dimensional inputs are viewed as two-dimensional, and some CPU kernels compute group by group.
     """
+    images, weight, bias_sizes, *geometry, groups = args[1:10]
     if images.dim() == 3:
         return True
     if groups == 1 or images.device.type != "cpu":
         return False
     with no_dispatch():
         shapes = (torch.empty(1, dtype=each.dtype).expand(each.shape) for each in (images, weight))
-        kernel = convolution_kernel(
-            *shapes, stride, padding, dilation, transposed, output_padding, groups, bias_sizes=bias_sizes
-        )
+        kernel = convolution_kernel(*shapes, *geometry, groups, bias_sizes=bias_sizes)
     return kernel in _GROUP_BY_GROUP
 
 
@@ -136,16 +125,12 @@ def convolution_of(operator: OpOverload, args: tuple[Any, ...], output: Any) -> 
         input_size=tuple(images.shape[2:]),
         output_size=tuple(result.shape[2:]),
         kernel_size=tuple(weight.shape[2:]),
-        stride=_pair(stride),
-        padding=_pair(padding),
-        dilation=_pair(dilation),
+        stride=(stride[0], stride[-1]),
+        padding=(padding[0], padding[-1]),
+        dilation=(dilation[0], dilation[-1]),
         groups=groups,
         itemsize=images.itemsize,
     )
-
-
-def _pair(values: list[int]) -> tuple[int, int]:
-    return values[0], values[-1]
 
 
 def written_arguments(
@@ -241,7 +226,9 @@ def with_real_outputs(operator: OpOverload, args: tuple[Any, ...], output: Any) 
             memory_format = suggest_memory_format(args[0])
         case "cudnn_batch_norm":
             memory_format = suggest_memory_format(args[0])
-            reserve_bytes = _cudnn_reserve_bytes(args[0]) if args[5] else 0  # args[5]: training
+            is_training = args[5]
+            has_reserve = is_training and torch.cuda.is_available()  # without a GPU, cuDNN cannot be queried
+            reserve_bytes = cudnn_batch_norm_reserve_bytes(args[0]) if has_reserve else 0
             output = (*output[:3], output[3].new_empty(reserve_bytes))
         case "native_batch_norm_backward":
             memory_format = suggest_memory_format(args[1])
@@ -274,8 +261,3 @@ def _with_statistics_like(weight: Tensor | None, output: tuple[Tensor, ...]) -> 
     if weight is None:
         return output
     return normalized, *(torch.empty_like(each, dtype=weight.dtype) for each in statistics)
-
-
-def _cudnn_reserve_bytes(images: Tensor) -> int:
-    """Return the bytes that cuDNN's batch norm reserves in training; 0 without a GPU, where cuDNN cannot be queried."""
-    return cudnn_batch_norm_reserve_bytes(images) if torch.cuda.is_available() else 0

@@ -58,10 +58,8 @@ def capture(
     recording = record(workload, device, seen)
     gradients = {n: v.block for n, v in recording.gradients.items() if v is not None}
     blocks = list(recording.blocks)
-    for block in gradients.values():
-        blocks[block] = replace(blocks[block], role=Role.WEIGHT_GRADIENT)
     for name, block in gradients.items():
-        blocks[block] = replace(blocks[block], name=f"{name}:gradient")
+        blocks[block] = replace(blocks[block], name=f"{name}:gradient", role=Role.WEIGHT_GRADIENT)
     if recording.loss is not None:
         blocks[recording.loss.block] = replace(blocks[recording.loss.block], role=Role.LOSS, name="loss")
     for value in tree_leaves(recording.output):

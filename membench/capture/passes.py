@@ -159,15 +159,15 @@ def accumulate_over_micro_batches(
         blocks.append(accumulator)
         accumulators[value.block] = target = replace(value, block=accumulator.index)
         position = complete[value.block]
-        addition = _addition(tasks[position], target, value, accumulator.size_bytes)
-        if is_loss:
-            addition = _of_loss(addition, loss_scale)
-        additions[position].append(addition)
+        scale = loss_scale if is_loss else None
+        additions[position].append(_addition(tasks[position], target, value, accumulator.size_bytes, scale))
     tasks[:] = [each for position, task in enumerate(tasks) for each in (task, *additions[position])]
     return accumulators
 
 
-def _addition(after: Task, target: Value, value: Value, size_bytes: int) -> Task:
+def _addition(after: Task, target: Value, value: Value, size_bytes: int, loss_scale: float | None) -> Task:
+    """Return the task that adds a gradient, or the loss times its scale, to its accumulator."""
+    kwargs = () if loss_scale is None else (("alpha", loss_scale),)
     return Task(
         index=-1,
         name=f"{after.name}:accumulate",
@@ -179,11 +179,6 @@ def _addition(after: Task, target: Value, value: Value, size_bytes: int) -> Task
         creates=(),
         operations=size_bytes // value.dtype.itemsize,
         moved_bytes=3 * size_bytes,
-        gradient_of=GradientOf.WEIGHT,
-        call=Call("aten.add_.Tensor", (target, value), (), (None,)),
+        gradient_of=GradientOf.WEIGHT if loss_scale is None else None,
+        call=Call("aten.add_.Tensor", (target, value), kwargs, (None,)),
     )
-
-
-def _of_loss(addition: Task, scale: float) -> Task:
-    assert addition.call is not None
-    return replace(addition, gradient_of=None, call=replace(addition.call, kwargs=(("alpha", scale),)))

@@ -2,10 +2,9 @@
 
 import random
 from collections import OrderedDict, deque
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from copy import copy
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from torch import Tensor, nn
@@ -19,6 +18,8 @@ _CONTAINERS = (list, dict, OrderedDict, deque)
 
 class PythonState:
     """The attributes of a module's layers that are not weights, buffers or layers, and the state of Python's generators.
+
+    A context that restores the attributes at its end.
 
     Args:
         module: before it is traced.
@@ -36,6 +37,17 @@ class PythonState:
         }
         self._seen = self._plain_values()
         self._random = _random_state()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for layer, before in self._before.items():
+            for name in own_attributes(layer).keys() - before.keys():
+                del vars(layer)[name]
+            for name, value in before.items():
+                if not _is_same(vars(layer).get(name), value):
+                    vars(layer)[name] = value
 
     def enter(self, layer: nn.Module) -> None:
         """Note the tensors of a layer that its own hooks made just before it runs, as old weight norm's do."""
@@ -77,15 +89,6 @@ class PythonState:
         seen, self._seen = self._seen, self._plain_values()
         return next((name for name, value in self._seen.items() if seen.get(name, seen) != value), "")
 
-    def restore(self) -> None:
-        """Restore the attributes."""
-        for layer, before in self._before.items():
-            for name in own_attributes(layer).keys() - before.keys():
-                del vars(layer)[name]
-            for name, value in before.items():
-                if not _is_same(vars(layer).get(name), value):
-                    vars(layer)[name] = value
-
     def _plain_values(self) -> dict[str, Any]:
         """Return what can be compared: numbers, strings, and the lengths of containers."""
         return {
@@ -94,16 +97,6 @@ class PythonState:
             for name, value in own_attributes(layer).items()
             if type(value) in (*_CONTAINERS, *PLAIN)
         }
-
-
-@contextmanager
-def python_state_kept(module: nn.Module) -> Iterator[PythonState]:
-    """Restore a module's attributes after tracing."""
-    state = PythonState(module)
-    try:
-        yield state
-    finally:
-        state.restore()
 
 
 def _traced(value: Any) -> list[FakeTensor]:

@@ -151,9 +151,8 @@ class Recorder(TorchDispatchMode):
     # ---- operators ----------------------------------------------------------------------------------
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if (
-            func is torch.ops.prim.device.default
-        ):  # autograd calls it more often than all other operators together
+        # autograd calls this one more often than all other operators together
+        if func is torch.ops.prim.device.default:
             return args[0].device
         kwargs = kwargs or {}
         if self.phase is not Phase.BACKWARD:

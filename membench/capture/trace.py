@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from membench.capture.functions import AsOperators
 from membench.capture.operation import layout_of
-from membench.capture.python_state import PythonState, python_state_kept
+from membench.capture.python_state import PythonState
 from membench.capture.recorder import Recorder
 from membench.core.call import Outputs, Value
 from membench.core.errors import MembenchError, UnsupportedModel
@@ -77,7 +77,7 @@ def record(workload: Workload, device: torch.device | None, seen: Mapping[Hashab
         MembenchError: see `Workload.check_gradients_are_allowed`.
     """
     workload.check_gradients_are_allowed()
-    with python_state_kept(workload.module) as state:
+    with PythonState(workload.module) as state:
         recording = _trace(workload, device, seen, state)
         if state.change():  # for example, a first call that stores the size of its images
             recording = _trace(workload, device, seen, state)
@@ -125,22 +125,19 @@ def _trace(
                     loss = workload.loss(output, *targets)
                     gradients = _gradients(recorder, loss, weights, workload.loss_scale)
             state.check_tensors((*weights.values(), *buffers.values()))
-        recorded_loss = None if loss is None else recorder.value(loss)
-        gradient_values = {n: None if g is None else recorder.value(g) for n, g in gradients.items()}
-        recorded_output = None if trains else tree_map_only(Tensor, recorder.value, output)
-    return Recording(
-        blocks=recorder.blocks,
-        tasks=recorder.tasks,
-        layers=recorder.layers,
-        constants=recorder.constants,
-        loss=recorded_loss,
-        gradients=gradient_values,
-        output=recorded_output,
-        weights=weight_blocks,
-        buffers=buffer_blocks,
-        inputs=input_blocks,
-        targets=target_blocks,
-    )
+        return Recording(
+            blocks=recorder.blocks,
+            tasks=recorder.tasks,
+            layers=recorder.layers,
+            constants=recorder.constants,
+            loss=None if loss is None else recorder.value(loss),
+            gradients={n: None if g is None else recorder.value(g) for n, g in gradients.items()},
+            output=None if trains else tree_map_only(Tensor, recorder.value, output),
+            weights=weight_blocks,
+            buffers=buffer_blocks,
+            inputs=input_blocks,
+            targets=target_blocks,
+        )
 
 
 def _by_every_name(module: nn.Module, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -171,9 +168,11 @@ def _check_output(output: Any) -> None:
 def _failures_named(workload: Workload, recorder: Recorder) -> Iterator[None]:
     """Turn any exception of a module, its loss or torch into an UnsupportedModel that names the layer."""
     remedy = "write it without reading tensor values in Python, or with operators of fixed output shape"
+    logger = logging.getLogger(FAKE_TENSOR_LOGGER)
+    level = logger.level
+    logger.setLevel(logging.CRITICAL)  # torch would log the traceback of an error that is raised as well
     try:
-        with _failures_reported_once():
-            yield
+        yield
     except (DataDependentOutputException, DynamicOutputShapeException) as error:
         cause = f"its operators depend on the values of tensors ({error.func})"
         raise UnsupportedModel(recorder.layer_name, cause, remedy) from error
@@ -184,6 +183,8 @@ def _failures_named(workload: Workload, recorder: Recorder) -> Iterator[None]:
         raise
     except Exception as error:
         raise UnsupportedModel(recorder.layer_name, *_failure(workload, error)) from error
+    finally:
+        logger.setLevel(level)
 
 
 def _failure(workload: Workload, error: Exception) -> tuple[str, str]:
@@ -193,18 +194,6 @@ def _failure(workload: Workload, error: Exception) -> tuple[str, str]:
     if workload.accumulates:
         return cause, "raise the budget, or give a larger micro-batch"
     return cause, "give a batch on which the module runs, and compute only with torch's operators"
-
-
-@contextmanager
-def _failures_reported_once() -> Iterator[None]:
-    """Keep torch from logging the traceback of an error that is raised as well."""
-    logger = logging.getLogger(FAKE_TENSOR_LOGGER)
-    before = logger.level
-    logger.setLevel(logging.CRITICAL)
-    try:
-        yield
-    finally:
-        logger.setLevel(before)
 
 
 def _argument(recorder: Recorder, name: str, argument: Any, role: Role) -> int | None:

@@ -14,7 +14,7 @@ _BITS = 8
 class BitMask(ActivationCodec):
     """One bit per element: set where it is above zero or NaN; decodes to ones there and zeros elsewhere.
 
-    Only for activations of which nothing but the signs is read.
+    Only for activations whose signs alone are read.
     """
 
     @property

@@ -28,7 +28,7 @@ def with_staged_arguments(graph: TaskGraph) -> TaskGraph:
 class ReplayedProgram:
     """Runs a schedule directly once, then captures it, and replays it from then on.
 
-    The first run chooses algorithms and locks host memory, neither of which a capture may do. The captured step reads
+    The first run chooses algorithms and locks host memory, which a capture must not do. The captured step reads
     arguments from its own tensors and leaves its results in the same memory each time.
 
     Args:

@@ -22,19 +22,13 @@ from typing import ClassVar
 from membench.core.efficiency import Efficiency
 from membench.core.task_graph import Kind, Phase, TaskGraph
 from membench.core.units import MIB
+from membench.frameworks import layers
 from membench.frameworks.base import Framework
-from membench.frameworks.layers import (
-    LayerLibrary,
-    LayerType,
-    convolution,
-    inner_product,
-    local_response_norm,
-    softmax_loss,
-)
+from membench.frameworks.layers import LayerLibrary, LayerType
 from membench.frameworks.lowering import lower_layers
 
-CONVOLUTION = convolution("Convolution")
-INNER_PRODUCT = inner_product("InnerProduct")
+CONVOLUTION = layers.convolution("Convolution")
+INNER_PRODUCT = layers.inner_product("InnerProduct")
 BATCH_NORM = LayerType(
     "BatchNorm",
     Kind.BATCH_NORM,
@@ -69,11 +63,11 @@ AVERAGE_POOLING = LayerType("Pooling (AVE)", Kind.POOLING, ("avg_pool2d", "mean"
 ADAPTIVE_POOLING = LayerType(
     "Pooling (AVE)", Kind.POOLING, ("_adaptive_avg_pool2d",), vanishes_at_same_size=True
 )
-LRN = local_response_norm("LRN")
+LRN = layers.local_response_norm("LRN")
 SUM = LayerType("Eltwise (SUM)", Kind.ADD, ("add", "add_"))  # never in place, as torch's may be
 CONCATENATION = LayerType("Concat", Kind.CONCATENATE, ("cat",))
 ZERO_CHANNELS = LayerType("Concat", Kind.CONCATENATE, ("constant_pad_nd",))  # with a constant blob of zeros
-SOFTMAX_LOSS = softmax_loss("SoftmaxWithLoss", "probabilities")
+SOFTMAX_LOSS = layers.softmax_loss("SoftmaxWithLoss", "probabilities")
 
 CAFFE = LayerLibrary(
     framework="Caffe",

@@ -19,7 +19,7 @@ class LayerType:
 
     Attributes:
         name: in the framework.
-        marks: ATen operators, any one of which identifies a captured layer of this type.
+        marks: ATen operators; one of them identifies a captured layer of this type.
         with_operators: further operators that such a layer may run.
         may_be_in_place: networks use it in place, on its input's memory.
         vanishes_at_same_size: it is left out where its output is as large as its input.

@@ -2,7 +2,7 @@
 
 Facts of its published sources (dmlc/mxnet, which became apache/mxnet; read at the state of October 2017), none of its code.
 An operator declares the data that its backward reads, and where it may work in place (``DeclareBackwardDependency``,
-``FInplaceOption``); the executor plans memory from that before the run, in storages (`strategies.memonger.storages`).
+``FInplaceOption``); the executor plans memory from that before the run, in storages (`strategies.memonger`).
 
 - ``Activation``: with cuDNN its backward reads input and output, so the forward pass is *not* in place; its gradient
   takes the place of the one that it receives (``activation-inl.h``). Only a build without cuDNN reads the output alone.
@@ -29,23 +29,15 @@ from typing import ClassVar
 
 from membench.core.efficiency import Efficiency
 from membench.core.task_graph import Kind, TaskGraph
+from membench.frameworks import layers
 from membench.frameworks.autotuner import Autotuner
 from membench.frameworks.base import Framework
-from membench.frameworks.layers import (
-    LayerLibrary,
-    LayerType,
-    convolution,
-    cudnn_batch_norm,
-    cudnn_pooling,
-    inner_product,
-    local_response_norm,
-    softmax_loss,
-)
+from membench.frameworks.layers import LayerLibrary, LayerType
 from membench.frameworks.lowering import lower_layers
 
-CONVOLUTION = convolution("Convolution")
-FULLY_CONNECTED = inner_product("FullyConnected")
-BATCH_NORM = cudnn_batch_norm("BatchNorm", "mean", "inverse deviation")
+CONVOLUTION = layers.convolution("Convolution")
+FULLY_CONNECTED = layers.inner_product("FullyConnected")
+BATCH_NORM = layers.cudnn_batch_norm("BatchNorm", "mean", "inverse deviation")
 ACTIVATION = LayerType(
     "Activation", Kind.RELU, ("relu", "relu_"), reads_input=True, reads_output=True, gradient_in_place=True
 )
@@ -58,10 +50,10 @@ DROPOUT = LayerType(
     keeps=("mask",),
     gradient_in_place=True,
 )
-POOLING = cudnn_pooling("Pooling", "max_pool2d_with_indices", "avg_pool2d", "mean")
+POOLING = layers.cudnn_pooling("Pooling", "max_pool2d_with_indices", "avg_pool2d", "mean")
 ADAPTIVE_POOLING = replace(POOLING, marks=("_adaptive_avg_pool2d",), vanishes_at_same_size=True)
 LRN = replace(
-    local_response_norm("LRN"),
+    layers.local_response_norm("LRN"),
     keeps=("norm",),
     forward_passes=2,  # cuDNN reads the input and writes the output
     data_passes=4,  # input, output, both gradients
@@ -69,7 +61,7 @@ LRN = replace(
 SUM = LayerType("elemwise_add", Kind.ADD, ("add", "add_"), forwards_gradient_to=1)
 CONCATENATION = LayerType("Concat", Kind.CONCATENATE, ("cat",))
 ZERO_CHANNELS = LayerType("Concat", Kind.CONCATENATE, ("constant_pad_nd",))  # with a constant array of zeros
-SOFTMAX_OUTPUT = softmax_loss("SoftmaxOutput", "probabilities")
+SOFTMAX_OUTPUT = layers.softmax_loss("SoftmaxOutput", "probabilities")
 
 MXNET = LayerLibrary(
     framework="MXNet",

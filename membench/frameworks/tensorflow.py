@@ -25,22 +25,14 @@ from typing import ClassVar
 
 from membench.core.efficiency import Efficiency
 from membench.core.task_graph import Kind, TaskGraph
+from membench.frameworks import layers
 from membench.frameworks.autotuner import Autotuner
 from membench.frameworks.base import Framework
-from membench.frameworks.layers import (
-    LayerLibrary,
-    LayerType,
-    convolution,
-    cudnn_batch_norm,
-    cudnn_pooling,
-    inner_product,
-    local_response_norm,
-    softmax_loss,
-)
+from membench.frameworks.layers import LayerLibrary, LayerType
 from membench.frameworks.lowering import lower_layers
 
-CONV2D = convolution("Conv2D")
-MATMUL = inner_product("MatMul")
+CONV2D = layers.convolution("Conv2D")
+MATMUL = layers.inner_product("MatMul")
 BIAS_ADD = LayerType(
     "BiasAdd",
     Kind.OTHER,
@@ -48,7 +40,7 @@ BIAS_ADD = LayerType(
     forwards_gradient_to=1,
     parameters_first=True,
 )
-FUSED_BATCH_NORM = cudnn_batch_norm("FusedBatchNorm", "mean", "deviation")
+FUSED_BATCH_NORM = layers.cudnn_batch_norm("FusedBatchNorm", "mean", "deviation")
 RELU = LayerType("Relu", Kind.RELU, ("relu", "relu_"), reads_output=True)
 DROPOUT = LayerType(
     "Mul (dropout)",
@@ -60,14 +52,14 @@ DROPOUT = LayerType(
     forward_passes=10,
     data_passes=5,  # product 3, scaled 2
 )
-MAX_POOL = cudnn_pooling("MaxPool", "max_pool2d_with_indices")
+MAX_POOL = layers.cudnn_pooling("MaxPool", "max_pool2d_with_indices")
 AVERAGE_POOL = LayerType("AvgPool", Kind.POOLING, ("avg_pool2d", "mean"))
 ADAPTIVE_POOL = LayerType("AvgPool", Kind.POOLING, ("_adaptive_avg_pool2d",), vanishes_at_same_size=True)
-LRN = local_response_norm("LRN")
+LRN = layers.local_response_norm("LRN")
 ADD = LayerType("Add", Kind.ADD, ("add", "add_"), forwards_gradient_to=2)
 CONCATENATION = LayerType("Concat", Kind.CONCATENATE, ("cat",))
 PAD = LayerType("Pad", Kind.CONCATENATE, ("constant_pad_nd",))
-CROSS_ENTROPY = softmax_loss("SparseSoftmaxCrossEntropyWithLogits", "backprop")
+CROSS_ENTROPY = layers.softmax_loss("SparseSoftmaxCrossEntropyWithLogits", "backprop")
 
 TENSORFLOW = LayerLibrary(
     framework="TensorFlow",

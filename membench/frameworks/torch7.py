@@ -9,7 +9,7 @@ Facts of the published modules (torch/nn and cudnn.torch as of cuDNN 4), none of
   computes the gradients of input, factors and biases.
 - ``cudnn.SpatialCrossMapLRN`` reads input and output. ``nn.Dropout`` is not in place by default and keeps its noise, a
   float per element. ``nn.CrossEntropyCriterion`` keeps the log-probabilities.
-- ``nn.CAddTable`` copies the gradient for each input. ``nn.Concat`` hands out views of it, of which cudnn.torch makes
+- ``nn.CAddTable`` copies the gradient for each input. ``nn.Concat`` hands out views of it; cudnn.torch makes
   contiguous copies. ``nn.ConcatTable`` and ``nn.Concat`` sum the gradients of their branches up in a gradient of their own:
   for memory that is equal to Caffe's Split, but there is no such module. These three are our reading for networks that
   branch, which vDNN's text does not treat.
@@ -23,32 +23,24 @@ from dataclasses import replace
 from typing import ClassVar
 
 from membench.core.task_graph import Kind, TaskGraph
+from membench.frameworks import layers
 from membench.frameworks.base import Framework
-from membench.frameworks.layers import (
-    LayerLibrary,
-    LayerType,
-    convolution,
-    cudnn_batch_norm,
-    cudnn_pooling,
-    inner_product,
-    local_response_norm,
-    softmax_loss,
-)
+from membench.frameworks.layers import LayerLibrary, LayerType
 from membench.frameworks.lowering import lower_layers
 
-CONVOLUTION = convolution("cudnn.SpatialConvolution")
-LINEAR = inner_product("nn.Linear")
-BATCH_NORM = cudnn_batch_norm("cudnn.SpatialBatchNormalization", "mean", "inverse deviation")
+CONVOLUTION = layers.convolution("cudnn.SpatialConvolution")
+LINEAR = layers.inner_product("nn.Linear")
+BATCH_NORM = layers.cudnn_batch_norm("cudnn.SpatialBatchNormalization", "mean", "inverse deviation")
 RELU = LayerType("cudnn.ReLU", Kind.RELU, ("relu", "relu_"), may_be_in_place=True, reads_output=True)
 DROPOUT = LayerType("nn.Dropout", Kind.DROPOUT, ("native_dropout",), ("copy_",), keeps=("noise",))
-MAX_POOLING = cudnn_pooling("cudnn.SpatialMaxPooling", "max_pool2d_with_indices")
-AVERAGE_POOLING = cudnn_pooling("cudnn.SpatialAveragePooling", "avg_pool2d", "mean")
+MAX_POOLING = layers.cudnn_pooling("cudnn.SpatialMaxPooling", "max_pool2d_with_indices")
+AVERAGE_POOLING = layers.cudnn_pooling("cudnn.SpatialAveragePooling", "avg_pool2d", "mean")
 ADAPTIVE_POOLING = replace(AVERAGE_POOLING, marks=("_adaptive_avg_pool2d",), vanishes_at_same_size=True)
-LRN = local_response_norm("cudnn.SpatialCrossMapLRN")
+LRN = layers.local_response_norm("cudnn.SpatialCrossMapLRN")
 SUM = LayerType("nn.CAddTable", Kind.ADD, ("add", "add_"))
 CONCATENATION = LayerType("nn.JoinTable", Kind.CONCATENATE, ("cat",))
 ZERO_CHANNELS = LayerType("nn.MulConstant(0) joined", Kind.CONCATENATE, ("constant_pad_nd",))
-CROSS_ENTROPY = softmax_loss("nn.CrossEntropyCriterion", "log-probabilities")
+CROSS_ENTROPY = layers.softmax_loss("nn.CrossEntropyCriterion", "log-probabilities")
 
 TORCH7 = LayerLibrary(
     framework="Torch7",

@@ -11,6 +11,7 @@ overwrite.
 
 from collections import OrderedDict
 from collections.abc import Callable
+from typing import Any
 
 from torch import nn
 
@@ -30,29 +31,37 @@ def caffenet() -> nn.Sequential:
 def _network(norm_and_pool: Callable[[int], Layers], classes: int) -> nn.Sequential:
     return nn.Sequential(
         OrderedDict(
-            conv1=nn.Conv2d(3, 96, 11, stride=4),
-            relu1=nn.ReLU(inplace=True),
+            **convolution(1, 3, 96, 11, stride=4),
             **norm_and_pool(1),
-            conv2=nn.Conv2d(96, 256, 5, padding=2, groups=2),
-            relu2=nn.ReLU(inplace=True),
+            **convolution(2, 96, 256, 5, padding=2, groups=2),
             **norm_and_pool(2),
-            conv3=nn.Conv2d(256, 384, 3, padding=1),
-            relu3=nn.ReLU(inplace=True),
-            conv4=nn.Conv2d(384, 384, 3, padding=1, groups=2),
-            relu4=nn.ReLU(inplace=True),
-            conv5=nn.Conv2d(384, 256, 3, padding=1, groups=2),
-            relu5=nn.ReLU(inplace=True),
+            **convolution(3, 256, 384, 3, padding=1),
+            **convolution(4, 384, 384, 3, padding=1, groups=2),
+            **convolution(5, 384, 256, 3, padding=1, groups=2),
             **pool(5),
-            flatten=nn.Flatten(),
-            fc6=nn.Linear(256 * 6 * 6, 4096),
-            relu6=nn.ReLU(inplace=True),
-            drop6=nn.Dropout(0.5),
-            fc7=nn.Linear(4096, 4096),
-            relu7=nn.ReLU(inplace=True),
-            drop7=nn.Dropout(0.5),
-            fc8=nn.Linear(4096, classes),
+            **classifier(256 * 6 * 6, 4096, classes),
         )
     )
+
+
+def convolution(number: int, in_channels: int, out_channels: int, size: int, **options: Any) -> Layers:
+    """Return a square convolution and its ReLU, named ``conv<number>`` and ``relu<number>``."""
+    layer = nn.Conv2d(in_channels, out_channels, size, **options)
+    return {f"conv{number}": layer, f"relu{number}": nn.ReLU(inplace=True)}
+
+
+def classifier(features: int, hidden: int, classes: int) -> Layers:
+    """Return AlexNet's three linear layers with dropout, ``fc6`` to ``fc8``."""
+    return {
+        "flatten": nn.Flatten(),
+        "fc6": nn.Linear(features, hidden),
+        "relu6": nn.ReLU(inplace=True),
+        "drop6": nn.Dropout(0.5),
+        "fc7": nn.Linear(hidden, hidden),
+        "relu7": nn.ReLU(inplace=True),
+        "drop7": nn.Dropout(0.5),
+        "fc8": nn.Linear(hidden, classes),
+    }
 
 
 def norm(number: int) -> Layers:

@@ -8,6 +8,8 @@ from collections import OrderedDict
 
 from torch import nn
 
+from membench.models.alexnet import classifier, convolution
+
 
 def digits_cnn() -> nn.Sequential:
     """Return the network, for one channel of 8x8 and 10 classes."""
@@ -48,26 +50,14 @@ def digits_alexnet(
     channels, rows, columns = image_shape
     network = nn.Sequential(
         OrderedDict(
-            conv1=nn.Conv2d(channels, 16, 3, padding=1),
-            relu1=nn.ReLU(inplace=True),
+            **convolution(1, channels, 16, 3, padding=1),
             pool1=nn.MaxPool2d(2),
-            conv2=nn.Conv2d(16, 32, 3, padding=1),
-            relu2=nn.ReLU(inplace=True),
+            **convolution(2, 16, 32, 3, padding=1),
             pool2=nn.MaxPool2d(2),
-            conv3=nn.Conv2d(32, 48, 3, padding=1),
-            relu3=nn.ReLU(inplace=True),
-            conv4=nn.Conv2d(48, 48, 3, padding=1),
-            relu4=nn.ReLU(inplace=True),
-            conv5=nn.Conv2d(48, 32, 3, padding=1),
-            relu5=nn.ReLU(inplace=True),
-            flatten=nn.Flatten(),
-            fc6=nn.Linear(32 * (rows // 4) * (columns // 4), hidden),
-            relu6=nn.ReLU(inplace=True),
-            drop6=nn.Dropout(0.5),
-            fc7=nn.Linear(hidden, hidden),
-            relu7=nn.ReLU(inplace=True),
-            drop7=nn.Dropout(0.5),
-            fc8=nn.Linear(hidden, classes),
+            **convolution(3, 32, 48, 3, padding=1),
+            **convolution(4, 48, 48, 3, padding=1),
+            **convolution(5, 48, 32, 3, padding=1),
+            **classifier(32 * (rows // 4) * (columns // 4), hidden, classes),
         )
     )
     for layer in network:

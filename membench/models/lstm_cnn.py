@@ -11,7 +11,7 @@ from collections import OrderedDict
 import torch
 from torch import Tensor, nn
 
-from membench.models.alexnet import norm, pool
+from membench.models.alexnet import convolution, norm, pool
 from membench.models.lstm import LSTM
 
 
@@ -43,20 +43,15 @@ def lrcn(*, frames: int) -> LSTMCNN:
     """Return LRCN-fc6 for images of 227x227 and the 101 classes of UCF101."""
     features = nn.Sequential(
         OrderedDict(
-            conv1=nn.Conv2d(3, 96, 7, stride=2),
-            relu1=nn.ReLU(inplace=True),
+            **convolution(1, 3, 96, 7, stride=2),
             **pool(1),
             **norm(1),
-            conv2=nn.Conv2d(96, 384, 5, stride=2, groups=2),
-            relu2=nn.ReLU(inplace=True),
+            **convolution(2, 96, 384, 5, stride=2, groups=2),
             **pool(2),
             **norm(2),
-            conv3=nn.Conv2d(384, 512, 3, padding=1),
-            relu3=nn.ReLU(inplace=True),
-            conv4=nn.Conv2d(512, 512, 3, padding=1, groups=2),
-            relu4=nn.ReLU(inplace=True),
-            conv5=nn.Conv2d(512, 384, 3, padding=1, groups=2),
-            relu5=nn.ReLU(inplace=True),
+            **convolution(3, 384, 512, 3, padding=1),
+            **convolution(4, 512, 512, 3, padding=1, groups=2),
+            **convolution(5, 512, 384, 3, padding=1, groups=2),
             **pool(5),
             flatten=nn.Flatten(),
             fc6=nn.Linear(384 * 6 * 6, 4096),

@@ -9,32 +9,22 @@ from collections import OrderedDict
 
 from torch import nn
 
+from membench.models.alexnet import classifier, convolution
+
 
 def vgg_s() -> nn.Sequential:
     """Return VGG-S for 1,000 classes; pooling rounds up, as Caffe's does."""
     return nn.Sequential(
         OrderedDict(
-            conv1=nn.Conv2d(3, 96, 7, stride=2),
-            relu1=nn.ReLU(inplace=True),
+            **convolution(1, 3, 96, 7, stride=2),
             norm1=nn.LocalResponseNorm(5, alpha=5e-4, beta=0.75, k=2.0),
             pool1=nn.MaxPool2d(3, stride=3, ceil_mode=True),
-            conv2=nn.Conv2d(96, 256, 5),
-            relu2=nn.ReLU(inplace=True),
+            **convolution(2, 96, 256, 5),
             pool2=nn.MaxPool2d(2, stride=2, ceil_mode=True),
-            conv3=nn.Conv2d(256, 512, 3, padding=1),
-            relu3=nn.ReLU(inplace=True),
-            conv4=nn.Conv2d(512, 512, 3, padding=1),
-            relu4=nn.ReLU(inplace=True),
-            conv5=nn.Conv2d(512, 512, 3, padding=1),
-            relu5=nn.ReLU(inplace=True),
+            **convolution(3, 256, 512, 3, padding=1),
+            **convolution(4, 512, 512, 3, padding=1),
+            **convolution(5, 512, 512, 3, padding=1),
             pool5=nn.MaxPool2d(3, stride=3, ceil_mode=True),
-            flatten=nn.Flatten(),
-            fc6=nn.Linear(512 * 6 * 6, 4096),
-            relu6=nn.ReLU(inplace=True),
-            drop6=nn.Dropout(0.5),
-            fc7=nn.Linear(4096, 4096),
-            relu7=nn.ReLU(inplace=True),
-            drop7=nn.Dropout(0.5),
-            fc8=nn.Linear(4096, 1000),
+            **classifier(512 * 6 * 6, 4096, 1000),
         )
     )

@@ -53,14 +53,8 @@ def wide_resnet(*, depth: int, widening_factor: int) -> nn.Sequential:
     for group, stride in enumerate((1, 2, 2), start=1):
         out_channels = 8 * 2**group * widening_factor
         layer = nn.Sequential()
-        for block in range(blocks):
-            layer.append(
-                WideBlock(
-                    in_channels=in_channels,
-                    out_channels=out_channels,
-                    stride=stride if block == 0 else 1,
-                )
-            )
+        for own_stride in (stride, *[1] * (blocks - 1)):
+            layer.append(WideBlock(in_channels=in_channels, out_channels=out_channels, stride=own_stride))
             in_channels = out_channels
         model.add_module(f"group{group}", layer)
     model.add_module("bn", nn.BatchNorm2d(in_channels))

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import replace
 from enum import StrEnum
+from operator import attrgetter
 
 from membench.core.convolution import Algorithm
 from membench.core.cost_model import CostModel
@@ -24,22 +25,19 @@ def choose_algorithms(
     Args:
         choose: returns one of a task's algorithms, which it gets with the fastest first.
     """
-    return replace(graph, tasks=tuple(_chosen(task, cost, choose) for task in graph.tasks))
+
+    def chosen(task: Task) -> Task:
+        if task.convolution is None:
+            return task
+        algorithm = choose(task, cost.algorithms(task))
+        return replace(task, algorithm=algorithm.name, workspace_bytes=algorithm.workspace_bytes)
+
+    return replace(graph, tasks=tuple(map(chosen, graph.tasks)))
 
 
 def prefer(graph: TaskGraph, cost: CostModel, preference: Preference) -> TaskGraph:
     """Return the graph with the fastest algorithms, or with those that need the least workspace."""
     if preference is Preference.PERFORMANCE:
         return choose_algorithms(graph, cost, lambda _, algorithms: algorithms[0])
-    return choose_algorithms(graph, cost, lambda _, algorithms: min(algorithms, key=_workspace_bytes))
-
-
-def _workspace_bytes(algorithm: Algorithm) -> int:
-    return algorithm.workspace_bytes
-
-
-def _chosen(task: Task, cost: CostModel, choose: Callable[[Task, tuple[Algorithm, ...]], Algorithm]) -> Task:
-    if task.convolution is None:
-        return task
-    chosen = choose(task, cost.algorithms(task))
-    return replace(task, algorithm=chosen.name, workspace_bytes=chosen.workspace_bytes)
+    least = attrgetter("workspace_bytes")
+    return choose_algorithms(graph, cost, lambda _, algorithms: min(algorithms, key=least))

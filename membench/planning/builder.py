@@ -5,6 +5,8 @@ the host and that are dead, adds the waits between streams that a copy needs, an
 `planning.exchange` inserts the exchange of gradients into a finished program.
 """
 
+from collections.abc import Iterable
+
 from membench.core.codec import ActivationCodec
 from membench.core.errors import InfeasibleSchedule, UnsupportedStrategy
 from membench.core.schedule import (
@@ -27,6 +29,7 @@ from membench.core.schedule import (
 from membench.core.task_graph import RESULT_ROLES, Task, TaskGraph
 from membench.planning.pool import Pool
 from membench.planning.region import Region
+from membench.planning.uses import touching_tasks
 
 
 class ScheduleBuilder:
@@ -52,7 +55,7 @@ class ScheduleBuilder:
         self.graph = graph
         self._strategy = strategy
         self._budget_bytes = budget_bytes
-        self._region = region
+        self._region = region or Region((), {})
         self._pool = pool
         self._address: dict[int, int] = {}  # in the pool, of resident blocks
         self._in_pool_bytes = 0
@@ -64,7 +67,7 @@ class ScheduleBuilder:
         self._encoded: dict[int, Encode] = {}  # the last encoding of a block, until it is written or decoded
         self._leftover: dict[int, int] = {}  # piece of the region -> dead block that still holds its space
         self._computed: set[int] = set()
-        self._uses_left = _count_uses(graph)
+        self._uses_left = [len(tasks) for tasks in touching_tasks(graph)]
         self._last_write: dict[int, tuple[str, int]] = {}  # block -> stream, instruction
         self._readers: dict[int, list[tuple[str, int]]] = {}  # since that write
         self._last_on_stream: dict[str, int] = {}
@@ -117,7 +120,7 @@ class ScheduleBuilder:
             UnsupportedStrategy: an input is not resident.
         """
         for block in task.reads:
-            if not (self.is_resident(block) or self._is_external(block)):
+            if not (self.is_resident(block) or self.graph.blocks[block].is_external):
                 self._refuse(f"task {task.name!r} reads {self._name(block)!r}, which is not resident")
         for block in task.reads:
             self._wait_for_writer(stream, block)
@@ -163,6 +166,12 @@ class ScheduleBuilder:
             self._refuse(f"no later task touches {self._name(block)!r}; a copy back would be wasted")
         self._fill(block, Prefetch(block, stream))
 
+    def prefetch_offloaded(self, blocks: Iterable[int], *, stream: str = COPY_STREAM) -> None:
+        """Prefetch those of the blocks that are on the host only, in the order of their indices."""
+        for block in sorted(blocks):
+            if self.is_offloaded(block):
+                self.prefetch(block, stream=stream)
+
     def encode(self, block: int, encoded: int, codec: ActivationCodec, *, stream: str) -> None:
         """Write a resident block's encoded form, a block of the graph that no task touches.
 
@@ -198,7 +207,7 @@ class ScheduleBuilder:
                 f"{self._name(block)!r} is still needed and has no copy on the host, and no encoded form"
             )
         self._wait_for_users(COMPUTE_STREAM, block)
-        piece = self._region.piece_of(block) if self._region else None
+        piece = self._region.piece_of(block)
         if piece is not None:
             self._leftover[piece] = block  # the region is fixed: the space waits for its next block
         else:
@@ -245,7 +254,13 @@ class ScheduleBuilder:
         for task in self.graph.tasks:
             if task.index not in self._computed:
                 self._refuse(f"task {task.name!r} was never computed")
-        self._check_budget()
+        if self._budget_bytes is not None and self._peak_bytes > self._budget_bytes:
+            raise InfeasibleSchedule(
+                task=self._peak_task,
+                needed_bytes=self._peak_bytes,
+                budget_bytes=self._budget_bytes,
+                lower_bound_bytes=self.graph.lower_bound_bytes,
+            )
         for other, index in self._last_on_stream.items():
             self._wait(COMPUTE_STREAM, other, index)
         for block in (*self.dead_blocks(), *self._leftover.values()):
@@ -301,7 +316,7 @@ class ScheduleBuilder:
             self._wait(stream, COMPUTE_STREAM, self._last_on_stream[COMPUTE_STREAM])
         if block in self._space_bytes:  # taken over by reuse()
             return
-        piece = self._region.piece_of(block) if self._region else None
+        piece = self._region.piece_of(block)
         if piece is None:
             self._space_bytes[block] = self.graph.blocks[block].size_bytes
             self._live_bytes += self._space_bytes[block]
@@ -309,7 +324,6 @@ class ScheduleBuilder:
                 self._address[block] = self._pool.allocate(self._space_bytes[block])
                 self._in_pool_bytes += self._space_bytes[block]
             return
-        assert self._region is not None
         self._space_bytes[block] = self._region.piece_bytes[piece]
         if piece in self._leftover:
             self._emit(Reuse(block, self._leftover.pop(piece)))
@@ -338,28 +352,8 @@ class ScheduleBuilder:
             self._peak_bytes = live_bytes
             self._peak_task = task
 
-    def _check_budget(self) -> None:
-        if self._budget_bytes is not None and self._peak_bytes > self._budget_bytes:
-            raise InfeasibleSchedule(
-                task=self._peak_task,
-                needed_bytes=self._peak_bytes,
-                budget_bytes=self._budget_bytes,
-                lower_bound_bytes=self.graph.lower_bound_bytes,
-            )
-
-    def _is_external(self, block: int) -> bool:
-        return self.graph.blocks[block].is_external
-
     def _name(self, block: int) -> str:
         return self.graph.blocks[block].name
 
     def _refuse(self, cause: str) -> None:
         raise UnsupportedStrategy(f"strategy {self._strategy!r} is wrong: {cause}")
-
-
-def _count_uses(graph: TaskGraph) -> list[int]:
-    uses = [0] * len(graph.blocks)
-    for task in graph.tasks:
-        for block in {*task.reads, *task.writes}:
-            uses[block] += 1
-    return uses

@@ -54,10 +54,9 @@ def exchange_gradients(schedule: Schedule, exchange: Exchange) -> Schedule:
             f"{schedule.graph.name} keeps no gradients that processes could exchange; choose another framework"
         )
     is_early = exchange is Exchange.AS_MADE
-    after = last_uses if is_early else dict.fromkeys(last_uses, _last_work(schedule))
-    due: defaultdict[int, list[int]] = defaultdict(
-        list
-    )  # instruction -> gradients that are exchanged after it
+    last_work = {item.stream: i for i, item in enumerate(schedule.instructions) if isinstance(item, Work)}
+    after = last_uses if is_early else dict.fromkeys(last_uses, last_work)
+    due: defaultdict[int, list[int]] = defaultdict(list)  # instruction -> gradients exchanged after it
     for block, instructions in after.items():
         due[max(instructions.values())].append(block)
     program = _Program(None if is_early else ROOT)
@@ -95,11 +94,6 @@ def _last_uses(schedule: Schedule) -> dict[int, dict[str, int]]:
         for block in sorted(touched & gradients):
             uses[block] = {**uses.pop(block, {}), stream: index}
     return uses
-
-
-def _last_work(schedule: Schedule) -> dict[str, int]:
-    """Return each stream's last instruction."""
-    return {item.stream: index for index, item in enumerate(schedule.instructions) if isinstance(item, Work)}
 
 
 class _Program:

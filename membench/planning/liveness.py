@@ -46,12 +46,10 @@ def live_bytes(schedule: Schedule, roles: frozenset[Role] | None = None) -> list
     """
     graph = schedule.graph
     counted = [roles is None or block.role in roles for block in graph.blocks]
-    if roles is None:
-        total_bytes = graph.external_bytes
-    else:
-        total_bytes = sum(
-            b.size_bytes for b in graph.blocks if b.layer < 0 and counted[b.index] and not b.host_location
-        )
+    total_bytes = sum(
+        block.size_bytes for block in graph.blocks if block.is_external and counted[block.index]
+    )
+    total_bytes += graph.overhead_bytes if roles is None else 0
     space_bytes: dict[int, int] = {}
     held_bytes = 0
     result = []

@@ -2,7 +2,6 @@
 
 from collections import Counter
 from collections.abc import Callable, Iterator
-from functools import partial
 
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
@@ -37,7 +36,12 @@ def fitted_sizes(
     paper profiles at a micro-batch, chooses again and repeats until the choice is stable. Here a graph is profiled at each
     size that is considered, so the choice is stable at once.
     """
-    fits = partial(_fits, graph_at, cost, budget_bytes)
+
+    def fits(size: int) -> bool:
+        if budget_bytes is None:
+            return True
+        return window_bytes(prefer(graph_at(size), cost, Preference.PERFORMANCE)) <= budget_bytes
+
     sizes = regular_sizes(batch_size)
     # bisection for the largest one that fits; the smallest is tried in any case
     first, last = 0, len(sizes) - 1
@@ -88,12 +92,6 @@ def micro_batch_size(given: int | str, batch_size: int) -> int:
             "the least time"
         )
     return size
-
-
-def _fits(graph_at: GraphAt, cost: CostModel, budget_bytes: int | None, size: int) -> bool:
-    if budget_bytes is None:
-        return True
-    return window_bytes(prefer(graph_at(size), cost, Preference.PERFORMANCE)) <= budget_bytes
 
 
 def window_bytes(graph: TaskGraph, window: float = WINDOW) -> int:

@@ -65,21 +65,18 @@ class BestFitPool(Pool):
     and inside them.
     """
 
+    held_bytes = 0
+
     def __init__(self) -> None:
-        self._extent_bytes = 0
         self._taken: dict[int, int] = {}  # address -> size of pieces in use
         self._by_size: list[tuple[int, int]] = []  # (size, address) of free pieces, sorted
         self._size_at: dict[int, int] = {}  # of free pieces, by address
         self._start_before: dict[int, int] = {}  # of free pieces, by the address where they end
 
-    @property
-    def held_bytes(self) -> int:
-        return self._extent_bytes
-
     def allocate(self, size_bytes: int) -> int:
         size_bytes = aligned(size_bytes)
         if not size_bytes:
-            return self._extent_bytes
+            return self.held_bytes
         position = bisect_left(self._by_size, (size_bytes, 0))
         if position < len(self._by_size):
             piece_bytes, address = self._by_size[position]
@@ -90,10 +87,10 @@ class BestFitPool(Pool):
             else:
                 size_bytes = piece_bytes
         else:
-            address = self._start_before.get(self._extent_bytes, self._extent_bytes)
-            if address < self._extent_bytes:  # the last piece is free: grow by what it lacks
+            address = self._start_before.get(self.held_bytes, self.held_bytes)
+            if address < self.held_bytes:  # the last piece is free: grow by what it lacks
                 self._remove(address)
-            self._extent_bytes = address + size_bytes
+            self.held_bytes = address + size_bytes
         self._taken[address] = size_bytes
         return address
 

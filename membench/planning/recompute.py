@@ -82,7 +82,7 @@ class Repeatable:
 
     Args:
         graph: annotated.
-        cost: annotates the recomputed tasks, some of which run another operator than the original.
+        cost: annotates the recomputed tasks; some run another operator than the original.
 
     Attributes:
         again: recomputed tasks, by the index of the original.

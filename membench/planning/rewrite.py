@@ -3,7 +3,7 @@
 A rewrite that changes tasks takes the cost model and returns an annotated graph.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import torch
 
@@ -87,19 +87,13 @@ def _bytes(value: Value) -> int:
     return torch.Size(value.shape).numel() * value.dtype.itemsize
 
 
-@dataclass(frozen=True, slots=True)
-class _Mask:
-    output: int
-    mask: int
-
-
 class _MaskRewriter:
     def __init__(self, graph: TaskGraph, masked: dict[int, int]) -> None:
         self.graph = graph
         self.masked = masked
         self.blocks: list[Block] = list(graph.blocks)
         self.tasks: list[Task] = []
-        self.masks: dict[int, _Mask] = {}
+        self.masks: dict[int, int] = {}  # layer -> block
         self.renamed: dict[int, int] = {}
         self.latest: dict[int, int] = {}  # block -> the last one that was renamed to it
 
@@ -114,41 +108,35 @@ class _MaskRewriter:
 
     def _add_mask(self, relu: Task) -> None:
         output = self.blocks[self.masked[relu.layer]]
-        value = None
-        itemsize = torch.float32.itemsize
+        name = f"{self.graph.layers[relu.layer]}:mask"
+        mask = self.masks[relu.layer] = len(self.blocks)
+        call, dtype = None, torch.float32
         if relu.call is not None:
             value = _written_value(relu)
-            itemsize = value.dtype.itemsize
-        layer = self.graph.layers[relu.layer]
-        mask = Block(
-            len(self.blocks), f"{layer}:mask", output.size_bytes // itemsize, Role.ACTIVATION, relu.layer
-        )
-        self.blocks.append(mask)
-        self.masks[relu.layer] = _Mask(output.index, mask.index)
-        call = None
-        if value is not None:
-            stored = replace(value, block=mask.index, dtype=torch.bool)
-            call = Call("aten.le.Scalar", (value, 0), (), (stored,))
+            stored = replace(value, block=mask, dtype=torch.bool)
+            call, dtype = Call("aten.le.Scalar", (value, 0), (), (stored,)), value.dtype
+        size_bytes = output.size_bytes // dtype.itemsize
+        self.blocks.append(Block(mask, name, size_bytes, Role.ACTIVATION, relu.layer))
         self.tasks.append(
             replace(
                 relu,
-                name=f"{layer}:mask",
+                name=name,
                 reads=(output.index,),
-                writes=(mask.index,),
-                creates=(mask.index,),
-                moved_bytes=output.size_bytes + mask.size_bytes,
+                writes=(mask,),
+                creates=(mask,),
+                moved_bytes=output.size_bytes + size_bytes,
                 call=call,
             )
         )
 
-    def _backward(self, task: Task, mask: _Mask) -> Task:
-        reads = tuple(mask.mask if block == mask.output else block for block in task.reads)
+    def _backward(self, task: Task, mask: int) -> Task:
+        reads = tuple(mask if block == self.masked[task.layer] else block for block in task.reads)
         if task.call is None:
             return replace(task, reads=reads)
         gradient, output = task.call.args[:2]
         [result] = task.call.outputs
         assert result is not None
-        condition = replace(output, block=mask.mask, dtype=torch.bool)
+        condition = replace(output, block=mask, dtype=torch.bool)
         if self._dies_here(task, gradient):
             self.renamed[result.block] = gradient.block
             self.latest[gradient.block] = result.block

@@ -1,8 +1,8 @@
 """An independent check of a schedule, written without the builder.
 
 One walk over the program with a vector clock per stream. A hazard is two accesses to the same memory, at least one of
-them a write, neither of which is known to happen before the other. Giving memory back counts as a write at the compute
-stream's position, because the next user of that memory starts there.
+them a write, whose order is not known. Giving memory back counts as a write at the compute stream's position, because the
+next user of that memory starts there.
 """
 
 from dataclasses import dataclass, field
@@ -228,11 +228,7 @@ class _Walk:
         if not self.memory[block].resident:
             self._open(block, self.graph.blocks[block].size_bytes)
         position = self.clocks[COMPUTE_STREAM].get(COMPUTE_STREAM)
-        if (
-            stream != COMPUTE_STREAM
-            and position is not None
-            and not self._known(stream, (COMPUTE_STREAM, position))
-        ):
+        if position is not None and not self._known(stream, (COMPUTE_STREAM, position)):
             self._hazard(f"{self._name(block)} takes memory before the compute stream has come to this point")
 
     def _open(self, block: int, space_bytes: int) -> None:

@@ -55,16 +55,10 @@ def _cuda_link(device: torch.device) -> Link:
     for pair in (out, back, small):
         _copy_times_s([pair], device)  # the first copy wakes the link
     out_s, back_s, small_s = (_copy_times_s([pair], device)[0] for pair in (out, back, small))
-    out_together_s, back_together_s = _copy_times_s([out, back], device)
-    link = Link(
-        _CUDA_BYTES / out_s,
-        _CUDA_BYTES / back_s,
-        _CUDA_BYTES / out_together_s,
-        _CUDA_BYTES / back_together_s,
-        small_s,
-    )
+    times_s = (out_s, back_s, *_copy_times_s([out, back], device))
+    out_rate, back_rate, out_together, back_together = (_CUDA_BYTES / time_s for time_s in times_s)
     pinned.close()
-    return link
+    return Link(out_rate, back_rate, out_together, back_together, small_s)
 
 
 def _copy_times_s(pairs: list[tuple[Tensor, Tensor]], device: torch.device) -> list[float]:

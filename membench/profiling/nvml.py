@@ -4,8 +4,7 @@ A driver may refuse a reading (in a container, in a virtual machine): then its v
 """
 
 import os
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -107,20 +106,14 @@ def _handle(nvml: Any, device: "torch.device") -> Any:
 
 def _query(read: Callable[[Any], T]) -> tuple[T | None, str]:
     try:
-        with _library() as nvml:
-            return read(nvml), ""
+        import pynvml
+
+        pynvml.nvmlInit()
+        try:
+            return read(pynvml), ""
+        finally:
+            pynvml.nvmlShutdown()
     except ImportError:
         return None, "nvidia-ml-py is not installed"
     except Exception as error:  # the base of the library's errors exists only with the library
         return None, f"{type(error).__name__}: {error}"
-
-
-@contextmanager
-def _library() -> Iterator[Any]:
-    import pynvml
-
-    pynvml.nvmlInit()
-    try:
-        yield pynvml
-    finally:
-        pynvml.nvmlShutdown()

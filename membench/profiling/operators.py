@@ -110,8 +110,8 @@ def _on_cuda(
 ) -> dict[Hashable, OperatorCost]:
     def measure(run: _IsolatedCall) -> OperatorCost:
         check(run, run())
-        created_bytes = sum(_rounded_up(graph.blocks[block].size_bytes) for block in run.task.creates)
-        return _warm_on_cuda(run, device, created_bytes)
+        pieces = sum(-(-graph.blocks[block].size_bytes // _ALLOCATION_BYTES) for block in run.task.creates)
+        return _warm_on_cuda(run, device, pieces * _ALLOCATION_BYTES)
 
     wake(device)
     return {key: _on_synthetic_data(task, graph, device, measure) for key, task in tasks.items()}
@@ -145,10 +145,6 @@ def time_s(run: Callable[[], object], repetitions: int, *, busy_s: float = 0.0) 
     end.record()
     end.synchronize()
     return start.elapsed_time(end) * 1e-3
-
-
-def _rounded_up(size_bytes: int) -> int:
-    return -(-size_bytes // _ALLOCATION_BYTES) * _ALLOCATION_BYTES
 
 
 def _on_cpu(

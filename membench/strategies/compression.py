@@ -13,14 +13,15 @@ The method chooses the activations and their codecs.
 """
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Mapping
 
 from membench.core.codec import ActivationCodec
 from membench.core.errors import UnsupportedStrategy
 from membench.core.schedule import COMPUTE_STREAM, Schedule
-from membench.core.task_graph import Kind, LayerTasks, Phase, Task, TaskGraph
+from membench.core.task_graph import Kind, Phase, Task, TaskGraph
 from membench.planning.builder import ScheduleBuilder
 from membench.planning.encoding import add_encoded_forms, encoded_bytes, float32_activations
+from membench.planning.uses import first_touched, last_touched
 from membench.strategies.on_demand import compute_on_demand
 
 Density = float | Mapping[int, float]
@@ -65,13 +66,14 @@ def _between_layers(
 ) -> None:
     """Encode and decode on the compute stream, after a layer and before a layer."""
     layers = builder.graph.forward_layers
-    for layer, done in zip(layers, _last_touched(layers, forms), strict=True):
+    for layer, done in zip(layers, last_touched(layers, forms), strict=True):
         compute_on_demand(builder, layer.tasks)
         for block in done:
             builder.encode(block, forms[block], codecs[block], stream=COMPUTE_STREAM)
-        _free(builder, done)
+        for block in done:
+            builder.free(block)
     layers = builder.graph.backward_layers
-    for layer, needed in zip(layers, _first_touched(layers, forms), strict=True):
+    for layer, needed in zip(layers, first_touched(layers, forms), strict=True):
         for block in needed:
             builder.decode(block, stream=COMPUTE_STREAM)
         compute_on_demand(builder, layer.tasks)
@@ -83,14 +85,15 @@ def _alongside_layers(
     """Encode and decode on a stream of their own, each alongside one layer of the compute stream."""
     layers = builder.graph.forward_layers
     encoding: list[int] = []
-    for layer, done in zip(layers, _last_touched(layers, forms), strict=True):
+    for layer, done in zip(layers, last_touched(layers, forms), strict=True):
         for block in encoding:
             builder.encode(block, forms[block], codecs[block], stream=stream)
         compute_on_demand(builder, layer.tasks)
-        _free(builder, encoding)
+        for block in encoding:
+            builder.free(block)
         encoding = done
     layers = builder.graph.backward_layers
-    at_once, *ahead = _first_touched(layers, forms)
+    at_once, *ahead = first_touched(layers, forms)
     for block in at_once:
         builder.decode(block, stream=stream)
     for layer, needed_next in zip(layers, [*ahead, []], strict=True):
@@ -119,13 +122,11 @@ def encodable_activations(graph: TaskGraph) -> list[int]:
     ]
 
 
-def worth_encoding(
-    graph: TaskGraph, blocks: Iterable[int], codec: ActivationCodec, density: Density
-) -> dict[int, ActivationCodec]:
-    """Return the codec for each of these activations that it makes smaller."""
+def worth_encoding(graph: TaskGraph, codec: ActivationCodec, density: Density) -> dict[int, ActivationCodec]:
+    """Return the codec for each encodable activation that it makes smaller."""
     return {
         block: codec
-        for block in blocks
+        for block in encodable_activations(graph)
         if encoded_bytes(graph.blocks[block], codec, density_of(density, block))
         < graph.blocks[block].size_bytes
     }
@@ -159,26 +160,6 @@ def _sparse_activations(graph: TaskGraph) -> set[int]:
     return sparse & float32_activations(graph)
 
 
-def _makes_zeros(task: Task, sparse: Collection[int]) -> bool:
-    keeps = task.kind in _KEEP_ZEROS and bool(task.reads) and all(block in sparse for block in task.reads)
+def _makes_zeros(task: Task, sparse: set[int]) -> bool:
+    keeps = task.kind in _KEEP_ZEROS and bool(task.reads) and sparse.issuperset(task.reads)
     return task.kind is Kind.RELU or keeps
-
-
-def _last_touched(layers: Sequence[LayerTasks], blocks: Iterable[int]) -> list[list[int]]:
-    """Return for each layer those of the blocks that it touches and no later layer does."""
-    remaining, found = set(blocks), []
-    for layer in reversed(layers):
-        touched = layer.touches & remaining
-        found.append(sorted(touched))
-        remaining -= touched
-    return found[::-1]
-
-
-def _first_touched(layers: Sequence[LayerTasks], blocks: Iterable[int]) -> list[list[int]]:
-    """Return for each layer those of the blocks that it touches and no earlier layer does."""
-    return _last_touched(layers[::-1], blocks)[::-1]
-
-
-def _free(builder: ScheduleBuilder, blocks: Iterable[int]) -> None:
-    for block in blocks:
-        builder.free(block)

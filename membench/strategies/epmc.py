@@ -29,13 +29,7 @@ from membench.core.schedule import COMPUTE_STREAM, Schedule
 from membench.core.task_graph import TaskGraph
 from membench.planning.rewrite import join_convolution_backward
 from membench.strategies.base import Strategy
-from membench.strategies.compression import (
-    Density,
-    check_density,
-    compress,
-    encodable_activations,
-    worth_encoding,
-)
+from membench.strategies.compression import Density, check_density, compress, worth_encoding
 
 CODEC_STREAM = "codec"
 
@@ -57,7 +51,7 @@ class Epmc(Strategy):
 
     def schedule(self, graph: TaskGraph, cost: CostModel, budget_bytes: int | None) -> Schedule:
         graph = join_convolution_backward(graph, cost)
-        codecs = worth_encoding(graph, encodable_activations(graph), self._codec, self._density)
+        codecs = worth_encoding(graph, self._codec, self._density)
         return compress(self.name, graph, budget_bytes, codecs, self._density, stream=CODEC_STREAM)
 
 
@@ -75,5 +69,5 @@ class SerialCsr(Strategy):
 
     def schedule(self, graph: TaskGraph, cost: CostModel, budget_bytes: int | None) -> Schedule:
         graph = join_convolution_backward(graph, cost)
-        codecs = worth_encoding(graph, encodable_activations(graph), csr(), self._density)
+        codecs = worth_encoding(graph, csr(), self._density)
         return compress(self.name, graph, budget_bytes, codecs, self._density, stream=COMPUTE_STREAM)

@@ -19,11 +19,9 @@ Left out: GeePS keeps on the device what fits a capacity that the user configure
 passes the parameters through its pool too. Not Layrub, whose region shares memory between data and gradient.
 """
 
-from collections.abc import Sequence
-
 from membench.core.cost_model import CostModel
 from membench.core.schedule import Schedule
-from membench.core.task_graph import EXTERNAL_ROLES, RESULT_ROLES, LayerTasks, TaskGraph
+from membench.core.task_graph import EXTERNAL_ROLES, RESULT_ROLES, TaskGraph
 from membench.planning.builder import ScheduleBuilder
 from membench.planning.pool import FixedPool
 from membench.strategies.base import Strategy
@@ -38,9 +36,11 @@ class GeePS(Strategy):
 
     def schedule(self, graph: TaskGraph, cost: CostModel, budget_bytes: int | None) -> Schedule:
         layers = graph.forward_layers + graph.backward_layers
-        pool = FixedPool(_pool_bytes(graph, layers))
-        builder = ScheduleBuilder(self.name, graph, budget_bytes=budget_bytes, pool=pool)
         moves = {b.index for b in graph.blocks if b.role not in EXTERNAL_ROLES | RESULT_ROLES}
+        access_bytes = max((graph.size_bytes(layer.touches & moves) for layer in layers), default=0)
+        # two halves, the gradients of weights and the largest workspace
+        pool = FixedPool(2 * access_bytes + graph.result_bytes + graph.largest_workspace_bytes)
+        builder = ScheduleBuilder(self.name, graph, budget_bytes=budget_bytes, pool=pool)
         last_writer = {block: position for position, layer in enumerate(layers) for block in layer.writes}
         in_pool: set[int] = set()
         for position, layer in enumerate(layers):
@@ -48,9 +48,7 @@ class GeePS(Strategy):
             for block in sorted(in_pool - layer.touches - following):
                 if last_writer[block] < position:
                     builder.offload(block)
-            for block in sorted(following):
-                if builder.is_offloaded(block):
-                    builder.prefetch(block, stream=COPY_BACK_STREAM)
+            builder.prefetch_offloaded(following, stream=COPY_BACK_STREAM)
             for task in layer.tasks:
                 builder.compute(task)
             builder.synchronize()
@@ -60,14 +58,3 @@ class GeePS(Strategy):
                     builder.free(block)
                     in_pool.remove(block)
         return builder.finish()
-
-
-def _pool_bytes(graph: TaskGraph, layers: Sequence[LayerTasks]) -> int:
-    """Return the size of two halves, the gradients of weights, and the largest workspace."""
-    largest_bytes = max((_access_bytes(graph, layer) for layer in layers), default=0)
-    return 2 * largest_bytes + graph.result_bytes + graph.largest_workspace_bytes
-
-
-def _access_bytes(graph: TaskGraph, layer: LayerTasks) -> int:
-    touched = (graph.blocks[block] for block in layer.touches)
-    return sum(block.size_bytes for block in touched if block.role not in EXTERNAL_ROLES | RESULT_ROLES)

@@ -66,6 +66,6 @@ def _shared_buffers(graph: TaskGraph, roles: frozenset[Role]) -> Region:
 
 
 def _total_bytes(graph: TaskGraph, region: Region) -> int:
-    created = (graph.blocks[block] for task in graph.tasks for block in task.creates)
-    own = (block for block in created if region.piece_of(block.index) is None)
-    return sum(block.size_bytes for block in own) + region.total_bytes + graph.largest_workspace_bytes
+    created = (block for task in graph.tasks for block in task.creates)
+    own_bytes = graph.size_bytes(block for block in created if region.piece_of(block) is None)
+    return own_bytes + region.total_bytes + graph.largest_workspace_bytes

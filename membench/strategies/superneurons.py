@@ -69,7 +69,10 @@ class _Checkpoints:
         """Yield the segments between two checkpoints, with how they are recomputed."""
         graph = self._graph
         peak_of_a_task_bytes = graph.lower_bound_bytes - graph.external_bytes
-        gradient_bytes = {layer.layer: self._gradient_bytes(layer) for layer in graph.backward_layers}
+        gradients = {block.index for block in graph.blocks if block.role is Role.GRADIENT}
+        gradient_bytes = {
+            layer.layer: graph.size_bytes(layer.touches & gradients) for layer in graph.backward_layers
+        }
         for is_checkpoint, group in groupby(graph.forward_layers, lambda layer: layer.layer in self.layers):
             if is_checkpoint:
                 continue
@@ -78,10 +81,6 @@ class _Checkpoints:
             recomputed_bytes = graph.size_bytes(dropped)
             backward_bytes = max(gradient_bytes.get(layer.layer, 0) for layer in layers)
             yield Segment(dropped, per_layer=recomputed_bytes + backward_bytes > peak_of_a_task_bytes)
-
-    def _gradient_bytes(self, layer: LayerTasks) -> int:
-        touched = (self._graph.blocks[block] for block in layer.touches)
-        return sum(block.size_bytes for block in touched if block.role is Role.GRADIENT)
 
     def stages(self, graph: TaskGraph) -> list[list[LayerTasks]]:
         """Return the layers of the backward pass in stages that end with a checkpoint."""
@@ -127,7 +126,5 @@ def _backward(builder: ScheduleBuilder, stages: list[list[LayerTasks]]) -> None:
     for stage, following in zip(stages, [*stages[1:], []], strict=True):
         for layer in stage:
             if layer is stage[-1]:
-                for block in sorted(_reads(following)):
-                    if builder.is_offloaded(block):
-                        builder.prefetch(block)
+                builder.prefetch_offloaded(_reads(following))
             compute_on_demand(builder, layer.tasks)

@@ -15,7 +15,7 @@ the backward pass. Not Layrub, which prefetches for the next layer only and puts
 moDNN, which plans copies across layers.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from enum import StrEnum
 
 from membench.core.checks import choice
@@ -27,6 +27,7 @@ from membench.planning.algorithms import Preference, choose_algorithms, prefer
 from membench.planning.builder import ScheduleBuilder
 from membench.planning.features import feature_layers
 from membench.planning.liveness import live_bytes
+from membench.planning.uses import last_touched, saved_for_backward
 from membench.strategies.base import Strategy
 from membench.strategies.on_demand import compute_on_demand
 
@@ -137,9 +138,7 @@ class _Offloads:
     def __init__(self, graph: TaskGraph, policy: Policy) -> None:
         self._layers = graph.forward_layers
         self._position = {layer.layer: position for position, layer in enumerate(self._layers)}
-        self.inputs: list[list[int]] = [[] for _ in self._layers]
-        for block, position in _inputs_of_features(graph, policy):
-            self.inputs[position].append(block)
+        self.inputs = _inputs_of_features(graph, policy)
         self._offloading = [position for position, blocks in enumerate(self.inputs) if blocks]
         self._window = _nearest_convolutions(self._layers)
 
@@ -167,20 +166,17 @@ def _nearest_convolutions(layers: Sequence[LayerTasks]) -> list[int]:
     return window
 
 
-def _inputs_of_features(graph: TaskGraph, policy: Policy) -> Iterator[tuple[int, int]]:
-    """Yield (block, position of the layer that offloads it) for each X that the policy offloads."""
-    if policy is Policy.NONE:
-        return
+def _inputs_of_features(graph: TaskGraph, policy: Policy) -> list[list[int]]:
+    """Return for each forward layer the X that it offloads under the policy."""
     layers = graph.forward_layers
-    classifier = len(feature_layers(graph))
-    created = {block for layer in layers for block in layer.creates}
-    needed = created & {block for layer in graph.backward_layers for block in layer.reads}
-    last_position = {b: p for p, layer in enumerate(layers) for b in layer.touches & needed}
-    read_by_convolution = {b for layer in layers if layer.has_kind(Kind.CONVOLUTION) for b in layer.reads}
-    for block, position in sorted(last_position.items()):
-        is_input = block not in layers[position].writes and position < classifier
-        if is_input and (policy is Policy.ALL or block in read_by_convolution):
-            yield block, position
+    needed = saved_for_backward(graph) if policy is not Policy.NONE else set()
+    if policy is Policy.CONV:
+        needed &= {b for layer in layers if layer.has_kind(Kind.CONVOLUTION) for b in layer.reads}
+    features = {layer.layer for layer in feature_layers(graph)}
+    return [
+        [block for block in last if layer.layer in features and block not in layer.writes]
+        for layer, last in zip(layers, last_touched(layers, needed), strict=True)
+    ]
 
 
 def _forward(builder: ScheduleBuilder, offloads: _Offloads) -> None:

@@ -23,8 +23,6 @@ class VdnnInference(Strategy):
         graph = keep_on_host(graph, EXTERNAL_ROLES)
         builder = ScheduleBuilder(self.name, graph, budget_bytes=budget_bytes)
         for layer in graph.forward_layers:
-            for block in sorted(layer.reads):
-                if builder.is_offloaded(block):
-                    builder.prefetch(block)
+            builder.prefetch_offloaded(layer.reads)
             compute_on_demand(builder, layer.tasks)
         return builder.finish()

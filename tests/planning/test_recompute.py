@@ -20,7 +20,7 @@ from membench.planning.builder import ScheduleBuilder
 from membench.planning.pool import FixedPool, Pool
 from membench.planning.recompute import Repeatable, Segment, recompute, recomputing_order
 from membench.steps.compile import CompiledStep
-from membench.strategies.memonger.storages import StoragePool
+from membench.strategies.memonger import StoragePool
 from membench.strategies.on_demand import compute_on_demand, on_demand_peak_bytes
 from tests.helpers.checks import check_exact, step_of
 from tests.helpers.costs import UnitCost

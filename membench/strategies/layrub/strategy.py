@@ -12,34 +12,18 @@ The order of 3.1, weight gradient before data gradient, is the graph's own. Not 
 convolutions, searches for what to prefetch, and keeps activations and gradients apart.
 """
 
-from collections import Counter
 from itertools import zip_longest
 
 from membench.core.cost_model import CostModel
 from membench.core.schedule import Schedule
-from membench.core.task_graph import LayerTasks, Role, Task, TaskGraph
+from membench.core.task_graph import Role, Task, TaskGraph
 from membench.planning.builder import ScheduleBuilder
 from membench.planning.rewrite import mask_relu
+from membench.planning.uses import last_touched, saved_for_backward
 from membench.strategies.base import Strategy
 from membench.strategies.layrub.constant_region import kept_on_device, plan_constant_region
 from membench.strategies.on_demand import compute_on_demand
 from membench.strategies.streams import gradient_stream
-
-
-class Tracer:
-    """Counts for each block the forward layers that still have to touch it (Table 3)."""
-
-    def __init__(self, graph: TaskGraph) -> None:
-        self._references: Counter[int] = Counter()
-        for layer in graph.forward_layers:
-            self._references.update(layer.touches)  # addRef
-
-    def will_finish(self, layer: LayerTasks) -> list[int]:
-        """Return the blocks that no layer after this one touches in the forward pass."""
-        return sorted(block for block in layer.touches if self._references[block] == 1)
-
-    def finish(self, layer: LayerTasks) -> None:
-        self._references.subtract(layer.touches)  # subRef
 
 
 class LayrubIntra(Strategy):
@@ -66,15 +50,10 @@ class LayrubIntra(Strategy):
             for task in layer.tasks:
                 _reuse(builder, task, activations_of.get(layer.layer, []))
                 builder.compute(task, stream=gradient_stream(task, separate=self._gradient_streams))
-                _free_partial_gradients(builder, task)
+                for block in task.reads:  # all other memory is allocated for the whole run
+                    if graph.blocks[block].role is Role.PARTIAL_GRADIENT and builder.is_dead(block):
+                        builder.free(block)
         return builder.finish()
-
-
-def _free_partial_gradients(builder: ScheduleBuilder, task: Task) -> None:
-    """Free the partial gradients that the task has added up; all other memory is allocated for the whole run."""
-    for block in task.reads:
-        if builder.graph.blocks[block].role is Role.PARTIAL_GRADIENT and builder.is_dead(block):
-            builder.free(block)
 
 
 def _reuse(builder: ScheduleBuilder, task: Task, activations: list[int]) -> None:
@@ -137,11 +116,11 @@ def _algorithm_1(builder: ScheduleBuilder, stays: set[int], *, intra_layer: bool
 
 
 def _forward(builder: ScheduleBuilder, stays: set[int]) -> None:
-    """Algorithm 1, forward: offload what a layer is the last to read while the layer runs."""
-    tracer = Tracer(builder.graph)
-    saved = _saved_for_backward(builder.graph) - stays
-    for layer in builder.graph.forward_layers:
-        offloaded = [block for block in tracer.will_finish(layer) if block in saved]
+    """Algorithm 1, forward: offload what a layer is the last to touch while it runs; Table 3 counts references for this."""
+    layers = builder.graph.forward_layers
+    read_at_once = layers[-1].touches | builder.graph.backward_layers[0].reads
+    saved = saved_for_backward(builder.graph) - read_at_once - stays
+    for layer, offloaded in zip(layers, last_touched(layers, saved), strict=True):
         read_only = [block for block in offloaded if block not in layer.writes]
         for block in read_only:
             builder.offload(block)
@@ -153,27 +132,16 @@ def _forward(builder: ScheduleBuilder, stays: set[int]) -> None:
             builder.synchronize()
         for block in offloaded:
             builder.free(block)
-        tracer.finish(layer)
 
 
 def _backward(builder: ScheduleBuilder, *, intra_layer: bool) -> None:
     """Algorithm 1, backward: prefetch the next layer's data while this layer runs."""
     layers = builder.graph.backward_layers
     for layer, following in zip_longest(layers, layers[1:]):
-        for block in sorted(following.reads) if following else ():
-            if builder.is_offloaded(block):
-                builder.prefetch(block)
+        builder.prefetch_offloaded(following.reads if following else ())
         for task in layer.tasks:
             builder.compute(task)
             if intra_layer:  # the weight gradient read the activation last: the data gradient takes its space
                 builder.free_dead()
         builder.synchronize()
         builder.free_dead()
-
-
-def _saved_for_backward(graph: TaskGraph) -> set[int]:
-    """Return the blocks of the forward pass that the backward pass reads, without those that it reads first."""
-    created = {block for layer in graph.forward_layers for block in layer.creates}
-    needed = {block for layer in graph.backward_layers for block in layer.reads}
-    at_once = graph.forward_layers[-1].touches | graph.backward_layers[0].reads
-    return (created & needed) - at_once

@@ -10,6 +10,10 @@ from membench.core.call import Call, Value
 WeightOf = Callable[[Value, Value], Value]
 """Maps a weight and a share of it to the value that holds the share."""
 
+_CONVOLUTION = "aten.convolution.default"
+_WEIGHT_AND_BIAS = {_CONVOLUTION: (1, 2), "aten.addmm.default": (2, 0), "aten.mm.default": (1, None)}
+"""Positions of the arguments."""
+
 
 @dataclass(frozen=True, slots=True)
 class Share:
@@ -33,13 +37,12 @@ class Share:
         """Return the call for these channels only, with their weights and the input channels that their groups read."""
         if self.is_all:
             return call
-        is_convolution = _is_convolution(call)
         [result, *others] = call.outputs
         assert result is not None
         shape = (result.shape[0], self.end - self.start, *result.shape[2:])
         args = list(call.args)
-        weight_position, bias_position = _positions(call)
-        axis = 0 if is_convolution else 1
+        weight_position, bias_position = _WEIGHT_AND_BIAS[call.operator]
+        axis = 0 if _is_convolution(call) else 1
         weight = args[weight_position]
         args[weight_position] = weight_of(weight, _narrow(weight, axis, self.start, self.end))
         if bias_position is not None and args[bias_position] is not None:
@@ -87,33 +90,19 @@ def even(start: int, end: int, parts: int) -> list[tuple[int, int]]:
 
 
 def _is_convolution(call: Call) -> bool:
-    return call.operator == "aten.convolution.default"
-
-
-def _positions(call: Call) -> tuple[int, int | None]:
-    """Return the positions of a call's weight and bias."""
-    return {"aten.convolution.default": (1, 2), "aten.addmm.default": (2, 0), "aten.mm.default": (1, None)}[
-        call.operator
-    ]
+    return call.operator == _CONVOLUTION
 
 
 def _allows_channels(call: Call) -> bool:
     """Return whether the weights of a share of the output channels are contiguous."""
-    if _is_convolution(call):
-        weight, transposed = call.args[1], call.args[6]
-        return (
-            not transposed
-            and len(weight.shape) == 4
-            and weight.stride[0] * weight.shape[0] == _elements(weight)
-        )
-    if call.operator not in ("aten.addmm.default", "aten.mm.default"):
+    if call.operator not in _WEIGHT_AND_BIAS:
         return False
-    weight = call.args[2] if call.operator == "aten.addmm.default" else call.args[1]
-    return weight.stride == (1, weight.shape[0])
-
-
-def _elements(value: Value) -> int:
-    return value.extent_bytes // value.dtype.itemsize
+    weight = call.args[_WEIGHT_AND_BIAS[call.operator][0]]
+    if not _is_convolution(call):
+        return weight.stride == (1, weight.shape[0])
+    elements = weight.extent_bytes // weight.dtype.itemsize
+    transposed = call.args[6]
+    return not transposed and len(weight.shape) == 4 and weight.stride[0] * weight.shape[0] == elements
 
 
 def _narrow(value: Value, axis: int, start: int, end: int) -> Value:

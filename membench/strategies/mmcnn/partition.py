@@ -59,15 +59,15 @@ def partition(graph: TaskGraph, parts: Mapping[int, Parts]) -> TaskGraph:
 def most_parts(graph: TaskGraph) -> list[Parts]:
     """Return for each task the most parts that it can be computed in."""
     splittable = splittable_blocks(graph)
-    return [_most_parts(task, splittable) for task in graph.tasks]
 
+    def most(task: Task) -> Parts:
+        result = task.call.outputs[0] if task.call else None
+        if task.call is None or result is None:
+            return Parts()
+        has_rows = window_of(task.call) is not None and result.block in splittable
+        return Parts(rows_of(result) if has_rows else 1, len(shares(task.call, most=True)))
 
-def _most_parts(task: Task, splittable: Mapping[int, Value]) -> Parts:
-    result = task.call.outputs[0] if task.call else None
-    if task.call is None or result is None:
-        return Parts()
-    has_rows = window_of(task.call) is not None and result.block in splittable
-    return Parts(rows_of(result) if has_rows else 1, len(shares(task.call, most=True)))
+    return list(map(most, graph.tasks))
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,17 +132,17 @@ class Partitioner:
             self._keep(task)
             return
         window = window_of(call)
-        if call.outputs[0] is None:
+        result = call.outputs[0]
+        if result is None:
             self._update(task, call, window)
             return
-        may_split = window is not None and call.outputs[0].block in self._splittable
-        rows = rows_of(call.outputs[0]) if may_split else 1
+        rows = rows_of(result) if window is not None and result.block in self._splittable else 1
         ranges = even(0, rows, min(parts.rows, rows))
         channels = shares(call, parts.channels)
         if len(ranges) == 1 and len(channels) == 1:
             self._keep(task)
         elif len(ranges) == 1:
-            self._compute_channels(task, call, channels)
+            self._compute_channels(task, call, result, channels)
         else:
             assert window is not None
             self._compute_rows(task, call, window, ranges, channels)
@@ -155,12 +155,12 @@ class Partitioner:
         else:
             self._add_call(task.name, self._whole_call(task.call), task.creates, task.operations)
 
-    def _compute_channels(self, task: Task, call: Call, channels: list[Share]) -> None:
+    def _compute_channels(self, task: Task, call: Call, result: Value, channels: list[Share]) -> None:
         """Compute some output channels at a time, and concatenate them (mmCNN, Equations 2 and 3)."""
-        result = call.outputs[0]
-        assert result is not None
         pieces = [
-            self._compute_part(task.name + share.label, self._whole_call(self._narrow(call, share)))
+            self._compute_part(
+                task.name + share.label, self._whole_call(share.narrow(call, self._share_of_weight))
+            )
             for share in channels
         ]
         self._concatenate(task.name, pieces, 1, result)
@@ -173,7 +173,7 @@ class Partitioner:
         assert result is not None
         pieces: list[list[Value]] = [[] for _ in ranges]
         for share in channels:  # each weight is prefetched once
-            of_share = self._narrow(call, share)
+            of_share = share.narrow(call, self._share_of_weight)
             for position, (start, end) in enumerate(ranges):
                 name = f"{task.name}[rows {start}:{end}]{share.label}"
                 part = self._call_for_rows(of_share, window, start, end)
@@ -212,9 +212,6 @@ class Partitioner:
         operations = self._task.operations * result.extent_bytes // whole.extent_bytes
         self._add_call(name, replace(call, outputs=outputs), creates, operations)
         return result
-
-    def _narrow(self, call: Call, share: Share) -> Call:
-        return share.narrow(call, self._share_of_weight)
 
     # ---- arguments ----------------------------------------------------------------------------------
 
@@ -290,16 +287,9 @@ class Partitioner:
         key = (weight.block, start, size_bytes)
         if key not in self._weights:
             home = replace(whole.host_location, offset_bytes=whole.host_location.offset_bytes + start)
-            block = Block(
-                len(self._blocks),
-                f"{whole.name}[{start}:{start + size_bytes} B]",
-                size_bytes,
-                whole.role,
-                -1,
-                home,
-            )
-            self._blocks.append(block)
-            self._weights[key] = block.index
+            self._weights[key] = len(self._blocks)
+            name = f"{whole.name}[{start}:{start + size_bytes} B]"
+            self._blocks.append(Block(self._weights[key], name, size_bytes, whole.role, -1, home))
         return replace(share, block=self._weights[key], offset=0)
 
     # ---- new tasks and blocks -----------------------------------------------------------------------

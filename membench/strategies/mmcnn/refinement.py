@@ -136,18 +136,17 @@ def _finer(
     finer: dict[int, Parts] = {}
     for part in too_large:
         own, allowed = parts[part.origin], most[part.origin]
-        by_channels = 2 * part.weight_bytes > part.own_bytes or own.rows == allowed.rows
         factor = max(growth, part.own_bytes / max(1, room_bytes))
-        more_channels = own
-        if by_channels:
-            more_channels = replace(own, channels=min(allowed.channels, ceil(own.channels * factor)))
+        channels = own.channels
+        if 2 * part.weight_bytes > part.own_bytes or own.rows == allowed.rows:
+            channels = min(allowed.channels, ceil(own.channels * factor))
+        if channels != own.channels:
+            finer[part.origin] = replace(finer.get(part.origin, own), channels=channels)
+            continue
         for other in part.makers | {part.origin}:
             rows = min(most[other].rows, ceil(parts[other].rows * factor))
-            if rows > parts[other].rows and more_channels == own:
+            if rows > parts[other].rows:
                 finer[other] = replace(parts[other], rows=rows)
-        if more_channels != own:
-            before = finer.get(part.origin, own)
-            finer[part.origin] = replace(before, channels=more_channels.channels)
     return finer
 
 

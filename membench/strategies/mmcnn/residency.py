@@ -16,6 +16,7 @@ from collections.abc import Iterable, Sequence
 
 from membench.core.task_graph import RESULT_ROLES, Task
 from membench.planning.builder import ScheduleBuilder
+from membench.planning.uses import touching_tasks
 
 
 class Residency:
@@ -33,10 +34,7 @@ class Residency:
         self._budget_bytes = budget_bytes
         self._horizon = horizon
         self._size_bytes = [0 if block.is_external else block.size_bytes for block in self._graph.blocks]
-        self._uses: list[deque[int]] = [deque() for _ in self._graph.blocks]
-        for task in self._graph.tasks:
-            for block in {*task.reads, *task.writes}:
-                self._uses[block].append(task.index)
+        self._uses = [deque(tasks) for tasks in touching_tasks(self._graph)]
         self._movable: dict[int, None] = {}  # resident blocks that a later task touches
 
     def run(self) -> None:
@@ -58,7 +56,7 @@ class Residency:
             others = [block for block in self._movable if block not in touched]
             if not others:
                 return  # the builder will refuse the peak
-            block = max(others, key=lambda other: (self._next_use(other), other))
+            block = max(others, key=lambda other: (self._uses[other][0], other))
             if not self._builder.is_on_host(block):
                 self._builder.offload(block)
             self._builder.free(block)
@@ -106,9 +104,6 @@ class Residency:
             for b in task.reads
             if not self._graph.blocks[b].is_external and not self._builder.is_resident(b)
         ]
-
-    def _next_use(self, block: int) -> int:
-        return self._uses[block][0]
 
     def _total(self, blocks: Iterable[int]) -> int:
         return sum(self._size_bytes[block] for block in blocks)

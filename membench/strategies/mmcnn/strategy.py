@@ -127,10 +127,6 @@ def _parts_in(weight_bytes: int, free_bytes: float) -> int:
 
 def layers_of(graph: TaskGraph) -> list[LayerSizes]:
     """Return the data layer and the network's layers, as the paper numbers them from 1 on."""
-    created = [0] * len(graph.blocks)
-    for position, layer in enumerate(graph.forward_layers):
-        for block in layer.creates:
-            created[block] = position
     data_bytes = sum(block.size_bytes for block in graph.blocks if block.role is Role.INPUT)
     return [LayerSizes(data_bytes), *(_sizes(graph, layer) for layer in graph.forward_layers)]
 

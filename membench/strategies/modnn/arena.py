@@ -7,7 +7,6 @@ that is large enough (Section 4.2).
 from bisect import bisect_left, bisect_right, insort
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
 from math import inf
 
 import numpy as np
@@ -15,18 +14,6 @@ from numpy.typing import NDArray
 
 from membench.core.task_graph import Block
 from membench.planning.pool import Pool, aligned
-
-
-@dataclass(frozen=True, slots=True)
-class Pieces:
-    """The pieces of an arena in the order of their addresses, used and free; each array has one element per piece.
-
-    The last free piece of an arena without a capacity is infinite.
-    """
-
-    addresses: NDArray[np.int64]
-    size_bytes: NDArray[np.float64]
-    is_free: NDArray[np.bool_]
 
 
 class Arena(Pool):
@@ -38,6 +25,8 @@ class Arena(Pool):
         capacity_bytes: of the pool; None: unlimited.
     """
 
+    held_bytes = 0
+
     def __init__(self, capacity_bytes: int | None = None) -> None:
         self._size_at: dict[int, int] = {}  # of pieces in use
         self._capacity_bytes = inf if capacity_bytes is None else capacity_bytes
@@ -45,14 +34,9 @@ class Arena(Pool):
         self._gap_end: dict[int, float] = {}
         self._gaps_of_size: Counter[float] = Counter()
         self._add_gap(0, self._capacity_bytes)
-        self._extent_bytes = 0
 
     def serves(self, block: Block) -> bool:
         return block.is_transient
-
-    @property
-    def held_bytes(self) -> int:
-        return self._extent_bytes
 
     def allocate(self, size_bytes: int) -> int:
         """Take memory and return its address.
@@ -77,7 +61,7 @@ class Arena(Pool):
             if piece_end > piece:
                 self._add_gap(piece, piece_end)
         self._size_at[address] = size_bytes
-        self._extent_bytes = max(self._extent_bytes, address + size_bytes)
+        self.held_bytes = max(self.held_bytes, address + size_bytes)
 
     def free(self, address: int, size_bytes: int) -> None:
         if not size_bytes:
@@ -93,7 +77,7 @@ class Arena(Pool):
 
     def first_without_room(self, sizes_bytes: Sequence[int]) -> int | None:
         """Return the position of the first size without room if these are served one after another; None: all have room."""
-        extent_bytes = self._extent_bytes
+        extent_bytes = self.held_bytes
         taken: list[tuple[int, int]] = []
         for size_bytes in sizes_bytes:
             if size_bytes and self._find(aligned(size_bytes)) is None:
@@ -101,15 +85,15 @@ class Arena(Pool):
             taken.append((self.allocate(size_bytes), size_bytes))
         for address, size_bytes in reversed(taken):
             self.free(address, size_bytes)
-        self._extent_bytes = extent_bytes
+        self.held_bytes = extent_bytes
         return len(taken) if len(taken) < len(sizes_bytes) else None
 
-    def pieces(self) -> Pieces:
-        """Return all pieces, used and free."""
+    def pieces(self) -> tuple[NDArray[np.int64], NDArray[np.float64], NDArray[np.bool_]]:
+        """Return address and bytes of each piece, and whether it is free, in order; the last may be infinite."""
         addresses = np.sort(np.array([*self._size_at, *self._gaps], dtype=np.int64))
         size_bytes = np.diff(addresses, append=self._capacity_bytes)
         is_free = np.isin(addresses, self._gaps, assume_unique=True)
-        return Pieces(addresses, size_bytes, is_free)
+        return addresses, size_bytes, is_free
 
     def _find(self, size_bytes: int) -> int | None:
         """Return the address of the first free piece of exactly the size, otherwise of the first larger one."""

@@ -183,51 +183,36 @@ class ClockedMemory:
     def defragment(self, needed: Iterable[int]) -> Room:
         """Return how to empty the pool: evict everything and prefetch what a task needs (moDNN 4.3)."""
         resident = self._resident()
-        evicted = tuple(resident[np.argsort(self._address[resident])].tolist())
-        at_s, copy_free_s = self._evicted_s(evicted, self.copy_s)
+        evicted = resident[np.argsort(self._address[resident])]
+        times_s = np.column_stack((self._on_host_s, self._ready_s, self._offload_time_s))[evicted]
+        copy_free_s, at_s = self.copy_s, 0.0
+        for done_s, ready_s, offload_time_s in times_s.tolist():
+            if done_s == inf:
+                done_s = copy_free_s = max(copy_free_s, ready_s) + offload_time_s
+            at_s = max(at_s, done_s)
         back_s = max(copy_free_s, self._last_task_s) + self.prefetch_time_s(needed)
-        return Room(evicted, max(at_s, back_s))
+        return Room(tuple(evicted.tolist()), max(at_s, back_s))
 
     def _resident(self, gone: Sequence[int] = ()) -> NDArray[np.int64]:
-        """Return the resident blocks that are not empty.
-
-        Args:
-            gone: blocks to leave out, because their memory is given away already.
-        """
+        """Return the resident blocks that are not empty, without those whose memory is given away already."""
         is_resident = (self._address >= 0) & (self._sizes > 0)
         is_resident[list(gone)] = False
         return np.flatnonzero(is_resident)
 
     def _neighbours(self, may_evict: MayEvict, gone: list[int]) -> tuple[NDArray[np.int64], Neighbours]:
-        """Return for each piece the block that could be evicted from it, or -1, and what that costs.
-
-        Args:
-            gone: blocks whose memory is given away already.
-        """
-        pieces = self.arena.pieces()
+        """Return for each piece the block that could be evicted from it, or -1, and what that costs; see `_resident`."""
+        addresses, size_bytes, is_free = self.arena.pieces()
         blocks = self._resident(gone)
-        held = np.full(len(pieces.addresses), -1)
-        held[np.searchsorted(pieces.addresses, self._address[blocks])] = blocks
+        held = np.full(len(addresses), -1)
+        held[np.searchsorted(addresses, self._address[blocks])] = blocks
         is_evicted = (held >= 0) & may_evict(held)
         on_host_s = self._on_host_s[held]
         return np.where(is_evicted, held, -1), Neighbours(
-            size_bytes=pieces.size_bytes,
-            stays=~(pieces.is_free | is_evicted),
+            size_bytes=size_bytes,
+            stays=~(is_free | is_evicted),
             evicted_bytes=np.where(is_evicted, self._sizes[held], 0),
             is_copied=is_evicted & np.isinf(on_host_s),
             ready_s=self._ready_s[held],
             offload_time_s=self._offload_time_s[held],
             on_host_s=np.where(is_evicted & np.isfinite(on_host_s), on_host_s, 0.0),
         )
-
-    def _evicted_s(self, blocks: Sequence[int], copy_free_s: float) -> tuple[float, float]:
-        """Return when all of these would be on the host, and when the copy stream, free at `copy_free_s`, is free again."""
-        at_s = 0.0
-        of_blocks = (
-            times[list(blocks)].tolist() for times in (self._on_host_s, self._ready_s, self._offload_time_s)
-        )
-        for done_s, ready_s, offload_time_s in zip(*of_blocks, strict=True):
-            if done_s == inf:
-                done_s = copy_free_s = max(copy_free_s, ready_s) + offload_time_s
-            at_s = max(at_s, done_s)
-        return at_s, copy_free_s

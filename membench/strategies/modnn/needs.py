@@ -6,7 +6,7 @@ from itertools import accumulate
 from membench.core.errors import InfeasibleSchedule
 from membench.core.task_graph import Task, TaskGraph
 from membench.planning.pool import aligned
-from membench.strategies.modnn.uses import touching_tasks
+from membench.planning.uses import touching_tasks
 
 
 class PoolNeeds:
@@ -23,7 +23,8 @@ class PoolNeeds:
         self._budget_bytes = budget_bytes
         self._outside_bytes = graph.external_bytes + graph.result_bytes
         self._in_pool = [block.is_transient for block in graph.blocks]
-        self._inputs = [self._find_inputs(task) for task in graph.tasks]
+        touched = ((task, dict.fromkeys((*task.reads, *task.writes))) for task in graph.tasks)
+        self._inputs = [self._pooled(b for b in blocks if b not in task.creates) for task, blocks in touched]
         self.capacity_bytes = None if budget_bytes is None else max(0, budget_bytes - self._outside_bytes)
         self.next_defragmentation = self._predict_defragmentation()
 
@@ -55,10 +56,6 @@ class PoolNeeds:
             budget_bytes=self._budget_bytes,
             lower_bound_bytes=self._graph.lower_bound_bytes,
         )
-
-    def _find_inputs(self, task: Task) -> list[int]:
-        touched = dict.fromkeys((*task.reads, *task.writes))
-        return [block for block in self._pooled(touched) if block not in task.creates]
 
     def _predict_defragmentation(self) -> list[int]:
         """Return `next_defragmentation` (4.4).

@@ -67,11 +67,7 @@ class Modnn(Strategy):
             budget_bytes=budget_bytes,
             pool=Arena(simulation.capacity_bytes),
         )
-        carry_out = {
-            Move.OFFLOAD: builder.offload,
-            Move.FREE: builder.free,
-            Move.PREFETCH: builder.prefetch,
-        }
+        carry_out = {Move.OFFLOAD: builder.offload, Move.FREE: builder.free, Move.PREFETCH: builder.prefetch}
         for decision in decisions:
             for move, block in decision.moves:
                 carry_out[move](block)
@@ -114,7 +110,10 @@ class _Simulation:
     def run(self) -> Iterator[_Decision]:
         for task in self._graph.tasks:
             self._free_offloaded(task)
-            self._prepare(task)
+            room = self._find_room(task, task.workspace_bytes)
+            if room is None:
+                raise self._needs.refusal()
+            self._make(room, task)
             algorithm = self._choose_algorithm(task)
             self._prefetch_for_later(task, algorithm)
             yield self._compute(task, algorithm)
@@ -129,13 +128,6 @@ class _Simulation:
         return self._memory.compute_s
 
     # ---- the steps of Algorithm 1 -------------------------------------------------------------------
-
-    def _prepare(self, task: Task) -> None:
-        """Make the task's inputs resident and make room for its outputs."""
-        room = self._find_room(task, task.workspace_bytes)
-        if room is None:
-            raise self._needs.refusal()
-        self._make(room, task)
 
     def _choose_algorithm(self, task: Task) -> Algorithm:
         """Return the algorithm that gains the most over the smallest one (Equation 10), having made room for it."""

@@ -3,19 +3,10 @@
 from bisect import bisect_left, insort
 
 import numpy as np
-from numpy.typing import NDArray
 
 from membench.core.task_graph import TaskGraph
+from membench.planning.uses import touching_tasks
 from membench.strategies.modnn.clocked_memory import MayEvict
-
-
-def touching_tasks(graph: TaskGraph) -> list[list[int]]:
-    """Return for each block the indices of the tasks that touch it, in order."""
-    touching: list[list[int]] = [[] for _ in graph.blocks]
-    for task in graph.tasks:
-        for block in {*task.reads, *task.writes}:
-            touching[block].append(task.index)
-    return touching
 
 
 class RemainingUses:
@@ -24,9 +15,8 @@ class RemainingUses:
     def __init__(self, graph: TaskGraph) -> None:
         self._uses = [uses[::-1] for uses in touching_tasks(graph)]  # the next one last
         self._next_use = np.array([uses[-1] if uses else -1 for uses in self._uses])
-        self._is_fresh = np.zeros(
-            len(graph.blocks), dtype=np.bool_
-        )  # not used since it was made or prefetched
+        # not used since it was made or prefetched
+        self._is_fresh = np.zeros(len(graph.blocks), dtype=np.bool_)
         self._offloaded = sorted(
             (uses[-1], block.index)
             for block, uses in zip(graph.blocks, self._uses, strict=True)
@@ -60,8 +50,4 @@ class RemainingUses:
 
     def may_evict(self, until: int) -> MayEvict:
         """Return a test for blocks that no task up to and including `until` touches and that are not fresh (4.3)."""
-
-        def test(blocks: NDArray[np.int64]) -> NDArray[np.bool_]:
-            return ~self._is_fresh[blocks] & (self._next_use[blocks] > until)
-
-        return test
+        return lambda blocks: ~self._is_fresh[blocks] & (self._next_use[blocks] > until)

@@ -26,13 +26,12 @@ def test_pieces_in_use_never_overlap_and_nothing_is_lost(steps: list[tuple[bool,
         else:
             with pytest.raises(MemoryError):
                 arena.allocate(size_bytes)
-        pieces = arena.pieces()
-        assert pieces.size_bytes.sum() == capacity_bytes
-        assert pieces.addresses.tolist() == [0, *pieces.size_bytes.cumsum().tolist()[:-1]]
-        used = ~pieces.is_free
-        in_use = set(zip(pieces.addresses[used].tolist(), pieces.size_bytes[used].tolist(), strict=True))
+        addresses, size_bytes_of, is_free = arena.pieces()
+        assert size_bytes_of.sum() == capacity_bytes
+        assert addresses.tolist() == [0, *size_bytes_of.cumsum().tolist()[:-1]]
+        in_use = set(zip(addresses[~is_free].tolist(), size_bytes_of[~is_free].tolist(), strict=True))
         assert in_use == {(address, aligned(size)) for address, size in held if size}
-        assert not any(one and other for one, other in pairwise(pieces.is_free.tolist()))
+        assert not any(one and other for one, other in pairwise(is_free.tolist()))
 
 
 def test_a_free_piece_of_exactly_the_size_comes_before_the_first_that_is_large_enough() -> None:

@@ -1,9 +1,12 @@
-"""memonger: the square root of the depth, for one more forward pass."""
+"""memonger: the square root of the depth, for one more forward pass; its storages against MXNet's rule on a list."""
 
 from collections import Counter
+from dataclasses import dataclass, field
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from torchvision.models import resnet50
 
 from membench.core.schedule import Compute, Schedule
@@ -13,7 +16,7 @@ from membench.planning.recompute import Repeatable, recompute
 from membench.steps.plan import plan
 from membench.strategies.base import Strategy
 from membench.strategies.eager import Eager
-from membench.strategies.memonger.strategy import GUESSES, TRIALS, Memonger, _ForwardPass
+from membench.strategies.memonger import GUESSES, MATCH_RANGE, TRIALS, Memonger, StoragePool, _ForwardPass
 from tests.helpers.chains import ACTIVATION_ROLES, FEATURE_MAP_BYTES, chain_of_convolutions, graph_of
 from tests.helpers.costs import UnitCost
 
@@ -86,3 +89,73 @@ def test_segments_end_where_the_network_is_narrow(residual: Schedule) -> None:
     kept = {graph.layers[block.layer] for block in maps}
     assert {name.rsplit(".", 1)[-1] for name in kept} <= {"maxpool", "bn3", "avgpool", "fc"}
     assert 5 <= len(kept) <= 16
+
+
+@dataclass
+class NaiveStorages:
+    """The same policy; looks at every free storage for every request."""
+
+    sizes: dict[int, int] = field(default_factory=dict)
+    taken: set[int] = field(default_factory=set)
+
+    def allocate(self, size_bytes: int) -> int:
+        free = sorted((size, storage) for storage, size in self.sizes.items() if storage not in self.taken)
+        larger = [entry for entry in free if size_bytes <= entry[0] <= MATCH_RANGE * size_bytes]
+        smaller = [entry for entry in free if size_bytes // MATCH_RANGE <= entry[0] < size_bytes]
+        if larger:
+            storage = larger[0][1]
+        elif smaller:
+            storage = smaller[-1][1]
+        else:
+            storage = len(self.sizes)
+        self.sizes[storage] = max(self.sizes.get(storage, 0), size_bytes)
+        self.taken.add(storage)
+        return storage
+
+
+ALLOCATE = st.integers(1, 2000).map(lambda size_bytes: ("allocate", size_bytes))
+FREE = st.integers(0, 50).map(lambda number: ("free", number))
+
+
+@given(st.lists(ALLOCATE | FREE, max_size=60))
+def test_storages_are_those_of_the_naive_model(actions: list[tuple[str, int]]) -> None:
+    pool, model = StoragePool(), NaiveStorages()
+    live: list[tuple[int, int]] = []  # storage, requested size
+    for action, number in actions:
+        if action == "allocate":
+            storage = pool.allocate(number)
+            assert storage == model.allocate(number)
+            live.append((storage, number))
+        elif live:
+            storage, size_bytes = live.pop(number % len(live))
+            pool.free(storage, size_bytes)
+            model.taken.discard(storage)
+        assert pool.held_bytes == sum(model.sizes.values()) >= sum(size for _, size in live)
+
+
+def test_a_storage_is_never_split() -> None:
+    pool = StoragePool()
+    pool.free(pool.allocate(1600), 1600)
+    small, other = pool.allocate(100), pool.allocate(100)
+    assert small != other
+    assert pool.held_bytes == 1700
+
+
+def test_a_storage_that_is_much_larger_is_left_alone() -> None:
+    pool = StoragePool()
+    pool.free(pool.allocate(1601), 1601)
+    pool.allocate(100)
+    assert pool.held_bytes == 1701
+
+
+def test_a_storage_that_is_too_small_grows() -> None:
+    pool = StoragePool()
+    pool.free(pool.allocate(100), 100)
+    pool.allocate(1600)
+    assert pool.held_bytes == 1600
+
+
+def test_zero_bytes_take_no_room() -> None:
+    pool = StoragePool()
+    pool.free(pool.allocate(0), 0)
+    assert pool.held_bytes == 0

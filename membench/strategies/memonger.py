@@ -18,17 +18,17 @@ Not SuperNeurons, which recomputes cheap layers only; nothing is copied to the h
 statistics of batch norm stay as eager PyTorch has them: see `planning.recompute`.
 """
 
+from bisect import bisect_left, insort
 from collections.abc import Iterator, Sequence
 from math import inf, sqrt
 
 from membench.core.cost_model import CostModel
 from membench.core.schedule import Schedule
-from membench.core.task_graph import Phase, TaskGraph
+from membench.core.task_graph import RESULT_ROLES, Block, Phase, TaskGraph
 from membench.planning.builder import ScheduleBuilder
 from membench.planning.pool import FixedPool, Pool
 from membench.planning.recompute import Repeatable, Segment, recompute, recomputing_order
 from membench.strategies.base import Strategy
-from membench.strategies.memonger.storages import StoragePool
 from membench.strategies.on_demand import compute_on_demand, on_demand_peak_bytes
 
 GUESSES = 3
@@ -36,6 +36,9 @@ GUESSES = 3
 
 TRIALS = 6
 """Number of sizes B on the grid."""
+
+MATCH_RANGE = 16
+"""Largest ratio between the sizes of a block and of the free storage that it takes (``NNVM_EXEC_MATCH_RANGE``)."""
 
 Cut = tuple[int, int]
 """Start and end of a segment, in positions of tasks."""
@@ -138,3 +141,45 @@ class _ForwardPass:
         start, end = cut
         made = (block for task in self._tasks[start:end] for block in task.creates)
         return sum(self._blocks[block].size_bytes for block in made if self._last_use[block] >= last_use_from)
+
+
+class StoragePool(Pool):
+    """Grows on demand and never shrinks; a storage is handed out whole, and never merged or split.
+
+    The plan of MXNet's executor (dmlc/nnvm, ``src/pass/plan_memory.cc``): a block takes the smallest free storage that is
+    large enough, up to `MATCH_RANGE` times its size. Without one, it takes the largest that is too small, down to that
+    share of its size, which the plan then enlarges to the block's size. All is allocated before the run: the final extent
+    counts from the beginning, and the peak is the same.
+    """
+
+    held_bytes = 0
+
+    def __init__(self) -> None:
+        self._size_bytes: list[int] = []  # of storages
+        self._free: list[tuple[int, int]] = []  # (size, storage), sorted
+
+    def serves(self, block: Block) -> bool:
+        return block.role not in RESULT_ROLES
+
+    def allocate(self, size_bytes: int) -> int:
+        """Take a storage and return its number."""
+        if not size_bytes:
+            return len(self._size_bytes)
+        smallest, fitting, too_large = (
+            bisect_left(self._free, (bound, -1))
+            for bound in (size_bytes // MATCH_RANGE, size_bytes, size_bytes * MATCH_RANGE + 1)
+        )
+        if smallest == too_large:
+            self._size_bytes.append(size_bytes)
+            self.held_bytes += size_bytes
+            return len(self._size_bytes) - 1
+        _, storage = self._free.pop(fitting if fitting < too_large else fitting - 1)
+        lacking_bytes = max(0, size_bytes - self._size_bytes[storage])
+        self._size_bytes[storage] += lacking_bytes
+        self.held_bytes += lacking_bytes
+        return storage
+
+    def free(self, address: int, size_bytes: int) -> None:
+        if not size_bytes:
+            return
+        insort(self._free, (self._size_bytes[address], address))
