@@ -14,7 +14,7 @@ class PoolNeeds:
 
     Attributes:
         capacity_bytes: of the pool, the part of a budget that is left for it; None: unlimited.
-        next_defragmentation: for each task the next one, itself included, for which prefetching would be in vain; behind
+        next_defragmentation: for each task the next one, itself included, whose inputs could be prefetched only to be evicted again; behind
             the last one the number of tasks.
     """
 

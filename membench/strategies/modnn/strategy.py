@@ -7,7 +7,7 @@ Before training, a simulation with a clock walks over the tasks (Algorithm 1) an
    prefetched again.
 2. each convolution runs with the algorithm that gains the most after the delays that its workspace causes (Equation 10);
    room for a workspace is made in the same way.
-3. inputs of later tasks are prefetched as late as possible (Equation 9), unless that would be in vain.
+3. inputs of later tasks are prefetched as late as possible (Equation 9), unless they would be evicted again before their use.
 
 A batch for which not even a window of tasks has room is computed in micro-batches (Equation 8). The schedule does what the
 simulation did: one copy stream, and a task waits only for the transfers that it depends on. The plan counts the
