@@ -1,4 +1,4 @@
-"""Fit of all constants of one framework."""
+"""Fit of one framework's constants to its own rows of Layrub's Tables 5 and 6."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -9,9 +9,12 @@ from membench.core.device import DeviceProfile
 from membench.core.efficiency import Efficiency
 from membench.core.errors import MembenchError
 from membench.core.task_graph import TaskGraph
+from membench.frameworks.caffe import CAFFE
 from membench.frameworks.lowering import lower_layers
+from membench.frameworks.mxnet import MXNET
+from membench.frameworks.tensorflow import TENSORFLOW
 from membench.papers.calibrate.least_squares import Residual
-from membench.papers.calibrate.memory import Memory
+from membench.papers.calibrate.memory import Memory, fit_memory
 from membench.papers.calibrate.rows import (
     MEMORY_ROWS,
     PAPER_DIRECTORY,
@@ -19,17 +22,19 @@ from membench.papers.calibrate.rows import (
     baseline_rows,
     captured_graph,
 )
-from membench.papers.calibrate.subjects import find_subject
 from membench.papers.calibrate.times import fit_times
+
+LIBRARIES = {"caffe": CAFFE, "mxnet": MXNET, "tensorflow": TENSORFLOW}
+"""The layers of each framework that is fitted, by its name in ``conf/framework``."""
 
 
 @dataclass(frozen=True)
 class Fit:
-    """Constants of a framework, and how well each row of the paper is met."""
+    """Constants of a framework, and how well each row of the paper is met; memory is None without rows of it."""
 
     efficiency: Efficiency
     times: tuple[Residual, ...]
-    memory: Memory
+    memory: Memory | None
 
 
 def fit(
@@ -44,14 +49,16 @@ def fit(
         graphs: as captured, by the paper's name of the model; missing ones are captured.
 
     Raises:
-        MembenchError: no time of the framework was measured on this device.
+        MembenchError: the paper has no rows of that framework, or no time of it on this device.
     """
-    subject = find_subject(framework)
-    system = subject.library.framework
-    paper = read_options(PAPER_DIRECTORY / "paper.yaml")
-    times = baseline_rows(reference, item=TIME_ROWS[0], metric=TIME_ROWS[1], system=system, paper=paper)
-    times = [row for row in times if row.device == device.name]
-    memory = baseline_rows(reference, item=MEMORY_ROWS[0], metric=MEMORY_ROWS[1], system=system, paper=paper)
+    if framework not in LIBRARIES:
+        raise MembenchError(
+            f"no paper's rows to fit framework {framework!r} on; choose one of {', '.join(LIBRARIES)}"
+        )
+    library = LIBRARIES[framework]
+    system, paper = library.framework, read_options(PAPER_DIRECTORY / "paper.yaml")
+    times = [row for row in baseline_rows(reference, *TIME_ROWS, system, paper) if row.device == device.name]
+    memory = baseline_rows(reference, *MEMORY_ROWS, system, paper)
     if not times:
         raise MembenchError(
             f"{reference.name} has no time of {system} on device {device.name!r}; use device=k40m"
@@ -59,6 +66,5 @@ def fit(
     lowered = {}
     for model in {row.model: None for row in (*times, *memory)}:
         known = (graphs or {}).get(model) or captured_graph(paper["models"][model]["configuration"])
-        lowered[model] = lower_layers(known, subject.library)
-    efficiency, residuals = fit_times(times, lowered, device)
-    return Fit(efficiency, residuals, subject.memory(memory, lowered))
+        lowered[model] = lower_layers(known, library)
+    return Fit(*fit_times(times, lowered, device), fit_memory(memory, lowered) if memory else None)

@@ -35,7 +35,7 @@ class BaselineRow:
 
 
 def baseline_rows(
-    path: Path, *, item: str, metric: str, system: str, paper: dict[str, Any]
+    path: Path, item: str, metric: str, system: str, paper: dict[str, Any]
 ) -> list[BaselineRow]:
     """Return a system's rows of one table; rows without a number (out of memory) are left out.
 

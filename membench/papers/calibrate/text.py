@@ -1,20 +1,21 @@
-"""A fit as text: its residuals, and the configuration file."""
+"""A fit as text: its residuals, and the configuration file that holds its constants."""
 
-from collections.abc import Iterator
-from typing import Any
+import re
 
+from membench.core.errors import MembenchError
+from membench.core.units import MIB
 from membench.papers.calibrate.fit import Fit
 from membench.papers.calibrate.least_squares import Residual
-from membench.papers.calibrate.subjects import find_subject
 
 
 def residual_lines(result: Fit) -> list[str]:
     """Return the residuals as aligned lines of text."""
     lines = ["Table 5, seconds of 20 iterations        paper     fitted    error   left out"]
     lines += [_residual_line(residual) for residual in result.times]
-    if result.memory.residuals:
+    if result.memory:
         lines.append("Table 6, MB (MiB) at run time            paper     fitted    error   left out")
-    return lines + [_residual_line(residual) for residual in result.memory.residuals]
+        lines += [_residual_line(residual) for residual in result.memory.residuals]
+    return lines
 
 
 def _residual_line(residual: Residual) -> str:
@@ -23,42 +24,22 @@ def _residual_line(residual: Residual) -> str:
     return f"  {name:<32} {numbers} {residual.error:+8.1%} {residual.left_out:+10.1%}"
 
 
-def yaml_text(result: Fit, *, framework: str, device: str) -> str:
-    """Return the configuration file's text."""
-    subject = find_subject(framework)
-    efficiency = result.efficiency
-    tables = "Tables 5 and 6" if result.memory.residuals else "Table 5"
-    comments = [
-        f"Written by: membench calibrate framework={framework} device={device}",
-        f"Fitted on {subject.library.framework}'s own rows of Layrub's {tables}, and on no other system's. Residuals:",
-        *residual_lines(result),
-        "'left out': the error of a row under the constants that all other rows give.",
-        *subject.remarks,
-    ]
-    return "\n".join(
-        [
-            *(f"# {comment}" for comment in comments),
-            f"_target_: {subject.target}",
-            "efficiency:",
-            "  _target_: membench.core.efficiency.Efficiency",
-            f"  arithmetic: {efficiency.arithmetic!r}  # of the peak arithmetic rate",
-            f"  memory: {efficiency.memory!r}  # of the peak memory bandwidth",
-            f"  launch_s: {efficiency.launch_s!r}  # per task",
-            f"  step_s: {efficiency.step_s!r}  # per step",
-            *(
-                line
-                for name, constant in result.memory.constants.items()
-                for line in _yaml_lines(name, constant.value, f"  # {constant.comment}")
-            ),
-            "",
-        ]
-    )
+def with_fit(text: str, result: Fit) -> str:
+    """Return a configuration file's text with a fit's constants and residuals in place of its own; all else stays.
 
-
-def _yaml_lines(name: str, value: Any, comment: str = "") -> Iterator[str]:
-    if isinstance(value, dict):
-        yield f"{name}:{comment}"
-        for key, item in value.items():
-            yield from (f"  {line}" for line in _yaml_lines(key, item))
-    else:
-        yield f"{name}: {value}{comment}"
+    Raises:
+        MembenchError: the text has no line of a constant, or not one block of residuals.
+    """
+    residuals = "".join(f"# {line}\n" for line in residual_lines(result))
+    text, blocks = re.subn(r"(# Table \d.*\n(#   .*\n)+)+", residuals, text)
+    constants = {
+        name: getattr(result.efficiency, name) for name in ("arithmetic", "memory", "launch_s", "step_s")
+    }
+    if memory := result.memory:
+        constants["context_bytes"] = f"{memory.context_bytes}  # {memory.context_bytes / MIB:.1f} MiB"
+        constants["workspace_share"] = memory.workspace_share
+    for name, value in constants.items():
+        text, lines = re.subn(rf"(?m)^( *{name}:) \S+(  # .* MiB)?", rf"\1 {value}", text)
+        if (blocks, lines) != (1, 1):
+            raise MembenchError(f"the file to fit needs one block of residuals, and one line of {name}")
+    return text
