@@ -11,8 +11,6 @@ from membench.papers.tables import VALUE_COLUMNS, read_csv
 TOLERANCE = 0.01
 """The largest change of a value, as a fraction, that counts as none."""
 
-_VALUES = ("simulated_value", "measured_value")
-
 
 @dataclass(frozen=True)
 class Change:
@@ -121,7 +119,7 @@ def _change(before: Entry, after: Entry, tolerance: float) -> Change:
         differences.append(f"{before['verdict']} -> {after['verdict']}".replace("_", " "))
     if before["batch_size"] != after["batch_size"]:  # the largest that fits, which membench found
         differences.append(f"batch {before['batch_size'] or 'unnamed'} -> {after['batch_size'] or 'unnamed'}")
-    for name in _VALUES:
+    for name in VALUE_COLUMNS[1:3]:
         if _differs(before[name], after[name], tolerance):
             values = f"{before[name] or 'none'} -> {after[name] or 'none'}"
             differences.append(

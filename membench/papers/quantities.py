@@ -68,13 +68,7 @@ def evaluate(paper: Paper, row: Row, answer: Answer, records: Mapping[PaperCell,
     except _NoValueError as error:
         return Result(row, answer, outcome=error.outcome, reason=str(error))
     value = _TAKES[answer.value.take](values) if answer.value.take else values[0]
-    # percentages and ratios carry no unit to convert; sizes, times and counts do
-    return Result(
-        row,
-        answer,
-        value=value * answer.value.times / listed("unit", row.unit, paper.units),
-        outcome=Outcome.OK,
-    )
+    return Result(row, answer, value * answer.value.times / listed("unit", row.unit, paper.units), Outcome.OK)
 
 
 def _cells(paper: Paper, row: Row, quantity: Quantity) -> Iterator[PaperCell]:
@@ -149,5 +143,4 @@ def _known(numbers: Mapping[str, float], name: str, cell: PaperCell) -> float:
 
 def _function(paper: Paper, cell: PaperCell) -> str:
     """Return the function that computes a cell's numbers, empty for a cell that is run."""
-    name: str = paper.systems.get(cell.system, {}).get("function", "")
-    return name
+    return str(paper.systems.get(cell.system, {}).get("function", ""))

@@ -6,9 +6,8 @@ from typing import Any
 
 from membench.capture.capture import capture
 from membench.core.configuration import ROOT, read
-from membench.core.errors import MembenchError
 from membench.core.task_graph import TaskGraph
-from membench.papers.loader import read_reference
+from membench.papers.loader import read_reference, reading_as
 from membench.papers.metrics.layrub import steps_per_iteration
 from membench.sweep.model import Model
 
@@ -49,10 +48,8 @@ def baseline_rows(
     rows = []
     for row in read_reference(path):
         if (row.item, row.metric, row.system) == (item, metric, system) and row.value is not None:
-            try:
+            with reading_as("a baseline's row", f"line {row.line} of {path.name}"):
                 device, model = paper["devices"][row.device], paper["models"][row.model]
-            except KeyError as error:
-                raise MembenchError(f"line {row.line} of {path.name}: there is no {error}") from error
             steps = steps_per_iteration(model, paper["systems"][system])
             rows.append(BaselineRow(row.model, device, row.value, steps))
     return rows

@@ -40,5 +40,4 @@ def steps_per_iteration(model: Mapping[str, Any], system: Mapping[str, Any]) -> 
         model: as `Paper.models` has it; ``steps_per_iteration`` names the frameworks in which it is not one.
         system: as `Paper.systems` has it.
     """
-    steps: int = model.get("steps_per_iteration", {}).get(framework_of(model, system), 1)
-    return steps
+    return int(model.get("steps_per_iteration", {}).get(framework_of(model, system), 1))

@@ -221,5 +221,7 @@ def test_a_broken_reference_is_one_line_too(tmp_path: Path, k40m: DeviceProfile)
     with pytest.raises(MembenchError, match="line 2 of reference.csv does not read as a number of the paper"):
         fit("caffe", broken, k40m, {})
     broken.write_text(REFERENCE.read_text().replace("NVIDIA Tesla K40M", "K80"))
-    with pytest.raises(MembenchError, match="of reference.csv: there is no 'K80'"):
+    with pytest.raises(
+        MembenchError, match="of reference.csv does not read as a baseline's row: there is no 'K80'"
+    ):
         fit("caffe", broken, k40m, {})
