@@ -17,14 +17,9 @@ from membench.papers.trained import RunsByTraining, evaluate_trained
 
 def needed_cells(paper: Paper) -> list[PaperCell]:
     """Return the cells that the rows' values are computed from, once each, in the experiments' order."""
-    cells = {
-        cell: None
-        for experiment in paper.experiments
-        for row, answer in experiment.rows
-        if answer.value
-        for cell in cells_of(paper, row, answer.value)
-    }
-    return list(cells)
+    rows = (pair for experiment in paper.experiments for pair in experiment.rows)
+    quantities = ((row, answer.value) for row, answer in rows if answer.value)
+    return list(dict.fromkeys(cell for row, value in quantities for cell in cells_of(paper, row, value)))
 
 
 def evaluate_all(

@@ -45,14 +45,11 @@ class MeasuredValues:
 
 def table(results: Iterable[Result], measured: MeasuredValues) -> pd.DataFrame:
     """Return the table of one experiment's results; every cell is text."""
-    return pd.DataFrame(
-        [
-            table_line(
-                result, measured, {"outcome": _outcome(result)}, result.reason, result.answer.direction_only
-            )
-            for result in results
-        ]
-    )
+    lines = []
+    for result in results:
+        reasons = result.reason, result.answer.direction_only
+        lines.append(table_line(result, measured, {"outcome": _outcome(result)}, *reasons))
+    return pd.DataFrame(lines)
 
 
 def table_line(

@@ -32,10 +32,10 @@ def fit_times(
     """
     terms = [_time_terms(row, graphs[row.model], device) for row in rows]
     values = [row.value for row in rows]
-    efficiency = _efficiency(least_squares(terms, values))
+    efficiency = _efficiency(least_squares(terms, values, scale=values))
     cost = RooflineCost(device, efficiency)
     residuals = []
-    for row, left_out in zip(rows, left_out_errors(terms, values), strict=True):
+    for row, left_out in zip(rows, left_out_errors(terms, values, scale=values), strict=True):
         tasks = graphs[row.model].tasks
         step_s = sum(cost.launch_time_s(task) + cost.task_time_s(task) for task in tasks)
         residuals.append(Residual(row, ITERATIONS * row.steps_per_iteration * step_s, left_out))
