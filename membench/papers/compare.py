@@ -49,11 +49,8 @@ def read_results(path: Path) -> list[Entry]:
     Raises:
         MembenchError: there is no scoreboard, or a row of it lacks a column or has text in place of a number.
     """
-    if path.is_file():
-        files = [path]
-    else:
-        files = [path / "scoreboard.csv"] if (path / "scoreboard.csv").exists() else []
-        files = files or sorted(path.glob("*/scoreboard.csv"))
+    board = path if path.is_file() else path / "scoreboard.csv"
+    files = [board] if board.exists() else sorted(path.glob("*/scoreboard.csv"))
     if not files:
         raise MembenchError(
             f"there is no scoreboard at {path}; name a scoreboard.csv, a paper's results or a folder of them"

@@ -84,10 +84,8 @@ def stated_numbers(paper: Paper, board: Sequence[Entry]) -> PaperNumbers:
         key=lambda pair: pair[0].line or 0,
     )
     entries = match_entries([row for row, _ in stated], board)
-    return PaperNumbers(
-        paper,
-        tuple(_number(paper, *pair, entry) for pair, entry in zip(stated, entries, strict=True)),
-    )
+    numbers = (_number(paper, *pair, entry) for pair, entry in zip(stated, entries, strict=True))
+    return PaperNumbers(paper, tuple(numbers))
 
 
 def match_entries(rows: Sequence[Row], table: Sequence[Entry]) -> list[Entry | None]:

@@ -49,9 +49,7 @@ class Table:
     def verdicts(self) -> str:
         """``"429 reproduced, 1 worse"``."""
         counts = Counter(number.verdict for number in self.numbers)
-        return ", ".join(
-            f"{counts[verdict]} {verdict.replace('_', ' ')}" for verdict in Verdict if counts[verdict]
-        )
+        return ", ".join(f"{counts[each]} {each.replace('_', ' ')}" for each in Verdict if counts[each])
 
 
 @dataclass(frozen=True)
@@ -112,9 +110,8 @@ def read_page(name: str, sources: Sources) -> PaperPage:
         raise MembenchError(f"there are no results of {name!r}; run `make reproduce-{name}` first")
     paper = load_paper(sources.experiments / name)
     numbers = stated_numbers(paper, read_results(sources.results / name))
-    figures = {
-        path.stem: _data_url(path) for path in sorted((sources.figures / name).glob("*.png"), key=_order)
-    }
+    files = sorted((sources.figures / name).glob("*.png"), key=_order)
+    figures = {path.stem: _data_url(path) for path in files}
     experiments = sorted(paper.experiments, key=lambda experiment: _order(Path(experiment.name)))
     return PaperPage(
         numbers=numbers,

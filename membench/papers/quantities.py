@@ -14,6 +14,13 @@ from membench.core.configuration import find_function
 from membench.core.record import Outcome, Record
 from membench.papers.experiment import Answer, Form, Paper, PaperCell, Quantity, Row, Take, listed
 
+_FORMS: dict[Form, Callable[[float, float], float]] = {
+    Form.INCREASE_PERCENT: lambda own, other: 100 * (own / other - 1),
+    Form.REDUCTION_PERCENT: lambda own, other: 100 * (1 - own / other),
+    Form.PERCENT: lambda own, other: 100 * own / other,
+    Form.RATIO: lambda own, other: own / other,
+    Form.DIFFERENCE: lambda own, other: own - other,
+}
 _TAKES: dict[Take, Callable[[list[float]], float]] = {
     Take.MEAN: statistics.fmean,
     Take.MIN: min,
@@ -106,17 +113,7 @@ def _compared(
     if not other and quantity.form is not Form.DIFFERENCE:
         cause = f"{reference.model} by {reference.system}: {metric} is 0, so there is no ratio"
         raise _NoValueError(Outcome.OK, cause)
-    match quantity.form:
-        case Form.INCREASE_PERCENT:
-            return 100 * (own / other - 1)
-        case Form.REDUCTION_PERCENT:
-            return 100 * (1 - own / other)
-        case Form.PERCENT:
-            return 100 * own / other
-        case Form.RATIO:
-            return own / other
-        case Form.DIFFERENCE:
-            return own - other
+    return _FORMS[quantity.form](own, other)
 
 
 def _metric(paper: Paper, records: Mapping[PaperCell, Record], cell: PaperCell, name: str) -> float:

@@ -52,11 +52,8 @@ def write_results(paper: Paper, results: Mapping[str, Sequence[Result]], directo
     numbers = stated_numbers(paper, scoreboard(paper, every))
     write_csv(pd.DataFrame([totals_row(numbers)]), folder / "totals.csv")
     (folder / "summary.md").write_text(summary_page(numbers))
-    totals = [
-        row
-        for path in sorted(directory.glob("*/totals.csv"))
-        for row in read_csv(path, columns=TOTALS_COLUMNS)
-    ]
+    files = sorted(directory.glob("*/totals.csv"))
+    totals = [row for path in files for row in read_csv(path, columns=TOTALS_COLUMNS)]
     summaries = [path.read_text() for path in sorted(directory.glob("*/summary.md"))]
     (directory / "SCOREBOARD.md").write_text(scoreboard_page(totals, summaries))
     return numbers

@@ -22,9 +22,7 @@ def scoreboard(
     Args:
         measured: values of real devices; see `table_line`.
     """
-    stated = sorted(
-        (result for result in results if result.row.line is not None), key=lambda result: result.row.line or 0
-    )
+    stated = sorted((each for each in results if each.row.line), key=lambda each: each.row.line or 0)
     by_key = {_key(result.row): result for result in stated}
     lines = []
     for result in stated:

@@ -63,15 +63,12 @@ def judge(result: Result, baseline: Result | None) -> Judgement:
         return Judgement(Verdict.NOT_RUN, f"{outcome}{result.reason}")
     if answer.limit:
         return _judge_limit(result.value, row.value, answer.limit)
-    ratios = _ratios(result, baseline)
-    if ratios is None:
-        return Judgement(_compare(result.value, row.value, higher_is_better=answer.higher_is_better), "")
-    ours, papers = ratios
-    system = answer.baseline["system"]
-    return Judgement(
-        _compare(ours, papers, higher_is_better=answer.higher_is_better),
-        f"judged by its ratio to {system}: {ours:.3g} here, {papers:.3g} in the paper",
-    )
+    ours, papers, reason = result.value, row.value, ""
+    if ratios := _ratios(result, baseline):
+        ours, papers = ratios
+        system = answer.baseline["system"]
+        reason = f"judged by its ratio to {system}: {ours:.3g} here, {papers:.3g} in the paper"
+    return Judgement(_compare(ours, papers, higher_is_better=answer.higher_is_better), reason)
 
 
 def _judge_direction(result: Result, baseline: Result | None) -> Judgement:

@@ -15,17 +15,13 @@ from membench.frameworks.mxnet import MXNET
 from membench.frameworks.tensorflow import TENSORFLOW
 from membench.papers.calibrate.least_squares import Residual
 from membench.papers.calibrate.memory import Memory, fit_memory
-from membench.papers.calibrate.rows import (
-    MEMORY_ROWS,
-    PAPER_DIRECTORY,
-    TIME_ROWS,
-    baseline_rows,
-    captured_graph,
-)
+from membench.papers.calibrate.rows import PAPER_DIRECTORY, baseline_rows, captured_graph
 from membench.papers.calibrate.times import fit_times
 
 LIBRARIES = {"caffe": CAFFE, "mxnet": MXNET, "tensorflow": TENSORFLOW}
 """The layers of each framework that is fitted, by its name in ``conf/framework``."""
+_TIME_ROWS = ("Table 5", "time_20_iterations")
+_MEMORY_ROWS = ("Table 6", "runtime_memory")
 
 
 @dataclass(frozen=True)
@@ -57,8 +53,8 @@ def fit(
         )
     library = LIBRARIES[framework]
     system, paper = library.framework, read_options(PAPER_DIRECTORY / "paper.yaml")
-    times = [row for row in baseline_rows(reference, *TIME_ROWS, system, paper) if row.device == device.name]
-    memory = baseline_rows(reference, *MEMORY_ROWS, system, paper)
+    times = [row for row in baseline_rows(reference, *_TIME_ROWS, system, paper) if row.device == device.name]
+    memory = baseline_rows(reference, *_MEMORY_ROWS, system, paper)
     if not times:
         raise MembenchError(
             f"{reference.name} has no time of {system} on device {device.name!r}; use device=k40m"

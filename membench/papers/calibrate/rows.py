@@ -13,9 +13,6 @@ from membench.sweep.model import Model
 
 PAPER_DIRECTORY = ROOT / "experiments" / "layrub"
 
-TIME_ROWS = ("Table 5", "time_20_iterations")
-MEMORY_ROWS = ("Table 6", "runtime_memory")
-
 
 @dataclass(frozen=True)
 class BaselineRow:
