@@ -82,9 +82,8 @@ def _measure_gpu() -> None:
 
 def _fit(framework: str, device: DeviceProfile) -> None:
     """Fit a framework, print the residuals and write both into ``conf/framework/<framework>.yaml``."""
-    from membench.papers.calibrate.fit import fit
+    from membench.papers.calibrate.fit import fit, residual_lines, with_fit
     from membench.papers.calibrate.rows import PAPER_DIRECTORY
-    from membench.papers.calibrate.text import residual_lines, with_fit
 
     result = fit(framework, PAPER_DIRECTORY / "reference.csv", device)
     print("\n".join(residual_lines(result)))

@@ -110,9 +110,8 @@ def _describe(row: Entry) -> str:
 
 
 def _change(before: Entry, after: Entry, tolerance: float) -> Change:
-    changed_verdict = before["verdict"] != after["verdict"]
     differences = []
-    if changed_verdict:
+    if changed_verdict := before["verdict"] != after["verdict"]:
         differences.append(f"{before['verdict']} -> {after['verdict']}".replace("_", " "))
     if before["batch_size"] != after["batch_size"]:  # the largest that fits, which membench found
         differences.append(f"batch {before['batch_size'] or 'unnamed'} -> {after['batch_size'] or 'unnamed'}")
@@ -132,6 +131,5 @@ def _differs(before: str, after: str, tolerance: float) -> bool:
 
 
 def _percent(before: str, after: str) -> str:
-    if not before or not after or float(before) == 0:
-        return ""
-    return f" ({float(after) / float(before) - 1:+.1%})"
+    comparable = before and after and float(before)
+    return f" ({float(after) / float(before) - 1:+.1%})" if comparable else ""

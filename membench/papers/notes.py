@@ -23,11 +23,7 @@ class Reason:
 
 @dataclass(frozen=True)
 class Note:
-    """A remark with its number on a page.
-
-    Attributes:
-        count: of the numbers that it applies to.
-    """
+    """A remark with its number on a page, and the count of the paper's numbers that it applies to."""
 
     number: int
     text: str

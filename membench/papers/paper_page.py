@@ -187,7 +187,6 @@ def _label(name: str) -> str:
 
 def _order(path: Path) -> tuple[int, int, str]:
     """Return a sorting key: tables by number, then figures by number, then the rest."""
-    match = re.fullmatch(r"(table|figure)(\d+)(.*)", path.stem)
-    if not match:
-        return 2, 0, path.stem
-    return ("table", "figure").index(match.group(1)), int(match.group(2)), match.group(3)
+    if match := re.fullmatch(r"(table|figure)(\d+)(.*)", path.stem):
+        return ("table", "figure").index(match[1]), int(match[2]), match[3]
+    return 2, 0, path.stem

@@ -6,7 +6,7 @@ system with a ``function`` (`Paper.systems`) is not run: its numbers are compute
 
 import statistics
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any
 
@@ -79,12 +79,8 @@ def evaluate(paper: Paper, row: Row, answer: Answer, records: Mapping[PaperCell,
 
 
 def _cells(paper: Paper, row: Row, quantity: Quantity) -> Iterator[PaperCell]:
-    own: dict[str, Any] = {
-        "model": row.model,
-        "system": row.system,
-        "device": row.device or paper.device,
-        "batch_size": row.batch_size,
-    }
+    own = {name: getattr(row, name) for name in ("model", "system", "batch_size")}
+    own["device"] = row.device or paper.device
     for values in product(*quantity.over.values()):
         yield _cell(paper, {**own, **quantity.cell, **dict(zip(quantity.over, values, strict=True))})
 
@@ -93,7 +89,7 @@ def _reference(paper: Paper, cell: PaperCell, quantity: Quantity) -> tuple[Paper
     """Return the cell and the metric that a cell is compared with."""
     changed = dict(quantity.reference)
     metric = changed.pop("metric", quantity.metric)
-    return _cell(paper, {f.name: getattr(cell, f.name) for f in fields(cell)} | changed), metric
+    return _cell(paper, vars(cell) | changed), metric
 
 
 def _cell(paper: Paper, columns: Mapping[str, Any]) -> PaperCell:

@@ -67,13 +67,7 @@ def summarize(verdicts: Iterable[Verdict]) -> Summary:
     """Count verdicts."""
     counts = Counter(verdicts)
     agree, deviate = sum(counts[v] for v in AGREES), sum(counts[v] for v in DEVIATES)
-    return Summary(
-        agree=agree,
-        deviate=deviate,
-        judged=agree + deviate,
-        not_run=counts[Verdict.NOT_RUN],
-        inputs=counts[Verdict.INPUT],
-    )
+    return Summary(agree, deviate, agree + deviate, counts[Verdict.NOT_RUN], counts[Verdict.INPUT])
 
 
 def _texts(remarks: Iterable[Remark], row: Row) -> list[str]:

@@ -98,6 +98,5 @@ def _describe(paper: Paper, row: Row) -> str:
     place = "" if row.item.startswith("Table") else row.item
     batch = f"batch {row.batch_size}" if row.batch_size else ""
     device = "" if row.device == paper.device else row.device
-    return ", ".join(
-        filter(None, (place, row.model, batch, device, row.system, row.metric.replace("_", " ")))
-    )
+    names = (place, row.model, batch, device, row.system, row.metric.replace("_", " "))
+    return ", ".join(filter(None, names))

@@ -53,10 +53,9 @@ def judge(result: Result, baseline: Result | None) -> Judgement:
         return Judgement(Verdict.NOT_RUN, answer.not_run)
     if answer.direction_only:
         return _judge_direction(result, baseline)
-    ours_out_of_memory = result.outcome is Outcome.OUT_OF_MEMORY
     if row.value is None:
-        return _judge_without_number(result, ours_out_of_memory)
-    if ours_out_of_memory:
+        return _judge_without_number(result)
+    if result.outcome is Outcome.OUT_OF_MEMORY:
         return Judgement(Verdict.WORSE, f"it ran in the paper and does not fit here: {result.reason}")
     if result.value is None:
         outcome = "" if result.outcome is Outcome.OK else f"{result.outcome}: "
@@ -98,8 +97,8 @@ def _judge_limit(ours: float, papers: float, limit: str) -> Judgement:
     return Judgement(_compare(ours, papers, higher_is_better=limit == "lower"), reason)
 
 
-def _judge_without_number(result: Result, ours_out_of_memory: bool) -> Judgement:
-    if result.row.oom and ours_out_of_memory:
+def _judge_without_number(result: Result) -> Judgement:
+    if result.row.oom and result.outcome is Outcome.OUT_OF_MEMORY:
         return Judgement(Verdict.OUT_OF_MEMORY, result.reason)
     if result.row.oom and result.value is not None:
         return Judgement(Verdict.BETTER, "out of memory in the paper; fits here")

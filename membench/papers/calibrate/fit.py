@@ -1,5 +1,6 @@
-"""Fit of one framework's constants to its own rows of Layrub's Tables 5 and 6."""
+"""Fit of one framework's constants to its own rows of Layrub's Tables 5 and 6, and the text of its configuration file."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,6 +10,7 @@ from membench.core.device import DeviceProfile
 from membench.core.efficiency import Efficiency
 from membench.core.errors import MembenchError
 from membench.core.task_graph import TaskGraph
+from membench.core.units import MIB
 from membench.frameworks.caffe import CAFFE
 from membench.frameworks.lowering import lower_layers
 from membench.frameworks.mxnet import MXNET
@@ -64,3 +66,40 @@ def fit(
         known = (graphs or {}).get(model) or captured_graph(paper["models"][model]["configuration"])
         lowered[model] = lower_layers(known, library)
     return Fit(*fit_times(times, lowered, device), fit_memory(memory, lowered) if memory else None)
+
+
+def residual_lines(result: Fit) -> list[str]:
+    """Return the residuals as aligned lines of text."""
+    lines = ["Table 5, seconds of 20 iterations        paper     fitted    error   left out"]
+    lines += [_residual_line(residual) for residual in result.times]
+    if result.memory:
+        lines.append("Table 6, MB (MiB) at run time            paper     fitted    error   left out")
+        lines += [_residual_line(residual) for residual in result.memory.residuals]
+    return lines
+
+
+def _residual_line(residual: Residual) -> str:
+    name = f"{residual.row.model} on {residual.row.device}"
+    numbers = f"{residual.row.value:10.3f} {residual.fitted:10.3f}"
+    return f"  {name:<32} {numbers} {residual.error:+8.1%} {residual.left_out:+10.1%}"
+
+
+def with_fit(text: str, result: Fit) -> str:
+    """Return a configuration file's text with a fit's constants and residuals in place of its own; all else stays.
+
+    Raises:
+        MembenchError: the text has no line of a constant, or not one block of residuals.
+    """
+    residuals = "".join(f"# {line}\n" for line in residual_lines(result))
+    text, blocks = re.subn(r"(# Table \d.*\n(#   .*\n)+)+", residuals, text)
+    constants = {
+        name: getattr(result.efficiency, name) for name in ("arithmetic", "memory", "launch_s", "step_s")
+    }
+    if memory := result.memory:
+        constants["context_bytes"] = f"{memory.context_bytes}  # {memory.context_bytes / MIB:.1f} MiB"
+        constants["workspace_share"] = memory.workspace_share
+    for name, value in constants.items():
+        text, lines = re.subn(rf"(?m)^( *{name}:) \S+(  # .* MiB)?", rf"\1 {value}", text)
+        if (blocks, lines) != (1, 1):
+            raise MembenchError(f"the file to fit needs one block of residuals, and one line of {name}")
+    return text

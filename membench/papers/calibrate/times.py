@@ -57,6 +57,5 @@ def _efficiency(parameters: NDArray[np.float64]) -> Efficiency:
         raise MembenchError(
             "the fit gives the device an infinite rate; the reference rows contradict each other"
         )
-    return Efficiency(
-        four_digits(1 / arithmetic), four_digits(1 / memory), four_digits(launch_s), four_digits(step_s)
-    )
+    rates = four_digits(1 / arithmetic), four_digits(1 / memory)
+    return Efficiency(*rates, four_digits(launch_s), four_digits(step_s))

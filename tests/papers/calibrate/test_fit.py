@@ -19,9 +19,8 @@ from membench.cost.roofline import RooflineCost
 from membench.frameworks.base import Framework
 from membench.frameworks.caffe import CAFFE
 from membench.frameworks.lowering import lower_layers
-from membench.papers.calibrate.fit import LIBRARIES, Fit, fit
+from membench.papers.calibrate.fit import LIBRARIES, Fit, fit, with_fit
 from membench.papers.calibrate.rows import PAPER_DIRECTORY, captured_graph
-from membench.papers.calibrate.text import with_fit
 from membench.steps.plan import plan
 from membench.steps.simulated_step import simulated_step
 from membench.strategies.base import Strategy
