@@ -103,7 +103,6 @@ def comparison_lines(comparison: Comparison) -> Iterator[str]:
 
 
 def _describe(row: Entry) -> str:
-    """Describe a row in a line."""
     batch = f"batch {row['batch_size']}" if row["batch_size"] else ""
     names = (row["paper"], row["item"], row["model"], batch, row["device"], row["system"], row["metric"])
     return ", ".join(name for name in names if name)

@@ -57,6 +57,7 @@ class Section:
     """One table or figure of a paper.
 
     Attributes:
+        label: ``"Table 5"`` of ``table5``.
         judged: numbers that the paper states, with their verdict.
         shown: values of ours in the figure for which the paper prints no number.
         inputs: numbers that the experiments start from, which are not judged.
@@ -64,16 +65,12 @@ class Section:
     """
 
     name: str
+    label: str
     title: str
     judged: Table
     shown: Table
     inputs: Table
     figure: str
-
-    @property
-    def label(self) -> str:
-        """``"Table 5"`` of ``table5``."""
-        return _label(self.name)
 
 
 @dataclass(frozen=True)
@@ -143,6 +140,7 @@ def _section(experiment: Experiment, numbers: PaperNumbers, figure: str, sources
     stated = [number for number in numbers.stated if number.row.line in lines]
     return Section(
         name=experiment.name,
+        label=_label(experiment.name),
         title=experiment.title,
         judged=_table([number for number in stated if number.verdict is not Verdict.INPUT]),
         shown=_table(_shown(experiment, sources.results / numbers.paper.name / f"{experiment.name}.csv")),
@@ -154,12 +152,8 @@ def _section(experiment: Experiment, numbers: PaperNumbers, figure: str, sources
 def _shown(experiment: Experiment, path: Path) -> list[Number]:
     """Return the numbers of a figure that the paper does not print, from the experiment's table of results."""
     rows = [row for row, _ in experiment.rows]
-    entries = match_entries(rows, read_csv(path) if path.exists() else [])
-    return [
-        Number(row, entry, Reason(entry["reason"], ()))
-        for row, entry in zip(rows, entries, strict=True)
-        if entry and row.line is None
-    ]
+    pairs = zip(rows, match_entries(rows, read_csv(path) if path.exists() else []), strict=True)
+    return [Number(row, entry, Reason(entry["reason"], ())) for row, entry in pairs if entry and not row.line]
 
 
 def _table(numbers: Sequence[Number]) -> Table:

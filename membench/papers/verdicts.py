@@ -74,9 +74,8 @@ def _judge_direction(result: Result, baseline: Result | None) -> Judgement:
     row, answer = result.row, result.answer
     if result.value is None or row.value is None:
         return Judgement(Verdict.NOT_RUN, result.reason or "the paper prints no number")
-    if answer.baseline:
-        sides, reference = _ratios(result, baseline), "beside its baseline"
-    else:
+    sides, reference = _ratios(result, baseline), "beside its baseline"
+    if not answer.baseline:
         sides, reference = ((result.value, row.value) if row.unit == "x" else None), "beside 1"
     if sides is None:
         return Judgement(Verdict.NOT_RUN, f"{result.value:.3g} {row.unit} here; {answer.direction_only}")

@@ -15,10 +15,9 @@ from membench.frameworks.caffe import CAFFE
 from membench.frameworks.lowering import lower_layers
 from membench.frameworks.mxnet import MXNET
 from membench.frameworks.tensorflow import TENSORFLOW
+from membench.papers.calibrate.constants import Memory, fit_memory, fit_times
 from membench.papers.calibrate.least_squares import Residual
-from membench.papers.calibrate.memory import Memory, fit_memory
 from membench.papers.calibrate.rows import PAPER_DIRECTORY, baseline_rows, captured_graph
-from membench.papers.calibrate.times import fit_times
 
 LIBRARIES = {"caffe": CAFFE, "mxnet": MXNET, "tensorflow": TENSORFLOW}
 """The layers of each framework that is fitted, by its name in ``conf/framework``."""
@@ -50,9 +49,8 @@ def fit(
         MembenchError: the paper has no rows of that framework, or no time of it on this device.
     """
     if framework not in LIBRARIES:
-        raise MembenchError(
-            f"no paper's rows to fit framework {framework!r} on; choose one of {', '.join(LIBRARIES)}"
-        )
+        choices = ", ".join(LIBRARIES)
+        raise MembenchError(f"no paper's rows to fit framework {framework!r} on; choose one of {choices}")
     library = LIBRARIES[framework]
     system, paper = library.framework, read_options(PAPER_DIRECTORY / "paper.yaml")
     times = [row for row in baseline_rows(reference, *_TIME_ROWS, system, paper) if row.device == device.name]

@@ -151,8 +151,6 @@ def _break_even_percent(codec: Codec, order: Tensor) -> float:
     low, high = 0.0, 100.0
     while high - low > 0.5:
         middle = (low + high) / 2
-        if _footprint_ratio(codec, order, middle) >= 1:
-            high = middle
-        else:
-            low = middle
+        saves = _footprint_ratio(codec, order, middle) >= 1
+        low, high = (low, middle) if saves else (middle, high)
     return high
