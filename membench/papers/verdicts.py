@@ -1,8 +1,8 @@
 """The verdict on a row: membench's value against the paper's (docs/decisions/0008-scoreboard.md).
 
 A row is judged by its ratio to the baseline of the same run if the paper prints the baseline too, otherwise by its own value:
-reproduced within 10 %, beyond that better or worse in the direction that a user prefers. A row of which only the direction is
-judged is reproduced if our number lies on the same side of its baseline as the paper's, or, if the paper claims no change, if
+reproduced within 10 %, beyond that better or worse in the direction that a user prefers. A row that is judged by its direction
+only is reproduced if our number lies on the same side of its baseline as the paper's, or, if the paper claims no change, if
 ours equals its baseline.
 """
 
