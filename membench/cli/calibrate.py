@@ -1,6 +1,6 @@
 """Fit a framework's constants on its own rows of a paper, or measure this machine's GPU.
 
-    membench calibrate framework=caffe device=k40m   writes conf/framework/<framework>.yaml
+    membench calibrate framework=caffe device=k40m   writes into conf/framework/<framework>.yaml
     membench calibrate device=cuda                   writes conf/device/<gpu>.yaml
     membench calibrate codec                         prints the rate of EPMC's serial baseline
 
@@ -73,13 +73,12 @@ def _measure_gpu() -> None:
 
 
 def _fit(framework: str, device: DeviceProfile) -> None:
-    """Fit a framework, print the residuals and write ``conf/framework/<framework>.yaml``."""
-    from membench.papers.calibrate.fit import fit
+    """Fit a framework, print the residuals and write both into ``conf/framework/<framework>.yaml``."""
+    from membench.papers.calibrate.fit import fit, residual_lines, with_fit
     from membench.papers.calibrate.rows import PAPER_DIRECTORY
-    from membench.papers.calibrate.text import residual_lines, yaml_text
 
     result = fit(framework, PAPER_DIRECTORY / "reference.csv", device)
     print("\n".join(residual_lines(result)))
     target = CONF_DIRECTORY / "framework" / f"{framework}.yaml"
-    write_whole(target, yaml_text(result, framework=framework, device=device.name))
+    write_whole(target, with_fit(target.read_text(), result))
     print(f"{result.efficiency}\nwrote {target}")

@@ -26,9 +26,10 @@ from membench.papers.cells import compose_cells, hydra_composition
 from membench.papers.experiment import Paper, PaperCell
 from membench.papers.loader import known_papers, load_paper
 from membench.papers.measured_columns import gpu_at_hand, measure_on_gpu
+from membench.papers.numbers import PaperNumbers
 from membench.papers.results import evaluate_all, needed_cells, write_results
-from membench.papers.scoreboard import Score, scoreboard, summarize
-from membench.papers.tables import MeasuredValues
+from membench.papers.scoreboard import summarize
+from membench.papers.tables import read_csv
 from membench.sweep.listing import announced, has_failed, plan, totals
 from membench.sweep.records import Records, Rerun
 from membench.sweep.runner import run_all
@@ -84,13 +85,13 @@ def run(settings: Settings) -> int:
             folder = MEASURED / file_name(gpu["device"])
             measured = Records(folder / "records", announced(workers.run), settings.rerun)
             measure_on_gpu(paper, cells, measured, folder)
-        records, scores = reproduce(
+        records, numbers = reproduce(
             paper, cells, known.run, workers=settings.workers, results=RESULTS, stop=workers.close
         )
     made = list({record.configuration_hash: record for record in records.values()}.values())
     drawn = _draw(paper.name)
-    logged = _log(settings, paper, made, scores)
-    print(closing_summary(paper, made, scores, logged))
+    logged = _log(settings, made, numbers)
+    print(closing_summary(made, numbers, logged))
     return drawn or int(settings.strict and has_failed(made))
 
 
@@ -102,7 +103,7 @@ def reproduce(
     workers: int,
     results: Path,
     stop: Callable[[], None],
-) -> tuple[dict[PaperCell, Record], list[Score]]:
+) -> tuple[dict[PaperCell, Record], PaperNumbers]:
     """Run every cell that a paper's rows need, as `run_all` does, and write its tables and its scoreboard."""
     # only orders the jobs; the paper's vocabulary lacks some depths, for which 20 is usual
     depths = {model.get("configuration"): model.get("layers", 20) for model in paper.models.values()}
@@ -114,16 +115,17 @@ def reproduce(
     return records, write_results(paper, evaluate_all(paper, records, trainings), results)
 
 
-def _log(settings: Settings, paper: Paper, records: list[Record], scores: list[Score]) -> Path | None:
+def _log(settings: Settings, records: list[Record], numbers: PaperNumbers) -> Path | None:
     """Log the reproduction to W&B, and return the run's folder if there is one."""
-    counts = vars(summarize(entry.verdict for entry in scores))
+    paper = numbers.paper
+    counts = vars(summarize(number.verdict for number in numbers.stated if number.verdict))
     sweep = Sweep(
         name=f"reproduce {paper.name}",
         group=f"reproduce-{paper.name}",
         tags=[f"paper:{paper.name}", *(f"device:{name}" for name in sorted(set(paper.devices.values())))],
         configuration=asdict(settings) | {"rerun": str(settings.rerun)},
-        summary=counts | {"calibrated": sum(entry.calibrated for entry in scores)},
-        rows=scoreboard(scores, MeasuredValues(MEASURED)),
+        summary=counts | {"calibrated": numbers.fitted.judged},
+        rows=read_csv(RESULTS / paper.name / "scoreboard.csv"),
         files={name: RESULTS / name for name in (paper.name, "SCOREBOARD.md")},
         records=records,
     )
@@ -137,16 +139,15 @@ def _draw(paper: str) -> int:
     return subprocess.run([sys.executable, "-m", FIGURES.name, paper], cwd=ROOT, check=False).returncode
 
 
-def closing_summary(paper: Paper, records: list[Record], scores: list[Score], run: Path | None) -> str:
+def closing_summary(records: Sequence[Record], numbers: PaperNumbers, run: Path | None) -> str:
     """Return the outcome of a reproduction, and where its files are."""
-    predicted = summarize(entry.verdict for entry in scores if not entry.calibrated)
-    fitted = sum(entry.calibrated for entry in scores)
+    paper, predicted = numbers.paper, numbers.predicted
     lines = [
         "",
         totals(records),
         f"{paper.name}: {predicted.agree} of {predicted.judged} predicted numbers reproduced, "
         f"{predicted.deviate} deviate, {predicted.not_run} not run",
-        f"  (in addition: {fitted} rows on which the model was fitted, {predicted.inputs} inputs)",
+        f"  (in addition: {numbers.fitted.judged} rows on which the model was fitted, {predicted.inputs} inputs)",
         "  at a glance  results/SCOREBOARD.md",
         f"  every row    results/{paper.name}/scoreboard.csv",
         *([f"  figures      paper_figs/{paper.name}/"] if (FIGURES / paper.name).is_dir() else []),

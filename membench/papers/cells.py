@@ -1,6 +1,6 @@
 """Configurations of cells, composed by Hydra or from a paper's words."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
 from typing import Any
@@ -14,19 +14,9 @@ from membench.core.record import Configuration, is_simulated
 from membench.papers.experiment import Paper, PaperCell, framework_of, listed
 
 CELL_KEYS = (
-    "model",
-    "batch_size",
-    "strategy",
-    "framework",
-    "device",
-    "cluster",
-    "backend",
-    "seed",
-    "budget",
-    "micro_batch",
-    "exchange",
-    "metrics",
-)
+    "model", "batch_size", "strategy", "framework", "device", "cluster", "backend", "seed", "budget",
+    "micro_batch", "exchange", "metrics",
+)  # fmt: skip
 
 
 @contextmanager
@@ -80,12 +70,8 @@ def _changes(paper: Paper, cell: PaperCell, read: Callable[[str, str], dict[str,
         "framework": read("framework", framework_of(paper.models[cell.model], system)),
         "device": read("device", listed("device", cell.device, paper.devices)),
         "cluster": read("cluster", paper.clusters.get(cell.device, "one")) | system.get("cluster", {}),
-        "budget": _budget(cell, system),
+        "budget": cell.budget or system.get("budget"),
         "micro_batch": system.get("micro_batch"),
         **({"exchange": system["exchange"]} if "exchange" in system else {}),
         "metrics": paper.step_metrics or None,
     }
-
-
-def _budget(cell: PaperCell, system: Mapping[str, Any]) -> str | None:
-    return cell.budget or system.get("budget")

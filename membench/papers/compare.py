@@ -11,8 +11,6 @@ from membench.papers.tables import VALUE_COLUMNS, read_csv
 TOLERANCE = 0.01
 """The largest change of a value, as a fraction, that counts as none."""
 
-_VALUES = ("simulated_value", "measured_value")
-
 
 @dataclass(frozen=True)
 class Change:
@@ -51,11 +49,8 @@ def read_results(path: Path) -> list[Entry]:
     Raises:
         MembenchError: there is no scoreboard, or a row of it lacks a column or has text in place of a number.
     """
-    if path.is_file():
-        files = [path]
-    else:
-        files = [path / "scoreboard.csv"] if (path / "scoreboard.csv").exists() else []
-        files = files or sorted(path.glob("*/scoreboard.csv"))
+    board = path if path.is_file() else path / "scoreboard.csv"
+    files = [board] if board.exists() else sorted(path.glob("*/scoreboard.csv"))
     if not files:
         raise MembenchError(
             f"there is no scoreboard at {path}; name a scoreboard.csv, a paper's results or a folder of them"
@@ -108,20 +103,18 @@ def comparison_lines(comparison: Comparison) -> Iterator[str]:
 
 
 def _describe(row: Entry) -> str:
-    """Describe a row in a line."""
     batch = f"batch {row['batch_size']}" if row["batch_size"] else ""
     names = (row["paper"], row["item"], row["model"], batch, row["device"], row["system"], row["metric"])
     return ", ".join(name for name in names if name)
 
 
 def _change(before: Entry, after: Entry, tolerance: float) -> Change:
-    changed_verdict = before["verdict"] != after["verdict"]
     differences = []
-    if changed_verdict:
+    if changed_verdict := before["verdict"] != after["verdict"]:
         differences.append(f"{before['verdict']} -> {after['verdict']}".replace("_", " "))
     if before["batch_size"] != after["batch_size"]:  # the largest that fits, which membench found
         differences.append(f"batch {before['batch_size'] or 'unnamed'} -> {after['batch_size'] or 'unnamed'}")
-    for name in _VALUES:
+    for name in VALUE_COLUMNS[1:3]:
         if _differs(before[name], after[name], tolerance):
             values = f"{before[name] or 'none'} -> {after[name] or 'none'}"
             differences.append(
@@ -137,6 +130,5 @@ def _differs(before: str, after: str, tolerance: float) -> bool:
 
 
 def _percent(before: str, after: str) -> str:
-    if not before or not after or float(before) == 0:
-        return ""
-    return f" ({float(after) / float(before) - 1:+.1%})"
+    comparable = before and after and float(before)
+    return f" ({float(after) / float(before) - 1:+.1%})" if comparable else ""

@@ -122,15 +122,9 @@ class Selection:
     def matches(self, row: Row) -> bool:
         """Return whether a row is selected."""
         return all(
-            any(fnmatchcase(_column_text(row, name), pattern) for pattern in patterns)
-            for name, patterns in self.patterns.items()
+            any(fnmatchcase("" if value is None else str(value), pattern) for pattern in patterns)
+            for value, patterns in ((getattr(row, name), found) for name, found in self.patterns.items())
         )
-
-
-def _column_text(row: Row, name: str) -> str:
-    """Return a column as the reference file writes it."""
-    value = getattr(row, name)
-    return "" if value is None else str(value)
 
 
 @dataclass(frozen=True)
@@ -201,8 +195,8 @@ class Paper:
     models: Mapping[str, Mapping[str, Any]]
     systems: Mapping[str, Mapping[str, Any]]
     devices: Mapping[str, str]
-    clusters: Mapping[str, str]
     experiments: tuple[Experiment, ...]
+    clusters: Mapping[str, str] = field(default_factory=dict)
     inconsistencies: tuple[Remark, ...] = ()
     causes: tuple[Remark, ...] = ()
     calibration: tuple[Remark, ...] = ()
@@ -225,11 +219,5 @@ def listed(kind: str, name: str, known: Mapping[str, T]) -> T:
 
 
 def framework_of(model: Mapping[str, Any], system: Mapping[str, Any]) -> str:
-    """Return the model's own framework, if it has one, otherwise the system's.
-
-    Args:
-        model: as `Paper.models` has it.
-        system: as `Paper.systems` has it.
-    """
-    name: str = model.get("framework", system["framework"])
-    return name
+    """Return the framework of an entry of `Paper.models`, if it has its own, otherwise that of one of `Paper.systems`."""
+    return str(model.get("framework", system["framework"]))

@@ -1,6 +1,6 @@
 """Reader of `experiments/<paper>/`: the paper's vocabulary, its reference numbers and its experiments.
 
-The format, by example (`experiments/layrub/table5.yaml` is a real one):
+The format, by example:
 
     title: Time of 20 iterations
     answers:
@@ -18,7 +18,9 @@ The format, by example (`experiments/layrub/table5.yaml` is a real one):
 
 import csv
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -64,44 +66,42 @@ def load_paper(directory: Path) -> Paper:
     Raises:
         MembenchError: a row is answered by no experiment or by two, or a file does not read as what it should be.
     """
+    with reading_as("a paper's experiments", str(directory)):
+        vocabulary = read_options(directory / "paper.yaml")
+        vocabulary["trainings"] = read_trainings(directory / "trainings.yaml")
+        remarks = read_options(path) if (path := directory / "remarks.yaml").exists() else {}
+        if unknown := remarks.keys() - {*_REMARKS}:
+            raise ValueError(f"remarks.yaml has {', '.join(unknown)}; it may have {', '.join(_REMARKS)}")
+        reference = read_reference(directory / "reference.csv")
+        files = [path for path in sorted(directory.glob("*.yaml")) if path.stem not in _NO_EXPERIMENTS]
+        experiments = [_experiment(path, vocabulary, reference) for path in files]
+        _check_each_row_once(reference, experiments)
+        del vocabulary["sets"]
+        noted: dict[str, Any] = {
+            kind: tuple(Remark(_selection(entry["where"]), entry["text"]) for entry in entries or ())
+            for kind, entries in remarks.items()
+        }
+        return Paper(
+            name=directory.name,
+            experiments=tuple(experiments),
+            units=PRINTED_UNITS | vocabulary.pop("units", {}),
+            **vocabulary,
+            **noted,
+        )
+
+
+@contextmanager
+def reading_as(kind: str, place: str) -> Iterator[None]:
+    """Report a missing key, or a value that cannot be one of its kind, with its place.
+
+    Raises:
+        MembenchError: in place of the error that the wrong content caused.
+    """
     try:
-        return _paper(directory)
+        yield
     except (AttributeError, KeyError, TypeError, ValueError) as error:
-        raise MembenchError(
-            f"{directory} does not read as a paper's experiments: {_message(error)}"
-        ) from error
-
-
-def _message(error: Exception) -> str:
-    return f"there is no {error}" if isinstance(error, KeyError) else str(error)
-
-
-def _paper(directory: Path) -> Paper:
-    trainings = read_trainings(directory / "trainings.yaml")
-    vocabulary = read_options(directory / "paper.yaml") | {"trainings": trainings}
-    remarks = read_options(path) if (path := directory / "remarks.yaml").exists() else {}
-    if unknown := remarks.keys() - {*_REMARKS}:
-        raise ValueError(f"remarks.yaml has {', '.join(unknown)}; it may have {', '.join(_REMARKS)}")
-    reference = read_reference(directory / "reference.csv")
-    files = [path for path in sorted(directory.glob("*.yaml")) if path.stem not in _NO_EXPERIMENTS]
-    experiments = [_experiment(path, vocabulary, reference) for path in files]
-    _check_each_row_once(reference, experiments)
-    return Paper(
-        name=directory.name,
-        title=vocabulary["title"],
-        device=vocabulary["device"],
-        models=vocabulary["models"],
-        systems=vocabulary["systems"],
-        devices=vocabulary["devices"],
-        clusters=vocabulary.get("clusters", {}),
-        training_images=vocabulary.get("training_images", {}),
-        units=PRINTED_UNITS | vocabulary.get("units", {}),
-        step_metrics=vocabulary.get("step_metrics", ""),
-        record_metrics=vocabulary.get("record_metrics", {}),
-        trainings=trainings,
-        experiments=tuple(experiments),
-        **{kind: tuple(_remark(entry) for entry in remarks[kind] or ()) for kind in remarks},
-    )
+        message = f"there is no {error}" if isinstance(error, KeyError) else str(error)
+        raise MembenchError(f"{place} does not read as {kind}: {message}") from error
 
 
 def read_trainings(path: Path) -> dict[str, dict[str, Any]]:
@@ -121,13 +121,10 @@ def read_reference(path: Path) -> list[Row]:
     rows = []
     with path.open(newline="") as file:
         for line, entry in enumerate(csv.DictReader(file), start=2):
-            try:
+            with reading_as("a number of the paper", f"line {line} of {path.name}"):
                 if None in entry or None in entry.values():
                     raise ValueError("it has not as many columns as the first line")
                 rows.append(_row(entry, line))
-            except (KeyError, TypeError, ValueError) as error:
-                message = f"line {line} of {path.name} does not read as a number of the paper: {error}"
-                raise MembenchError(message) from error
     return rows
 
 
@@ -143,13 +140,10 @@ def _row(entry: dict[str, str], line: int) -> Row:
 
 
 def _experiment(path: Path, vocabulary: dict[str, Any], reference: list[Row]) -> Experiment:
-    content = read_options(path)
-    sets = vocabulary["sets"]
-    try:
+    content, sets = read_options(path), vocabulary["sets"]
+    with reading_as("an experiment", path.name):
         answers = tuple(_answer(entry, sets) for entry in content.get("answers", ()))
         shown = tuple(pair for entry in content.get("shows", ()) for pair in _shown(entry, vocabulary))
-    except (KeyError, TypeError, ValueError) as error:
-        raise MembenchError(f"{path.name} does not read as an experiment: {_message(error)}") from error
     answered = tuple(
         (row, _for_row(answer, row)) for row in reference for answer in answers if answer.where.matches(row)
     )
@@ -165,18 +159,13 @@ def _for_row(answer: Answer, row: Row) -> Answer:
 
 
 def _answer(entry: dict[str, Any], sets: dict[str, list[Any]]) -> Answer:
-    answer = Answer(
-        where=_selection(entry["where"]),
-        value=_quantity(entry["value"], sets) if "value" in entry else None,
-        trained=TrainedQuantity(**entry["trained"]) if "trained" in entry else None,
-        direction_only=entry.get("direction_only", ""),
-        unchanged=entry.get("unchanged", False),
-        input=entry.get("input", ""),
-        not_run=entry.get("not_run", ""),
-        limit=entry.get("limit", ""),
-        higher_is_better=entry.get("better", "lower") == "higher",
-        baseline=entry.get("baseline", {}),
-    )
+    parts = {
+        "where": _selection(entry["where"]),
+        "value": _quantity(entry["value"], sets) if "value" in entry else None,
+        "trained": TrainedQuantity(**entry["trained"]) if "trained" in entry else None,
+        "higher_is_better": entry.get("better", "lower") == "higher",
+    }
+    answer = Answer(**{name: entry[name] for name in entry.keys() - {"better"}} | parts)
     if sum(map(bool, (answer.value, answer.trained, answer.input, answer.not_run))) != 1:
         raise ValueError(f"{entry['where']} needs exactly one of value, trained, input and not_run")
     if answer.limit not in ("", "lower", "upper"):
@@ -206,68 +195,29 @@ def _quantity(entry: dict[str, Any], sets: dict[str, list[Any]]) -> Quantity:
     )
 
 
-def _shown(entry: dict[str, Any], vocabulary: dict[str, Any]) -> list[tuple[Row, Answer]]:
-    """Return a row without a paper's value for each model and system of a ``shows`` entry.
+def _shown(entry: dict[str, Any], vocabulary: dict[str, Any]) -> Iterator[tuple[Row, Answer]]:
+    """Yield a row without a paper's value for each model and system, or each training, of a ``shows`` entry.
 
-    An entry with ``layers`` or ``budgets`` has a row for each of them, named behind the metric; one with ``trainings`` has
-    rows for these instead.
+    An entry with ``layers`` or ``budgets`` has a row for each of them, named behind the metric.
     """
     sets = vocabulary["sets"]
+    layers, budgets = (_expand(entry.get(name, ()), sets) for name in ("layers", "budgets"))
+    item, metric, unit = entry["item"], entry["metric"], entry["unit"]
+    for name, suffix in product(entry.get("trainings", ()), [f":{budget}" for budget in budgets] or [""]):
+        own, of = metric + suffix, vocabulary["trainings"][name]
+        row = Row(item, of["model"], of["data"], of["batch_size"], system=name, metric=own, unit=unit)
+        yield row, Answer(Selection({}), trained=TrainedQuantity(name, own))
     if "trainings" in entry:
-        suffixes = [f":{budget}" for budget in _expand(entry.get("budgets", []), sets)] or [""]
-        return [
-            _shown_training(entry, name, vocabulary["trainings"][name], suffix)
-            for name in entry["trainings"]
-            for suffix in suffixes
-        ]
-    variants = list(_variants(_quantity(entry["value"], sets), entry, sets))
-    return [
-        (
-            Row(
-                item=entry["item"],
-                model=model,
-                dataset=vocabulary["models"][model]["dataset"],
-                batch_size=entry.get("batch_size"),
-                device=entry.get("device", vocabulary["device"]),
-                system=system,
-                metric=entry["metric"] + suffix,
-                unit=entry["unit"],
-            ),
-            Answer(Selection({}), value=quantity),
-        )
-        for model in _expand(entry["models"], sets)
-        for system in _expand(entry["systems"], sets)
-        for suffix, quantity in variants
-    ]
-
-
-def _variants(
-    quantity: Quantity, entry: dict[str, Any], sets: dict[str, list[Any]]
-) -> Iterator[tuple[str, Quantity]]:
-    """Yield a quantity for each layer or budget, or as it is, each with the addition to the row's metric."""
-    for layer in _expand(entry.get("layers", []), sets):
-        yield f":{layer}", replace(quantity, metric=f"{quantity.metric}:{layer}")
-    for budget in _expand(entry.get("budgets", []), sets):
-        yield f":{budget}", replace(quantity, cell={**quantity.cell, "budget": budget})
-    if "layers" not in entry and "budgets" not in entry:
-        yield "", quantity
-
-
-def _shown_training(
-    entry: dict[str, Any], name: str, options: dict[str, Any], suffix: str
-) -> tuple[Row, Answer]:
-    """Return a row without a paper's value for one training, which has no device of the paper."""
-    metric = entry["metric"] + suffix
-    row = Row(
-        item=entry["item"],
-        model=options["model"],
-        dataset=options["data"],
-        batch_size=options["batch_size"],
-        system=name,
-        metric=metric,
-        unit=entry["unit"],
-    )
-    return row, Answer(Selection({}), trained=TrainedQuantity(name, metric))
+        return
+    value = _quantity(entry["value"], sets)
+    variants = {f":{layer}": replace(value, metric=f"{value.metric}:{layer}") for layer in layers}
+    variants |= {f":{budget}": replace(value, cell={**value.cell, "budget": budget}) for budget in budgets}
+    device, batch_size = entry.get("device", vocabulary["device"]), entry.get("batch_size")
+    for model, system in product(_expand(entry["models"], sets), _expand(entry["systems"], sets)):
+        dataset = vocabulary["models"][model]["dataset"]
+        for suffix, quantity in (variants or {"": value}).items():
+            row = Row(item, model, dataset, batch_size, device, system, metric + suffix, unit)
+            yield row, Answer(Selection({}), value=quantity)
 
 
 def _check_each_row_once(reference: list[Row], experiments: list[Experiment]) -> None:
@@ -278,10 +228,6 @@ def _check_each_row_once(reference: list[Row], experiments: list[Experiment]) ->
             raise MembenchError(
                 f"line {row.line} of reference.csv ({what}) is answered {len(by)} times, not once: {', '.join(by)}"
             )
-
-
-def _remark(entry: dict[str, Any]) -> Remark:
-    return Remark(_selection(entry["where"]), entry["text"])
 
 
 def _selection(where: dict[str, Any]) -> Selection:

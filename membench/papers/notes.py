@@ -23,11 +23,7 @@ class Reason:
 
 @dataclass(frozen=True)
 class Note:
-    """A remark with its number on a page.
-
-    Attributes:
-        count: of the numbers that it applies to.
-    """
+    """A remark with its number on a page, and the count of the paper's numbers that it applies to."""
 
     number: int
     text: str
@@ -56,9 +52,8 @@ def number_notes(counts: Iterable[tuple[str, Mapping[str, int]]]) -> Notes:
     known: set[str] = set()
     for heading, texts in counts:
         new = [text for text in texts if text not in known]
-        headings[heading] = tuple(
-            Note(number, text, texts[text]) for number, text in enumerate(new, start=len(known) + 1)
-        )
+        numbered = enumerate(new, start=len(known) + 1)
+        headings[heading] = tuple(Note(number, text, texts[text]) for number, text in numbered)
         known.update(new)
     return Notes(headings)
 

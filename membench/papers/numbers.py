@@ -79,15 +79,11 @@ class PaperNumbers:
 
 def stated_numbers(paper: Paper, board: Sequence[Entry]) -> PaperNumbers:
     """Combine the rows that a paper states with the lines of its scoreboard; a row without one was not run."""
-    stated = sorted(
-        (pair for experiment in paper.experiments for pair in experiment.rows if pair[0].line is not None),
-        key=lambda pair: pair[0].line or 0,
-    )
+    pairs = (pair for experiment in paper.experiments for pair in experiment.rows if pair[0].line)
+    stated = sorted(pairs, key=lambda pair: pair[0].line or 0)
     entries = match_entries([row for row, _ in stated], board)
-    return PaperNumbers(
-        paper,
-        tuple(_number(paper, *pair, entry) for pair, entry in zip(stated, entries, strict=True)),
-    )
+    numbers = (_number(paper, *pair, entry) for pair, entry in zip(stated, entries, strict=True))
+    return PaperNumbers(paper, tuple(numbers))
 
 
 def match_entries(rows: Sequence[Row], table: Sequence[Entry]) -> list[Entry | None]:

@@ -25,9 +25,8 @@ def write_report(names: Sequence[str], sources: Sources, directory: Path) -> lis
             pages.append(read_page(name, sources))
             texts[name] = render("paper.html", page=pages[-1])
         except (KeyError, ValueError) as error:
-            raise MembenchError(
-                f"the results of {name} cannot be read ({error}); run `make reproduce-{name}` again"
-            ) from error
+            message = f"the results of {name} cannot be read ({error}); run `make reproduce-{name}` again"
+            raise MembenchError(message) from error
     measured = sorted(path for path in (sources.results / "measured").glob("*") if path.is_dir())
     devices = [origin(path.name, path, 0) for path in measured]
     without = [name for name in known_papers(sources.experiments) if name not in names]

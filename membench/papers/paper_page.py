@@ -49,9 +49,7 @@ class Table:
     def verdicts(self) -> str:
         """``"429 reproduced, 1 worse"``."""
         counts = Counter(number.verdict for number in self.numbers)
-        return ", ".join(
-            f"{counts[verdict]} {verdict.replace('_', ' ')}" for verdict in Verdict if counts[verdict]
-        )
+        return ", ".join(f"{counts[each]} {each.replace('_', ' ')}" for each in Verdict if counts[each])
 
 
 @dataclass(frozen=True)
@@ -59,6 +57,7 @@ class Section:
     """One table or figure of a paper.
 
     Attributes:
+        label: ``"Table 5"`` of ``table5``.
         judged: numbers that the paper states, with their verdict.
         shown: values of ours in the figure for which the paper prints no number.
         inputs: numbers that the experiments start from, which are not judged.
@@ -66,16 +65,12 @@ class Section:
     """
 
     name: str
+    label: str
     title: str
     judged: Table
     shown: Table
     inputs: Table
     figure: str
-
-    @property
-    def label(self) -> str:
-        """``"Table 5"`` of ``table5``."""
-        return _label(self.name)
 
 
 @dataclass(frozen=True)
@@ -112,9 +107,8 @@ def read_page(name: str, sources: Sources) -> PaperPage:
         raise MembenchError(f"there are no results of {name!r}; run `make reproduce-{name}` first")
     paper = load_paper(sources.experiments / name)
     numbers = stated_numbers(paper, read_results(sources.results / name))
-    figures = {
-        path.stem: _data_url(path) for path in sorted((sources.figures / name).glob("*.png"), key=_order)
-    }
+    files = sorted((sources.figures / name).glob("*.png"), key=_order)
+    figures = {path.stem: _data_url(path) for path in files}
     experiments = sorted(paper.experiments, key=lambda experiment: _order(Path(experiment.name)))
     return PaperPage(
         numbers=numbers,
@@ -146,6 +140,7 @@ def _section(experiment: Experiment, numbers: PaperNumbers, figure: str, sources
     stated = [number for number in numbers.stated if number.row.line in lines]
     return Section(
         name=experiment.name,
+        label=_label(experiment.name),
         title=experiment.title,
         judged=_table([number for number in stated if number.verdict is not Verdict.INPUT]),
         shown=_table(_shown(experiment, sources.results / numbers.paper.name / f"{experiment.name}.csv")),
@@ -157,12 +152,8 @@ def _section(experiment: Experiment, numbers: PaperNumbers, figure: str, sources
 def _shown(experiment: Experiment, path: Path) -> list[Number]:
     """Return the numbers of a figure that the paper does not print, from the experiment's table of results."""
     rows = [row for row, _ in experiment.rows]
-    entries = match_entries(rows, read_csv(path) if path.exists() else [])
-    return [
-        Number(row, entry, Reason(entry["reason"], ()))
-        for row, entry in zip(rows, entries, strict=True)
-        if entry and row.line is None
-    ]
+    pairs = zip(rows, match_entries(rows, read_csv(path) if path.exists() else []), strict=True)
+    return [Number(row, entry, Reason(entry["reason"], ())) for row, entry in pairs if entry and not row.line]
 
 
 def _table(numbers: Sequence[Number]) -> Table:
@@ -190,7 +181,6 @@ def _label(name: str) -> str:
 
 def _order(path: Path) -> tuple[int, int, str]:
     """Return a sorting key: tables by number, then figures by number, then the rest."""
-    match = re.fullmatch(r"(table|figure)(\d+)(.*)", path.stem)
-    if not match:
-        return 2, 0, path.stem
-    return ("table", "figure").index(match.group(1)), int(match.group(2)), match.group(3)
+    if match := re.fullmatch(r"(table|figure)(\d+)(.*)", path.stem):
+        return ("table", "figure").index(match[1]), int(match[2]), match[3]
+    return 2, 0, path.stem

@@ -6,7 +6,7 @@ system with a ``function`` (`Paper.systems`) is not run: its numbers are compute
 
 import statistics
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any
 
@@ -14,6 +14,13 @@ from membench.core.configuration import find_function
 from membench.core.record import Outcome, Record
 from membench.papers.experiment import Answer, Form, Paper, PaperCell, Quantity, Row, Take, listed
 
+_FORMS: dict[Form, Callable[[float, float], float]] = {
+    Form.INCREASE_PERCENT: lambda own, other: 100 * (own / other - 1),
+    Form.REDUCTION_PERCENT: lambda own, other: 100 * (1 - own / other),
+    Form.PERCENT: lambda own, other: 100 * own / other,
+    Form.RATIO: lambda own, other: own / other,
+    Form.DIFFERENCE: lambda own, other: own - other,
+}
 _TAKES: dict[Take, Callable[[list[float]], float]] = {
     Take.MEAN: statistics.fmean,
     Take.MIN: min,
@@ -68,22 +75,12 @@ def evaluate(paper: Paper, row: Row, answer: Answer, records: Mapping[PaperCell,
     except _NoValueError as error:
         return Result(row, answer, outcome=error.outcome, reason=str(error))
     value = _TAKES[answer.value.take](values) if answer.value.take else values[0]
-    # percentages and ratios carry no unit to convert; sizes, times and counts do
-    return Result(
-        row,
-        answer,
-        value=value * answer.value.times / listed("unit", row.unit, paper.units),
-        outcome=Outcome.OK,
-    )
+    return Result(row, answer, value * answer.value.times / listed("unit", row.unit, paper.units), Outcome.OK)
 
 
 def _cells(paper: Paper, row: Row, quantity: Quantity) -> Iterator[PaperCell]:
-    own: dict[str, Any] = {
-        "model": row.model,
-        "system": row.system,
-        "device": row.device or paper.device,
-        "batch_size": row.batch_size,
-    }
+    own = {name: getattr(row, name) for name in ("model", "system", "batch_size")}
+    own["device"] = row.device or paper.device
     for values in product(*quantity.over.values()):
         yield _cell(paper, {**own, **quantity.cell, **dict(zip(quantity.over, values, strict=True))})
 
@@ -92,7 +89,7 @@ def _reference(paper: Paper, cell: PaperCell, quantity: Quantity) -> tuple[Paper
     """Return the cell and the metric that a cell is compared with."""
     changed = dict(quantity.reference)
     metric = changed.pop("metric", quantity.metric)
-    return _cell(paper, {f.name: getattr(cell, f.name) for f in fields(cell)} | changed), metric
+    return _cell(paper, vars(cell) | changed), metric
 
 
 def _cell(paper: Paper, columns: Mapping[str, Any]) -> PaperCell:
@@ -112,17 +109,7 @@ def _compared(
     if not other and quantity.form is not Form.DIFFERENCE:
         cause = f"{reference.model} by {reference.system}: {metric} is 0, so there is no ratio"
         raise _NoValueError(Outcome.OK, cause)
-    match quantity.form:
-        case Form.INCREASE_PERCENT:
-            return 100 * (own / other - 1)
-        case Form.REDUCTION_PERCENT:
-            return 100 * (1 - own / other)
-        case Form.PERCENT:
-            return 100 * own / other
-        case Form.RATIO:
-            return own / other
-        case Form.DIFFERENCE:
-            return own - other
+    return _FORMS[quantity.form](own, other)
 
 
 def _metric(paper: Paper, records: Mapping[PaperCell, Record], cell: PaperCell, name: str) -> float:
@@ -149,5 +136,4 @@ def _known(numbers: Mapping[str, float], name: str, cell: PaperCell) -> float:
 
 def _function(paper: Paper, cell: PaperCell) -> str:
     """Return the function that computes a cell's numbers, empty for a cell that is run."""
-    name: str = paper.systems.get(cell.system, {}).get("function", "")
-    return name
+    return str(paper.systems.get(cell.system, {}).get("function", ""))

@@ -7,9 +7,9 @@ import pandas as pd
 
 from membench.core.record import Record
 from membench.papers.experiment import Answer, Paper, PaperCell, Row
-from membench.papers.numbers import stated_numbers
+from membench.papers.numbers import PaperNumbers, stated_numbers
 from membench.papers.quantities import Result, cells_of, evaluate
-from membench.papers.scoreboard import Score, score, scoreboard
+from membench.papers.scoreboard import scoreboard
 from membench.papers.scoreboard_page import TOTALS_COLUMNS, scoreboard_page, summary_page, totals_row
 from membench.papers.tables import MeasuredValues, read_csv, table, write_csv
 from membench.papers.trained import RunsByTraining, evaluate_trained
@@ -17,14 +17,9 @@ from membench.papers.trained import RunsByTraining, evaluate_trained
 
 def needed_cells(paper: Paper) -> list[PaperCell]:
     """Return the cells that the rows' values are computed from, once each, in the experiments' order."""
-    cells = {
-        cell: None
-        for experiment in paper.experiments
-        for row, answer in experiment.rows
-        if answer.value
-        for cell in cells_of(paper, row, answer.value)
-    }
-    return list(cells)
+    rows = (pair for experiment in paper.experiments for pair in experiment.rows)
+    quantities = ((row, answer.value) for row, answer in rows if answer.value)
+    return list(dict.fromkeys(cell for row, value in quantities for cell in cells_of(paper, row, value)))
 
 
 def evaluate_all(
@@ -43,7 +38,7 @@ def evaluate_all(
     }
 
 
-def write_results(paper: Paper, results: Mapping[str, Sequence[Result]], directory: Path) -> list[Score]:
+def write_results(paper: Paper, results: Mapping[str, Sequence[Result]], directory: Path) -> PaperNumbers:
     """Write ``<paper>/*.csv`` and ``<paper>/summary.md``, and ``SCOREBOARD.md`` from all papers' files.
 
     Raises:
@@ -52,16 +47,13 @@ def write_results(paper: Paper, results: Mapping[str, Sequence[Result]], directo
     measured, folder = MeasuredValues(directory / "measured"), directory / paper.name
     for name, of_experiment in results.items():
         write_csv(table(of_experiment, measured), folder / f"{name}.csv")
-    scores = score(paper, [result for of_experiment in results.values() for result in of_experiment])
-    write_csv(pd.DataFrame(scoreboard(scores, measured)), folder / "scoreboard.csv")
-    numbers = stated_numbers(paper, scoreboard(scores))
+    every = [result for of_experiment in results.values() for result in of_experiment]
+    write_csv(pd.DataFrame(scoreboard(paper, every, measured)), folder / "scoreboard.csv")
+    numbers = stated_numbers(paper, scoreboard(paper, every))
     write_csv(pd.DataFrame([totals_row(numbers)]), folder / "totals.csv")
     (folder / "summary.md").write_text(summary_page(numbers))
-    totals = [
-        row
-        for path in sorted(directory.glob("*/totals.csv"))
-        for row in read_csv(path, columns=TOTALS_COLUMNS)
-    ]
+    files = sorted(directory.glob("*/totals.csv"))
+    totals = [row for path in files for row in read_csv(path, columns=TOTALS_COLUMNS)]
     summaries = [path.read_text() for path in sorted(directory.glob("*/summary.md"))]
     (directory / "SCOREBOARD.md").write_text(scoreboard_page(totals, summaries))
-    return scores
+    return numbers

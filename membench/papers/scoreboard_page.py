@@ -46,9 +46,8 @@ def summary_page(numbers: PaperNumbers) -> str:
         place: Counter(text for number in of_place for text in number.reason.explanations)
         for place, of_place in deviating.items()
     }
-    not_run = Counter(
-        number.entry["reason"] for number in numbers.stated if number.verdict is Verdict.NOT_RUN
-    )
+    missing = [number for number in numbers.stated if number.verdict is Verdict.NOT_RUN]
+    not_run = Counter(number.entry["reason"] for number in missing).items()
     return render(
         "summary.md",
         numbers=numbers,
@@ -57,9 +56,7 @@ def summary_page(numbers: PaperNumbers) -> str:
         deviating=deviating,
         descriptions=_descriptions(numbers),
         notes=number_notes(citations.items()),
-        not_run=[
-            (str(-count), reason) for count, reason in sorted((-n, text) for text, n in not_run.items())
-        ],
+        not_run=[(str(n), reason) for reason, n in sorted(not_run, key=lambda pair: (-pair[1], pair[0]))],
     )
 
 
@@ -101,6 +98,5 @@ def _describe(paper: Paper, row: Row) -> str:
     place = "" if row.item.startswith("Table") else row.item
     batch = f"batch {row.batch_size}" if row.batch_size else ""
     device = "" if row.device == paper.device else row.device
-    return ", ".join(
-        filter(None, (place, row.model, batch, device, row.system, row.metric.replace("_", " ")))
-    )
+    names = (place, row.model, batch, device, row.system, row.metric.replace("_", " "))
+    return ", ".join(filter(None, names))

@@ -45,14 +45,11 @@ class MeasuredValues:
 
 def table(results: Iterable[Result], measured: MeasuredValues) -> pd.DataFrame:
     """Return the table of one experiment's results; every cell is text."""
-    return pd.DataFrame(
-        [
-            table_line(
-                result, measured, {"outcome": _outcome(result)}, result.reason, result.answer.direction_only
-            )
-            for result in results
-        ]
-    )
+    lines = []
+    for result in results:
+        reasons = result.reason, result.answer.direction_only
+        lines.append(table_line(result, measured, {"outcome": _outcome(result)}, *reasons))
+    return pd.DataFrame(lines)
 
 
 def table_line(
@@ -76,7 +73,7 @@ def table_line(
 def _value_columns(result: Result, measured_value: float | None) -> dict[str, str]:
     """Return the paper's value, ours, and ours' deviation as a fraction of the paper's.
 
-    A trained value is a measured one. A row of which only the direction is judged has no deviation.
+    A trained value is a measured one. A row that is judged by its direction only has no deviation.
     """
     papers, ours = result.row.value, result.value
     comparable = not result.answer.direction_only

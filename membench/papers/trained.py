@@ -21,20 +21,18 @@ def evaluate_trained(paper: Paper, row: Row, answer: Answer, trainings: RunsByTr
     quantity = answer.trained
     assert quantity is not None
     names = [name for name in (quantity.training, quantity.ratio_to) if name]
-    missing = [name for name in names if name not in trainings]
-    if missing:
-        reason = f"{missing[0]!r} has not been trained; run `make train-{paper.name}`"
-        return Result(row, answer, outcome=Outcome.FAILED, reason=reason)
-    means, remarks = zip(
-        *(
-            _mean(name, trainings[name], quantity.metric, paper.trainings[name]["target_accuracy"])
-            for name in names
-        ),
-        strict=True,
-    )
+    means, remarks = [], []
+    for name in names:
+        if name not in trainings:
+            reason = f"{name!r} has not been trained; run `make train-{paper.name}`"
+            return Result(row, answer, outcome=Outcome.FAILED, reason=reason)
+        target_accuracy = paper.trainings[name]["target_accuracy"]
+        mean, remark = _mean(name, trainings[name], quantity.metric, target_accuracy)
+        means.append(mean)
+        remarks.append(remark)
     value = means[0] / means[1] if quantity.ratio_to else means[0]
     value /= listed("unit", row.unit, paper.units)
-    return Result(row, answer, value=value, outcome=Outcome.OK, reason="; ".join(filter(None, remarks)))
+    return Result(row, answer, value, Outcome.OK, "; ".join(filter(None, remarks)))
 
 
 def _mean(name: str, training: Sequence[Record], metric: str, target_accuracy: float) -> tuple[float, str]:

@@ -1,8 +1,8 @@
 """The verdict on a row: membench's value against the paper's (docs/decisions/0008-scoreboard.md).
 
 A row is judged by its ratio to the baseline of the same run if the paper prints the baseline too, otherwise by its own value:
-reproduced within 10 %, beyond that better or worse in the direction that a user prefers. A row of which only the direction is
-judged is reproduced if our number lies on the same side of its baseline as the paper's, or, if the paper claims no change, if
+reproduced within 10 %, beyond that better or worse in the direction that a user prefers. A row that is judged by its direction
+only is reproduced if our number lies on the same side of its baseline as the paper's, or, if the paper claims no change, if
 ours equals its baseline.
 """
 
@@ -53,34 +53,29 @@ def judge(result: Result, baseline: Result | None) -> Judgement:
         return Judgement(Verdict.NOT_RUN, answer.not_run)
     if answer.direction_only:
         return _judge_direction(result, baseline)
-    ours_out_of_memory = result.outcome is Outcome.OUT_OF_MEMORY
     if row.value is None:
-        return _judge_without_number(result, ours_out_of_memory)
-    if ours_out_of_memory:
+        return _judge_without_number(result)
+    if result.outcome is Outcome.OUT_OF_MEMORY:
         return Judgement(Verdict.WORSE, f"it ran in the paper and does not fit here: {result.reason}")
     if result.value is None:
         outcome = "" if result.outcome is Outcome.OK else f"{result.outcome}: "
         return Judgement(Verdict.NOT_RUN, f"{outcome}{result.reason}")
     if answer.limit:
         return _judge_limit(result.value, row.value, answer.limit)
-    ratios = _ratios(result, baseline)
-    if ratios is None:
-        return Judgement(_compare(result.value, row.value, higher_is_better=answer.higher_is_better), "")
-    ours, papers = ratios
-    system = answer.baseline["system"]
-    return Judgement(
-        _compare(ours, papers, higher_is_better=answer.higher_is_better),
-        f"judged by its ratio to {system}: {ours:.3g} here, {papers:.3g} in the paper",
-    )
+    ours, papers, reason = result.value, row.value, ""
+    if ratios := _ratios(result, baseline):
+        ours, papers = ratios
+        system = answer.baseline["system"]
+        reason = f"judged by its ratio to {system}: {ours:.3g} here, {papers:.3g} in the paper"
+    return Judgement(_compare(ours, papers, higher_is_better=answer.higher_is_better), reason)
 
 
 def _judge_direction(result: Result, baseline: Result | None) -> Judgement:
     row, answer = result.row, result.answer
     if result.value is None or row.value is None:
         return Judgement(Verdict.NOT_RUN, result.reason or "the paper prints no number")
-    if answer.baseline:
-        sides, reference = _ratios(result, baseline), "beside its baseline"
-    else:
+    sides, reference = _ratios(result, baseline), "beside its baseline"
+    if not answer.baseline:
         sides, reference = ((result.value, row.value) if row.unit == "x" else None), "beside 1"
     if sides is None:
         return Judgement(Verdict.NOT_RUN, f"{result.value:.3g} {row.unit} here; {answer.direction_only}")
@@ -101,8 +96,8 @@ def _judge_limit(ours: float, papers: float, limit: str) -> Judgement:
     return Judgement(_compare(ours, papers, higher_is_better=limit == "lower"), reason)
 
 
-def _judge_without_number(result: Result, ours_out_of_memory: bool) -> Judgement:
-    if result.row.oom and ours_out_of_memory:
+def _judge_without_number(result: Result) -> Judgement:
+    if result.row.oom and result.outcome is Outcome.OUT_OF_MEMORY:
         return Judgement(Verdict.OUT_OF_MEMORY, result.reason)
     if result.row.oom and result.value is not None:
         return Judgement(Verdict.BETTER, "out of memory in the paper; fits here")

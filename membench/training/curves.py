@@ -48,10 +48,8 @@ def curves(training: Sequence[Record], metric: str) -> Curves:
 
 def epochs_to_accuracy(record: Record, accuracy: float) -> int | None:
     """Return the number of epochs until a run reached a test accuracy (a fraction), or None if it never did."""
-    for epoch, reached in enumerate(record.samples["test_accuracy"], start=1):
-        if reached >= accuracy:
-            return epoch
-    return None
+    accuracies = enumerate(record.samples["test_accuracy"], start=1)
+    return next((epoch for epoch, reached in accuracies if reached >= accuracy), None)
 
 
 def permutation_test(training: Sequence[Record], reference: Sequence[Record], metric: str) -> PermutationTest:
@@ -78,11 +76,8 @@ def comparison_table(trainings: Sequence[tuple[str, Sequence[Record]]]) -> pd.Da
         trainings: by name; those with a failed run or without such a counterpart are left out.
     """
     ended = [(name, runs) for name, runs in trainings if all(run.outcome is Outcome.OK for run in runs)]
-    references = {
-        _all_but_strategy(runs): (name, runs)
-        for name, runs in ended
-        if method_of(runs[0].configuration) == "eager"
-    }
+    eager = [pair for pair in ended if method_of(pair[1][0].configuration) == "eager"]
+    references = {_all_but_strategy(runs): (name, runs) for name, runs in eager}
     rows = []
     for name, training in ended:
         reference_name, reference = references.get(_all_but_strategy(training), (name, training))
@@ -118,15 +113,15 @@ def curve_table(trainings: Sequence[tuple[str, Sequence[Record]]]) -> pd.DataFra
     Args:
         trainings: by name; failed runs are left out.
     """
-    rows = [row for name, training in trainings for record in training for row in _rows(name, record)]
-    return pd.DataFrame(rows)
+    ended = ((name, run) for name, runs in trainings for run in runs if run.outcome is Outcome.OK)
+    return pd.DataFrame([row for name, run in ended for row in _rows(name, run)])
 
 
 def _rows(name: str, record: Record) -> list[dict[str, object]]:
     configuration, recipe = record.configuration, record.configuration["recipe"]
     provenance, samples = record.provenance, record.samples
-    if record.outcome is not Outcome.OK:
-        return []
+    values = (samples[metric] for metric in ("loss", "training_accuracy", "test_accuracy"))
+    by_epoch = zip(*values, accumulate(samples["time_s"]), strict=True)
     return [
         {
             "training": name,
@@ -144,16 +139,7 @@ def _rows(name: str, record: Record) -> list[dict[str, object]]:
             "torch": provenance["versions"]["torch"],
             "commit": (provenance["commit"] or "")[:12] + ("" if provenance["clean"] else " with changes"),
         }
-        for epoch, (loss, training, test, time_s) in enumerate(
-            zip(
-                samples["loss"],
-                samples["training_accuracy"],
-                samples["test_accuracy"],
-                accumulate(samples["time_s"]),
-                strict=True,
-            ),
-            start=1,
-        )
+        for epoch, (loss, training, test, time_s) in enumerate(by_epoch, start=1)
     ]
 
 

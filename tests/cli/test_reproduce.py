@@ -16,8 +16,8 @@ from membench.core.configuration import ROOT
 from membench.core.record import Configuration, Outcome, Record
 from membench.papers.cells import compose_cells
 from membench.papers.loader import known_papers, load_paper
+from membench.papers.numbers import PaperNumbers
 from membench.papers.results import needed_cells
-from membench.papers.scoreboard import Score
 from membench.papers.verdicts import Verdict
 from tests.helpers import jobs
 
@@ -29,9 +29,9 @@ CELLS = compose_cells(LAYRUB, needed_cells(LAYRUB))
 
 def _reproduce(
     directory: Path, run: Callable[[Configuration], Record], workers: int = 2
-) -> tuple[list[Record], list[Score]]:
-    records, scores = reproduce(LAYRUB, CELLS, run, workers=workers, results=directory, stop=lambda: None)
-    return list(records.values()), scores
+) -> tuple[list[Record], PaperNumbers]:
+    records, numbers = reproduce(LAYRUB, CELLS, run, workers=workers, results=directory, stop=lambda: None)
+    return list(records.values()), numbers
 
 
 @pytest.fixture(scope="module")
@@ -81,16 +81,16 @@ def test_each_experiment_has_a_table_and_the_page_links_to_the_rows(results: Pat
 
 
 def test_a_paper_without_figures_is_reproduced(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    assert "figures      paper_figs/layrub/" in closing_summary(LAYRUB, [], [], None)
+    assert "figures      paper_figs/layrub/" in closing_summary([], PaperNumbers(LAYRUB, ()), None)
     monkeypatch.setattr(reproduction, "FIGURES", tmp_path)
     assert reproduction._draw("layrub") == 0
-    assert "figures" not in closing_summary(LAYRUB, [], [], None)
+    assert "figures" not in closing_summary([], PaperNumbers(LAYRUB, ()), None)
 
 
 def test_closing_summary_names_failures(tmp_path: Path) -> None:
-    records, scores = _reproduce(tmp_path, jobs.fail)
+    records, numbers = _reproduce(tmp_path, jobs.fail)
     assert {record.outcome for record in records} == {Outcome.FAILED}
-    text = closing_summary(LAYRUB, records, scores, None)
+    text = closing_summary(records, numbers, None)
     assert "0 of 0 predicted numbers reproduced" in text
     assert f"{len(records)} cells: {len(records)} failed\n" in text
     assert "RuntimeError: no such luck" in text

@@ -13,8 +13,8 @@ from membench.cli.reproduce import reproduce
 from membench.core.record import Outcome
 from membench.papers.cells import compose_cells
 from membench.papers.loader import known_papers, load_paper
+from membench.papers.numbers import Number
 from membench.papers.results import needed_cells
-from membench.papers.scoreboard import Score
 from membench.sweep.run import run_cell
 from tests.helpers.pages import code_of
 from tests.helpers.papers import EXPERIMENTS
@@ -42,16 +42,16 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 
 @pytest.fixture(scope="module")
-def scores(root: Path) -> list[Score]:
+def numbers(root: Path) -> tuple[Number, ...]:
     """Verdicts of its rows after `reproduce` has run its cells and written its results."""
     paper = load_paper(root / "experiments" / "example")
     cells = compose_cells(paper, needed_cells(paper))
-    records, scores = reproduce(
+    records, numbers = reproduce(
         paper, cells, run_cell, workers=1, results=root / "results", stop=lambda: None
     )
     assert len({record.configuration_hash for record in records.values()}) == 2
     assert {record.outcome for record in records.values()} == {Outcome.OK}
-    return scores
+    return numbers.stated
 
 
 def test_all_of_it_is_its_own_files() -> None:
@@ -65,20 +65,20 @@ def test_it_is_found_among_the_papers_and_these_stay_as_they_were(root: Path) ->
         assert (folder / path.relative_to(EXPERIMENTS)).read_bytes() == path.read_bytes()
 
 
-def test_each_of_its_rows_has_a_verdict(scores: list[Score]) -> None:
-    assert [str(score.verdict) for score in scores][-1] == "input"
-    assert {str(score.verdict) for score in scores[:-1]} <= {"reproduced", "better", "worse"}
+def test_each_of_its_rows_has_a_verdict(numbers: tuple[Number, ...]) -> None:
+    assert [str(number.verdict) for number in numbers][-1] == "input"
+    assert {str(number.verdict) for number in numbers[:-1]} <= {"reproduced", "better", "worse"}
 
 
-def test_its_tables_and_the_scoreboard_are_written(scores: list[Score], root: Path) -> None:
+def test_its_tables_and_the_scoreboard_are_written(numbers: tuple[Number, ...], root: Path) -> None:
     table = pd.read_csv(root / "results" / "example" / "table1.csv")
     assert list(table["metric"]) == ["memory", "memory_saving", "images_per_memory", "memory", "maps", "maps"]
     assert table["simulated_value"].notna().tolist() == [True, True, True, False, True, True]
-    assert len(pd.read_csv(root / "results" / "example" / "scoreboard.csv")) == len(scores) == 4
+    assert len(pd.read_csv(root / "results" / "example" / "scoreboard.csv")) == len(numbers) == 4
     assert "Example: a paper of three rows" in (root / "results" / "SCOREBOARD.md").read_text()
 
 
-def test_its_own_metric_and_unit_are_used(scores: list[Score], root: Path) -> None:
+def test_its_own_metric_and_unit_are_used(numbers: tuple[Number, ...], root: Path) -> None:
     table = pd.read_csv(root / "results" / "example" / "table1.csv").set_index("metric")
     own = table.loc["images_per_memory"]
     assert own["unit"] == "images/MB"

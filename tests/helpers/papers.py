@@ -1,10 +1,15 @@
 """A paper and its records made up for the tests; no number here is a measurement."""
 
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from membench.core.configuration import ROOT
 from membench.core.record import Outcome, Record, Source
-from membench.papers.experiment import Answer, Paper, PaperCell, Quantity, Row, Selection
+from membench.papers.experiment import Answer, Experiment, Paper, PaperCell, Quantity, Row, Selection
+from membench.papers.numbers import PaperNumbers, stated_numbers
+from membench.papers.quantities import Result
+from membench.papers.scoreboard import scoreboard
 
 EXPERIMENTS = ROOT / "experiments"
 """The folder of the real papers."""
@@ -44,3 +49,10 @@ def answer(metric: str = "peak_memory_bytes", **changed: Any) -> Answer:
     higher, limit = changed.pop("higher_is_better", False), changed.pop("limit", "")
     value = Quantity(metric, **changed)
     return Answer(Selection({}), value=value, baseline=baseline, higher_is_better=higher, limit=limit)
+
+
+def numbers_of(paper: Paper, results: Sequence[Result]) -> PaperNumbers:
+    """The numbers of a paper that has one experiment, with these results."""
+    rows = tuple((result.row, result.answer) for result in results)
+    paper = replace(paper, experiments=(Experiment("table1", "A table", rows),))
+    return stated_numbers(paper, scoreboard(paper, results))

@@ -131,6 +131,7 @@ def test_a_name_that_the_vocabulary_does_not_have_is_refused(
             "a cell has no systm; it has metric, model, ",
         ),
         ("[{where: {}, value: {metric: m, mean: {model: nots}}}]", "there is no 'nots'"),
+        ("[{where: {}, input: given, colour: red}]", "unexpected keyword argument 'colour'"),
         ("[{where: {}}]", "exactly one of value, trained, input and not_run"),
         ("[{where: {}, value: {metric: m, ratio: {}, percent: {}}}]", "at most one form"),
         ("[{where: {}, value: {metric: m, rato: {}}}]", "is not a quantity"),

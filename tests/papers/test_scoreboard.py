@@ -7,9 +7,9 @@ import pandas as pd
 
 from membench.papers.experiment import Remark, Selection
 from membench.papers.quantities import Result
-from membench.papers.scoreboard import score, scoreboard
+from membench.papers.scoreboard import scoreboard
 from membench.papers.tables import MeasuredValues, table
-from tests.helpers.papers import PAPER
+from tests.helpers.papers import PAPER, numbers_of
 
 COLUMNS = [
     "item", "model", "dataset", "batch_size", "device", "system", "metric", "unit", "paper_value",
@@ -20,7 +20,7 @@ COLUMNS = [
 def test_rows_stand_in_the_order_of_the_reference_without_those_that_a_figure_shows(
     results: list[Result],
 ) -> None:
-    frame = pd.DataFrame(scoreboard(score(PAPER, results)))
+    frame = pd.DataFrame(scoreboard(PAPER, results))
     assert list(frame.columns) == COLUMNS
     assert list(frame["verdict"]) == ["reproduced", "worse", "not_run"]
     assert list(frame["deviation"]) == ["0.010", "0.500", ""]
@@ -32,28 +32,20 @@ def test_causes_and_inconsistencies_stand_in_the_reason(results: list[Result]) -
     paper = replace(
         PAPER, causes=(Remark(deep, "a cause"),), inconsistencies=(Remark(deep, "printed otherwise"),)
     )
-    scores = score(paper, results)
-    assert [entry.reason for entry in scores] == [
-        "",
-        "a cause; printed otherwise",
-        "other is not built yet",
-    ]
-    assert scores[1].explanations == ("a cause", "printed otherwise")
+    reasons = [line["reason"] for line in scoreboard(paper, results)]
+    assert reasons == ["", "a cause; printed otherwise", "other is not built yet"]
+    assert numbers_of(paper, results).stated[1].reason.explanations == ("a cause", "printed otherwise")
 
 
 def test_rows_that_the_model_was_fitted_on_are_marked(results: list[Result]) -> None:
     paper = replace(PAPER, calibration=(Remark(Selection({"model": ("small",)}), "fitted"),))
-    scores = score(paper, results)
-    assert [entry.calibrated for entry in scores] == [
-        True,
-        False,
-        False,
-    ]  # a row that was not run is not calibrated
+    calibrated = [number.calibrated for number in numbers_of(paper, results).stated]
+    assert calibrated == [True, False, False]  # a row that was not run is not calibrated
 
 
 def test_causes_are_given_for_deviations_only(results: list[Result]) -> None:
     paper = replace(PAPER, causes=(Remark(Selection({}), "a cause"),))
-    reasons = [entry.reason for entry in score(paper, results)]
+    reasons = [line["reason"] for line in scoreboard(paper, results)]
     assert ["a cause" in reason for reason in reasons] == [False, True, False]
 
 

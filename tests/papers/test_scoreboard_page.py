@@ -9,13 +9,13 @@ import pytest
 
 from membench.core.configuration import ROOT
 from membench.papers.compare import read_results
-from membench.papers.experiment import Experiment, Paper, Remark, Selection
+from membench.papers.experiment import Paper, Remark, Selection
 from membench.papers.loader import load_paper
-from membench.papers.numbers import PaperNumbers, stated_numbers
+from membench.papers.numbers import stated_numbers
 from membench.papers.quantities import Result
-from membench.papers.scoreboard import DEVIATES, score, scoreboard
+from membench.papers.scoreboard import DEVIATES
 from membench.papers.scoreboard_page import TOTALS_COLUMNS, scoreboard_page, summary_page, totals_row
-from tests.helpers.papers import PAPER, ROW
+from tests.helpers.papers import PAPER, ROW, numbers_of
 
 RESULTS = ROOT / "results"
 FITTED = (Remark(Selection({"model": ("small",)}), "fitted"),)
@@ -30,14 +30,8 @@ def _deviations(text: str) -> list[list[str]]:
     return [line.strip("| ").split(" | ") for line in lines if not line.startswith("| Number")]
 
 
-def _numbers(paper: Paper, results: list[Result]) -> PaperNumbers:
-    rows = tuple((result.row, result.answer) for result in results)
-    paper = replace(paper, experiments=(Experiment("table1", "A table", rows),))
-    return stated_numbers(paper, scoreboard(score(paper, results)))
-
-
 def _page(paper: Paper, results: list[Result]) -> str:
-    return summary_page(_numbers(paper, results))
+    return summary_page(numbers_of(paper, results))
 
 
 @pytest.mark.parametrize("path", sorted(RESULTS.glob("*/summary.md")), ids=lambda path: path.parent.name)
@@ -120,7 +114,7 @@ def test_rows_that_the_model_was_fitted_on_are_counted_apart(results: list[Resul
 
 def test_the_overview_counts_each_number_once_and_links_to_the_paper(results: list[Result]) -> None:
     paper = replace(PAPER, title="vDNN: (virtual) memory-efficient networks", calibration=FITTED)
-    line = totals_row(_numbers(paper, results))
+    line = totals_row(numbers_of(paper, results))
     assert list(line) == list(TOTALS_COLUMNS)
     text = scoreboard_page([line, {**line, "Paper": "EPMC"}], ["## A paper\n"])
     assert "| [vDNN](#vdnn-virtual-memory-efficient-networks) |  |  | 1 | 1 | 1 |  |" in text

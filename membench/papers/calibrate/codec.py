@@ -43,15 +43,11 @@ def _fitted_rows(paper: Paper) -> list[Row]:
 
 
 def _shares_at_full_rate(paper: Paper, models: list[str]) -> dict[str, float]:
-    cells = {
-        (model, system): PaperCell(model, system, paper.device, paper.models[model]["batch_sizes"]["normal"])
-        for model in models
-        for system in (_SERIAL, _BASELINE)
-    }
-    configurations = compose_cells(paper, list(cells.values()))
     shares = {}
     for model in models:
-        serial, baseline = (configurations[cells[model, system]] for system in (_SERIAL, _BASELINE))
+        batch_size = paper.models[model]["batch_sizes"]["normal"]
+        cells = [PaperCell(model, system, paper.device, batch_size) for system in (_SERIAL, _BASELINE)]
+        serial, baseline = compose_cells(paper, cells).values()
         conversions_s = run_cell(_at_full_rate(serial)).metrics["codec_time_s"]
         shares[model] = conversions_s / run_cell(baseline).metrics["step_time_s"]
     return shares

@@ -1,5 +1,6 @@
-"""Fit of all constants of one framework."""
+"""Fit of one framework's constants to its own rows of Layrub's Tables 5 and 6, and the text of its configuration file."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,27 +10,28 @@ from membench.core.device import DeviceProfile
 from membench.core.efficiency import Efficiency
 from membench.core.errors import MembenchError
 from membench.core.task_graph import TaskGraph
+from membench.core.units import MIB
+from membench.frameworks.caffe import CAFFE
 from membench.frameworks.lowering import lower_layers
+from membench.frameworks.mxnet import MXNET
+from membench.frameworks.tensorflow import TENSORFLOW
+from membench.papers.calibrate.constants import Memory, fit_memory, fit_times
 from membench.papers.calibrate.least_squares import Residual
-from membench.papers.calibrate.memory import Memory
-from membench.papers.calibrate.rows import (
-    MEMORY_ROWS,
-    PAPER_DIRECTORY,
-    TIME_ROWS,
-    baseline_rows,
-    captured_graph,
-)
-from membench.papers.calibrate.subjects import find_subject
-from membench.papers.calibrate.times import fit_times
+from membench.papers.calibrate.rows import PAPER_DIRECTORY, baseline_rows, captured_graph
+
+LIBRARIES = {"caffe": CAFFE, "mxnet": MXNET, "tensorflow": TENSORFLOW}
+"""The layers of each framework that is fitted, by its name in ``conf/framework``."""
+_TIME_ROWS = ("Table 5", "time_20_iterations")
+_MEMORY_ROWS = ("Table 6", "runtime_memory")
 
 
 @dataclass(frozen=True)
 class Fit:
-    """Constants of a framework, and how well each row of the paper is met."""
+    """Constants of a framework, and how well each row of the paper is met; memory is None without rows of it."""
 
     efficiency: Efficiency
     times: tuple[Residual, ...]
-    memory: Memory
+    memory: Memory | None
 
 
 def fit(
@@ -44,14 +46,15 @@ def fit(
         graphs: as captured, by the paper's name of the model; missing ones are captured.
 
     Raises:
-        MembenchError: no time of the framework was measured on this device.
+        MembenchError: the paper has no rows of that framework, or no time of it on this device.
     """
-    subject = find_subject(framework)
-    system = subject.library.framework
-    paper = read_options(PAPER_DIRECTORY / "paper.yaml")
-    times = baseline_rows(reference, item=TIME_ROWS[0], metric=TIME_ROWS[1], system=system, paper=paper)
-    times = [row for row in times if row.device == device.name]
-    memory = baseline_rows(reference, item=MEMORY_ROWS[0], metric=MEMORY_ROWS[1], system=system, paper=paper)
+    if framework not in LIBRARIES:
+        choices = ", ".join(LIBRARIES)
+        raise MembenchError(f"no paper's rows to fit framework {framework!r} on; choose one of {choices}")
+    library = LIBRARIES[framework]
+    system, paper = library.framework, read_options(PAPER_DIRECTORY / "paper.yaml")
+    times = [row for row in baseline_rows(reference, *_TIME_ROWS, system, paper) if row.device == device.name]
+    memory = baseline_rows(reference, *_MEMORY_ROWS, system, paper)
     if not times:
         raise MembenchError(
             f"{reference.name} has no time of {system} on device {device.name!r}; use device=k40m"
@@ -59,6 +62,42 @@ def fit(
     lowered = {}
     for model in {row.model: None for row in (*times, *memory)}:
         known = (graphs or {}).get(model) or captured_graph(paper["models"][model]["configuration"])
-        lowered[model] = lower_layers(known, subject.library)
-    efficiency, residuals = fit_times(times, lowered, device)
-    return Fit(efficiency, residuals, subject.memory(memory, lowered))
+        lowered[model] = lower_layers(known, library)
+    return Fit(*fit_times(times, lowered, device), fit_memory(memory, lowered) if memory else None)
+
+
+def residual_lines(result: Fit) -> list[str]:
+    """Return the residuals as aligned lines of text."""
+    lines = ["Table 5, seconds of 20 iterations        paper     fitted    error   left out"]
+    lines += [_residual_line(residual) for residual in result.times]
+    if result.memory:
+        lines.append("Table 6, MB (MiB) at run time            paper     fitted    error   left out")
+        lines += [_residual_line(residual) for residual in result.memory.residuals]
+    return lines
+
+
+def _residual_line(residual: Residual) -> str:
+    name = f"{residual.row.model} on {residual.row.device}"
+    numbers = f"{residual.row.value:10.3f} {residual.fitted:10.3f}"
+    return f"  {name:<32} {numbers} {residual.error:+8.1%} {residual.left_out:+10.1%}"
+
+
+def with_fit(text: str, result: Fit) -> str:
+    """Return a configuration file's text with a fit's constants and residuals in place of its own; all else stays.
+
+    Raises:
+        MembenchError: the text has no line of a constant, or not one block of residuals.
+    """
+    residuals = "".join(f"# {line}\n" for line in residual_lines(result))
+    text, blocks = re.subn(r"(# Table \d.*\n(#   .*\n)+)+", residuals, text)
+    constants = {
+        name: getattr(result.efficiency, name) for name in ("arithmetic", "memory", "launch_s", "step_s")
+    }
+    if memory := result.memory:
+        constants["context_bytes"] = f"{memory.context_bytes}  # {memory.context_bytes / MIB:.1f} MiB"
+        constants["workspace_share"] = memory.workspace_share
+    for name, value in constants.items():
+        text, lines = re.subn(rf"(?m)^( *{name}:) \S+(  # .* MiB)?", rf"\1 {value}", text)
+        if (blocks, lines) != (1, 1):
+            raise MembenchError(f"the file to fit needs one block of residuals, and one line of {name}")
+    return text

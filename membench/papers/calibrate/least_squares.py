@@ -1,11 +1,10 @@
 """Non-negative least squares on relative errors."""
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import cast
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 from scipy.optimize import nnls
 
 from membench.papers.calibrate.rows import BaselineRow
@@ -24,33 +23,23 @@ class Residual:
         return self.fitted / self.row.value - 1
 
 
-def least_squares(
-    terms: Iterable[Iterable[float]], values: list[float], scale: list[float] | None = None
-) -> NDArray[np.float64]:
-    """Return the non-negative parameters that make the errors, each divided by `scale`, least.
+def least_squares(terms: ArrayLike, values: ArrayLike, scale: ArrayLike) -> NDArray[np.float64]:
+    """Return the non-negative parameters that make the errors, each divided by its scale, least.
 
     Args:
         terms: for each value what each parameter multiplies.
-        scale: the values themselves unless given.
     """
-    divisors = np.array(values if scale is None else scale)
-    matrix = np.array([list(row) for row in terms]) / divisors[:, None]
+    divisors = np.array(scale)
+    matrix = np.array(terms) / divisors[:, None]
     return cast(NDArray[np.float64], nnls(matrix, np.array(values) / divisors)[0])
 
 
-def left_out_errors(
-    terms: list[list[float]], values: list[float], scale: list[float] | None = None
-) -> list[float]:
-    """Return each value's relative error under the parameters that the others give."""
-    divisors = values if scale is None else scale
+def left_out_errors(terms: list[list[float]], values: list[float], scale: list[float]) -> list[float]:
+    """Return each value's error, divided by its scale, under the parameters that the others give."""
     errors = []
-    for left_out in range(len(values)):
-        others = [i for i in range(len(values)) if i != left_out]
-        parameters = least_squares(
-            [terms[i] for i in others], [values[i] for i in others], [divisors[i] for i in others]
-        )
-        predicted = float(np.dot(terms[left_out], parameters))
-        errors.append((predicted - values[left_out]) / divisors[left_out])
+    for left_out, (own, value, divisor) in enumerate(zip(terms, values, scale, strict=True)):
+        others = (np.delete(each, left_out, axis=0) for each in (terms, values, scale))
+        errors.append((float(np.dot(own, least_squares(*others))) - value) / divisor)
     return errors
 
 

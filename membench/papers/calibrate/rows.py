@@ -6,16 +6,12 @@ from typing import Any
 
 from membench.capture.capture import capture
 from membench.core.configuration import ROOT, read
-from membench.core.errors import MembenchError
 from membench.core.task_graph import TaskGraph
-from membench.papers.loader import read_reference
+from membench.papers.loader import read_reference, reading_as
 from membench.papers.metrics.layrub import steps_per_iteration
 from membench.sweep.model import Model
 
 PAPER_DIRECTORY = ROOT / "experiments" / "layrub"
-
-TIME_ROWS = ("Table 5", "time_20_iterations")
-MEMORY_ROWS = ("Table 6", "runtime_memory")
 
 
 @dataclass(frozen=True)
@@ -35,7 +31,7 @@ class BaselineRow:
 
 
 def baseline_rows(
-    path: Path, *, item: str, metric: str, system: str, paper: dict[str, Any]
+    path: Path, item: str, metric: str, system: str, paper: dict[str, Any]
 ) -> list[BaselineRow]:
     """Return a system's rows of one table; rows without a number (out of memory) are left out.
 
@@ -49,10 +45,8 @@ def baseline_rows(
     rows = []
     for row in read_reference(path):
         if (row.item, row.metric, row.system) == (item, metric, system) and row.value is not None:
-            try:
+            with reading_as("a baseline's row", f"line {row.line} of {path.name}"):
                 device, model = paper["devices"][row.device], paper["models"][row.model]
-            except KeyError as error:
-                raise MembenchError(f"line {row.line} of {path.name}: there is no {error}") from error
             steps = steps_per_iteration(model, paper["systems"][system])
             rows.append(BaselineRow(row.model, device, row.value, steps))
     return rows

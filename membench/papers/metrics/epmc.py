@@ -28,7 +28,6 @@ from membench.sweep.metrics import Metrics, Plan
 SPARSITIES_PERCENT = (10, 20, 30, 40, 50, 60, 70, 80, 90)
 TIMED_SPARSITY_PERCENT = 50  # Section 5.3
 ENCODED_ROWS = 2000  # at most: more rows of random numbers have the same ratios
-_CODECS = ("vp", "csr", "coo", "ell", "dia")
 
 
 def step_metrics(plan: Plan, timelines: tuple[Timeline, ...], device: DeviceProfile | None) -> Metrics:
@@ -74,9 +73,9 @@ def _layer_output_bytes(graph: TaskGraph) -> int:
 
 
 def encoding_metrics(paper: Paper, cell: PaperCell) -> Metrics:
-    """Return the numbers of a system of ``paper.yaml`` that encodes a random map; see `encoded_map_metrics`.
+    """Return `encoded_map_metrics` of a system with ``codec`` and ``streams`` in its ``set``, and a model with ``columns``.
 
-    The system's ``set`` has ``codec`` and ``streams``, the model ``columns``; the batch size is the number of rows.
+    The batch size is the number of rows.
     """
     system, model = paper.systems[cell.system], paper.models[cell.model]
     rows = int(cell.batch_size or model["batch_sizes"]["normal"])
@@ -105,9 +104,9 @@ def encoded_map_metrics(codec: str, streams: int, rows: int, columns: int, cost:
     """
     encoding = _codec(codec, streams)
     order = torch.rand(min(rows, ENCODED_ROWS) * columns, generator=torch.Generator().manual_seed(0))
-    ratios = {percent: _footprint_ratio(encoding, order, percent) for percent in SPARSITIES_PERCENT}
+    ratios = {f"footprint_ratio:{p}": _footprint_ratio(encoding, order, p) for p in SPARSITIES_PERCENT}
     return {
-        **{f"footprint_ratio:{percent}": ratio for percent, ratio in ratios.items()},
+        **ratios,
         "mean_footprint_ratio": statistics.fmean(ratios.values()),
         "break_even_sparsity_percent": _break_even_percent(encoding, order),
         **_times(encoding, rows * columns, cost),
@@ -115,8 +114,6 @@ def encoded_map_metrics(codec: str, streams: int, rows: int, columns: int, cost:
 
 
 def _codec(name: str, streams: int) -> Codec:
-    if name not in _CODECS:
-        raise MembenchError(f"there is no codec {name!r}; choose one of {', '.join(_CODECS)}")
     codecs: dict[str, Codec] = {
         "vp": vp_encoding(streams=streams),
         "csr": csr(streams=streams),
@@ -124,6 +121,8 @@ def _codec(name: str, streams: int) -> Codec:
         "ell": ELL(),
         "dia": DIA(),
     }
+    if name not in codecs:
+        raise MembenchError(f"there is no codec {name!r}; choose one of {', '.join(codecs)}")
     return codecs[name]
 
 
@@ -152,8 +151,6 @@ def _break_even_percent(codec: Codec, order: Tensor) -> float:
     low, high = 0.0, 100.0
     while high - low > 0.5:
         middle = (low + high) / 2
-        if _footprint_ratio(codec, order, middle) >= 1:
-            high = middle
-        else:
-            low = middle
+        saves = _footprint_ratio(codec, order, middle) >= 1
+        low, high = (low, middle) if saves else (middle, high)
     return high

@@ -36,9 +36,6 @@ def epoch_time_s(paper: Paper, cell: PaperCell, record: Record) -> float | None:
 def steps_per_iteration(model: Mapping[str, Any], system: Mapping[str, Any]) -> int:
     """Return the forward and backward passes that a system's framework calls one iteration, Caffe's ``iter_size``.
 
-    Args:
-        model: as `Paper.models` has it; ``steps_per_iteration`` names the frameworks in which it is not one.
-        system: as `Paper.systems` has it.
+    In an entry of `Paper.models`, ``steps_per_iteration`` names the frameworks in which it is not one.
     """
-    steps: int = model.get("steps_per_iteration", {}).get(framework_of(model, system), 1)
-    return steps
+    return int(model.get("steps_per_iteration", {}).get(framework_of(model, system), 1))

@@ -39,10 +39,10 @@ def trained_batch_size(paper: Paper, cell: PaperCell, record: Record) -> float |
 
 def _memory_metrics(schedule: Schedule) -> Metrics:
     graph, peak_bytes = schedule.graph, schedule.peak_bytes
+    neediest_bytes = max(_needed_bytes(graph, layer) for layer in _layers(graph))
     convolutions = [layer for layer in graph.forward_layers if layer.has_kind(Kind.CONVOLUTION)]
     return {
-        "unused_by_any_layer_bytes": peak_bytes
-        - max(_needed_bytes(graph, layer) for layer in _layers(graph)),
+        "unused_by_any_layer_bytes": peak_bytes - neediest_bytes,
         "convolution_weight_bytes": sum(_weight_bytes(graph, layer) for layer in convolutions),
         "convolution_map_bytes": sum(_map_bytes(graph, layer) for layer in convolutions),
         "feature_extraction_bytes": peak_bytes - graph.size_bytes(_of_classifier(graph)),

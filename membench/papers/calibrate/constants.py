@@ -1,8 +1,6 @@
-"""A framework's efficiency from the seconds of its iterations.
+"""A framework's efficiency from the seconds of its iterations, and Caffe's memory in addition to a network's blocks."""
 
-Seconds of a step = operations / (arithmetic * peak rate) + bytes / (memory * peak bandwidth)
-                    + launch_s * tasks + step_s
-"""
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,7 +9,9 @@ from membench.core.device import DeviceProfile
 from membench.core.efficiency import Efficiency
 from membench.core.errors import MembenchError
 from membench.core.task_graph import TaskGraph
+from membench.core.units import MIB
 from membench.cost.roofline import ARITHMETIC_KINDS, RooflineCost
+from membench.frameworks.caffe import convolution_bytes
 from membench.papers.calibrate.least_squares import Residual, four_digits, least_squares, left_out_errors
 from membench.papers.calibrate.rows import BaselineRow
 
@@ -23,6 +23,9 @@ def fit_times(
 ) -> tuple[Efficiency, tuple[Residual, ...]]:
     """Return the efficiency, and how well each row is met.
 
+    Seconds of a step = operations / (arithmetic * peak rate) + bytes / (memory * peak bandwidth)
+                        + launch_s * tasks + step_s
+
     Args:
         graphs: by the paper's name of the model, as the framework runs them.
         device: where all of the rows were measured.
@@ -32,10 +35,10 @@ def fit_times(
     """
     terms = [_time_terms(row, graphs[row.model], device) for row in rows]
     values = [row.value for row in rows]
-    efficiency = _efficiency(least_squares(terms, values))
+    efficiency = _efficiency(least_squares(terms, values, scale=values))
     cost = RooflineCost(device, efficiency)
     residuals = []
-    for row, left_out in zip(rows, left_out_errors(terms, values), strict=True):
+    for row, left_out in zip(rows, left_out_errors(terms, values, scale=values), strict=True):
         tasks = graphs[row.model].tasks
         step_s = sum(cost.launch_time_s(task) + cost.task_time_s(task) for task in tasks)
         residuals.append(Residual(row, ITERATIONS * row.steps_per_iteration * step_s, left_out))
@@ -57,6 +60,34 @@ def _efficiency(parameters: NDArray[np.float64]) -> Efficiency:
         raise MembenchError(
             "the fit gives the device an infinite rate; the reference rows contradict each other"
         )
-    return Efficiency(
-        four_digits(1 / arithmetic), four_digits(1 / memory), four_digits(launch_s), four_digits(step_s)
-    )
+    rates = four_digits(1 / arithmetic), four_digits(1 / memory)
+    return Efficiency(*rates, four_digits(launch_s), four_digits(step_s))
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Caffe's two constants of memory, its arguments of the same names, and how well each row is met."""
+
+    context_bytes: int
+    workspace_share: float
+    residuals: tuple[Residual, ...]
+
+
+def fit_memory(rows: list[BaselineRow], graphs: dict[str, TaskGraph]) -> Memory:
+    """Fit Caffe's two constants.
+
+    Bytes on the device = the network's blocks + context_bytes
+                          + workspace_share * bytes of the convolutions' outputs
+    """
+    blocks = [sum(block.size_bytes for block in graphs[row.model].blocks) / MIB for row in rows]
+    terms = [[1.0, convolution_bytes(graphs[row.model]) / MIB] for row in rows]
+    values = [row.value for row in rows]
+    rest = [value - held for value, held in zip(values, blocks, strict=True)]
+    context_mib, share = (float(parameter) for parameter in least_squares(terms, rest, scale=values))
+    context_bytes, workspace_share = round(context_mib * MIB), four_digits(share)
+    left_out = left_out_errors(terms, rest, scale=values)
+    residuals = []
+    for row, held, (_, outputs), error in zip(rows, blocks, terms, left_out, strict=True):
+        overhead = context_bytes / MIB + outputs * workspace_share
+        residuals.append(Residual(row, held + overhead, error))
+    return Memory(context_bytes, workspace_share, tuple(residuals))
