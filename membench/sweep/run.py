@@ -67,10 +67,7 @@ def _run(configuration: Configuration, graphs: Graphs) -> Record:
         source,
         outcome,
         reason,
-        found.metrics,
-        layer_metrics=found.layer_metrics,
-        samples=found.samples,
-        absent=found.absent,
+        **vars(found),
         provenance=_provenance(backend) if source is Source.MEASURED else {},
     )
 

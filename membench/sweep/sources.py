@@ -44,7 +44,9 @@ def _digest(root: str) -> str:
 def _files(root: str) -> Iterable[Path]:
     """Return the files with a package's sources, or those next to a module; none if it is missing or installed."""
     if root == _OWN.name:
-        shared = (path for path in _OWN.glob("*/**/*.py") if path.relative_to(_OWN).parts[0] not in _UNRELATED)
+        shared = (
+            path for path in _OWN.glob("*/**/*.py") if path.relative_to(_OWN).parts[0] not in _UNRELATED
+        )
         return (*shared, *_OWN.glob("papers/metrics/*.py"))
     spec = find_spec(root)
     if spec is None or not spec.origin or not spec.has_location:
