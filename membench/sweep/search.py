@@ -10,10 +10,7 @@ BATCH_SIZE_STEP = 16
 
 
 def run_largest(
-    configuration: Configuration,
-    run: Callable[[Configuration], Record],
-    *,
-    capacity_bytes: int | None = None,
+    configuration: Configuration, run: Callable[[Configuration], Record], *, capacity_bytes: int | None = None
 ) -> Record:
     """Search for the largest batch that fits the device, and return the record of the cell with that batch.
 

@@ -90,8 +90,7 @@ class Workers:
         if not hasattr(self._of_thread, "worker"):
             # One thread each: a simulated cell computes only shapes, and the other workers have cells too.
             self._of_thread.worker = self._new({"OMP_NUM_THREADS": "1"})
-        worker: Worker = self._of_thread.worker
-        return worker
+        return self._of_thread.worker
 
     def _new(self, environment: Mapping[str, str]) -> "Worker":
         worker = Worker(environment)
