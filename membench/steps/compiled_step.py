@@ -155,10 +155,10 @@ class CompiledStep(RealStep):
             if value and schedule.graph.blocks[value.block].role is Role.ACCUMULATED
         }
         # a CUDA graph contains addresses, and page-locked memory is kept: such accumulators are used again
-        keeps_accumulators = graph_pool is not None or any(
+        self._keeps_accumulators = graph_pool is not None or any(
             backend.is_host_resident(value.block) for value in self._accumulators.values()
         )
-        self._kept_accumulators: dict[str, Tensor] | None = {} if keeps_accumulators else None
+        self._kept_accumulators: dict[str, Tensor] = {}
         self._captured_layouts = {block: _describe_layout(tensor) for block, tensor in self._state.items()}
         self._bound_memory: dict[int, _Memory] = {}
         self._step_blocks = [block.index for block in schedule.graph.blocks if block.role in RESULT_ROLES]
@@ -305,11 +305,11 @@ class CompiledStep(RealStep):
         return weight.grad
 
     def _accumulator_memory(self, name: str, value: Value) -> Tensor:
-        if self._kept_accumulators is not None and name in self._kept_accumulators:
+        if name in self._kept_accumulators:
             return self._kept_accumulators[name]
         device = self._weights[name].device
         memory = torch.empty_strided(value.shape, value.stride, dtype=value.dtype, device=device)
-        if self._kept_accumulators is not None:
+        if self._keeps_accumulators:
             memory = self._kept_accumulators[name] = self.backend.place(value.block, memory)
         return memory
 
@@ -323,7 +323,7 @@ class CompiledStep(RealStep):
         """Release arguments and results; the caller owns them from here on."""
         for block in self._step_blocks:
             self.backend.unbind(block)
-        if self._kept_accumulators is None:
+        if not self._keeps_accumulators:
             for value in self._accumulators.values():
                 self.backend.unbind(value.block)
                 self._bound_memory.pop(value.block, None)

@@ -38,10 +38,8 @@ class Sweep:
     """Contents of a sweep's runs.
 
     Attributes:
-        group: of the runs.
         rows: of the report run's table, values by column.
         files: for its artifact, by their names there; folders with all that is in them.
-        records: of the cells.
     """
 
     name: str

@@ -5,7 +5,7 @@
     cell.json, then a newline to its stdin ->  runs the cell
     reads record.json                      <-  record.json by atomic replacement, then a newline to its stdout
 
-A child that exits, dies or exceeds the time limit is stopped with all that it started, and its cell's record says so;
+A child that exits, dies or exceeds the time limit is stopped with all that it started, which its cell's record states;
 the next cell gets another child. The end of the parent is the end of the child's stdin, at which the child stops too.
 """
 
