@@ -98,10 +98,9 @@ def find_function(name: str) -> Callable[..., Any]:
         MembenchError: no module has such a function.
     """
     try:
-        function: Callable[..., Any] = resolve_name(_with_colon(name))
+        return resolve_name(_with_colon(name))
     except (ImportError, AttributeError, ValueError) as error:
         raise MembenchError(f"{name!r} is not a function of any module ({one_line(error)})") from error
-    return function
 
 
 def method_of(cell: Mapping[str, Any]) -> str:

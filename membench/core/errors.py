@@ -1,5 +1,6 @@
 """Errors for the user: each message contains the problem, the value and the remedy."""
 
+import copyreg
 from pathlib import Path
 from typing import Any
 
@@ -11,18 +12,12 @@ class MembenchError(Exception):
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle without calling the constructor, whose arguments are not kept."""
-        return _restored, (type(self), self.args, vars(self))
+        return copyreg.__newobj__, (type(self), *self.args), vars(self)  # type: ignore[attr-defined]
 
 
 def one_line(error: Exception) -> str:
     """Return another library's error message without line breaks."""
     return " ".join(str(error).split())
-
-
-def _restored(kind: type[MembenchError], args: tuple[Any, ...], attributes: dict[str, Any]) -> MembenchError:
-    error = kind.__new__(kind, *args)
-    vars(error).update(attributes)
-    return error
 
 
 class UnsupportedModel(MembenchError):
@@ -79,13 +74,7 @@ class InfeasibleSchedule(MembenchError):
 
     def of_micro_batch(self, micro_batch: int) -> "InfeasibleSchedule":
         """Return the same error for the micro-batch with the least demand of those that were tried."""
-        return InfeasibleSchedule(
-            task=self.task,
-            needed_bytes=self.needed_bytes,
-            budget_bytes=self.budget_bytes,
-            lower_bound_bytes=self.lower_bound_bytes,
-            micro_batch=micro_batch,
-        )
+        return InfeasibleSchedule(**{**vars(self), "micro_batch": micro_batch})
 
 
 class OutOfMemory(MembenchError):

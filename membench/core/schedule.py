@@ -177,30 +177,27 @@ class Schedule:
             f"{len(self)} instructions, peak {format_bytes(self.peak_bytes)}"
         )
         for index, instruction in enumerate(self.instructions):
+            verb, stream = type(instruction).__name__.lower(), getattr(instruction, "stream", "")
             match instruction:
-                case Compute(task, stream):
+                case Compute(task):
                     what = f"compute {graph.tasks[task].name}"
-                case Offload(block, stream) | Prefetch(block, stream):
-                    what = f"{type(instruction).__name__.lower()} {self._describe(block)}"
-                case AllReduce(block, root, stream):
-                    what = f"all-reduce {self._describe(block)}" + (
-                        "" if root is None else f" on process {root}"
-                    )
-                case Encode(block, encoded, codec, stream) | Decode(block, encoded, codec, stream):
-                    verb = type(instruction).__name__.lower()
+                case Offload(block) | Prefetch(block) | Free(block):
+                    what = f"{verb} {self._describe(block)}"
+                case AllReduce(block, root):
+                    process = "" if root is None else f" on process {root}"
+                    what = f"all-reduce {self._describe(block)}{process}"
+                case Encode(block, encoded, codec) | Decode(block, encoded, codec):
                     what = f"{verb} {self._describe(block)}, as {self._describe(encoded)} by {codec}"
-                case Free(block):
-                    stream, what = "", f"free {self._describe(block)}"
                 case Reserve(block, space_bytes):
-                    stream, what = "", f"reserve {format_bytes(space_bytes)} for {self._describe(block)}"
+                    what = f"reserve {format_bytes(space_bytes)} for {self._describe(block)}"
                 case Reuse(block, dead):
-                    stream, what = "", f"reuse {graph.blocks[dead].name} for {self._describe(block)}"
+                    what = f"reuse {graph.blocks[dead].name} for {self._describe(block)}"
                 case Hold(size_bytes):
-                    stream, what = "", f"hold {format_bytes(size_bytes)} unused"
-                case Wait(stream, earlier):
+                    what = f"hold {format_bytes(size_bytes)} unused"
+                case Wait(_, earlier):
                     what = f"wait for {earlier}"
                 case Synchronize():
-                    stream, what = "", "synchronize"
+                    what = verb
             yield f"{index:6d}  {stream:<8}  {what}"
 
     def _describe(self, block: int) -> str:

@@ -4,7 +4,7 @@ A graph contains the computation, not when memory is held: that is part of the s
 All nouns are frozen records without side effects, so they compare, print and pickle.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import cached_property
@@ -35,25 +35,16 @@ class Role(StrEnum):
     OUTPUT = "output"  # of the module, in a step of inference
 
 
-EXTERNAL_ROLES = frozenset(
-    {
-        Role.INPUT,
-        Role.LABEL,
-        Role.WEIGHT,
-        Role.BUFFER,
-        Role.CONSTANT,
-        Role.OPTIMIZER_STATE,
-        Role.ACCUMULATED,
-    }
-)
-"""Blocks that the caller owns and that live before, during and after the step: on the device or in host memory."""
-
 ARGUMENT_ROLES = frozenset({Role.INPUT, Role.LABEL})
 """Blocks that the caller passes in each step."""
 
+EXTERNAL_ROLES = ARGUMENT_ROLES.union(
+    {Role.WEIGHT, Role.BUFFER, Role.CONSTANT, Role.OPTIMIZER_STATE, Role.ACCUMULATED}
+)
+"""Blocks that the caller owns and that live before, during and after the step: on the device or in host memory."""
+
 RESULT_ROLES = frozenset({Role.LOSS, Role.WEIGHT_GRADIENT, Role.OUTPUT})
 """Blocks that a step returns to its caller."""
-
 
 WEIGHT_GRADIENT_ROLES = frozenset({Role.WEIGHT_GRADIENT, Role.PARTIAL_GRADIENT})
 
@@ -243,8 +234,7 @@ class TaskGraph:
     @cached_property
     def external_bytes(self) -> int:
         """Bytes of the external blocks on the device (weights, buffers, inputs ...) and of the framework's overhead."""
-        held = sum(block.size_bytes for block in self.blocks if block.is_external)
-        return held + self.overhead_bytes
+        return self.overhead_bytes + sum(block.size_bytes for block in self.blocks if block.is_external)
 
     @cached_property
     def result_bytes(self) -> int:
@@ -282,17 +272,19 @@ class TaskGraph:
     @cached_property
     def forward_layers(self) -> tuple[LayerTasks, ...]:
         """Layers of the forward pass and the loss, in order."""
-        return tuple(each for each in self._by_layer() if each.phase is not Phase.BACKWARD)
+        return self._layers(backward=False)
 
     @cached_property
     def backward_layers(self) -> tuple[LayerTasks, ...]:
         """Layers of the backward pass, in order."""
-        return tuple(each for each in self._by_layer() if each.phase is Phase.BACKWARD)
+        return self._layers(backward=True)
 
-    def _by_layer(self) -> Iterator[LayerTasks]:
-        for (layer, backward), group in groupby(self.tasks, lambda t: (t.layer, t.phase is Phase.BACKWARD)):
-            tasks = tuple(group)
-            yield LayerTasks(layer, Phase.BACKWARD if backward else tasks[0].phase, tasks)
+    def _layers(self, *, backward: bool) -> tuple[LayerTasks, ...]:
+        by_layer = groupby(self.tasks, lambda task: (task.layer, task.phase is Phase.BACKWARD))
+        groups = (
+            (layer, tuple(group)) for (layer, is_backward), group in by_layer if is_backward is backward
+        )
+        return tuple(LayerTasks(layer, tasks[0].phase, tasks) for layer, tasks in groups)
 
 
 def rename_blocks(task: Task, renamed: Mapping[int, int]) -> Task:

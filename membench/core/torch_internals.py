@@ -83,6 +83,9 @@ module_members: Callable[[nn.Module], tuple[dict[str, Any], ...]] = attrgetter(
 )
 """Return the dicts of a module's own children, weights and buffers, which stay the same objects."""
 
+keep_gpu_busy: Callable[[int], None] = torch.cuda._sleep
+"""Issue a kernel to the current stream that spins for that many cycles of the GPU's clock."""
+
 
 def convolution_kernel(
     images: Tensor, weight: Tensor, *geometry: Any, bias_sizes: list[int] | None = None
@@ -103,11 +106,6 @@ def cudnn_batch_norm_reserve_bytes(images: Tensor) -> int:
 def clear_cublas_workspaces() -> None:
     """Give back the workspaces that cuBLAS keeps for each stream."""
     torch._C._cuda_clearCublasWorkspaces()
-
-
-def keep_gpu_busy(cycles: int) -> None:
-    """Issue a kernel to the current stream that spins for that many cycles of the GPU's clock."""
-    torch.cuda._sleep(cycles)
 
 
 def profiled_events(profile: torch.profiler.profile) -> list[Any]:

@@ -7,34 +7,10 @@ Inside the package every quantity is a plain number whose name ends in its unit 
 
 import re
 
-KIB = 1024
-MIB = 1024**2
-GIB = 1024**3
+KIB, MIB, GIB = 1024, 1024**2, 1024**3
+_PREFIXES = ("", "k", "m", "g", "t")
 
-_MULTIPLIERS = {
-    "": 1,
-    "b": 1,
-    "kb": KIB,
-    "kib": KIB,
-    "mb": MIB,
-    "mib": MIB,
-    "gb": GIB,
-    "gib": GIB,
-    "tb": 1024**4,
-    "tib": 1024**4,
-}
-
-
-PRINTED_UNITS = {
-    "MB": MIB,
-    "GB": GIB,
-    "s": 1,
-    "ms": 1e-3,
-    "%": 1,
-    "x": 1,
-    "images": 1,
-    "W": 1,
-}
+PRINTED_UNITS = {"MB": MIB, "GB": GIB, "s": 1, "ms": 1e-3, "%": 1, "x": 1, "images": 1, "W": 1}
 """Printed units in membench's own (bytes, seconds, watts, plain counts and ratios); a paper's file adds further ones."""
 
 
@@ -44,11 +20,11 @@ def parse_bytes(text: str | int) -> int:
     Raises:
         ValueError: the text is not a size, or the size is not positive.
     """
-    match = re.fullmatch(r"\s*([0-9]*\.?[0-9]+)\s*([a-zA-Z]*)\s*", str(text))
-    unit = match.group(2).lower() if match else None
-    if match is None or unit not in _MULTIPLIERS:
+    match = re.fullmatch(r"\s*([0-9]*\.?[0-9]+)\s*(?:b|([kmgt])i?b)?\s*", str(text).lower())
+    if match is None:
         raise ValueError(f"{text!r} is not a size; write it as '12 GB', '200 MB' or a number of bytes")
-    size_bytes = round(float(match.group(1)) * _MULTIPLIERS[unit])
+    number, prefix = match.groups(default="")
+    size_bytes = round(float(number) * 1024 ** _PREFIXES.index(prefix))
     if size_bytes <= 0:
         raise ValueError(f"{text!r} is not a positive size")
     return size_bytes

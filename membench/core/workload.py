@@ -116,13 +116,7 @@ class Workload:
                 f"micro-batches add up to a mean over the samples, but its reduction is {reduction!r}",
                 "take the mean and scale the gradients, or run the whole batch",
             )
-        return replace(
-            self,
-            inputs=self.samples(self.inputs, 0, size),
-            targets=self.samples(self.targets, 0, size),
-            loss_scale=size / self.batch_size,
-            accumulates=True,
-        )
+        return replace(self._part(0, size), loss_scale=size / self.batch_size, accumulates=True)
 
     def share(self, process: int, processes: int) -> "Workload":
         """Return the workload of one of several processes that divide a batch into equal shares.
@@ -132,10 +126,11 @@ class Workload:
             UnsupportedModel: see `of_size`.
         """
         size = share_size(self.batch_size, processes)
-        bounds = (process * size, (process + 1) * size)
-        return replace(
-            self, inputs=self.samples(self.inputs, *bounds), targets=self.samples(self.targets, *bounds)
-        )
+        return self._part(process * size, (process + 1) * size)
+
+    def _part(self, start: int, stop: int) -> "Workload":
+        inputs, targets = (self.samples(each, start, stop) for each in (self.inputs, self.targets))
+        return replace(self, inputs=inputs, targets=targets)
 
     def samples(self, arguments: tuple[Any, ...], start: int, stop: int) -> tuple[Any, ...]:
         """Return the samples from `start` to `stop` of a batch's inputs or targets.
@@ -164,9 +159,7 @@ def _check_module(name: str, module: nn.Module) -> None:
     for path, child in module.named_modules():
         if isinstance(child, torch.jit.ScriptModule):
             raise UnsupportedModel(
-                path or name,
-                "TorchScript does not expose the running layer",
-                "pass the original module",
+                path or name, "TorchScript does not expose the running layer", "pass the original module"
             )
     for tensor_name, tensor in chain(module.named_parameters(), module.named_buffers()):
         if is_lazy(tensor):

@@ -83,7 +83,8 @@ def draw(step: ObservedStep) -> Figure:
         figure = Figure(figsize=(_WIDTH_INCHES, sum(heights) + 1.6), layout="constrained")
         FigureCanvasAgg(figure)
         axes: Sequence[Axes] = figure.subplots(len(heights), 1, height_ratios=heights)
-        figure.suptitle(_title(step), x=0.01, ha="left", weight="bold", fontsize=10.5)
+        title = f"{step.title}: peak {format_bytes(step.peak_bytes)}, step {format_seconds(step.step_time_s)}"
+        figure.suptitle(fill(title, _TITLE_CHARACTERS), x=0.01, ha="left", weight="bold", fontsize=10.5)
         _draw_memory(axes[0], step, held)
         whole = (0.0, step.step_time_s)
         _draw_streams(axes[1], step, whole, labelled=detail is None)
@@ -109,11 +110,6 @@ def save(figure: Figure, path: Path) -> tuple[Path, Path]:
     figure.savefig(png, dpi=150)
     figure.savefig(pdf)
     return png, pdf
-
-
-def _title(step: ObservedStep) -> str:
-    title = f"{step.title}: peak {format_bytes(step.peak_bytes)}, step {format_seconds(step.step_time_s)}"
-    return fill(title, _TITLE_CHARACTERS)
 
 
 def _detail(held: Occupancy) -> tuple[float, float] | None:

@@ -17,7 +17,7 @@ from membench.core.cluster import SINGLE_DEVICE, Cluster
 from membench.core.device import DeviceProfile
 from membench.core.errors import MembenchError, UnsupportedModel
 from membench.core.record import Source
-from membench.core.schedule import RepeatedSchedule, Schedule
+from membench.core.schedule import RepeatedSchedule
 from membench.core.task_graph import TaskGraph
 from membench.core.units import parse_bytes
 from membench.core.workload import Workload
@@ -176,7 +176,10 @@ def build_step(
     sizes = [run.schedule.graph.batch_size for run in runs]
     backends = [real_backend(run.schedule, cost.device) for run in runs]
     workload = place_workload(captures.workload, captures.at(sizes[0]), backends[0])
-    loss = None if sizes == [batch_size] else _zero_loss(runs[0].schedule, cost.device)
+    loss = None
+    if sizes != [batch_size]:
+        assert runs[0].schedule.graph.loss is not None
+        loss = torch.zeros((), dtype=runs[0].schedule.graph.loss.dtype, device=cost.device)
     pool = torch.cuda.graph_pool_handle() if cuda_graph else None
     steps = tuple(
         CompiledStep(
@@ -209,11 +212,6 @@ def graph_as_run(captures: Captures, cost: MeasuredCost, size: int) -> TaskGraph
             return graph
 
 
-def _zero_loss(schedule: Schedule, device: torch.device) -> Tensor:
-    assert schedule.graph.loss is not None
-    return torch.zeros((), dtype=schedule.graph.loss.dtype, device=device)
-
-
 def _parse_budget(budget: str | int) -> int:
     try:
         return parse_bytes(budget)
@@ -227,5 +225,4 @@ def _find_device(device: str | DeviceProfile | None) -> DeviceProfile:
     if device is None:
         known = ", ".join(configuration.names("device"))
         raise MembenchError(f"the simulated backend needs a device; choose one of {known}")
-    profile: DeviceProfile = configuration.load("device", device)
-    return profile
+    return configuration.load("device", device)

@@ -1,6 +1,7 @@
 """CompiledStep: a captured step under a schedule, callable by the user."""
 
-from collections.abc import Callable, Collection, Iterator
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from operator import attrgetter
 from threading import Lock
@@ -24,7 +25,7 @@ from membench.core.workload import Workload, is_dense
 from membench.execution.cuda_graph import ReplayedProgram
 from membench.execution.executor import Program
 from membench.execution.measurement import Throughput, peak_bytes, throughput
-from membench.steps.measurement import StepMeasurement, step_measurement
+from membench.steps.measurement import StepMeasurement, one_run, whole_step
 
 _WINDOWS, _STEPS_PER_WINDOW = 3, 2
 _SHAPE = attrgetter("shape")
@@ -32,10 +33,20 @@ _Memory = tuple[int, torch.Size, tuple[int, ...]]
 """A tensor's address, shape and strides."""
 
 
-class ProcessBound:
-    """Base class of runnable steps: bound to this process, used by one thread at a time, neither copied nor pickled."""
+class RealStep(ABC):
+    """Base class of steps that run: bound to this process, used by one thread at a time, neither copied nor pickled.
 
-    def __init__(self) -> None:
+    Attributes:
+        workload: the computation; its example batch, on which the step is measured, lies where a step expects it.
+        plan: the step's schedules, and how often each runs; each prints as text.
+        predicted_peak_bytes: the peak of all memory that the step holds, without gradients of an earlier step that the
+            caller has not cleared; of a batch in micro-batches, only one of them counts.
+    """
+
+    def __init__(self, workload: Workload, plan: tuple[RepeatedSchedule, ...]) -> None:
+        self.workload = workload
+        self.plan = plan
+        self.predicted_peak_bytes = max(run.schedule.peak_bytes for run in plan)
         self._one_at_a_time = Lock()
 
     def __reduce__(self) -> NoReturn:
@@ -49,8 +60,53 @@ class ProcessBound:
             "the copy (the schedules in step.plan can be pickled)"
         )
 
+    @property
+    @abstractmethod
+    def backends(self) -> tuple[TensorBackend, ...]:
+        """The backends that run the step, one for each schedule of the plan."""
 
-class CompiledStep(ProcessBound):
+    @abstractmethod
+    def close(self) -> None:
+        """Release threads, host memory and CUDA graphs."""
+
+    @abstractmethod
+    def _run_example(self) -> object:
+        """Run the step on the example batch."""
+
+    @abstractmethod
+    def _timelines(self) -> tuple[Timeline, ...]:
+        """Run each schedule of the plan once on the example batch, with a clock around each instruction."""
+
+    def measure(self, *, samples: Throughput | None = None) -> StepMeasurement:
+        """Measure peak memory in one step, throughput in others, and a timeline in a last one.
+
+        Runs on the example batch. Restores gradients, buffers and the random generator.
+
+        Args:
+            samples: the throughput if it has been measured already.
+
+        Raises:
+            OutOfMemory: the device has less memory than the step needs.
+        """
+        device = self.backends[0].device
+        with preserve_state(self.workload.module, device):
+            self._run_example()  # warm up; from here on gradients that micro-batches add to exist
+            peak = self.plan[0].schedule.graph.external_bytes + peak_bytes(self._run_example, device)
+            samples = samples or throughput(
+                self._run_example,
+                device,
+                images_per_step=self.workload.batch_size,
+                steps_per_window=_STEPS_PER_WINDOW,
+                windows=_WINDOWS,
+            )
+            runs = [
+                (one_run(Source.MEASURED, run.schedule, timeline), run.count)
+                for run, timeline in zip(self.plan, self._timelines(), strict=True)
+            ]
+        return whole_step(runs, samples, peak)
+
+
+class CompiledStep(RealStep):
     """A captured step of training or inference that runs on the CPU or a GPU under a schedule.
 
     Calling it computes the loss and leaves gradients in ``.grad`` and statistics in the buffers as ``loss.backward()``
@@ -64,11 +120,7 @@ class CompiledStep(ProcessBound):
         loss_accumulator: of a micro-batch: the scalar to which the step adds its loss, and which it returns.
 
     Attributes:
-        workload: the computation; its example batch, on which the step is measured, lies where a step expects it.
-        schedule: the program; prints as text.
-        plan: the step's schedules, and how often each runs: here `schedule`, once.
-        predicted_peak_bytes: the peak of all memory that the step holds, without gradients of an earlier step that the
-            caller has not cleared.
+        schedule: the program, which `plan` runs once; prints as text.
         backend: the backend that runs the step.
     """
 
@@ -82,11 +134,8 @@ class CompiledStep(ProcessBound):
         graph_pool: GraphPool | None = None,
         loss_accumulator: Tensor | None = None,
     ) -> None:
-        super().__init__()
-        self.workload = workload
+        super().__init__(workload, (RepeatedSchedule(schedule),))
         self.schedule = schedule
-        self.plan = (RepeatedSchedule(schedule),)
-        self.predicted_peak_bytes = schedule.peak_bytes
         self._captured = captured
         self.backend = backend
         self._program = Program(schedule, backend)
@@ -106,10 +155,10 @@ class CompiledStep(ProcessBound):
             if value and schedule.graph.blocks[value.block].role is Role.ACCUMULATED
         }
         # a CUDA graph contains addresses, and page-locked memory is kept: such accumulators are used again
-        keeps_accumulators = graph_pool is not None or any(
+        self._keeps_accumulators = graph_pool is not None or any(
             backend.is_host_resident(value.block) for value in self._accumulators.values()
         )
-        self._kept_accumulators: dict[str, Tensor] | None = {} if keeps_accumulators else None
+        self._kept_accumulators: dict[str, Tensor] = {}
         self._captured_layouts = {block: _describe_layout(tensor) for block, tensor in self._state.items()}
         self._bound_memory: dict[int, _Memory] = {}
         self._step_blocks = [block.index for block in schedule.graph.blocks if block.role in RESULT_ROLES]
@@ -142,36 +191,18 @@ class CompiledStep(ProcessBound):
                 return tree_map_only(Tensor, Tensor.clone, result)
             return result
 
-    def measure(self, *, samples: Throughput | None = None) -> StepMeasurement:
-        """Measure peak memory in one step, throughput in others, and a timeline in a last one.
-
-        Runs on the example batch. Restores gradients, buffers and the random generator.
-
-        Args:
-            samples: the throughput if it has been measured already.
-
-        Raises:
-            OutOfMemory: the device has less memory than the step needs.
-        """
-        device = self.backend.device
-        with preserve_state(self.workload.module, device):
-            self._run_example()  # warm up
-            peak = self.schedule.graph.external_bytes + peak_bytes(self._run_example, device)
-            samples = samples or example_throughput(self._run_example, device, self.schedule.graph.batch_size)
-            timeline = self.timeline()
-        return step_measurement(Source.MEASURED, self.schedule, peak, samples, timeline)
-
     def timeline(self) -> Timeline:
         """Run a step on the example batch with a clock around each instruction; gradients do not change."""
         return self.backend.timeline(self._run_example(timed=True))
 
+    def _timelines(self) -> tuple[Timeline, ...]:
+        return (self.timeline(),)
+
     @property
     def backends(self) -> tuple[TensorBackend, ...]:
-        """The backends that run the step: one."""
         return (self.backend,)
 
     def close(self) -> None:
-        """Release threads, host memory and the CUDA graph."""
         self._end_replays()
         self.backend.close()
 
@@ -274,11 +305,11 @@ class CompiledStep(ProcessBound):
         return weight.grad
 
     def _accumulator_memory(self, name: str, value: Value) -> Tensor:
-        if self._kept_accumulators is not None and name in self._kept_accumulators:
+        if name in self._kept_accumulators:
             return self._kept_accumulators[name]
         device = self._weights[name].device
         memory = torch.empty_strided(value.shape, value.stride, dtype=value.dtype, device=device)
-        if self._kept_accumulators is not None:
+        if self._keeps_accumulators:
             memory = self._kept_accumulators[name] = self.backend.place(value.block, memory)
         return memory
 
@@ -292,21 +323,10 @@ class CompiledStep(ProcessBound):
         """Release arguments and results; the caller owns them from here on."""
         for block in self._step_blocks:
             self.backend.unbind(block)
-        if self._kept_accumulators is None:
+        if not self._keeps_accumulators:
             for value in self._accumulators.values():
                 self.backend.unbind(value.block)
                 self._bound_memory.pop(value.block, None)
-
-
-def example_throughput(run: Callable[[], object], device: torch.device, batch_size: int) -> Throughput:
-    """Time a few windows of steps on the example batch."""
-    return throughput(
-        run,
-        device,
-        images_per_step=batch_size,
-        steps_per_window=_STEPS_PER_WINDOW,
-        windows=_WINDOWS,
-    )
 
 
 def as_tuple(argument: Any) -> tuple[Any, ...]:

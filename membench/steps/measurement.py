@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from membench.core.record import Source
 from membench.core.schedule import COMPUTE_STREAM, AllReduce, Offload, Prefetch, Schedule
@@ -49,25 +48,24 @@ class StepMeasurement:
         return self.throughput.images_per_s
 
 
-def step_measurement(
-    source: Source, schedule: Schedule, peak_bytes: int, samples: Throughput, timeline: Timeline
-) -> StepMeasurement:
-    """Combine the measurements or simulations of a step.
+_ADDED = (
+    "compute_time_s", "copy_time_s", "exchange_time_s", "exposed_transfer_s", "offloaded_bytes", "prefetched_bytes",
+    "unique_saved_bytes",
+)  # fmt: skip
+"""What a step takes as the sum over its runs."""
 
-    Args:
-        peak_bytes: peak of the step's memory.
-        samples: wall time of many steps.
-        timeline: of one step.
-    """
+
+def one_run(source: Source, schedule: Schedule, timeline: Timeline) -> StepMeasurement:
+    """Return the measurement of one run of a schedule: its time is the only sample, its peak the predicted one."""
     copies = {
         i: item.block for i, item in enumerate(schedule.instructions) if isinstance(item, Offload | Prefetch)
     }
     exchanges = {i for i, item in enumerate(schedule.instructions) if isinstance(item, AllReduce)}
     return StepMeasurement(
         source=source,
-        peak_bytes=peak_bytes,
+        peak_bytes=schedule.peak_bytes,
         average_bytes=average_bytes(schedule, timeline),
-        throughput=samples,
+        throughput=Throughput(schedule.graph.batch_size, 1, (timeline.step_time_s,)),
         compute_time_s=timeline.busy_s(COMPUTE_STREAM),
         copy_time_s=sum(span.end_s - span.start_s for span in timeline.spans if span.instruction in copies),
         exchange_time_s=timeline.under_way_s(exchanges),
@@ -79,38 +77,23 @@ def step_measurement(
     )
 
 
-def one_run(source: Source, schedule: Schedule, timeline: Timeline) -> StepMeasurement:
-    """Return the measurement of one run of a schedule: its time is the only sample, its peak the predicted one."""
-    samples = Throughput(schedule.graph.batch_size, 1, (timeline.step_time_s,))
-    return step_measurement(source, schedule, schedule.peak_bytes, samples, timeline)
-
-
 def whole_step(
     runs: Sequence[tuple[StepMeasurement, int]], samples: Throughput, peak_bytes: int
 ) -> StepMeasurement:
-    """Combine the measurements of a step that runs in micro-batches.
+    """Combine the measurements of a step's runs.
 
     Args:
         runs: measurement of one run of each schedule, and how often it runs.
         samples: wall time of whole steps.
         peak_bytes: of the whole step.
     """
-
-    def total(name: str) -> Any:
-        return sum(getattr(run, name) * count for run, count in runs)
-
+    time_s = sum(run.step_time_s * count for run, count in runs)
     byte_seconds = sum(run.average_bytes * run.step_time_s * count for run, count in runs)
     return StepMeasurement(
         source=runs[0][0].source,
         peak_bytes=peak_bytes,
-        average_bytes=byte_seconds / total("step_time_s"),
+        average_bytes=byte_seconds / time_s,
         throughput=samples,
-        compute_time_s=total("compute_time_s"),
-        copy_time_s=total("copy_time_s"),
-        exchange_time_s=total("exchange_time_s"),
-        exposed_transfer_s=total("exposed_transfer_s"),
-        offloaded_bytes=total("offloaded_bytes"),
-        prefetched_bytes=total("prefetched_bytes"),
-        unique_saved_bytes=total("unique_saved_bytes"),
+        **{name: sum(getattr(run, name) * count for run, count in runs) for name in _ADDED},
         timelines=tuple(timeline for run, _ in runs for timeline in run.timelines),
     )

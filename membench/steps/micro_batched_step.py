@@ -7,22 +7,13 @@ from typing import Any
 from torch import Tensor
 
 from membench.backends.tensor_backend import TensorBackend
-from membench.capture.module_state import preserve_state
-from membench.core.record import Source
 from membench.core.schedule import RepeatedSchedule
+from membench.core.timeline import Timeline
 from membench.core.workload import Workload
-from membench.execution.measurement import Throughput, peak_bytes
-from membench.steps.compiled_step import (
-    CompiledStep,
-    ProcessBound,
-    as_tuple,
-    check_arguments,
-    example_throughput,
-)
-from membench.steps.measurement import StepMeasurement, one_run, whole_step
+from membench.steps.compiled_step import CompiledStep, RealStep, as_tuple, check_arguments
 
 
-class MicroBatchedStep(ProcessBound):
+class MicroBatchedStep(RealStep):
     """A step in micro-batches that runs on the CPU or a GPU: called like a `CompiledStep`.
 
     Gradients accumulate in ``.grad`` over the micro-batches, each weighted by its share of the samples. For networks that
@@ -33,11 +24,6 @@ class MicroBatchedStep(ProcessBound):
         workload: the whole batch, placed for the schedules.
         steps: one for each of `plan`.
         loss: the scalar to which they add their losses.
-
-    Attributes:
-        workload: the computation; see `CompiledStep`.
-        plan: the step's schedules, and how often each runs; each prints as text.
-        predicted_peak_bytes: the peak of all memory that the step holds; of the batch only the micro-batch.
     """
 
     def __init__(
@@ -47,10 +33,7 @@ class MicroBatchedStep(ProcessBound):
         steps: tuple[CompiledStep, ...],
         loss: Tensor,
     ) -> None:
-        super().__init__()
-        self.plan = plan
-        self.predicted_peak_bytes = max(step.predicted_peak_bytes for step in steps)
-        self.workload = workload
+        super().__init__(workload, plan)
         self._steps = steps
         self._loss = loss
 
@@ -72,35 +55,17 @@ class MicroBatchedStep(ProcessBound):
                 step(self.workload.samples(inputs, start, stop), self.workload.samples(targets, start, stop))
             return self._loss.clone()
 
-    def measure(self, *, samples: Throughput | None = None) -> StepMeasurement:
-        """Measure as `CompiledStep.measure` does, on the whole example batch.
+    def _run_example(self) -> Tensor:
+        return self(self.workload.inputs, self.workload.targets)
 
-        Raises:
-            OutOfMemory: the device has less memory than the step needs.
-        """
-        device = self._steps[0].backend.device
-
-        def run() -> Tensor:
-            return self(self.workload.inputs, self.workload.targets)
-
-        with preserve_state(self.workload.module, device):
-            run()  # warm up; from here on the accumulators exist
-            external_bytes = self.plan[0].schedule.graph.external_bytes
-            peak = external_bytes + peak_bytes(run, device)
-            samples = samples or example_throughput(run, device, self.workload.batch_size)
-            runs = [
-                (one_run(Source.MEASURED, each.schedule, step.timeline()), each.count)
-                for step, each in zip(self._steps, self.plan, strict=True)
-            ]
-        return whole_step(runs, samples, peak)
+    def _timelines(self) -> tuple[Timeline, ...]:
+        return tuple(step.timeline() for step in self._steps)
 
     @property
     def backends(self) -> tuple[TensorBackend, ...]:
-        """The backends that run the step, one for each schedule."""
         return tuple(step.backend for step in self._steps)
 
     def close(self) -> None:
-        """Release threads and host memory."""
         for step in self._steps:
             step.close()
 

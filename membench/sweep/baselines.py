@@ -3,7 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -14,8 +14,6 @@ from membench.core.workload import Workload
 
 class Baseline(ABC):
     """A way to run a training step that membench does not schedule."""
-
-    name: ClassVar[str]
 
     @abstractmethod
     def saving(self, workload: Workload) -> AbstractContextManager[Any]:
@@ -43,8 +41,6 @@ class Baseline(ABC):
 class PlainPyTorch(Baseline):
     """Eager PyTorch without membench."""
 
-    name = "pytorch"
-
     def saving(self, workload: Workload) -> AbstractContextManager[Any]:
         return nullcontext()
 
@@ -52,16 +48,12 @@ class PlainPyTorch(Baseline):
 class SaveOnCpu(Baseline):
     """PyTorch's own offloading of every saved tensor, which waits for each copy."""
 
-    name = "save_on_cpu"
-
     def saving(self, workload: Workload) -> AbstractContextManager[Any]:
         return torch.autograd.graph.save_on_cpu(pin_memory=workload.inputs[0].device.type == "cuda")
 
 
 class TorchtuneOffload(Baseline):
     """torchtune's offloading on a separate stream."""
-
-    name = "torchtune_offload"
 
     def saving(self, workload: Workload) -> AbstractContextManager[Any]:
         try:

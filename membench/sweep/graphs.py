@@ -7,7 +7,6 @@ from membench.core.distributed import joined
 from membench.core.errors import UnsupportedModel
 from membench.core.record import configuration_hash
 from membench.core.task_graph import TaskGraph
-from membench.frameworks.base import Framework
 from membench.planning.micro_batch import GraphAt
 from membench.sweep.cell import Cell
 
@@ -36,15 +35,12 @@ class Graphs:
 
         def graph_at(size: int) -> TaskGraph:
             if (name, size) not in self._lowered:
-                self._lowered[name, size] = _lower(cell.framework, captures.graph_at(size))
+                graph = captures.graph_at(size)
+                lowered = cell.framework.lower(graph)
+                if lowered.mode is not graph.mode:
+                    cause = f"framework {cell.framework.name!r} runs no step of {graph.mode}"
+                    raise UnsupportedModel(graph.name, cause, "choose framework=pytorch")
+                self._lowered[name, size] = lowered
             return self._lowered[name, size]
 
         return graph_at
-
-
-def _lower(framework: Framework, graph: TaskGraph) -> TaskGraph:
-    lowered = framework.lower(graph)
-    if lowered.mode is not graph.mode:
-        cause = f"framework {framework.name!r} runs no step of {graph.mode}"
-        raise UnsupportedModel(graph.name, cause, "choose framework=pytorch")
-    return lowered

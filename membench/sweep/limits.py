@@ -23,31 +23,16 @@ def largest(
     last = limit // step
     first = min(max(1, (guess or step) // step), last)
     good, bad = (first, last + 1) if fits(first * step) else (0, first)
-    upwards = good == first
-    stride = 1
-    while True:
-        candidate = min(good + stride, last) if upwards else bad - stride
-        if not good < candidate < bad:
-            break
+    upwards, stride = good == first, 1
+    while bad - good > 1:
+        far = min(good + stride, last) if upwards else bad - stride
+        candidate = far if stride and far > 0 else (good + bad) // 2
         if fits(candidate * step):
             good = candidate
         else:
             bad = candidate
-        if upwards != (good == candidate):
-            break
-        stride *= 2
-    good = _bisect(fits, good, bad, step)
+        stride = 2 * stride if upwards == (good == candidate) else 0  # 0: bisects from here on
     return step * good if good else None
-
-
-def _bisect(fits: Callable[[int], bool], good: int, bad: int, step: int) -> int:
-    while bad - good > 1:
-        middle = (good + bad) // 2
-        if fits(middle * step):
-            good = middle
-        else:
-            bad = middle
-    return good
 
 
 def by_line(first: tuple[int, float], second: tuple[int, float], capacity: float) -> int:

@@ -70,14 +70,8 @@ def plan(groups: Sequence[tuple[Records, Sequence[Configuration]]]) -> str:
             due += is_due
             expected_s += (time_s or 0.0) * is_due
             unknown += is_due and time_s is None
-            time = (
-                ""
-                if not is_due
-                else "runs, time unknown"
-                if time_s is None
-                else f"runs, {format_seconds(time_s)}"
-            )
-            lines.append(f"  {state:<8} {cell_line(cell)} {time}".rstrip())
+            time = "time unknown" if time_s is None else format_seconds(time_s)
+            lines.append(f"  {state:<8} {cell_line(cell)} {f'runs, {time}' if is_due else ''}".rstrip())
     counts = ", ".join(f"{count} {state}" for state, count in sorted(states.items()))
     known = f", about {format_seconds(expected_s)} one after another" if unknown < due else ""
     unknown_too = f", {unknown} of unknown time" if unknown else ""

@@ -11,14 +11,8 @@ from dataclasses import asdict
 
 import torch
 
+from membench.backends import cuda_memory
 from membench.backends.cuda import CudaBackend
-from membench.backends.cuda_memory import (
-    ALLOCATOR_ENVIRONMENT,
-    cap_memory,
-    capacity_bytes,
-    read_memory,
-    reset_readings,
-)
 from membench.backends.real import real_device
 from membench.capture.capture import Captures
 from membench.core.distributed import from_first, joined
@@ -33,8 +27,6 @@ from membench.profiling.cache import PRODUCT_WORKSPACE_VARIABLE, load_cache
 from membench.profiling.measured_cost import MeasuredCost
 from membench.profiling.nvml import Reading, read_energy_j, read_processes
 from membench.steps.compile import build_step
-from membench.steps.compiled_step import CompiledStep
-from membench.steps.micro_batched_step import MicroBatchedStep
 from membench.steps.simulated_step import simulated_step
 from membench.sweep.baselines import Baseline
 from membench.sweep.cell import Cell
@@ -46,10 +38,7 @@ from membench.sweep.metrics import CellNumbers, plan_metrics, time_metrics
 WINDOWS = 5
 WINDOW_S = 1.0
 SMALL_BUDGET_BYTES = 256 * MIB
-SMALL_BUDGET_ENVIRONMENT = {
-    PRODUCT_WORKSPACE_VARIABLE: ":16:8",
-    "CUBLASLT_WORKSPACE_SIZE": "128",
-}
+SMALL_BUDGET_ENVIRONMENT = {PRODUCT_WORKSPACE_VARIABLE: ":16:8", "CUBLASLT_WORKSPACE_SIZE": "128"}
 """cuBLAS keeps up to 32 MiB by default, too much for a small budget; here 128 KiB, the least that it documents."""
 
 PEAK_TOLERANCE = 0.005
@@ -63,7 +52,7 @@ def environment(configuration: Configuration) -> dict[str, str]:
     budget = configuration.get("budget")
     is_small = budget is not None and parse_bytes(budget) < SMALL_BUDGET_BYTES
     engines = without_workspace() if is_small or Method(configuration["strategy"]).prefers_memory else {}
-    return {**ALLOCATOR_ENVIRONMENT, **engines, **(SMALL_BUDGET_ENVIRONMENT if is_small else {})}
+    return {**cuda_memory.ALLOCATOR_ENVIRONMENT, **engines, **(SMALL_BUDGET_ENVIRONMENT if is_small else {})}
 
 
 def measure(cell: Cell, graphs: Graphs) -> CellNumbers:
@@ -84,11 +73,7 @@ def measure(cell: Cell, graphs: Graphs) -> CellNumbers:
 
 
 def _measure_baseline(baseline: Baseline, workload: Workload, budget_bytes: int | None) -> CellNumbers:
-    """Measure a step that membench does not schedule.
-
-    Raises:
-        OutOfMemory: the device, or its cap, is too small; on the CPU, the budget.
-    """
+    """Measure a step that membench does not schedule; see `measure`."""
     device = workload.inputs[0].device
     found = CellNumbers()
     _cap(device, budget_bytes)
@@ -105,7 +90,7 @@ def _measure_baseline(baseline: Baseline, workload: Workload, budget_bytes: int 
         _check_budget(found, device, budget_bytes)
         samples = _measure_throughput(run, workload.batch_size, device, found)
     except torch.OutOfMemoryError as error:
-        raise OutOfMemory(needed_bytes=None, capacity_bytes=capacity_bytes(device)) from error
+        raise OutOfMemory(needed_bytes=None, capacity_bytes=cuda_memory.capacity_bytes(device)) from error
     found.metrics.update(step_time_s=samples.step_time_s, images_per_s=samples.images_per_s)
     return found
 
@@ -146,7 +131,9 @@ def _measure_strategy(cell: Cell, captures: Captures) -> CellNumbers:
     found.metrics.update(time_metrics(measurement))
     if cell.step_metrics:
         found.add(cell.step_metrics(step.plan, measurement.timelines, None))
-    _read_host_memory(step, found)
+    pinned = [backend.pinned.size_bytes for backend in step.backends if isinstance(backend, CudaBackend)]
+    if pinned:
+        found.metrics["pinned_memory_bytes"] = sum(pinned)
     step.close()
     return found
 
@@ -161,7 +148,7 @@ def _read(found: CellNumbers, name: str, reading: Reading) -> None:
 
 def _cap(device: torch.device, budget_bytes: int | None) -> None:
     if device.type == "cuda" and budget_bytes is not None:
-        cap_memory(budget_bytes, device)
+        cuda_memory.cap_memory(budget_bytes, device)
 
 
 def _check_budget(found: CellNumbers, device: torch.device, budget_bytes: int | None) -> None:
@@ -183,15 +170,15 @@ def _measure_memory(
     if device.type != "cuda":
         run()
         return
-    reset_readings(device)
+    cuda_memory.reset_readings(device)
     run()
     if is_cold:
-        found.metrics["cold_peak_memory_bytes"] = read_memory(device).allocated_bytes
+        found.metrics["cold_peak_memory_bytes"] = cuda_memory.read_memory(device).allocated_bytes
     else:
         found.absent["cold_peak_memory_bytes"] = "operators were timed in this process before; run it again"
-    reset_readings(device)
+    cuda_memory.reset_readings(device)
     run()
-    readings = asdict(read_memory(device))
+    readings = asdict(cuda_memory.read_memory(device))
     found.metrics["peak_memory_bytes"] = readings.pop("allocated_bytes")
     found.metrics.update(readings)
     processes = read_processes(device)
@@ -246,11 +233,3 @@ def _check_workspaces(schedule: Schedule, device: torch.device) -> None:
             f"cuDNN {torch.backends.cudnn.version()} takes {largest:,} bytes of workspace with all engines but its "
             "first two refused; PyTorch offers no other choice of algorithms, so (m) is not run"
         )
-
-
-def _read_host_memory(step: CompiledStep | MicroBatchedStep, found: CellNumbers) -> None:
-    pinned_bytes = [
-        backend.pinned.size_bytes for backend in step.backends if isinstance(backend, CudaBackend)
-    ]
-    if pinned_bytes:
-        found.metrics["pinned_memory_bytes"] = sum(pinned_bytes)

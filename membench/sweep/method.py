@@ -45,8 +45,7 @@ class Method:
 
     def strategy(self, **changed: Any) -> Strategy:
         """Return the strategy, with some options changed."""
-        strategy: Strategy = instantiate({**self.options, **changed})
-        return strategy
+        return instantiate({**self.options, **changed})
 
     def strategy_for(self, workload: Workload, device: torch.device) -> Strategy:
         """Return the strategy; if it asks for that, with each activation's density in one step of a workload.

@@ -26,13 +26,7 @@ _PEAKS = ("required_memory_bytes", "map_memory_bytes", "activation_memory_bytes"
 
 @dataclass(frozen=True)
 class CellNumbers:
-    """Numbers of a cell, as its record has them.
-
-    Attributes:
-        layer_metrics: of single layers, as ``"metric:layer"``.
-        samples: raw values by metric.
-        absent: why a metric is missing, by its name.
-    """
+    """Numbers of a cell, as its `Record` has them."""
 
     metrics: Metrics = field(default_factory=dict)
     layer_metrics: Metrics = field(default_factory=dict)
@@ -110,11 +104,7 @@ def time_metrics(measurement: StepMeasurement) -> Metrics:
 
 
 def oracular_metrics(parts: Plan, timelines: tuple[Timeline, ...]) -> Metrics:
-    """Return the times on a device that is like the simulated one but has the memory, vDNN's "oracular" device (4.2).
-
-    Args:
-        timelines: of one run of each part.
-    """
+    """Return the times on a device that is like the simulated one but has the memory, vDNN's "oracular" device (4.2)."""
     step_time_s = 0.0
     for part, run in zip(parts, timelines, strict=True):
         step_time_s += part.count * run.step_time_s

@@ -56,10 +56,8 @@ def _run(
     timelines: tuple[Timeline, ...],
     **known_bytes: int,
 ) -> ObservedStep:
-    runs = tuple(
-        RepeatedRun(each.schedule, timeline, each.count)
-        for each, timeline in zip(plan, timelines, strict=True)
-    )
+    pairs = zip(plan, timelines, strict=True)
+    runs = tuple(RepeatedRun(each.schedule, timeline, each.count) for each, timeline in pairs)
     sizes = [each.schedule.graph.batch_size for each in plan for _ in range(each.count)]
     named = title(configuration)
     if len(sizes) > 1:

@@ -23,10 +23,14 @@ def provenance() -> dict[str, Any]:
 
     Changes under ``results`` do not count: runs write there and read nothing that could change a number.
     """
+    versions = {"python": platform.python_version()}
+    for name in _PACKAGES:
+        with suppress(PackageNotFoundError):
+            versions[name] = version(name)
     return {
         "commit": git("rev-parse", "HEAD"),
         "clean": git("status", "--porcelain", "--", ":/", ":(exclude,top)results") == "",
-        "versions": {"python": platform.python_version()} | _versions(),
+        "versions": versions,
         "machine": f"{platform.system()} {platform.machine()}",
         "time": datetime.now(UTC).isoformat(timespec="seconds"),
     }
@@ -67,17 +71,7 @@ def device_facts_from_outside(backend: str) -> dict[str, Any]:
     finished = subprocess.run(command, capture_output=True, text=True, check=False)
     if finished.returncode != 0:
         raise MembenchError(finished.stderr.strip())
-    facts: dict[str, Any] = json.loads(finished.stdout)
-    return facts
-
-
-def _versions() -> dict[str, str]:
-    """Return the versions of the packages that are installed."""
-    found = {}
-    for name in _PACKAGES:
-        with suppress(PackageNotFoundError):
-            found[name] = version(name)
-    return found
+    return json.loads(finished.stdout)
 
 
 def git(*arguments: str) -> str | None:
@@ -87,12 +81,11 @@ def git(*arguments: str) -> str | None:
     """
     if IS_INSTALLED:
         return None
-    root = Path(__file__).parent
+    command = ["git", "-C", str(Path(__file__).parent), *arguments]
     try:
-        done = subprocess.run(["git", "-C", root, *arguments], capture_output=True, text=True, check=True)
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
     except (OSError, subprocess.CalledProcessError):
         return None
-    return done.stdout.strip()
 
 
 if __name__ == "__main__":

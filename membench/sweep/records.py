@@ -96,7 +96,8 @@ class Records:
             record = run_largest(cell, self.run, capacity_bytes=capacity_bytes)
         else:
             record = self._run(cell)
-        self._keep(cell, _Entry(sources, round(time.perf_counter() - start_s, 3), record))
+        made = _Entry(sources, round(time.perf_counter() - start_s, 3), record)
+        write_whole(self._path(cell), json.dumps(asdict(made), indent=1) + "\n")
         self._made.add(key)
         return record
 
@@ -115,17 +116,12 @@ class Records:
             if entry := _read(path):
                 for name in (path.stem, entry.record.configuration["model"]["name"], None):
                     took_s[name].append(entry.run_time_s)
-        return [
-            next(
-                (
-                    statistics.median(took_s[name])
-                    for name in (configuration_hash(cell), cell["model"]["name"], None)
-                    if name in took_s
-                ),
-                None,
-            )
-            for cell in cells
-        ]
+
+        def expected_s(cell: Configuration) -> float | None:
+            names = (configuration_hash(cell), cell["model"]["name"], None)
+            return next((statistics.median(took_s[name]) for name in names if name in took_s), None)
+
+        return [expected_s(cell) for cell in cells]
 
     def _state(self, cell: Configuration, entry: _Entry | None) -> State:
         if entry is None:
@@ -133,9 +129,6 @@ class Records:
         if entry.sources_hash != sources_hash(cell):
             return State.STALE
         return State.FAILED if entry.record.outcome.is_failure else State.DONE
-
-    def _keep(self, cell: Configuration, entry: _Entry) -> None:
-        write_whole(self._path(cell), json.dumps(asdict(entry), indent=1) + "\n")
 
     def _path(self, cell: Configuration) -> Path:
         return self._directory / f"{configuration_hash(cell)}.json"

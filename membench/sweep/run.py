@@ -2,18 +2,14 @@
 
 import traceback
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from membench.core.errors import (
-    InfeasibleSchedule,
-    MembenchError,
-    OutOfMemory,
-    UnsupportedModel,
-    UnsupportedStrategy,
-)
+from membench.core import errors
+from membench.core.errors import MembenchError
 from membench.core.record import Configuration, Outcome, Record, Source, configuration_hash
 from membench.sweep.cell import Cell
 from membench.sweep.graphs import Graphs
@@ -23,10 +19,10 @@ from membench.sweep.provenance import device_facts, provenance
 from membench.sweep.simulated import simulate
 
 _OUTCOMES: dict[type[Exception], Outcome] = {
-    OutOfMemory: Outcome.OUT_OF_MEMORY,
-    InfeasibleSchedule: Outcome.INFEASIBLE,
-    UnsupportedModel: Outcome.UNSUPPORTED,
-    UnsupportedStrategy: Outcome.UNSUPPORTED,
+    errors.OutOfMemory: Outcome.OUT_OF_MEMORY,
+    errors.InfeasibleSchedule: Outcome.INFEASIBLE,
+    errors.UnsupportedModel: Outcome.UNSUPPORTED,
+    errors.UnsupportedStrategy: Outcome.UNSUPPORTED,
     MemoryError: Outcome.OUT_OF_MEMORY,
     torch.OutOfMemoryError: Outcome.OUT_OF_MEMORY,
 }
@@ -61,17 +57,19 @@ def _run(configuration: Configuration, graphs: Graphs) -> Record:
             found = measure(cell, graphs)
     except Exception as error:  # a cell's failure is its record; it never ends a sweep
         outcome, reason = outcome_of(error)
+    facts: dict[str, Any] = {}
+    if source is Source.MEASURED:
+        facts = provenance()
+        with suppress(MembenchError):  # the device is missing
+            facts |= device_facts(backend)
     return Record(
         configuration,
         configuration_hash(configuration),
         source,
         outcome,
         reason,
-        found.metrics,
-        layer_metrics=found.layer_metrics,
-        samples=found.samples,
-        absent=found.absent,
-        provenance=_provenance(backend) if source is Source.MEASURED else {},
+        **vars(found),
+        provenance=facts,
     )
 
 
@@ -83,11 +81,3 @@ def outcome_of(error: Exception) -> tuple[Outcome, str]:
         *_, last = traceback.extract_tb(error.__traceback__)
         return outcome, f"{type(error).__name__}: {error} ({Path(last.filename).name}, line {last.lineno})"
     return outcome, str(error) or "the machine's memory is used up"
-
-
-def _provenance(backend: str) -> dict[str, Any]:
-    """Return where and with what a measured cell ran; a missing device has no facts."""
-    try:
-        return provenance() | device_facts(backend)
-    except MembenchError:
-        return provenance()

@@ -37,8 +37,14 @@ def run_all(
         stop: makes `run` raise in every thread; called on an interrupt.
     """
     unique = {configuration_hash(configuration): configuration for configuration in configurations}
-    jobs = sorted(_jobs(list(unique.values())), key=lambda job: -_effort(job, size))
+    jobs: defaultdict[tuple[str, Any], Job] = defaultdict(list)
+    for configuration in unique.values():
+        jobs[configuration["model"]["name"], configuration["batch_size"]].append(configuration)
     records: dict[str, Record] = {}
+
+    def effort(job: Job) -> float:
+        return size(job[0]) * (PROBES_PER_SEARCH if job[0]["batch_size"] == LARGEST else 1)
+
     with (
         ThreadPoolExecutor(workers) as pool,
         tqdm(total=len(unique), desc="cells", unit="cell", dynamic_ncols=True) as bar,
@@ -50,22 +56,12 @@ def run_all(
                 bar.update()
 
         try:
-            for done in as_completed([pool.submit(run_job, job) for job in jobs]):
+            for done in as_completed(
+                [pool.submit(run_job, job) for job in sorted(jobs.values(), key=effort, reverse=True)]
+            ):
                 done.result()
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
             stop()
             raise
     return [records[configuration_hash(configuration)] for configuration in configurations]
-
-
-def _jobs(configurations: list[Configuration]) -> list[Job]:
-    jobs: defaultdict[tuple[str, Any], Job] = defaultdict(list)
-    for configuration in configurations:
-        jobs[configuration["model"]["name"], configuration["batch_size"]].append(configuration)
-    return list(jobs.values())
-
-
-def _effort(job: Job, size: Callable[[Configuration], float]) -> float:
-    times = PROBES_PER_SEARCH if job[0]["batch_size"] == LARGEST else 1
-    return size(job[0]) * times

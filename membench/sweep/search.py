@@ -10,10 +10,7 @@ BATCH_SIZE_STEP = 16
 
 
 def run_largest(
-    configuration: Configuration,
-    run: Callable[[Configuration], Record],
-    *,
-    capacity_bytes: int | None = None,
+    configuration: Configuration, run: Callable[[Configuration], Record], *, capacity_bytes: int | None = None
 ) -> Record:
     """Search for the largest batch that fits the device, and return the record of the cell with that batch.
 
@@ -48,8 +45,7 @@ def decided(record: Record) -> Record:
 
 def _predict(probe: Callable[[int], Record], capacity_bytes: int) -> int | None:
     sizes = (BATCH_SIZE_STEP, 2 * BATCH_SIZE_STEP)
-    required = [probe(size).metrics.get("required_memory_bytes") for size in sizes]
-    first, second = required
+    first, second = (probe(size).metrics.get("required_memory_bytes") for size in sizes)
     if first is None or second is None:
         return None
     return by_line((sizes[0], first), (sizes[1], second), capacity_bytes)

@@ -3,15 +3,7 @@
 from collections.abc import Iterator
 
 from membench.core.configuration import method_of
-from membench.core.record import (
-    Configuration,
-    Outcome,
-    Record,
-    Source,
-    framework_name,
-    is_simulated,
-    limits_of,
-)
+from membench.core.record import Configuration, Outcome, Record, framework_name, is_simulated, limits_of
 from membench.core.units import format_bytes, format_seconds
 
 _MACHINE = {"cpu": "CPU", "cuda": "GPU"}
@@ -33,9 +25,8 @@ def title(configuration: Configuration) -> str:
         else f"measured on this machine's {_MACHINE[configuration['backend']['name']]}"
     )
     model, batch_size = configuration["model"]["name"], configuration["batch_size"]
-    return ", ".join(
-        [model, f"batch {batch_size}", method_of(configuration), *limits_of(configuration), where]
-    )
+    method, limits = method_of(configuration), limits_of(configuration)
+    return ", ".join([model, f"batch {batch_size}", method, *limits, where])
 
 
 def _devices(configuration: Configuration) -> str:
@@ -49,7 +40,7 @@ def _values(record: Record) -> Iterator[tuple[str, str]]:
     if "required_memory_bytes" in metrics:
         capacity = f" of {format_bytes(metrics['capacity_bytes'])}" if "capacity_bytes" in metrics else ""
         yield "peak memory", format_bytes(metrics["required_memory_bytes"]) + capacity
-    if record.source is Source.MEASURED and "peak_memory_bytes" in metrics:
+    if not is_simulated(record.configuration) and "peak_memory_bytes" in metrics:
         yield "measured peak", format_bytes(metrics["peak_memory_bytes"])
     if "map_memory_bytes" in metrics:
         yield "maps and gradients", format_bytes(metrics["map_memory_bytes"])
@@ -61,10 +52,8 @@ def _values(record: Record) -> Iterator[tuple[str, str]]:
         yield "step time", format_seconds(metrics["step_time_s"])
         yield "throughput", f"{metrics['images_per_s']:,.1f} images/s"
     if metrics.get("processes", 1) > 1:
-        yield (
-            "processes",
-            f"{metrics['processes']}; gradients exchanged in {format_seconds(metrics['exchange_time_s'])}",
-        )
+        exchange = f"gradients exchanged in {format_seconds(metrics['exchange_time_s'])}"
+        yield "processes", f"{metrics['processes']}; {exchange}"
     if "exposed_transfer_s" in metrics:
         exposed = metrics["exposed_transfer_s"]
         copied_out, back = metrics["offloaded_bytes"], metrics["prefetched_bytes"]

@@ -38,10 +38,8 @@ class Sweep:
     """Contents of a sweep's runs.
 
     Attributes:
-        group: of the runs.
         rows: of the report run's table, values by column.
         files: for its artifact, by their names there; folders with all that is in them.
-        records: of the cells.
     """
 
     name: str
@@ -86,7 +84,7 @@ def _log_cell(tracking: Tracking, group: str, record: Record) -> None:
         group=group,
         job_type="cell",
         tags=[str(record.outcome), str(record.source)],
-        configuration=record.configuration,
+        config=record.configuration,
     )
     run.summary.update({"outcome": str(record.outcome), "reason": record.reason, **record.metrics})
     if record.stderr_tail:
@@ -103,8 +101,8 @@ def _log_report(tracking: Tracking, sweep: Sweep) -> Path:
         name=sweep.name,
         group=sweep.group,
         job_type="report",
-        tags=sweep.tags,
-        configuration=sweep.configuration,
+        tags=list(sweep.tags),
+        config=dict(sweep.configuration),
     )
     outcomes = {
         f"cells_{outcome}": sum(record.outcome is outcome for record in sweep.records) for outcome in Outcome
@@ -119,25 +117,9 @@ def _log_report(tracking: Tracking, sweep: Sweep) -> Path:
     return directory
 
 
-def _start(
-    tracking: Tracking,
-    *,
-    name: str,
-    group: str,
-    job_type: str,
-    tags: Sequence[str],
-    configuration: Mapping[str, Any],
-) -> "wandb.Run":
+def _start(tracking: Tracking, **options: Any) -> "wandb.Run":
     import wandb
 
-    return wandb.init(
-        mode=tracking.mode,
-        project=tracking.project,
-        dir=tracking.directory,
-        name=name,
-        group=group,
-        job_type=job_type,
-        tags=list(tags),
-        config=dict(configuration),
-        settings=wandb.Settings(silent=True, console="off", x_disable_stats=True, disable_git=True),
-    )
+    place: dict[str, Any] = {"mode": tracking.mode, "project": tracking.project, "dir": tracking.directory}
+    settings = wandb.Settings(silent=True, console="off", x_disable_stats=True, disable_git=True)
+    return wandb.init(**place, **options, settings=settings)

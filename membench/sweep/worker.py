@@ -5,7 +5,7 @@
     cell.json, then a newline to its stdin ->  runs the cell
     reads record.json                      <-  record.json by atomic replacement, then a newline to its stdout
 
-A child that exits, dies or exceeds the time limit is stopped with all that it started, and its cell's record says so;
+A child that exits, dies or exceeds the time limit is stopped with all that it started, which its cell's record states;
 the next cell gets another child. The end of the parent is the end of the child's stdin, at which the child stops too.
 """
 
@@ -90,8 +90,7 @@ class Workers:
         if not hasattr(self._of_thread, "worker"):
             # One thread each: a simulated cell computes only shapes, and the other workers have cells too.
             self._of_thread.worker = self._new({"OMP_NUM_THREADS": "1"})
-        worker: Worker = self._of_thread.worker
-        return worker
+        return self._of_thread.worker
 
     def _new(self, environment: Mapping[str, str]) -> "Worker":
         worker = Worker(environment)
@@ -123,7 +122,9 @@ class Worker:
             child = self._started()
             stderr_start = self._stderr.stat().st_size
             (self._directory / CELL).write_text(json.dumps(configuration))
-            _ask(child)
+            assert child.stdin
+            with suppress(BrokenPipeError):  # the child has ended, which `_answers` notices
+                child.stdin.write(b"\n")
             is_in_time = _answers(child, time_limit_s)
             if self._closed:
                 raise Interrupted
@@ -154,35 +155,27 @@ class Worker:
         return self._directory / "stderr.txt"
 
     def _started(self) -> subprocess.Popen[bytes]:
-        is_new = False
         with self._starting:
             if self._closed:
                 raise Interrupted
-            if self._child is None or self._child.poll() is not None:
-                is_new = True
-                if self._child is not None:
-                    _close_pipes(self._child)
-                # The child finds the modules that this process finds, wherever either was started.
-                path = os.pathsep.join(entry for entry in sys.path if entry)
-                with self._stderr.open("ab") as stderr:
-                    self._child = subprocess.Popen(
-                        [sys.executable, "-m", "membench.sweep.worker_main", str(self._directory)],
-                        stdin=subprocess.PIPE,
-                        stdout=subprocess.PIPE,
-                        stderr=stderr,
-                        env={**os.environ, "PYTHONPATH": path, **self._environment},
-                        start_new_session=True,
-                    )
-        if is_new:
-            _answers(self._child, time_limit_s=None)
-        return self._child
-
-
-def _ask(child: subprocess.Popen[bytes]) -> None:
-    assert child.stdin
-    with suppress(BrokenPipeError):  # the child has ended, which `_answers` notices
-        child.stdin.write(b"\n")
-        child.stdin.flush()
+            if self._child is not None:
+                if self._child.poll() is None:
+                    return self._child
+                _close_pipes(self._child)
+            # The child finds the modules that this process finds, wherever either was started.
+            path = os.pathsep.join(entry for entry in sys.path if entry)
+            with self._stderr.open("ab") as stderr:
+                self._child = child = subprocess.Popen(
+                    [sys.executable, "-m", "membench.sweep.worker_main", str(self._directory)],
+                    bufsize=0,
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    stderr=stderr,
+                    env={**os.environ, "PYTHONPATH": path, **self._environment},
+                    start_new_session=True,
+                )
+        _answers(child, time_limit_s=None)
+        return child
 
 
 def _answers(child: subprocess.Popen[bytes], time_limit_s: float | None) -> bool:
@@ -210,10 +203,9 @@ def _stop(child: subprocess.Popen[bytes], *, grace_s: float = 0.0) -> None:
 
 def _close_pipes(child: subprocess.Popen[bytes]) -> None:
     """Close this end of the pipes of a child that has ended."""
-    for pipe in (child.stdin, child.stdout):
-        if pipe is not None:
-            with suppress(BrokenPipeError):  # from what was written after its end
-                pipe.close()
+    assert child.stdin and child.stdout
+    child.stdin.close()
+    child.stdout.close()
 
 
 def _of_death(configuration: Configuration, exit_code: int, exceeded_s: float | None) -> Record:
@@ -226,9 +218,8 @@ def _of_death(configuration: Configuration, exit_code: int, exceeded_s: float | 
         return Record.of_failure(configuration, Outcome.FAILED, reason)
     name = signal.Signals(-exit_code).name
     hint = "; the system does this when the machine's memory is used up" if name == "SIGKILL" else ""
-    return Record.of_failure(
-        configuration, Outcome.FAILED, f"its process was killed by {name}{hint}", signal=name
-    )
+    reason = f"its process was killed by {name}{hint}"
+    return Record.of_failure(configuration, Outcome.FAILED, reason, signal=name)
 
 
 def _tail(path: Path, start: int) -> str:
