@@ -101,8 +101,8 @@ assert configuration.CONF_DIRECTORY == here / "membench" / "conf"
 assert configuration.load("device", "k40m").name == "k40m"
 assert configuration.ROOT.resolve() == Path.cwd()
 assert provenance.git("rev-parse", "HEAD") is None
-assert here / "membench" / "sweep" / "cell.py" in sources._files("membench")
-assert not list(sources._files("theirs"))
+assert sources._module("membench.sweep.cell") == ("membench.sweep.cell", here / "membench" / "sweep" / "cell.py")
+assert sources._module("theirs.net") is None
 print("passed")
 """
 

@@ -2,87 +2,71 @@
 
 from collections.abc import Iterator
 from pathlib import Path
-from shutil import copytree
 
 import pytest
 
-import membench
+from membench.core.errors import MembenchError
 from membench.sweep import sources
-
-VDNN = {"strategy": {"_target_": "membench.strategies.vdnn.VdnnAll"}}
-MYNETS = {"model": {"module": {"_target_": "mynets.net.Net"}}, "losses": [{"p": 1}]}
 
 
 @pytest.fixture
 def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A package of the user's own."""
+    """A package of the user's own, whose hash is computed afresh."""
     folder = tmp_path / "mynets"
-    (folder / "deep").mkdir(parents=True)
-    for name in ("__init__", "net", "layers", "deep/more"):
-        (folder / f"{name}.py").touch()
+    folder.mkdir()
+    for name, text in {
+        "__init__": "",
+        "net": "from mynets.layers import Layer\nimport sys, torch\n",
+        "layers": "class Layer: pass\n",
+        "other": "",
+    }.items():
+        (folder / f"{name}.py").write_text(text)
     monkeypatch.syspath_prepend(str(tmp_path))
+    _forget()
     yield folder
-    sources._digest.cache_clear()
+    _forget()
 
 
-def _hash(configuration: object) -> str:
-    """Return the hash as another process computes it."""
-    sources._digest.cache_clear()
-    return sources.sources_hash(configuration)
+def _forget() -> None:
+    for cached in (sources._hash, sources._read, sources._module):
+        cached.cache_clear()
 
 
-@pytest.mark.parametrize("name", ["net", "layers", "deep/more"])
-def test_each_file_of_a_user_s_package_counts(package: Path, name: str) -> None:
-    before = _hash(MYNETS)
-    assert _hash(MYNETS) == before
-    (package / f"{name}.py").write_text("depth = 2\n")
-    assert _hash(MYNETS) != before
+def _hash() -> str:
+    _forget()
+    return sources.sources_hash({"model": {"module": {"_target_": "mynets.net.Net"}}, "losses": [{"p": 1}]})
 
 
-def test_of_a_module_in_no_package_the_files_next_to_it_count(package: Path) -> None:
-    folder = package.parent
-    (folder / "mynet.py").write_text("import mylayers\n")
-    (folder / "mylayers.py").touch()
-    before = _hash({"metrics": "mynet.step_metrics"})
-    (package / "net.py").write_text("depth = 2\n")
-    assert _hash({"metrics": "mynet.step_metrics"}) == before
-    (folder / "mylayers.py").write_text("depth = 2\n")
-    assert _hash({"metrics": "mynet.step_metrics"}) != before
+def test_what_is_imported_counts_and_what_is_not_does_not(package: Path) -> None:
+    before = _hash()
+    (package / "other.py").write_text("changed = True\n")
+    assert _hash() == before
+    (package / "layers.py").write_text("class Layer: depth = 2\n")
+    assert _hash() != before
 
 
-def test_what_the_configuration_does_not_name_does_not_count(package: Path) -> None:
-    before = _hash(VDNN)
-    (package / "net.py").write_text("depth = 2\n")
-    assert _hash(VDNN) == before
+def test_a_syntax_error_is_refused_with_its_line(package: Path) -> None:
+    (package / "layers.py").write_text("class Layer: pass\ndef broken(:\n")
+    with pytest.raises(MembenchError, match=r"mynets/layers.py, line 2: invalid syntax$"):
+        _hash()
 
 
-@pytest.mark.parametrize(
-    ("name", "counts"),
-    [
-        ("strategies/vdnn.py", True),
-        ("sweep/cell.py", True),
-        ("planning/builder.py", True),
-        ("papers/metrics/vdnn.py", True),
-        ("papers/paper_page.py", False),
-        ("pictures/picture.py", False),
-        ("training/runs.py", False),
-        ("cli/run.py", False),
-    ],
-)
-def test_the_files_of_membench_that_decide_a_cell_count(
-    name: str, counts: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    own = copytree(Path(membench.__file__).parent, tmp_path / "membench")
-    monkeypatch.setattr(sources, "_OWN", own)
-    before = _hash(VDNN)
-    with (own / name).open("a") as file:
-        file.write("# changed\n")
-    assert (_hash(VDNN) != before) == counts
-    sources._digest.cache_clear()
+def test_the_strategy_of_a_cell_counts_and_others_do_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    _forget()
+    read, names = sources._read, []
+
+    def noted(path: Path) -> tuple[str, tuple[str, ...]]:
+        names.append(path.stem)
+        return read(path)
+
+    monkeypatch.setattr(sources, "_read", noted)
+    sources.sources_hash({"strategy": {"_target_": "membench.strategies.vdnn.VdnnAll"}})
+    assert {"vdnn", "cell", "builder", "roofline"} <= set(names)
+    assert not {"geeps", "superneurons", "runner", "tracking"} & set(names)
 
 
 def test_a_target_that_does_not_exist_is_not_an_error() -> None:
-    assert sources.sources_hash({"strategy": {"_target_": "missing.module.This"}})
+    assert sources.sources_hash({"strategy": {"_target_": "nobody.knows.This"}})
 
 
 def test_what_is_installed_is_not_read_wherever_it_is(
@@ -90,8 +74,9 @@ def test_what_is_installed_is_not_read_wherever_it_is(
 ) -> None:
     folder = tmp_path / "other" / "site-packages"
     folder.mkdir(parents=True)
-    (folder / "theirnets.py").touch()
+    (folder / "theirnets.py").write_text("class Net: pass")
     monkeypatch.syspath_prepend(str(folder))
-    assert not list(sources._files("theirnets"))
-    assert not list(sources._files("torch"))
-    assert not list(sources._files("sys"))
+    _forget()
+    assert sources._module("theirnets.Net") is None
+    assert sources._module("json.decoder") is None
+    assert sources._module("sys") is None
