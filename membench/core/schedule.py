@@ -14,6 +14,9 @@ Semantics that every backend implements:
 - `Offload` leaves the block on the device; the copy in host memory stays valid until the block is written.
 - `Encode` also leaves the block, and opens a space of planned size for its encoded form, which is a separate block. Data
   that does not fit is an error. The encoded form stays valid until the block is written.
+- A task sees each block after the same writes as in the graph's order; random tasks are issued in that order.
+- A space opened by `Reserve` or `Reuse` is filled by the next work. A stream other than the compute stream runs either
+  tasks or other work, never both.
 - `AllReduce` is issued by every process of a data-parallel step; all run the same program, in the same order.
 """
 

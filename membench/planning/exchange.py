@@ -75,7 +75,7 @@ def exchange_in_last_run(
     if last.count > 1:
         before.append(replace(last, count=last.count - 1))
     exchanging = exchange_gradients(last.schedule, exchange)
-    validate(exchanging)
+    validate(exchanging, exchanges=True)
     return (*before, RepeatedSchedule(exchanging))
 
 

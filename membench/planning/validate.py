@@ -24,8 +24,9 @@ from membench.core.schedule import (
     Schedule,
     Synchronize,
     Wait,
+    Work,
 )
-from membench.core.task_graph import RESULT_ROLES
+from membench.core.task_graph import RESULT_ROLES, TaskGraph
 
 Clock = dict[str, int]
 """For each stream the index of the latest of its instructions known to have finished."""
@@ -43,24 +44,36 @@ class _Memory:
     readers: list[tuple[str, int]] = field(default_factory=list)
     space_bytes: int = 0
     host_copy: tuple[str, int] | None = None  # the access that made it, while it is valid
+    version: int = 0  # number of tasks that have written it
     averaged: bool = False  # over all processes
     encoded_by: Encode | None = None  # the latest encoding, while the encoded form is valid
 
 
-def validate(schedule: Schedule, *, budget_bytes: int | None = None) -> None:
-    """Check that a schedule computes its graph correctly under any timing.
+def validate(schedule: Schedule, *, budget_bytes: int | None = None, exchanges: bool = False) -> None:
+    """Check that a schedule computes its graph correctly under any timing, and holds as much memory as it states.
+
+    A task must see each block after the same writes as in the graph's order, no more and no fewer. Random tasks keep
+    that order among themselves, because each draws from the generator where the previous one left it.
+
+    Args:
+        exchanges: whether every gradient must be averaged over all processes, or none.
 
     Raises:
         InvalidSchedule: names the first wrong instruction and the cause.
     """
-    _Walk(schedule, budget_bytes).run()
+    _Walk(schedule, budget_bytes, exchanges).run()
 
 
 class _Walk:
-    def __init__(self, schedule: Schedule, budget_bytes: int | None) -> None:
+    def __init__(self, schedule: Schedule, budget_bytes: int | None, exchanges: bool) -> None:
         self.schedule = schedule
         self.graph = schedule.graph
         self.budget_bytes = budget_bytes
+        self.averages = {value.block for _, value in self.graph.gradients if value} if exchanges else set()
+        self.versions = _versions(self.graph)
+        self.last_random = -1  # task
+        self.opened: set[int] = set()  # blocks whose space the next work must fill
+        self.computes_on: dict[str, bool] = {}  # by stream: whether its work is tasks, or something else
         self.clocks: dict[str, Clock] = {COMPUTE_STREAM: {}}
         self.synchronized: Clock = {}
         self.clock_of: dict[int, Clock] = {}  # an instruction's stream's clock when it was issued
@@ -71,7 +84,7 @@ class _Walk:
             memory.resident = memory.filled = block.is_external
             memory.host_copy = _BEFORE_THE_STEP if block.host_location else None
         self.computed: set[int] = set()
-        self.live_bytes = self.graph.external_bytes
+        self.live_bytes = self.peak_bytes = self.graph.external_bytes
         self.held_bytes = 0
         self.index = 0
 
@@ -89,10 +102,12 @@ class _Walk:
                     self._all_reduce(block, stream)
                 case Reserve(block, space_bytes):
                     self._open(block, space_bytes)
+                    self.opened.add(block)
                 case Reuse(block, dead):
                     space_bytes = self.memory[dead].space_bytes
                     self._close(dead)
                     self._open(block, space_bytes)
+                    self.opened.add(block)
                 case Free(block):
                     self._close(block)
                 case Hold(size_bytes):
@@ -102,9 +117,20 @@ class _Walk:
                     self._wait(stream, earlier)
                 case Synchronize():
                     self._synchronize()
+            if isinstance(instruction, Work):
+                self._check_work(instruction)
         self._check_end()
 
     # ---- instructions -------------------------------------------------------------------------------
+
+    def _check_work(self, work: Work) -> None:
+        if self.opened:
+            self._hazard(f"{self._name(min(self.opened))} has a space that the next work does not fill")
+        is_task = isinstance(work, Compute)
+        if work.stream != COMPUTE_STREAM and self.computes_on.setdefault(work.stream, is_task) != is_task:
+            self._hazard(
+                f"stream {work.stream!r} runs tasks and other work, whose results tasks could not find"
+            )
 
     def _compute(self, task_index: int, stream: str) -> None:
         task = self.graph.tasks[task_index]
@@ -112,6 +138,20 @@ class _Walk:
             self._hazard(f"task {task.name} runs twice")
         self.computed.add(task_index)
         self._issue(stream)
+        if task.random:
+            if task_index < self.last_random or stream != COMPUTE_STREAM:
+                self._hazard(
+                    f"random task {task.name} does not run in the graph's order on the compute stream"
+                )
+            self.last_random = task_index
+        for block, version in self.versions[task_index].items():
+            memory = self.memory[block]
+            if memory.averaged:
+                self._hazard(f"{self._name(block)} is used after it was averaged over all processes")
+            if memory.version != version:
+                self._hazard(
+                    f"{task.name} uses {self._name(block)} after {memory.version} of its writes, not after {version}"
+                )
         for block in task.reads:
             self._read(block, stream)
         for block in task.creates:
@@ -120,6 +160,7 @@ class _Walk:
             if not self.memory[block].resident:
                 self._hazard(f"{self._name(block)} is written while it is not resident")
             self._write(block, stream)
+            self.memory[block].version += 1
         self._check_budget(task.workspace_bytes)
 
     def _copy(self, copy: Offload | Prefetch) -> None:
@@ -167,6 +208,10 @@ class _Walk:
         self._issue(stream)
         self._read(block, stream)
         self._write(block, stream)
+        if block not in self.averages:
+            self._hazard(
+                f"{self._name(block)} is averaged over all processes, which this step does not ask for"
+            )
         self.memory[block].averaged = True
 
     def _wait(self, stream: str, earlier: int) -> None:
@@ -214,6 +259,7 @@ class _Walk:
             self._hazard(f"{self._name(block)} changes after it was averaged over all processes")
         self._check_unused(block, stream, "overwritten")
         memory.filled = True
+        self.opened.discard(block)
         memory.writer = (stream, self.index)
         memory.readers = [reader for reader in memory.readers if reader[1] == self.index]
         memory.host_copy = memory.encoded_by = None
@@ -225,6 +271,8 @@ class _Walk:
                 self._hazard(f"{self._name(block)} is {verb} while {self._what(access)} may still use it")
 
     def _take_memory(self, block: int, stream: str) -> None:
+        if self.memory[block].filled:
+            self._hazard(f"{self._name(block)} is filled although it is resident")
         if not self.memory[block].resident:
             self._open(block, self.graph.blocks[block].size_bytes)
         position = self.clocks[COMPUTE_STREAM].get(COMPUTE_STREAM)
@@ -244,7 +292,7 @@ class _Walk:
 
     def _close(self, block: int) -> None:
         memory = self.memory[block]
-        if not memory.resident or self.graph.blocks[block].is_external:
+        if not memory.filled or self.graph.blocks[block].is_external:
             self._hazard(f"{self._name(block)} is given back although the step does not hold it")
         self._check_unused(block, COMPUTE_STREAM, "given back")
         memory.resident = memory.filled = False
@@ -261,6 +309,7 @@ class _Walk:
 
     def _check_budget(self, workspace_bytes: int) -> None:
         needed = self.live_bytes + self.held_bytes + workspace_bytes
+        self.peak_bytes = max(self.peak_bytes, needed)
         if needed > self.schedule.peak_bytes:
             self._hazard(
                 f"holds {needed} bytes, more than the schedule's stated peak {self.schedule.peak_bytes}"
@@ -280,7 +329,11 @@ class _Walk:
                 self._hazard(f"{block.name} was written, and its home on the host was not updated")
             if not block.is_external and memory.resident != (block.role in RESULT_ROLES):
                 self._hazard(f"{block.name} is {'still held' if memory.resident else 'lost'} at the end")
+            if block.index in self.averages and not memory.averaged:
+                self._hazard(f"{block.name} was not averaged over all processes")
             self._check_unused(block.index, COMPUTE_STREAM, "handed to the caller")
+        if self.peak_bytes != self.schedule.peak_bytes:
+            self._hazard(f"holds {self.peak_bytes} bytes at most, not the stated {self.schedule.peak_bytes}")
 
     def _hazard(self, hazard: str) -> None:
         raise InvalidSchedule(self.index, hazard)
@@ -300,6 +353,17 @@ class _Walk:
             case _:
                 what = f"the {type(instruction).__name__.lower()}"
         return f"{what} (instruction {access[1]} on stream {access[0]})"
+
+
+def _versions(graph: TaskGraph) -> list[dict[int, int]]:
+    """Return for each task, by block, how many earlier tasks of the graph's order write the block."""
+    writes = [0] * len(graph.blocks)
+    versions = []
+    for task in graph.tasks:
+        versions.append({block: writes[block] for block in (*task.reads, *task.writes)})
+        for block in task.writes:
+            writes[block] += 1
+    return versions
 
 
 def _merge(clock: Clock, other: Clock) -> None:

@@ -36,7 +36,7 @@ def one_process() -> Iterator[None]:
 def exchanged(case: Reference, variant: str, exchange: Exchange) -> Schedule:
     schedule = plan(case.captured.graph, EVERY_STRATEGY[variant], COST, None)
     averaged = exchange_gradients(schedule, exchange)
-    validate(averaged, budget_bytes=schedule.peak_bytes)
+    validate(averaged, budget_bytes=schedule.peak_bytes, exchanges=True)
     return averaged
 
 

@@ -64,7 +64,7 @@ def without(schedule: Schedule, position: int) -> Schedule:
 @pytest.mark.parametrize("exchange", Exchange)
 def test_each_gradient_is_averaged_once_after_its_last_use(schedule: Schedule, exchange: Exchange) -> None:
     averaged = exchange_gradients(schedule, exchange)
-    validate(averaged)
+    validate(averaged, exchanges=True)
     exchanges = [item.block for item in averaged.instructions if isinstance(item, AllReduce)]
     assert exchanges == [LAST, FIRST]
     assert averaged.peak_bytes == schedule.peak_bytes
@@ -95,7 +95,7 @@ def test_no_wait_is_superfluous(schedule: Schedule) -> None:
     assert added
     for position in added:
         with pytest.raises(InvalidSchedule, match="may still"):
-            validate(without(averaged, position))
+            validate(without(averaged, position), exchanges=True)
 
 
 @pytest.mark.parametrize(
@@ -112,7 +112,7 @@ def test_a_gradient_that_changes_after_its_mean_is_a_hazard(
     ends = [item for item in schedule.instructions if not isinstance(item, Compute | Wait)]
     program = [*tasks[:2], AllReduce(LAST, stream=COMPUTE_STREAM), *tasks[2:], *ends]
     with pytest.raises(InvalidSchedule, match="averaged|not resident"):
-        validate(replace(schedule, instructions=tuple(wrong(program))))
+        validate(replace(schedule, instructions=tuple(wrong(program))), exchanges=True)
 
 
 def test_at_the_end_no_gradient_leaves_before_every_stream_is_done(schedule: Schedule) -> None:
@@ -133,7 +133,7 @@ def test_a_synchronize_does_not_stand_for_a_wait_for_the_exchange(schedule: Sche
     *program, last_wait = averaged.instructions
     assert isinstance(last_wait, Wait)
     with pytest.raises(InvalidSchedule, match="handed to the caller"):
-        validate(replace(averaged, instructions=(*program, Synchronize())))
+        validate(replace(averaged, instructions=(*program, Synchronize())), exchanges=True)
 
 
 def test_it_prints(schedule: Schedule) -> None:

@@ -15,6 +15,7 @@ from membench.core.schedule import (
     Instruction,
     Offload,
     Prefetch,
+    Reserve,
     Schedule,
     Synchronize,
     Wait,
@@ -113,3 +114,57 @@ def test_what_is_written_at_home_on_the_host_must_go_back(visited: TaskGraph) ->
     update = replace(visited.tasks[0], writes=(INPUT, FIRST))
     graph = replace(visited, tasks=(update, *visited.tasks[1:]))
     assert "its home on the host was not updated" in hazard(visiting(graph))
+
+
+def in_place(graph: TaskGraph, *, random: bool = False) -> TaskGraph:
+    """The second task also updates the first activation, after which the fourth reads it."""
+    tasks = [replace(task, random=random) for task in graph.tasks]
+    tasks[1] = replace(tasks[1], writes=(FIRST, *tasks[1].writes))
+    return replace(graph, tasks=tuple(tasks))
+
+
+def issued(graph: TaskGraph, order: list[int], peak_bytes: int) -> Schedule:
+    """All tasks in an order, everything freed at the end."""
+    frees = [Free(block) for block in (FIRST, FIRST + 1, GRADIENT)]
+    return Schedule("test", graph, (*map(Compute, order), *frees), peak_bytes)
+
+
+def test_a_task_must_see_the_writes_that_it_sees_in_the_order_of_the_graph(graph: TaskGraph) -> None:
+    """The third task reads the first activation before the second updates it, here or there."""
+    reader = replace(graph.tasks[2], reads=(FIRST,))
+    early = replace(graph, tasks=(*graph.tasks[:2], reader, graph.tasks[3]))
+    late = in_place(early)
+    validate(issued(early, [0, 2, 1, 3], peak_bytes=305))
+    assert "task2 uses 'first' after 1 of its writes, not after 2" in hazard(issued(late, [0, 2, 1, 3], 305))
+
+
+def test_random_tasks_keep_the_order_of_the_graph(graph: TaskGraph) -> None:
+    independent = replace(graph.tasks[2], reads=(FIRST,))
+    drawing = tuple(replace(task, random=True) for task in (*graph.tasks[:2], independent, graph.tasks[3]))
+    random = replace(graph, tasks=drawing)
+    validate(issued(random, [0, 1, 2, 3], peak_bytes=305))
+    assert "random task task1 does not run in the graph's order" in hazard(issued(random, [0, 2, 1, 3], 305))
+
+
+def test_a_block_is_prefetched_once_and_a_space_is_filled_at_once(graph: TaskGraph) -> None:
+    schedule = migrating(graph)
+    position = next(i for i, item in enumerate(schedule.instructions) if isinstance(item, Prefetch))
+    program = schedule.instructions
+    twice = (*program[: position + 1], Prefetch(FIRST), *program[position + 1 :])
+    assert "'first' is filled although it is resident" in hazard(replace(schedule, instructions=twice))
+    early = (Reserve(GRADIENT, 40), *program)
+    assert "has a space that the next work does not fill" in hazard(replace(schedule, instructions=early))
+
+
+def test_the_stated_peak_is_exact(graph: TaskGraph) -> None:
+    schedule = migrating(graph)
+    too_much = replace(schedule, peak_bytes=schedule.peak_bytes + 1)
+    assert f"holds {schedule.peak_bytes} bytes at most, not the stated" in hazard(too_much)
+
+
+def test_a_stream_of_copies_runs_no_tasks(graph: TaskGraph) -> None:
+    schedule = migrating(graph)
+    position = max(i for i, item in enumerate(schedule.instructions) if isinstance(item, Compute))
+    program = list(schedule.instructions)
+    program[position] = Compute(3, COPY_STREAM)
+    assert "stream 'copy' runs tasks and other work" in hazard(replace(schedule, instructions=tuple(program)))
