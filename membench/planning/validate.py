@@ -17,6 +17,7 @@ from membench.core.schedule import (
     Encode,
     Free,
     Hold,
+    Instruction,
     Offload,
     Prefetch,
     Reserve,
@@ -91,37 +92,40 @@ class _Walk:
     def run(self) -> None:
         for index, instruction in enumerate(self.schedule.instructions):
             self.index = index
-            match instruction:
-                case Compute(task, stream):
-                    self._compute(task, stream)
-                case Offload() | Prefetch():
-                    self._copy(instruction)
-                case Encode() | Decode():
-                    self._convert(instruction)
-                case AllReduce(block, _, stream):
-                    self._all_reduce(block, stream)
-                case Reserve(block, space_bytes):
-                    self._open(block, space_bytes)
-                    self.opened.add(block)
-                case Reuse(block, dead):
-                    space_bytes = self.memory[dead].space_bytes
-                    self._close(dead)
-                    self._open(block, space_bytes)
-                    self.opened.add(block)
-                case Free(block):
-                    self._close(block)
-                case Hold(size_bytes):
-                    self.held_bytes = size_bytes
-                    self._check_budget(0)
-                case Wait(stream, earlier):
-                    self._wait(stream, earlier)
-                case Synchronize():
-                    self._synchronize()
+            self._follow(instruction)
             if isinstance(instruction, Work):
                 self._check_work(instruction)
         self._check_end()
 
     # ---- instructions -------------------------------------------------------------------------------
+
+    def _follow(self, instruction: Instruction) -> None:
+        match instruction:
+            case Compute(task, stream):
+                self._compute(task, stream)
+            case Offload() | Prefetch():
+                self._copy(instruction)
+            case Encode() | Decode():
+                self._convert(instruction)
+            case AllReduce(block, _, stream):
+                self._all_reduce(block, stream)
+            case Reserve(block, space_bytes):
+                self._open(block, space_bytes)
+                self.opened.add(block)
+            case Reuse(block, dead):
+                space_bytes = self.memory[dead].space_bytes
+                self._close(dead)
+                self._open(block, space_bytes)
+                self.opened.add(block)
+            case Free(block):
+                self._close(block)
+            case Hold(size_bytes):
+                self.held_bytes = size_bytes
+                self._check_budget(0)
+            case Wait(stream, earlier):
+                self._wait(stream, earlier)
+            case Synchronize():
+                self._synchronize()
 
     def _check_work(self, work: Work) -> None:
         if self.opened:
