@@ -53,7 +53,7 @@ def one_process() -> Iterator[None]:
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
-@pytest.mark.parametrize("mutants", [60, pytest.param(600, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("mutants", [40, pytest.param(600, marks=pytest.mark.slow)])
 def test_accepted_mutants_are_right(variant: str, mutants: int) -> None:
     rng = random.Random(f"{variant} {mutants}")
     for number in range(mutants):
