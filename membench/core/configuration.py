@@ -86,7 +86,7 @@ def instantiate(configuration: Any) -> Any:
         return [instantiate(item) for item in configuration]
     if isinstance(configuration, str) and configuration.startswith("${"):
         raise MembenchError(
-            f"{configuration} refers to another option, which is set only on the command line: python -m membench"
+            f"{configuration} refers to another option, which is set only on the command line: membench run"
         )
     return configuration
 

@@ -141,7 +141,7 @@ def check_density(density: Density) -> Density:
     if isinstance(density, Mapping) or (isinstance(density, int | float) and 0 <= density <= 1):
         return density
     raise UnsupportedStrategy(
-        f"a density is a number from 0 to 1, not {density!r}; {MEASURED!r} is for single steps (python -m membench)"
+        f"a density is a number from 0 to 1, not {density!r}; {MEASURED!r} is for single steps (membench run)"
     )
 
 
