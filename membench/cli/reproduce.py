@@ -28,7 +28,6 @@ from membench.papers.loader import known_papers, load_paper
 from membench.papers.measured_columns import gpu_at_hand, measure_on_gpu
 from membench.papers.numbers import PaperNumbers
 from membench.papers.results import evaluate_all, needed_cells, write_results
-from membench.papers.scoreboard import summarize
 from membench.papers.tables import read_csv
 from membench.sweep.listing import announced, has_failed, plan, totals
 from membench.sweep.records import Records, Rerun
@@ -118,13 +117,13 @@ def reproduce(
 def _log(settings: Settings, records: list[Record], numbers: PaperNumbers) -> Path | None:
     """Log the reproduction to W&B, and return the run's folder if there is one."""
     paper = numbers.paper
-    counts = vars(summarize(number.verdict for number in numbers.stated if number.verdict))
     sweep = Sweep(
         name=f"reproduce {paper.name}",
         group=f"reproduce-{paper.name}",
         tags=[f"paper:{paper.name}", *(f"device:{name}" for name in sorted(set(paper.devices.values())))],
         configuration=asdict(settings) | {"rerun": str(settings.rerun)},
-        summary=counts | {"calibrated": numbers.fitted.judged},
+        summary=asdict(numbers.predicted)
+        | {"fitted": numbers.fitted.judged, "held_out": numbers.held_out.judged},
         rows=read_csv(RESULTS / paper.name / "scoreboard.csv"),
         files={name: RESULTS / name for name in (paper.name, "SCOREBOARD.md")},
         records=records,
@@ -147,7 +146,10 @@ def closing_summary(records: Sequence[Record], numbers: PaperNumbers, run: Path 
         totals(records),
         f"{paper.name}: {predicted.agree} of {predicted.judged} predicted numbers reproduced, "
         f"{predicted.deviate} deviate, {predicted.not_run} not run",
-        f"  (in addition: {numbers.fitted.judged} rows on which the model was fitted, {predicted.inputs} inputs)",
+        f"  of those reproduced, {predicted.on_choice} rest on a declared choice and {predicted.certain} cannot fail; "
+        f"{predicted.distinct} values are distinct",
+        f"  (in addition: {numbers.fitted.judged} rows on which the model was fitted, {numbers.held_out.judged} held out, "
+        f"{predicted.inputs} inputs)",
         "  at a glance  results/SCOREBOARD.md",
         f"  every row    results/{paper.name}/scoreboard.csv",
         *([f"  figures      paper_figs/{paper.name}/"] if (FIGURES / paper.name).is_dir() else []),

@@ -64,6 +64,7 @@ def table_line(
     value, device = measured.find(result.row) if measured else (None, "")
     return {
         **RowKey.of(result.row)._asdict(),
+        "our_batch_size": "" if result.our_batch_size is None else str(result.our_batch_size),
         **_value_columns(result, value),
         **judged,
         "reason": "; ".join(filter(None, (*reasons, f"measured on {device}" if device else ""))),

@@ -13,7 +13,6 @@ from membench.core.configuration import ROOT
 from membench.core.errors import MembenchError
 from membench.papers.pages import write_report
 from membench.papers.paper_page import Sources, papers_with_results, read_page
-from membench.papers.verdicts import Verdict
 
 SOURCES = Sources(ROOT / "results", ROOT / "paper_figs", ROOT / "experiments")
 PAPERS = papers_with_results(SOURCES)
@@ -147,14 +146,14 @@ def test_measured_numbers_name_their_device(tmp_path: Path) -> None:
 def test_numbers_that_results_do_not_have_yet_are_not_run(tmp_path: Path) -> None:
     copytree(SOURCES.results / "vdnn", tmp_path / "vdnn")
     sources = Sources(tmp_path, SOURCES.figures, SOURCES.experiments)
-    before = read_page("vdnn", sources).numbers.verdicts
+    before = read_page("vdnn", sources).numbers.predicted
     board = tmp_path / "vdnn" / "scoreboard.csv"
     lines = board.read_text().splitlines()
     gone = next(line for line in lines if ",reproduced," in line)
     board.write_text("\n".join(line for line in lines if line != gone) + "\n")
-    after = read_page("vdnn", sources).numbers.verdicts
-    assert after[Verdict.NOT_RUN] == before[Verdict.NOT_RUN] + 1
-    assert after[Verdict.REPRODUCED] == before[Verdict.REPRODUCED] - 1
+    after = read_page("vdnn", sources).numbers.predicted
+    assert after.not_run == before.not_run + 1
+    assert after.reproduced == before.reproduced - 1
     _, page = write_report(["vdnn"], sources, tmp_path / "report")
     assert "not in the results yet: make reproduce-vdnn" in page.read_text()
 
