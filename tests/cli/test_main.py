@@ -1,15 +1,18 @@
 """The `membench` command: sub-commands, help, exit codes and imports."""
 
+import os
+import shlex
 import subprocess
 import sys
 from dataclasses import fields
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from membench.cli import calibrate, measure, report
 from membench.cli.commands import COMMANDS, command_help, groups_of, overview
-from membench.cli.main import INTERRUPTED, main
+from membench.cli.main import INTERRUPTED, STDOUT_CLOSED, main
 from membench.core.configuration import ROOT
 
 
@@ -125,3 +128,48 @@ def test_every_error_has_its_exit_code(
     monkeypatch.setattr(report, "run", fail)
     assert main(["report"]) == code
     assert capsys.readouterr().err.startswith(message)
+
+
+CLOSED_FROM_THE_BEGINNING = "exec >&-; exec {}"
+FULL = "exec {} >/dev/full"
+
+
+@pytest.mark.parametrize("words", ["-h", "run --help", "run model=lenet dry_run=true"])
+def test_a_reader_that_has_enough_ends_the_command_without_a_word(words: str, tmp_path: Path) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    command = [sys.executable, "-m", "membench", *words.split()]
+    done = _in_a_shell("exec {}", command, tmp_path, stdout=writer)
+    os.close(writer)
+    assert (done.returncode, done.stderr) == (STDOUT_CLOSED, "")
+
+
+@pytest.mark.parametrize(
+    ("shell", "code", "complaint"),
+    [
+        (CLOSED_FROM_THE_BEGINNING, 0, ""),
+        (FULL, 2, "membench run: a file: No space left on device; make room there, or name another place\n"),
+    ],
+)
+def test_stdout_that_is_closed_or_full_is_at_most_one_line(
+    shell: str, code: int, complaint: str, tmp_path: Path
+) -> None:
+    command = [sys.executable, "-m", "membench", "run", "model=lenet", "dry_run=true"]
+    done = _in_a_shell(shell, command, tmp_path, stdout=None)
+    assert (done.returncode, done.stderr) == (code, complaint)
+    assert list(tmp_path.glob("outputs/*/*/cell.json"))
+
+
+def _in_a_shell(
+    shell: str, command: list[str], directory: Path, stdout: int | None
+) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(
+        ["/bin/sh", "-c", shell.format(shlex.join(command))],
+        cwd=directory,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        stdout=stdout,
+        stderr=subprocess.PIPE,
+        text=True,
+        check=False,
+        timeout=60,
+    )

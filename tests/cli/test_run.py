@@ -1,6 +1,7 @@
 """`membench run`: a summary, a record, a sweep, one-line errors, and its W&B runs."""
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -88,6 +89,21 @@ def test_a_folder_that_cannot_be_written_is_one_line_too(tmp_path: Path) -> None
     done = _run(tmp_path, "model=lenet", "dry_run=true")
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
     assert "Not a directory; name a place that can be read and written" in done.stderr
+
+
+def test_records_that_cannot_be_written_are_one_line(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    done = _run(tmp_path, "model=lenet", "records=file/x")
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
+    assert re.match(r"membench run: file/x/simulated.*: Not a directory; name a place", done.stderr)
+
+
+def test_two_runs_in_one_second_have_folders_of_their_own(tmp_path: Path) -> None:
+    for _ in range(2):
+        assert _run(tmp_path, "model=lenet", "dry_run=true").returncode == 0
+    folders = [path.parent.name for path in tmp_path.glob("outputs/*/*/cell.json")]
+    assert len(folders) == 2
+    assert all(re.fullmatch(r"\d\d-\d\d-\d\d-\d{6}", name) for name in folders)
 
 
 def test_the_command_starts_without_what_takes_seconds() -> None:
