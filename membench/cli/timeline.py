@@ -14,6 +14,7 @@ from hydra import compose
 from membench.cli.command_line import check_arguments
 from membench.core.device import file_name
 from membench.core.errors import MembenchError
+from membench.core.files import write_whole
 from membench.core.record import Configuration
 from membench.papers.cells import cell_configuration, hydra_composition
 
@@ -38,6 +39,6 @@ def run(cell: Configuration) -> int:
     path = Path("outputs") / "timelines" / file_name(observed.title)
     pictures = save(draw(observed), path)
     trace = path.with_name(f"{path.name}.trace.json")
-    trace.write_text(trace_json(observed))
+    write_whole(trace, trace_json(observed))
     print(*pictures, trace, sep="\n")
     return 0
