@@ -5,6 +5,7 @@ written.
 """
 
 import os
+import re
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -17,6 +18,9 @@ from membench.sweep.listing import cell_line, has_failed
 
 if TYPE_CHECKING:
     import wandb
+
+_LONGEST_NAME = 128
+"""Characters of a name that W&B takes."""
 
 
 @dataclass(frozen=True)
@@ -108,7 +112,9 @@ def _log_report(tracking: Tracking, sweep: Sweep) -> Path:
         f"cells_{outcome}": sum(record.outcome is outcome for record in sweep.records) for outcome in Outcome
     }
     run.log({"rows": wandb.Table(dataframe=pd.DataFrame(sweep.rows)), **outcomes, **sweep.summary})
-    artifact = wandb.Artifact(name=sweep.group.replace("/", "-"), type="results")
+    artifact = wandb.Artifact(
+        name=re.sub(r"[^\w.-]", "-", sweep.group, flags=re.ASCII)[-_LONGEST_NAME:], type="results"
+    )
     for name, path in sweep.files.items():
         artifact.add_dir(str(path), name) if path.is_dir() else artifact.add_file(str(path), name)
     run.log_artifact(artifact)

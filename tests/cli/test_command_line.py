@@ -113,6 +113,12 @@ def test_an_error_is_explained_without_its_cause() -> None:
             "model cannot be built .*: no ImageNet ResNet of depth 51",
         ),
         (["metrics=nothing.at_all"], "'nothing.at_all' is not a function of any module"),
+        (["model.name='a\tb'"], "model.name is a name of printable characters, not 'a.tb'"),
+        (["model.name=[a]"], "model.name is a name of printable characters, not"),
+        (["device.name=''"], "device.name is a name of printable characters, not ''"),
+        (["backend.name=../../x"], "backend.name is one of cpu, cuda, simulated, not '../../x'"),
+        (["model=../x"], "'x' is not known"),
+        (["strategy=$(touch x)"], "'strategy=.* is not a choice"),
         (["budget=${nothing}"], "Interpolation key 'nothing' not found$"),
     ],
 )

@@ -1,5 +1,6 @@
 """The report: every stated number is on its paper's page, counts are the scoreboard's, and nothing comes from outside."""
 
+import json
 import re
 from collections import Counter
 from html.parser import HTMLParser
@@ -165,3 +166,27 @@ def test_papers_without_results_are_named(tmp_path: Path) -> None:
         read_page("layrub", sources)
     index, *_ = write_report(["vdnn"], sources, tmp_path / "report")
     assert "make reproduce-layrub" in index.read_text()
+
+
+def test_hostile_names_stay_text(tmp_path: Path) -> None:
+    """A stranger's paper, whose folder, title and rows try to be scripts."""
+    name, hostile = "javascript:alert(1)", "\"'><script>alert(1)</script>"
+    copytree(SOURCES.experiments / "vdnn", tmp_path / "experiments" / name)
+    copytree(SOURCES.results / "vdnn", tmp_path / "results" / name)
+    paper = tmp_path / "experiments" / name / "paper.yaml"
+    paper.write_text(
+        re.sub(r"^title: .*$", f"title: {json.dumps(hostile)}", paper.read_text(), flags=re.MULTILINE)
+    )
+    for path in (
+        tmp_path / "experiments" / name / "reference.csv",
+        tmp_path / "results" / name / "scoreboard.csv",
+    ):
+        path.write_text(path.read_text().replace("AlexNet", '"""\'><script>alert(1)</script>"'))
+    sources = Sources(tmp_path / "results", SOURCES.figures, tmp_path / "experiments")
+    for path in write_report([name], sources, tmp_path / "report"):
+        reader = _Reader()
+        reader.feed(path.read_text())
+        assert "script" not in reader.tags and not reader.open
+        assert path.parent == tmp_path / "report"
+    addresses = re.findall(r'href="([^"]*)"', (tmp_path / "report" / "index.html").read_text())
+    assert addresses == ["./javascript%3Aalert%281%29.html"]

@@ -120,3 +120,17 @@ def test_the_overview_counts_each_number_once_and_links_to_the_paper(results: li
     assert "| [vDNN](#vdnn-virtual-memory-efficient-networks) |  |  |  |  |  | 1 | 1 |  | 1 |  |" in text
     assert "| [EPMC](#epmc) |" in text
     assert text.endswith("\n\n## A paper\n")
+
+
+def test_hostile_names_stay_text_in_their_cells(result: Callable[..., Result]) -> None:
+    hostile = "<script>alert(1)</script>|\n# a `b` $(c)"
+    row = replace(ROW, model=hostile, item=f"Table {hostile}", note=hostile)
+    paper = replace(
+        PAPER, name=hostile, title=hostile, device=hostile, causes=(Remark(Selection({}), hostile),)
+    )
+    text = _page(paper, [result(150.0, row=row)])
+    [cells] = _deviations(text)
+    assert len(cells) == 5
+    assert "<script" not in text and "\n# a" not in text
+    board = scoreboard_page([totals_row(numbers_of(paper, [result(150.0)]))], [text])
+    assert "<script" not in board and "\n# a" not in board
