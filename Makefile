@@ -7,7 +7,7 @@ STAMP := $(VENV)/.installed
 TEST := OMP_NUM_THREADS=1 KINETO_LOG_LEVEL=9 $(RUN) -m pytest --numprocesses 2
 
 .DEFAULT_GOAL := help
-.PHONY: help install test test-slow test-gpu measure lint format figures report scoreboard sync bench smoke clean
+.PHONY: help install test test-slow test-gpu measure lint format figures report scoreboard sync bench audit smoke clean
 
 help:  ## show this list
 	@awk -F ':.*## ' '/^[a-z%-]+:.*## / {sub("%", "PAPER"); printf "  make %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -68,6 +68,11 @@ sync: $(STAMP)  ## upload the W&B runs that were logged offline; needs `wandb lo
 
 bench: $(STAMP)  ## measure membench itself
 	@for script in benchmarks/*.py; do $(RUN) $$script || exit 1; done
+
+audit:  ## look the exact versions up among published vulnerabilities; needs a network
+	$(PYTHON) -m venv build/audit
+	build/audit/bin/python -m pip install --quiet --disable-pip-version-check pip-audit
+	build/audit/bin/pip-audit --strict --no-deps --disable-pip --requirement constraints.txt
 
 clean:  ## remove .venv and everything that is generated and not committed
 	rm -rf $(VENV) outputs wandb build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
