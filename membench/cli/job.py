@@ -43,15 +43,19 @@ def _run(config: DictConfig) -> None:
         write_whole(folder / CELL, json.dumps(cell))
     if config.dry_run:
         return
+    is_new = True
     if launched().count > 1:
         record = _run_together(cell, config)
     else:
         workers, directory = _workers(config.time_limit_s), directory_of(cell, Path(config.records))
-        record = Records(directory, workers.run, Rerun(config.rerun)).run(cell)
+        records = Records(directory, workers.run, Rerun(config.rerun))
+        is_new = records.is_due(cell)
+        record = records.run(cell)
     if launched().rank == 0:
         write_whole(folder / RECORD, record.to_json() + "\n")
+        known = "" if is_new else f", copied from {shown(directory)}; rerun=all runs it again"
         print(summary(record))
-        print(f"  {'record':<20} {shown(folder / RECORD)}", flush=True)
+        print(f"  {'record':<20} {shown(folder / RECORD)}{known}", flush=True)
 
 
 def _run_together(cell: Configuration, config: DictConfig) -> Record:

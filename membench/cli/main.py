@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from importlib import import_module
 from typing import TextIO
 
-from membench.cli.commands import COMMANDS, command_help, groups_of, overview
-from membench.core.errors import MembenchError
+import membench
+from membench.cli.commands import COMMANDS, command_help, overview
+from membench.core.errors import MembenchError, near
 from membench.core.files import complaint
 
 INTERRUPTED = "interrupted; finished cells are kept, and the same command continues from there"
@@ -21,9 +22,8 @@ def main(words: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if words is None else words)
     first = words[0] if words else ""
     if first.isidentifier() and first not in COMMANDS:
-        return exit_code(
-            "", MembenchError(f"there is no command {first!r}; there are: {', '.join(COMMANDS)}")
-        )
+        message = f"there is no command {first!r}; there are: {', '.join(COMMANDS)}{near(first, COMMANDS)}"
+        return exit_code("", MembenchError(message))
     command = words.pop(0) if first in COMMANDS else "run"
     _open_closed_streams()
     try:
@@ -38,6 +38,9 @@ def _run(command: str, words: list[str], *, is_named: bool) -> int:
     """Run a sub-command, or print its help, and return the exit code; all that is printed has left then."""
     if {"-h", "--help"} & set(words):
         print(command_help(command) if is_named else overview(), flush=True)
+        return 0
+    if "--version" in words:
+        print(f"membench {membench.__version__}", flush=True)
         return 0
     module = import_module(f"membench.cli.{command}")
     code: int = module.run(module.parse(words))
@@ -83,5 +86,5 @@ def _explained(command: str, error: BaseException) -> str:
         from membench.cli.command_line import HYDRA_ERRORS, explain
 
         if isinstance(error, HYDRA_ERRORS):
-            return explain(error, groups_of(command))
+            return explain(error, command)
     return complaint(error) if isinstance(error, MembenchError | OSError) else ""

@@ -4,7 +4,8 @@
     membench reproduce layrub workers=4 rerun=failed dry_run=true
 
 Each experiment of experiments/<paper> becomes cells, and their records become results/<paper>/*.csv, results/SCOREBOARD.md
-and paper_figs/<paper>. Where there is a GPU, the paper's networks are measured on it too.
+and paper_figs/<paper>. Where there is a GPU, the paper's networks are measured on it too. Its cells are made of the files in
+conf/ alone.
 """
 
 import subprocess
@@ -16,11 +17,11 @@ from pathlib import Path
 from membench.cli.command_line import compose_checked
 from membench.cli.option_values import check_running
 from membench.cli.trainings import compose_trainings, find_trainings
-from membench.cli.words import split
+from membench.cli.words import refuse_flags, split
 from membench.core.checks import COUNT, check
 from membench.core.configuration import ROOT
 from membench.core.device import file_name
-from membench.core.errors import MembenchError
+from membench.core.errors import MembenchError, near
 from membench.core.record import Configuration, Record
 from membench.papers.cells import compose_cells, hydra_composition
 from membench.papers.experiment import Paper, PaperCell
@@ -56,6 +57,7 @@ class Settings:
 
 def parse(words: Sequence[str]) -> Settings:
     """Return `conf/reproduce.yaml` with the changes that the words are; the bare word is the paper."""
+    refuse_flags(words, known=())
     papers, options = split(words)
     if len(papers) > 1:
         raise MembenchError(f"name one paper, not {len(papers)}: {', '.join(papers)}")
@@ -64,7 +66,7 @@ def parse(words: Sequence[str]) -> Settings:
     known = known_papers(EXPERIMENTS)
     if values["paper"] not in known:
         problem = "name a paper" if values["paper"] == "???" else f"there is no paper {values['paper']!r}"
-        raise MembenchError(f"{problem}; there are: {', '.join(known)}")
+        raise MembenchError(f"{problem}; there are: {', '.join(known)}{near(values['paper'], known)}")
     check(COUNT, workers=values["workers"])
     check_running(values)
     typed = {"rerun": Rerun(values["rerun"]), "tracking": Tracking(**values["tracking"])}

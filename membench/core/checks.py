@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from math import isfinite, isnan, nan
 from typing import Any, TypeVar
 
-from membench.core.errors import MembenchError
+from membench.core.errors import MembenchError, near
 
 E = TypeVar("E", bound=str)
 
@@ -61,7 +61,7 @@ def choice(allowed: Iterable[E], name: str, value: object) -> E:
     for each in choices:
         if each == value:
             return each
-    raise MembenchError(f"{name} is one of {', '.join(choices)}, not {value!r}")
+    raise MembenchError(f"{name} is one of {', '.join(choices)}, not {value!r}{near(value, choices)}")
 
 
 def number(text: str) -> float:

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+import membench
 from membench.cli import calibrate, measure, report
 from membench.cli.commands import COMMANDS, command_help, groups_of, overview
 from membench.cli.main import INTERRUPTED, STDOUT_CLOSED, main
@@ -53,7 +54,10 @@ def test_help_has_the_groups_and_options_of_the_configuration() -> None:
 def test_help_names_the_options_that_a_module_declares(command: str, settings: type[Any]) -> None:
     given_bare = {"papers", "before", "after"}
     for field in fields(settings):
-        assert field.name in command_help(command) or field.name in given_bare
+        assert (
+            field.name.replace("config_dir", "--config-dir") in command_help(command)
+            or field.name in given_bare
+        )
 
 
 def test_help_imports_nothing_that_takes_time() -> None:
@@ -90,11 +94,17 @@ runpy.run_module("membench", run_name="__main__")
     assert done.stderr.startswith("membench measure: models is one of alexnet, ")
 
 
+@pytest.mark.parametrize("words", [[], *([command] for command in COMMANDS)])
+def test_the_version_is_that_of_membench(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*words, "--version"]) == 0
+    assert capsys.readouterr().out == f"membench {membench.__version__}\n"
+
+
 def test_a_command_that_does_not_exist_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["mesure", "models=lenet"]) == 2
     assert (
         capsys.readouterr().err
-        == f"membench: there is no command 'mesure'; there are: {', '.join(COMMANDS)}\n"
+        == f"membench: there is no command 'mesure'; there are: {', '.join(COMMANDS)}; did you mean 'measure'?\n"
     )
 
 

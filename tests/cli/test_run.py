@@ -39,8 +39,9 @@ def test_flags_stand_anywhere_and_the_user_chooses_the_folders_of_jobs(tmp_path:
     subdir = r"hydra.sweep.subdir=cell/${hydra.job.num}-${batch_size}"
     done = _run(tmp_path, "model=lenet", "-m", "batch_size=range(9,12)", subdir, "dry_run=true")
     assert (done.returncode, done.stderr) == (0, "")
-    assert [line.split()[3] for line in done.stdout.splitlines() if "lenet" in line] == ["9", "10", "11"]
-    assert "3 cells: 3 missing; 3 to run" in done.stdout
+    *cells, total = done.stdout.splitlines()
+    assert [line.split()[:2] for line in cells] == [["missing", f"batch_size={size}"] for size in (9, 10, 11)]
+    assert total.startswith("3 cells: 3 missing; 3 to run")
 
 
 def test_flags_that_do_not_go_together_are_one_line(tmp_path: Path) -> None:
@@ -84,18 +85,27 @@ def test_a_wrong_name_is_one_line_and_exit_code_2(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+def test_what_is_not_run_again_says_where_it_is_from(tmp_path: Path) -> None:
+    words = ["model=lenet", "batch_size=4", "strategy=eager"]
+    first, second, third = (_run(tmp_path, *words, *more).stdout for more in ([], [], ["rerun=all"]))
+    assert ", copied from outputs/records/simulated; rerun=all runs it again\n" in second
+    assert "copied" not in first + third
+    assert first.splitlines()[:-1] == second.splitlines()[:-1]
+    assert "transferred" not in first  # eager moves nothing
+
+
+def test_records_that_cannot_be_written_are_one_line(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    done = _run(tmp_path, "model=lenet", "records=file/records")
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
+    assert done.stderr.startswith("membench run: file/records: Not a directory")
+
+
 def test_a_folder_that_cannot_be_written_is_one_line_too(tmp_path: Path) -> None:
     (tmp_path / "outputs").touch()
     done = _run(tmp_path, "model=lenet", "dry_run=true")
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
     assert "Not a directory; name a place that can be read and written" in done.stderr
-
-
-def test_records_that_cannot_be_written_are_one_line(tmp_path: Path) -> None:
-    (tmp_path / "file").touch()
-    done = _run(tmp_path, "model=lenet", "records=file/x")
-    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
-    assert re.match(r"membench run: file/x/simulated.*: Not a directory; name a place", done.stderr)
 
 
 def test_two_runs_in_one_second_have_folders_of_their_own(tmp_path: Path) -> None:
