@@ -7,7 +7,7 @@ STAMP := $(VENV)/.installed
 TEST := OMP_NUM_THREADS=1 KINETO_LOG_LEVEL=9 $(RUN) -m pytest --numprocesses 2
 
 .DEFAULT_GOAL := help
-.PHONY: help install test test-slow test-gpu measure lint format figures report scoreboard sync bench audit smoke clean
+.PHONY: help install test test-slow test-gpu test-slurm measure lint format figures report scoreboard sync bench audit smoke clean
 
 help:  ## show this list
 	@awk -F ':.*## ' '/^[a-z%-]+:.*## / {sub("%", "PAPER"); printf "  make %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -25,11 +25,15 @@ test: $(STAMP)  ## run the tests that need seconds and no GPU
 	$(TEST)
 
 test-slow: $(STAMP)  ## run the slow tests too
-	$(TEST) -m 'not cuda'
+	$(TEST) -m 'not cuda and not slurm'
 
 test-gpu: $(STAMP)  ## run the tests that need a GPU; fails where there is none
 	@$(RUN) -c 'import sys, torch; sys.exit(0 if torch.cuda.is_available() else "test-gpu needs a GPU, and torch sees none")'
 	$(RUN) -m pytest -m cuda
+
+test-slurm: $(STAMP)  ## run sweeps on a Slurm cluster that is started here (Debian, Ubuntu); skips where it cannot be installed
+	@.ci/install-slurm
+	OMP_NUM_THREADS=1 KINETO_LOG_LEVEL=9 $(RUN) -m pytest -rs -m slurm
 
 smoke: $(STAMP)  ## install the wheel into a fresh environment and use it away from the checkout
 	.ci/smoke

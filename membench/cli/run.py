@@ -26,6 +26,9 @@ from membench.cli.words import CONFIG_DIR, refuse_flags, take_config_dir
 from membench.core.configuration import CONF_DIRECTORY
 from membench.core.errors import MembenchError, one_line
 
+_LOST_JOB = "{0} {1}; jobs that still run or wait go on, and after them the same command runs what is missing"
+"""Of a job that ended without an answer; filled with the lines of submitit's error, which names its log's folder."""
+
 
 def parse(words: Sequence[str]) -> list[str]:
     """Return the words, each of them checked, in the order that Hydra takes: flags first.
@@ -58,7 +61,17 @@ def run(words: list[str]) -> int:
         _task()
     except ValueError as error:  # flags that do not go together
         raise MembenchError(one_line(error)) from error
+    except Exception as error:
+        if _is_of_lost_job(error):
+            raise MembenchError(_LOST_JOB.format(*str(error).splitlines())) from error
+        raise
     return 0
+
+
+def _is_of_lost_job(error: Exception) -> bool:
+    """Return whether a launcher of submitit's waited for a job that was cancelled or killed."""
+    submitit = sys.modules.get("submitit")
+    return submitit is not None and isinstance(error, submitit.core.utils.UncompletedJobError)
 
 
 @hydra.main(config_path=str(CONF_DIRECTORY), config_name="config", version_base="1.3")

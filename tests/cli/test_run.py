@@ -9,7 +9,9 @@ from pathlib import Path
 import pytest
 from omegaconf import OmegaConf
 
+from membench.cli import run
 from membench.cli.callback import SweepCallback
+from membench.cli.main import main
 from membench.core.configuration import ROOT
 from membench.core.record import Outcome
 
@@ -60,6 +62,25 @@ def test_an_error_in_the_summary_ends_the_command(
     with pytest.raises(SystemExit) as end:
         SweepCallback().on_run_end(OmegaConf.create({"hydra": {"run": {"dir": "."}}}))
     assert end.value.code == code
+
+
+def test_a_job_that_died_is_one_line_with_its_log(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    submitit = pytest.importorskip("submitit")
+
+    def wait() -> None:
+        raise submitit.core.utils.UncompletedJobError(
+            "Job 7_4 with path logs/7_4\nhas no output\nstderr\n..."
+        )
+
+    monkeypatch.setattr(run, "_task", wait)
+    monkeypatch.setattr(sys, "argv", ["membench"])
+    monkeypatch.setenv("HYDRA_FULL_ERROR", "1")
+    assert main(["run", "model=lenet"]) == 2
+    complaint = capsys.readouterr().err
+    assert complaint.startswith("membench run: Job 7_4 with path logs/7_4 has no output; ")
+    assert complaint.count("\n") == 1
 
 
 def test_a_measured_record_has_its_provenance(tmp_path: Path) -> None:
