@@ -19,6 +19,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch._C._profiler import ProfilerConfig, ProfilerState, _ExperimentalConfig
 from torch._ops import OpOverload
 from torch._prims_common import suggest_memory_format
 from torch._subclasses.fake_tensor import (
@@ -40,8 +41,8 @@ __all__ = [
     "DynamicOutputShapeException", "FakeTensor", "FakeTensorMode", "GraphPool", "OpOverload", "TorchDispatchMode",
     "UnsupportedOperatorException", "clear_cublas_workspaces", "conjugate_view", "convolution_kernel",
     "cudnn_batch_norm_reserve_bytes", "flop_registry", "keep_gpu_busy", "module_hooks", "module_members",
-    "negative_view", "next_sequence_number", "no_dispatch", "operator_schema", "profiled_events", "sequence_number",
-    "storage_address", "suggest_memory_format", "tree_leaves", "tree_map_only", "without_fused_networks",
+    "is_profiled", "negative_view", "next_sequence_number", "no_dispatch", "operator_schema", "recorded_allocations",
+    "sequence_number", "storage_address", "suggest_memory_format", "tree_leaves", "tree_map_only", "without_fused_networks",
     "without_value_checks",
 ]  # fmt: skip
 
@@ -87,6 +88,17 @@ keep_gpu_busy: Callable[[int], None] = torch.cuda._sleep
 """Issue a kernel to the current stream that spins for that many cycles of the GPU's clock."""
 
 
+_ALLOCATIONS_ONLY = ProfilerConfig(
+    ProfilerState.CPU,
+    report_input_shapes=False,
+    profile_memory=True,
+    with_stack=False,
+    with_flops=False,
+    with_modules=False,
+    experimental_config=_ExperimentalConfig(),
+)
+
+
 def convolution_kernel(
     images: Tensor, weight: Tensor, *geometry: Any, bias_sizes: list[int] | None = None
 ) -> str:
@@ -108,12 +120,24 @@ def clear_cublas_workspaces() -> None:
     torch._C._cuda_clearCublasWorkspaces()
 
 
-def profiled_events(profile: torch.profiler.profile) -> list[Any]:
-    """Return a finished profile's raw events, each with ``name()``, ``start_ns()``, ``end_ns()`` and ``nbytes()``.
+is_profiled: Callable[[], bool] = torch._C._autograd._profiler_enabled
+"""Return whether a profiler runs in this thread."""
 
-    Allocations are events named ``"[memory]"``, with negative bytes where memory is given back.
+
+@contextmanager
+def recorded_allocations() -> Iterator[list[int]]:
+    """Record the bytes that this thread's CPU allocator gives or, negative, takes back, in order; filled at the end.
+
+    By autograd's first profiler: `torch.profiler` starts libkineto, which prints to the terminal and ends a profile that
+    runs in the process already. No profiler may run in this thread.
     """
-    return profile.profiler.kineto_results.events()  # type: ignore[union-attr]
+    changes: list[int] = []
+    torch._C._autograd._enable_profiler_legacy(_ALLOCATIONS_ONLY)
+    try:
+        yield changes
+    finally:
+        for events in torch._C._autograd._disable_profiler_legacy():
+            changes += [event.cpu_memory_usage() for event in events if event.kind() == "memory_alloc"]
 
 
 @contextmanager

@@ -3,12 +3,16 @@
 import statistics
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import accumulate
+from typing import TypeVar
 
 import torch
 
-from membench.core.torch_internals import keep_gpu_busy, profiled_events
+from membench.core.torch_internals import is_profiled, keep_gpu_busy, recorded_allocations
+
+Result = TypeVar("Result")
 
 _WAKING_S = 0.2
 _HIGHEST_CLOCK_HZ = 3e9
@@ -107,21 +111,23 @@ def cuda_peak_bytes(run: Callable[[], object], device: torch.device) -> int:
 
 
 def cpu_peak_bytes(run: Callable[[], object]) -> int:
-    """Return the peak by the allocator's events; memory outside of it (numpy's, a library's) does not count."""
-    with torch.profiler.profile(
-        activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True
-    ) as profile:
-        run()
-    return peak_of([size for _, size in memory_events(profile)])
+    """Return the peak of the allocator; memory outside of it (numpy's, a library's) does not count."""
+    _, peak = with_cpu_peak(run)
+    return peak
 
 
-def memory_events(profile: torch.profiler.profile) -> list[tuple[int, int]]:
-    """Return (time in ns, bytes allocated or, negative, freed) in the order of time."""
-    events = profiled_events(profile)
-    changes = ((event.start_ns(), event.nbytes()) for event in events if event.name() == "[memory]")
-    return sorted(changes, key=lambda change: change[0])
+def with_cpu_peak(run: Callable[[], Result]) -> tuple[Result, int]:
+    """Return the result of a run, and the peak of the CPU's allocator during it in bytes.
 
+    A thread has one profiler at most: where the caller's is running, the run has a thread of its own.
+    """
 
-def peak_of(changes: list[int]) -> int:
-    """Return the highest sum of the first changes; 0 if all sums are negative."""
-    return max(accumulate(changes, initial=0))
+    def recorded() -> tuple[Result, int]:
+        with recorded_allocations() as changes:
+            result = run()
+        return result, max(accumulate(changes, initial=0))
+
+    if not is_profiled():
+        return recorded()
+    with ThreadPoolExecutor(1) as own:
+        return own.submit(recorded).result()

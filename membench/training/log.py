@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Callable
-from dataclasses import asdict
 from pathlib import Path
 
 from membench.core.errors import MembenchError
@@ -42,7 +41,7 @@ class RunLog:
         self._path.parent.mkdir(parents=True, exist_ok=True)
         with self._path.open("a") as file:  # refuse an unwritable file before minutes of training
             record = train(configuration)
-            file.write(json.dumps(asdict(record)) + "\n")
+            file.write(record.to_json(indent=None) + "\n")
         self._known[record.configuration_hash] = record
         print(describe(record), flush=True)
         return record

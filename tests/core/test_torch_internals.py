@@ -261,18 +261,15 @@ def test_distributions_check_their_arguments_again_afterwards() -> None:
         Categorical(logits=invalid.log())
 
 
-def test_a_profile_has_events_of_allocations() -> None:
-    activities = [torch.profiler.ProfilerActivity.CPU]
-    with (
-        torch.profiler.profile(activities=activities, profile_memory=True) as profile,
-        torch.profiler.record_function("mark"),
-    ):
+def test_allocations_are_recorded_in_order() -> None:
+    assert not internals.is_profiled()
+    with internals.recorded_allocations() as changes:
+        assert internals.is_profiled()
+        kept = torch.empty(3000, dtype=torch.uint8)
         torch.empty(1000, dtype=torch.uint8)
-    events = internals.profiled_events(profile)
-    [mark] = [event for event in events if event.name() == "mark"]
-    changes = [event for event in events if event.name() == "[memory]"]
-    assert [event.nbytes() for event in changes] == [1000, -1000]
-    assert all(mark.start_ns() <= event.start_ns() <= mark.end_ns() for event in changes)
+    del kept
+    assert changes == [3000, 1000, -1000]
+    assert not internals.is_profiled()
 
 
 def test_trees_have_leaves_and_are_mapped_by_type() -> None:

@@ -7,6 +7,7 @@ import pytest
 from membench.core import configuration
 from membench.core.record import Outcome, Record
 from membench.sweep.run import run_cell
+from membench.sweep.summary import summary
 
 
 def _metrics(strategy: str, **options: Any) -> dict[str, float]:
@@ -14,13 +15,20 @@ def _metrics(strategy: str, **options: Any) -> dict[str, float]:
 
 
 def _record(
-    strategy: str, *, device: str = "k40_modnn", paper: str = "", backend: str = "simulated", **options: Any
+    strategy: str,
+    *,
+    model: str = "cifar10_quick",
+    framework: str = "modnn",
+    device: str = "k40_modnn",
+    paper: str = "",
+    backend: str = "simulated",
+    **options: Any,
 ) -> Record:
     cell = {
-        "model": configuration.read("model", "cifar10_quick"),
+        "model": configuration.read("model", model),
         "batch_size": 8,
         "strategy": configuration.read("strategy", strategy) | options,
-        "framework": configuration.read("framework", "modnn"),
+        "framework": configuration.read("framework", framework),
         "device": configuration.read("device", device),
         "cluster": configuration.read("cluster", "one"),
         "backend": {"name": backend},
@@ -80,3 +88,19 @@ def test_a_function_that_does_not_exist_fails_the_cell_with_its_name(name: str) 
     record = run_cell(cell)
     assert record.outcome is Outcome.FAILED
     assert record.reason.startswith(f"{name!r} is not a function of any module")
+
+
+@pytest.mark.parametrize("strategy", ["vdnn_conv", "vdnn_all", "epmc", "gist"])
+def test_a_record_of_a_method_that_found_nothing_to_do_says_so(strategy: str) -> None:
+    record = _record(strategy, model="lstm_rnn", framework="pytorch")
+    assert record.outcome is Outcome.OK
+    assert record.note.startswith(f"{strategy} found nothing to do: nothing is offloaded, recomputed or encoded")
+    assert record.note in summary(record).splitlines()[1]
+    assert Record.from_json(record.to_json()) == record
+
+
+@pytest.mark.parametrize("strategy", ["eager", "best_fit", "epmc", "layrub_intra", "vdnn_conv"])
+def test_eager_and_a_method_that_does_something_have_no_note(strategy: str) -> None:
+    record = _record(strategy, framework="pytorch")
+    assert record.outcome is Outcome.OK
+    assert record.note == "" and '"note"' not in record.to_json()
