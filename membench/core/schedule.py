@@ -140,7 +140,9 @@ class Synchronize:
 Work = Compute | Offload | Prefetch | Encode | Decode | AllReduce
 """Instructions that join a stream's queue and can be waited for."""
 
-CHANGES_NOTHING = "nothing is offloaded, recomputed or encoded; each block is held from its first use to its last"
+CHANGES_NOTHING = (
+    "nothing is offloaded, recomputed or encoded; each block is held from its first use to its last"
+)
 """The note of eager's schedule, and of a method's that found nothing to do."""
 
 Instruction = Work | Free | Reserve | Reuse | Hold | Wait | Synchronize

@@ -1,6 +1,5 @@
 """Log of training runs: a line of JSON each, committed with the paper's results."""
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 

@@ -55,7 +55,9 @@ def test_a_profile_of_the_user_s_keeps_its_events() -> None:
         peak_bytes = step.measure().peak_bytes
         torch.ones(3).sin()
     assert {"aten::exp", "aten::sin"} <= {event.name for event in profile.events()}
-    assert peak_bytes == step.predicted_peak_bytes == membench.compile(module, loss, batch).measure().peak_bytes
+    assert (
+        peak_bytes == step.predicted_peak_bytes == membench.compile(module, loss, batch).measure().peak_bytes
+    )
 
 
 def test_the_peak_of_the_cpu_counts_what_is_held_together() -> None:

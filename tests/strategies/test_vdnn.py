@@ -156,5 +156,7 @@ def test_without_convolutions_the_search_does_not_look_past_a_linear_layer_or_at
         for item in schedule.instructions
         if isinstance(item, Prefetch | Compute)
     ]
-    assert order.index("normalization5 backward") < order.index("activation2") < order.index("linear4 backward")
+    assert (
+        order.index("normalization5 backward") < order.index("activation2") < order.index("linear4 backward")
+    )
     assert order.index("linear4 backward") < order.index("activation1") < order.index("attention3 backward")

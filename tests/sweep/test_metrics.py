@@ -94,7 +94,9 @@ def test_a_function_that_does_not_exist_fails_the_cell_with_its_name(name: str) 
 def test_a_record_of_a_method_that_found_nothing_to_do_says_so(strategy: str) -> None:
     record = _record(strategy, model="lstm_rnn", framework="pytorch")
     assert record.outcome is Outcome.OK
-    assert record.note.startswith(f"{strategy} found nothing to do: nothing is offloaded, recomputed or encoded")
+    assert record.note.startswith(
+        f"{strategy} found nothing to do: nothing is offloaded, recomputed or encoded"
+    )
     assert record.note in summary(record).splitlines()[1]
     assert Record.from_json(record.to_json()) == record
 
