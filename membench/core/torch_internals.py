@@ -161,7 +161,8 @@ def recorded_allocations() -> Iterator[list[int]]:
     try:
         yield changes
     finally:
-        for events in torch._C._autograd._disable_profiler_legacy():
+        recorded: Any = torch._C._autograd._disable_profiler_legacy()  # its stub gives kinds as numbers
+        for events in recorded:
             changes += [event.cpu_memory_usage() for event in events if event.kind() == "memory_alloc"]
 
 
