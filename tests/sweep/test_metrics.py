@@ -6,8 +6,17 @@ import pytest
 
 from membench.core import configuration
 from membench.core.record import Outcome, Record
+from membench.core.schedule import RepeatedSchedule
+from membench.core.task_graph import Kind
+from membench.strategies.base import Strategy
+from membench.strategies.epmc import Epmc
+from membench.strategies.gist import Gist
+from membench.strategies.vdnn import VdnnAll, VdnnConv
+from membench.sweep.metrics import plan_note
 from membench.sweep.run import run_cell
 from membench.sweep.summary import summary
+from tests.helpers.chains import chain_of_kinds
+from tests.helpers.costs import UnitCost
 
 
 def _metrics(strategy: str, **options: Any) -> dict[str, float]:
@@ -17,7 +26,6 @@ def _metrics(strategy: str, **options: Any) -> dict[str, float]:
 def _record(
     strategy: str,
     *,
-    model: str = "cifar10_quick",
     framework: str = "modnn",
     device: str = "k40_modnn",
     paper: str = "",
@@ -25,7 +33,7 @@ def _record(
     **options: Any,
 ) -> Record:
     cell = {
-        "model": configuration.read("model", model),
+        "model": configuration.read("model", "cifar10_quick"),
         "batch_size": 8,
         "strategy": configuration.read("strategy", strategy) | options,
         "framework": configuration.read("framework", framework),
@@ -90,13 +98,21 @@ def test_a_function_that_does_not_exist_fails_the_cell_with_its_name(name: str) 
     assert record.reason.startswith(f"{name!r} is not a function of any module")
 
 
-@pytest.mark.parametrize("strategy", ["vdnn_conv", "vdnn_all", "epmc", "gist"])
-def test_a_record_of_a_method_that_found_nothing_to_do_says_so(strategy: str) -> None:
-    record = _record(strategy, model="lstm_rnn", framework="pytorch")
-    assert record.outcome is Outcome.OK
-    assert record.note.startswith(
-        f"{strategy} found nothing to do: nothing is offloaded, recomputed or encoded"
+@pytest.mark.parametrize("strategy", [VdnnConv(), VdnnAll(), Epmc(), Gist()], ids=lambda item: item.name)
+def test_a_method_that_finds_nothing_to_do_has_a_note(strategy: Strategy) -> None:
+    graph = chain_of_kinds(Kind.LINEAR, Kind.ACTIVATION, Kind.LINEAR)
+    schedule = strategy.schedule(graph, UnitCost(), None)
+    expected = (
+        "nothing is offloaded, recomputed or encoded; each block is held from its first use to its last"
     )
+    assert schedule.note == expected and expected in str(schedule)
+    assert plan_note((RepeatedSchedule(schedule),)) == f"{strategy.name} found nothing to do: {expected}"
+    assert plan_note((RepeatedSchedule(schedule, count=2),)) == ""
+
+
+def test_the_note_is_in_the_record_and_its_summary() -> None:
+    record = _record("vdnn_dyn", framework="pytorch")  # without a budget, it takes the fastest policy: none
+    assert record.note.startswith("vdnn_dyn found nothing to do: ")
     assert record.note in summary(record).splitlines()[1]
     assert Record.from_json(record.to_json()) == record
 
