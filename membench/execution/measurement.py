@@ -3,13 +3,17 @@
 import statistics
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import accumulate
+from typing import TypeVar
 
 import torch
 
 from membench.backends.tensor_backend import TensorBackend
-from membench.core.torch_internals import MemoryRecorder, keep_gpu_busy, profiled_events
+from membench.core.torch_internals import MemoryRecorder, is_profiled, keep_gpu_busy
+
+Result = TypeVar("Result")
 
 _WAKING_S = 0.2
 _HIGHEST_CLOCK_HZ = 3e9
@@ -114,30 +118,46 @@ def cuda_peak_bytes(run: Callable[[], object], device: torch.device) -> int:
 
 
 def cpu_peak_bytes(run: Callable[[], object], backends: Sequence[TensorBackend] = ()) -> int:
-    """Return the peak by the allocator's events; memory outside of it (numpy's, a library's) does not count.
+    """Return the peak of the allocator; memory outside of it (numpy's, a library's) does not count.
 
     Args:
         backends: their threads count as well as the calling one.
     """
-    recorder = MemoryRecorder()
-    for backend in backends:
-        backend.recorder = recorder
-    try:
-        with recorder.record():
-            run()
-    finally:
-        for backend in backends:
-            backend.recorder = None
-    return peak_of(recorder.changes_bytes())
+    _, changes = _recorded(run, backends)
+    return peak_of(changes)
 
 
-def memory_events(profile: torch.profiler.profile) -> list[tuple[int, int]]:
-    """Return (time in ns, bytes allocated or, negative, freed) in the order of time."""
-    events = profiled_events(profile)
-    changes = ((event.start_ns(), event.nbytes()) for event in events if event.name() == "[memory]")
-    return sorted(changes, key=lambda change: change[0])
+def with_cpu_peak(run: Callable[[], Result]) -> tuple[Result, int]:
+    """Return the result of a run, and the peak of the CPU's allocator during it in bytes."""
+    result, changes = _recorded(run, ())
+    return result, peak_of(changes)
 
 
 def peak_of(changes: list[int]) -> int:
     """Return the highest sum of the first changes; 0 if all sums are negative."""
     return max(accumulate(changes, initial=0))
+
+
+def _recorded(run: Callable[[], Result], backends: Sequence[TensorBackend]) -> tuple[Result, list[int]]:
+    """Return the result of a run, and the bytes that the CPU's allocator gave or, negative, took back, in order.
+
+    A thread has one profiler at most: where the caller's is running, the run has a thread of its own.
+    """
+    recorder = MemoryRecorder()
+
+    def recorded() -> Result:
+        with recorder.record():
+            return run()
+
+    for backend in backends:
+        backend.recorder = recorder
+    try:
+        if is_profiled():
+            with ThreadPoolExecutor(1) as own:
+                result = own.submit(recorded).result()
+        else:
+            result = recorded()
+    finally:
+        for backend in backends:
+            backend.recorder = None
+    return result, recorder.changes_bytes()
