@@ -20,7 +20,7 @@ from membench.core.units import GIB
 from membench.cost.roofline import RooflineCost
 from membench.execution.measurement import cpu_peak_bytes
 from membench.planning.algorithms import Preference, prefer
-from membench.planning.micro_batch import FASTEST, FITTED
+from membench.planning.micro_batch import FASTEST, FITTED, window_bytes
 from membench.planning.pool import aligned
 from membench.planning.validate import validate
 from membench.steps.compile import build_step
@@ -148,11 +148,11 @@ EIGHT = ("alexnet", "lstm", "resnet18", "densenet", "googlenet", "shufflenet", "
     "network", [pytest.param(name, marks=pytest.mark.slow if name in EIGHT[3:] else ()) for name in EIGHT]
 )
 def test_more_memory_never_costs_time(network: str) -> None:
-    """Twelve budgets from the lower bound of one sample to what the whole batch takes."""
+    """Twelve budgets from the lower bound of one sample to what Equation 8 counts for the whole batch."""
     cost = on_a_k40()
     graph_at = cache(Captures(workload(NETWORKS[network], network, BATCH_SIZE)).graph_at)
     low = lower_bound_bytes(cost.annotate(graph_at(1)), cost)
-    high = plan_step(graph_at, BATCH_SIZE, Modnn(), cost, None)[0].schedule.peak_bytes
+    high = window_bytes(prefer(cost.annotate(graph_at(BATCH_SIZE)), cost, Preference.PERFORMANCE))
     times_s = []
     for number in range(12):
         budget_bytes = int(low * (high / low) ** (number / 11)) + 1
@@ -225,7 +225,7 @@ def test_a_budget_that_no_micro_batch_keeps_is_refused() -> None:
         assert refusal.value.needed_bytes >= refusal.value.lower_bound_bytes
 
 
-@pytest.mark.parametrize("number", range(4))
+@pytest.mark.parametrize("number", range(3))
 def test_the_planned_time_equals_the_simulated_time(number: int) -> None:
     cost = on_a_k40(full_duplex=False)
     graph = cost.annotate(reference("squeezenet").captured.graph)
