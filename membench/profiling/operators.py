@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from membench.backends.tensors import as_read, describe_mismatch, mismatched_outputs, shape_only_tensor
-from membench.core.call import Call, Outputs, ShapeOf, Value, resolve_operator, signature
+from membench.backends.kernels import find_kernel
+from membench.core.call import Call, Outputs, ShapeOf, Value, signature
 from membench.core.errors import UnsupportedModel
 from membench.core.task_graph import Task, TaskGraph
 from membench.core.torch_internals import profiled_events
@@ -190,7 +191,7 @@ class _IsolatedCall:
         call = task.call
         assert call is not None, f"task {task.name} can only be simulated"
         self.task = task
-        self._operator = resolve_operator(call)
+        self._operator = find_kernel(call, device)
         self._args = [_example(call, argument, device, fill) for argument in call.args]
         self._kwargs = {name: _example(call, argument, device, fill) for name, argument in call.kwargs}
 
