@@ -47,7 +47,9 @@ tensor to zeros in place, except on tensors without data."""
 
 def _is_sum(task: Task) -> bool:
     call = task.call
-    return task.phase is Phase.BACKWARD and call is not None and call.operator in _IN_PLACE and not call.kwargs
+    return (
+        task.phase is Phase.BACKWARD and call is not None and call.operator in _IN_PLACE and not call.kwargs
+    )
 
 
 def _summands(task: Task) -> tuple[int, ...]:
