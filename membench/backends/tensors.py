@@ -11,7 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from membench.core.call import Call, Output, Outputs, ShapeOf, Value, resolve_operator
+from membench.backends.kernels import find_kernel
+from membench.core.call import Call, Output, Outputs, ShapeOf, Value
 from membench.core.errors import UnsupportedModel
 from membench.core.task_graph import Block, Task, TaskGraph
 from membench.core.torch_internals import conjugate_view, negative_view, suggest_memory_format
@@ -161,7 +162,7 @@ class DeviceTensors:
         keyword = [f"{name}={source.expression(argument)}" for name, argument in call.kwargs]
         text = f"lambda tensors: operator({', '.join(positional + keyword)})"
         outputs = tuple((i, self._number(v), v.block) for i, v in enumerate(call.outputs) if v is not None)
-        names = {"operator": resolve_operator(call), "constants": source.constants}
+        names = {"operator": find_kernel(call, self._device), "constants": source.constants}
         return _BoundCall(eval(text, names), tuple(source.numbers), outputs, len(call.outputs) == 1)
 
     def _number(self, value: Value) -> int:

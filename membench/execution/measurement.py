@@ -2,7 +2,7 @@
 
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import accumulate
@@ -104,17 +104,31 @@ def peak_bytes(
     Args:
         backends: those that `run` uses.
     """
-    return cuda_peak_bytes(run, device) if device.type == "cuda" else cpu_peak_bytes(run, backends)
+    return peaks_bytes([run], device, backends)[0]
+
+
+def peaks_bytes(
+    runs: Iterable[Callable[[], object]], device: torch.device, backends: Sequence[TensorBackend] = ()
+) -> list[int]:
+    """Return the allocator's peak during each of the runs, minus the bytes that it held before the first one.
+
+    Args:
+        backends: those that the runs use.
+    """
+    peaks, grown_bytes = [], 0
+    for run in runs:
+        if device.type == "cuda":
+            peak, growth = _cuda_peak_and_growth(run, device)
+        else:
+            peak, growth = _cpu_peak_and_growth(run, backends)
+        peaks.append(grown_bytes + peak)
+        grown_bytes += growth
+    return peaks
 
 
 def cuda_peak_bytes(run: Callable[[], object], device: torch.device) -> int:
     """Return the peak by the allocator's counter of allocated bytes, which counts pieces of 512 bytes."""
-    synchronize(device)
-    held_bytes = torch.cuda.memory_allocated(device)
-    torch.cuda.reset_peak_memory_stats(device)
-    run()
-    synchronize(device)
-    return torch.cuda.max_memory_allocated(device) - held_bytes
+    return _cuda_peak_and_growth(run, device)[0]
 
 
 def cpu_peak_bytes(run: Callable[[], object], backends: Sequence[TensorBackend] = ()) -> int:
@@ -123,8 +137,22 @@ def cpu_peak_bytes(run: Callable[[], object], backends: Sequence[TensorBackend] 
     Args:
         backends: their threads count as well as the calling one.
     """
+    return _cpu_peak_and_growth(run, backends)[0]
+
+
+def _cuda_peak_and_growth(run: Callable[[], object], device: torch.device) -> tuple[int, int]:
+    synchronize(device)
+    held_bytes = torch.cuda.memory_allocated(device)
+    torch.cuda.reset_peak_memory_stats(device)
+    run()
+    synchronize(device)
+    peak, after = torch.cuda.max_memory_allocated(device), torch.cuda.memory_allocated(device)
+    return peak - held_bytes, after - held_bytes
+
+
+def _cpu_peak_and_growth(run: Callable[[], object], backends: Sequence[TensorBackend]) -> tuple[int, int]:
     _, changes = _recorded(run, backends)
-    return peak_of(changes)
+    return peak_of(changes), sum(changes)
 
 
 def with_cpu_peak(run: Callable[[], Result]) -> tuple[Result, int]:

@@ -8,8 +8,9 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
+from membench.backends.kernels import find_kernel
 from membench.backends.tensors import as_read, describe_mismatch, mismatched_outputs, shape_only_tensor
-from membench.core.call import Call, Outputs, ShapeOf, Value, resolve_operator, signature
+from membench.core.call import Call, Outputs, ShapeOf, Value, signature
 from membench.core.errors import UnsupportedModel
 from membench.core.task_graph import Task, TaskGraph
 from membench.execution.measurement import cuda_peak_bytes, keep_busy, wake, with_cpu_peak
@@ -170,7 +171,7 @@ class _IsolatedCall:
         call = task.call
         assert call is not None, f"task {task.name} can only be simulated"
         self.task = task
-        self._operator = resolve_operator(call)
+        self._operator = find_kernel(call, device)
         self._args = [_example(call, argument, device, fill) for argument in call.args]
         self._kwargs = {name: _example(call, argument, device, fill) for name, argument in call.kwargs}
 
