@@ -28,6 +28,7 @@ from math import inf
 
 from membench.core.convolution import Algorithm
 from membench.core.cost_model import CostModel
+from membench.core.errors import InfeasibleSchedule
 from membench.core.schedule import Schedule
 from membench.core.task_graph import Role, Task, TaskGraph
 from membench.planning.algorithms import Preference, prefer
@@ -65,18 +66,22 @@ class Modnn(Strategy):
 
     def schedule(self, graph: TaskGraph, cost: CostModel, budget_bytes: int | None) -> Schedule:
         graph = self._offloading(graph)
-        return self._on_demand(graph, cost, budget_bytes) or self._planned(graph, cost, budget_bytes)
+        has_weights_on_host = any(block.host_location for block in graph.blocks)
+        refusals = []
+        for plan in (self._planned,) if has_weights_on_host else (self._on_demand, self._planned):
+            try:
+                return plan(graph, cost, budget_bytes)
+            except InfeasibleSchedule as refusal:
+                refusals.append(refusal)
+        raise min(refusals, key=lambda refusal: refusal.needed_bytes)
 
-    def _on_demand(self, graph: TaskGraph, cost: CostModel, budget_bytes: int | None) -> Schedule | None:
-        """Return the step without copies and with the fastest algorithms; None where the budget has no room for it."""
-        if any(block.host_location for block in graph.blocks):
-            return None
+    def _on_demand(self, graph: TaskGraph, cost: CostModel, budget_bytes: int | None) -> Schedule:
+        """Return the step without copies and with the fastest algorithms, which needs no pool."""
         builder = ScheduleBuilder(
             self.name, prefer(graph, cost, Preference.PERFORMANCE), budget_bytes=budget_bytes
         )
         compute_on_demand(builder, builder.graph.tasks)
-        has_room = budget_bytes is None or builder.peak_bytes <= budget_bytes
-        return builder.finish() if has_room else None
+        return builder.finish()
 
     def _planned(self, graph: TaskGraph, cost: CostModel, budget_bytes: int | None) -> Schedule:
         """Return what Algorithm 1 decides."""
