@@ -1,6 +1,6 @@
 """Costs of isolated operators on a device: workspace, in addition to arguments and outputs, and seconds."""
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass
 from itertools import count
 from typing import Any, TypeVar
@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from membench.backends.tensors import as_read, describe_mismatch, mismatched_outputs, shape_only_tensor
+from membench.backends.tensors import as_read, describe_mismatch, outputs_of, shape_only_tensor
 from membench.core.call import Call, Outputs, ShapeOf, Value, resolve_operator, signature
 from membench.core.errors import UnsupportedModel
 from membench.core.task_graph import Task, TaskGraph
@@ -37,11 +37,13 @@ class OperatorCost:
     Attributes:
         workspace_bytes: peak memory in addition to arguments and outputs.
         time_s: seconds for which the device is busy.
+        outputs: what the operator returned, which may differ from its shape function's outputs.
         issue_time_s: seconds of the host's call; 0 if the host is the device.
     """
 
     workspace_bytes: int
     time_s: float
+    outputs: Outputs
     issue_time_s: float = 0.0
 
 
@@ -64,22 +66,11 @@ def measure_operators(
     """Run each task in isolation on synthetic data; restores the random generators.
 
     Raises:
-        OutputMismatch: the outputs of some tasks differ from the graph's.
         UnsupportedModel: an operator does not run on synthetic data.
     """
-    mismatches: dict[Task, Outputs] = {}
-
-    def check(run: _IsolatedCall, result: Any) -> None:
-        assert run.task.call is not None
-        if found := mismatched_outputs(run.task.call, result, graph):
-            mismatches[run.task] = found
-
     with torch.no_grad(), torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
         measure_all = _on_cuda if device.type == "cuda" else _on_cpu
-        measured = measure_all(tasks, graph, device, check)
-    if mismatches:
-        raise OutputMismatch(graph, mismatches)
-    return measured
+        return measure_all(tasks, graph, device)
 
 
 def _on_synthetic_data(
@@ -106,18 +97,20 @@ def _on_synthetic_data(
 
 
 def _on_cuda(
-    tasks: dict[Hashable, Task], graph: TaskGraph, device: torch.device, check: "_Check"
+    tasks: dict[Hashable, Task], graph: TaskGraph, device: torch.device
 ) -> dict[Hashable, OperatorCost]:
     def measure(run: _IsolatedCall) -> OperatorCost:
-        check(run, run())
-        pieces = sum(-(-graph.blocks[block].size_bytes // _ALLOCATION_BYTES) for block in run.task.creates)
-        return _warm_on_cuda(run, device, pieces * _ALLOCATION_BYTES)
+        outputs = outputs_of(run())
+        pieces = sum(-(-size // _ALLOCATION_BYTES) for size in _created_sizes_bytes(run.task, outputs))
+        return _warm_on_cuda(run, device, outputs, pieces * _ALLOCATION_BYTES)
 
     wake(device)
     return {key: _on_synthetic_data(task, graph, device, measure) for key, task in tasks.items()}
 
 
-def _warm_on_cuda(run: "_IsolatedCall", device: torch.device, created_bytes: int) -> OperatorCost:
+def _warm_on_cuda(
+    run: "_IsolatedCall", device: torch.device, outputs: Outputs, created_bytes: int
+) -> OperatorCost:
     """Measure the peak after the libraries have chosen their kernels, then the host's call, then many runs of the kernels.
 
     The host may be slower than the kernels, so it issues all of them while the device is busy.
@@ -128,7 +121,7 @@ def _warm_on_cuda(run: "_IsolatedCall", device: torch.device, created_bytes: int
     repetitions = max(fewest, min(most, round(_TIMED_S / max(once_s, 1e-9))))
     issue_time_s = call_time_s(run, device)
     kernels_s = time_s(run, repetitions, busy_s=_MARGIN * repetitions * issue_time_s)
-    return OperatorCost(workspace_bytes, kernels_s / repetitions, issue_time_s)
+    return OperatorCost(workspace_bytes, kernels_s / repetitions, outputs, issue_time_s)
 
 
 def time_s(run: Callable[[], object], repetitions: int, *, busy_s: float = 0.0) -> float:
@@ -148,7 +141,7 @@ def time_s(run: Callable[[], object], repetitions: int, *, busy_s: float = 0.0) 
 
 
 def _on_cpu(
-    tasks: dict[Hashable, Task], graph: TaskGraph, device: torch.device, check: "_Check"
+    tasks: dict[Hashable, Task], graph: TaskGraph, device: torch.device
 ) -> dict[Hashable, OperatorCost]:
     """Run all tasks within one profile, and read each one's allocations from between its marks.
 
@@ -156,31 +149,39 @@ def _on_cpu(
     """
     numbers = count()
 
-    def run_marked(run: _IsolatedCall) -> str:
+    def run_marked(run: _IsolatedCall) -> tuple[str, Outputs]:
         mark = f"{_MARKER} {next(numbers)}"
         with torch.profiler.record_function(mark):
             result = run()
-        check(run, result)
-        return mark
+        return mark, outputs_of(result)
 
     activities = [torch.profiler.ProfilerActivity.CPU]
     with torch.profiler.profile(activities=activities, profile_memory=True) as profile:
-        marks = {key: _on_synthetic_data(task, graph, device, run_marked) for key, task in tasks.items()}
+        marked = {key: _on_synthetic_data(task, graph, device, run_marked) for key, task in tasks.items()}
     events = profiled_events(profile)
     spans_ns = {e.name(): (e.start_ns(), e.end_ns()) for e in events if e.name().startswith(_MARKER)}
     changes = iter(memory_events(profile))
     change = next(changes, None)
     measured = {}
     for key, task in tasks.items():
-        start_ns, end_ns = spans_ns[marks[key]]
+        mark, outputs = marked[key]
+        start_ns, end_ns = spans_ns[mark]
         inside = []
         while change is not None and change[0] <= end_ns:
             if change[0] >= start_ns:
                 inside.append(change[1])
             change = next(changes, None)
-        created_bytes = graph.size_bytes(task.creates)
-        measured[key] = OperatorCost(max(0, peak_of(inside) - created_bytes), (end_ns - start_ns) * 1e-9)
+        workspace_bytes = max(0, peak_of(inside) - sum(_created_sizes_bytes(task, outputs)))
+        measured[key] = OperatorCost(workspace_bytes, (end_ns - start_ns) * 1e-9, outputs)
     return measured
+
+
+def _created_sizes_bytes(task: Task, outputs: Outputs) -> Iterable[int]:
+    """Return the sizes of the blocks that a task creates, as its operator returned them."""
+    assert task.call is not None
+    pairs = zip(task.call.outputs, outputs, strict=True)
+    sizes = {value.block: output.size_bytes for value, output in pairs if value is not None and output is not None}
+    return (sizes[block] for block in task.creates)
 
 
 class _IsolatedCall:
@@ -196,9 +197,6 @@ class _IsolatedCall:
 
     def __call__(self) -> Any:
         return self._operator(*self._args, **self._kwargs)
-
-
-_Check = Callable[[_IsolatedCall, Any], None]
 
 
 def _example(call: Call, argument: Any, device: torch.device, fill: int) -> Any:
@@ -221,11 +219,10 @@ def _example(call: Call, argument: Any, device: torch.device, fill: int) -> Any:
 
 
 def key_of(task: Task) -> Hashable:
-    """Return the key of a call's cost: operator, shapes, layouts, other arguments, outputs, threads."""
-    assert task.call is not None, f"task {task.name} can only be simulated"
-    return _signature_of(task), signature("returns", *task.call.outputs), torch.get_num_threads()
+    """Return the key of a call's cost: operator, shapes, layouts, other arguments, threads."""
+    return _signature_of(task), torch.get_num_threads()
 
 
 def _signature_of(task: Task) -> Hashable:
-    assert task.call is not None
+    assert task.call is not None, f"task {task.name} can only be simulated"
     return signature(task.call.operator, task.call.args, task.call.kwargs)
