@@ -82,7 +82,9 @@ def load_cache(device: torch.device, directory: Path | None = None) -> CostCache
 
 
 def _operator_cost(content: dict[str, Any]) -> OperatorCost:
-    return OperatorCost(**{**content, "outputs": tuple(each and _output(**each) for each in content["outputs"])})
+    return OperatorCost(
+        **{**content, "outputs": tuple(each and _output(**each) for each in content["outputs"])}
+    )
 
 
 def _output(dtype: str, shape: list[int], stride: list[int], offset: int, size_bytes: int) -> Output:

@@ -180,7 +180,9 @@ def _created_sizes_bytes(task: Task, outputs: Outputs) -> Iterable[int]:
     """Return the sizes of the blocks that a task creates, as its operator returned them."""
     assert task.call is not None
     pairs = zip(task.call.outputs, outputs, strict=True)
-    sizes = {value.block: output.size_bytes for value, output in pairs if value is not None and output is not None}
+    sizes = {
+        value.block: output.size_bytes for value, output in pairs if value is not None and output is not None
+    }
     return (sizes[block] for block in task.creates)
 
 
