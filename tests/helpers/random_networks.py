@@ -172,7 +172,12 @@ def random_workload(
 
 def runs_in_plain_pytorch(layers: Layers, seed: int) -> bool:
     """Return whether autograd does not find that a network has overwritten what the backward pass needs."""
-    work = random_workload(layers, seed)
+    return _runs_in_plain_pytorch(tuple(layers), seed)
+
+
+@cache
+def _runs_in_plain_pytorch(layers: tuple[tuple[str, int, int], ...], seed: int) -> bool:
+    work = random_workload(list(layers), seed)
     try:
         work.module(*work.inputs).sum().backward()
     except RuntimeError:
