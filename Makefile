@@ -7,7 +7,7 @@ STAMP := $(VENV)/.installed
 TEST := OMP_NUM_THREADS=1 KINETO_LOG_LEVEL=9 $(RUN) -m pytest --numprocesses 2
 
 .DEFAULT_GOAL := help
-.PHONY: help install test test-slow test-gpu measure lint format figures report scoreboard sync bench smoke clean
+.PHONY: help install test test-slow test-gpu test-slurm measure lint format figures report scoreboard sync bench audit smoke clean
 
 help:  ## show this list
 	@awk -F ':.*## ' '/^[a-z%-]+:.*## / {sub("%", "PAPER"); printf "  make %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -25,11 +25,15 @@ test: $(STAMP)  ## run the tests that need seconds and no GPU
 	$(TEST)
 
 test-slow: $(STAMP)  ## run the slow tests too
-	$(TEST) -m 'not cuda'
+	$(TEST) -m 'not cuda and not slurm'
 
 test-gpu: $(STAMP)  ## run the tests that need a GPU; fails where there is none
 	@$(RUN) -c 'import sys, torch; sys.exit(0 if torch.cuda.is_available() else "test-gpu needs a GPU, and torch sees none")'
 	$(RUN) -m pytest -m cuda
+
+test-slurm: $(STAMP)  ## run sweeps on a Slurm cluster that is started here (Debian, Ubuntu); skips where it cannot be installed
+	@.ci/install-slurm
+	OMP_NUM_THREADS=1 KINETO_LOG_LEVEL=9 $(RUN) -m pytest -rs -m slurm
 
 smoke: $(STAMP)  ## install the wheel into a fresh environment and use it away from the checkout
 	.ci/smoke
@@ -68,6 +72,11 @@ sync: $(STAMP)  ## upload the W&B runs that were logged offline; needs `wandb lo
 
 bench: $(STAMP)  ## measure membench itself
 	@for script in benchmarks/*.py; do $(RUN) $$script || exit 1; done
+
+audit:  ## look the exact versions up among published vulnerabilities; needs a network
+	$(PYTHON) -m venv build/audit
+	build/audit/bin/python -m pip install --quiet --disable-pip-version-check pip-audit
+	build/audit/bin/pip-audit --strict --no-deps --disable-pip --requirement constraints.txt
 
 clean:  ## remove .venv and everything that is generated and not committed
 	rm -rf $(VENV) outputs wandb build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

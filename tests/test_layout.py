@@ -16,7 +16,7 @@ BEHAVIOURS = {
     "codecs": {"cuda_kernels"},
     "models": {"model_configurations"},
     "strategies": {"shared_weights"},
-    "sweep": {"cluster", "sweep"},
+    "sweep": {"cluster", "slurm", "sweep"},
 }
 """Tests of what several modules of a package do together, by package."""
 CHECKS = ("check", "assert", "refuse", "validate")

@@ -35,7 +35,7 @@ def train(module: nn.Module, inputs: torch.Tensor, targets: torch.Tensor, strate
         # in place of: loss = criterion(module(inputs), targets); loss.backward()
         loss = step(inputs, targets).item()
         optimizer.step()
-    print(f"{strategy:<14} {step.predicted_peak_bytes / 2**20:6.1f} MiB   loss {loss!r}")
+    print(f"{strategy:<14} {step.predicted_peak_bytes / 2**20:6.1f} MB   loss {loss!r}")
     return loss
 
 

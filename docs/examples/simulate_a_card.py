@@ -40,7 +40,7 @@ def main() -> None:
             continue
         memory_gib = step.predicted_peak_bytes / 2**30
         print(
-            f"{strategy:<14} {memory_gib:5.2f} GiB   {step.measure().images_per_s:5.1f} images/s (simulated)"
+            f"{strategy:<14} {memory_gib:5.2f} GB   {step.measure().images_per_s:5.1f} images/s (simulated)"
         )
 
 

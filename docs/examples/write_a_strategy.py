@@ -69,7 +69,7 @@ def main() -> None:
         model.zero_grad()
         loss = step(inputs, targets).item()
         gradients.append([weight.grad.clone() for weight in model.parameters() if weight.grad is not None])
-        print(f"{strategy.name:<16} {step.predicted_peak_bytes / 2**20:5.2f} MiB   loss {loss!r}")
+        print(f"{strategy.name:<16} {step.predicted_peak_bytes / 2**20:5.2f} MB   loss {loss!r}")
     same = all(torch.equal(first, second) for first, second in zip(*gradients, strict=True))
     print("the same gradients, bit for bit" if same else "the gradients differ")
 

@@ -17,6 +17,7 @@ import os
 import random
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 from queue import SimpleQueue
@@ -32,6 +33,7 @@ from membench.core.codec import ActivationCodec
 from membench.core.schedule import COMPUTE_STREAM, EXCHANGE_STREAM
 from membench.core.task_graph import Task, TaskGraph
 from membench.core.timeline import Span, Timeline
+from membench.core.torch_internals import MemoryRecorder
 
 _POISON = 0xFF
 """Byte with which chaos mode fills freed memory: floats read as NaN, integers as -1."""
@@ -52,11 +54,14 @@ class Chaos:
 class _Job:
     """One instruction's progress; it must not reference its work, which holds the tensors that it reads."""
 
-    __slots__ = ("end_s", "error", "finished", "start_s", "stream")
+    __slots__ = ("end_s", "error", "finished", "recorder", "start_s", "stream")
 
-    def __init__(self, stream: str, finished: ThreadEvent | None) -> None:
+    def __init__(
+        self, stream: str, finished: ThreadEvent | None, recorder: MemoryRecorder | None = None
+    ) -> None:
         self.stream = stream
         self.finished = finished  # None: it ran on the calling thread, so it is done
+        self.recorder = recorder
         self.error: BaseException | None = None
         self.start_s = self.end_s = 0.0
 
@@ -107,8 +112,7 @@ class CpuBackend(TensorBackend):
         return self._do(partial(self.tensors.run, task))
 
     def offload(self, block: int, stream: str) -> _Job:
-        source, target = self.tensors.as_bytes(block), self._host_buffer(block)
-        return self._submit(partial(target.copy_, source), stream)
+        return self._submit(self._reading(block, self._host_buffer(block).copy_), stream)
 
     def prefetch(self, block: int, stream: str) -> _Job:
         self._allocate(block)
@@ -188,7 +192,7 @@ class CpuBackend(TensorBackend):
     def _submit(self, work: Callable[[], object], stream: str) -> _Job:
         if self._chaos:
             work = _delayed(work, self._chaos.uniform(0, self._longest_delay_s))
-        job = _Job(stream, ThreadEvent())
+        job = _Job(stream, ThreadEvent(), self.recorder)
         self._jobs.append(job)
         self._queue(stream).put((job, work))
         return job
@@ -221,13 +225,14 @@ def _serve(queue: SimpleQueue[_Ticket | None]) -> None:
     with torch.no_grad():
         while (ticket := queue.get()) is not None:
             job, work = ticket
-            job.start_s = time.perf_counter()
-            try:
-                work()
-            except BaseException as error:  # raised again where the job is waited for
-                job.error = error
-            del ticket, work  # before the event: the waiting thread may free the tensors' memory
-            job.end_s = time.perf_counter()
+            with job.recorder.record() if job.recorder else nullcontext():
+                job.start_s = time.perf_counter()
+                try:
+                    work()
+                except BaseException as error:  # raised again where the job is waited for
+                    job.error = error
+                del ticket, work  # before the event: the waiting thread may free the tensors' memory
+                job.end_s = time.perf_counter()
             assert job.finished is not None
             job.finished.set()
 

@@ -12,6 +12,7 @@ from membench.backends.tensors import DeviceTensors
 from membench.core import distributed
 from membench.core.codec import ActivationCodec
 from membench.core.task_graph import Block, TaskGraph
+from membench.core.torch_internals import MemoryRecorder
 
 
 class TensorBackend(Backend):
@@ -22,10 +23,14 @@ class TensorBackend(Backend):
     Args:
         graph: captured with calls.
         device: the device of the blocks.
+
+    Attributes:
+        recorder: records the memory of the CPU backend's threads, if set.
     """
 
     def __init__(self, graph: TaskGraph, device: torch.device) -> None:
         self.device = device
+        self.recorder: MemoryRecorder | None = None
         self.tensors = DeviceTensors(graph, device)
         self._blocks = graph.blocks
         self._host: dict[int, Tensor] = {}
@@ -118,11 +123,17 @@ class TensorBackend(Backend):
         """
         distributed.average(self.tensors.elements(block), root, repr(self._blocks[block].name))
 
-    def _encoding(self, block: int, encoded: int, codec: ActivationCodec) -> Callable[[], None]:
+    def _encoding(self, block: int, encoded: int, codec: ActivationCodec) -> Callable[[], object]:
         """Allocate the encoded form, and return a function that writes it."""
-        source = self.tensors.as_bytes(block).view(torch.float32)
         self._allocate(encoded)
-        return partial(codec.encode_into, source, self.tensors.as_bytes(encoded))
+        target = self.tensors.as_bytes(encoded)
+        return self._reading(block, lambda source: codec.encode_into(source.view(torch.float32), target))
+
+    def _reading(self, block: int, work: Callable[[Tensor], object]) -> Callable[[], object]:
+        """Return work on a block's memory, looked up now or, where a task has yet to make the block, when it runs."""
+        if self.tensors.is_resident(block):
+            return partial(work, self.tensors.as_bytes(block))
+        return lambda: work(self.tensors.as_bytes(block))
 
     def _decoding(self, block: int, encoded: int, codec: ActivationCodec) -> Callable[[], None]:
         """Allocate the block, and return a function that fills it."""

@@ -77,6 +77,10 @@ class DeviceTensors:
         """Allocate new memory for a block, unfilled."""
         self.hold(block.index, torch.empty(block.size_bytes, dtype=torch.uint8, device=self._device))
 
+    def is_resident(self, block: int) -> bool:
+        """Return whether a block has memory now."""
+        return self._owners[block] is not None
+
     def as_bytes(self, block: int) -> Tensor:
         """Return a block's memory as a one-dimensional tensor of bytes."""
         owner = self._owners[block]
@@ -115,13 +119,25 @@ class DeviceTensors:
         self._keep(task, call, call.invoke(tensors))
 
     def prepare(self, task: Task) -> Callable[[], None]:
-        """Look up a task's arguments now, and return a function that runs it later and keeps its outputs."""
+        """Look up a task's arguments now, and return a function that runs it later and keeps its outputs.
+
+        Results of tasks that have not run yet are looked up when it runs.
+        """
         call = self._calls[task.index]
-        arguments = {}
-        for number in call.numbers:
-            tensor = self._tensors[number]
-            arguments[number] = self._view(number) if tensor is None else tensor
-        return lambda: self._keep(task, call, call.invoke(arguments))
+        arguments: dict[int, Tensor] = {}
+
+        def look_up() -> None:
+            for number in call.numbers:
+                if number not in arguments and self.is_resident(self._values[number].block):
+                    tensor = self._tensors[number]
+                    arguments[number] = self._view(number) if tensor is None else tensor
+
+        def run() -> None:
+            look_up()
+            self._keep(task, call, call.invoke(arguments))
+
+        look_up()
+        return run
 
     def _keep(self, task: Task, call: _BoundCall, result: Any) -> None:
         if self._unverified and task.index in self._unverified:

@@ -24,6 +24,12 @@ from membench.sweep.worker_main import CELL, RECORD
 class SweepCallback(Callback):
     """Hydra's hooks, named in `conf/config.yaml`. Jobs may run in other processes, so their files are read."""
 
+    def on_run_start(self, config: DictConfig, **kwargs: Any) -> None:
+        _prepare(config)
+
+    def on_multirun_start(self, config: DictConfig, **kwargs: Any) -> None:
+        _prepare(config)
+
     def on_run_end(self, config: DictConfig, **kwargs: Any) -> None:
         if launched().rank == 0:  # the first of several processes summarises for all
             self._end(config, Path(config.hydra.run.dir), [Path(config.hydra.run.dir)])
@@ -54,6 +60,15 @@ class SweepCallback(Callback):
             _log(config, sweep, made)
         if config.strict and has_failed(records):
             sys.exit(1)
+
+
+def _prepare(config: DictConfig) -> None:
+    """Make the folder for records before any cell takes its time; exit if it cannot be made."""
+    if not config.dry_run:
+        try:
+            Path(config.records).mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            sys.exit(exit_code("run", error))
 
 
 def _plan(config: DictConfig, cells: list[Configuration]) -> str:

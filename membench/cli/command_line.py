@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from hydra import compose
@@ -13,40 +14,49 @@ from omegaconf import DictConfig
 from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBaseException
 from yaml import YAMLError
 
-from membench.cli.commands import COMMANDS, groups_of
+from membench.cli.commands import COMMANDS, groups_of, options_of
 from membench.cli.option_values import check_built, check_cell, check_switches
 from membench.core import configuration
-from membench.core.errors import MembenchError
+from membench.core.checks import SWITCH, check
+from membench.core.errors import MembenchError, near
 from membench.core.files import complaint
 from membench.papers.cells import hydra_composition, resolved
+from membench.profiling.nvml import visible_gpus
+from membench.sweep.provenance import device_facts_from_outside
 
 MULTIRUN = {"-m", "--multirun"}
 HYDRA_ERRORS = (HydraException, OmegaConfBaseException, YAMLError)
 """Errors of composing a configuration, which `explain` puts into one line."""
 
 
-def check_arguments(arguments: Sequence[str]) -> None:
+def check_arguments(arguments: Sequence[str], own: Path | None = None) -> None:
     """Compose and check every choice that the arguments of `membench run` name, once each.
 
+    Args:
+        own: see `hydra_composition`.
+
     Raises:
-        MembenchError: an argument is not an option, or its value is invalid; lists the valid ones in one line.
+        MembenchError: an argument is not an option, or its value is invalid; lists the valid ones in one line. Or it is
+            to be measured here on a GPU, and there is none.
     """
     try:
-        with hydra_composition():
+        with hydra_composition(own):
             parsed = parse_changes([word for word in arguments if not word.startswith("-")])
             sweeps = [override for override in parsed if override.is_sweep_override()]
             if sweeps and not MULTIRUN & set(arguments):
                 raise MembenchError(f"{sweeps[0].input_line!r} is a choice of several; add -m to run each")
             plain = [override.input_line or "" for override in parsed if override not in sweeps]
-            _check_cell(plain)
+            cells = [_check_cell(plain)]
             for sweep in sweeps:
                 choices = [f"{sweep.key_or_group}={value}" for value in sweep.sweep_string_iterator()]
                 if not choices:  # such as a glob that matches no name
                     raise MembenchError(f"{sweep.input_line!r} chooses nothing")
-                for choice in choices:
-                    _check_cell([*plain, choice])
+                cells += [_check_cell([*plain, choice]) for choice in choices]
     except (*HYDRA_ERRORS, ValueError) as error:
-        raise MembenchError(explain(error, groups_of("run"))) from error
+        raise MembenchError(explain(error, "run")) from error
+    is_here = not any(override.key_or_group == "hydra/launcher" for override in parsed)
+    if is_here and any(cell["backend"]["name"] == "cuda" and not cell["dry_run"] for cell in cells):
+        check_gpu()
 
 
 def parse_changes(words: Sequence[str]) -> list[Override]:
@@ -56,6 +66,8 @@ def parse_changes(words: Sequence[str]) -> list[Override]:
     for override in parsed:
         if override.type is not OverrideType.CHANGE:
             raise MembenchError(f"{override.input_line!r} is not a choice; write option=value")
+        if override.key_or_group == "hydra.verbose":
+            check(SWITCH, **{"hydra.verbose": override.value()})
     return parsed
 
 
@@ -63,14 +75,22 @@ def compose_checked(command: str, words: Sequence[str]) -> dict[str, Any]:
     """Return a sub-command's options as words change them, references to other options resolved.
 
     Raises:
-        HydraException: a word is of an option or a file that does not exist, or is a sweep.
-        MembenchError: a word is not option=value, of a group and not a name, or of true or false and neither.
+        MembenchError: a word is of an option or a file that does not exist, is a sweep, is not option=value, of a group
+            and not a name, or of true or false and neither.
     """
+    try:
+        return _compose_checked(command, words)
+    except HYDRA_ERRORS as error:
+        raise MembenchError(explain(error, command)) from error
+
+
+def _compose_checked(command: str, words: Sequence[str]) -> dict[str, Any]:
     overrides = parse_changes(words)
     named = [each for each in overrides if each.key_or_group in groups_of(command)]
     for group in named:  # Hydra's own error does not name the group
         if not isinstance(group.value(), str) and not group.is_sweep_override():
-            raise MembenchError(_unknown(group.key_or_group, group.value()))
+            known = GlobalHydra.instance().config_loader().get_group_options(group.key_or_group)
+            raise MembenchError(_unknown(group.key_or_group, group.value(), known))
     composed = resolved(compose(COMMANDS[command], list(words)))
     if any("." in override.key_or_group for override in overrides):
         unchanged = compose(COMMANDS[command], [group.input_line or "" for group in named])
@@ -78,35 +98,64 @@ def compose_checked(command: str, words: Sequence[str]) -> dict[str, Any]:
     return composed
 
 
-def explain(error: Exception, groups: Sequence[str] = ()) -> str:
-    """Return one line on what is wrong with a command that has these option groups, and on what is valid."""
+def explain(error: Exception, command: str) -> str:
+    """Return one line on what is wrong with the words of a command, and on what is valid."""
+    groups = groups_of(command)
     if isinstance(error, MissingConfigException) and error.missing_cfg_file:
         group, _, name = error.missing_cfg_file.rpartition("/")
         remedy = "; some need: pip install 'membench[launchers]'" if group == "hydra/launcher" else ""
-        return _unknown(group, name) + remedy
+        return _unknown(group, name, error.options or []) + remedy
     if isinstance(error, OverrideParseException):
         return f"{error.override!r} is not a choice; write option=value, and quote a value with spaces or special characters"
     cause = error.__cause__
     if isinstance(cause, ConfigKeyError | ConfigAttributeError) and isinstance(cause.parent_node, DictConfig):
-        options = [str(key) for key in cause.parent_node if key not in ("hydra", "_target_")]
-        return f"{cause.full_key!r} is not an option; there are: {', '.join(options) or 'none'}"
+        return _not_an_option(str(cause.full_key), list(cause.parent_node), command)
     if unknown_group := re.match(r"Could not override '([^']+)'", str(error)):
-        return f"{unknown_group.group(1)!r} is not an option; there are: {', '.join(groups)}"
+        name = unknown_group.group(1)
+        return f"{name!r} is not an option; there are: {', '.join(groups)}{near(name, groups)}"
+    missing = re.match(r"Interpolation key '(\w+)\.(\w+)' not found", str(error))
+    if missing and missing.group(1) in groups:
+        group, key = missing.groups()
+        return f"{group}: its file in conf/{group} has no {key}; add it there, or give {key}=..."
     if not isinstance(error, HydraException | OmegaConfBaseException):
         return " ".join(complaint(error).split())
     causes = [str(each) for each in (error, cause) if each is not None]
     return "; ".join(" ".join(re.split(r"See https:|full_key:", text)[0].split()) for text in causes)
 
 
-def _check_cell(words: Sequence[str]) -> None:
-    """Check the cell that words without a sweep compose to."""
+def check_gpu() -> None:
+    """Refuse a machine without a GPU that torch can use.
+
+    Raises:
+        MembenchError: it is one.
+    """
+    if not visible_gpus():  # the driver's library answers at once; torch, which decides, takes seconds
+        device_facts_from_outside("cuda")
+
+
+def _check_cell(words: Sequence[str]) -> dict[str, Any]:
+    """Check the cell that words without a sweep compose to, and return its values."""
     values = compose_checked("run", words)
     check_cell(values)
     if changed := {word.partition(".")[0] for word in words if "." in word.partition("=")[0]} & {
         *groups_of("run")
     }:
         check_built(values, changed)
+    return values
 
 
-def _unknown(group: str, name: object) -> str:
-    return f"{group or 'file'} {name!r} is not known; there are: {', '.join(configuration.names(group))}"
+def _not_an_option(name: str, options: Sequence[object], command: str) -> str:
+    """Return what is wrong with an option's name, and where there is one of that name or of one like it."""
+    known = [str(key) for key in options if key not in ("hydra", "_target_")]
+    group, _, key = name.rpartition(".")
+    suggestion, groups = near(key, known), groups_of(command)
+    if not suggestion and group in groups:
+        files = configuration.names(group)
+        having = [file for file in files if key in configuration.read(group, file)]
+        top_level = [*groups, *options_of(command)]
+        suggestion = f"; {', '.join(having)} have it" if having else near(key, top_level)
+    return f"{name!r} is not an option; there are: {', '.join(known) or 'none'}{suggestion}"
+
+
+def _unknown(group: str, name: object, known: Sequence[str]) -> str:
+    return f"{group or 'file'} {name!r} is not known; there are: {', '.join(known)}{near(name, known)}"

@@ -15,6 +15,7 @@ COMMANDS = {
     "report": None,
     "timeline": "config",
     "calibrate": None,
+    "completion": None,
 }
 """The file in `conf/` with each sub-command's options; None where the sub-command's module declares them."""
 
@@ -46,15 +47,36 @@ def command_help(command: str) -> str:
         return _docstring(command)
     choices = {group: ", ".join(configuration.names(group)) for group in groups_of(command)}
     groups = [fill(f"{group}: {choices[group]}", 110, subsequent_indent="    ") for group in choices]
-    text = _file(config).read_text()
-    text += _file("running").read_text() if "running@_here_" in text else ""
-    options = ["Options and their defaults:", *re.findall(r"^\w+: .+", text, re.MULTILINE)]
+    options = ["Options and their defaults:", *_option_lines(config)]
     return "\n".join([_docstring(command), "", "Groups and their choices:", *groups, "", *options])
 
 
+def options_of(command: str) -> list[str]:
+    """Return the names of a sub-command's options, those of `groups_of` excluded."""
+    config = COMMANDS[command]
+    if config is not None:
+        return [line.partition(":")[0] for line in _option_lines(config)]
+    classes = [node for node in _syntax(command).body if isinstance(node, ast.ClassDef)]
+    settings = [node for node in classes if node.name.endswith("Settings")]
+    fields = (field for node in settings for field in node.body if isinstance(field, ast.AnnAssign))
+    given_with_a_flag_or_bare = ("config_dir", "codec", "papers", "before", "after")
+    names = [field.target.id for field in fields if isinstance(field.target, ast.Name)]
+    return [name for name in names if name not in given_with_a_flag_or_bare]
+
+
+def _option_lines(config: str) -> list[str]:
+    """Return a line for each option of a configuration file: its name, its default and its description."""
+    text = _file(config).read_text()
+    text += _file("running").read_text() if "running@_here_" in text else ""
+    return re.findall(r"^\w+: .+", text, re.MULTILINE)
+
+
 def _docstring(command: str) -> str:
-    source = Path(__file__).with_name(f"{command}.py").read_text()
-    return ast.get_docstring(ast.parse(source)) or ""
+    return ast.get_docstring(_syntax(command)) or ""
+
+
+def _syntax(command: str) -> ast.Module:
+    return ast.parse(Path(__file__).with_name(f"{command}.py").read_text())
 
 
 def _file(config: str) -> Path:

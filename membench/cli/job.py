@@ -2,12 +2,14 @@
 
 import atexit
 import json
+import sys
 from functools import cache
 from pathlib import Path
 
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 
+from membench.cli.main import exit_code
 from membench.core.errors import MembenchError
 from membench.core.files import shown, write_whole
 from membench.core.launched import launched
@@ -20,6 +22,16 @@ from membench.sweep.worker_main import CELL, RECORD
 
 
 def run_job(config: DictConfig) -> None:
+    """Run a job; on an error of one that runs in this process, end it, because Hydra would print the error too."""
+    try:
+        _run(config)
+    except Exception as error:
+        if HydraConfig.get().runtime.choices["hydra/launcher"] != "basic":
+            raise
+        sys.exit(exit_code("run", error))
+
+
+def _run(config: DictConfig) -> None:
     """Write a cell's configuration into the job's folder, and its record when it has one; print a summary.
 
     A dry run writes the configuration alone. If several processes share the cell's batch, only the first writes.
@@ -31,15 +43,19 @@ def run_job(config: DictConfig) -> None:
         write_whole(folder / CELL, json.dumps(cell))
     if config.dry_run:
         return
+    is_new = True
     if launched().count > 1:
         record = _run_together(cell, config)
     else:
         workers, directory = _workers(config.time_limit_s), directory_of(cell, Path(config.records))
-        record = Records(directory, workers.run, Rerun(config.rerun)).run(cell)
+        records = Records(directory, workers.run, Rerun(config.rerun))
+        is_new = records.is_due(cell)
+        record = records.run(cell)
     if launched().rank == 0:
         write_whole(folder / RECORD, record.to_json() + "\n")
+        known = "" if is_new else f", copied from {shown(directory)}; rerun=all runs it again"
         print(summary(record))
-        print(f"  {'record':<20} {shown(folder / RECORD)}", flush=True)
+        print(f"  {'record':<20} {shown(folder / RECORD)}{known}", flush=True)
 
 
 def _run_together(cell: Configuration, config: DictConfig) -> Record:

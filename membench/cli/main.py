@@ -1,15 +1,20 @@
 """Entry point of the `membench` command: choose a sub-command, answer ``--help``, and report errors."""
 
+import os
 import sys
 import traceback
 from collections.abc import Sequence
 from importlib import import_module
+from typing import TextIO
 
-from membench.cli.commands import COMMANDS, command_help, groups_of, overview
-from membench.core.errors import MembenchError
+import membench
+from membench.cli.commands import COMMANDS, command_help, overview
+from membench.core.errors import MembenchError, near
 from membench.core.files import complaint
 
 INTERRUPTED = "interrupted; finished cells are kept, and the same command continues from there"
+STDOUT_CLOSED = 141
+"""The exit code of a program that the closed pipe of its stdout ends, ``| head``: 128 + SIGPIPE."""
 
 
 def main(words: Sequence[str] | None = None) -> int:
@@ -17,23 +22,36 @@ def main(words: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if words is None else words)
     first = words[0] if words else ""
     if first.isidentifier() and first not in COMMANDS:
-        return exit_code(
-            "", MembenchError(f"there is no command {first!r}; there are: {', '.join(COMMANDS)}")
-        )
+        message = f"there is no command {first!r}; there are: {', '.join(COMMANDS)}{near(first, COMMANDS)}"
+        return exit_code("", MembenchError(message))
     command = words.pop(0) if first in COMMANDS else "run"
-    if {"-h", "--help"} & set(words):
-        print(command_help(command) if first in COMMANDS else overview())
-        return 0
+    _open_closed_streams()
     try:
-        module = import_module(f"membench.cli.{command}")
-        code: int = module.run(module.parse(words))
+        return _run(command, words, is_named=first in COMMANDS)
     except (Exception, KeyboardInterrupt) as error:
         return exit_code(command, error)
+    finally:
+        _give_up_broken_stdout()
+
+
+def _run(command: str, words: list[str], *, is_named: bool) -> int:
+    """Run a sub-command, or print its help, and return the exit code; all that is printed has left then."""
+    if {"-h", "--help"} & set(words):
+        print(command_help(command) if is_named else overview(), flush=True)
+        return 0
+    if "--version" in words:
+        print(f"membench {membench.__version__}", flush=True)
+        return 0
+    module = import_module(f"membench.cli.{command}")
+    code: int = module.run(module.parse(words))
+    sys.stdout.flush()
     return code
 
 
 def exit_code(command: str, error: BaseException) -> int:
     """Print an error of a command ("" for none), in one line unless it is a defect, and return the exit code."""
+    if isinstance(error, BrokenPipeError):
+        return STDOUT_CLOSED
     interrupted = isinstance(error, KeyboardInterrupt)
     line = INTERRUPTED if interrupted else _explained(command, error)
     if not line:
@@ -43,11 +61,30 @@ def exit_code(command: str, error: BaseException) -> int:
     return 130 if interrupted else 2
 
 
+def _open_closed_streams() -> None:
+    """Open stdout and stderr if they are closed (``>&-``), or else the next file that is opened takes their place."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, _nowhere())
+
+
+def _give_up_broken_stdout() -> None:
+    """Replace stdout if it cannot be written: the interpreter would write what is left, and print its error."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        sys.stdout = _nowhere()
+
+
+def _nowhere() -> TextIO:
+    return os.fdopen(os.open(os.devnull, os.O_WRONLY), "w")
+
+
 def _explained(command: str, error: BaseException) -> str:
     """Return one line about an error that the user can correct; empty for any other."""
     if sys.modules.get("hydra"):  # `membench measure` runs where Hydra is not installed
         from membench.cli.command_line import HYDRA_ERRORS, explain
 
         if isinstance(error, HYDRA_ERRORS):
-            return explain(error, groups_of(command))
+            return explain(error, command)
     return complaint(error) if isinstance(error, MembenchError | OSError) else ""

@@ -8,7 +8,7 @@
 Lists are separated by commas. Each cell runs in a process of its own, for at most time_limit_s seconds. Its record goes to
 <results>/<gpu>/records as soon as it exists; a cell that has one is not run again: rerun=missing|failed|all. The tables
 <results>/<gpu>/<task>-<model>.csv are made of the records. results is results/measured, or with backend=cpu
-outputs/measured, which is not committed.
+outputs/measured, which is not committed. --config-dir FOLDER adds your own files to those of conf/, as in `membench run`.
 """
 
 from collections.abc import Sequence
@@ -16,7 +16,16 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from membench.cli.words import Reader, each, read_number, read_options, read_size, read_switch
+from membench.cli.words import (
+    Reader,
+    each,
+    read_number,
+    read_options,
+    read_size,
+    read_switch,
+    refuse_flags,
+    take_config_dir,
+)
 from membench.core import configuration
 from membench.core.checks import POSITIVE, choice
 from membench.core.device import file_name
@@ -52,6 +61,7 @@ class Settings:
         budget: the most memory that a step may hold, as ``"12GB"``; also the capacity that limits are searched in.
         time_limit_s: of each cell.
         results: the folder for records and tables; by default `folder` chooses.
+        config_dir: a folder with files that add to those of `conf/`.
     """
 
     task: str = "strategies"
@@ -64,6 +74,7 @@ class Settings:
     rerun: Rerun = Rerun.MISSING
     time_limit_s: float = 3600.0
     results: Path | None = None
+    config_dir: Path | None = None
 
     @property
     def folder(self) -> Path:
@@ -97,10 +108,12 @@ class CellRunner:
 
 def parse(words: Sequence[str]) -> Settings:
     """Return the settings that the words are."""
+    own, words = take_config_dir(words)
+    refuse_flags(words)
     readers: dict[str, Reader] = {
         "task": partial(choice, ("strategies", "limits"), "task"),
-        "models": each(partial(choice, configuration.names("model"), "models")),
-        "strategies": each(partial(choice, _systems(), "strategies")),
+        "models": each(partial(choice, configuration.names("model", own), "models")),
+        "strategies": each(partial(choice, _systems(own), "strategies")),
         "batch_sizes": each(_read_batch_size),
         "budget": partial(read_size, "budget"),
         "cuda_graph": partial(read_switch, "cuda_graph"),
@@ -109,7 +122,7 @@ def parse(words: Sequence[str]) -> Settings:
         "time_limit_s": partial(read_number, POSITIVE, "time_limit_s"),
         "results": Path,
     }
-    return Settings(**read_options(words, readers))
+    return Settings(**read_options(words, readers), config_dir=own)
 
 
 def run(settings: Settings) -> int:
@@ -130,7 +143,7 @@ def measure_strategies(runner: CellRunner) -> None:
         made = [
             (system, runner.run(model, batch_size, system))
             for batch_size in _batch_sizes(runner, model)
-            for system in runner.settings.strategies or _systems()
+            for system in runner.settings.strategies or _systems(runner.settings.config_dir)
         ]
         write_csv(device_table("strategies", made), runner.directory / f"strategies-{model}.csv")
 
@@ -159,7 +172,8 @@ def _deepest(runner: CellRunner, batch_size: int, system: str) -> Record:
 
 def _batch_sizes(runner: CellRunner, model: str) -> list[int]:
     """Return the batch sizes to measure, `LARGEST` replaced by the one with which eager fills the card."""
-    wanted = runner.settings.batch_sizes or (configuration.read("model", model)["batch_size"], LARGEST)
+    usual = configuration.read("model", model, runner.settings.config_dir).get("batch_size", LARGEST)
+    wanted = runner.settings.batch_sizes or (usual, LARGEST)
     found = [
         runner.run_largest(model, "eager").configuration["batch_size"] if size == LARGEST else size
         for size in wanted
@@ -169,12 +183,13 @@ def _batch_sizes(runner: CellRunner, model: str) -> list[int]:
 
 def cell_of(settings: Settings, model: str, batch_size: int | str, system: str) -> Configuration:
     """Return a cell's configuration, as Hydra would compose it."""
+    own = settings.config_dir
     group = "baseline" if system in configuration.names("baseline") else "strategy"
     switches = {"cuda_graph": settings.cuda_graph} if settings.backend == "cuda" else {}
     return {
-        "model": configuration.read("model", model),
+        "model": configuration.read("model", model, own),
         "batch_size": batch_size,
-        "strategy": configuration.read(group, system),
+        "strategy": configuration.read(group, system, own),
         "framework": configuration.read("framework", "pytorch"),
         "device": None,
         "backend": configuration.read("backend", settings.backend) | switches,
@@ -184,8 +199,8 @@ def cell_of(settings: Settings, model: str, batch_size: int | str, system: str) 
     }
 
 
-def _systems() -> list[str]:
-    return [*configuration.names("baseline"), *configuration.names("strategy")]
+def _systems(own: Path | None) -> list[str]:
+    return [*configuration.names("baseline"), *configuration.names("strategy", own)]
 
 
 def _read_batch_size(text: str) -> int | str:

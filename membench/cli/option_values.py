@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Mapping
 from functools import partial
 from typing import Any
 
-from membench.core.checks import COUNT, POSITIVE, SWITCH, WHOLE, Requirement, check, choice
+from membench.core.checks import COUNT, NAME, POSITIVE, SWITCH, WHOLE, Requirement, check, choice
 from membench.core.configuration import find_function, instantiate, names
 from membench.core.errors import MembenchError, one_line
 from membench.core.units import parse_bytes
@@ -48,6 +48,8 @@ def check_cell(values: Values) -> None:
         find_function(str(values["metrics"]))
     if missing := [name for name in _OF_A_MODEL if name not in values["model"]]:
         raise MembenchError(f"model: its file in conf/model has no {', '.join(missing)}")
+    check(NAME, **{"model.name": values["model"]["name"]})
+    choice(names("backend"), "backend.name", values["backend"]["name"])
     for name in ("strategy", "device", "cluster", "framework"):
         if not (isinstance(values[name], Mapping) and "_target_" in values[name]):
             message = (
@@ -55,6 +57,7 @@ def check_cell(values: Values) -> None:
             )
             raise MembenchError(message)
     built("device", partial(instantiate, values["device"]))
+    check(NAME, **{"device.name": values["device"]["name"]})
     built("cluster", partial(instantiate, values["cluster"]))
     built("framework.efficiency", partial(instantiate, values["framework"]["efficiency"]))
 

@@ -13,10 +13,11 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from membench.cli.words import read_number, read_options, split
+from membench.cli.words import read_number, read_options, refuse_flags, split
 from membench.core.checks import NOT_NEGATIVE
 from membench.core.configuration import ROOT
 from membench.core.errors import MembenchError
+from membench.core.files import shown
 from membench.papers.compare import TOLERANCE, compare, comparison_lines, read_results
 
 
@@ -42,6 +43,7 @@ Settings = PageSettings | CompareSettings
 
 def parse(words: Sequence[str]) -> Settings:
     """Return the settings of the pages, or of the comparison if the first bare word is ``compare``."""
+    refuse_flags(words, known=())
     bare, options = split(words)
     if bare[:1] != ["compare"]:
         return PageSettings(tuple(bare), **read_options(options, {"to": Path}))
@@ -62,6 +64,11 @@ def run(settings: Settings) -> int:
     from membench.papers.paper_page import Sources, papers_with_results
 
     sources = Sources(ROOT / "results", ROOT / "paper_figs", ROOT / "experiments")
-    for path in write_report(settings.papers or papers_with_results(sources), sources, settings.to):
-        print(path)
+    papers = settings.papers or papers_with_results(sources)
+    if not papers:
+        message = f"there are no results in {shown(sources.results.resolve())}; `membench reproduce` makes them in a checkout"
+        raise MembenchError(message)
+    index, *pages = write_report(papers, sources, settings.to)
+    names = ", ".join(path.name for path in pages)
+    print(f"{index}, with {names}, of the results in {shown(sources.results.resolve())}")
     return 0

@@ -4,7 +4,8 @@
     membench reproduce layrub workers=4 rerun=failed dry_run=true
 
 Each experiment of experiments/<paper> becomes cells, and their records become results/<paper>/*.csv, results/SCOREBOARD.md
-and paper_figs/<paper>. Where there is a GPU, the paper's networks are measured on it too.
+and paper_figs/<paper>. Where there is a GPU, the paper's networks are measured on it too. Its cells are made of the files in
+conf/ alone.
 """
 
 import subprocess
@@ -16,11 +17,11 @@ from pathlib import Path
 from membench.cli.command_line import compose_checked
 from membench.cli.option_values import check_running
 from membench.cli.trainings import compose_trainings, find_trainings
-from membench.cli.words import split
+from membench.cli.words import refuse_flags, split
 from membench.core.checks import COUNT, check
 from membench.core.configuration import ROOT
 from membench.core.device import file_name
-from membench.core.errors import MembenchError
+from membench.core.errors import MembenchError, near
 from membench.core.record import Configuration, Record
 from membench.papers.cells import compose_cells, hydra_composition
 from membench.papers.experiment import Paper, PaperCell
@@ -28,7 +29,6 @@ from membench.papers.loader import known_papers, load_paper
 from membench.papers.measured_columns import gpu_at_hand, measure_on_gpu
 from membench.papers.numbers import PaperNumbers
 from membench.papers.results import evaluate_all, needed_cells, write_results
-from membench.papers.scoreboard import summarize
 from membench.papers.tables import read_csv
 from membench.sweep.listing import announced, has_failed, plan, totals
 from membench.sweep.records import Records, Rerun
@@ -57,6 +57,7 @@ class Settings:
 
 def parse(words: Sequence[str]) -> Settings:
     """Return `conf/reproduce.yaml` with the changes that the words are; the bare word is the paper."""
+    refuse_flags(words, known=())
     papers, options = split(words)
     if len(papers) > 1:
         raise MembenchError(f"name one paper, not {len(papers)}: {', '.join(papers)}")
@@ -65,7 +66,7 @@ def parse(words: Sequence[str]) -> Settings:
     known = known_papers(EXPERIMENTS)
     if values["paper"] not in known:
         problem = "name a paper" if values["paper"] == "???" else f"there is no paper {values['paper']!r}"
-        raise MembenchError(f"{problem}; there are: {', '.join(known)}")
+        raise MembenchError(f"{problem}; there are: {', '.join(known)}{near(values['paper'], known)}")
     check(COUNT, workers=values["workers"])
     check_running(values)
     typed = {"rerun": Rerun(values["rerun"]), "tracking": Tracking(**values["tracking"])}
@@ -118,13 +119,13 @@ def reproduce(
 def _log(settings: Settings, records: list[Record], numbers: PaperNumbers) -> Path | None:
     """Log the reproduction to W&B, and return the run's folder if there is one."""
     paper = numbers.paper
-    counts = vars(summarize(number.verdict for number in numbers.stated if number.verdict))
     sweep = Sweep(
         name=f"reproduce {paper.name}",
         group=f"reproduce-{paper.name}",
         tags=[f"paper:{paper.name}", *(f"device:{name}" for name in sorted(set(paper.devices.values())))],
         configuration=asdict(settings) | {"rerun": str(settings.rerun)},
-        summary=counts | {"calibrated": numbers.fitted.judged},
+        summary=asdict(numbers.predicted)
+        | {"fitted": numbers.fitted.judged, "held_out": numbers.held_out.judged},
         rows=read_csv(RESULTS / paper.name / "scoreboard.csv"),
         files={name: RESULTS / name for name in (paper.name, "SCOREBOARD.md")},
         records=records,
@@ -147,7 +148,10 @@ def closing_summary(records: Sequence[Record], numbers: PaperNumbers, run: Path 
         totals(records),
         f"{paper.name}: {predicted.agree} of {predicted.judged} predicted numbers reproduced, "
         f"{predicted.deviate} deviate, {predicted.not_run} not run",
-        f"  (in addition: {numbers.fitted.judged} rows on which the model was fitted, {predicted.inputs} inputs)",
+        f"  of those reproduced, {predicted.on_choice} rest on a declared choice and {predicted.certain} cannot fail; "
+        f"{predicted.distinct} values are distinct",
+        f"  (in addition: {numbers.fitted.judged} rows on which the model was fitted, {numbers.held_out.judged} held out, "
+        f"{predicted.inputs} inputs)",
         "  at a glance  results/SCOREBOARD.md",
         f"  every row    results/{paper.name}/scoreboard.csv",
         *([f"  figures      paper_figs/{paper.name}/"] if (FIGURES / paper.name).is_dir() else []),

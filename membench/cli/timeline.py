@@ -2,8 +2,9 @@
 
     membench timeline model=resnet50 strategy=vdnn_all device=k40m batch_size=32
 
-Takes the options of `membench run`: the step is simulated, or with backend=cpu or backend=cuda measured. Writes a picture
-(.png, .pdf) and a trace (.trace.json) for chrome://tracing and Perfetto into outputs/timelines.
+Takes the options of `membench run`, --config-dir FOLDER included: the step is simulated, or with backend=cpu or
+backend=cuda measured. Writes a picture (.png, .pdf) and a trace (.trace.json) for chrome://tracing and Perfetto into
+outputs/timelines.
 """
 
 from collections.abc import Sequence
@@ -11,20 +12,24 @@ from pathlib import Path
 
 from hydra import compose
 
-from membench.cli.command_line import check_arguments
+from membench.cli.command_line import MULTIRUN, check_arguments
+from membench.cli.words import refuse_flags, take_config_dir
 from membench.core.device import file_name
 from membench.core.errors import MembenchError
+from membench.core.files import write_whole
 from membench.core.record import Configuration
 from membench.papers.cells import cell_configuration, hydra_composition
 
 
 def parse(words: Sequence[str]) -> Configuration:
     """Return the configuration of the cell to draw."""
-    if flags := [word for word in words if word.startswith("-")]:
-        raise MembenchError(f"{flags[0]!r} is not an option; a picture shows one step")
-    check_arguments(words)
-    with hydra_composition():
-        return cell_configuration(compose("config", list(words)))
+    own, words = take_config_dir(words)
+    if MULTIRUN & set(words):
+        raise MembenchError("-m is not an option; a picture shows one step")
+    refuse_flags(words)
+    check_arguments(words, own)
+    with hydra_composition(own):
+        return cell_configuration(compose("config", words))
 
 
 def run(cell: Configuration) -> int:
@@ -38,6 +43,6 @@ def run(cell: Configuration) -> int:
     path = Path("outputs") / "timelines" / file_name(observed.title)
     pictures = save(draw(observed), path)
     trace = path.with_name(f"{path.name}.trace.json")
-    trace.write_text(trace_json(observed))
+    write_whole(trace, trace_json(observed))
     print(*pictures, trace, sep="\n")
     return 0

@@ -5,6 +5,7 @@
 
 The first writes ``training.csv`` (a row for each seed and epoch) and ``training.jsonl`` (records with provenance) to
 ``output``, the second to results/<paper>. A run with a record there is not run again. Exits with 1 if a run failed.
+--config-dir FOLDER adds your own files to those of conf/, as in `membench run`.
 """
 
 from collections.abc import Sequence
@@ -14,9 +15,9 @@ from pathlib import Path
 
 from membench.cli.option_values import built, check_built
 from membench.cli.trainings import Training, compose_training, compose_trainings, run_trainings
-from membench.cli.words import split
+from membench.cli.words import refuse_flags, split, take_config_dir
 from membench.core.configuration import ROOT, instantiate
-from membench.core.errors import MembenchError
+from membench.core.errors import MembenchError, near
 from membench.core.files import shown
 from membench.core.record import Outcome
 from membench.papers.loader import known_papers, read_trainings
@@ -32,15 +33,18 @@ class Settings:
 
 def parse(words: Sequence[str]) -> Settings:
     """Return the training that ``option=value`` words describe, or the trainings of the paper that the only word is."""
+    own, words = take_config_dir(words)
+    refuse_flags(words)
     papers, _ = split(words)
     if not papers:
-        training, directory = compose_training(words)
+        training, directory = compose_training(words, own=own)
         return Settings((training,), directory)
     experiments = ROOT / "experiments"
     known = [name for name in known_papers(experiments) if (experiments / name / "trainings.yaml").exists()]
     if len(words) > 1 or papers[0] not in known:
         problem = f"{' '.join(words)!r} is neither one paper nor a list of option=value"
-        raise MembenchError(f"{problem}; papers with trainings: {', '.join(known)}")
+        suggestion = near(papers[0], known)
+        raise MembenchError(f"{problem}; papers with trainings: {', '.join(known)}{suggestion}")
     trainings = compose_trainings(read_trainings(experiments / papers[0] / "trainings.yaml"))
     return Settings(tuple(trainings), ROOT / "results" / papers[0])
 

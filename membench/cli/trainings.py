@@ -38,9 +38,16 @@ class Training:
     target_accuracy: float
 
 
-def compose_training(words: Sequence[str], name: str = "") -> tuple[Training, Path]:
-    """Return the training that ``option=value`` words describe, refusing invalid values, and the folder for its files."""
-    with hydra_composition():
+def compose_training(
+    words: Sequence[str], name: str = "", *, own: Path | None = None
+) -> tuple[Training, Path]:
+    """Return the training that ``option=value`` words describe, refusing invalid values, and the folder for its files.
+
+    Args:
+        name: by default made of the options.
+        own: see `hydra_composition`.
+    """
+    with hydra_composition(own):
         values = compose_checked("train", words)
     _check(values)
     shared = {key: values[key] for key in ("model", "data", "strategy", "backend", "budget")}

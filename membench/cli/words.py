@@ -1,14 +1,50 @@
 """Words of a command line without Hydra: bare words, and ``name=value`` read into typed values."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from membench.cli.option_values import check_size
 from membench.core.checks import Requirement, check, choice, number
-from membench.core.errors import MembenchError
+from membench.core.errors import MembenchError, near
 
 Reader = Callable[[str], Any]
 """Converts the text of an option; raises MembenchError for a wrong one."""
+
+
+CONFIG_DIR = "--config-dir"
+
+
+def take_config_dir(words: Sequence[str]) -> tuple[Path | None, list[str]]:
+    """Return the folder that ``--config-dir`` names, with files that add to those of ``conf/``, and the other words.
+
+    Raises:
+        MembenchError: no folder follows it.
+    """
+    rest, found = list(words), None
+    for position, word in enumerate(rest):
+        if word.partition("=")[0] == CONFIG_DIR:
+            found = word.partition("=")[2] or "".join(rest[position + 1 : position + 2])
+            del rest[position : position + 1 + ("=" not in word)]
+            break
+    if found == "" or (found and not Path(found).is_dir()):
+        problem = f"{found!r} is not a folder" if found else "a folder has to follow it"
+        raise MembenchError(f"{CONFIG_DIR}: {problem}; write {CONFIG_DIR} FOLDER")
+    return (None if found is None else Path(found).resolve()), rest
+
+
+def refuse_flags(words: Iterable[str], known: Iterable[str] = (CONFIG_DIR,)) -> None:
+    """Refuse words such as ``--bogus``.
+
+    Args:
+        known: the flags of the command in addition to ``--help`` and ``--version``.
+    """
+    flags = [*known, "--help", "--version"]
+    for word in words:
+        if word.startswith("-"):
+            raise MembenchError(
+                f"{word!r} is not an option; there are: {', '.join(flags)}{near(word, flags)}"
+            )
 
 
 def split(words: Sequence[str]) -> tuple[list[str], list[str]]:
@@ -28,7 +64,8 @@ def read_options(words: Iterable[str], readers: Mapping[str, Reader]) -> dict[st
         if not separator:
             raise MembenchError(f"{word!r} is not a choice; write option=value")
         if name not in readers:
-            raise MembenchError(f"{name!r} is not an option; there are: {', '.join(readers)}")
+            message = f"{name!r} is not an option; there are: {', '.join(readers)}{near(name, readers)}"
+            raise MembenchError(message)
         values[name] = readers[name](text)
     return values
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from math import isfinite, isnan, nan
 from typing import Any, TypeVar
 
-from membench.core.errors import MembenchError
+from membench.core.errors import MembenchError, near
 
 E = TypeVar("E", bound=str)
 
@@ -33,6 +33,10 @@ NOT_NEGATIVE = Requirement(
     "a number and not negative", lambda value: _is_number(value) and isfinite(value) and value >= 0
 )
 FRACTION = Requirement("a fraction above 0 and at most 1", lambda value: _is_number(value) and 0 < value <= 1)
+NAME = Requirement(
+    "a name of printable characters",
+    lambda value: isinstance(value, str) and value != "" and value.isprintable(),
+)
 SWITCH = Requirement("true or false", lambda value: isinstance(value, bool))
 
 
@@ -57,7 +61,7 @@ def choice(allowed: Iterable[E], name: str, value: object) -> E:
     for each in choices:
         if each == value:
             return each
-    raise MembenchError(f"{name} is one of {', '.join(choices)}, not {value!r}")
+    raise MembenchError(f"{name} is one of {', '.join(choices)}, not {value!r}{near(value, choices)}")
 
 
 def number(text: str) -> float:

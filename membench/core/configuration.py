@@ -13,7 +13,7 @@ from typing import Any
 
 import yaml
 
-from membench.core.errors import MembenchError, one_line
+from membench.core.errors import MembenchError, near, one_line
 
 _PACKAGE = Path(__file__).resolve().parent.parent
 IS_INSTALLED = (_PACKAGE / "conf").is_dir()
@@ -32,20 +32,35 @@ _Loader.add_implicit_resolver(
 )
 
 
-def names(group: str) -> list[str]:
-    """Return the names of a group's files: ``names("backend") == ["cpu", "cuda", "simulated"]``."""
-    return sorted(path.stem for path in (CONF_DIRECTORY / group).glob("*.yaml"))
+def names(group: str, own: Path | None = None) -> list[str]:
+    """Return the names of a group's files: ``names("backend") == ["cpu", "cuda", "simulated"]``.
+
+    Args:
+        own: a folder of the user's that is laid out as ``conf/`` and adds to it, from ``--config-dir``.
+    """
+    return sorted({path.stem for folder in _folders(own) for path in (folder / group).glob("*.yaml")})
 
 
-def read(group: str, name: str) -> dict[str, Any]:
+def read(group: str, name: str, own: Path | None = None) -> dict[str, Any]:
     """Return ``conf/<group>/<name>.yaml`` as plain values.
+
+    Args:
+        own: see `names`; of two files of one name, that in ``conf/`` counts.
 
     Raises:
         MembenchError: the file does not exist (the message lists those that do) or does not hold options.
     """
-    if name not in names(group):
-        raise MembenchError(f"there is no {group} {name!r}; choose one of {', '.join(names(group))}")
-    return read_options(CONF_DIRECTORY / group / f"{name}.yaml")
+    known = names(group, own)
+    if name not in known:
+        raise MembenchError(
+            f"there is no {group} {name!r}; choose one of {', '.join(known)}{near(name, known)}"
+        )
+    paths = [folder / group / f"{name}.yaml" for folder in _folders(own)]
+    return read_options(next(path for path in paths if path.exists()))
+
+
+def _folders(own: Path | None) -> list[Path]:
+    return [CONF_DIRECTORY, *([own] if own else [])]
 
 
 def read_options(path: Path) -> dict[str, Any]:

@@ -1,9 +1,13 @@
 """DeviceProfile: the capacities and rates of a device from which a simulator computes."""
 
+import hashlib
 import re
 from dataclasses import dataclass
 
 from membench.core.checks import NOT_NEGATIVE, POSITIVE, SWITCH, check
+
+_LONGEST_FILE_NAME = 200
+"""In characters; file systems have room for 255, endings included."""
 
 
 @dataclass(frozen=True)
@@ -68,6 +72,12 @@ class DeviceProfile:
         check(SWITCH, full_duplex=self.full_duplex)
 
 
-def file_name(device: str) -> str:
-    """Return a device's name for files and folders: ``"NVIDIA H200"`` becomes ``"nvidia_h200"``."""
-    return re.sub(r"[^a-z0-9]+", "_", device.lower()).strip("_")
+def file_name(name: str) -> str:
+    """Return a name for files and folders: ``"NVIDIA H200"`` becomes ``"nvidia_h200"``.
+
+    A name of which that would leave little, because it is long or not ASCII, is told from others by a hash.
+    """
+    plain = re.sub(r"[^a-z0-9]+", "_", name.lower()).strip("_")
+    if plain and name.isascii() and len(plain) <= _LONGEST_FILE_NAME:
+        return plain
+    return f"{plain[:_LONGEST_FILE_NAME]}_{hashlib.sha256(name.encode()).hexdigest()[:8]}".strip("_")

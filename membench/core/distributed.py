@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from datetime import timedelta
 from typing import TypeVar
 
+import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
@@ -70,12 +71,14 @@ def average(tensor: Tensor, root: int | None, what: str) -> None:
     Raises:
         ExchangeFailed: another process has ended, or did not answer in time.
     """
+    # a Python number would become a tensor of torch's allocator, in every call
+    count = torch.frombuffer(bytearray(tensor.itemsize), dtype=tensor.dtype).fill_(dist.get_world_size())
     with _exchange_errors(joined(), what):
         if root is None:
             dist.all_reduce(tensor)
         else:
             dist.reduce(tensor, root)
-        tensor.div_(dist.get_world_size())  # Gloo offers sums only
+        tensor.div_(count.squeeze())  # Gloo offers sums only
         if root is not None:
             dist.broadcast(tensor, root)
 

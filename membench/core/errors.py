@@ -1,6 +1,8 @@
 """Errors for the user: each message contains the problem, the value and the remedy."""
 
 import copyreg
+from collections.abc import Iterable
+from difflib import SequenceMatcher
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +20,23 @@ class MembenchError(Exception):
 def one_line(error: Exception) -> str:
     """Return another library's error message without line breaks."""
     return " ".join(str(error).split())
+
+
+_LIKENESS = 0.65
+"""Least ratio of `difflib.SequenceMatcher` at which a word counts as mistyped: ``rnu`` for ``run`` has 0.67."""
+
+
+def near(word: object, known: Iterable[str]) -> str:
+    """Return the question that ends an error about an unknown word; empty if it is like none of the known ones.
+
+    ``near("stratgy", ["strategy", "seed"]) == "; did you mean 'strategy'?"``
+    """
+    ratios = {
+        name: SequenceMatcher(None, str(word).lower(), name.lower()).ratio() for name in map(str, known)
+    }
+    best = max(ratios.values(), default=0.0)
+    found = [name for name, ratio in ratios.items() if ratio == best]
+    return f"; did you mean {' or '.join(map(repr, found[:3]))}?" if best >= _LIKENESS else ""
 
 
 class UnsupportedModel(MembenchError):

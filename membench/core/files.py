@@ -1,4 +1,4 @@
-"""Atomic file writes; paths and I/O errors formatted for the terminal."""
+"""Writes of files as a whole; paths and I/O errors formatted for the terminal."""
 
 import os
 from contextlib import suppress
@@ -22,6 +22,22 @@ def write_whole(path: Path, text: str) -> None:
         with suppress(OSError):
             temporary.unlink()
         raise OSError(error.errno, error.strerror, str(path)) from error
+
+
+def append_line(path: Path, line: str) -> None:
+    """Append a line to a file as a whole, after those that other processes append at the same time.
+
+    Raises:
+        OSError: it cannot be written; contains the path, and no part of the line is left.
+    """
+    with path.open("ab", buffering=0) as file:
+        before_bytes, left = file.seek(0, os.SEEK_END), f"{line}\n".encode()
+        try:
+            while left:
+                left = left[file.write(left) :]
+        except OSError as error:
+            file.truncate(before_bytes)
+            raise OSError(error.errno, error.strerror, str(path)) from error
 
 
 def shown(path: Path) -> str:

@@ -97,10 +97,18 @@ class Record:
 
     @classmethod
     def from_values(cls, values: dict[str, Any]) -> "Record":
-        """Return the record with these values, as ``dataclasses.asdict`` returns them."""
+        """Return the record with these values, as ``dataclasses.asdict`` returns them.
+
+        Raises:
+            ValueError: a value has another type, or the configuration is not the one that was hashed.
+        """
         samples = {name: tuple(numbers) for name, numbers in values["samples"].items()}
         source, outcome = Source(values["source"]), Outcome(values["outcome"])
-        return cls(**{**values, "samples": samples, "source": source, "outcome": outcome})
+        record = cls(**{**values, "samples": samples, "source": source, "outcome": outcome})
+        _check_types(record)
+        if configuration_hash(record.configuration) != record.configuration_hash:
+            raise ValueError("its configuration is not the one that its hash is of")
+        return record
 
     @classmethod
     def of_failure(
@@ -109,6 +117,25 @@ class Record:
         """Return the record of a cell that ended without one."""
         source = Source.of(configuration["backend"]["name"])
         return cls(configuration, configuration_hash(configuration), source, outcome, reason, signal=signal)
+
+
+def _check_types(record: Record) -> None:
+    """Refuse values that are not of their types, as those of a damaged file."""
+    texts = [
+        record.configuration_hash,
+        record.reason,
+        record.signal,
+        record.stderr_tail,
+        *record.absent.values(),
+    ]
+    groups = [record.configuration, record.metrics, record.layer_metrics, record.provenance]
+    samples = (number for numbers in record.samples.values() for number in numbers)
+    numbers = [*record.metrics.values(), *record.layer_metrics.values(), *samples]
+    kinds: tuple[tuple[Any, list[Any]], ...] = ((str, texts), (dict, groups), (int | float, numbers))
+    for kind, values in kinds:
+        for value in values:
+            if not isinstance(value, kind):
+                raise ValueError(f"{value!r} is not of the type that a record has there")
 
 
 def framework_name(configuration: Configuration) -> str:

@@ -8,7 +8,12 @@ Semantics that every backend implements:
 - Every resident block occupies a *space* of its own size, or of the size opened by `Reserve` or taken over by `Reuse`.
   `Compute` opens a space for each block that it creates, `Prefetch` for the block that it brings back; `Free` closes it.
   So the memory in use at each instruction does not depend on timing.
+- A task's workspace is in use while the task is issued. A task on another stream than the compute stream may still run
+  while the compute stream goes on: its workspace is in use until the compute stream has waited, by a `Wait` or a
+  `Synchronize`, for that task or for later work of its stream. Of such tasks of one stream the largest workspace counts.
 - `Hold` is the memory of a pool that the step keeps without a block in it: unused room, fragmentation.
+- Memory is taken at the compute stream's position: another stream waits for that position before it uses a new space or
+  a workspace.
 - Memory is given back at the compute stream's position: before a `Free` or `Reuse` of a block, the compute
   stream must have waited for all other streams' work on it. `planning.validate` checks that.
 - `Offload` leaves the block on the device; the copy in host memory stays valid until the block is written.

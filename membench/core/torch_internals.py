@@ -19,6 +19,8 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch._C._autograd import _disable_profiler_legacy, _enable_profiler_legacy
+from torch._C._profiler import ProfilerConfig, ProfilerState, _ExperimentalConfig
 from torch._ops import OpOverload
 from torch._prims_common import suggest_memory_format
 from torch._subclasses.fake_tensor import (
@@ -37,7 +39,7 @@ from torch.utils.flop_counter import flop_registry
 
 __all__ = [
     "FAKE_TENSOR_LOGGER", "MODULE_ATTRIBUTES", "WEIGHT_HOOKS", "DataDependentOutputException",
-    "DynamicOutputShapeException", "FakeTensor", "FakeTensorMode", "GraphPool", "OpOverload", "TorchDispatchMode",
+    "DynamicOutputShapeException", "FakeTensor", "FakeTensorMode", "GraphPool", "MemoryRecorder", "OpOverload", "TorchDispatchMode",
     "UnsupportedOperatorException", "clear_cublas_workspaces", "conjugate_view", "convolution_kernel",
     "cudnn_batch_norm_reserve_bytes", "flop_registry", "keep_gpu_busy", "module_hooks", "module_members",
     "negative_view", "next_sequence_number", "no_dispatch", "operator_schema", "profiled_events", "sequence_number",
@@ -114,6 +116,37 @@ def profiled_events(profile: torch.profiler.profile) -> list[Any]:
     Allocations are events named ``"[memory]"``, with negative bytes where memory is given back.
     """
     return profile.profiler.kineto_results.events()  # type: ignore[union-attr]
+
+
+class MemoryRecorder:
+    """Allocations of several threads on one clock; `profiled_events` has those of one thread.
+
+    Memory of torch's CPU allocator. What was allocated before, or by a thread that is not recorded, is left out.
+    """
+
+    def __init__(self) -> None:
+        self._of_threads: list[Any] = []  # lists of raw events
+
+    @contextmanager
+    def record(self) -> Iterator[None]:
+        """Record this thread in a block."""
+        _enable_profiler_legacy(_memory_profile())
+        try:
+            yield
+        finally:
+            self._of_threads += _disable_profiler_legacy()
+
+    def changes_bytes(self) -> list[int]:
+        """Return bytes allocated or, negative, freed, in the order of time."""
+        events = [event for thread in self._of_threads for event in thread]
+        changes = [event for event in events if event.kind() == "memory_alloc"]
+        changes.sort(key=events[0].cpu_elapsed_us)
+        return [event.cpu_memory_usage() for event in changes]
+
+
+def _memory_profile() -> ProfilerConfig:
+    """Return a profiler's configuration: on the CPU, memory, and neither shapes, stacks, operations nor modules."""
+    return ProfilerConfig(ProfilerState.CPU, False, True, False, False, False, _ExperimentalConfig())
 
 
 @contextmanager

@@ -1,5 +1,6 @@
 """Workload: a module, its loss and an example batch."""
 
+import inspect
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from itertools import chain
@@ -50,6 +51,8 @@ class Workload:
             raise MembenchError(
                 f"the loss is called with the module's output and the targets, and cannot be {self.loss!r}"
             )
+        if self.loss is not None:
+            _check_loss(self.loss, len(self.targets))
         if self.loss is None and self.targets:
             raise MembenchError("a step of inference has no targets; pass (inputs, ()), or a loss")
         _check_module(self.name, self.module)
@@ -156,7 +159,20 @@ def _check_module(name: str, module: nn.Module) -> None:
             "it distributes its batch over devices itself",
             "pass the module inside it, with exchange='as_made'",
         )
+    for tensor_name, tensor in chain(module.named_parameters(), module.named_buffers()):
+        if is_distributed(tensor):
+            raise UnsupportedModel(
+                tensor_name,
+                "it is a DTensor, of which each process has a part, as after fully_shard",
+                "compile the module before it is distributed, with exchange='as_made' for data parallelism",
+            )
     for path, child in module.named_modules():
+        if type(child).__name__ == "FullyShardedDataParallel":
+            raise UnsupportedModel(
+                path or name,
+                "each process has only a part of its weights",
+                "pass the module inside it, with exchange='as_made'",
+            )
         if isinstance(child, torch.jit.ScriptModule):
             raise UnsupportedModel(
                 path or name, "TorchScript does not expose the running layer", "pass the original module"
@@ -174,9 +190,27 @@ def _check_module(name: str, module: nn.Module) -> None:
             )
 
 
+def _check_loss(loss: Callable[..., Tensor], targets: int) -> None:
+    """Refuse a loss that cannot be called with this number of targets."""
+    try:
+        signature = inspect.signature(loss.forward if isinstance(loss, nn.Module) else loss)
+    except (TypeError, ValueError):  # a function in C has none
+        return
+    try:
+        signature.bind(None, *[None] * targets)
+    except TypeError as error:
+        given = f"{targets} target" if targets == 1 else f"{targets} targets"
+        raise MembenchError(
+            f"the loss is called with the module's output and {given}, and takes {signature} ({error}); give the batch as many "
+            "targets as that, or pass a function around the loss"
+        ) from error
+
+
 def _check_argument(name: str, argument: Any) -> None:
     """Refuse data that would be captured as a constant, and so be the same in every step."""
     if isinstance(argument, Tensor):
+        if is_distributed(argument):
+            raise MembenchError(f"{name} is a DTensor; pass this process's share of it, its to_local()")
         if not is_dense(argument):
             raise MembenchError(
                 f"{name} is a sparse or nested tensor; pass a dense one, for example its to_dense()"
@@ -194,6 +228,11 @@ def _check_argument(name: str, argument: Any) -> None:
 def is_dense(tensor: Tensor) -> bool:
     """Return whether a tensor has a shape and a storage."""
     return tensor.layout is torch.strided and not tensor.is_nested
+
+
+def is_distributed(tensor: Tensor) -> bool:
+    """Return whether a tensor is torch's DTensor, whose class takes a second to import."""
+    return type(tensor).__module__.startswith("torch.distributed.")
 
 
 def share_size(batch_size: int, shares: int) -> int:

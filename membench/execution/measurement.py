@@ -2,13 +2,14 @@
 
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
 import torch
 
-from membench.core.torch_internals import keep_gpu_busy, profiled_events
+from membench.backends.tensor_backend import TensorBackend
+from membench.core.torch_internals import MemoryRecorder, keep_gpu_busy, profiled_events
 
 _WAKING_S = 0.2
 _HIGHEST_CLOCK_HZ = 3e9
@@ -91,9 +92,15 @@ def keep_busy(seconds: float) -> None:
     keep_gpu_busy(round(seconds * _HIGHEST_CLOCK_HZ))
 
 
-def peak_bytes(run: Callable[[], object], device: torch.device) -> int:
-    """Return the peak of torch's allocator for the device during `run`, minus the bytes that it held before."""
-    return cuda_peak_bytes(run, device) if device.type == "cuda" else cpu_peak_bytes(run)
+def peak_bytes(
+    run: Callable[[], object], device: torch.device, backends: Sequence[TensorBackend] = ()
+) -> int:
+    """Return the peak of torch's allocator for the device during `run`, minus the bytes that it held before.
+
+    Args:
+        backends: those that `run` uses.
+    """
+    return cuda_peak_bytes(run, device) if device.type == "cuda" else cpu_peak_bytes(run, backends)
 
 
 def cuda_peak_bytes(run: Callable[[], object], device: torch.device) -> int:
@@ -106,13 +113,22 @@ def cuda_peak_bytes(run: Callable[[], object], device: torch.device) -> int:
     return torch.cuda.max_memory_allocated(device) - held_bytes
 
 
-def cpu_peak_bytes(run: Callable[[], object]) -> int:
-    """Return the peak by the allocator's events; memory outside of it (numpy's, a library's) does not count."""
-    with torch.profiler.profile(
-        activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True
-    ) as profile:
-        run()
-    return peak_of([size for _, size in memory_events(profile)])
+def cpu_peak_bytes(run: Callable[[], object], backends: Sequence[TensorBackend] = ()) -> int:
+    """Return the peak by the allocator's events; memory outside of it (numpy's, a library's) does not count.
+
+    Args:
+        backends: their threads count as well as the calling one.
+    """
+    recorder = MemoryRecorder()
+    for backend in backends:
+        backend.recorder = recorder
+    try:
+        with recorder.record():
+            run()
+    finally:
+        for backend in backends:
+            backend.recorder = None
+    return peak_of(recorder.changes_bytes())
 
 
 def memory_events(profile: torch.profiler.profile) -> list[tuple[int, int]]:

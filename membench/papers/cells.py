@@ -3,9 +3,12 @@
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 from hydra import compose, initialize_config_dir
+from hydra._internal.hydra import Hydra
+from hydra.core.config_search_path import SearchPathQuery
 from hydra.core.global_hydra import GlobalHydra
 from omegaconf import DictConfig, OmegaConf
 
@@ -20,10 +23,19 @@ CELL_KEYS = (
 
 
 @contextmanager
-def hydra_composition() -> Iterator[None]:
-    """Make `compose` read `conf/`."""
+def hydra_composition(own: Path | None = None) -> Iterator[None]:
+    """Make `compose` read `conf/`.
+
+    Args:
+        own: a folder that adds to it, as Hydra's ``--config-dir`` does; absolute.
+    """
     GlobalHydra.instance().clear()
     with initialize_config_dir(config_dir=str(configuration.CONF_DIRECTORY), version_base="1.3"):
+        if own:  # Hydra has this for its own command line alone
+            search_path = GlobalHydra.instance().config_loader().get_search_path()
+            search_path.prepend("command-line", f"file://{own}", SearchPathQuery(provider="schema"))
+            GlobalHydra.instance().clear()
+            Hydra.create_main_hydra2("app", search_path)
         yield
 
 

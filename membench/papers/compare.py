@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from membench.core.errors import MembenchError
-from membench.papers.row_key import KEY_COLUMNS, Entry, full_key, key_without_batch_size, match
+from membench.papers.row_key import KEY_COLUMNS, Entry, full_key, key_and_value, match
+from membench.papers.standing import STANDING_COLUMNS
 from membench.papers.tables import VALUE_COLUMNS, read_csv
 
 TOLERANCE = 0.01
@@ -57,7 +58,11 @@ def read_results(path: Path) -> list[Entry]:
         )
     rows: list[Entry] = []
     for file in files:
-        read = read_csv(file, columns=(*KEY_COLUMNS, *VALUE_COLUMNS, "verdict"), numbers=VALUE_COLUMNS)
+        read = read_csv(
+            file,
+            columns=(*KEY_COLUMNS, "our_batch_size", *VALUE_COLUMNS, "verdict", *STANDING_COLUMNS),
+            numbers=VALUE_COLUMNS,
+        )
         if not read:
             raise MembenchError(f"{file} is not a scoreboard: it has no rows")
         rows += ({"paper": file.parent.name if len(files) > 1 else "", **row} for row in read)
@@ -65,12 +70,12 @@ def read_results(path: Path) -> list[Entry]:
 
 
 def compare(before: Sequence[Entry], after: Sequence[Entry], *, tolerance: float = TOLERANCE) -> Comparison:
-    """Compare rows of equal keys; rows whose batch size membench found are matched by the rest of their key.
+    """Compare rows of equal keys, those with the same value of the paper first.
 
     Args:
         tolerance: as a fraction of the value before.
     """
-    found = match(before, after, full_key, key_without_batch_size)
+    found = match(before, after, key_and_value, full_key)
     pairs = [(before[position], after[other]) for position, other in found.items()]
     matched = set(found.values())
     changes = [change for pair in pairs if (change := _change(*pair, tolerance)).differences]
@@ -112,8 +117,9 @@ def _change(before: Entry, after: Entry, tolerance: float) -> Change:
     differences = []
     if changed_verdict := before["verdict"] != after["verdict"]:
         differences.append(f"{before['verdict']} -> {after['verdict']}".replace("_", " "))
-    if before["batch_size"] != after["batch_size"]:  # the largest that fits, which membench found
-        differences.append(f"batch {before['batch_size'] or 'unnamed'} -> {after['batch_size'] or 'unnamed'}")
+    batches = [entry["our_batch_size"] or "unnamed" for entry in (before, after)]
+    if batches[0] != batches[1]:  # the largest that fits, which membench found
+        differences.append(f"batch {batches[0]} -> {batches[1]}")
     for name in VALUE_COLUMNS[1:3]:
         if _differs(before[name], after[name], tolerance):
             values = f"{before[name] or 'none'} -> {after[name] or 'none'}"

@@ -25,6 +25,7 @@ class Row:
     Attributes:
         batch_size: None: the model's usual one.
         value: None: the paper prints no number.
+        half_unit: half a unit of the last digit that the paper prints of `value`.
         oom: whether the paper states that the run was out of memory.
         line: in ``reference.csv``; None for a row that a figure only shows.
     """
@@ -38,6 +39,7 @@ class Row:
     metric: str = ""
     unit: str = ""
     value: float | None = None
+    half_unit: float = 0.0
     oom: bool = False
     note: str = ""
     claim_id: str = ""
@@ -163,8 +165,17 @@ class Experiment:
 
 @dataclass(frozen=True)
 class Remark:
-    """A sentence about rows: an inconsistency of the paper, a cause of a deviation, a calibration."""
+    """A sentence about rows: an inconsistency of the paper, a cause of a deviation, a fit."""
 
+    where: Selection
+    text: str
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A reading or a constant that was chosen while rows that it decides were known."""
+
+    name: str
     where: Selection
     text: str
 
@@ -187,6 +198,10 @@ class Paper:
         record_metrics: dotted names, by metric, of functions from `Paper`, `PaperCell` and `Record` to this paper's number,
             or to None where the run has none.
         trainings: by name, options of `conf/train.yaml`.
+        fitted: rows on which a constant or a rule was fitted.
+        held_out: rows that a fitted rule predicts, and that were known when the rule was written.
+        choices: what was chosen while knowing judged rows, with the rows that rest on it.
+        cannot_fail: rows that agree whatever the model does, with the reason.
     """
 
     name: str
@@ -199,7 +214,10 @@ class Paper:
     clusters: Mapping[str, str] = field(default_factory=dict)
     inconsistencies: tuple[Remark, ...] = ()
     causes: tuple[Remark, ...] = ()
-    calibration: tuple[Remark, ...] = ()
+    fitted: tuple[Remark, ...] = ()
+    held_out: tuple[Remark, ...] = ()
+    choices: tuple[Choice, ...] = ()
+    cannot_fail: tuple[Remark, ...] = ()
     training_images: Mapping[str, int] = field(default_factory=dict)
     units: Mapping[str, float] = field(default_factory=lambda: PRINTED_UNITS)
     step_metrics: str = ""

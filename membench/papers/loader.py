@@ -20,6 +20,7 @@ import csv
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from decimal import Decimal
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,7 @@ from membench.core.errors import MembenchError
 from membench.core.units import PRINTED_UNITS
 from membench.papers.experiment import (
     Answer,
+    Choice,
     Experiment,
     Form,
     Paper,
@@ -40,11 +42,16 @@ from membench.papers.experiment import (
     Take,
     TrainedQuantity,
 )
+from membench.papers.printed import last_place
 
 _CHANGEABLE = ("metric", *PaperCell.__dataclass_fields__)
 """Fields in which a quantity's cell may differ from its row's."""
-_NO_EXPERIMENTS = {"paper", "remarks", "trainings"}
-_REMARKS = ("inconsistencies", "causes", "calibration")
+_NO_EXPERIMENTS = {"paper", "remarks", "choices", "trainings"}
+_REMARKS = {
+    "remarks.yaml": ("inconsistencies", "causes"),
+    "choices.yaml": ("fitted", "held_out", "choices", "cannot_fail"),
+}
+"""The lists that each file of sentences about rows may have."""
 
 
 def known_papers(experiments: Path) -> list[str]:
@@ -69,18 +76,14 @@ def load_paper(directory: Path) -> Paper:
     with reading_as("a paper's experiments", str(directory)):
         vocabulary = read_options(directory / "paper.yaml")
         vocabulary["trainings"] = read_trainings(directory / "trainings.yaml")
-        remarks = read_options(path) if (path := directory / "remarks.yaml").exists() else {}
-        if unknown := remarks.keys() - {*_REMARKS}:
-            raise ValueError(f"remarks.yaml has {', '.join(unknown)}; it may have {', '.join(_REMARKS)}")
         reference = read_reference(directory / "reference.csv")
         files = [path for path in sorted(directory.glob("*.yaml")) if path.stem not in _NO_EXPERIMENTS]
         experiments = [_experiment(path, vocabulary, reference) for path in files]
         _check_each_row_once(reference, experiments)
         del vocabulary["sets"]
-        noted: dict[str, Any] = {
-            kind: tuple(Remark(_selection(entry["where"]), entry["text"]) for entry in entries or ())
-            for kind, entries in remarks.items()
-        }
+        noted: dict[str, Any] = {}
+        for name, kinds in _REMARKS.items():
+            noted |= _remarks(directory / name, kinds)
         return Paper(
             name=directory.name,
             experiments=tuple(experiments),
@@ -88,6 +91,20 @@ def load_paper(directory: Path) -> Paper:
             **vocabulary,
             **noted,
         )
+
+
+def _remarks(path: Path, kinds: tuple[str, ...]) -> dict[str, tuple[Remark | Choice, ...]]:
+    """Read a file of sentences about rows, each list by its kind; without the file there are none."""
+    content = read_options(path) if path.exists() else {}
+    if unknown := content.keys() - {*kinds}:
+        raise ValueError(f"{path.name} has {', '.join(unknown)}; it may have {', '.join(kinds)}")
+    return {
+        kind: tuple(
+            (Choice if kind == "choices" else Remark)(**{**entry, "where": _selection(entry["where"])})
+            for entry in entries or ()
+        )
+        for kind, entries in content.items()
+    }
 
 
 @contextmanager
@@ -134,6 +151,7 @@ def _row(entry: dict[str, str], line: int) -> Row:
         **{name: entry[name] for name in names},
         batch_size=int(entry["batch_size"]) if entry["batch_size"] else None,
         value=float(entry["value"]) if entry["value"] else None,
+        half_unit=0.5 * 10.0 ** last_place(Decimal(entry["value"])) if entry["value"] else 0.0,
         oom=entry["oom"] == "true",
         line=line,
     )

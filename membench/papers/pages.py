@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from membench.core.errors import MembenchError
+from membench.core.files import write_whole
 from membench.papers.loader import known_papers
 from membench.papers.origins import origin
 from membench.papers.paper_page import Sources, read_page
@@ -33,5 +34,5 @@ def write_report(names: Sequence[str], sources: Sources, directory: Path) -> lis
     index = render("index.html", pages=pages, without=without, devices=devices)
     directory.mkdir(parents=True, exist_ok=True)
     for name, text in {"index": index, **texts}.items():
-        (directory / f"{name}.html").write_text(text)
+        write_whole(directory / f"{name}.html", text)
     return [directory / f"{name}.html" for name in ("index", *texts)]

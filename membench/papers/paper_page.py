@@ -14,9 +14,8 @@ from membench.papers.loader import known_papers, load_paper
 from membench.papers.notes import Notes, Reason, number_notes
 from membench.papers.numbers import SHOWN_KEYS, Number, PaperNumbers, match_entries, stated_numbers
 from membench.papers.origins import Origin, find_origins
-from membench.papers.scoreboard import DEVIATES
 from membench.papers.tables import VALUE_COLUMNS, read_csv
-from membench.papers.verdicts import Verdict
+from membench.papers.verdicts import DEVIATES, Verdict
 
 
 @dataclass(frozen=True)
@@ -125,7 +124,7 @@ def _notes(numbers: PaperNumbers) -> Notes:
     headings = {
         "Known differences": (paper.causes, [n.row for n in stated if n.verdict in DEVIATES]),
         "Inconsistencies of the paper itself": (paper.inconsistencies, [n.row for n in stated]),
-        "Fits": (paper.calibration, [n.row for n in stated if n.calibrated]),
+        "Fits": ((*paper.fitted, *paper.held_out), [n.row for n in stated if not n.standing.is_predicted]),
     }
     applied = {
         heading: {(remark.text, row): None for remark in remarks for row in rows if remark.where.matches(row)}
@@ -157,7 +156,7 @@ def _shown(experiment: Experiment, path: Path) -> list[Number]:
 
 
 def _table(numbers: Sequence[Number]) -> Table:
-    keys = {tuple(number.entry[name] for name in SHOWN_KEYS) for number in numbers}
+    keys = {tuple(number.columns[name] for name in SHOWN_KEYS) for number in numbers}
     names = SHOWN_KEYS if len(keys) == len(numbers) else (*SHOWN_KEYS, "note")
     distinct = {name: list(dict.fromkeys(number.columns[name] for number in numbers)) for name in names}
     values = [number.values for number in numbers]

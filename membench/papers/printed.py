@@ -25,7 +25,7 @@ def format_rounded(value: str, unit: str, *, papers: str = "") -> str:
     ours = Decimal(value)
     if not ours:
         return _with_unit(ours, unit)
-    place = max(_place(ours, Decimal(papers) if papers else None), _last_place(ours))
+    place = max(_place(ours, Decimal(papers) if papers else None), last_place(ours))
     return _with_unit(ours.quantize(Decimal(1).scaleb(place)), unit)
 
 
@@ -34,11 +34,12 @@ def _place(ours: Decimal, stated: Decimal | None) -> int:
     if stated is None:
         return min(0, ours.adjusted() + 1 - _DIGITS)
     digits = min(len(stated.as_tuple().digits) + 1, _DIGITS)
-    place = max(ours.adjusted() + 1 - digits, _last_place(stated) - 1)
+    place = max(ours.adjusted() + 1 - digits, last_place(stated) - 1)
     return min(0, place, ours.adjusted() - 1)
 
 
-def _last_place(number: Decimal) -> int:
+def last_place(number: Decimal) -> int:
+    """Return the place of a number's last digit, as a power of ten."""
     exponent = number.as_tuple().exponent
     assert isinstance(exponent, int), f"{number} is not finite"
     return exponent

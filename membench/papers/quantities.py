@@ -6,7 +6,7 @@ system with a ``function`` (`Paper.systems`) is not run: its numbers are compute
 
 import statistics
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import product
 from typing import Any
 
@@ -35,6 +35,8 @@ class Result:
     Attributes:
         value: in the row's unit; None: there is none, for a `reason`.
         outcome: of the run or, of many, of the one that gave no value.
+        our_batch_size: the one that was run where the paper states none.
+        exceeds: how many times the device's memory a step that does not fit needs; None for one that fits.
     """
 
     row: Row
@@ -42,14 +44,17 @@ class Result:
     value: float | None = None
     outcome: Outcome | None = None
     reason: str = ""
+    our_batch_size: int | None = None
+    exceeds: float | None = None
 
 
 class _NoValueError(Exception):
     """A run has no such metric, or one of 0 that nothing can be divided by."""
 
-    def __init__(self, outcome: Outcome, reason: str) -> None:
+    def __init__(self, outcome: Outcome, reason: str, exceeds: float | None = None) -> None:
         super().__init__(reason)
         self.outcome = outcome
+        self.exceeds = exceeds
 
 
 def cells_of(paper: Paper, row: Row, quantity: Quantity) -> Iterator[PaperCell]:
@@ -65,17 +70,17 @@ def evaluate(paper: Paper, row: Row, answer: Answer, records: Mapping[PaperCell,
     if answer.value is None:
         return Result(row, answer, reason=answer.input or answer.not_run)
     cells = list(_cells(paper, row, answer.value))
+    ran = None
     if row.batch_size is None and answer.value.take is None:
-        if first := records.get(cells[0]):
-            row = replace(row, batch_size=first.configuration["batch_size"])
-        elif isinstance(cells[0].batch_size, int):
-            row = replace(row, batch_size=cells[0].batch_size)
+        first, stated = records.get(cells[0]), cells[0].batch_size
+        ran = first.configuration["batch_size"] if first else stated if isinstance(stated, int) else None
     try:
         values = [_compared(paper, records, cell, answer.value) for cell in cells]
     except _NoValueError as error:
-        return Result(row, answer, outcome=error.outcome, reason=str(error))
+        return Result(row, answer, None, error.outcome, str(error), ran, error.exceeds)
     value = _TAKES[answer.value.take](values) if answer.value.take else values[0]
-    return Result(row, answer, value * answer.value.times / listed("unit", row.unit, paper.units), Outcome.OK)
+    value *= answer.value.times / listed("unit", row.unit, paper.units)
+    return Result(row, answer, value, Outcome.OK, our_batch_size=ran)
 
 
 def _cells(paper: Paper, row: Row, quantity: Quantity) -> Iterator[PaperCell]:
@@ -120,11 +125,11 @@ def _metric(paper: Paper, records: Mapping[PaperCell, Record], cell: PaperCell, 
     if name in paper.record_metrics:
         value: float | None = find_function(paper.record_metrics[name])(paper, cell, record)
         if value is None:
-            raise _NoValueError(record.outcome, failure)
+            raise _NoValueError(record.outcome, failure, _exceeds(record))
         return value
     known = {**record.metrics, **record.layer_metrics}
     if record.outcome is not Outcome.OK and not (record.outcome is Outcome.OUT_OF_MEMORY and name in known):
-        raise _NoValueError(record.outcome, failure)
+        raise _NoValueError(record.outcome, failure, _exceeds(record))
     return _known({"batch_size": record.configuration["batch_size"], **known}, name, cell)
 
 
@@ -132,6 +137,14 @@ def _known(numbers: Mapping[str, float], name: str, cell: PaperCell) -> float:
     if name not in numbers:
         raise _NoValueError(Outcome.FAILED, f"{cell.model} by {cell.system}: its record has no {name}")
     return numbers[name]
+
+
+def _exceeds(record: Record) -> float | None:
+    """Return how many times the device's memory a step that does not fit needs."""
+    if record.outcome is not Outcome.OUT_OF_MEMORY:
+        return None
+    needed, capacity = (record.metrics.get(name) for name in ("required_memory_bytes", "capacity_bytes"))
+    return needed / capacity if needed and capacity else None
 
 
 def _function(paper: Paper, cell: PaperCell) -> str:

@@ -1,4 +1,4 @@
-"""Templates of the pages: HTML with escaping, Markdown as it is."""
+"""Templates of the pages: HTML with escaping, Markdown with the filter `plain` for what a paper's files hold."""
 
 from functools import cache
 
@@ -14,9 +14,16 @@ def render(template: str, **values: object) -> str:
     return _environment().get_template(template).render(**values)
 
 
+def plain(text: object) -> str:
+    """Return a text that stays in its line of Markdown and starts no HTML there."""
+    return " ".join(str(text).splitlines()).replace("<", "&lt;")
+
+
 @cache
 def _environment() -> Environment:
-    return Environment(
+    environment = Environment(
         loader=PackageLoader("membench.papers"), autoescape=select_autoescape(["html"]),
         undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True,
     )  # fmt: skip
+    environment.filters["plain"] = plain
+    return environment

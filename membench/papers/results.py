@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pandas as pd
 
+from membench.core.files import write_whole
 from membench.core.record import Record
 from membench.papers.experiment import Answer, Paper, PaperCell, Row
 from membench.papers.numbers import PaperNumbers, stated_numbers
@@ -51,9 +52,9 @@ def write_results(paper: Paper, results: Mapping[str, Sequence[Result]], directo
     write_csv(pd.DataFrame(scoreboard(paper, every, measured)), folder / "scoreboard.csv")
     numbers = stated_numbers(paper, scoreboard(paper, every))
     write_csv(pd.DataFrame([totals_row(numbers)]), folder / "totals.csv")
-    (folder / "summary.md").write_text(summary_page(numbers))
+    write_whole(folder / "summary.md", summary_page(numbers))
     files = sorted(directory.glob("*/totals.csv"))
     totals = [row for path in files for row in read_csv(path, columns=TOTALS_COLUMNS)]
     summaries = [path.read_text() for path in sorted(directory.glob("*/summary.md"))]
-    (directory / "SCOREBOARD.md").write_text(scoreboard_page(totals, summaries))
+    write_whole(directory / "SCOREBOARD.md", scoreboard_page(totals, summaries))
     return numbers

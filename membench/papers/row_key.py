@@ -46,9 +46,9 @@ def full_key(entry: Entry) -> Hashable:
     return entry.get("paper", ""), RowKey.read(entry)
 
 
-def key_without_batch_size(entry: Entry) -> Hashable:
-    """Return a line's paper, key without the batch size, which membench may have found, and the paper's value."""
-    return entry.get("paper", ""), RowKey.read(entry)._replace(batch_size=""), entry["paper_value"]
+def key_and_value(entry: Entry) -> Hashable:
+    """Return a line's paper, key and the paper's value."""
+    return full_key(entry), entry["paper_value"]
 
 
 def match(

@@ -7,14 +7,15 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 
-from membench.papers.experiment import Paper, Row
+from membench.papers.experiment import Paper
 from membench.papers.notes import number_notes
-from membench.papers.numbers import Number, PaperNumbers
+from membench.papers.numbers import Number, PaperNumbers, summarize
 from membench.papers.rendering import render
-from membench.papers.scoreboard import AGREES, DEVIATES
-from membench.papers.verdicts import Verdict
+from membench.papers.verdicts import DEVIATES, Verdict
 
-_COUNTED = ("Reproduced", "Better", "Worse", "Fitted", "Not run", "Inputs")
+_COUNTED = (
+    "Reproduced", "on a choice", "distinct", "cannot fail", "Better", "Worse", "Fitted", "Held out", "Not run", "Inputs",
+)  # fmt: skip
 TOTALS_COLUMNS = ("Paper", *_COUNTED)
 _PROSE = "Prose and captions"
 
@@ -55,6 +56,7 @@ def summary_page(numbers: PaperNumbers) -> str:
         counts=[(place, *_counts(of_place)) for place, of_place in _by_place(numbers.stated).items()],
         deviating=deviating,
         descriptions=_descriptions(numbers),
+        on_choice=Counter(name for number in numbers.stated for name in number.standing.choices),
         notes=number_notes(citations.items()),
         not_run=[(str(n), reason) for reason, n in sorted(not_run, key=lambda pair: (-pair[1], pair[0]))],
     )
@@ -71,21 +73,26 @@ def _by_place(numbers: Iterable[Number]) -> dict[str, list[Number]]:
 
 def _counts(numbers: Sequence[Number]) -> tuple[str, ...]:
     """Return the counts of `_COUNTED`; empty for zero."""
-    counts = Counter(number.verdict for number in numbers if not number.calibrated)
+    predicted = summarize(number for number in numbers if number.standing.is_predicted)
+    held_out = summarize(number for number in numbers if number.standing.held_out)
     found = (
-        sum(counts[verdict] for verdict in AGREES),
-        counts[Verdict.BETTER],
-        counts[Verdict.WORSE],
-        sum(number.calibrated for number in numbers),
-        counts[Verdict.NOT_RUN],
-        counts[Verdict.INPUT],
+        predicted.agree,
+        predicted.on_choice,
+        predicted.distinct,
+        predicted.certain,
+        predicted.better,
+        predicted.worse,
+        sum(number.standing.fitted for number in numbers),
+        f"{held_out.agree} of {held_out.judged}" if held_out.judged else "",
+        predicted.not_run,
+        predicted.inputs,
     )
     return tuple(str(count) if count else "" for count in found)
 
 
 def _descriptions(numbers: PaperNumbers) -> dict[int | None, str]:
     """Describe each number, by its line in ``reference.csv``; equal descriptions are extended by the paper's notes."""
-    described = {number.row.line: _describe(numbers.paper, number.row) for number in numbers.stated}
+    described = {number.row.line: _describe(numbers.paper, number) for number in numbers.stated}
     uses = Counter(described.values())
     for number in numbers.stated:
         if uses[described[number.row.line]] > 1 and number.row.note:
@@ -93,10 +100,11 @@ def _descriptions(numbers: PaperNumbers) -> dict[int | None, str]:
     return described
 
 
-def _describe(paper: Paper, row: Row) -> str:
+def _describe(paper: Paper, number: Number) -> str:
     """Describe a number, without its table and the paper's usual device."""
+    row = number.row
     place = "" if row.item.startswith("Table") else row.item
-    batch = f"batch {row.batch_size}" if row.batch_size else ""
+    batch = f"batch {size}" if (size := number.columns["batch_size"]) else ""
     device = "" if row.device == paper.device else row.device
     names = (place, row.model, batch, device, row.system, row.metric.replace("_", " "))
     return ", ".join(filter(None, names))

@@ -12,6 +12,7 @@ import pandas as pd
 
 from membench.core.checks import number
 from membench.core.errors import MembenchError
+from membench.core.files import write_whole
 from membench.core.record import Outcome
 from membench.papers.experiment import Row
 from membench.papers.quantities import Result
@@ -64,6 +65,7 @@ def table_line(
     value, device = measured.find(result.row) if measured else (None, "")
     return {
         **RowKey.of(result.row)._asdict(),
+        "our_batch_size": "" if result.our_batch_size is None else str(result.our_batch_size),
         **_value_columns(result, value),
         **judged,
         "reason": "; ".join(filter(None, (*reasons, f"measured on {device}" if device else ""))),
@@ -113,7 +115,7 @@ def read_csv(path: Path, *, columns: Iterable[str] = (), numbers: Iterable[str] 
 def write_csv(frame: pd.DataFrame, path: Path) -> None:
     """Write a table, and its folder if there is none."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    frame.to_csv(path, index=False, lineterminator="\n")
+    write_whole(path, frame.to_csv(index=False, lineterminator="\n"))
 
 
 def _outcome(result: Result) -> str:

@@ -1,9 +1,10 @@
 """The verdict on a row: membench's value against the paper's (docs/decisions/0008-scoreboard.md).
 
 A row is judged by its ratio to the baseline of the same run if the paper prints the baseline too, otherwise by its own value:
-reproduced within 10 %, beyond that better or worse in the direction that a user prefers. A row that is judged by its direction
-only is reproduced if our number lies on the same side of its baseline as the paper's, or, if the paper claims no change, if
-ours equals its baseline.
+reproduced within 10 % or half a unit of the last digit that the paper prints, the larger of the two, beyond that better or
+worse in the direction that a user prefers. A percentage from 90 to below 100 is judged by what is left of 100. A one-sided
+statement ("more than 10 times") is reproduced only if it holds. A row that is judged by its direction only is reproduced if
+our number lies on the same side of its baseline as the paper's, or, if the paper claims no change, if ours equals its baseline.
 """
 
 from dataclasses import dataclass
@@ -13,6 +14,8 @@ from membench.core.record import Outcome
 from membench.papers.quantities import Result
 
 TOLERANCE = 0.10
+NEAR_HUNDRED = 90.0
+"""From this percentage on, what is left of 100 is judged."""
 
 
 class Verdict(StrEnum):
@@ -25,6 +28,10 @@ class Verdict(StrEnum):
     NOT_RUN = "not_run"
     INPUT = "input"
     """An input of the experiments or a description, which is not judged."""
+
+
+AGREES = (Verdict.REPRODUCED, Verdict.OUT_OF_MEMORY)
+DEVIATES = (Verdict.BETTER, Verdict.WORSE)
 
 
 @dataclass(frozen=True)
@@ -62,12 +69,20 @@ def judge(result: Result, baseline: Result | None) -> Judgement:
         return Judgement(Verdict.NOT_RUN, f"{outcome}{result.reason}")
     if answer.limit:
         return _judge_limit(result.value, row.value, answer.limit)
-    ours, papers, reason = result.value, row.value, ""
+    ours, papers, higher_is_better = result.value, row.value, answer.higher_is_better
+    tolerance, reason = max(TOLERANCE * abs(papers), row.half_unit), ""
     if ratios := _ratios(result, baseline):
+        tolerance *= abs(ratios[1] / papers)
         ours, papers = ratios
         system = answer.baseline["system"]
         reason = f"judged by its ratio to {system}: {ours:.3g} here, {papers:.3g} in the paper"
-    return Judgement(_compare(ours, papers, higher_is_better=answer.higher_is_better), reason)
+    elif row.unit == "%" and NEAR_HUNDRED <= papers < 100:
+        ours, papers, higher_is_better = 100 - ours, 100 - papers, not higher_is_better
+        tolerance = max(TOLERANCE * papers, row.half_unit)
+        reason = f"judged by what is left: {ours:.3g} % here, {papers:.3g} % in the paper"
+    if abs(ours - papers) <= tolerance:
+        return Judgement(Verdict.REPRODUCED, reason)
+    return Judgement(Verdict.BETTER if (ours > papers) == higher_is_better else Verdict.WORSE, reason)
 
 
 def _judge_direction(result: Result, baseline: Result | None) -> Judgement:
@@ -91,9 +106,8 @@ def _judge_direction(result: Result, baseline: Result | None) -> Judgement:
 
 def _judge_limit(ours: float, papers: float, limit: str) -> Judgement:
     reason = f"the paper states {'more' if limit == 'lower' else 'less'} than {papers:g}"
-    if ours >= papers if limit == "lower" else ours <= papers:
-        return Judgement(Verdict.REPRODUCED, reason)
-    return Judgement(_compare(ours, papers, higher_is_better=limit == "lower"), reason)
+    holds = ours >= papers if limit == "lower" else ours <= papers
+    return Judgement(Verdict.REPRODUCED if holds else Verdict.WORSE, reason)
 
 
 def _judge_without_number(result: Result) -> Judgement:
@@ -112,9 +126,3 @@ def _ratios(result: Result, baseline: Result | None) -> tuple[float, float] | No
     assert result.value is not None
     assert result.row.value is not None
     return result.value / baseline.value, result.row.value / baseline.row.value
-
-
-def _compare(ours: float, papers: float, *, higher_is_better: bool) -> Verdict:
-    if abs(ours - papers) <= TOLERANCE * abs(papers):
-        return Verdict.REPRODUCED
-    return Verdict.BETTER if (ours > papers) == higher_is_better else Verdict.WORSE

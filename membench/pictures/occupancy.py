@@ -7,11 +7,11 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from membench.core.schedule import COMPUTE_STREAM, Compute, Schedule
+from membench.core.schedule import COMPUTE_STREAM, Schedule
 from membench.core.task_graph import Role
 from membench.core.timeline import Timeline
 from membench.pictures.observed_step import ObservedStep
-from membench.planning.liveness import live_bytes
+from membench.planning.liveness import live_bytes, workspace_bytes
 
 _HOLDERS: Mapping[Role, str] = {
     Role.WEIGHT: "weights",
@@ -115,10 +115,7 @@ def _by_holder(schedule: Schedule) -> dict[str, NDArray[np.int64]]:
     for role in Role:
         roles.setdefault(holder_of(role), set()).add(role)
     of_blocks = {name: np.array(live_bytes(schedule, frozenset(held))) for name, held in roles.items()}
-    workspace = np.zeros(len(schedule), dtype=np.int64)
-    for index, instruction in enumerate(schedule.instructions):
-        if isinstance(instruction, Compute):
-            workspace[index] = graph.tasks[instruction.task].workspace_bytes
+    workspace = np.array(workspace_bytes(schedule))
     framework = np.full(len(schedule), graph.overhead_bytes)
     unused = np.array(live_bytes(schedule)) - workspace - framework - sum(of_blocks.values())
     return {FRAMEWORK: framework, **of_blocks, WORKSPACE: workspace, UNUSED: unused}

@@ -68,6 +68,7 @@ _STYLE: dict[Any, Any] = {
     "axes.titlesize": 9.5,
     "axes.titlelocation": "left",
     "axes.axisbelow": True,
+    "text.parse_math": False,  # a dollar in a name is a dollar
     "pdf.fonttype": 42,
 }
 

@@ -30,6 +30,7 @@ from membench.core.task_graph import RESULT_ROLES, Task, TaskGraph
 from membench.planning.pool import Pool
 from membench.planning.region import Region
 from membench.planning.uses import touching_tasks
+from membench.planning.workspaces import Workspaces
 
 
 class ScheduleBuilder:
@@ -72,6 +73,7 @@ class ScheduleBuilder:
         self._readers: dict[int, list[tuple[str, int]]] = {}  # since that write
         self._last_on_stream: dict[str, int] = {}
         self._known: dict[tuple[str, str], int] = {}  # (stream, other): instruction it has waited for
+        self._workspaces = Workspaces()  # of tasks on other streams
         self._live_bytes = graph.external_bytes
         self._peak_bytes = graph.external_bytes
         self._peak_task = "the caller's weights and inputs"
@@ -126,12 +128,17 @@ class ScheduleBuilder:
             self._wait_for_writer(stream, block)
         for block in task.writes:
             self._wait_for_users(stream, block)
+        self._follow_compute(stream)
         for block in task.creates:
-            self._open_space(block, stream)
-        self._hold_the_rest(task.workspace_bytes)
+            self._open_space(block)
+        workspace_bytes = task.workspace_bytes
+        if stream != COMPUTE_STREAM:
+            self._workspaces.take(stream, len(self._program), workspace_bytes)
+            workspace_bytes = 0
+        self._hold_the_rest(workspace_bytes)
         index = self._emit(Compute(task.index, stream), stream)
         self._computed.add(task.index)
-        self._note_live(task.workspace_bytes, task.name)
+        self._note_live(workspace_bytes, task.name)
         for block in task.reads:
             self._readers.setdefault(block, []).append((stream, index))
         for block in task.writes:
@@ -243,6 +250,7 @@ class ScheduleBuilder:
         for stream in self._last_on_stream:
             for other, index in self._last_on_stream.items():
                 self._known[stream, other] = index
+        self._workspaces.synchronized()
 
     def finish(self) -> Schedule:
         """Wait for every stream, free what is left, and return the schedule.
@@ -273,7 +281,8 @@ class ScheduleBuilder:
 
     def _fill(self, block: int, work: Prefetch | Encode | Decode) -> int:
         """Open a block's space, fill it by a copy or a codec, and return the position of that instruction."""
-        self._open_space(block, work.stream)
+        self._follow_compute(work.stream)
+        self._open_space(block)
         self._wait_for_users(work.stream, block)  # among them the offload or the encoding
         self._hold_the_rest(0)
         index = self._emit(work, work.stream)
@@ -300,6 +309,8 @@ class ScheduleBuilder:
         if stream != other and self._known.get((stream, other), -1) < index:
             self._emit(Wait(stream, index))
             self._known[stream, other] = index
+            if stream == COMPUTE_STREAM:
+                self._workspaces.waited(other, index)
 
     def _wait_for_writer(self, stream: str, block: int) -> None:
         if block in self._last_write:
@@ -310,10 +321,13 @@ class ScheduleBuilder:
         for other, index in self._readers.get(block, ()):
             self._wait(stream, other, index)
 
-    def _open_space(self, block: int, stream: str) -> None:
-        """Take memory for a block; another stream may use it only from the compute stream's position on."""
+    def _follow_compute(self, stream: str) -> None:
+        """Make a stream wait for the compute stream's position, from which on it may use memory that is taken there."""
         if COMPUTE_STREAM in self._last_on_stream:
             self._wait(stream, COMPUTE_STREAM, self._last_on_stream[COMPUTE_STREAM])
+
+    def _open_space(self, block: int) -> None:
+        """Take memory for a block."""
         if block in self._space_bytes:  # taken over by reuse()
             return
         piece = self._region.piece_of(block)
@@ -336,9 +350,10 @@ class ScheduleBuilder:
             self._emit(Reserve(block, self._space_bytes[block]))
 
     def _hold_the_rest(self, workspace_bytes: int) -> None:
-        """Hold the part of the pool that the next instruction does not use."""
+        """Hold the part of the pool that is unused during the next instruction, which has that much workspace."""
         if self._pool is None:
             return
+        workspace_bytes += self._workspaces.held_bytes
         address = self._pool.allocate(workspace_bytes)
         unused_bytes = self._pool.held_bytes - self._in_pool_bytes - workspace_bytes
         self._pool.free(address, workspace_bytes)
@@ -347,7 +362,7 @@ class ScheduleBuilder:
             self._held_bytes = unused_bytes
 
     def _note_live(self, workspace_bytes: int, task: str) -> None:
-        live_bytes = self._live_bytes + self._held_bytes + workspace_bytes
+        live_bytes = self._live_bytes + self._held_bytes + self._workspaces.held_bytes + workspace_bytes
         if live_bytes > self._peak_bytes:
             self._peak_bytes = live_bytes
             self._peak_task = task

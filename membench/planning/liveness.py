@@ -14,9 +14,13 @@ from membench.core.schedule import (
     Reserve,
     Reuse,
     Schedule,
+    Synchronize,
+    Wait,
+    Work,
 )
 from membench.core.task_graph import Role
 from membench.core.timeline import Timeline
+from membench.planning.workspaces import Workspaces
 
 
 def residencies(schedule: Schedule, *, until: int | None = None) -> Iterator[tuple[int, bool]]:
@@ -52,14 +56,13 @@ def live_bytes(schedule: Schedule, roles: frozenset[Role] | None = None) -> list
     total_bytes += graph.overhead_bytes if roles is None else 0
     space_bytes: dict[int, int] = {}
     held_bytes = 0
+    workspaces = workspace_bytes(schedule) if roles is None else [0] * len(schedule)
     result = []
-    for instruction in schedule.instructions:
-        workspace_bytes = 0
+    for instruction, of_workspaces in zip(schedule.instructions, workspaces, strict=True):
         opened: tuple[int, ...] = ()
         match instruction:
             case Compute(task):
                 opened = graph.tasks[task].creates
-                workspace_bytes = graph.tasks[task].workspace_bytes if roles is None else 0
             case Prefetch(block) | Decode(block) | Encode(encoded=block):
                 opened = (block,)
             case Reserve(block, size):
@@ -78,7 +81,29 @@ def live_bytes(schedule: Schedule, roles: frozenset[Role] | None = None) -> list
             if block not in space_bytes:
                 space_bytes[block] = graph.blocks[block].size_bytes
                 total_bytes += space_bytes[block] if counted[block] else 0
-        result.append(total_bytes + held_bytes + workspace_bytes)
+        result.append(total_bytes + held_bytes + of_workspaces)
+    return result
+
+
+def workspace_bytes(schedule: Schedule) -> list[int]:
+    """Return the bytes of workspace during each instruction, those of tasks that may still run included."""
+    of_other_streams = Workspaces()
+    result = []
+    for index, instruction in enumerate(schedule.instructions):
+        own_bytes = 0
+        match instruction:
+            case Compute(task, stream):
+                own_bytes = schedule.graph.tasks[task].workspace_bytes
+                if stream != COMPUTE_STREAM:
+                    of_other_streams.take(stream, index, own_bytes)
+                    own_bytes = 0
+            case Wait(stream, earlier) if stream == COMPUTE_STREAM:
+                work = schedule.instructions[earlier]
+                assert isinstance(work, Work), "the schedule was validated"
+                of_other_streams.waited(work.stream, earlier)
+            case Synchronize():
+                of_other_streams.synchronized()
+        result.append(own_bytes + of_other_streams.held_bytes)
     return result
 
 

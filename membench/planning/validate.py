@@ -27,7 +27,7 @@ from membench.core.schedule import (
     Wait,
     Work,
 )
-from membench.core.task_graph import RESULT_ROLES, TaskGraph
+from membench.core.task_graph import RESULT_ROLES, Task, TaskGraph
 
 Clock = dict[str, int]
 """For each stream the index of the latest of its instructions known to have finished."""
@@ -87,6 +87,9 @@ class _Walk:
         self.computed: set[int] = set()
         self.live_bytes = self.peak_bytes = self.graph.external_bytes
         self.held_bytes = 0
+        self.workspaces: dict[
+            str, dict[int, int]
+        ] = {}  # stream -> task the compute stream has not waited for
         self.index = 0
 
     def run(self) -> None:
@@ -121,7 +124,7 @@ class _Walk:
                 self._close(block)
             case Hold(size_bytes):
                 self.held_bytes = size_bytes
-                self._check_budget(0)
+                self._check_budget()
             case Wait(stream, earlier):
                 self._wait(stream, earlier)
             case Synchronize():
@@ -165,7 +168,7 @@ class _Walk:
                 self._hazard(f"{self._name(block)} is written while it is not resident")
             self._write(block, stream)
             self.memory[block].version += 1
-        self._check_budget(task.workspace_bytes)
+        self._take_workspace(task, stream)
 
     def _copy(self, copy: Offload | Prefetch) -> None:
         block, stream = copy.block, copy.stream
@@ -206,7 +209,7 @@ class _Walk:
         self._write(block, stream)
         if again:
             memory.host_copy, memory.encoded_by = host_copy, encoded_by
-        self._check_budget(0)
+        self._check_budget()
 
     def _all_reduce(self, block: int, stream: str) -> None:
         self._issue(stream)
@@ -222,8 +225,9 @@ class _Walk:
         if earlier not in self.clock_of:
             self._hazard(f"waits for instruction {earlier}, which is not earlier work of a stream")
         clock = self._clock(stream)
-        _merge(clock, self.clock_of[earlier])
-        _merge(clock, {self.stream_of[earlier]: earlier})
+        _merge(clock, {**self.clock_of[earlier], self.stream_of[earlier]: earlier})
+        if stream == COMPUTE_STREAM:
+            self._release_workspaces(self.stream_of[earlier], earlier)
 
     def _synchronize(self) -> None:
         everything = {
@@ -234,6 +238,8 @@ class _Walk:
         for clock in self.clocks.values():
             _merge(clock, everything)
         self.synchronized = everything
+        for stream, index in everything.items():
+            self._release_workspaces(stream, index)
 
     def _clock(self, stream: str) -> Clock:
         """Return a stream's clock; a new one starts with the instructions that the host has waited for."""
@@ -279,9 +285,12 @@ class _Walk:
             self._hazard(f"{self._name(block)} is filled although it is resident")
         if not self.memory[block].resident:
             self._open(block, self.graph.blocks[block].size_bytes)
+        self._check_position(stream, self._name(block))
+
+    def _check_position(self, stream: str, what: str) -> None:
         position = self.clocks[COMPUTE_STREAM].get(COMPUTE_STREAM)
         if position is not None and not self._known(stream, (COMPUTE_STREAM, position)):
-            self._hazard(f"{self._name(block)} takes memory before the compute stream has come to this point")
+            self._hazard(f"{what} takes memory before the compute stream has come to this point")
 
     def _open(self, block: int, space_bytes: int) -> None:
         memory = self.memory[block]
@@ -292,7 +301,7 @@ class _Walk:
         memory.resident, memory.filled, memory.space_bytes = True, False, space_bytes
         memory.writer, memory.readers = None, []
         self.live_bytes += space_bytes
-        self._check_budget(0)
+        self._check_budget()
 
     def _close(self, block: int) -> None:
         memory = self.memory[block]
@@ -303,6 +312,18 @@ class _Walk:
         memory.writer, memory.readers = None, []
         self.live_bytes -= memory.space_bytes
 
+    def _take_workspace(self, task: Task, stream: str) -> None:
+        if task.workspace_bytes:
+            self._check_position(stream, f"the workspace of {task.name}")
+        if stream != COMPUTE_STREAM:
+            self.workspaces.setdefault(stream, {})[self.index] = task.workspace_bytes
+        self._check_budget(task.workspace_bytes if stream == COMPUTE_STREAM else 0)
+
+    def _release_workspaces(self, stream: str, index: int) -> None:
+        """Release the workspaces of a stream's tasks up to one that the compute stream has waited for."""
+        pending = self.workspaces.get(stream, {})
+        self.workspaces[stream] = {task: size for task, size in pending.items() if task > index}
+
     # ---- knowledge ----------------------------------------------------------------------------------
 
     def _known(self, stream: str, access: tuple[str, int] | None) -> bool:
@@ -311,7 +332,8 @@ class _Walk:
             return True
         return self.clocks[stream].get(access[0], -1) >= access[1]
 
-    def _check_budget(self, workspace_bytes: int) -> None:
+    def _check_budget(self, workspace_bytes: int = 0) -> None:
+        workspace_bytes += sum(max(sizes.values(), default=0) for sizes in self.workspaces.values())
         needed = self.live_bytes + self.held_bytes + workspace_bytes
         self.peak_bytes = max(self.peak_bytes, needed)
         if needed > self.schedule.peak_bytes:

@@ -44,7 +44,7 @@ def compile(  # noqa: A001 (the field's term)
     backend: str = "cpu",
     device: str | DeviceProfile | None = None,
     cluster: str | Cluster = SINGLE_DEVICE,
-    budget: str | int | None = None,
+    budget: str | float | None = None,
     micro_batch: int | str | None = None,
     exchange: str | None = None,
     cuda_graph: bool = False,
@@ -65,7 +65,8 @@ def compile(  # noqa: A001 (the field's term)
         device: for the simulated backend: a name (``"k40m"``) or a profile.
         cluster: for the simulated backend: the number of such devices, each with a batch like this one, and their links;
             a name (``"modnn_k40x4"``) or a description.
-        budget: the most device memory that the step may hold, including weights and inputs: ``"200 MB"`` or bytes.
+        budget: the most device memory that the step may hold, including weights and inputs: ``"200 MB"``
+            (1 MB is 1024 x 1024 bytes) or a number of bytes.
         micro_batch: number of samples to compute at a time; ``"fitted"`` for the most that Equation 8 of moDNN finds room
             for, or ``"fastest"`` for those with which a step takes the least time, which plans each size from there on.
             None: the strategy chooses, most strategies the whole batch.
@@ -212,7 +213,7 @@ def graph_as_run(captures: Captures, cost: MeasuredCost, size: int) -> TaskGraph
             return graph
 
 
-def _parse_budget(budget: str | int) -> int:
+def _parse_budget(budget: str | float) -> int:
     try:
         return parse_bytes(budget)
     except ValueError as error:

@@ -91,7 +91,8 @@ class RealStep(ABC):
         device = self.backends[0].device
         with preserve_state(self.workload.module, device):
             self._run_example()  # warm up; from here on gradients that micro-batches add to exist
-            peak = self.plan[0].schedule.graph.external_bytes + peak_bytes(self._run_example, device)
+            peak = self.plan[0].schedule.graph.external_bytes
+            peak += peak_bytes(self._run_example, device, self.backends)
             samples = samples or throughput(
                 self._run_example,
                 device,

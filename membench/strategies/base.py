@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from typing import ClassVar
 
 from membench.core.cost_model import CostModel
-from membench.core.errors import UnsupportedStrategy
+from membench.core.errors import UnsupportedStrategy, near
 from membench.core.schedule import Schedule
 from membench.core.task_graph import Mode, TaskGraph
 from membench.planning.micro_batch import GraphAt
@@ -78,5 +78,6 @@ def find_strategy(name: str) -> type[Strategy]:
     """
     known = _all_strategies()
     if name not in known:
-        raise UnsupportedStrategy(f"there is no strategy {name!r}; choose one of {', '.join(known)}")
+        message = f"there is no strategy {name!r}; choose one of {', '.join(known)}{near(name, known)}"
+        raise UnsupportedStrategy(message)
     return known[name]

@@ -1,10 +1,12 @@
 """Caffe's allocation: activations and gradients of the whole network, for the whole run.
 
 Layrub, Table 2 ("a whole network (d+g)"); vDNN, Section 2.3 (its baseline, which shares the buffers of gradients).
-All memory is allocated before the first step and never given back, with one workspace as large as the largest; so
-average and peak are equal. Partial gradients of shared weights are an exception: Caffe adds onto the weight's gradient,
-so they share buffers of their own in turn. Not `eager`, where a block is freed after its last use.
+All memory is allocated before the first step and never given back, with one workspace for each stream, as large as its
+largest; so average and peak are equal. Partial gradients of shared weights are an exception: Caffe adds onto the weight's
+gradient, so they share buffers of their own in turn. Not `eager`, where a block is freed after its last use.
 """
+
+from collections.abc import Sequence
 
 from membench.core.checks import choice
 from membench.core.cost_model import CostModel
@@ -46,10 +48,11 @@ class NetworkWide(Strategy):
             graph = prefer(graph, cost, self._algorithms)
         of_activations = {Role.GRADIENT} if self._shared_gradients else set()
         region = _shared_buffers(graph, frozenset({Role.PARTIAL_GRADIENT, *of_activations}))
-        pool = FixedPool(_total_bytes(graph, region))
+        streams = [gradient_stream(task, separate=self._gradient_streams) for task in graph.tasks]
+        pool = FixedPool(_total_bytes(graph, region, streams))
         builder = ScheduleBuilder(self.name, graph, budget_bytes=budget_bytes, region=region, pool=pool)
         for task in graph.tasks:
-            builder.compute(task, stream=gradient_stream(task, separate=self._gradient_streams))
+            builder.compute(task, stream=streams[task.index])
             for block in {*task.reads, *task.writes}:
                 if region.piece_of(block) is not None and builder.is_dead(block):
                     builder.free(block)
@@ -65,7 +68,15 @@ def _shared_buffers(graph: TaskGraph, roles: frozenset[Role]) -> Region:
     return plan_region(on_demand.finish(), sharing)
 
 
-def _total_bytes(graph: TaskGraph, region: Region) -> int:
+def _total_bytes(graph: TaskGraph, region: Region, streams: Sequence[str]) -> int:
+    """Return the bytes of all blocks, and of a workspace for each stream.
+
+    Args:
+        streams: of each task.
+    """
     created = (block for task in graph.tasks for block in task.creates)
     own_bytes = graph.size_bytes(block for block in created if region.piece_of(block) is None)
-    return own_bytes + region.total_bytes + graph.largest_workspace_bytes
+    workspaces: dict[str, int] = {}
+    for task, stream in zip(graph.tasks, streams, strict=True):
+        workspaces[stream] = max(workspaces.get(stream, 0), task.workspace_bytes)
+    return own_bytes + region.total_bytes + sum(workspaces.values())

@@ -1,10 +1,10 @@
 """Plans and results of sweeps as text for a terminal."""
 
-from collections import Counter
-from collections.abc import Callable, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Mapping, Sequence
 
 from membench.core.configuration import method_of
-from membench.core.record import Configuration, Outcome, Record, limits_of
+from membench.core.record import Configuration, Outcome, Record, framework_name, limits_of
 from membench.core.units import format_bytes, format_seconds
 from membench.sweep.records import Records
 
@@ -12,10 +12,65 @@ SKIPPED = "skipped"
 """Outcome of a cell that was not reached."""
 
 
+IN_LINE = ("model", "batch_size", "strategy", "budget", "micro_batch")
+"""Options that `cell_line` has."""
+
+
 def cell_line(cell: Configuration) -> str:
     """Return a cell's model, batch size and strategy in columns, and its limits."""
     columns = f"{cell['model']['name']:<14} batch {cell['batch_size']:>7}  {method_of(cell):<16}"
     return " ".join([columns, *limits_of(cell)])
+
+
+def differences(cells: Sequence[Configuration]) -> list[dict[str, str]]:
+    """Return, for each cell, the options in which the cells differ, as they are written on the command line.
+
+    A file that a group's option chooses is one option, ``strategy: eager``; options in it count among the cells that have that
+    file, ``strategy.fixed_region: True``.
+    """
+    options = [_options(cell) for cell in cells]
+    names = list(dict.fromkeys(name for each in options for name in each))
+    differing = [name for name in names if len({each.get(name) for each in options}) > 1]
+    chosen = {name.partition(".")[0] for name in differing if "." not in name}
+
+    def differs(name: str) -> bool:
+        group, inner, _ = name.partition(".")
+        if not inner or group not in chosen:
+            return True
+        values: defaultdict[str | None, set[str | None]] = defaultdict(set)
+        for each in options:
+            values[each.get(group)].add(each.get(name))
+        return any(len(of_file) > 1 for of_file in values.values())
+
+    shown = [name for name in differing if differs(name)]
+    return [{name: each[name] for name in shown if name in each} for each in options]
+
+
+def _options(cell: Configuration) -> dict[str, str]:
+    """Return the options of a cell by their names on the command line, those in a group's file included."""
+    found = {}
+    for group, value in cell.items():
+        if not isinstance(value, Mapping):
+            found[group] = str(value)
+            continue
+        found[group] = _file_of(cell, group)
+        inner = {name: part for name, part in value.items() if name not in ("name", "_target_")}
+        while inner:
+            name, part = inner.popitem()
+            if isinstance(part, Mapping):
+                inner |= {f"{name}.{key}": each for key, each in part.items()}
+            else:
+                found[f"{group}.{name}"] = str(part)
+    return found
+
+
+def _file_of(cell: Configuration, group: str) -> str:
+    """Return the name of the file that a group's option chooses, as far as the cell has it."""
+    if group == "strategy":
+        return method_of(cell)
+    if group == "framework":
+        return framework_name(cell).lower()
+    return str(cell[group].get("name", ""))
 
 
 def result(record: Record) -> str:
@@ -57,12 +112,12 @@ def has_failed(records: Sequence[Record | None]) -> bool:
 
 
 def plan(groups: Sequence[tuple[Records, Sequence[Configuration]]]) -> str:
-    """Return the cells that would run, one in a line, and their expected time.
+    """Return the cells that would run, each in a line with the options in which they differ, and their expected time.
 
     Args:
         groups: cells, each group with its store of records.
     """
-    lines, states, due, expected_s, unknown = [], Counter[str](), 0, 0.0, 0
+    rows, states, due, expected_s, unknown = [], Counter[str](), 0, 0.0, 0
     for records, cells in groups:
         for cell, time_s in zip(cells, records.expected_time_s(cells), strict=True):
             state, is_due = records.state(cell), records.is_due(cell)
@@ -71,11 +126,29 @@ def plan(groups: Sequence[tuple[Records, Sequence[Configuration]]]) -> str:
             expected_s += (time_s or 0.0) * is_due
             unknown += is_due and time_s is None
             time = "time unknown" if time_s is None else format_seconds(time_s)
-            lines.append(f"  {state:<8} {cell_line(cell)} {f'runs, {time}' if is_due else ''}".rstrip())
+            rows.append((state, f"runs, {time}" if is_due else ""))
+    lines = [
+        f"  {state:<8} {line}  {run}".rstrip()
+        for line, (state, run) in zip(
+            _columns([cell for _, cells in groups for cell in cells]), rows, strict=True
+        )
+    ]
     counts = ", ".join(f"{count} {state}" for state, count in sorted(states.items()))
     known = f", about {format_seconds(expected_s)} one after another" if unknown < due else ""
     unknown_too = f", {unknown} of unknown time" if unknown else ""
     return "\n".join([*lines, f"{_cells(len(lines))}: {counts}; {due} to run{known}{unknown_too}"])
+
+
+def _columns(cells: Sequence[Configuration]) -> list[str]:
+    """Return a line for each cell: the options in which the cells differ, aligned; of a single cell its `cell_line`."""
+    if len(cells) == 1:
+        return [cell_line(cells[0])]
+    rows = [{name: f"{name}={value}" for name, value in each.items()} for each in differences(cells)]
+    widths: dict[str, int] = {}
+    for row in rows:
+        for name, word in row.items():
+            widths[name] = max(widths.get(name, 0), len(word))
+    return ["  ".join(row.get(name, "").ljust(width) for name, width in widths.items()) for row in rows]
 
 
 def _cells(count: int) -> str:

@@ -60,5 +60,5 @@ class Method:
         if not self.measures_density:
             return self.strategy()
         if workload.loss is None:
-            raise UnsupportedStrategy("inference keeps no maps whose density could be measured")
+            raise UnsupportedStrategy("inference does not keep activations, whose density could be measured")
         return self.strategy(density=likely_densities(workload.to(device)))

@@ -86,7 +86,7 @@ class Records:
             cell: see `Cell.from_configuration`; a batch size of ``largest`` is searched for.
             capacity_bytes: see `run_largest`.
         """
-        key, entry = configuration_hash(cell), _read(self._path(cell))
+        key, entry = configuration_hash(cell), self._find(cell)
         if entry and (key in self._made or self._state(cell, entry) not in _RUN_AGAIN[self._rerun]):
             return entry.record
         sources = sources_hash(cell)  # before the run, during which they may be edited
@@ -107,7 +107,7 @@ class Records:
 
     def state(self, cell: Configuration) -> State:
         """Return the state of a cell's record."""
-        return self._state(cell, _read(self._path(cell)))
+        return self._state(cell, self._find(cell))
 
     def expected_time_s(self, cells: Iterable[Configuration]) -> list[float | None]:
         """Return each cell's expected time: its own last one, else the median of its model, else of all; None if none ran."""
@@ -122,6 +122,16 @@ class Records:
             return next((statistics.median(took_s[name]) for name in names if name in took_s), None)
 
         return [expected_s(cell) for cell in cells]
+
+    def _find(self, cell: Configuration) -> _Entry | None:
+        """Return the content of a cell's file, unless it is missing, broken or of another cell."""
+        entry = _read(self._path(cell))
+        if entry is None:
+            return None
+        found = entry.record.configuration
+        if cell["batch_size"] == LARGEST:
+            found = found | {"batch_size": LARGEST}
+        return entry if configuration_hash(found) == configuration_hash(cell) else None
 
     def _state(self, cell: Configuration, entry: _Entry | None) -> State:
         if entry is None:
@@ -138,6 +148,7 @@ def _read(path: Path) -> _Entry | None:
     """Return the content of a file; None if it is missing or broken, so that its cell runs."""
     try:
         values = json.loads(path.read_text())
-        return _Entry(values["sources_hash"], values["run_time_s"], Record.from_values(values["record"]))
-    except (FileNotFoundError, ValueError, KeyError, TypeError, AttributeError):
+        record = Record.from_values(values["record"])
+        return _Entry(values["sources_hash"], float(values["run_time_s"]), record)
+    except (FileNotFoundError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return None

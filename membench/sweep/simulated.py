@@ -58,7 +58,7 @@ def _strategy(cell: Cell) -> Strategy:
         return cell.method.strategy()
     if not isinstance(cell.framework, PyTorch):
         raise UnsupportedStrategy(
-            f"framework {cell.framework.name!r} has other maps than those that can be measured; choose "
+            f"framework {cell.framework.name!r} has other activations than those that can be measured; choose "
             "framework=pytorch, or give a density"
         )
     few = min(cell.batch_size, MEASURED_SAMPLES)

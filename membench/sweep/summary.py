@@ -1,10 +1,10 @@
 """A record as text for a terminal."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from membench.core.configuration import method_of
 from membench.core.record import Configuration, Outcome, Record, framework_name, is_simulated, limits_of
-from membench.core.units import format_bytes, format_seconds
+from membench.core.units import format_bytes, format_seconds, parse_bytes
 
 _MACHINE = {"cpu": "CPU", "cuda": "GPU"}
 
@@ -37,14 +37,14 @@ def _devices(configuration: Configuration) -> str:
 
 def _values(record: Record) -> Iterator[tuple[str, str]]:
     metrics = record.metrics
+    if (budget := record.configuration.get("budget")) is not None:
+        yield "budget", _exact(parse_bytes(budget))
     if "required_memory_bytes" in metrics:
         capacity = f" of {format_bytes(metrics['capacity_bytes'])}" if "capacity_bytes" in metrics else ""
-        yield "peak memory", format_bytes(metrics["required_memory_bytes"]) + capacity
+        yield "peak memory", _exact(metrics["required_memory_bytes"]) + capacity
+        yield "made up of", _parts(metrics)
     if not is_simulated(record.configuration) and "peak_memory_bytes" in metrics:
-        yield "measured peak", format_bytes(metrics["peak_memory_bytes"])
-    if "map_memory_bytes" in metrics:
-        yield "maps and gradients", format_bytes(metrics["map_memory_bytes"])
-        yield "weights", format_bytes(metrics["weight_bytes"])
+        yield "measured peak", _exact(metrics["peak_memory_bytes"])
     if "density" in record.configuration["strategy"] and "planned_density" in metrics:
         source = "measured" if record.configuration["strategy"]["density"] == "measured" else "given"
         yield "planned density", f"{metrics['planned_density']:.3f}, {source}"
@@ -54,8 +54,25 @@ def _values(record: Record) -> Iterator[tuple[str, str]]:
     if metrics.get("processes", 1) > 1:
         exchange = f"gradients exchanged in {format_seconds(metrics['exchange_time_s'])}"
         yield "processes", f"{metrics['processes']}; {exchange}"
-    if "exposed_transfer_s" in metrics:
+    if metrics.get("transferred_bytes"):
         exposed = metrics["exposed_transfer_s"]
         copied_out, back = metrics["offloaded_bytes"], metrics["prefetched_bytes"]
         copies = f"{format_bytes(copied_out)} to the host, {format_bytes(back)} back"
         yield "transferred", f"{copies}; {format_seconds(exposed)} of it not hidden behind computation"
+
+
+def _exact(size_bytes: float) -> str:
+    """Return a size for a person and in bytes, from which the unit follows."""
+    return f"{format_bytes(size_bytes)} ({size_bytes:,.0f} bytes)"
+
+
+def _parts(metrics: Mapping[str, float]) -> str:
+    """Return what a planned peak consists of; together the parts are the peak."""
+    always, framework = metrics["external_bytes"], metrics["overhead_bytes"]
+    rest = metrics["required_memory_bytes"] - always - framework
+    parts = {
+        "weights and inputs": always,
+        "activations, gradients and workspace": rest,
+        "the framework": framework,
+    }
+    return " + ".join(f"{format_bytes(size)} of {name}" for name, size in parts.items() if size)

@@ -5,6 +5,7 @@ written.
 """
 
 import os
+import re
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -12,11 +13,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from membench.core.errors import one_line
-from membench.core.record import Outcome, Record
-from membench.sweep.listing import cell_line, has_failed
+from membench.core.record import Configuration, Outcome, Record
+from membench.sweep.listing import IN_LINE, cell_line, differences, has_failed
 
 if TYPE_CHECKING:
     import wandb
+
+_LONGEST_NAME = 128
+"""Characters of a name that W&B takes."""
 
 
 @dataclass(frozen=True)
@@ -67,8 +71,9 @@ def log_sweep(tracking: Tracking, sweep: Sweep) -> Path | None:
     Path(tracking.directory).mkdir(parents=True, exist_ok=True)
     try:
         if tracking.cell_runs:
-            for record in sweep.records:
-                _log_cell(tracking, sweep.group, record)
+            names = run_names([record.configuration for record in sweep.records])
+            for name, record in zip(names, sweep.records, strict=True):
+                _log_cell(tracking, name, sweep.group, record)
         return _log_report(tracking, sweep)
     except (Error, ValueError) as error:  # ValueError: of environment variables that W&B cannot parse
         print(
@@ -77,10 +82,23 @@ def log_sweep(tracking: Tracking, sweep: Sweep) -> Path | None:
         return None
 
 
-def _log_cell(tracking: Tracking, group: str, record: Record) -> None:
+def run_names(cells: Sequence[Configuration]) -> list[str]:
+    """Return each cell's model, batch size, method and limits, and the other options in which the cells differ."""
+    return [
+        " ".join(
+            [
+                *cell_line(cell).split(),
+                *(f"{key}={value}" for key, value in own.items() if key not in IN_LINE),
+            ]
+        )
+        for cell, own in zip(cells, differences(cells), strict=True)
+    ]
+
+
+def _log_cell(tracking: Tracking, name: str, group: str, record: Record) -> None:
     run = _start(
         tracking,
-        name=" ".join(cell_line(record.configuration).split()),
+        name=name,
         group=group,
         job_type="cell",
         tags=[str(record.outcome), str(record.source)],
@@ -108,7 +126,9 @@ def _log_report(tracking: Tracking, sweep: Sweep) -> Path:
         f"cells_{outcome}": sum(record.outcome is outcome for record in sweep.records) for outcome in Outcome
     }
     run.log({"rows": wandb.Table(dataframe=pd.DataFrame(sweep.rows)), **outcomes, **sweep.summary})
-    artifact = wandb.Artifact(name=sweep.group.replace("/", "-"), type="results")
+    artifact = wandb.Artifact(
+        name=re.sub(r"[^\w.-]", "-", sweep.group, flags=re.ASCII)[-_LONGEST_NAME:], type="results"
+    )
     for name, path in sweep.files.items():
         artifact.add_dir(str(path), name) if path.is_dir() else artifact.add_file(str(path), name)
     run.log_artifact(artifact)

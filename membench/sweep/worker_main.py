@@ -14,10 +14,17 @@ from membench.core.files import write_whole
 
 CELL = "cell.json"
 RECORD = "record.json"
+_ANNOUNCEMENTS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
+"""Signals by which a scheduler announces the end of a job to all its processes. Here they have no effect: a cell that
+is cancelled or preempted is not a failed one, and the end of the parent ends this process."""
 
 
 def main(directory: Path) -> None:
     """Run a cell for each line of stdin until it ends."""
+    for announcement in _ANNOUNCEMENTS:
+        signal.signal(
+            announcement, lambda *_: None
+        )  # unlike SIG_IGN, which programs started here would inherit
     answers = os.dup(sys.stdout.fileno())
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # output of a model is not an answer
     requests: SimpleQueue[None] = SimpleQueue()

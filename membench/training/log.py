@@ -6,6 +6,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from membench.core.errors import MembenchError
+from membench.core.files import append_line
 from membench.core.record import Configuration, Outcome, Record, configuration_hash
 
 
@@ -21,7 +22,7 @@ class RunLog:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        lines = path.read_text().splitlines() if path.exists() else []
+        lines = path.read_bytes().splitlines() if path.exists() else []
         records = (_record(path, number, line) for number, line in enumerate(lines, start=1))
         self._known = {record.configuration_hash: record for record in records}
 
@@ -40,18 +41,18 @@ class RunLog:
         if known is not None and known.outcome is not Outcome.FAILED:
             return known
         self._path.parent.mkdir(parents=True, exist_ok=True)
-        with self._path.open("a") as file:  # refuse an unwritable file before minutes of training
-            record = train(configuration)
-            file.write(json.dumps(asdict(record)) + "\n")
+        self._path.open("a").close()  # refuse an unwritable file before minutes of training
+        record = train(configuration)
+        append_line(self._path, json.dumps(asdict(record)))
         self._known[record.configuration_hash] = record
         print(describe(record), flush=True)
         return record
 
 
-def _record(path: Path, number: int, line: str) -> Record:
+def _record(path: Path, number: int, line: bytes) -> Record:
     try:
-        return Record.from_json(line)
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        return Record.from_json(line.decode())
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise MembenchError(
             f"line {number} of {path} is not a record of a training; delete the line to repeat that run"
         ) from error

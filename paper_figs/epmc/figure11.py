@@ -12,7 +12,7 @@ def draw() -> Figure:
     shown = table[(table["item"] == "Figure 11") & (table["system"] == "PipeCompress (7)")]
     stated = table[table["paper_value"].notna()]["paper_value"]
     figure, axes = plt.subplots(figsize=(6, 3.6), layout="constrained")
-    volumes = [f"{int(rows):,}" for rows in shown["batch_size"]]
+    volumes = [f"{int(rows):,}" for rows in shown["our_batch_size"]]
     axes.bar(volumes, shown["simulated_value"], 0.55, color=COLORS["EPMC"], label="PipeCompress, 7 streams")
     label = "the largest stated in the paper: 4.5 to 5"
     axes.axhspan(stated.min(), stated.max(), color="#d1495b", alpha=0.5, linewidth=0, zorder=3, label=label)

@@ -12,7 +12,7 @@ def draw() -> Figure:
     shown = table[table["item"] == "Figure 12"]
     stated = table[(table["metric"] == "ETR") & table["paper_value"].notna()]["paper_value"].iloc[0]
     figure, axes = plt.subplots(figsize=(6, 3.6), layout="constrained")
-    volumes = [f"{int(rows):,}" for rows in shown["batch_size"]]
+    volumes = [f"{int(rows):,}" for rows in shown["our_batch_size"]]
     axes.bar(
         volumes,
         shown["simulated_value"],

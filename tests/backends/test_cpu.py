@@ -13,6 +13,7 @@ from membench.backends.cpu import Chaos, CpuBackend
 from membench.core.schedule import Schedule
 from membench.execution.executor import Program, execute
 from membench.execution.measurement import cpu_peak_bytes
+from membench.planning.builder import ScheduleBuilder
 from membench.planning.exchange import Exchange, exchange_gradients
 from membench.planning.pool import FixedPool
 from tests.helpers.toy import COLUMNS, ROWS, SIZE_BYTES, graph, migrating, value
@@ -44,6 +45,31 @@ def test_host_buffers_are_not_device_memory() -> None:
     backend = CpuBackend(schedule.graph)
     backend.tensors.hold(0, torch.ones(ROWS, COLUMNS))
     assert cpu_peak_bytes(lambda: execute(schedule, backend)) == 3 * SIZE_BYTES
+    backend.close()
+
+
+def test_memory_of_other_streams_is_recorded_where_that_is_asked_for() -> None:
+    builder = ScheduleBuilder("test", graph(), budget_bytes=None)
+    for task in graph().tasks:
+        builder.compute(task, stream="other")
+    schedule = builder.finish()
+    backend = CpuBackend(schedule.graph)
+    backend.tensors.hold(0, torch.ones(ROWS, COLUMNS))
+    assert cpu_peak_bytes(lambda: execute(schedule, backend), [backend]) == 3 * SIZE_BYTES
+    assert backend.recorder is None
+    backend.close()
+
+
+@pytest.mark.parametrize("copied", [False, True])
+def test_work_may_read_what_another_stream_has_yet_to_make(copied: bool) -> None:
+    builder = ScheduleBuilder("test", graph(), budget_bytes=None)
+    for task in graph().tasks:
+        builder.compute(task, stream="other")
+        for block in task.creates if copied else ():
+            builder.offload(block)
+    backend = CpuBackend(graph(), chaos=Chaos(seed=1, longest_delay_s=0.02))
+    once = torch.ones(ROWS, COLUMNS).exp()
+    assert torch.equal(run(backend, builder.finish()), once + once.exp())
     backend.close()
 
 

@@ -5,7 +5,10 @@ from pathlib import Path
 
 import pytest
 
+from membench.cli import command_line, measure, timeline, train
 from membench.cli.command_line import check_arguments, explain
+from membench.cli.commands import command_help
+from membench.cli.main import main
 from membench.core import configuration
 from membench.core.errors import MembenchError
 
@@ -64,13 +67,28 @@ def test_a_model_without_what_its_batch_is_made_of_is_refused(
 def test_an_error_is_explained_without_its_cause() -> None:
     error = MembenchError("no such luck")
     error.__cause__ = ValueError("luck")
-    assert explain(error) == "no such luck"
+    assert explain(error, "run") == "no such luck"
 
 
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
         (["model=resnet51"], r"model 'resnet51' is not known; there are: alexnet, .*resnet50"),
+        (["model=resnet5O"], r"model 'resnet5O' is not known; .*; did you mean 'resnet50'\?$"),
+        (["strategy=layrub_intr"], r"did you mean 'layrub_inter' or 'layrub_intra'\?$"),
+        (["device=k40"], r"did you mean 'k40c' or 'k40m'\?$"),
+        (["stratgy=eager"], r"'stratgy' is not an option; .*; did you mean 'strategy'\?$"),
+        (["batchsize=3"], r"'batchsize' is not an option; .*; did you mean 'batch_size'\?$"),
+        (
+            ["strategy.budgt=3"],
+            r"'strategy.budgt' is not an option; there are: fixed_region; did you mean 'budget'",
+        ),
+        (["strategy.fixed_regoin=true"], r"there are: fixed_region; did you mean 'fixed_region'\?$"),
+        (["strategy.density=.5"], "there are: fixed_region; epmc, serial_csr have it$"),
+        (["rerun=al"], r"rerun is one of .*, not 'al'; did you mean 'all'\?$"),
+        (["hydra.verbose=lots"], "hydra.verbose is true or false, not 'lots'$"),
+        (["budget=0.5"], "budget: 0.5 is not a whole number of bytes; add the unit that you mean"),
+        (["model.module._target_=nosuch.Net"], "model cannot be built .*: No module named 'nosuch'$"),
         (["strategy=magic"], r"strategy 'magic' is not known; there are: .*eager, .*layrub_hybrid"),
         (["device=tpu"], r"device 'tpu' is not known; there are: .*k40_modnn, k40_vdnn"),
         (["backend=tpu"], r"backend 'tpu' is not known; there are: cpu, cuda, simulated"),
@@ -113,6 +131,12 @@ def test_an_error_is_explained_without_its_cause() -> None:
             "model cannot be built .*: no ImageNet ResNet of depth 51",
         ),
         (["metrics=nothing.at_all"], "'nothing.at_all' is not a function of any module"),
+        (["model.name='a\tb'"], "model.name is a name of printable characters, not 'a.tb'"),
+        (["model.name=[a]"], "model.name is a name of printable characters, not"),
+        (["device.name=''"], "device.name is a name of printable characters, not ''"),
+        (["backend.name=../../x"], "backend.name is one of cpu, cuda, simulated, not '../../x'"),
+        (["model=../x"], "'x' is not known"),
+        (["strategy=$(touch x)"], "'strategy=.* is not a choice"),
         (["budget=${nothing}"], "Interpolation key 'nothing' not found$"),
     ],
 )
@@ -121,3 +145,114 @@ def test_refuses_in_one_line(arguments: list[str], expected: str) -> None:
         check_arguments(arguments)
     assert "\n" not in str(refused.value)
     assert "http" not in str(refused.value)
+
+
+# ---- files of the user's own ------------------------------------------------------------------------
+
+
+@pytest.fixture
+def own(tmp_path: Path) -> Path:
+    """A folder for ``--config-dir``, with a model and a strategy, and a model without a batch size."""
+    for group, name, copy in (("model", "lenet", "mine"), ("strategy", "eager", "mine")):
+        (tmp_path / group).mkdir()
+        shutil.copy(configuration.CONF_DIRECTORY / group / f"{name}.yaml", tmp_path / group / f"{copy}.yaml")
+    text = (tmp_path / "model" / "mine.yaml").read_text()
+    (tmp_path / "model" / "unsized.yaml").write_text(
+        "\n".join(line for line in text.splitlines() if not line.startswith("batch_size"))
+    )
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["model=mine"], ["strategy=mine"], ["-m", "model=glob(min*)"], ["model=unsized", "batch_size=2"]],
+)
+def test_files_of_a_further_folder_are_choices(arguments: list[str], own: Path) -> None:
+    check_arguments(arguments, own)
+    with pytest.raises(MembenchError):
+        check_arguments(arguments)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["model=mien"], "model 'mien' is not known; there are: .*, mine, .*; did you mean 'mine'"),
+        (
+            ["model=unsized"],
+            "^model: its file in conf/model has no batch_size; add it there, or give batch_size=...$",
+        ),
+    ],
+)
+def test_a_wrong_choice_among_them_is_one_line(arguments: list[str], expected: str, own: Path) -> None:
+    with pytest.raises(MembenchError, match=expected):
+        check_arguments(arguments, own)
+
+
+@pytest.mark.parametrize("command", ["run", "train", "timeline", "measure", "calibrate"])
+@pytest.mark.parametrize(
+    ("words", "answer"),
+    [
+        (["--config-dir"], "--config-dir: a folder has to follow it; write --config-dir FOLDER"),
+        (["--config-dir", "nowhere"], "--config-dir: 'nowhere' is not a folder; write --config-dir FOLDER"),
+        (["--bogus"], "'--bogus' is not an option; there are: --config-dir, "),
+        (["--confg-dir", "."], "'--confg-dir' is not an option; .*; did you mean '--config-dir'?"),
+    ],
+)
+def test_every_command_that_takes_a_folder_refuses_other_flags_in_one_line(
+    command: str, words: list[str], answer: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([command, *words]) == 2
+    answered = capsys.readouterr().err
+    assert answered.count("\n") == 1
+    start, _, end = answer.partition(".*")
+    assert answered.startswith(f"membench {command}: {start}")
+    assert end in answered
+    assert "--config-dir FOLDER" in command_help(command)
+
+
+@pytest.mark.parametrize("command", ["reproduce", "report"])
+def test_other_commands_refuse_it(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([command, "--config-dir", "."]) == 2
+    assert (
+        capsys.readouterr().err
+        == f"membench {command}: '--config-dir' is not an option; there are: --help, --version\n"
+    )
+
+
+def test_trainings_measurements_and_pictures_take_it_too(own: Path) -> None:
+    folder = ["--config-dir", str(own)]
+    assert train.parse([*folder, "strategy=mine"]).trainings[0].runs[0]["strategy"] == configuration.read(
+        "strategy", "eager"
+    )
+    assert measure.parse([f"--config-dir={own}", "models=mine", "strategies=mine"]).models == ("mine",)
+    cell = measure.cell_of(measure.parse([*folder, "backend=cpu"]), "mine", 2, "mine")
+    assert cell["model"] == configuration.read("model", "lenet")
+    assert timeline.parse(["model=mine", *folder])["model"] == configuration.read("model", "lenet")
+
+
+# ---- a GPU -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("arguments", "is_asked"),
+    [
+        (["backend=cuda"], True),
+        (["-m", "backend=cpu,cuda"], True),
+        (["backend=cpu"], False),
+        (["backend=cuda", "dry_run=true"], False),
+        (["backend=cuda", "hydra/launcher=cluster"], False),  # which has GPUs that are not here
+    ],
+)
+def test_a_missing_gpu_is_found_before_anything_runs(
+    arguments: list[str], is_asked: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(backend: str) -> None:
+        raise MembenchError(f"backend {backend!r} needs a GPU")
+
+    monkeypatch.setattr(command_line, "visible_gpus", list)
+    monkeypatch.setattr(command_line, "device_facts_from_outside", refuse)
+    if is_asked:
+        with pytest.raises(MembenchError, match="backend 'cuda' needs a GPU"):
+            check_arguments(arguments)
+    else:
+        check_arguments(arguments)

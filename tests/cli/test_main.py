@@ -1,15 +1,19 @@
 """The `membench` command: sub-commands, help, exit codes and imports."""
 
+import os
+import shlex
 import subprocess
 import sys
 from dataclasses import fields
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+import membench
 from membench.cli import calibrate, measure, report
 from membench.cli.commands import COMMANDS, command_help, groups_of, overview
-from membench.cli.main import INTERRUPTED, main
+from membench.cli.main import INTERRUPTED, STDOUT_CLOSED, main
 from membench.core.configuration import ROOT
 
 
@@ -50,7 +54,10 @@ def test_help_has_the_groups_and_options_of_the_configuration() -> None:
 def test_help_names_the_options_that_a_module_declares(command: str, settings: type[Any]) -> None:
     given_bare = {"papers", "before", "after"}
     for field in fields(settings):
-        assert field.name in command_help(command) or field.name in given_bare
+        assert (
+            field.name.replace("config_dir", "--config-dir") in command_help(command)
+            or field.name in given_bare
+        )
 
 
 def test_help_imports_nothing_that_takes_time() -> None:
@@ -87,11 +94,17 @@ runpy.run_module("membench", run_name="__main__")
     assert done.stderr.startswith("membench measure: models is one of alexnet, ")
 
 
+@pytest.mark.parametrize("words", [[], *([command] for command in COMMANDS)])
+def test_the_version_is_that_of_membench(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*words, "--version"]) == 0
+    assert capsys.readouterr().out == f"membench {membench.__version__}\n"
+
+
 def test_a_command_that_does_not_exist_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["mesure", "models=lenet"]) == 2
     assert (
         capsys.readouterr().err
-        == f"membench: there is no command 'mesure'; there are: {', '.join(COMMANDS)}\n"
+        == f"membench: there is no command 'mesure'; there are: {', '.join(COMMANDS)}; did you mean 'measure'?\n"
     )
 
 
@@ -125,3 +138,48 @@ def test_every_error_has_its_exit_code(
     monkeypatch.setattr(report, "run", fail)
     assert main(["report"]) == code
     assert capsys.readouterr().err.startswith(message)
+
+
+CLOSED_FROM_THE_BEGINNING = "exec >&-; exec {}"
+FULL = "exec {} >/dev/full"
+
+
+@pytest.mark.parametrize("words", ["-h", "run --help", "run model=lenet dry_run=true"])
+def test_a_reader_that_has_enough_ends_the_command_without_a_word(words: str, tmp_path: Path) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    command = [sys.executable, "-m", "membench", *words.split()]
+    done = _in_a_shell("exec {}", command, tmp_path, stdout=writer)
+    os.close(writer)
+    assert (done.returncode, done.stderr) == (STDOUT_CLOSED, "")
+
+
+@pytest.mark.parametrize(
+    ("shell", "code", "complaint"),
+    [
+        (CLOSED_FROM_THE_BEGINNING, 0, ""),
+        (FULL, 2, "membench run: a file: No space left on device; make room there, or name another place\n"),
+    ],
+)
+def test_stdout_that_is_closed_or_full_is_at_most_one_line(
+    shell: str, code: int, complaint: str, tmp_path: Path
+) -> None:
+    command = [sys.executable, "-m", "membench", "run", "model=lenet", "dry_run=true"]
+    done = _in_a_shell(shell, command, tmp_path, stdout=None)
+    assert (done.returncode, done.stderr) == (code, complaint)
+    assert list(tmp_path.glob("outputs/*/*/cell.json"))
+
+
+def _in_a_shell(
+    shell: str, command: list[str], directory: Path, stdout: int | None
+) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(
+        ["/bin/sh", "-c", shell.format(shlex.join(command))],
+        cwd=directory,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        stdout=stdout,
+        stderr=subprocess.PIPE,
+        text=True,
+        check=False,
+        timeout=60,
+    )

@@ -1,6 +1,7 @@
 """`membench run`: a summary, a record, a sweep, one-line errors, and its W&B runs."""
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -8,7 +9,9 @@ from pathlib import Path
 import pytest
 from omegaconf import OmegaConf
 
+from membench.cli import run
 from membench.cli.callback import SweepCallback
+from membench.cli.main import main
 from membench.core.configuration import ROOT
 from membench.core.record import Outcome
 
@@ -38,8 +41,9 @@ def test_flags_stand_anywhere_and_the_user_chooses_the_folders_of_jobs(tmp_path:
     subdir = r"hydra.sweep.subdir=cell/${hydra.job.num}-${batch_size}"
     done = _run(tmp_path, "model=lenet", "-m", "batch_size=range(9,12)", subdir, "dry_run=true")
     assert (done.returncode, done.stderr) == (0, "")
-    assert [line.split()[3] for line in done.stdout.splitlines() if "lenet" in line] == ["9", "10", "11"]
-    assert "3 cells: 3 missing; 3 to run" in done.stdout
+    *cells, total = done.stdout.splitlines()
+    assert [line.split()[:2] for line in cells] == [["missing", f"batch_size={size}"] for size in (9, 10, 11)]
+    assert total.startswith("3 cells: 3 missing; 3 to run")
 
 
 def test_flags_that_do_not_go_together_are_one_line(tmp_path: Path) -> None:
@@ -58,6 +62,25 @@ def test_an_error_in_the_summary_ends_the_command(
     with pytest.raises(SystemExit) as end:
         SweepCallback().on_run_end(OmegaConf.create({"hydra": {"run": {"dir": "."}}}))
     assert end.value.code == code
+
+
+def test_a_job_that_died_is_one_line_with_its_log(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    submitit = pytest.importorskip("submitit")
+
+    def wait() -> None:
+        raise submitit.core.utils.UncompletedJobError(
+            "Job 7_4 with path logs/7_4\nhas no output\nstderr\n..."
+        )
+
+    monkeypatch.setattr(run, "_task", wait)
+    monkeypatch.setattr(sys, "argv", ["membench"])
+    monkeypatch.setenv("HYDRA_FULL_ERROR", "1")
+    assert main(["run", "model=lenet"]) == 2
+    complaint = capsys.readouterr().err
+    assert complaint.startswith("membench run: Job 7_4 with path logs/7_4 has no output; ")
+    assert complaint.count("\n") == 1
 
 
 def test_a_measured_record_has_its_provenance(tmp_path: Path) -> None:
@@ -83,11 +106,35 @@ def test_a_wrong_name_is_one_line_and_exit_code_2(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+def test_what_is_not_run_again_says_where_it_is_from(tmp_path: Path) -> None:
+    words = ["model=lenet", "batch_size=4", "strategy=eager"]
+    first, second, third = (_run(tmp_path, *words, *more).stdout for more in ([], [], ["rerun=all"]))
+    assert ", copied from outputs/records/simulated; rerun=all runs it again\n" in second
+    assert "copied" not in first + third
+    assert first.splitlines()[:-1] == second.splitlines()[:-1]
+    assert "transferred" not in first  # eager moves nothing
+
+
+def test_records_that_cannot_be_written_are_one_line(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    done = _run(tmp_path, "model=lenet", "records=file/records")
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
+    assert done.stderr.startswith("membench run: file/records: Not a directory")
+
+
 def test_a_folder_that_cannot_be_written_is_one_line_too(tmp_path: Path) -> None:
     (tmp_path / "outputs").touch()
     done = _run(tmp_path, "model=lenet", "dry_run=true")
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
     assert "Not a directory; name a place that can be read and written" in done.stderr
+
+
+def test_two_runs_in_one_second_have_folders_of_their_own(tmp_path: Path) -> None:
+    for _ in range(2):
+        assert _run(tmp_path, "model=lenet", "dry_run=true").returncode == 0
+    folders = [path.parent.name for path in tmp_path.glob("outputs/*/*/cell.json")]
+    assert len(folders) == 2
+    assert all(re.fullmatch(r"\d\d-\d\d-\d\d-\d{6}", name) for name in folders)
 
 
 def test_the_command_starts_without_what_takes_seconds() -> None:

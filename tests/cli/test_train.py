@@ -1,12 +1,17 @@
 """`membench train`: curves and records of every seed, and one-line errors."""
 
 import json
+import os
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pandas as pd
 import pytest
 
 from membench.cli.main import main
+from membench.core.configuration import ROOT
 from membench.core.units import MIB
 from tests.helpers.cifar10 import write_cifar10
 
@@ -84,6 +89,30 @@ def test_records_that_are_broken_or_cannot_be_written_are_one_line(
     (tmp_path / "file").touch()
     assert main([*SMALL, f"output={tmp_path}/file"]) == 2  # before anything is trained
     assert capsys.readouterr().err.startswith(f"membench train: {tmp_path}/file")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("end", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_a_training_that_is_killed_keeps_its_finished_seeds(end: signal.Signals, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "membench", *SMALL[:-1], "seeds=[4,5,6]", "epochs=5", "output=made"]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    # a job in the background ignores Ctrl-C, which the training would inherit
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    training = subprocess.Popen(command, cwd=tmp_path, env=environment, stdout=subprocess.PIPE, text=True)
+    signal.signal(signal.SIGINT, before)
+    assert training.stdout
+    while not training.stdout.readline().startswith("  seed 4"):
+        assert training.poll() is None
+    training.send_signal(end)
+    training.communicate(timeout=120)
+    assert training.returncode == (130 if end is signal.SIGINT else -end)
+    log = tmp_path / "made" / "training.jsonl"
+    kept = log.read_text()
+    assert 1 <= len(kept.splitlines()) < 3
+    subprocess.run(command, cwd=tmp_path, env=environment, check=True, timeout=240)
+    assert log.read_text().startswith(kept)
+    seeds = [json.loads(line)["configuration"]["recipe"]["seed"] for line in log.read_text().splitlines()]
+    assert seeds == [4, 5, 6]
 
 
 @pytest.mark.parametrize(

@@ -8,22 +8,14 @@ from hypothesis import HealthCheck, given, settings
 
 from membench.backends.cpu import Chaos
 from membench.core.schedule import AllReduce, Compute, Schedule
-from membench.execution.measurement import cpu_peak_bytes
 from membench.planning.exchange import Exchange, exchange_gradients
 from membench.planning.liveness import live_bytes
 from membench.planning.validate import validate
 from membench.steps.plan import plan
-from membench.strategies.layrub.strategy import LayrubIntra
-from membench.strategies.network_wide import NetworkWide
-from tests.helpers.checks import check_exact, step_of
+from tests.helpers.checks import check_exact, check_peak, step_of
 from tests.helpers.networks import COST, Reference, reference, reference_of
 from tests.helpers.random_networks import PLANS, random_workload
 from tests.helpers.variants import VARIANTS
-
-EVERY_STRATEGY = VARIANTS | {
-    "network_wide, gradient streams": NetworkWide(gradient_streams=True),
-    "layrub_intra, gradient streams": LayrubIntra(gradient_streams=True),
-}
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -34,28 +26,25 @@ def one_process() -> Iterator[None]:
 
 
 def exchanged(case: Reference, variant: str, exchange: Exchange) -> Schedule:
-    schedule = plan(case.captured.graph, EVERY_STRATEGY[variant], COST, None)
+    schedule = plan(case.captured.graph, VARIANTS[variant], COST, None)
     averaged = exchange_gradients(schedule, exchange)
     validate(averaged, budget_bytes=schedule.peak_bytes, exchanges=True)
     return averaged
 
 
-@pytest.mark.parametrize("variant", EVERY_STRATEGY)
+@pytest.mark.parametrize("variant", VARIANTS)
 @pytest.mark.parametrize("exchange", Exchange)
 def test_results_and_peak_stay_exact(variant: str, exchange: Exchange) -> None:
     case = reference("squeezenet")
     schedule = exchanged(case, variant, exchange)
     with step_of(case, schedule, chaos=None) as step:
         check_exact(case, step)
-        if variant in VARIANTS:  # the profiler sees only allocations of the calling thread
-            peak_bytes = cpu_peak_bytes(lambda: step(case.work.inputs, case.work.targets))
-            case.work.module.zero_grad(set_to_none=True)
-            assert schedule.graph.external_bytes + peak_bytes == step.predicted_peak_bytes
+        check_peak(case, step)
     with step_of(case, schedule, Chaos(seed=3, longest_delay_s=0.0005)) as step:
         check_exact(case, step)
 
 
-@pytest.mark.parametrize("variant", EVERY_STRATEGY)
+@pytest.mark.parametrize("variant", VARIANTS)
 @pytest.mark.parametrize("exchange", Exchange)
 def test_each_gradient_is_averaged_once(variant: str, exchange: Exchange) -> None:
     schedule = exchanged(reference("resnet18"), variant, exchange)
@@ -73,6 +62,6 @@ def test_each_gradient_is_averaged_once(variant: str, exchange: Exchange) -> Non
 def test_random_networks_stay_exact(layers: list[tuple[str, int, int]]) -> None:
     case = reference_of(random_workload(layers))
     for exchange in Exchange:
-        for variant in EVERY_STRATEGY:
+        for variant in VARIANTS:
             with step_of(case, exchanged(case, variant, exchange), Chaos(seed=5)) as step:
                 check_exact(case, step)

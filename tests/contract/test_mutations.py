@@ -1,6 +1,6 @@
 """Mutants of every strategy's schedules: what the validator accepts must compute the same bits in the stated memory.
 
-The judge is the CPU backend with late copies and poisoned freed memory. Over one process a mean changes nothing, so a
+The judge is the CPU backend with late copies and poisoned freed memory; of the stated peak, all timings in turn. Over one process a mean changes nothing, so a
 gradient that is averaged never or twice is found by counting.
 """
 
@@ -14,14 +14,14 @@ import torch.distributed as dist
 from membench.backends.cpu import Chaos
 from membench.core.errors import InvalidSchedule
 from membench.core.schedule import AllReduce, Schedule
-from membench.execution.measurement import cpu_peak_bytes
 from membench.planning.exchange import Exchange, exchange_gradients
 from membench.planning.validate import validate
 from membench.steps.plan import plan
-from tests.helpers.checks import check_exact, step_of
+from tests.helpers.checks import check_exact, check_peak, step_of
 from tests.helpers.mutations import mutant
 from tests.helpers.networks import COST, Reference
 from tests.helpers.random_networks import random_reference
+from tests.helpers.timings import highest_bytes
 from tests.helpers.variants import VARIANTS
 
 NETWORKS = (
@@ -78,11 +78,11 @@ def check_right(case: Reference, schedule: Schedule, *, exchanges: bool, descrip
             assert averaged == Counter(value.block for _, value in schedule.graph.gradients if value)
         with step_of(case, schedule, chaos=None) as step:
             check_exact(case, step)
-            peak_bytes = cpu_peak_bytes(lambda: step(case.work.inputs, case.work.targets))
-            case.work.module.zero_grad(set_to_none=True)
-            assert schedule.graph.external_bytes + peak_bytes == schedule.peak_bytes
+            check_peak(case, step)
+        assert highest_bytes(schedule) == schedule.peak_bytes
         for seed in range(3):
             with step_of(case, schedule, Chaos(seed, longest_delay_s=0.001)) as step:
                 check_exact(case, step)
+                check_peak(case, step)
     except Exception as error:
         raise AssertionError(f"accepted and wrong: {description}\n{schedule}") from error

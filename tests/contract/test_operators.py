@@ -177,7 +177,6 @@ class _Sample(nn.Module):
 
 
 NOT_COMPARED = {
-    "_segment_reduce.lengths": "is measured on zeros or ones, which it does not take for lengths",
     "empty": "returns unfilled memory",
     "empty_like": "returns unfilled memory",
     "empty_permuted": "returns unfilled memory",
@@ -185,6 +184,13 @@ NOT_COMPARED = {
     "new_empty": "returns unfilled memory",
     "new_empty_strided": "returns unfilled memory",
 }
+REASONS = (
+    _READ,
+    "depends on the values of tensors",
+    "does not run on synthetic data",  # lengths and counts whose sum is a size
+    "output with shape [] doesn't match",  # the shape function of addbmm does not take in place what its kernel takes
+)
+"""Sentences with which calls are refused."""
 ROUNDED = {
     "masked.prod", "masked_fill", "max.reduction_no_dim", "median", "min.reduction_no_dim", "nanmedian", "prod",
 }  # fmt: skip
@@ -230,14 +236,14 @@ def _runs_in_plain_pytorch(module: nn.Module) -> bool:
 @pytest.mark.timeout(1800)
 @pytest.mark.filterwarnings("ignore")
 def test_all_of_torchs_operators_give_the_same_bits_or_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Among over 2,500 calls of some 650 operators, less than 90 are refused, each because its values or shape leave the device."""
+    """Of some 3,200 calls of 660 operators some 70 are refused: their values or shapes leave the device."""
     compared, wrong, refused = 0, [], []
     for name, work in _samples(monkeypatch):
         try:
             expected, found = results_of(work)
         except UnsupportedModel as error:
             refused.append(name)
-            if not any(reason in str(error) for reason in (_READ, "depends on the values of tensors")):
+            if not any(reason in str(error) for reason in REASONS):
                 wrong.append(f"{name}: {error}")
             continue
         compared += 1
@@ -246,4 +252,4 @@ def test_all_of_torchs_operators_give_the_same_bits_or_are_refused(monkeypatch: 
         elif difference := expected.difference(found):
             wrong.append(f"{name}: {difference}")
     assert not wrong
-    assert compared > 2500 and len(refused) < 90, (compared, refused)
+    assert compared > 3000 and len(refused) < 90, (compared, refused)

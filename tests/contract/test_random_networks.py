@@ -13,9 +13,9 @@ from membench.backends.cpu import Chaos
 from membench.capture.capture import Captures
 from membench.core.errors import InfeasibleSchedule
 from membench.core.schedule import Schedule
-from membench.execution.measurement import cpu_peak_bytes
+from membench.planning.liveness import live_bytes
 from membench.steps.plan import plan
-from tests.helpers.checks import check_exact, step_of
+from tests.helpers.checks import check_exact, check_peak, step_of
 from tests.helpers.micro_batches import accumulate, step_in_micro_batches
 from tests.helpers.networks import COST, Reference, run_step
 from tests.helpers.random_networks import (
@@ -28,10 +28,11 @@ from tests.helpers.random_networks import (
     random_workload,
     runs_in_plain_pytorch,
 )
+from tests.helpers.timings import highest_bytes
 from tests.helpers.variants import VARIANTS
 
 NETWORKS = 85
-"""Random networks of the long run, each of which makes some 150 runs."""
+"""Random networks of the long run, each of which makes some 130 runs."""
 BATCH_SIZE = 5
 DELAYS_S = (0.0001, 0.0003, 0.001)
 """The longest delays of copies."""
@@ -41,12 +42,14 @@ DELAYS_S = (0.0001, 0.0003, 0.001)
 @settings(max_examples=10, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 @given(layers=ALL_PLANS, seed=st.integers(0, 1000))
 @example(layers=[("dropout", 0, 0), ("relu", 0, 0), ("transposed", 1, 0)], seed=0)  # permutes a gradient
-def test_random_networks_are_exact(variant: str, layers: Layers, seed: int) -> None:
+def test_results_and_peak_of_random_networks_are_exact(variant: str, layers: Layers, seed: int) -> None:
     assume(runs_in_plain_pytorch(layers, seed))
     case = random_reference(layers, seed)
     schedule = plan(case.captured.graph, VARIANTS[variant], COST, None)
     with step_of(case, schedule, Chaos(seed, longest_delay_s=0.0003)) as step:
         check_exact(case, step)
+        check_peak(case, step)
+    assert highest_bytes(schedule) == max(live_bytes(schedule)) == schedule.peak_bytes
 
 
 @pytest.mark.parametrize("seed", [1, 2])
@@ -107,11 +110,10 @@ def _differences_of(
                 yield f"copies up to {delay_s} s late: {error}"
     with step_of(case, schedule, chaos=None) as step:
         counts["runs"] += 1
-        peak_bytes = cpu_peak_bytes(lambda: step(case.work.inputs, case.work.targets))
-        case.work.module.zero_grad(set_to_none=True)
-        predicted_bytes = step.predicted_peak_bytes - schedule.graph.external_bytes
-        if peak_bytes != predicted_bytes:
-            yield f"peak of {peak_bytes} for {predicted_bytes} bytes"
+        try:
+            check_peak(case, step)
+        except AssertionError as error:
+            yield f"peak: {error}"
 
 
 def _in_micro_batches(layers: Layers, seed: int, loss: str, counts: Counter[str]) -> Iterator[str]:

@@ -2,6 +2,7 @@
 
 import ast
 import logging
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -273,6 +274,24 @@ def test_a_profile_has_events_of_allocations() -> None:
     changes = [event for event in events if event.name() == "[memory]"]
     assert [event.nbytes() for event in changes] == [1000, -1000]
     assert all(mark.start_ns() <= event.start_ns() <= mark.end_ns() for event in changes)
+
+
+def test_a_recorder_has_the_allocations_of_several_threads_in_the_order_of_time() -> None:
+    recorder = internals.MemoryRecorder()
+    of_thread: list[Tensor] = []
+
+    def work() -> None:
+        with recorder.record():
+            of_thread.append(torch.empty(1000, dtype=torch.uint8))
+
+    with recorder.record():
+        first = torch.empty(10, dtype=torch.uint8)
+        thread = threading.Thread(target=work)
+        thread.start()
+        thread.join()
+        del first
+        of_thread.clear()
+    assert recorder.changes_bytes() == [10, 1000, -10, -1000]
 
 
 def test_trees_have_leaves_and_are_mapped_by_type() -> None:

@@ -1,11 +1,16 @@
 """Workloads that cannot become a step are refused before capture."""
 
+import warnings
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from torch import nn
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
+from torch.distributed.tensor import Shard, distribute_module, distribute_tensor
 
 from membench.core.errors import MembenchError, UnsupportedModel
 from membench.core.workload import Workload
@@ -72,3 +77,54 @@ def test_a_loss_that_is_not_a_mean_has_no_micro_batches(loss: nn.Module) -> None
 def test_a_loss_that_is_a_mean_over_the_batch_has_micro_batches() -> None:
     work = Workload("net", nn.Linear(3, 2), nn.KLDivLoss(reduction="batchmean"), (IMAGES,), (IMAGES[:, :2],))
     assert work.of_size(1).loss_scale == 0.25
+
+
+@pytest.mark.parametrize(
+    ("loss", "targets", "message"),
+    [
+        (
+            lambda output: output.sum(),
+            (LABELS,),
+            r"called with the module's output and 1 target, and takes \(output\)",
+        ),
+        (
+            nn.CrossEntropyLoss(),
+            (),
+            r"output and 0 targets, and takes \(input: .*missing a required argument: 'target'",
+        ),
+        (LOSS, (LABELS, LABELS, LABELS, LABELS, LABELS, LABELS, LABELS, LABELS), "and 8 targets, and takes"),
+    ],
+)
+def test_a_loss_that_does_not_take_the_targets_is_refused(loss: Any, targets: Any, message: str) -> None:
+    with pytest.raises(MembenchError, match=message):
+        Workload("net", nn.Linear(3, 2), loss, (IMAGES,), targets)
+
+
+@pytest.mark.parametrize("loss", [torch.sum, lambda *outputs: outputs[0].sum(), nn.MSELoss(), None])
+def test_a_loss_that_does_is_not(loss: Any) -> None:
+    targets = (torch.randn(4, 2),) if isinstance(loss, nn.MSELoss) else ()
+    assert Workload("net", nn.Linear(3, 2), loss, (IMAGES,), targets).loss is loss
+
+
+@pytest.fixture
+def mesh() -> Iterator[DeviceMesh]:
+    """A mesh of this process alone."""
+    torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
+    yield init_device_mesh("cpu", (1,))
+    torch.distributed.destroy_process_group()
+
+
+def test_distributed_weights_and_batches_are_refused(mesh: DeviceMesh) -> None:
+    for module in (
+        fully_shard(nn.Sequential(nn.Linear(3, 2)), mesh=mesh),
+        distribute_module(nn.Sequential(nn.Linear(3, 2)), mesh),
+    ):
+        with pytest.raises(UnsupportedModel, match=r"'0.weight' is not supported: it is a DTensor, of which"):
+            Workload("net", module, LOSS, (IMAGES,), (LABELS,))
+    with warnings.catch_warnings(action="ignore"):  # one process has nothing to shard
+        wrapped = FullyShardedDataParallel(nn.Linear(3, 2), device_id=torch.device("cpu"))
+    with pytest.raises(UnsupportedModel, match="each process has only a part of its weights"):
+        Workload("net", wrapped, LOSS, (IMAGES,), (LABELS,))
+    batch = distribute_tensor(IMAGES, mesh, [Shard(0)])
+    with pytest.raises(MembenchError, match=r"inputs\[0\] is a DTensor; pass this process's share"):
+        Workload("net", nn.Linear(3, 2), LOSS, (batch,), (LABELS,))

@@ -100,7 +100,14 @@ def test_every_experiment_runs_on_a_small_network(paper: Paper, tmp_path: Path) 
 
 def test_remarks_are_about_rows_that_exist(paper: Paper) -> None:
     rows: list[Row] = [row for experiment in paper.experiments for row, _ in experiment.rows]
-    for remark in (*paper.inconsistencies, *paper.causes, *paper.calibration):
+    for remark in (
+        *paper.inconsistencies,
+        *paper.causes,
+        *paper.fitted,
+        *paper.held_out,
+        *paper.cannot_fail,
+        *paper.choices,
+    ):
         assert any(remark.where.matches(row) for row in rows), remark.text
 
 

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from membench.core.schedule import Schedule
+from membench.core.schedule import COMPUTE_STREAM, Schedule
 from membench.core.task_graph import Block, HostLocation, Kind, Phase, Role, Task, TaskGraph
 from membench.planning.builder import ScheduleBuilder
 from membench.planning.pool import Pool
@@ -56,6 +56,25 @@ def migrating(graph: TaskGraph, *, pool: Pool | None = None, region: Region | No
     builder.free_dead()
     builder.prefetch(FIRST)
     builder.compute(graph.tasks[3])
+    return builder.finish()
+
+
+def parallel_tasks() -> TaskGraph:
+    """The graph of `four_tasks` in which the second and the third task both read the first one's result, the last all.
+
+    The second task has the largest workspace.
+    """
+    graph = four_tasks()
+    first, second, third, last = graph.tasks
+    second, third = replace(second, workspace_bytes=50), replace(third, reads=(FIRST,))
+    return replace(graph, tasks=(first, second, third, replace(last, reads=(*last.reads, SECOND))))
+
+
+def in_parallel(graph: TaskGraph) -> Schedule:
+    """Run the second task on another stream."""
+    builder = ScheduleBuilder("test", graph, budget_bytes=None)
+    for task in graph.tasks:
+        builder.compute(task, stream="parallel" if task.index == 1 else COMPUTE_STREAM)
     return builder.finish()
 
 

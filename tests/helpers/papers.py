@@ -29,7 +29,6 @@ PAPER = Paper(
     experiments=(),
     inconsistencies=(),
     causes=(),
-    calibration=(),
 )
 
 ROW = Row("Table 1", "small", "data", 8, "a card", "ours", "memory", "MB", 100.0, line=2)

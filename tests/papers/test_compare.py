@@ -14,8 +14,9 @@ from membench.papers.compare import compare, comparison_lines, read_results
 
 ROW = {
     "item": "Table 1", "model": "small", "dataset": "", "batch_size": "8", "device": "a card", "system": "ours",
-    "metric": "memory", "unit": "MB", "paper_value": "100", "simulated_value": "101", "measured_value": "",
-    "deviation": "0.01", "verdict": "reproduced", "reason": "",
+    "metric": "memory", "unit": "MB", "our_batch_size": "", "paper_value": "100", "simulated_value": "101", "measured_value": "",
+    "deviation": "0.01", "verdict": "reproduced", "fitted": "false", "held_out": "false", "choice": "", "can_fail": "true",
+    "reason": "",
 }  # fmt: skip
 
 Write = Callable[..., str]
@@ -66,7 +67,7 @@ def test_each_kind_of_change_is_named(write: Write, capsys: pytest.CaptureFixtur
 
 
 def test_a_batch_size_that_we_found_is_a_change_and_no_other_row(write: Write) -> None:
-    before, after = write("a", {"batch_size": "432"}), write("b", {"batch_size": "448"})
+    before, after = write("a", {"our_batch_size": "432"}), write("b", {"our_batch_size": "448"})
     comparison = compare(read_results(Path(before)), read_results(Path(after)))
     assert [change.differences for change in comparison.values] == [("batch 432 -> 448",)]
     assert not comparison.only_before + comparison.only_after

@@ -152,7 +152,7 @@ def test_refuses_what_does_not_add_up(answers: str, expected: str, tmp_path: Pat
         (
             "remarks.yaml",
             "reasons: []",
-            "remarks.yaml has reasons; it may have inconsistencies, causes, calibr",
+            "remarks.yaml has reasons; it may have inconsistencies, causes",
         ),
         (
             "reference.csv",

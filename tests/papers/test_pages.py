@@ -1,5 +1,6 @@
 """The report: every stated number is on its paper's page, counts are the scoreboard's, and nothing comes from outside."""
 
+import json
 import re
 from collections import Counter
 from html.parser import HTMLParser
@@ -13,7 +14,6 @@ from membench.core.configuration import ROOT
 from membench.core.errors import MembenchError
 from membench.papers.pages import write_report
 from membench.papers.paper_page import Sources, papers_with_results, read_page
-from membench.papers.verdicts import Verdict
 
 SOURCES = Sources(ROOT / "results", ROOT / "paper_figs", ROOT / "experiments")
 PAPERS = papers_with_results(SOURCES)
@@ -147,14 +147,14 @@ def test_measured_numbers_name_their_device(tmp_path: Path) -> None:
 def test_numbers_that_results_do_not_have_yet_are_not_run(tmp_path: Path) -> None:
     copytree(SOURCES.results / "vdnn", tmp_path / "vdnn")
     sources = Sources(tmp_path, SOURCES.figures, SOURCES.experiments)
-    before = read_page("vdnn", sources).numbers.verdicts
+    before = read_page("vdnn", sources).numbers.predicted
     board = tmp_path / "vdnn" / "scoreboard.csv"
     lines = board.read_text().splitlines()
     gone = next(line for line in lines if ",reproduced," in line)
     board.write_text("\n".join(line for line in lines if line != gone) + "\n")
-    after = read_page("vdnn", sources).numbers.verdicts
-    assert after[Verdict.NOT_RUN] == before[Verdict.NOT_RUN] + 1
-    assert after[Verdict.REPRODUCED] == before[Verdict.REPRODUCED] - 1
+    after = read_page("vdnn", sources).numbers.predicted
+    assert after.not_run == before.not_run + 1
+    assert after.reproduced == before.reproduced - 1
     _, page = write_report(["vdnn"], sources, tmp_path / "report")
     assert "not in the results yet: make reproduce-vdnn" in page.read_text()
 
@@ -166,3 +166,27 @@ def test_papers_without_results_are_named(tmp_path: Path) -> None:
         read_page("layrub", sources)
     index, *_ = write_report(["vdnn"], sources, tmp_path / "report")
     assert "make reproduce-layrub" in index.read_text()
+
+
+def test_hostile_names_stay_text(tmp_path: Path) -> None:
+    """A stranger's paper, whose folder, title and rows try to be scripts."""
+    name, hostile = "javascript:alert(1)", "\"'><script>alert(1)</script>"
+    copytree(SOURCES.experiments / "vdnn", tmp_path / "experiments" / name)
+    copytree(SOURCES.results / "vdnn", tmp_path / "results" / name)
+    paper = tmp_path / "experiments" / name / "paper.yaml"
+    paper.write_text(
+        re.sub(r"^title: .*$", f"title: {json.dumps(hostile)}", paper.read_text(), flags=re.MULTILINE)
+    )
+    for path in (
+        tmp_path / "experiments" / name / "reference.csv",
+        tmp_path / "results" / name / "scoreboard.csv",
+    ):
+        path.write_text(path.read_text().replace("AlexNet", '"""\'><script>alert(1)</script>"'))
+    sources = Sources(tmp_path / "results", SOURCES.figures, tmp_path / "experiments")
+    for path in write_report([name], sources, tmp_path / "report"):
+        reader = _Reader()
+        reader.feed(path.read_text())
+        assert "script" not in reader.tags and not reader.open
+        assert path.parent == tmp_path / "report"
+    addresses = re.findall(r'href="([^"]*)"', (tmp_path / "report" / "index.html").read_text())
+    assert addresses == ["./javascript%3Aalert%281%29.html"]

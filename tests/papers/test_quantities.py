@@ -76,10 +76,10 @@ def test_the_largest_batch_is_that_of_the_record_found() -> None:
     assert _value(unit="x", form=Form.RATIO, reference={"batch_size": "normal"}, **quantity) == 8
 
 
-def test_the_batch_size_that_was_run_fills_an_open_column() -> None:
+def test_the_batch_size_that_was_run_is_ours_where_the_paper_states_none() -> None:
     records = {cell(batch_size=None): record(batch_size=32, peak_memory_bytes=MIB)}
     result = evaluate(PAPER, replace(ROW, batch_size=None), answer(), records)
-    assert result.row.batch_size == 32
+    assert (result.our_batch_size, result.row.batch_size) == (32, None)
 
 
 def half_of_it(paper: Paper, cell: PaperCell, record: Record) -> float | None:
@@ -107,7 +107,7 @@ def test_a_system_may_be_a_function_in_place_of_a_run() -> None:
     quantity = answer("many", cell={"batch_size": "normal"})
     assert quantity.value is not None and not list(cells_of(paper, row, quantity.value))
     result = evaluate(paper, row, quantity, {})
-    assert (result.value, result.row.batch_size) == (80, 8)
+    assert (result.value, result.our_batch_size) == (80, 8)
     assert "has no other" in evaluate(paper, row, answer("other"), {}).reason
 
 

@@ -12,8 +12,8 @@ from membench.papers.tables import MeasuredValues, table
 from tests.helpers.papers import PAPER, numbers_of
 
 COLUMNS = [
-    "item", "model", "dataset", "batch_size", "device", "system", "metric", "unit", "paper_value",
-    "simulated_value", "measured_value", "deviation", "verdict", "reason",
+    "item", "model", "dataset", "batch_size", "device", "system", "metric", "unit", "our_batch_size", "paper_value",
+    "simulated_value", "measured_value", "deviation", "verdict", "fitted", "held_out", "choice", "can_fail", "reason",
 ]  # fmt: skip
 
 
@@ -38,9 +38,9 @@ def test_causes_and_inconsistencies_stand_in_the_reason(results: list[Result]) -
 
 
 def test_rows_that_the_model_was_fitted_on_are_marked(results: list[Result]) -> None:
-    paper = replace(PAPER, calibration=(Remark(Selection({"model": ("small",)}), "fitted"),))
-    calibrated = [number.calibrated for number in numbers_of(paper, results).stated]
-    assert calibrated == [True, False, False]  # a row that was not run is not calibrated
+    paper = replace(PAPER, fitted=(Remark(Selection({"model": ("small",)}), "fitted"),))
+    fitted = [number.standing.fitted for number in numbers_of(paper, results).stated]
+    assert fitted == [True, False, False]  # a row that was not run is not fitted
 
 
 def test_causes_are_given_for_deviations_only(results: list[Result]) -> None:

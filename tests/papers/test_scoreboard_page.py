@@ -13,8 +13,8 @@ from membench.papers.experiment import Paper, Remark, Selection
 from membench.papers.loader import load_paper
 from membench.papers.numbers import stated_numbers
 from membench.papers.quantities import Result
-from membench.papers.scoreboard import DEVIATES
 from membench.papers.scoreboard_page import TOTALS_COLUMNS, scoreboard_page, summary_page, totals_row
+from membench.papers.verdicts import DEVIATES
 from tests.helpers.papers import PAPER, ROW, numbers_of
 
 RESULTS = ROOT / "results"
@@ -107,16 +107,30 @@ def test_rows_with_equal_names_take_the_note_of_the_paper(result: Callable[..., 
 
 
 def test_rows_that_the_model_was_fitted_on_are_counted_apart(results: list[Result]) -> None:
-    paper = replace(PAPER, calibration=FITTED)
+    paper = replace(PAPER, fitted=FITTED)
     text = _page(paper, results)
     assert "**0 of 1 predicted numbers reproduced**, 1 deviate; 1 not run" in text
 
 
 def test_the_overview_counts_each_number_once_and_links_to_the_paper(results: list[Result]) -> None:
-    paper = replace(PAPER, title="vDNN: (virtual) memory-efficient networks", calibration=FITTED)
+    paper = replace(PAPER, title="vDNN: (virtual) memory-efficient networks", fitted=FITTED)
     line = totals_row(numbers_of(paper, results))
     assert list(line) == list(TOTALS_COLUMNS)
     text = scoreboard_page([line, {**line, "Paper": "EPMC"}], ["## A paper\n"])
-    assert "| [vDNN](#vdnn-virtual-memory-efficient-networks) |  |  | 1 | 1 | 1 |  |" in text
+    assert "| [vDNN](#vdnn-virtual-memory-efficient-networks) |  |  |  |  |  | 1 | 1 |  | 1 |  |" in text
     assert "| [EPMC](#epmc) |" in text
     assert text.endswith("\n\n## A paper\n")
+
+
+def test_hostile_names_stay_text_in_their_cells(result: Callable[..., Result]) -> None:
+    hostile = "<script>alert(1)</script>|\n# a `b` $(c)"
+    row = replace(ROW, model=hostile, item=f"Table {hostile}", note=hostile)
+    paper = replace(
+        PAPER, name=hostile, title=hostile, device=hostile, causes=(Remark(Selection({}), hostile),)
+    )
+    text = _page(paper, [result(150.0, row=row)])
+    [cells] = _deviations(text)
+    assert len(cells) == 5
+    assert "<script" not in text and "\n# a" not in text
+    board = scoreboard_page([totals_row(numbers_of(paper, [result(150.0)]))], [text])
+    assert "<script" not in board and "\n# a" not in board

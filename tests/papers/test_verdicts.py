@@ -32,6 +32,50 @@ def test_within_ten_percent(value: float, higher_is_better: bool, verdict: Verdi
     assert judge(result(value, higher_is_better=higher_is_better), None).verdict is verdict
 
 
+@pytest.mark.parametrize(
+    ("papers", "half_unit", "ours", "verdict"),
+    [
+        (0.02, 0.005, 0.0156, Verdict.REPRODUCED),
+        (0.02, 0.005, 0.0149, Verdict.BETTER),
+        (3.0, 0.5, 3.4, Verdict.REPRODUCED),
+        (3.0, 0.05, 3.4, Verdict.WORSE),
+        (100.0, 0.5, 110.0, Verdict.REPRODUCED),
+    ],
+)
+def test_half_a_unit_of_the_last_printed_digit_is_within_tolerance(
+    papers: float, half_unit: float, ours: float, verdict: Verdict, result: Make
+) -> None:
+    assert judge(result(ours, row=replace(ROW, value=papers, half_unit=half_unit)), None).verdict is verdict
+
+
+def test_half_a_unit_counts_in_a_ratio_too(result: Make) -> None:
+    baseline = result(200, row=replace(ROW, system="base", value=20.0))
+    row = replace(ROW, value=2.0, half_unit=0.5)
+    assert judge(result(24, row=row, baseline={"system": "base"}), baseline).verdict is Verdict.REPRODUCED
+    assert judge(result(26, row=row, baseline={"system": "base"}), baseline).verdict is Verdict.WORSE
+
+
+@pytest.mark.parametrize(
+    ("papers", "ours", "verdict"),
+    [
+        (99.4, 99.44, Verdict.REPRODUCED),
+        (99.4, 96.8, Verdict.WORSE),
+        (98.0, 99.0, Verdict.BETTER),
+        (90.0, 90.9, Verdict.REPRODUCED),
+        (90.0, 88.9, Verdict.WORSE),
+        (89.9, 88.8, Verdict.REPRODUCED),
+        (100.0, 91.0, Verdict.REPRODUCED),
+    ],
+)
+def test_savings_near_a_hundred_percent_are_judged_by_what_is_left(
+    papers: float, ours: float, verdict: Verdict, result: Make
+) -> None:
+    row = replace(ROW, unit="%", value=papers, half_unit=0.05)
+    judgement = judge(result(ours, row=row, higher_is_better=True), None)
+    assert judgement.verdict is verdict
+    assert ("what is left" in judgement.reason) == (90 <= papers < 100)
+
+
 def test_negative_numbers_keep_their_direction(result: Make) -> None:
     row = replace(ROW, value=-8.0, unit="%")
     assert judge(result(-8.5, row=row), None).verdict is Verdict.REPRODUCED
@@ -84,10 +128,9 @@ def test_outcomes(
     ("limit", "value", "verdict"),
     [
         ("lower", 300.0, Verdict.REPRODUCED),
-        ("lower", 91.0, Verdict.REPRODUCED),
-        ("lower", 80.0, Verdict.WORSE),
+        ("lower", 99.9, Verdict.WORSE),
         ("upper", 30.0, Verdict.REPRODUCED),
-        ("upper", 120.0, Verdict.WORSE),
+        ("upper", 100.1, Verdict.WORSE),
     ],
 )
 def test_one_sided_statements(limit: str, value: float, verdict: Verdict, result: Make) -> None:

@@ -26,6 +26,13 @@ def test_a_long_title_is_not_cut_off() -> None:
     assert shown.get_window_extent().x1 < figure.bbox.x1
 
 
+def test_a_hostile_name_is_drawn_as_it_is(tmp_path: Path) -> None:
+    title = r"$\frac{1$ <script>alert('x')</script> `touch made` ../.. $x^$"
+    run = replace(chain_run("eager", [100] * 3), title=title)
+    assert all(path.stat().st_size > 1000 for path in save(draw(run), tmp_path / "run"))
+    assert json.loads(trace_json(run))["traceEvents"][0]["args"] == {"name": title}
+
+
 @pytest.mark.parametrize("strategy", ["layrub_hybrid", "memonger"])
 def test_a_picture_names_what_is_in_it(strategy: str, tmp_path: Path) -> None:
     run = network_run(strategy)

@@ -1,17 +1,19 @@
 """The builder: counted memory, and refusals of what cannot be scheduled."""
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
 from membench.core.errors import InfeasibleSchedule, UnsupportedStrategy
-from membench.core.schedule import Compute, Offload, Prefetch, Schedule
+from membench.core.schedule import Compute, Offload, Prefetch, Schedule, Wait
 from membench.core.task_graph import Role, TaskGraph
 from membench.planning.builder import ScheduleBuilder
 from membench.planning.liveness import copied_bytes, live_bytes
 from membench.planning.pool import ALIGNMENT_BYTES, BestFitPool, FixedPool
 from membench.planning.validate import validate
-from tests.helpers.four_tasks import FIRST, INPUT, SECOND, migrating, visiting
+from tests.helpers.four_tasks import FIRST, INPUT, SECOND, in_parallel, migrating, parallel_tasks, visiting
+from tests.helpers.timings import highest_bytes
 
 
 def test_migration_is_valid_and_its_memory_is_counted(graph: TaskGraph) -> None:
@@ -98,6 +100,25 @@ def test_the_extent_of_a_best_fit_pool_stays_in_use(graph: TaskGraph) -> None:
     # Workspaces come out of the pool too: first, workspace | first, second, workspace | gradient in the place of
     # first | first in that of second | the result in that of the workspace, and a workspace behind it.
     assert held_at_work(schedule) == [ALIGNMENT_BYTES * pieces for pieces in (2, 3, 3, 3, 4)]
+
+
+def test_a_workspace_on_another_stream_is_held_until_the_compute_stream_has_waited() -> None:
+    schedule = in_parallel(parallel_tasks())
+    held_bytes = live_bytes(schedule)
+    by_task = [held_bytes[i] for i, item in enumerate(schedule.instructions) if isinstance(item, Compute)]
+    assert by_task == [185, 290, 335, 305]  # the third task runs next to the second: 240 + 40 + 50 + 5
+    assert schedule.peak_bytes == highest_bytes(schedule) == 335
+
+
+def test_a_workspace_on_another_stream_is_taken_at_the_compute_stream_s_position() -> None:
+    graph = parallel_tasks()
+    only_workspace = replace(graph.tasks[1], reads=(), writes=(), creates=())
+    builder = ScheduleBuilder("test", graph, budget_bytes=None)
+    builder.compute(graph.tasks[0])
+    builder.compute(only_workspace, stream="parallel")
+    for task in graph.tasks[2:]:
+        builder.compute(replace(task, reads=(FIRST,)))
+    assert builder.finish().instructions[:3] == (Compute(0), Wait("parallel", 0), Compute(1, "parallel"))
 
 
 def test_a_block_at_home_on_the_host_visits_and_leaves_without_a_copy(visited: TaskGraph) -> None:

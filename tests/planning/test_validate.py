@@ -23,7 +23,7 @@ from membench.core.schedule import (
 from membench.core.task_graph import Kind, Phase, Task, TaskGraph
 from membench.planning.pool import FixedPool
 from membench.planning.validate import validate
-from tests.helpers.four_tasks import FIRST, GRADIENT, INPUT, migrating, visiting
+from tests.helpers.four_tasks import FIRST, GRADIENT, INPUT, in_parallel, migrating, parallel_tasks, visiting
 
 
 def without(schedule: Schedule, unwanted: Callable[[Instruction], bool]) -> Schedule:
@@ -160,6 +160,22 @@ def test_the_stated_peak_is_exact(graph: TaskGraph) -> None:
     schedule = migrating(graph)
     too_much = replace(schedule, peak_bytes=schedule.peak_bytes + 1)
     assert f"holds {schedule.peak_bytes} bytes at most, not the stated" in hazard(too_much)
+
+
+def test_a_workspace_on_another_stream_counts_until_the_compute_stream_has_waited() -> None:
+    schedule = in_parallel(parallel_tasks())
+    validate(schedule, budget_bytes=335)
+    assert "more than the schedule's stated peak 334" in hazard(replace(schedule, peak_bytes=334))
+    assert "not the stated 336" in hazard(replace(schedule, peak_bytes=336))
+
+
+def test_a_workspace_on_another_stream_is_taken_at_the_compute_stream_s_position() -> None:
+    graph = parallel_tasks()
+    only_workspace = replace(graph.tasks[1], reads=(), writes=(), creates=())
+    graph = replace(graph, tasks=(graph.tasks[0], only_workspace, *graph.tasks[2:]))
+    program = (Compute(0), Compute(1, "parallel"))
+    found = hazard(Schedule("test", graph, program, peak_bytes=1000))
+    assert found == "the workspace of task1 takes memory before the compute stream has come to this point"
 
 
 def test_a_stream_of_copies_runs_no_tasks(graph: TaskGraph) -> None:

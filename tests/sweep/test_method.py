@@ -40,7 +40,7 @@ def test_a_measured_cell_has_room_for_what_dropout_leaves() -> None:
     ("words", "reason"),
     [
         (["strategy.density=measured", "framework=caffe"], "choose framework=pytorch"),
-        (["strategy.density=measured", "model=alexnet_deploy"], "inference keeps no maps"),
+        (["strategy.density=measured", "model=alexnet_deploy"], "inference does not keep activations"),
         (["strategy.density=1.5"], "from 0 to 1"),
     ],
 )

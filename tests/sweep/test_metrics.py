@@ -7,6 +7,7 @@ import pytest
 from membench.core import configuration
 from membench.core.record import Outcome, Record
 from membench.sweep.run import run_cell
+from tests.helpers.cells import small_cell
 
 
 def _metrics(strategy: str, **options: Any) -> dict[str, float]:
@@ -80,3 +81,18 @@ def test_a_function_that_does_not_exist_fails_the_cell_with_its_name(name: str) 
     record = run_cell(cell)
     assert record.outcome is Outcome.FAILED
     assert record.reason.startswith(f"{name!r} is not a function of any module")
+
+
+@pytest.mark.parametrize(("strategy", "budget"), [("vdnn_inference", None), ("mmcnn", "40 MB")])
+def test_sizes_are_not_negative_where_weights_are_in_host_memory(strategy: str, budget: str | None) -> None:
+    cell = small_cell(
+        model=configuration.read("model", "alexnet_deploy"),
+        batch_size=1,
+        strategy=configuration.read("strategy", strategy),
+        framework=configuration.read("framework", "pytorch"),
+        budget=budget,
+        metrics="membench.papers.metrics.vdnn.step_metrics",
+    )
+    metrics = run_cell(cell).metrics
+    assert metrics["convolution_weight_bytes"] > 0
+    assert {name: value for name, value in metrics.items() if value < 0} == {}

@@ -1,11 +1,16 @@
 """Records on disk: what runs again, what does not, and what is noticed."""
 
+import re
+import subprocess
+import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from membench.core.record import Configuration, Outcome, Record
+from membench.core.configuration import ROOT
+from membench.core.record import Configuration, Outcome, Record, configuration_hash
 from membench.sweep import records as module
 from membench.sweep.listing import plan
 from membench.sweep.records import Records, Rerun, State
@@ -71,19 +76,77 @@ def test_a_record_of_other_sources_is_stale_and_runs_again(
 
 
 @pytest.mark.parametrize(
-    "text", ["", "{", "[]", '{"record": {}}', '{"sources_hash": "a", "run_time_s": 1, "record": 3}']
+    "damage",
+    [
+        lambda whole: b"",
+        lambda whole: whole[:-20],
+        lambda whole: whole.replace(b"peak", b"\xff\x00"),
+        lambda whole: b"\x80\x04" + whole,
+        lambda whole: b"[" * 100_000,
+        lambda whole: b"[]",
+        lambda whole: b'{"record": {}}',
+        lambda whole: b'{"sources_hash": "a", "run_time_s": 1, "record": 3}',
+        lambda whole: whole.replace(b'"reason"', b'"cause"'),  # of another version
+        lambda whole: re.sub(rb'"run_time_s": [\d.e-]+', b'"run_time_s": "soon"', whole),
+        lambda whole: whole.replace(b"1000000.0", b'"much"'),
+        lambda whole: whole.replace(b'"stderr_tail": ""', b'"stderr_tail": []'),
+        lambda whole: whole.replace(b'"provenance": {}', b'"provenance": 3'),
+        lambda whole: whole.replace(b'"name": "a"', b'"name": "b"'),  # not what was hashed
+    ],
 )
-def test_a_broken_record_is_as_good_as_none(tmp_path: Path, text: str) -> None:
+def test_a_broken_record_is_as_good_as_none(tmp_path: Path, damage: Callable[[bytes], bytes]) -> None:
     runner = Runner()
     records = Records(tmp_path, runner)
     records.run(_cell("a"))
     [file] = tmp_path.iterdir()
-    whole = file.read_text()
-    file.write_text(text)
+    whole = file.read_bytes()
+    file.write_bytes(damage(whole))
+    assert file.read_bytes() != whole
     again = Records(tmp_path, runner)
     assert (again.state(_cell("a")), again.expected_time_s([_cell("a")])) == (State.MISSING, [None])
     again.run(_cell("a"))
-    assert runner.ran == ["a", "a"] and len(file.read_text()) == pytest.approx(len(whole), abs=5)
+    assert runner.ran == ["a", "a"] and len(file.read_bytes()) == pytest.approx(len(whole), abs=5)
+
+
+def test_a_record_of_another_cell_is_not_taken_for_this_ones(tmp_path: Path) -> None:
+    runner = Runner()
+    records = Records(tmp_path, runner)
+    records.run(_cell("a"))
+    [file] = tmp_path.iterdir()
+    for other in (_cell("b"), _cell("a", 5)):
+        file.with_name(f"{configuration_hash(other)}.json").write_bytes(file.read_bytes())
+        assert records.state(other) is State.MISSING
+        assert records.run(other).configuration == other
+
+
+SWEEP = """
+import sys
+from pathlib import Path
+from membench.sweep import records
+from membench.sweep.records import Records, Rerun
+from tests.helpers.jobs import record_of
+records.sources_hash = lambda _: "same"
+for _ in range(20):
+    store = Records(Path(sys.argv[1]), lambda cell: record_of(cell, peak_memory_bytes=1e6), Rerun.ALL)
+    for size in range(1, 20):
+        store.run({"model": {"name": "a"}, "batch_size": size})
+"""
+
+
+def test_two_sweeps_at_once_leave_whole_records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    command = [sys.executable, "-c", SWEEP, str(tmp_path)]
+    sweeps = [subprocess.Popen(command, cwd=ROOT) for _ in range(2)]
+    monkeypatch.setattr(module, "sources_hash", lambda _: "same")
+    reader = Records(tmp_path, Runner())
+    cells = [{"model": {"name": "a"}, "batch_size": size} for size in range(1, 20)]
+    written: set[int] = set()
+    while any(sweep.poll() is None for sweep in sweeps):
+        done = {cell["batch_size"] for cell in cells if reader.state(cell) is State.DONE}
+        assert written <= done  # a record that was there is always whole
+        written = done
+    assert [sweep.returncode for sweep in sweeps] == [0, 0]
+    assert len(list(tmp_path.iterdir())) == len(cells)
+    assert {reader.state(cell) for cell in cells} == {State.DONE}
 
 
 def test_a_folder_that_cannot_be_written_is_found_before_the_cell_runs(tmp_path: Path) -> None:
@@ -119,6 +182,6 @@ def test_a_plan_lists_states_and_the_time_that_is_left(tmp_path: Path) -> None:
     assert plan([(records, [_cell("a")])]).endswith("1 cell: 1 missing; 1 to run, 1 of unknown time")
     records.run(_cell("a"))
     text = plan([(records, [_cell("a"), _cell("b")])])
-    assert text.splitlines()[0].split() == ["done", "a", "batch", "4", "Eager"]
+    assert text.splitlines()[0].split() == ["done", "model=a"]
     assert "runs, " in text.splitlines()[1]
     assert text.splitlines()[2].startswith("2 cells: 1 done, 1 missing; 1 to run, about ")

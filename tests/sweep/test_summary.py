@@ -1,6 +1,15 @@
+import re
+from typing import Any
+
+import pytest
+
+from membench.core.configuration import read
 from membench.core.record import Outcome, Record, Source
-from membench.core.units import GIB, MIB
+from membench.core.units import GIB, MIB, parse_bytes
+from membench.sweep.run import run_cell
 from membench.sweep.summary import summary, title
+from tests.helpers.cells import small_cell
+from tests.helpers.jobs import record_of
 
 CONFIGURATION = {
     "model": {"name": "resnet50"},
@@ -14,13 +23,14 @@ CONFIGURATION = {
 METRICS = {
     "required_memory_bytes": 3 * GIB,
     "capacity_bytes": 11 * GIB,
-    "map_memory_bytes": 700 * MIB,
-    "weight_bytes": 97 * MIB,
+    "external_bytes": 1 * GIB,
+    "overhead_bytes": 500 * MIB,
     "step_time_s": 0.5,
     "exposed_transfer_s": 0.1,
     "images_per_s": 64.0,
     "offloaded_bytes": MIB,
     "prefetched_bytes": 2 * MIB,
+    "transferred_bytes": 3 * MIB,
 }
 
 
@@ -28,8 +38,8 @@ def test_the_summary_of_a_run_has_memory_time_and_transfers() -> None:
     text = summary(Record(CONFIGURATION, "hash", Source.SIMULATED, Outcome.OK, "", METRICS))
     assert text.splitlines()[0] == "resnet50, batch 32, eager, simulated on k40m under Caffe"
     for expected in (
-        "3.0 GB of 11.0 GB",
-        "700.0 MB",
+        "3.0 GB (3,221,225,472 bytes) of 11.0 GB",
+        "1.0 GB of weights and inputs + 1.5 GB of activations, gradients and workspace + 500.0 MB of the framework",
         "500 ms",
         "64.0 images/s",
         "1.0 MB to the host, 2.0 MB back; 100 ms of it not hidden behind computation",
@@ -58,12 +68,28 @@ def test_the_summary_of_a_run_that_does_not_fit_names_the_needed_memory() -> Non
     metrics = {
         "required_memory_bytes": 30 * GIB,
         "capacity_bytes": 11 * GIB,
-        "map_memory_bytes": 1,
-        "weight_bytes": 1,
+        "external_bytes": 1,
+        "overhead_bytes": 1,
     }
     text = summary(
         Record(CONFIGURATION, "hash", Source.SIMULATED, Outcome.OUT_OF_MEMORY, "needs more", metrics)
     )
     assert "out of memory: needs more" in text
-    assert "30.0 GB of 11.0 GB" in text
+    assert "30.0 GB (32,212,254,720 bytes) of 11.0 GB" in text
     assert "step time" not in text
+
+
+@pytest.mark.parametrize("changes", [{}, {"micro_batch": 2}, {"strategy": read("strategy", "vdnn_all")}])
+def test_the_parts_of_a_peak_add_up_to_it(changes: dict[str, Any]) -> None:
+    record = run_cell(small_cell(**changes))
+    [line] = [line for line in summary(record).splitlines() if "made up of" in line]
+    parts = re.findall(r"([\d.]+ [KMG]?B) of", line)
+    assert len(parts) == 3  # the framework's own included
+    rounding_bytes = len(parts) * 0.05 * MIB
+    peak_bytes = record.metrics["required_memory_bytes"]
+    assert abs(sum(map(parse_bytes, parts)) - peak_bytes) <= rounding_bytes
+
+
+def test_a_budget_is_printed_in_bytes_too() -> None:
+    limited = record_of(small_cell(budget="200 MB"))
+    assert "budget               200.0 MB (209,715,200 bytes)" in summary(limited)

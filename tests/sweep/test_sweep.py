@@ -106,7 +106,14 @@ def test_each_fault_is_a_record_and_the_sweep_goes_on(launcher: str, tmp_path: P
 
 
 @pytest.mark.parametrize("launcher", LAUNCHERS)
-@pytest.mark.parametrize("end", [pytest.param(signal.SIGINT, marks=pytest.mark.slow), signal.SIGKILL])
+@pytest.mark.parametrize(
+    "end",
+    [
+        pytest.param(signal.SIGINT, marks=pytest.mark.slow),
+        pytest.param(signal.SIGTERM, marks=pytest.mark.slow),
+        signal.SIGKILL,
+    ],
+)
 def test_a_sweep_that_was_stopped_finishes_the_rest_only(
     launcher: str, end: signal.Signals, tmp_path: Path
 ) -> None:
@@ -134,3 +141,24 @@ def test_a_sweep_that_was_stopped_finishes_the_rest_only(
     assert "6 cells: 6 ok" in said
     assert len(_records(tmp_path)) == 6
     assert {path: path.stat().st_mtime_ns for path in kept} == kept
+
+
+@pytest.mark.slow
+def test_two_sweeps_at_once_share_their_records(tmp_path: Path) -> None:
+    words = ["batch_size=4,5,6", "strict=true"]
+    for code, said, complained in [_end(sweep) for sweep in [_start(tmp_path, *words) for _ in range(2)]]:
+        assert (code, complained) == (0, "")
+        assert "3 cells: 3 ok" in said
+    assert sorted(batch_size for _, batch_size in _records(tmp_path)) == [4, 5, 6]
+    assert len(list(tmp_path.glob("outputs/records/simulated/*"))) == 3
+    assert len(list(tmp_path.glob("outputs/2*/*/*/record.json"))) == 6
+
+
+@pytest.mark.slow
+def test_a_sweep_whose_reader_has_enough_keeps_what_it_made(tmp_path: Path) -> None:
+    sweep = _start(tmp_path, "batch_size=4,5")
+    assert sweep.stdout and sweep.stderr
+    sweep.stdout.close()
+    with sweep.stderr as complained:
+        assert (complained.read(), sweep.wait(timeout=240)) == ("", 141)
+    assert len(_records(tmp_path)) == 1

@@ -92,6 +92,16 @@ def test_cells_have_no_runs_where_they_are_too_many(tmp_path: Path) -> None:
     assert len(list(tmp_path.glob("wandb/offline-run-*"))) == 1
 
 
+def test_hostile_names_are_logged_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    name = "../<script>`x`$(y)\n'" + 200 * "é"
+    record = record_of(small_cell(model={"name": name}))
+    sweep = replace(SWEEP, group=name, name=name, records=[record])
+    run = log_sweep(Tracking("offline", "membench", str(tmp_path / "in"), True), sweep)
+    assert run is not None and run.is_relative_to(tmp_path / "in")
+    assert [path.name for path in tmp_path.iterdir()] == ["in"]
+    assert capsys.readouterr().err == ""
+
+
 def _exit_code(text: str) -> int:
     exits: list[Any] = [json.loads(line) for line in text.splitlines() if '"exit"' in line]
     assert len(exits) == 1, exits

@@ -1,5 +1,7 @@
 """A worker's child: its records, its time limit, its end. What kills it is injected in `test_sweep`."""
 
+import os
+import signal
 import threading
 import time
 from collections.abc import Iterator
@@ -43,6 +45,26 @@ def test_the_time_limit_stops_a_cell_and_all_that_it_started(worker: Worker, tmp
     assert (record.outcome, record.signal) == (Outcome.TIMEOUT, "SIGKILL")
     assert "not done after 5 s" in record.reason
     assert not _is_alive(int(note.read_text()))
+
+
+def test_signals_that_announce_the_end_of_a_job_do_not_fail_its_cell(worker: Worker, tmp_path: Path) -> None:
+    """Slurm sends them to every process of a job that is cancelled, preempted or out of time."""
+    worker.run(small_cell())
+    note, announced = tmp_path / "started", []
+
+    def announce() -> None:
+        child = os.getpgid(int(_wait_for(note)))
+        for announcement in (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2):
+            os.kill(child, announcement)
+            announced.append(announcement)
+
+    thread = threading.Thread(target=announce)
+    thread.start()
+    hangs = {"_target_": "tests.helpers.faults.Hangs", "note": str(note)}
+    record = worker.run(small_cell(strategy=hangs), time_limit_s=5)
+    thread.join(timeout=10)
+    assert len(announced) == 3
+    assert (record.outcome, record.signal) == (Outcome.TIMEOUT, "SIGKILL")
 
 
 def test_closing_workers_interrupts_a_cell_that_runs(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from membench.core.record import Configuration
 from membench.papers.cells import compose_cells
 from membench.papers.experiment import Paper, PaperCell, Row
 from membench.papers.loader import load_paper
+from membench.papers.standing import texts
 from membench.sweep.run import run_cell
 
 _SERIAL, _BASELINE = "CSR-cuSPARSE in series", "Pytorch"
@@ -39,7 +40,7 @@ def fit_rate(rows: list[tuple[float, float]]) -> float:
 
 def _fitted_rows(paper: Paper) -> list[Row]:
     rows = [row for experiment in paper.experiments for row, _ in experiment.rows]
-    return [row for row in rows if any(remark.where.matches(row) for remark in paper.calibration)]
+    return [row for row in rows if row.metric == "ETR" and texts(paper.fitted, row)]
 
 
 def _shares_at_full_rate(paper: Paper, models: list[str]) -> dict[str, float]:

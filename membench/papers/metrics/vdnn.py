@@ -5,7 +5,7 @@ import statistics
 from membench.core.device import DeviceProfile
 from membench.core.record import Outcome, Record
 from membench.core.schedule import Compute, Schedule
-from membench.core.task_graph import EXTERNAL_ROLES, Kind, LayerTasks, Phase, Role, Task, TaskGraph
+from membench.core.task_graph import Kind, LayerTasks, Phase, Role, Task, TaskGraph
 from membench.core.timeline import Span, Timeline
 from membench.papers.experiment import Paper, PaperCell
 from membench.planning.features import feature_layers
@@ -38,16 +38,18 @@ def trained_batch_size(paper: Paper, cell: PaperCell, record: Record) -> float |
 
 
 def _memory_metrics(schedule: Schedule) -> Metrics:
+    """Return what the peak consists of; a part is absent where the method never holds all of it at once."""
     graph, peak_bytes = schedule.graph, schedule.peak_bytes
     neediest_bytes = max(_needed_bytes(graph, layer) for layer in _layers(graph))
     convolutions = [layer for layer in graph.forward_layers if layer.has_kind(Kind.CONVOLUTION)]
-    return {
+    parts = {
         "unused_by_any_layer_bytes": peak_bytes - neediest_bytes,
         "convolution_weight_bytes": sum(_weight_bytes(graph, layer) for layer in convolutions),
         "convolution_map_bytes": sum(_map_bytes(graph, layer) for layer in convolutions),
         "feature_extraction_bytes": peak_bytes - graph.size_bytes(_of_classifier(graph)),
         "managed_memory_bytes": peak_bytes - _classifier_weight_bytes(graph),
     }
+    return {name: size_bytes for name, size_bytes in parts.items() if size_bytes >= 0}
 
 
 def _average_metrics(schedule: Schedule, timeline: Timeline) -> Metrics:
@@ -124,8 +126,8 @@ def _of_classifier(graph: TaskGraph) -> set[int]:
 
 
 def _classifier_weight_bytes(graph: TaskGraph) -> int:
-    """Return the bytes of the classifier's weights and of what is held for them all the time."""
-    return graph.size_bytes({b for b in _of_classifier(graph) if graph.blocks[b].role in EXTERNAL_ROLES})
+    """Return the bytes of the classifier's weights and of what is held for them, where they are on the device all the time."""
+    return graph.size_bytes({b for b in _of_classifier(graph) if graph.blocks[b].is_external})
 
 
 def _first_layer_reuse_s(spans: list[tuple[Task, Span]]) -> float:

@@ -85,6 +85,19 @@ def test_gradient_streams_without_reuse_need_no_barrier(chain: Reference) -> Non
     assert run_in_chaos(chain, schedule) == ""
 
 
+def test_gradient_streams_have_a_workspace_of_their_own(chain: Reference) -> None:
+    one, two = (
+        plan(chain.captured.graph, NetworkWide(gradient_streams=streams), COST, None)
+        for streams in (False, True)
+    )
+    on_stream = [
+        one.graph.tasks[item.task].workspace_bytes
+        for item in two.instructions
+        if isinstance(item, Compute) and item.stream == WEIGHT_GRADIENT_STREAM
+    ]
+    assert two.peak_bytes - one.peak_bytes == max(on_stream) > 0
+
+
 def test_intra_layer_reuse_gives_every_gradient_the_space_of_its_activation(chain: Reference) -> None:
     maps = frozenset({Role.ACTIVATION, Role.GRADIENT})
     one_map = 4 * 8 * 12 * 12 * 4

@@ -1,0 +1,69 @@
+"""Complete commands, options and their values with the tab key, in bash.
+
+    membench completion         prints what bash evaluates; in ~/.bashrc: eval "$(.venv/bin/membench completion)"
+    membench completion LINE    prints the words that may end a line
+
+Commands, groups, options and the names of files are completed; also several values, as in model=vgg16,res.
+"""
+
+from collections.abc import Sequence
+
+from membench.cli.commands import COMMANDS, command_help, groups_of, options_of
+from membench.cli.words import CONFIG_DIR
+from membench.core import configuration
+
+_SCRIPT = """\
+_membench() {
+    local IFS=$'\\n'
+    COMPREPLY=($("$1" completion "${COMP_LINE:0:COMP_POINT}" 2>/dev/null))
+    [[ ${COMPREPLY[0]} == *[=.] ]] && compopt -o nospace
+}
+complete -o default -F _membench membench
+"""
+_GROUPS = {"models": "model", "strategies": "strategy", "framework": "framework", "device": "device"}
+"""Options of commands without a configuration file, whose values are names of a group's files."""
+
+
+def parse(words: Sequence[str]) -> str | None:
+    """Return the line up to the cursor, or None for bash's script."""
+    return words[0] if words else None
+
+
+def run(line: str | None) -> int:
+    """Print the script, or the words that may end a line, and return the exit code."""
+    print(_SCRIPT if line is None else "\n".join(completions(line)))
+    return 0
+
+
+def completions(line: str) -> list[str]:
+    """Return what may stand for the last word of a line; of ``option=value`` only the value, as bash divides words there."""
+    _, *earlier, last = ["", *line.split(" ")][1:]
+    earlier = [word for word in earlier if word]
+    is_first = not earlier
+    command = earlier[0] if earlier and earlier[0] in COMMANDS else "run"
+    name, equals, value = last.partition("=")
+    if equals:
+        before, comma, begun = value.rpartition(",")
+        return [f"{before}{comma}{each}" for each in _values(command, name) if each.startswith(begun)]
+    groups = groups_of(command)
+    words = [f"{each}=" for each in (*groups, *options_of(command))]
+    group, dot, _ = last.partition(".")
+    if dot and group in groups:
+        words = [f"{group}.{option}=" for option in _options_inside(group, earlier)]
+    flags = [CONFIG_DIR] if CONFIG_DIR in command_help(command) else []
+    words = [*(COMMANDS if is_first else ()), *words, *flags, "--help", "--version"]
+    return [word for word in words if word.startswith(last)]
+
+
+def _values(command: str, option: str) -> list[str]:
+    """Return the values that an option can have, where these are names."""
+    group = option if option in groups_of(command) else _GROUPS.get(option, "")
+    return configuration.names(group) if group else []
+
+
+def _options_inside(group: str, words: Sequence[str]) -> list[str]:
+    """Return the options in the file of a group that the words choose last, or in any file."""
+    chosen = [word.partition("=")[2] for word in words if word.startswith(f"{group}=")][-1:]
+    files = [name for name in configuration.names(group) if name in chosen or not chosen]
+    found = (key for name in files for key in configuration.read(group, name) if key != "_target_")
+    return sorted(set(found))

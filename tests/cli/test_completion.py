@@ -1,0 +1,68 @@
+"""`membench completion`: what the tab key offers, in Python and in bash itself."""
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from membench.cli.commands import COMMANDS
+from membench.cli.completion import completions
+from membench.cli.main import main
+from membench.core.configuration import ROOT, names
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("membench ru", ["run"]),
+        ("membench strat", ["strategy="]),  # without a command, those of run
+        ("membench run stri", ["strict="]),
+        ("membench run strategy=layrub_", ["layrub_hybrid", "layrub_inter", "layrub_intra"]),
+        ("membench run -m strategy=eager,gi", ["eager,gist"]),
+        ("membench run strategy=layrub_inter strategy.", ["strategy.fixed_region="]),
+        ("membench run strategy=epmc strategy.den", ["strategy.density="]),
+        ("membench train data=co", ["coil100"]),
+        ("membench measure models=lstm_s", ["lstm_speech"]),
+        ("membench calibrate device=k40", ["k40_modnn", "k40_vdnn", "k40c", "k40m"]),
+        ("membench timeline --con", ["--config-dir"]),
+        ("membench run batch_size=", []),
+        ("membench run nothing", []),
+    ],
+)
+def test_the_words_that_may_end_a_line(line: str, words: list[str]) -> None:
+    assert completions(line) == words
+
+
+def test_commands_are_offered_first_and_only_first() -> None:
+    assert completions("membench ")[: len(COMMANDS)] == list(COMMANDS)
+    assert not set(COMMANDS) & set(completions("membench run "))
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_option_that_is_offered_is_in_the_help(
+    command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    main([command, "--help"])
+    shown = capsys.readouterr().out
+    for word in completions(f"membench {command} "):
+        assert word.rstrip("=") in shown or word in ("--help", "--version")
+
+
+@pytest.mark.skipif(shutil.which("bash") is None, reason="there is no bash")
+def test_bash_completes_with_the_script(tmp_path: Path) -> None:
+    program = tmp_path / "membench"
+    program.write_text(f'#!/bin/sh\nPYTHONPATH="{ROOT}" exec "{sys.executable}" -m membench "$@"\n')
+    program.chmod(0o755)
+    script = f"""
+eval "$("{program}" completion)"
+complete -p membench
+COMP_LINE="membench run model=alexnet_d"; COMP_POINT=${{#COMP_LINE}}
+_membench "{program}" 2>/dev/null
+printf '%s\\n' "${{COMPREPLY[@]}}"
+"""
+    done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=True, timeout=60)
+    registered, *offered = done.stdout.splitlines()
+    assert registered == "complete -o default -F _membench membench"
+    assert offered == [name for name in names("model") if name.startswith("alexnet_d")] != []
