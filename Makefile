@@ -4,7 +4,7 @@ VENV := .venv
 RUN := $(VENV)/bin/python
 STAMP := $(VENV)/.installed
 # Two processes of one thread each: the tests' networks are too small for more.
-TEST := OMP_NUM_THREADS=1 KINETO_LOG_LEVEL=9 $(RUN) -m pytest --numprocesses 2
+TEST := OMP_NUM_THREADS=1 $(RUN) -m pytest --numprocesses 2
 
 .DEFAULT_GOAL := help
 .PHONY: help install test test-slow test-gpu test-slurm measure lint format figures report scoreboard sync bench audit smoke clean

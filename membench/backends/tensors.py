@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from membench.backends.kernels import find_kernel
 from membench.core.call import Call, Output, Outputs, ShapeOf, Value, resolve_operator
 from membench.core.errors import UnsupportedModel
 from membench.core.task_graph import Block, Task, TaskGraph
@@ -166,10 +167,11 @@ class DeviceTensors:
         keyword = [f"{name}={source.expression(argument)}" for name, argument in call.kwargs]
         text = f"lambda tensors: operator({', '.join(positional + keyword)})"
         outputs = tuple((i, self._number(v), v.block) for i, v in enumerate(call.outputs) if v is not None)
-        operator = resolve_operator(call)
-        names = {"operator": operator, "constants": source.constants}
-        is_list = any(isinstance(each.type, torch.ListType) for each in operator_schema(operator).returns)
-        is_single = len(call.outputs) == 1 and not is_list
+        names = {"operator": find_kernel(call, self._device), "constants": source.constants}
+        returns = operator_schema(resolve_operator(call)).returns
+        is_single = len(call.outputs) == 1 and not any(
+            isinstance(each.type, torch.ListType) for each in returns
+        )
         return _BoundCall(eval(text, names), tuple(source.numbers), outputs, is_single)
 
     def _number(self, value: Value) -> int:

@@ -4,7 +4,7 @@ from collections import Counter, defaultdict
 from dataclasses import replace
 from itertools import groupby
 
-from membench.core.call import Call, Value
+from membench.core.call import Call, Value, values_in
 from membench.core.task_graph import (
     EXTERNAL_ROLES,
     RESULT_ROLES,
@@ -34,16 +34,31 @@ def mark_partial_gradients(tasks: list[Task], blocks: list[Block]) -> None:
     """Mark by role the summands of the gradient of a weight that several layers or time steps share."""
     readers = Counter(block for task in tasks for block in task.reads)
     for task in reversed(tasks):
-        if _is_sum(task) and blocks[task.creates[0]].role in WEIGHT_GRADIENT_ROLES:
-            for block in task.reads:
+        if task.creates and blocks[task.creates[0]].role in WEIGHT_GRADIENT_ROLES:
+            for block in _summands(task):
                 if blocks[block].role is Role.GRADIENT and readers[block] == 1:
                     blocks[block] = replace(blocks[block], role=Role.PARTIAL_GRADIENT)
 
 
+_IN_PLACE = {"aten.add.Tensor": "aten.add_.Tensor", "aten.index_put.default": "aten.index_put_.default"}
+"""Sums of gradients, each with the operator that overwrites the first summand. Autograd adds the gradient of an indexed
+tensor to zeros in place, except on tensors without data."""
+
+
 def _is_sum(task: Task) -> bool:
     call = task.call
-    is_addition = call is not None and call.operator == "aten.add.Tensor" and not call.kwargs
-    return task.phase is Phase.BACKWARD and is_addition
+    return (
+        task.phase is Phase.BACKWARD and call is not None and call.operator in _IN_PLACE and not call.kwargs
+    )
+
+
+def _summands(task: Task) -> tuple[int, ...]:
+    """Return the blocks that a sum of gradients adds up, without those that only some elements are taken from."""
+    if not _is_sum(task):
+        return ()
+    assert task.call is not None
+    first, second = task.call.args[:2]
+    return tuple(value.block for value in (first, second) if isinstance(value, Value))
 
 
 def weight_gradient_first(tasks: list[Task], blocks: list[Block]) -> list[Task]:
@@ -108,7 +123,7 @@ def accumulate_in_place(tasks: list[Task], blocks: list[Block]) -> list[Task]:
                 task,
                 writes=(target.block,),
                 creates=(),
-                call=replace(task.call, operator="aten.add_.Tensor", outputs=(None,)),
+                call=replace(task.call, operator=_IN_PLACE[task.call.operator], outputs=(None,)),
             )
         result.append(task)
     return [rename_blocks(task, results) for task in result] if results else result
@@ -120,7 +135,8 @@ def _accumulation_target(task: Task, blocks: list[Block]) -> Value | None:
     if not _is_sum(task) or call is None:
         return None
     first, output = call.args[0], call.outputs[0]
-    if not isinstance(first, Value) or not isinstance(call.args[1], Value) or output is None:
+    others = values_in(call.args[1:])
+    if not isinstance(first, Value) or not others or output is None:
         return None
     block = blocks[first.block]
     same_layout = (first.dtype, first.shape, first.stride, first.offset) == (
@@ -131,7 +147,7 @@ def _accumulation_target(task: Task, blocks: list[Block]) -> Value | None:
         return None
     if blocks[output.block].role in RESULT_ROLES and block.role is not Role.PARTIAL_GRADIENT:
         return None
-    return first if call.args[1].block != first.block else None
+    return first if all(value.block != first.block for value in others) else None
 
 
 def accumulate_over_micro_batches(

@@ -18,11 +18,13 @@ class Efficiency:
         codec: of the peak memory bandwidth, in one stream's conversions between an activation and its encoded form; None:
             `memory`.
         codec_streams: speed-up of many streams over one, at best.
+        codec_nonzero_bytes: of a non-zero in the form that conversions go through where it is wider than the encoded one; 0:
+            they go straight to the encoded form.
         convolution: of the peak arithmetic rate, by the name of each of the library's convolution algorithms; empty if the
             framework offers no choice, and `arithmetic` holds for convolutions too.
 
     Raises:
-        MembenchError: a fraction is not above 0 and at most 1, or a time is negative.
+        MembenchError: a fraction is not above 0 and at most 1, or a time or `codec_nonzero_bytes` is negative.
     """
 
     arithmetic: float
@@ -31,11 +33,17 @@ class Efficiency:
     step_s: float = 0.0
     codec: float | None = None
     codec_streams: float = 1.0
+    codec_nonzero_bytes: int = 0
     convolution: Mapping[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         check(FRACTION, arithmetic=self.arithmetic, memory=self.memory, **self.convolution)
-        check(NOT_NEGATIVE, launch_s=self.launch_s, step_s=self.step_s)
+        check(
+            NOT_NEGATIVE,
+            launch_s=self.launch_s,
+            step_s=self.step_s,
+            codec_nonzero_bytes=self.codec_nonzero_bytes,
+        )
         check(POSITIVE, codec_streams=self.codec_streams)
         if self.codec is not None:
             check(FRACTION, codec=self.codec)

@@ -71,6 +71,7 @@ class Record:
             depend on when or where they ran.
         signal: name of the signal that ended the cell's process, such as ``SIGKILL``.
         stderr_tail: the last lines of a failed cell's standard error.
+        note: a sentence on a method that found nothing to do; otherwise empty, and left out of the text.
     """
 
     configuration: Configuration
@@ -85,10 +86,14 @@ class Record:
     provenance: dict[str, Any] = field(default_factory=dict)
     signal: str = ""
     stderr_tail: str = ""
+    note: str = ""
 
-    def to_json(self) -> str:
+    def to_json(self, indent: int | None = 1) -> str:
         """Return the record as text; `from_json` reads it back."""
-        return json.dumps(asdict(self), indent=1)
+        values = asdict(self)
+        if not self.note:
+            del values["note"]
+        return json.dumps(values, indent=indent)
 
     @classmethod
     def from_json(cls, text: str) -> "Record":

@@ -145,6 +145,11 @@ class Synchronize:
 Work = Compute | Offload | Prefetch | Encode | Decode | AllReduce
 """Instructions that join a stream's queue and can be waited for."""
 
+CHANGES_NOTHING = (
+    "nothing is offloaded, recomputed or encoded; each block is held from its first use to its last"
+)
+"""The note of eager's schedule, and of a method's that found nothing to do."""
+
 Instruction = Work | Free | Reserve | Reuse | Hold | Wait | Synchronize
 
 
@@ -171,6 +176,14 @@ class Schedule:
             (item.codec.rounding for item in self.instructions if isinstance(item, Encode)), default=0.0
         )
 
+    @property
+    def note(self) -> str:
+        """A sentence if the method changes nothing: each block is held from its first use to its last; otherwise empty."""
+        changes = Offload | Prefetch | Encode | Decode | Reserve | Reuse | Hold
+        if any(isinstance(item, changes) for item in self.instructions):
+            return ""
+        return "" if any(task.is_recomputed for task in self.graph.tasks) else CHANGES_NOTHING
+
     def __len__(self) -> int:
         return len(self.instructions)
 
@@ -184,6 +197,8 @@ class Schedule:
             f"schedule of {graph.name} (batch {graph.batch_size}) by {self.strategy}: "
             f"{len(self)} instructions, peak {format_bytes(self.peak_bytes)}"
         )
+        if self.note:
+            yield self.note
         for index, instruction in enumerate(self.instructions):
             verb, stream = type(instruction).__name__.lower(), getattr(instruction, "stream", "")
             match instruction:

@@ -57,6 +57,10 @@ class Phase(StrEnum):
     BACKWARD = "backward"
 
 
+RECOMPUTED_SUFFIX = " again"
+"""Ends the names of recomputed tasks and of the blocks that they fill."""
+
+
 class Mode(StrEnum):
     """The purpose of a step."""
 
@@ -164,6 +168,11 @@ class Task:
     convolution: Convolution | None = None
     algorithm: str = ""
     call: Call | None = None
+
+    @property
+    def is_recomputed(self) -> bool:
+        """Whether it runs a task of the forward pass again."""
+        return self.name.endswith(RECOMPUTED_SUFFIX)
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch._C._autograd import _disable_profiler_legacy, _enable_profiler_legacy
 from torch._C._profiler import ProfilerConfig, ProfilerState, _ExperimentalConfig
 from torch._ops import OpOverload
 from torch._prims_common import suggest_memory_format
@@ -38,12 +37,36 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 from torch.utils.flop_counter import flop_registry
 
 __all__ = [
-    "FAKE_TENSOR_LOGGER", "MODULE_ATTRIBUTES", "WEIGHT_HOOKS", "DataDependentOutputException",
-    "DynamicOutputShapeException", "FakeTensor", "FakeTensorMode", "GraphPool", "MemoryRecorder", "OpOverload", "TorchDispatchMode",
-    "UnsupportedOperatorException", "clear_cublas_workspaces", "conjugate_view", "convolution_kernel",
-    "cudnn_batch_norm_reserve_bytes", "flop_registry", "keep_gpu_busy", "module_hooks", "module_members",
-    "negative_view", "next_sequence_number", "no_dispatch", "operator_schema", "profiled_events", "sequence_number",
-    "storage_address", "suggest_memory_format", "tree_leaves", "tree_map_only", "without_fused_networks",
+    "FAKE_TENSOR_LOGGER",
+    "MODULE_ATTRIBUTES",
+    "WEIGHT_HOOKS",
+    "DataDependentOutputException",
+    "DynamicOutputShapeException",
+    "FakeTensor",
+    "FakeTensorMode",
+    "GraphPool",
+    "OpOverload",
+    "TorchDispatchMode",
+    "UnsupportedOperatorException",
+    "clear_cublas_workspaces",
+    "conjugate_view",
+    "convolution_kernel",
+    "cudnn_batch_norm_reserve_bytes",
+    "flop_registry",
+    "is_profiled",
+    "keep_gpu_busy",
+    "module_hooks",
+    "module_members",
+    "negative_view",
+    "next_sequence_number",
+    "no_dispatch",
+    "operator_schema",
+    "sequence_number",
+    "storage_address",
+    "suggest_memory_format",
+    "tree_leaves",
+    "tree_map_only",
+    "without_fused_networks",
     "without_value_checks",
 ]  # fmt: skip
 
@@ -89,6 +112,17 @@ keep_gpu_busy: Callable[[int], None] = torch.cuda._sleep
 """Issue a kernel to the current stream that spins for that many cycles of the GPU's clock."""
 
 
+_ALLOCATIONS_ONLY = ProfilerConfig(
+    ProfilerState.CPU,
+    report_input_shapes=False,
+    profile_memory=True,
+    with_stack=False,
+    with_flops=False,
+    with_modules=False,
+    experimental_config=_ExperimentalConfig(),
+)
+
+
 def convolution_kernel(
     images: Tensor, weight: Tensor, *geometry: Any, bias_sizes: list[int] | None = None
 ) -> str:
@@ -110,18 +144,15 @@ def clear_cublas_workspaces() -> None:
     torch._C._cuda_clearCublasWorkspaces()
 
 
-def profiled_events(profile: torch.profiler.profile) -> list[Any]:
-    """Return a finished profile's raw events, each with ``name()``, ``start_ns()``, ``end_ns()`` and ``nbytes()``.
-
-    Allocations are events named ``"[memory]"``, with negative bytes where memory is given back.
-    """
-    return profile.profiler.kineto_results.events()  # type: ignore[union-attr]
+is_profiled: Callable[[], bool] = torch._C._autograd._profiler_enabled
+"""Return whether a profiler runs in this thread."""
 
 
 class MemoryRecorder:
-    """Allocations of several threads on one clock; `profiled_events` has those of one thread.
+    """Allocations of several threads on one clock, by torch's CPU allocator.
 
-    Memory of torch's CPU allocator. What was allocated before, or by a thread that is not recorded, is left out.
+    What was allocated before, or by a thread that is not recorded, is left out. By autograd's first profiler:
+    `torch.profiler` starts libkineto, which prints to the terminal and ends a profile that runs in the process already.
     """
 
     def __init__(self) -> None:
@@ -129,12 +160,12 @@ class MemoryRecorder:
 
     @contextmanager
     def record(self) -> Iterator[None]:
-        """Record this thread in a block."""
-        _enable_profiler_legacy(_memory_profile())
+        """Record this thread in a block; no profiler may run in it."""
+        torch._C._autograd._enable_profiler_legacy(_ALLOCATIONS_ONLY)
         try:
             yield
         finally:
-            self._of_threads += _disable_profiler_legacy()
+            self._of_threads += torch._C._autograd._disable_profiler_legacy()
 
     def changes_bytes(self) -> list[int]:
         """Return bytes allocated or, negative, freed, in the order of time."""
@@ -142,11 +173,6 @@ class MemoryRecorder:
         changes = [event for event in events if event.kind() == "memory_alloc"]
         changes.sort(key=events[0].cpu_elapsed_us)
         return [event.cpu_memory_usage() for event in changes]
-
-
-def _memory_profile() -> ProfilerConfig:
-    """Return a profiler's configuration: on the CPU, memory, and neither shapes, stacks, operations nor modules."""
-    return ProfilerConfig(ProfilerState.CPU, False, True, False, False, False, _ExperimentalConfig())
 
 
 @contextmanager

@@ -2,14 +2,18 @@
 
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import accumulate
+from typing import TypeVar
 
 import torch
 
 from membench.backends.tensor_backend import TensorBackend
-from membench.core.torch_internals import MemoryRecorder, keep_gpu_busy, profiled_events
+from membench.core.torch_internals import MemoryRecorder, is_profiled, keep_gpu_busy
+
+Result = TypeVar("Result")
 
 _WAKING_S = 0.2
 _HIGHEST_CLOCK_HZ = 3e9
@@ -100,44 +104,88 @@ def peak_bytes(
     Args:
         backends: those that `run` uses.
     """
-    return cuda_peak_bytes(run, device) if device.type == "cuda" else cpu_peak_bytes(run, backends)
+    return peaks_bytes([run], device, backends)[0]
+
+
+def peaks_bytes(
+    runs: Iterable[Callable[[], object]], device: torch.device, backends: Sequence[TensorBackend] = ()
+) -> list[int]:
+    """Return the allocator's peak during each of the runs, minus the bytes that it held before the first one.
+
+    Args:
+        backends: those that the runs use.
+    """
+    peaks, grown_bytes = [], 0
+    for run in runs:
+        if device.type == "cuda":
+            peak, growth = _cuda_peak_and_growth(run, device)
+        else:
+            peak, growth = _cpu_peak_and_growth(run, backends)
+        peaks.append(grown_bytes + peak)
+        grown_bytes += growth
+    return peaks
 
 
 def cuda_peak_bytes(run: Callable[[], object], device: torch.device) -> int:
     """Return the peak by the allocator's counter of allocated bytes, which counts pieces of 512 bytes."""
+    return _cuda_peak_and_growth(run, device)[0]
+
+
+def cpu_peak_bytes(run: Callable[[], object], backends: Sequence[TensorBackend] = ()) -> int:
+    """Return the peak of the allocator; memory outside of it (numpy's, a library's) does not count.
+
+    Args:
+        backends: their threads count as well as the calling one.
+    """
+    return _cpu_peak_and_growth(run, backends)[0]
+
+
+def _cuda_peak_and_growth(run: Callable[[], object], device: torch.device) -> tuple[int, int]:
     synchronize(device)
     held_bytes = torch.cuda.memory_allocated(device)
     torch.cuda.reset_peak_memory_stats(device)
     run()
     synchronize(device)
-    return torch.cuda.max_memory_allocated(device) - held_bytes
+    peak, after = torch.cuda.max_memory_allocated(device), torch.cuda.memory_allocated(device)
+    return peak - held_bytes, after - held_bytes
 
 
-def cpu_peak_bytes(run: Callable[[], object], backends: Sequence[TensorBackend] = ()) -> int:
-    """Return the peak by the allocator's events; memory outside of it (numpy's, a library's) does not count.
-
-    Args:
-        backends: their threads count as well as the calling one.
-    """
-    recorder = MemoryRecorder()
-    for backend in backends:
-        backend.recorder = recorder
-    try:
-        with recorder.record():
-            run()
-    finally:
-        for backend in backends:
-            backend.recorder = None
-    return peak_of(recorder.changes_bytes())
+def _cpu_peak_and_growth(run: Callable[[], object], backends: Sequence[TensorBackend]) -> tuple[int, int]:
+    _, changes = _recorded(run, backends)
+    return peak_of(changes), sum(changes)
 
 
-def memory_events(profile: torch.profiler.profile) -> list[tuple[int, int]]:
-    """Return (time in ns, bytes allocated or, negative, freed) in the order of time."""
-    events = profiled_events(profile)
-    changes = ((event.start_ns(), event.nbytes()) for event in events if event.name() == "[memory]")
-    return sorted(changes, key=lambda change: change[0])
+def with_cpu_peak(run: Callable[[], Result]) -> tuple[Result, int]:
+    """Return the result of a run, and the peak of the CPU's allocator during it in bytes."""
+    result, changes = _recorded(run, ())
+    return result, peak_of(changes)
 
 
 def peak_of(changes: list[int]) -> int:
     """Return the highest sum of the first changes; 0 if all sums are negative."""
     return max(accumulate(changes, initial=0))
+
+
+def _recorded(run: Callable[[], Result], backends: Sequence[TensorBackend]) -> tuple[Result, list[int]]:
+    """Return the result of a run, and the bytes that the CPU's allocator gave or, negative, took back, in order.
+
+    A thread has one profiler at most: where the caller's is running, the run has a thread of its own.
+    """
+    recorder = MemoryRecorder()
+
+    def recorded() -> Result:
+        with recorder.record():
+            return run()
+
+    for backend in backends:
+        backend.recorder = recorder
+    try:
+        if is_profiled():
+            with ThreadPoolExecutor(1) as own:
+                result = own.submit(recorded).result()
+        else:
+            result = recorded()
+    finally:
+        for backend in backends:
+            backend.recorder = None
+    return result, recorder.changes_bytes()

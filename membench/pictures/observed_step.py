@@ -8,7 +8,6 @@ from typing import NamedTuple
 from membench.core.schedule import Compute, Schedule, Work
 from membench.core.task_graph import Phase
 from membench.core.timeline import Span, Timeline
-from membench.planning.recompute import is_recomputed
 
 
 @dataclass(frozen=True)
@@ -36,7 +35,7 @@ class RepeatedRun:
         if not isinstance(work, Compute):
             return type(work).__name__.lower()
         task = self.schedule.graph.tasks[work.task]
-        if is_recomputed(task):
+        if task.is_recomputed:
             return "recomputed"
         return "backward" if task.phase is Phase.BACKWARD else "forward"
 

@@ -19,6 +19,7 @@ from membench.core.call import Call
 from membench.core.cost_model import CostModel
 from membench.core.task_graph import (
     EXTERNAL_ROLES,
+    RECOMPUTED_SUFFIX,
     RESULT_ROLES,
     Block,
     Phase,
@@ -33,9 +34,6 @@ _BATCH_NORMS = frozenset({"aten.native_batch_norm.default", "aten.cudnn_batch_no
 
 _EXACT_FROM_MASK = frozenset({torch.float32, torch.float64})
 """In half precision, dropout rounds its scale before it multiplies; its backward, which is used instead, does not."""
-
-_AGAIN = " again"
-"""Suffix of the names of recomputed tasks."""
 
 _Repetition = tuple[int, int]
 """A segment, and the layer of the backward pass (its position) for which it runs again."""
@@ -95,7 +93,7 @@ class Repeatable:
         again: dict[int, Task] = {}
         for task in graph.tasks:
             if (second := _second_time(graph, task)) is not None:
-                name = f"{task.name}{_AGAIN}"
+                name = f"{task.name}{RECOMPUTED_SUFFIX}"
                 again[task.index] = replace(second, index=len(again), name=name, phase=Phase.BACKWARD)
         annotated = cost.annotate(replace(graph, tasks=tuple(again.values())))
         self.again = dict(zip(again, annotated.tasks, strict=True))
@@ -126,18 +124,13 @@ def recompute(repeatable: Repeatable, segments: Sequence[Segment]) -> TaskGraph:
         replace(rename_blocks(item.task, item.copies), index=index) for index, item in enumerate(order.tasks)
     )
     copied = enumerate(order.blocks[len(graph.blocks) :], start=len(graph.blocks))
-    copies = (replace(block, index=index, name=f"{block.name}{_AGAIN}") for index, block in copied)
+    copies = (replace(block, index=index, name=f"{block.name}{RECOMPUTED_SUFFIX}") for index, block in copied)
     return replace(graph, blocks=(*graph.blocks, *copies), tasks=tasks)
 
 
 def recomputing_order(repeatable: Repeatable, segments: Sequence[Segment]) -> Order:
     """Return the order of `recompute`'s graph: enough to count the memory that it will hold."""
     return _Recomputation(repeatable, segments).order()
-
-
-def is_recomputed(task: Task) -> bool:
-    """Return whether a task is a recomputed one."""
-    return task.name.endswith(_AGAIN)
 
 
 class _Recomputation:

@@ -1,22 +1,21 @@
 """Costs of isolated operators on a device: workspace, in addition to arguments and outputs, and seconds."""
 
+import time
 from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass
-from itertools import count
 from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 
+from membench.backends.kernels import find_kernel
 from membench.backends.tensors import as_read, describe_mismatch, outputs_of, shape_only_tensor
-from membench.core.call import Call, Outputs, ShapeOf, Value, resolve_operator, signature
+from membench.core.call import Call, Outputs, ShapeOf, Value, signature
 from membench.core.errors import UnsupportedModel
 from membench.core.task_graph import Task, TaskGraph
-from membench.core.torch_internals import profiled_events
-from membench.execution.measurement import cuda_peak_bytes, keep_busy, memory_events, peak_of, wake
+from membench.execution.measurement import cuda_peak_bytes, keep_busy, wake, with_cpu_peak
 from membench.profiling.issue import call_time_s
 
-_MARKER = "membench operator"
 _ALLOCATION_BYTES = 512
 """Granularity of CUDA's allocator."""
 _TIMED_S = 0.01
@@ -143,37 +142,20 @@ def time_s(run: Callable[[], object], repetitions: int, *, busy_s: float = 0.0) 
 def _on_cpu(
     tasks: dict[Hashable, Task], graph: TaskGraph, device: torch.device
 ) -> dict[Hashable, OperatorCost]:
-    """Run all tasks within one profile, and read each one's allocations from between its marks.
+    """Run each task once; the sum of storage lifetimes and these workspaces is the allocator's peak to the byte."""
 
-    The sum of storage lifetimes and these workspaces is the allocator's peak to the byte.
-    """
-    numbers = count()
-
-    def run_marked(run: _IsolatedCall) -> tuple[str, Outputs]:
-        mark = f"{_MARKER} {next(numbers)}"
-        with torch.profiler.record_function(mark):
+    def measure(run: _IsolatedCall) -> OperatorCost:
+        def timed() -> tuple[object, float]:
+            start_s = time.perf_counter()
             result = run()
-        return mark, outputs_of(result)
+            return result, time.perf_counter() - start_s
 
-    activities = [torch.profiler.ProfilerActivity.CPU]
-    with torch.profiler.profile(activities=activities, profile_memory=True) as profile:
-        marked = {key: _on_synthetic_data(task, graph, device, run_marked) for key, task in tasks.items()}
-    events = profiled_events(profile)
-    spans_ns = {e.name(): (e.start_ns(), e.end_ns()) for e in events if e.name().startswith(_MARKER)}
-    changes = iter(memory_events(profile))
-    change = next(changes, None)
-    measured = {}
-    for key, task in tasks.items():
-        mark, outputs = marked[key]
-        start_ns, end_ns = spans_ns[mark]
-        inside = []
-        while change is not None and change[0] <= end_ns:
-            if change[0] >= start_ns:
-                inside.append(change[1])
-            change = next(changes, None)
-        workspace_bytes = max(0, peak_of(inside) - sum(_created_sizes_bytes(task, outputs)))
-        measured[key] = OperatorCost(workspace_bytes, (end_ns - start_ns) * 1e-9, outputs)
-    return measured
+        (result, taken_s), held_bytes = with_cpu_peak(timed)
+        outputs = outputs_of(result)
+        workspace_bytes = max(0, held_bytes - sum(_created_sizes_bytes(run.task, outputs)))
+        return OperatorCost(workspace_bytes, taken_s, outputs)
+
+    return {key: _on_synthetic_data(task, graph, device, measure) for key, task in tasks.items()}
 
 
 def _created_sizes_bytes(task: Task, outputs: Outputs) -> Iterable[int]:
@@ -193,7 +175,7 @@ class _IsolatedCall:
         call = task.call
         assert call is not None, f"task {task.name} can only be simulated"
         self.task = task
-        self._operator = resolve_operator(call)
+        self._operator = find_kernel(call, device)
         self._args = [_example(call, argument, device, fill) for argument in call.args]
         self._kwargs = {name: _example(call, argument, device, fill) for name, argument in call.kwargs}
 

@@ -74,6 +74,10 @@ class RealStep(ABC):
         """Run the step on the example batch."""
 
     @abstractmethod
+    def _measure_peak(self) -> int:
+        """Return the bytes that one step on the example batch holds at most, the caller's tensors included."""
+
+    @abstractmethod
     def _timelines(self) -> tuple[Timeline, ...]:
         """Run each schedule of the plan once on the example batch, with a clock around each instruction."""
 
@@ -91,8 +95,7 @@ class RealStep(ABC):
         device = self.backends[0].device
         with preserve_state(self.workload.module, device):
             self._run_example()  # warm up; from here on gradients that micro-batches add to exist
-            peak = self.plan[0].schedule.graph.external_bytes
-            peak += peak_bytes(self._run_example, device, self.backends)
+            peak = self._measure_peak()
             samples = samples or throughput(
                 self._run_example,
                 device,
@@ -195,6 +198,11 @@ class CompiledStep(RealStep):
     def timeline(self) -> Timeline:
         """Run a step on the example batch with a clock around each instruction; gradients do not change."""
         return self.backend.timeline(self._run_example(timed=True))
+
+    def _measure_peak(self) -> int:
+        return self.schedule.graph.external_bytes + peak_bytes(
+            self._run_example, self.backend.device, self.backends
+        )
 
     def _timelines(self) -> tuple[Timeline, ...]:
         return (self.timeline(),)

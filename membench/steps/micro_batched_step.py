@@ -1,7 +1,7 @@
 """MicroBatchedStep: a training step whose batch is computed in micro-batches."""
 
-from collections.abc import Iterator
-from itertools import repeat
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 from torch import Tensor
@@ -10,6 +10,7 @@ from membench.backends.tensor_backend import TensorBackend
 from membench.core.schedule import RepeatedSchedule
 from membench.core.timeline import Timeline
 from membench.core.workload import Workload
+from membench.execution.measurement import peaks_bytes
 from membench.steps.compiled_step import CompiledStep, RealStep, as_tuple, check_arguments
 
 
@@ -51,12 +52,20 @@ class MicroBatchedStep(RealStep):
         targets = check_arguments("targets", self.workload.targets, as_tuple(targets))
         with self._one_at_a_time:
             self._loss.zero_()
-            for step, start, stop in self._micro_batches():
-                step(self.workload.samples(inputs, start, stop), self.workload.samples(targets, start, stop))
+            for run in self._runs(inputs, targets):
+                run()
             return self._loss.clone()
 
     def _run_example(self) -> Tensor:
         return self(self.workload.inputs, self.workload.targets)
+
+    def _measure_peak(self) -> int:
+        runs = self._runs(self.workload.inputs, self.workload.targets)
+        peaks = peaks_bytes(runs, self.backends[0].device, self.backends)
+        # each schedule counts the samples of its own micro-batch among the caller's tensors
+        return max(
+            run.schedule.graph.external_bytes + peak for run, peak in zip(self.plan, peaks, strict=True)
+        )
 
     def _timelines(self) -> tuple[Timeline, ...]:
         return tuple(step.timeline() for step in self._steps)
@@ -69,9 +78,17 @@ class MicroBatchedStep(RealStep):
         for step in self._steps:
             step.close()
 
-    def _micro_batches(self) -> Iterator[tuple[CompiledStep, int, int]]:
+    def _runs(self, inputs: tuple[Any, ...], targets: tuple[Any, ...]) -> Iterator[Callable[[], None]]:
+        """Yield for each schedule a function that computes all of its micro-batches."""
         start = 0
         for step, run in zip(self._steps, self.plan, strict=True):
-            for size in repeat(run.schedule.graph.batch_size, run.count):
-                yield step, start, start + size
-                start += size
+            starts = range(start, start + run.samples, run.schedule.graph.batch_size)
+            yield partial(self._compute, step, inputs, targets, starts)
+            start += run.samples
+
+    def _compute(
+        self, step: CompiledStep, inputs: tuple[Any, ...], targets: tuple[Any, ...], starts: range
+    ) -> None:
+        for start in starts:
+            stop = start + starts.step
+            step(self.workload.samples(inputs, start, stop), self.workload.samples(targets, start, stop))

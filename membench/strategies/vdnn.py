@@ -9,7 +9,8 @@ with the fastest algorithm (p) or with one that needs no workspace (m):
 - `VdnnDyn` (3.3): before training, tries plans from the fastest to the smallest, and steps single convolutions down to
   slower algorithms where memory is short.
 
-A layer that writes in place has no X of its own. Classifier layers are not managed. The paper describes linear networks;
+A layer that writes in place has no X of its own. Classifier layers are not managed; in a transformer they are those after
+the last layer norm (`planning.features`), and linear layers and attention hide the copies. The paper describes linear networks;
 where several layers read an activation, the last of them offloads it and it is prefetched for the first that needs it in
 the backward pass. Not Layrub, which prefetches for the next layer only and puts gradients where activations were; not
 moDNN, which plans copies across layers.
@@ -140,7 +141,7 @@ class _Offloads:
         self._position = {layer.layer: position for position, layer in enumerate(self._layers)}
         self.inputs = _inputs_of_features(graph, policy)
         self._offloading = [position for position, blocks in enumerate(self.inputs) if blocks]
-        self._window = _nearest_convolutions(self._layers)
+        self._window = _nearest_long_layers(self._layers, len(feature_layers(graph)))
 
     def position(self, layer: LayerTasks, *, before: int) -> int:
         """Return a backward layer's position in the forward pass; `before` for a layer that was not part of it."""
@@ -149,7 +150,9 @@ class _Offloads:
     def find_prefetch_layer(self, position: int) -> list[int]:
         """Return the inputs of the nearest layer before this one that offloaded any, unless prefetched already (Figure 8).
 
-        The search ends at the nearest convolution: inputs of layers further back would be prefetched too early.
+        The search ends at the nearest convolution: inputs of layers further back would be prefetched too early. Where
+        features are extracted without convolutions (a transformer's encoder), it ends at the nearest linear layer or
+        attention.
         """
         while self._offloading and self._offloading[-1] >= position:
             self._offloading.pop()
@@ -158,11 +161,18 @@ class _Offloads:
         return []
 
 
-def _nearest_convolutions(layers: Sequence[LayerTasks]) -> list[int]:
-    """Return for each position, and the one after the last, the position of the nearest convolution before it, or 0."""
+def _nearest_long_layers(layers: Sequence[LayerTasks], features: int) -> list[int]:
+    """Return for each position, and the one after the last, that of the nearest long layer before it, or 0.
+
+    Args:
+        features: number of layers of feature extraction, which are the first ones.
+    """
+    convolutions = [i for i, layer in enumerate(layers) if layer.has_kind(Kind.CONVOLUTION)]
+    encoder = range(convolutions[-1] + 1 if convolutions else 0, features)
     window = [0]
     for position, layer in enumerate(layers):
-        window.append(position if layer.has_kind(Kind.CONVOLUTION) else window[-1])
+        kinds = (Kind.LINEAR, Kind.ATTENTION) if position in encoder else (Kind.CONVOLUTION,)
+        window.append(position if layer.has_kind(*kinds) else window[-1])
     return window
 
 

@@ -33,7 +33,7 @@ from membench.sweep.cell import Cell
 from membench.sweep.engines import WORKSPACE_BYTES, without_workspace
 from membench.sweep.graphs import Graphs
 from membench.sweep.method import Method
-from membench.sweep.metrics import CellNumbers, plan_metrics, time_metrics
+from membench.sweep.metrics import CellNumbers, plan_metrics, plan_note, time_metrics
 
 WINDOWS = 5
 WINDOW_S = 1.0
@@ -118,6 +118,7 @@ def _measure_strategy(cell: Cell, captures: Captures) -> CellNumbers:
     # timing operators and the link takes memory in addition to the weights and the batch
     _cap(device, cell.budget_bytes)
     found.metrics.update(plan_metrics(step.plan), predicted_step_time_s=predicted_s, processes=joined().count)
+    found.note = plan_note(step.plan)
 
     def run() -> None:
         step(step.workload.inputs, step.workload.targets)

@@ -9,6 +9,7 @@ from membench.core.task_graph import Kind, Role, Task
 from membench.core.timeline import Span, Timeline
 from membench.planning.liveness import peak_bytes
 from membench.steps.measurement import StepMeasurement
+from membench.strategies.eager import Eager
 
 MAP_ROLES = frozenset({Role.ACTIVATION, Role.GRADIENT})
 """Activations and their gradients, without what a layer holds inside, as Layrub's Figures 9 to 11 count them."""
@@ -24,14 +25,15 @@ FLOAT_BYTES = 4
 _PEAKS = ("required_memory_bytes", "map_memory_bytes", "activation_memory_bytes", "gradient_memory_bytes")
 
 
-@dataclass(frozen=True)
+@dataclass
 class CellNumbers:
-    """Numbers of a cell, as its `Record` has them."""
+    """Numbers of a cell, as its `Record` has them; they are added one after another."""
 
     metrics: Metrics = field(default_factory=dict)
     layer_metrics: Metrics = field(default_factory=dict)
     samples: dict[str, tuple[float, ...]] = field(default_factory=dict)
     absent: dict[str, str] = field(default_factory=dict)
+    note: str = ""
 
     def add(self, numbers: Mapping[str, float]) -> None:
         """Add numbers of the step and, those with a colon in their name, of its layers."""
@@ -53,6 +55,15 @@ def plan_metrics(parts: Plan) -> Metrics:
     if any(task.kind is Kind.BATCH_NORM for task in first.graph.tasks):
         metrics["batch_norm_samples"] = first.graph.batch_size
     return metrics
+
+
+def plan_note(parts: Plan) -> str:
+    """Return a sentence about a method that found nothing to do in this step; empty if it did something, and for eager."""
+    first = parts[0].schedule
+    is_whole = sum(part.count for part in parts) == 1
+    if first.strategy == Eager.name or not is_whole or not first.note:
+        return ""
+    return f"{first.strategy} found nothing to do: {first.note}"
 
 
 def _memory_metrics(schedule: Schedule) -> Metrics:

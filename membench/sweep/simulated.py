@@ -12,7 +12,7 @@ from membench.steps.simulated_step import SimulatedStep, check_capacity, simulat
 from membench.strategies.base import Strategy
 from membench.sweep.cell import Cell
 from membench.sweep.graphs import Graphs
-from membench.sweep.metrics import CellNumbers, oracular_metrics, plan_metrics, time_metrics
+from membench.sweep.metrics import CellNumbers, oracular_metrics, plan_metrics, plan_note, time_metrics
 from membench.sweep.power import power_metrics
 
 MEASURED_SAMPLES = 8
@@ -30,6 +30,7 @@ def simulate(cell: Cell, graphs: Graphs, found: CellNumbers) -> None:
     local = planned_step(cell, graphs)
     step = played_step(cell, local)
     metrics.update(plan_metrics(step.plan), capacity_bytes=device.memory_bytes, devices=cell.cluster.devices)
+    found.note = plan_note(step.plan)
     metrics.update(oracular_metrics(step.plan, step.timelines))
     found.layer_metrics.update(step.plan[0].schedule.decisions)
     if cell.step_metrics:

@@ -14,6 +14,8 @@ def summary(record: Record) -> str:
     lines = [title(record.configuration), *(f"  {name:<20} {value}" for name, value in _values(record))]
     if record.outcome is not Outcome.OK:
         lines.insert(1, f"  {record.outcome.words}: {record.reason}")
+    if record.note:
+        lines.insert(1, f"  {record.note}")
     return "\n".join(lines)
 
 

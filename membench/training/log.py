@@ -1,8 +1,6 @@
 """Log of training runs: a line of JSON each, committed with the paper's results."""
 
-import json
 from collections.abc import Callable
-from dataclasses import asdict
 from pathlib import Path
 
 from membench.core.errors import MembenchError
@@ -43,7 +41,7 @@ class RunLog:
         self._path.parent.mkdir(parents=True, exist_ok=True)
         self._path.open("a").close()  # refuse an unwritable file before minutes of training
         record = train(configuration)
-        append_line(self._path, json.dumps(asdict(record)))
+        append_line(self._path, record.to_json(indent=None))
         self._known[record.configuration_hash] = record
         print(describe(record), flush=True)
         return record

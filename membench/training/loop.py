@@ -56,6 +56,7 @@ def train(
     strategy: str | Strategy = "eager",
     backend: str = "cpu",
     budget: str | int | None = None,
+    on_step: Callable[[], None] = lambda: None,
 ) -> Iterator[Epoch]:
     """Train a network in place and yield each epoch.
 
@@ -64,6 +65,7 @@ def train(
         loss: called with the module's output and the labels; returns the mean over the batch.
         backend: ``"cpu"`` or ``"cuda"``.
         budget: the limit of a step's memory, ``"200 MB"`` or bytes.
+        on_step: called after each step.
 
     Raises:
         UnsupportedModel, UnsupportedStrategy, InfeasibleSchedule: see `membench.compile`.
@@ -92,6 +94,7 @@ def train(
                 optimizer.zero_grad()
                 losses.append(len(part) * steps[len(part)](*_on(device, images.batch(part))))
                 optimizer.step()
+                on_step()
             synchronize(device)
             time_s = time.perf_counter() - start_s
             yield Epoch(

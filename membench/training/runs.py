@@ -1,20 +1,25 @@
 """One run of a training: from a configuration to the record of its learning curve."""
 
 from dataclasses import asdict
+from functools import partial
 from typing import Any
 
 import torch
 from torch import nn
-from tqdm import tqdm
 
 from membench.backends.real import real_device
+from membench.capture.capture import capture
 from membench.core.configuration import instantiate
 from membench.core.dataset import Dataset
 from membench.core.record import Configuration, Outcome, Record, Source, configuration_hash
+from membench.core.workload import Workload
+from membench.execution.measurement import synchronize
 from membench.sweep.provenance import device_facts, provenance
 from membench.sweep.run import outcome_of
 from membench.training.loop import Epoch, check_fit, infer_within, inference_step, train
+from membench.training.progress import Progress
 from membench.training.recipe import Recipe
+from membench.training.threads import threads_for, use_threads
 
 
 def run_seed(configuration: Configuration) -> Record:
@@ -28,13 +33,19 @@ def run_seed(configuration: Configuration) -> Record:
             under each of these limits, and the metrics of `LimitedInference` carry the limit as a suffix.
     """
     epochs: list[Epoch] = []
+    backend: str = configuration["backend"]["name"]
     outcome, reason, facts = Outcome.OK, "", provenance()
     limited: dict[str, float] = {}
     try:
-        facts |= device_facts(configuration["backend"]["name"])
+        facts |= device_facts(backend)
         dataset: Dataset = instantiate(configuration["data"])
-        module = _train(configuration, dataset, epochs)
-        limited = _infer_within(configuration, dataset, module)
+        module = _untrained(configuration, dataset)
+        threads = _threads(configuration, dataset, module)
+        if backend == "cpu":
+            facts["threads"] = threads
+        with use_threads(threads):
+            _train(configuration, dataset, module, epochs)
+            limited = _infer_within(configuration, dataset, module)
     except Exception as error:  # a failure is a record; it never ends a sweep
         outcome, reason = outcome_of(error)
     curve = [asdict(epoch) for epoch in epochs]
@@ -50,27 +61,46 @@ def run_seed(configuration: Configuration) -> Record:
     )
 
 
-def _train(configuration: Configuration, dataset: Dataset, epochs: list[Epoch]) -> nn.Module:
-    """Return the trained network; append each epoch as it ends."""
+def _untrained(configuration: Configuration, dataset: Dataset) -> nn.Module:
+    """Return the network as its seed initialises it."""
+    model = configuration["model"]
+    check_fit(dataset, model=model["name"], input_shape=model["input_shape"], classes=model["classes"])
+    torch.manual_seed(configuration["recipe"]["seed"])
+    module: nn.Module = instantiate(model["module"])
+    return module
+
+
+def _threads(configuration: Configuration, dataset: Dataset, module: nn.Module) -> int:
+    """Return the number of CPU threads to train with; torch's own where a GPU computes."""
+    available = torch.get_num_threads()
+    if configuration["backend"]["name"] != "cpu":
+        return available
+    model, size = configuration["model"], configuration["recipe"]["batch_size"]
+    images, labels = dataset.training.batch(torch.arange(min(size, len(dataset.training))))
+    workload = Workload(model["name"], module.train(), instantiate(model["loss"]), (images,), (labels,))
+    return threads_for(capture(workload).graph, available)
+
+
+def _train(configuration: Configuration, dataset: Dataset, module: nn.Module, epochs: list[Epoch]) -> None:
+    """Train the network in place; append each epoch as it ends."""
     model, recipe = configuration["model"], Recipe(**configuration["recipe"])
     backend = configuration["backend"]["name"]
-    check_fit(dataset, model=model["name"], input_shape=model["input_shape"], classes=model["classes"])
-    torch.manual_seed(recipe.seed)
-    module: nn.Module = instantiate(model["module"])
+    device = real_device(backend)
     for limit in _limits(configuration):  # refuse a limit that cannot be kept before training
         inference_step(module.eval(), dataset.test, **limit).close()
-    made = train(
-        module.to(real_device(backend)),
-        instantiate(model["loss"]),
-        dataset,
-        recipe,
-        strategy=instantiate(configuration["strategy"]),
-        backend=backend,
-        budget=configuration["budget"],
-    )
-    bar = tqdm(made, total=recipe.epochs, desc=f"seed {recipe.seed}", unit="epoch", leave=False)
-    epochs.extend(bar)
-    return module
+    with Progress(recipe, len(dataset.training), partial(synchronize, device)) as progress:
+        epochs.extend(
+            train(
+                module.to(device),
+                instantiate(model["loss"]),
+                dataset,
+                recipe,
+                strategy=instantiate(configuration["strategy"]),
+                backend=backend,
+                budget=configuration["budget"],
+                on_step=progress.step,
+            )
+        )
 
 
 def _infer_within(configuration: Configuration, dataset: Dataset, module: nn.Module) -> dict[str, float]:

@@ -4,14 +4,23 @@ from functools import cache
 
 import pytest
 import torch
-from torch import Tensor
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
 
 from membench.backends.cpu import Chaos
 from membench.capture.capture import Captures
+from membench.core.cost_model import CostModel
+from membench.core.errors import InfeasibleSchedule
+from membench.core.schedule import Schedule
+from membench.core.task_graph import TaskGraph
+from membench.core.workload import Workload
 from membench.execution.measurement import Throughput, cpu_peak_bytes
 from membench.steps.compile import build_step
 from membench.steps.micro_batched_step import MicroBatchedStep
 from membench.strategies.base import strategies
+from membench.strategies.eager import Eager
+from membench.strategies.vdnn import VdnnAll
 from tests.helpers.micro_batches import accumulate, step_in_micro_batches
 from tests.helpers.networks import COST, NETWORKS, Results, run_step, workload
 from tests.helpers.variants import VARIANTS
@@ -70,6 +79,60 @@ def test_micro_batches_are_exact_even_when_copies_are_late_and_freed_memory_is_p
     with step_in_micro_batches(captures, VARIANTS[variant], micro_batch, chaos) as step:
         results = run_step(work, lambda: step(work.inputs, work.targets), buffers)
         expected.check(results, rounding=step.plan[0].schedule.rounding)
+
+
+@cache
+def six_convolutions(batch_size: int) -> Captures:
+    layers = [nn.Conv2d(channels, 8, 3, padding=1) for channels in (3, 8, 8, 8, 8, 8)]
+    stages = [part for layer in layers for part in (layer, nn.ReLU())]
+    module = nn.Sequential(*stages, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 5))
+    arguments = (torch.randn(batch_size, 3, 32, 32),), (torch.randint(5, (batch_size,)),)
+    return Captures(Workload("six", module, nn.functional.cross_entropy, *arguments))
+
+
+@settings(max_examples=12, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@given(
+    strategy=st.sampled_from(sorted(strategies())),
+    batch_size=st.integers(2, 9),
+    micro_batch=st.integers(1, 8),
+    percent=st.sampled_from([None, 60, 90]),
+)
+def test_a_smaller_last_micro_batch_keeps_the_predicted_peak_and_the_budget(
+    strategy: str, batch_size: int, micro_batch: int, percent: int | None
+) -> None:
+    captures, micro_batch = six_convolutions(batch_size), min(micro_batch, batch_size - 1)
+    budget_bytes = None
+    if percent:
+        eager = build_step(captures, strategies()["eager"](), COST, None, micro_batch=micro_batch)
+        budget_bytes = eager.predicted_peak_bytes * percent // 100
+        eager.close()
+    try:
+        step = build_step(captures, strategies()[strategy](), COST, budget_bytes, micro_batch=micro_batch)
+    except InfeasibleSchedule:
+        return
+    measured = step.measure(samples=Throughput(batch_size, 1, (1.0,)))
+    step.close()
+    assert (
+        measured.peak_bytes == step.predicted_peak_bytes == max(run.schedule.peak_bytes for run in step.plan)
+    )
+    assert budget_bytes is None or measured.peak_bytes <= budget_bytes
+
+
+class OffloadsOnlyFive(VdnnAll):
+    """Offloads in micro-batches of five samples; the plan of four holds more."""
+
+    def schedule(self, graph: TaskGraph, cost: CostModel, budget_bytes: int | None) -> Schedule:
+        strategy = super() if graph.batch_size == 5 else Eager()
+        return strategy.schedule(graph, cost, budget_bytes)
+
+
+def test_a_last_micro_batch_that_holds_the_most_is_measured_with_its_own_samples() -> None:
+    step = build_step(six_convolutions(9), OffloadsOnlyFive(), COST, None, micro_batch=5)
+    first, last = step.plan
+    assert last.schedule.peak_bytes > first.schedule.peak_bytes
+    measured = step.measure(samples=Throughput(9, 1, (1.0,)))
+    step.close()
+    assert measured.peak_bytes == step.predicted_peak_bytes == last.schedule.peak_bytes
 
 
 def test_without_batch_norm_micro_batches_give_the_gradients_of_the_whole_batch() -> None:

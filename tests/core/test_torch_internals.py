@@ -262,18 +262,16 @@ def test_distributions_check_their_arguments_again_afterwards() -> None:
         Categorical(logits=invalid.log())
 
 
-def test_a_profile_has_events_of_allocations() -> None:
-    activities = [torch.profiler.ProfilerActivity.CPU]
-    with (
-        torch.profiler.profile(activities=activities, profile_memory=True) as profile,
-        torch.profiler.record_function("mark"),
-    ):
+def test_a_recorded_thread_is_profiled() -> None:
+    recorder = internals.MemoryRecorder()
+    assert not internals.is_profiled()
+    with recorder.record():
+        assert internals.is_profiled()
+        kept = torch.empty(3000, dtype=torch.uint8)
         torch.empty(1000, dtype=torch.uint8)
-    events = internals.profiled_events(profile)
-    [mark] = [event for event in events if event.name() == "mark"]
-    changes = [event for event in events if event.name() == "[memory]"]
-    assert [event.nbytes() for event in changes] == [1000, -1000]
-    assert all(mark.start_ns() <= event.start_ns() <= mark.end_ns() for event in changes)
+    del kept
+    assert recorder.changes_bytes() == [3000, 1000, -1000]
+    assert not internals.is_profiled()
 
 
 def test_a_recorder_has_the_allocations_of_several_threads_in_the_order_of_time() -> None:

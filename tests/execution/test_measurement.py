@@ -1,8 +1,22 @@
+import os
+import subprocess
+import sys
+
 import pytest
 import torch
+from torch import nn
 
+import membench
 from membench.execution import measurement
-from membench.execution.measurement import Throughput, throughput
+from membench.execution.measurement import Throughput, cpu_peak_bytes, throughput
+
+COMPILES = """
+import torch, membench
+module, batch = torch.nn.Linear(4, 4), (torch.ones(2, 4), torch.ones(2, 4))
+step = membench.compile(module, torch.nn.functional.mse_loss, batch)
+step(*batch)
+step.measure()
+"""
 
 
 def test_a_throughput_is_the_median_window_with_its_spread() -> None:
@@ -22,3 +36,34 @@ def test_each_window_runs_its_steps_between_two_synchronisations(monkeypatch: py
     )
     assert log == 2 * ["synchronize", "step", "step", "step", "synchronize"]
     assert len(samples.window_times_s) == 2
+
+
+def test_a_program_that_compiles_and_measures_prints_nothing() -> None:
+    environment = {name: value for name, value in os.environ.items() if name != "KINETO_LOG_LEVEL"}
+    ended = subprocess.run(
+        [sys.executable, "-c", COMPILES], env=environment, capture_output=True, text=True, check=True
+    )
+    assert (ended.stdout, ended.stderr) == ("", "")
+
+
+def test_a_profile_of_the_user_s_keeps_its_events() -> None:
+    module, batch = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 4)), 2 * (torch.ones(2, 4),)
+    loss = nn.functional.mse_loss
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
+        torch.ones(3).exp()
+        step = membench.compile(module, loss, batch)
+        peak_bytes = step.measure().peak_bytes
+        torch.ones(3).sin()
+    assert {"aten::exp", "aten::sin"} <= {event.name for event in profile.events()}
+    assert (
+        peak_bytes == step.predicted_peak_bytes == membench.compile(module, loss, batch).measure().peak_bytes
+    )
+
+
+def test_the_peak_of_the_cpu_counts_what_is_held_together() -> None:
+    def run() -> None:
+        kept = torch.empty(3000, dtype=torch.uint8)
+        torch.empty(1000, dtype=torch.uint8)
+        torch.empty_like(kept)
+
+    assert cpu_peak_bytes(run) == 6000

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from membench.core.configuration import ROOT
 
-ENVIRONMENT = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "KINETO_LOG_LEVEL": "99"}
+ENVIRONMENT = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
 
 
 def torchrun(*arguments: str, processes: int = 2, directory: Path = ROOT) -> subprocess.Popen[str]:

@@ -66,6 +66,7 @@ def test_every_segment_is_recomputed_the_last_one_too(residual: Schedule) -> Non
     assert {"conv1:convolution again", "layer2.1.conv1:convolution again"} < names
     assert "layer4.2.conv2:convolution again" in names
     assert "fc:addmm again" not in names  # only the loss reads its output
+    assert not residual.note
 
 
 def test_the_plan_with_the_least_peak_is_taken(residual: Schedule) -> None:

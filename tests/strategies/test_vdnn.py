@@ -134,3 +134,29 @@ def test_dyn_may_keep_to_one_policy_at_any_budget() -> None:
     tight = always_all.schedule(NETWORK, TwoAlgorithmCost(), free.peak_bytes - 1)
     assert offloaded(tight) == offloaded(free)
     assert set(algorithms(tight)) == {"fast", "small"}
+
+
+NORM, ATTENTION = Kind.NORMALIZATION, Kind.ATTENTION
+ENCODER = chain_of_kinds(CONV, NORM, LINEAR, ATTENTION, LINEAR, NORM, LINEAR, RELU, LINEAR)
+
+
+def test_a_classifier_begins_behind_a_transformer_s_last_norm() -> None:
+    schedule = VdnnAll().schedule(ENCODER, TwoAlgorithmCost(), None)
+    validate(schedule)
+    # not activation5, which the last norm writes and the classifier reads
+    assert offloaded(schedule) == {f"activation{i}" for i in range(5)}
+
+
+def test_without_convolutions_the_search_does_not_look_past_a_linear_layer_or_attention() -> None:
+    schedule = VdnnAll().schedule(ENCODER, TwoAlgorithmCost(), None)
+    order = [
+        schedule.graph.blocks[item.block].name
+        if isinstance(item, Prefetch)
+        else schedule.graph.tasks[item.task].name
+        for item in schedule.instructions
+        if isinstance(item, Prefetch | Compute)
+    ]
+    assert (
+        order.index("normalization5 backward") < order.index("activation2") < order.index("linear4 backward")
+    )
+    assert order.index("linear4 backward") < order.index("activation1") < order.index("attention3 backward")

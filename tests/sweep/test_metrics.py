@@ -6,8 +6,18 @@ import pytest
 
 from membench.core import configuration
 from membench.core.record import Outcome, Record
+from membench.core.schedule import RepeatedSchedule
+from membench.core.task_graph import Kind
+from membench.strategies.base import Strategy
+from membench.strategies.epmc import Epmc
+from membench.strategies.gist import Gist
+from membench.strategies.vdnn import VdnnAll, VdnnConv
+from membench.sweep.metrics import plan_note
 from membench.sweep.run import run_cell
+from membench.sweep.summary import summary
 from tests.helpers.cells import small_cell
+from tests.helpers.chains import chain_of_kinds
+from tests.helpers.costs import UnitCost
 
 
 def _metrics(strategy: str, **options: Any) -> dict[str, float]:
@@ -15,13 +25,19 @@ def _metrics(strategy: str, **options: Any) -> dict[str, float]:
 
 
 def _record(
-    strategy: str, *, device: str = "k40_modnn", paper: str = "", backend: str = "simulated", **options: Any
+    strategy: str,
+    *,
+    framework: str = "modnn",
+    device: str = "k40_modnn",
+    paper: str = "",
+    backend: str = "simulated",
+    **options: Any,
 ) -> Record:
     cell = {
         "model": configuration.read("model", "cifar10_quick"),
         "batch_size": 8,
         "strategy": configuration.read("strategy", strategy) | options,
-        "framework": configuration.read("framework", "modnn"),
+        "framework": configuration.read("framework", framework),
         "device": configuration.read("device", device),
         "cluster": configuration.read("cluster", "one"),
         "backend": {"name": backend},
@@ -96,3 +112,29 @@ def test_sizes_are_not_negative_where_weights_are_in_host_memory(strategy: str, 
     metrics = run_cell(cell).metrics
     assert metrics["convolution_weight_bytes"] > 0
     assert {name: value for name, value in metrics.items() if value < 0} == {}
+
+
+@pytest.mark.parametrize("strategy", [VdnnConv(), VdnnAll(), Epmc(), Gist()], ids=lambda item: item.name)
+def test_a_method_that_finds_nothing_to_do_has_a_note(strategy: Strategy) -> None:
+    graph = chain_of_kinds(Kind.LINEAR, Kind.ACTIVATION, Kind.LINEAR)
+    schedule = strategy.schedule(graph, UnitCost(), None)
+    expected = (
+        "nothing is offloaded, recomputed or encoded; each block is held from its first use to its last"
+    )
+    assert schedule.note == expected and expected in str(schedule)
+    assert plan_note((RepeatedSchedule(schedule),)) == f"{strategy.name} found nothing to do: {expected}"
+    assert plan_note((RepeatedSchedule(schedule, count=2),)) == ""
+
+
+def test_the_note_is_in_the_record_and_its_summary() -> None:
+    record = _record("vdnn_dyn", framework="pytorch")  # without a budget, it takes the fastest policy: none
+    assert record.note.startswith("vdnn_dyn found nothing to do: ")
+    assert record.note in summary(record).splitlines()[1]
+    assert Record.from_json(record.to_json()) == record
+
+
+@pytest.mark.parametrize("strategy", ["eager", "best_fit", "epmc", "layrub_intra", "vdnn_conv"])
+def test_eager_and_a_method_that_does_something_have_no_note(strategy: str) -> None:
+    record = _record(strategy, framework="pytorch")
+    assert record.outcome is Outcome.OK
+    assert record.note == "" and '"note"' not in record.to_json()

@@ -9,6 +9,9 @@ Before training, a simulation with a clock walks over the tasks (Algorithm 1) an
    room for a workspace is made in the same way.
 3. inputs of later tasks are prefetched as late as possible (Equation 9), unless they would be evicted again before their use.
 
+A step that has room as it is, with the fastest algorithms, needs no plan: nothing is copied, and memory is held on demand. In
+one pool it would hold more, its gaps.
+
 A batch for which not even a window of tasks has room is computed in micro-batches (Equation 8). The schedule does what the
 simulation did: one copy stream, and a task waits only for the transfers that it depends on. The plan counts the
 fragmentation of one pool; backends allocate from their own pools, so the planned addresses are not realised.
@@ -36,6 +39,7 @@ from membench.strategies.modnn.arena import Arena
 from membench.strategies.modnn.clocked_memory import ClockedMemory, Move, Room
 from membench.strategies.modnn.needs import PoolNeeds
 from membench.strategies.modnn.uses import RemainingUses
+from membench.strategies.on_demand import compute_on_demand
 
 
 class Modnn(Strategy):
@@ -55,10 +59,27 @@ class Modnn(Strategy):
     def micro_batch_sizes(
         self, graph_at: GraphAt, batch_size: int, cost: CostModel, budget_bytes: int | None
     ) -> Iterable[int]:
-        return fitted_sizes(lambda size: self._offloading(graph_at(size)), batch_size, cost, budget_bytes)
+        """Yield the sizes of Equation 8, then the whole batch: accumulators may need more than micro-batches save."""
+        yield from fitted_sizes(lambda size: self._offloading(graph_at(size)), batch_size, cost, budget_bytes)
+        yield batch_size
 
     def schedule(self, graph: TaskGraph, cost: CostModel, budget_bytes: int | None) -> Schedule:
         graph = self._offloading(graph)
+        return self._on_demand(graph, cost, budget_bytes) or self._planned(graph, cost, budget_bytes)
+
+    def _on_demand(self, graph: TaskGraph, cost: CostModel, budget_bytes: int | None) -> Schedule | None:
+        """Return the step without copies and with the fastest algorithms; None where the budget has no room for it."""
+        if any(block.host_location for block in graph.blocks):
+            return None
+        builder = ScheduleBuilder(
+            self.name, prefer(graph, cost, Preference.PERFORMANCE), budget_bytes=budget_bytes
+        )
+        compute_on_demand(builder, builder.graph.tasks)
+        has_room = budget_bytes is None or builder.peak_bytes <= budget_bytes
+        return builder.finish() if has_room else None
+
+    def _planned(self, graph: TaskGraph, cost: CostModel, budget_bytes: int | None) -> Schedule:
+        """Return what Algorithm 1 decides."""
         simulation = _Simulation(prefer(graph, cost, Preference.MEMORY), cost, budget_bytes)
         decisions = list(simulation.run())
         builder = ScheduleBuilder(

@@ -1,0 +1,41 @@
+"""What runs a call: its ATen operator, or on the CPU the same arithmetic without the operator's temporaries.
+
+Dropout's kernels on the CPU convert the mask in memory of their own, in addition to their outputs. Plain PyTorch, which
+saves a mask of numbers, holds no such copy.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from membench.core.call import Call, resolve_operator
+
+
+def find_kernel(call: Call, device: torch.device) -> Callable[..., Any]:
+    """Return the function that runs a call on a device, with the bits of its operator."""
+    on_cpu = _ON_CPU.get(call.operator) if device.type == "cpu" else None
+    return on_cpu or resolve_operator(call)
+
+
+def _native_dropout(activation: Tensor, probability: float, train: bool | None) -> tuple[Tensor, Tensor]:
+    if train is False or not activation.numel():
+        return torch.ops.aten.native_dropout.default(activation, probability, train)
+    kept = 1 - probability
+    mask = torch.empty_like(activation, dtype=torch.bool).bernoulli_(kept)
+    # the operator multiplies by a mask of scales, which have the activation's precision
+    scale = torch.full((), 1 / kept if kept else 0.0, dtype=activation.dtype).item()
+    return torch.empty_like(activation).copy_(mask).mul_(activation).mul_(scale), mask
+
+
+def _native_dropout_backward(gradient: Tensor, mask: Tensor, scale: float) -> Tensor:
+    if gradient.stride() != mask.stride():  # the product's layout would be the operator's choice
+        return torch.ops.aten.native_dropout_backward.default(gradient, mask, scale)
+    return torch.empty_like(gradient).copy_(mask).mul_(gradient).mul_(scale)
+
+
+_ON_CPU: dict[str, Callable[..., Any]] = {
+    "aten.native_dropout.default": _native_dropout,
+    "aten.native_dropout_backward.default": _native_dropout_backward,
+}
