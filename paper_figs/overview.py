@@ -15,13 +15,13 @@ from paper_figs import style
 from paper_figs.style import in_order, read
 
 COLORS = {
-    "held out": "#cc79a7",
-    "fitted": "#8a8f98",
+    "held out": "#e69fc8",
+    "fitted": "#5b6472",
     "reproduced": "#009e73",
     "better": "#0072b2",
     "worse": "#d55e00",
 }
-"""By kind, told apart without red and green (Okabe and Ito, Color Universal Design, 2008); later ones are drawn on top."""
+"""By kind, different to those who do not see red or green (Okabe and Ito, Color Universal Design, 2008); the last on top."""
 
 _LEGEND = ("reproduced", "better", "worse", "fitted", "held out")
 _DARK = "#374151"
@@ -35,7 +35,7 @@ MOST_LANES = 9
 """Dots above each other in a row before they overlap, in proportion: the row is a histogram then."""
 OCTAVES = 2
 """The axis reaches from 1/4 to 4; what is beyond stands in a margin at either end."""
-LESS, MORE, NO_RATIO = -OCTAVES - 0.5, OCTAVES + 0.5, OCTAVES + 1.25
+LESS, MORE, NO_RATIO = -OCTAVES - 0.6, OCTAVES + 0.6, OCTAVES + 1.4
 MARGIN_OCTAVES = 0.3
 """Half of a margin's width."""
 RIGHT_END = NO_RATIO + MARGIN_OCTAVES + 0.1
@@ -215,8 +215,10 @@ def _draw_rows(axes: Axes, rows: Sequence[DotRow], dot_in: float) -> None:
         if row is not rows[-1]:
             axes.axhline(upper, color="#e5e7eb", linewidth=0.6, zorder=0)
     axes.set_yticks(centres, [row.label for row in rows], fontsize=8.5)
-    axes.set_xticks(range(-OCTAVES, OCTAVES + 1), [])
-    axes.grid(visible=False, axis="y")
+    axes.set_xticks([])
+    axes.grid(visible=False)
+    for octave in range(-OCTAVES, OCTAVES + 1):
+        axes.axvline(octave, color="#e5e7eb", linewidth=0.8, zorder=0)
     axes.tick_params(length=0, pad=2)
     axes.spines[:].set_visible(False)
 
@@ -250,13 +252,9 @@ def _look(
 def _finish(figure: Figure, panel_axes: Sequence[Axes], numbers: pd.DataFrame) -> None:
     """Label the lowest axis, and add the legends above the first."""
     last = panel_axes[-1]
-    ticks = {-2.0: "1/4", -1.0: "1/2", 0.0: "1", 1.0: "2", 2.0: "4"}
-    last.set_xticks(list(ticks), list(ticks.values()), fontsize=8.5)
-    for middle, text in ((LESS, "<1/4"), (MORE, ">4"), (NO_RATIO, "no ratio")):
-        last.annotate(
-            text, (middle, 0), xycoords=("data", "axes fraction"), xytext=(0, -3), textcoords="offset points",
-            ha="center", va="top", fontsize=7.5, color="#4b5563",
-        )  # fmt: skip
+    ticks = {-2: "1/4", -1: "1/2", 0: "1", 1: "2", 2: "4", LESS: "<1/4", MORE: ">4", NO_RATIO: "no ratio"}
+    last.set_xticks(list(ticks), list(ticks.values()), fontsize=8)
+    last.tick_params("x", labeltop=len(panel_axes) == 1)
     last.set_xlabel("ours / the paper's, simulated (band: within 10 %)", fontsize=8.5, labelpad=3)
     panel_axes[0].annotate(
         "agree", (1, 1), xycoords="axes fraction", xytext=(3, 2), textcoords="offset points",
@@ -264,8 +262,8 @@ def _finish(figure: Figure, panel_axes: Sequence[Axes], numbers: pd.DataFrame) -
     )  # fmt: skip
     kinds = {kind: _look(COLORS[kind]) for kind in _LEGEND if (numbers["kind"] == kind).any()}
     marks = {
-        "on a declared choice": ("on_choice", _look(_DARK, on_choice=True)),
-        "cannot fail": ("cannot_fail", _look(_DARK, cannot_fail=True)),
+        "on a declared choice": ("on_choice", _look("black", on_choice=True)),
+        "cannot fail": ("cannot_fail", _look("black", cannot_fail=True)),
     }
     marks_used = {label: look for label, (column, look) in marks.items() if numbers[column].any()}
     for below_in, looks in ((0.27, kinds), (0.45, marks_used)):

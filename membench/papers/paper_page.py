@@ -32,7 +32,7 @@ class Explanation:
     """A sentence that explains a number.
 
     Attributes:
-        kind: as "known difference"; empty for what applies to this number alone.
+        kind: as "Known difference"; empty for what applies to this number alone.
     """
 
     kind: str
@@ -180,17 +180,17 @@ def _table(paper: Paper, numbers: Sequence[Number]) -> Table:
 def _explanations(paper: Paper, number: Number) -> tuple[Explanation, ...]:
     """Return what applies to a number alone, then the paper's remarks on it and the choices that it rests on."""
     kinds = {
-        **{remark.text: "held out" for remark in paper.held_out},
-        **{remark.text: "fitted" for remark in paper.fitted},
-        **{remark.text: "inconsistency of the paper" for remark in paper.inconsistencies},
-        **{remark.text: "known difference" for remark in paper.causes},
+        **{remark.text: "Held out" for remark in paper.held_out},
+        **{remark.text: "Fitted" for remark in paper.fitted},
+        **{remark.text: "Inconsistency of the paper" for remark in paper.inconsistencies},
+        **{remark.text: "Known difference" for remark in paper.causes},
     }
     choices = {choice.name: choice.text for choice in paper.choices}
     own = Explanation("", number.reason.text)
     return (
         *([own] if own.text else []),
         *(Explanation(kinds[text], text) for text in number.reason.explanations),
-        *(Explanation(f"choice: {name}", choices.get(name, "")) for name in number.standing.choices),
+        *(Explanation(f"Choice: {name}", choices.get(name, "")) for name in number.standing.choices),
     )
 
 
