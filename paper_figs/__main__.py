@@ -32,7 +32,7 @@ def main(arguments: Sequence[str]) -> int:
     from paper_figs.style import save, use_style  # takes seconds; a wrong argument should not
 
     use_style()
-    for path, draw in _figures(arguments or papers):
+    for path, draw in figures(arguments or papers):
         try:
             save(draw(), path)
         except (OSError, LookupError, ValueError) as error:
@@ -44,7 +44,7 @@ def main(arguments: Sequence[str]) -> int:
     return 0
 
 
-def _figures(papers: Sequence[str]) -> Iterator[tuple[Path, Callable[[], "Figure"]]]:
+def figures(papers: Sequence[str]) -> Iterator[tuple[Path, Callable[[], "Figure"]]]:
     """Yield each figure's path without a suffix, and the function that draws it."""
     from paper_figs.overview import draw_all, draw_paper
 

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from membench.core.configuration import ROOT
 from paper_figs import style
+from paper_figs.__main__ import figures, main
 from paper_figs.overview import (
     COLORS,
     DOT_IN,
@@ -124,6 +125,14 @@ def test_the_same_results_are_the_same_bytes(made_up: str, tmp_path: Path) -> No
         style.save(draw_all(), tmp_path / folder / "all")
     for name in ("overview.png", "overview.pdf", "all.png", "all.pdf"):
         assert (tmp_path / "first" / name).read_bytes() == (tmp_path / "second" / name).read_bytes()
+
+
+def test_each_run_draws_the_overviews_after_a_papers_figures(capsys: pytest.CaptureFixture[str]) -> None:
+    drawn = [str(path.relative_to(ROOT / "paper_figs")) for path, _ in figures(["vdnn"])]
+    assert "vdnn/figure3" in drawn
+    assert drawn[-2:] == ["vdnn/overview", "overview"]
+    assert main(["nobody"]) == 2
+    assert capsys.readouterr().err.startswith("paper_figs: there is no paper 'nobody'; there are: ")
 
 
 def test_all_papers_are_on_the_overview() -> None:
