@@ -20,6 +20,8 @@ class Efficiency:
         codec_streams: speed-up of many streams over one, at best.
         convolution: of the peak arithmetic rate, by the name of each of the library's convolution algorithms; empty if the
             framework offers no choice, and `arithmetic` holds for convolutions too.
+        algorithms_fit_alone: offer only those algorithms with which a convolution, alone on the device, fits its memory, as
+            where the library times them on that device.
 
     Raises:
         MembenchError: a fraction is not above 0 and at most 1, or a time is negative.
@@ -32,6 +34,7 @@ class Efficiency:
     codec: float | None = None
     codec_streams: float = 1.0
     convolution: Mapping[str, float] = field(default_factory=dict)
+    algorithms_fit_alone: bool = False
 
     def __post_init__(self) -> None:
         check(FRACTION, arithmetic=self.arithmetic, memory=self.memory, **self.convolution)
