@@ -22,6 +22,8 @@ class Efficiency:
             they go straight to the encoded form.
         convolution: of the peak arithmetic rate, by the name of each of the library's convolution algorithms; empty if the
             framework offers no choice, and `arithmetic` holds for convolutions too.
+        algorithms_fit_alone: offer only those algorithms with which a convolution, alone on the device, fits its memory, as
+            where the library times them on that device.
 
     Raises:
         MembenchError: a fraction is not above 0 and at most 1, or a time or `codec_nonzero_bytes` is negative.
@@ -35,6 +37,7 @@ class Efficiency:
     codec_streams: float = 1.0
     codec_nonzero_bytes: int = 0
     convolution: Mapping[str, float] = field(default_factory=dict)
+    algorithms_fit_alone: bool = False
 
     def __post_init__(self) -> None:
         check(FRACTION, arithmetic=self.arithmetic, memory=self.memory, **self.convolution)
