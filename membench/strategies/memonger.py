@@ -9,6 +9,8 @@ O(sqrt(n)) memory and one more forward pass (Section 4.3).
 - The search for B is the published planner's: from B = 0 twice B = sqrt(x y / 2), where the previous plan keeps x bytes
   between segments of at most y; then a grid between the smallest y and sqrt(2) times the next such guess. Of these plans
   the one with the least peak is taken. (The planner counts whole MB; here bytes, so that small networks are cut as well.)
+  The search does not compare them with no plan at all: where activations are few, its best may recompute nothing (LeNet) or
+  need more memory than none (CIFAR10-quick).
 - In the paper the user marks where segments may end. Here a segment may end where only one of its activations is read
   later, and no earlier activation is written in place later; the marks of the published examples, the inputs of
   residual units, are such places.

@@ -37,13 +37,6 @@ def _migration_speedups(schedule: Schedule, timeline: Timeline, device: DevicePr
     ]
 
 
-def share_of_oracular(paper: Paper, cell: PaperCell, record: Record) -> float | None:
-    """Return the speed of a step as a fraction of that without copies, on a device that has the memory (Figure 13)."""
-    if record.outcome is not Outcome.OK:
-        return None
-    return record.metrics["images_per_s"] / record.metrics["oracular_images_per_s"]
-
-
 def trained_layers(paper: Paper, cell: PaperCell, record: Record) -> float | None:
     """Return the number of layers of a network that ran, 0 if it ran out of memory."""
     if record.outcome is Outcome.OUT_OF_MEMORY:

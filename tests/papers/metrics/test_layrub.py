@@ -14,7 +14,6 @@ from membench.papers.metrics.layrub import (
     INTERMEDIATE_ROLES,
     epoch_time_s,
     iteration_time_s,
-    share_of_oracular,
     step_metrics,
     trained_layers,
 )
@@ -79,8 +78,3 @@ def test_a_copy_is_compared_with_the_convolution_whose_output_it_moves() -> None
 def test_without_a_device_there_is_no_time_of_a_copy() -> None:
     run = RepeatedSchedule(plan(captured(nn.Linear(4, 10), 2, 4), Eager(), UnitCost(), None))
     assert set(step_metrics((run,), (), None)) == {"intermediate_memory_bytes"}
-
-
-def test_share_of_oracular_is_the_speed_that_copies_leave() -> None:
-    assert share_of_oracular(PAPER, cell(), record(images_per_s=3.0, oracular_images_per_s=4.0)) == 0.75
-    assert share_of_oracular(PAPER, cell(), record(Outcome.OUT_OF_MEMORY)) is None
