@@ -20,7 +20,7 @@ from itertools import zip_longest
 
 from membench.core.cost_model import CostModel
 from membench.core.schedule import Schedule
-from membench.core.task_graph import EXTERNAL_ROLES, RESULT_ROLES, Role, Task, TaskGraph
+from membench.core.task_graph import Role, Task, TaskGraph
 from membench.planning.builder import ScheduleBuilder
 from membench.planning.region import Region, keep_apart
 from membench.planning.rewrite import mask_relu
@@ -123,11 +123,10 @@ class _Migration(Strategy):
 
     def _algorithm_1(self, builder: ScheduleBuilder, stays: set[int], *, intra_layer: bool) -> Schedule:
         graph = builder.graph
-        created = {block for layer in graph.forward_layers for block in layer.creates}
-        if self._only_needed:
-            migrating = saved_for_backward(graph)
-        else:
-            migrating = {b for b in created if graph.blocks[b].role not in EXTERNAL_ROLES | RESULT_ROLES}
+        migrating = saved_for_backward(graph)
+        if not self._only_needed:
+            inputs = Activations(graph).inputs
+            migrating.update(b for layer in graph.backward_layers for b in inputs.get(layer.layer, ()))
         _forward(builder, migrating - stays)
         self._backward(builder, intra_layer=intra_layer)
         return builder.finish()
