@@ -6,8 +6,9 @@
     membench calibrate codec                         prints the rate of EPMC's serial baseline
 
 A fit reads what Layrub's paper measured of that framework (Table 5: seconds of 20 iterations; Table 6: runtime memory, for
-Caffe alone), and rows of no other system. It prints every residual and writes the same bytes each time. Fits need a checkout
-of the repository; where membench is installed, whose files stay as they are, a GPU needs --config-dir FOLDER.
+Caffe alone, and of Layrub on ResNet-1517), and no other row. It prints every residual and writes the same bytes each time.
+Fits need a checkout of the repository; where membench is installed, whose files stay as they are, a GPU needs
+--config-dir FOLDER.
 """
 
 from collections.abc import Sequence

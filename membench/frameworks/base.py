@@ -5,6 +5,7 @@ from typing import ClassVar
 
 from membench.core.efficiency import Efficiency
 from membench.core.task_graph import TaskGraph
+from membench.planning.pool import allocated
 
 
 class Framework(ABC):
@@ -29,3 +30,8 @@ class Framework(ABC):
         Raises:
             UnsupportedModel: the framework has no counterpart of a layer; names it.
         """
+
+
+def lost_to_rounding_bytes(graph: TaskGraph) -> int:
+    """Return the device memory that is lost where each external block is an allocation of its own."""
+    return sum(allocated(b.size_bytes) - b.size_bytes for b in graph.blocks if b.is_external)

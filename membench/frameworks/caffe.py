@@ -20,10 +20,9 @@ from dataclasses import replace
 from typing import ClassVar
 
 from membench.core.efficiency import Efficiency
-from membench.core.task_graph import Kind, Phase, TaskGraph
-from membench.core.units import MIB
+from membench.core.task_graph import ARGUMENT_ROLES, Kind, Phase, TaskGraph
 from membench.frameworks import layers
-from membench.frameworks.base import Framework
+from membench.frameworks.base import Framework, lost_to_rounding_bytes
 from membench.frameworks.layers import LayerLibrary, LayerType
 from membench.frameworks.lowering import lower_layers
 
@@ -81,9 +80,6 @@ CAFFE = LayerLibrary(
     scale=SCALE,
 )  # fmt: skip
 
-WORKSPACE_LIMIT_BYTES = 3 * 8 * MIB
-"""Caffe allows 8 MiB of workspace for each of a convolution's three streams."""
-
 
 class Caffe(Framework):
     """BVLC Caffe over cuDNN.
@@ -91,31 +87,38 @@ class Caffe(Framework):
     Args:
         efficiency: of its kernels.
         context_bytes: held by the process on the device for any network.
-        workspace_share: cuDNN workspace of a convolution, as a share of its output's bytes, kept for the whole run.
+        group_bytes: held for each group of each convolution for the whole run. A group has three streams and three cuDNN
+            handles (``cudnn_conv_layer.cpp``), each with up to 8 MiB of workspace.
+        prefetched_batches: batches that the data layer holds on the device, the current one included
+            (``base_data_layer.cu``; ``caffe.proto``: prefetch is 4 by default).
     """
 
     name: ClassVar[str] = "caffe"
 
-    def __init__(self, efficiency: Efficiency, context_bytes: int, workspace_share: float) -> None:
+    def __init__(
+        self, efficiency: Efficiency, context_bytes: int, group_bytes: int, prefetched_batches: int
+    ) -> None:
         super().__init__(efficiency)
         self._context_bytes = context_bytes
-        self._workspace_share = workspace_share
+        self._group_bytes = group_bytes
+        self._prefetched_batches = prefetched_batches
 
     def lower(self, graph: TaskGraph) -> TaskGraph:
         lowered = lower_layers(graph, CAFFE)
-        workspace_bytes = round(self._workspace_share * convolution_bytes(lowered))
-        return replace(lowered, overhead_bytes=self._context_bytes + workspace_bytes)
+        overhead_bytes = self._context_bytes + self._group_bytes * convolution_groups(lowered)
+        overhead_bytes += (self._prefetched_batches - 1) * batch_bytes(lowered)
+        return replace(lowered, overhead_bytes=overhead_bytes + lost_to_rounding_bytes(lowered))
 
 
-def convolution_bytes(graph: TaskGraph) -> int:
-    """Return the bytes of all convolutions' outputs, each counted up to Caffe's limit for its workspace.
-
-    cuDNN's workspace grows with the output. One size for every convolution fits Caffe's few rows as well (two networks,
-    both with large outputs), but would give the small outputs of a thousand layers so much that ResNet-1172, which Layrub
-    trained, would not fit in memory. So the form, though not its constant, was chosen knowing rows that are judged.
-    """
+def convolution_groups(graph: TaskGraph) -> int:
+    """Return the number of groups of all convolutions."""
     return sum(
-        min(graph.blocks[task.creates[0]].size_bytes, WORKSPACE_LIMIT_BYTES)
+        task.convolution.groups if task.convolution else 1
         for task in graph.tasks
         if task.kind is Kind.CONVOLUTION and task.phase is Phase.FORWARD
     )
+
+
+def batch_bytes(graph: TaskGraph) -> int:
+    """Return the bytes of a batch and its labels."""
+    return sum(block.size_bytes for block in graph.blocks if block.role in ARGUMENT_ROLES)

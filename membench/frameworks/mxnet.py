@@ -19,6 +19,7 @@ An operator declares the data that its backward reads, and where it may work in 
   (``kvstore_local.h``). ``Module.fit`` makes no store for a single device, but uses the one that it is given
   (``model.py``), and the trainings that come with MXNet give it one (``example/image-classification/common/fit.py``). That
   a paper's training does so as well is assumed.
+- Arrays and storages are allocations of their own, rounded up as such.
 - The workspaces of all operators are one array, as large as the largest; it stays (``resource.cc``, one copy on a GPU).
 
 The two gradients of a convolution are one operator; they are two tasks here, which need no more memory than one.
@@ -31,7 +32,7 @@ from membench.core.efficiency import Efficiency
 from membench.core.task_graph import Kind, TaskGraph
 from membench.frameworks import layers
 from membench.frameworks.autotuner import Autotuner
-from membench.frameworks.base import Framework
+from membench.frameworks.base import Framework, lost_to_rounding_bytes
 from membench.frameworks.layers import LayerLibrary, LayerType
 from membench.frameworks.lowering import lower_layers
 
@@ -95,4 +96,5 @@ class MXNet(Framework):
     def lower(self, graph: TaskGraph) -> TaskGraph:
         lowered = lower_layers(graph, MXNET)
         workspace_bytes = max(self._autotuner.workspace_bytes(task) for task in lowered.tasks)
-        return replace(lowered, overhead_bytes=self._context_bytes + workspace_bytes)
+        overhead_bytes = self._context_bytes + workspace_bytes + lost_to_rounding_bytes(lowered)
+        return replace(lowered, overhead_bytes=overhead_bytes)

@@ -25,7 +25,32 @@ BLOCKS_PER_STAGE = {
 }
 
 
-def imagenet_resnet(depth: int, *, projects_first_shortcut: bool = False) -> ResNet:
+class ShortcutFirstBasicBlock(BasicBlock):  # type: ignore[misc]  # torchvision is untyped
+    """Torchvision's block with the shortcut's projection before its convolutions, as in He et al.'s definitions."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        shortcut = x if self.downsample is None else self.downsample(x)
+        out = self.relu(self.bn1(self.conv1(x)))
+        out = self.bn2(self.conv2(out))
+        out += shortcut
+        return self.relu(out)
+
+
+class ShortcutFirstBottleneck(Bottleneck):  # type: ignore[misc]  # torchvision is untyped
+    """Torchvision's block with the shortcut's projection before its convolutions, as in He et al.'s definitions."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        shortcut = x if self.downsample is None else self.downsample(x)
+        out = self.relu(self.bn1(self.conv1(x)))
+        out = self.relu(self.bn2(self.conv2(out)))
+        out = self.bn3(self.conv3(out))
+        out += shortcut
+        return self.relu(out)
+
+
+def imagenet_resnet(
+    depth: int, *, projects_first_shortcut: bool = False, shortcut_first: bool = False
+) -> ResNet:
     """Return the ImageNet network with ``depth`` weight layers, projections of the shortcuts not counted.
 
     A bottleneck halves height and width in its first 1x1 convolution, as in He et al.'s and Layrub's definitions
@@ -34,13 +59,18 @@ def imagenet_resnet(depth: int, *, projects_first_shortcut: bool = False) -> Res
     Args:
         projects_first_shortcut: the first block has a 1x1 convolution in its shortcut although channels agree,
             as in Layrub's definition of ResNet-34. Every bottleneck network has one there anyway.
+        shortcut_first: a block computes its shortcut's projection before its convolutions, as in He et al.'s and Layrub's
+            definitions (torchvision's after them). The results are equal; what is in memory at a time is not.
 
     Raises:
         ValueError: the depth has no entry in `BLOCKS_PER_STAGE`.
     """
     if depth not in BLOCKS_PER_STAGE:
         raise ValueError(f"no ImageNet ResNet of depth {depth}; choose from {sorted(BLOCKS_PER_STAGE)}")
-    model = ResNet(BasicBlock if depth < 50 else Bottleneck, BLOCKS_PER_STAGE[depth])
+    basic, bottleneck = (
+        (ShortcutFirstBasicBlock, ShortcutFirstBottleneck) if shortcut_first else (BasicBlock, Bottleneck)
+    )
+    model = ResNet(basic if depth < 50 else bottleneck, BLOCKS_PER_STAGE[depth])
     for block in model.modules():
         if isinstance(block, Bottleneck):
             block.conv1.stride, block.conv2.stride = block.conv2.stride, block.conv1.stride
@@ -51,14 +81,17 @@ def imagenet_resnet(depth: int, *, projects_first_shortcut: bool = False) -> Res
 
 
 class CifarBlock(nn.Module):
-    """Two 3x3 convolutions and a shortcut without parameters.
+    """Two 3x3 convolutions and a shortcut.
 
     Where height and width are halved and channels doubled, the shortcut takes every second pixel and adds channels
     of zeros: option A, which the paper uses in all its CIFAR-10 networks (section 4.2). Option B, a 1x1
-    convolution, would add weight layers that the depth does not count.
+    convolution with batch norm, adds weight layers that the depth does not count.
+
+    Args:
+        projects: the shortcut is a 1x1 convolution with batch norm, also where channels agree.
     """
 
-    def __init__(self, *, in_channels: int, out_channels: int) -> None:
+    def __init__(self, *, in_channels: int, out_channels: int, projects: bool = False) -> None:
         super().__init__()
         stride = out_channels // in_channels
         self.conv1 = nn.Conv2d(in_channels, out_channels, 3, stride=stride, padding=1, bias=False)
@@ -67,7 +100,10 @@ class CifarBlock(nn.Module):
         self.conv2 = nn.Conv2d(out_channels, out_channels, 3, padding=1, bias=False)
         self.bn2 = nn.BatchNorm2d(out_channels)
         self.shortcut = nn.Sequential()
-        if stride == 2:
+        if projects:
+            self.shortcut.append(nn.Conv2d(in_channels, out_channels, 1, stride=stride, bias=False))
+            self.shortcut.append(nn.BatchNorm2d(out_channels))
+        elif stride == 2:
             self.shortcut.append(nn.AvgPool2d(kernel_size=1, stride=2))
             self.shortcut.append(nn.ZeroPad3d((0, 0, 0, 0, in_channels // 2, in_channels // 2)))
         self.relu2 = nn.ReLU(inplace=True)
@@ -79,8 +115,23 @@ class CifarBlock(nn.Module):
         return self.relu2(out)
 
 
-def cifar_resnet(depth: int) -> nn.Sequential:
+class ProjectedCifarBlock(CifarBlock):
+    """The block with its projection before its convolutions, as in Layrub's definition."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        shortcut = self.shortcut(x)
+        out = self.relu1(self.bn1(self.conv1(x)))
+        out = self.bn2(self.conv2(out))
+        out += shortcut
+        return self.relu2(out)
+
+
+def cifar_resnet(depth: int, *, projects_shortcuts: bool = False) -> nn.Sequential:
     """Return the CIFAR-10 network of 6n+2 weight layers: n blocks each of 16, 32 and 64 channels.
+
+    Args:
+        projects_shortcuts: the first block of each stage has a 1x1 convolution with batch norm in its shortcut, as in
+            the definition of ResNet-56 that Layrub's authors published.
 
     Raises:
         ValueError: the depth is not 6n+2.
@@ -95,8 +146,10 @@ def cifar_resnet(depth: int) -> nn.Sequential:
     in_channels = 16
     for stage, out_channels in enumerate((16, 32, 64), start=1):
         layer = nn.Sequential()
-        for _ in range(blocks):
-            layer.append(CifarBlock(in_channels=in_channels, out_channels=out_channels))
+        for number in range(blocks):
+            projects = projects_shortcuts and not number
+            block = ProjectedCifarBlock if projects else CifarBlock
+            layer.append(block(in_channels=in_channels, out_channels=out_channels, projects=projects))
             in_channels = out_channels
         model.add_module(f"layer{stage}", layer)
     model.add_module("avgpool", nn.AdaptiveAvgPool2d(1))

@@ -33,6 +33,69 @@ class WideBlock(nn.Module):
         return out
 
 
+class PostActivationBlock(nn.Module):
+    """Convolution, BN, ReLU, convolution, sum, and BN and ReLU on the sum, as Layrub's authors define it.
+
+    The shortcut is the block's input, or a 1x1 convolution of it where the channels change.
+    """
+
+    def __init__(self, *, in_channels: int, out_channels: int, stride: int, normalizes_sum: bool) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(in_channels, out_channels, 3, stride=stride, padding=1, bias=False)
+        self.bn1 = nn.BatchNorm2d(out_channels)
+        self.relu1 = nn.ReLU(inplace=True)
+        self.conv2 = nn.Conv2d(out_channels, out_channels, 3, padding=1, bias=False)
+        self.projection: nn.Module | None = None
+        if in_channels != out_channels:
+            self.projection = nn.Conv2d(in_channels, out_channels, 1, stride=stride, bias=False)
+        self.after = nn.Sequential()
+        if normalizes_sum:
+            self.after.append(nn.BatchNorm2d(out_channels))
+            self.after.append(nn.ReLU(inplace=True))
+
+    def forward(self, x: Tensor) -> Tensor:
+        out = self.conv2(self.relu1(self.bn1(self.conv1(x))))
+        out += x if self.projection is None else self.projection(x)
+        return self.after(out)
+
+
+def layrub_wide_resnet(*, depth: int, widening_factor: int) -> nn.Sequential:
+    """Return WRN-``depth``-``widening_factor`` as Layrub's authors define it (CGCL-codes/Layrub, ``models/wrn``).
+
+    BN and ReLU follow the first convolution and every sum but the last one of each group, and the shortcut
+    starts behind them; so they can write onto their input, which pre-activation does not allow.
+
+    Raises:
+        ValueError: the depth is not 6n+4.
+    """
+    blocks, remainder = divmod(depth - 4, 6)
+    if blocks < 1 or remainder:
+        raise ValueError(f"a wide ResNet has 6n+4 layers (10, 16, 22, 28, 40 ...), not {depth}")
+    model = nn.Sequential()
+    model.add_module("conv1", nn.Conv2d(3, 16, 3, padding=1))
+    model.add_module("bn1", nn.BatchNorm2d(16))
+    model.add_module("relu1", nn.ReLU(inplace=True))
+    in_channels = 16
+    for group, first_stride in enumerate((1, 2, 2), start=1):
+        out_channels = 8 * 2**group * widening_factor
+        layer = nn.Sequential()
+        for number in range(blocks):
+            stride = 1 if number else first_stride
+            block = PostActivationBlock(
+                in_channels=in_channels,
+                out_channels=out_channels,
+                stride=stride,
+                normalizes_sum=number < blocks - 1,
+            )
+            layer.append(block)
+            in_channels = out_channels
+        model.add_module(f"group{group}", layer)
+    model.add_module("avgpool", nn.AdaptiveAvgPool2d(1))
+    model.add_module("flatten", nn.Flatten())
+    model.add_module("fc", nn.Linear(in_channels, 10))
+    return model
+
+
 def wide_resnet(*, depth: int, widening_factor: int) -> nn.Sequential:
     """Return WRN-``depth``-``widening_factor`` for CIFAR-10: groups of 16k, 32k and 64k channels.
 

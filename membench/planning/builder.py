@@ -164,14 +164,17 @@ class ScheduleBuilder:
         self._on_host.add(block)
 
     def prefetch(self, block: int, *, stream: str = COPY_STREAM) -> None:
-        """Copy a block from the host, into memory that is free at the compute stream's position."""
+        """Copy a block from the host, into memory that is free at the compute stream's position.
+
+        It may be dead: some papers' methods copy back what no task reads.
+        """
         if self.is_resident(block):
             self._refuse(f"{self._name(block)!r} is resident already")
         if not self.is_on_host(block):
             self._refuse(f"{self._name(block)!r} was never offloaded, or has been written since")
-        if self.is_dead(block):
-            self._refuse(f"no later task touches {self._name(block)!r}; a copy back would be wasted")
         self._fill(block, Prefetch(block, stream))
+        if self.is_dead(block):
+            self._dead[block] = None
 
     def prefetch_offloaded(self, blocks: Iterable[int], *, stream: str = COPY_STREAM) -> None:
         """Prefetch those of the blocks that are on the host only, in the order of their indices."""

@@ -7,10 +7,19 @@ from abc import ABC, abstractmethod
 from bisect import bisect_left, insort
 
 from membench.core.task_graph import Block
-from membench.core.units import MIB
+from membench.core.units import KIB, MIB
 
 ALIGNMENT_BYTES = 256
 """Unit to which CUDA allocators round sizes up."""
+
+LARGE_ALLOCATION_BYTES = 512 * KIB
+"""Allocations above this size are multiples of `LARGE_GRANULARITY_BYTES`."""
+
+LARGE_GRANULARITY_BYTES = MIB
+"""Unit of large allocations by the CUDA driver; measured for later drivers than the papers', see `allocated`."""
+
+FIRST_REGION_BYTES = MIB
+"""The first region that TensorFlow's allocator takes from the device where it grows with demand."""
 
 LARGEST_WASTE_BYTES = 128 * MIB
 """TensorFlow's allocator always splits a piece if the rest would be at least this large."""
@@ -63,11 +72,19 @@ class BestFitPool(Pool):
     is split only where the rest is at least as large as the request, or reaches `LARGEST_WASTE_BYTES`; otherwise it is
     handed out whole. Pieces are multiples of `ALIGNMENT_BYTES`. So the extent includes fragmentation, between the pieces
     and inside them.
+
+    Args:
+        doubles_up_to_bytes: it grows by regions, each at least twice as large as the one before and the last one as large as
+            what is left of this size (``BFCAllocator::Extend``), and pieces merge within their region only. Beyond that
+            size, and with 0 always, it grows by what it lacks.
     """
 
     held_bytes = 0
 
-    def __init__(self) -> None:
+    def __init__(self, *, doubles_up_to_bytes: int = 0) -> None:
+        self._doubles_up_to_bytes = doubles_up_to_bytes
+        self._next_region_bytes = FIRST_REGION_BYTES
+        self._region_starts: set[int] = set()
         self._taken: dict[int, int] = {}  # address -> size of pieces in use
         self._by_size: list[tuple[int, int]] = []  # (size, address) of free pieces, sorted
         self._size_at: dict[int, int] = {}  # of free pieces, by address
@@ -78,6 +95,9 @@ class BestFitPool(Pool):
         if not size_bytes:
             return self.held_bytes
         position = bisect_left(self._by_size, (size_bytes, 0))
+        if position == len(self._by_size) and self.held_bytes + size_bytes <= self._doubles_up_to_bytes:
+            self._add_region(size_bytes)
+            position = bisect_left(self._by_size, (size_bytes, 0))
         if position < len(self._by_size):
             piece_bytes, address = self._by_size[position]
             self._remove(address)
@@ -99,15 +119,27 @@ class BestFitPool(Pool):
             return
         size_bytes = self._taken.pop(address)
         end = address + size_bytes
-        if end in self._size_at:
+        if end in self._size_at and end not in self._region_starts:
             size_bytes += self._size_at[end]
             self._remove(end)
-        if address in self._start_before:
+        if address in self._start_before and address not in self._region_starts:
             start = self._start_before[address]
             size_bytes += self._size_at[start]
             self._remove(start)
             address = start
         self._insert(address, size_bytes)
+
+    def _add_region(self, size_bytes: int) -> None:
+        """Take a region that is large enough for a request from the device."""
+        is_large_enough = size_bytes <= self._next_region_bytes
+        while self._next_region_bytes < size_bytes:
+            self._next_region_bytes *= 2
+        region_bytes = min(self._next_region_bytes, self._doubles_up_to_bytes - self.held_bytes)
+        if is_large_enough:
+            self._next_region_bytes *= 2
+        self._region_starts.add(self.held_bytes)
+        self._insert(self.held_bytes, region_bytes)
+        self.held_bytes += region_bytes
 
     def _insert(self, address: int, size_bytes: int) -> None:
         insort(self._by_size, (size_bytes, address))
@@ -123,3 +155,13 @@ class BestFitPool(Pool):
 def aligned(size_bytes: int) -> int:
     """Return the size rounded up to the alignment."""
     return -(-size_bytes // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
+
+
+def allocated(size_bytes: int) -> int:
+    """Return the device memory that an allocation of its own takes: whole MiB above 512 KiB.
+
+    Measured by others for drivers of the 500 series; for the papers' CUDA 7.5 no figure is published, so it is assumed.
+    """
+    if size_bytes <= LARGE_ALLOCATION_BYTES:
+        return size_bytes
+    return -(-size_bytes // LARGE_GRANULARITY_BYTES) * LARGE_GRANULARITY_BYTES

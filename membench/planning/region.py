@@ -68,6 +68,33 @@ def plan_region(schedule: Schedule, members: Collection[int] | None = None) -> R
     return Region(tuple(piece.size_bytes for piece in pieces), chosen)
 
 
+def keep_apart(schedule: Schedule, region: Region) -> Region:
+    """Return the region without the blocks that would meet another one in their piece.
+
+    Args:
+        schedule: an on-demand schedule of these blocks.
+    """
+    intervals = _intervals(schedule)
+    pieces = [_Piece(size_bytes) for size_bytes in region.piece_bytes]
+    chosen: dict[int, int] = {}
+    for block, number in sorted(region.pieces.items()):
+        if all(pieces[number].is_vacant(interval) for interval in intervals.get(block, ())):
+            for interval in intervals.get(block, ()):
+                insort(pieces[number].taken, interval)
+            chosen[block] = number
+    return Region(region.piece_bytes, chosen)
+
+
+def join_regions(*regions: Region) -> Region:
+    """Return the region that has the pieces of all of these."""
+    piece_bytes: list[int] = []
+    pieces: dict[int, int] = {}
+    for region in regions:
+        pieces |= {block: len(piece_bytes) + piece for block, piece in region.pieces.items()}
+        piece_bytes += region.piece_bytes
+    return Region(tuple(piece_bytes), pieces)
+
+
 def _intervals(schedule: Schedule) -> dict[int, list[Interval]]:
     """Return when each block is resident; a block that is not freed stays to the end."""
     blocks = schedule.graph.blocks

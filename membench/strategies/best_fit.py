@@ -4,14 +4,15 @@ Layrub, Table 2 ("related layers", "best-fit with coalescing"). A block is alloc
 its last use; workspaces come from the pool as well. The allocator is that of TensorFlow's sources (`BFCAllocator`, see
 `BestFitPool`): the pool never shrinks, and its whole extent counts, fragmentation included.
 
-TensorFlow's growth is left out: it reserves the whole device, or regions that double in size, so the memory of a process
-hardly depends on what a network needs. Not `eager`, whose allocator wastes nothing, and which computes both gradients of
+TensorFlow takes the whole device, or regions that double in size (`regions_double_on`), which is what ``nvidia-smi`` shows
+of a process. Not `eager`, whose allocator wastes nothing, and which computes both gradients of
 a convolution in one call; TensorFlow has an operator for each.
 """
 
 from membench.core.cost_model import CostModel
 from membench.core.schedule import Schedule
 from membench.core.task_graph import Mode, TaskGraph
+from membench.core.units import parse_bytes
 from membench.planning.builder import ScheduleBuilder
 from membench.planning.pool import BestFitPool
 from membench.strategies.base import Strategy
@@ -19,12 +20,24 @@ from membench.strategies.on_demand import compute_on_demand
 
 
 class BestFit(Strategy):
-    """TensorFlow's allocation on demand from one best-fit pool with coalescing (Layrub, Table 2)."""
+    """TensorFlow's allocation on demand from one best-fit pool with coalescing (Layrub, Table 2).
+
+    Args:
+        regions_double_on: memory of a device, "12 GB"; the pool grows by regions that double in size, as long as the device has
+            room in addition to the weights. None: it grows by what it lacks.
+
+    Raises:
+        MembenchError: that is not a size.
+    """
 
     name = "best_fit"
     modes = frozenset(Mode)
 
+    def __init__(self, regions_double_on: str | int | None = None) -> None:
+        self._device_bytes = 0 if regions_double_on is None else parse_bytes(regions_double_on)
+
     def schedule(self, graph: TaskGraph, cost: CostModel, budget_bytes: int | None) -> Schedule:
-        builder = ScheduleBuilder(self.name, graph, budget_bytes=budget_bytes, pool=BestFitPool())
+        pool = BestFitPool(doubles_up_to_bytes=max(0, self._device_bytes - graph.external_bytes))
+        builder = ScheduleBuilder(self.name, graph, budget_bytes=budget_bytes, pool=pool)
         compute_on_demand(builder, graph.tasks)
         return builder.finish()

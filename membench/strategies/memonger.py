@@ -9,6 +9,8 @@ O(sqrt(n)) memory and one more forward pass (Section 4.3).
 - The search for B is the published planner's: from B = 0 twice B = sqrt(x y / 2), where the previous plan keeps x bytes
   between segments of at most y; then a grid between the smallest y and sqrt(2) times the next such guess. Of these plans
   the one with the least peak is taken. (The planner counts whole MB; here bytes, so that small networks are cut as well.)
+  The search does not compare them with no plan at all: where activations are few, its best may recompute nothing (LeNet) or
+  need more memory than none (CIFAR10-quick).
 - In the paper the user marks where segments may end. Here a segment may end where only one of its activations is read
   later, and no earlier activation is written in place later; the marks of the published examples, the inputs of
   residual units, are such places.
@@ -26,7 +28,7 @@ from membench.core.cost_model import CostModel
 from membench.core.schedule import Schedule
 from membench.core.task_graph import RESULT_ROLES, Block, Phase, TaskGraph
 from membench.planning.builder import ScheduleBuilder
-from membench.planning.pool import FixedPool, Pool
+from membench.planning.pool import FixedPool, Pool, allocated
 from membench.planning.recompute import Repeatable, Segment, recompute, recomputing_order
 from membench.strategies.base import Strategy
 from membench.strategies.on_demand import compute_on_demand, on_demand_peak_bytes
@@ -149,7 +151,7 @@ class StoragePool(Pool):
     The plan of MXNet's executor (dmlc/nnvm, ``src/pass/plan_memory.cc``): a block takes the smallest free storage that is
     large enough, up to `MATCH_RANGE` times its size. Without one, it takes the largest that is too small, down to that
     share of its size, which the plan then enlarges to the block's size. All is allocated before the run: the final extent
-    counts from the beginning, and the peak is the same.
+    counts from the beginning, and the peak is the same. Each storage is an allocation of its own, rounded up as such.
     """
 
     held_bytes = 0
@@ -171,12 +173,12 @@ class StoragePool(Pool):
         )
         if smallest == too_large:
             self._size_bytes.append(size_bytes)
-            self.held_bytes += size_bytes
+            self.held_bytes += allocated(size_bytes)
             return len(self._size_bytes) - 1
         _, storage = self._free.pop(fitting if fitting < too_large else fitting - 1)
-        lacking_bytes = max(0, size_bytes - self._size_bytes[storage])
-        self._size_bytes[storage] += lacking_bytes
-        self.held_bytes += lacking_bytes
+        enlarged_bytes = max(size_bytes, self._size_bytes[storage])
+        self.held_bytes += allocated(enlarged_bytes) - allocated(self._size_bytes[storage])
+        self._size_bytes[storage] = enlarged_bytes
         return storage
 
     def free(self, address: int, size_bytes: int) -> None:

@@ -14,7 +14,7 @@ from membench.core.schedule import Schedule
 from membench.core.task_graph import Mode, Role, TaskGraph
 from membench.planning.algorithms import Preference, prefer
 from membench.planning.builder import ScheduleBuilder
-from membench.planning.pool import FixedPool
+from membench.planning.pool import FixedPool, allocated
 from membench.planning.region import Region, plan_region
 from membench.strategies.base import Strategy
 from membench.strategies.on_demand import compute_on_demand
@@ -27,6 +27,7 @@ class NetworkWide(Strategy):
     Args:
         gradient_streams: run a convolution's weight gradient in parallel with its data gradient (Layrub 4.3).
         shared_gradients: gradients of activations share buffers as large as the largest in turn (vDNN 2.3).
+        rounds_allocations: each block is an allocation of its own, as the CUDA driver rounds it up; Caffe's are.
         algorithms: the fastest, or those without workspace: base(p) and base(m) of vDNN; None: the framework's own.
     """
 
@@ -37,10 +38,12 @@ class NetworkWide(Strategy):
         self,
         gradient_streams: bool = False,
         shared_gradients: bool = False,
+        rounds_allocations: bool = False,
         algorithms: Preference | None = None,
     ) -> None:
         self._gradient_streams = gradient_streams
         self._shared_gradients = shared_gradients
+        self._rounds_allocations = rounds_allocations
         self._algorithms = choice(Preference, "algorithms", algorithms) if algorithms else None
 
     def schedule(self, graph: TaskGraph, cost: CostModel, budget_bytes: int | None) -> Schedule:
@@ -49,7 +52,10 @@ class NetworkWide(Strategy):
         of_activations = {Role.GRADIENT} if self._shared_gradients else set()
         region = _shared_buffers(graph, frozenset({Role.PARTIAL_GRADIENT, *of_activations}))
         streams = [gradient_stream(task, separate=self._gradient_streams) for task in graph.tasks]
-        pool = FixedPool(_total_bytes(graph, region, streams))
+        total_bytes = _total_bytes(graph, region, streams)
+        if self._rounds_allocations:
+            total_bytes += _lost_to_rounding_bytes(graph, region)
+        pool = FixedPool(total_bytes)
         builder = ScheduleBuilder(self.name, graph, budget_bytes=budget_bytes, region=region, pool=pool)
         for task in graph.tasks:
             builder.compute(task, stream=streams[task.index])
@@ -80,3 +86,9 @@ def _total_bytes(graph: TaskGraph, region: Region, streams: Sequence[str]) -> in
     for task, stream in zip(graph.tasks, streams, strict=True):
         workspaces[stream] = max(workspaces.get(stream, 0), task.workspace_bytes)
     return own_bytes + region.total_bytes + sum(workspaces.values())
+
+
+def _lost_to_rounding_bytes(graph: TaskGraph, region: Region) -> int:
+    created = (block for task in graph.tasks for block in task.creates)
+    sizes = [graph.blocks[block].size_bytes for block in created if region.piece_of(block) is None]
+    return sum(allocated(size) - size for size in (*sizes, *region.piece_bytes))

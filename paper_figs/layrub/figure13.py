@@ -16,7 +16,7 @@ def draw() -> Figure:
     for row in stated.itertuples():
         place = places.loc[row.model, row.system]
         axes.scatter([place], [row.paper_value], **PAPER_MARKER)
-    axes.scatter([], [], **PAPER_MARKER, label=PAPER_LABEL + " (vDNN(m): less than)")
+    axes.scatter([], [], **PAPER_MARKER, label=PAPER_LABEL + " (vDNN: less than)")
     axes.axhline(100, **REFERENCE_LINE)
     axes.set_ylabel("performance (own baseline = 100 %)")
     figure.legend(frameon=False, ncols=5, loc="outside lower center")

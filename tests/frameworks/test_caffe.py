@@ -13,14 +13,14 @@ from membench.core.errors import UnsupportedModel
 from membench.core.task_graph import GradientOf, Kind, Phase, Role, TaskGraph
 from membench.core.units import MIB
 from membench.core.workload import Workload
-from membench.frameworks.caffe import WORKSPACE_LIMIT_BYTES, Caffe, convolution_bytes
+from membench.frameworks.caffe import Caffe
 from membench.planning.liveness import peak_bytes
 from membench.planning.validate import validate
 from membench.strategies.base import strategies
 from membench.strategies.network_wide import NetworkWide
 from tests.helpers.graphs import COST, Doubling, captured, captured_model, held, names, sizes, tasks_of
 
-BARE = Caffe(Efficiency(1.0, 1.0), context_bytes=0, workspace_share=0.0)
+BARE = Caffe(Efficiency(1.0, 1.0), context_bytes=0, group_bytes=0, prefetched_batches=1)
 MAPS = frozenset({Role.ACTIVATION, Role.GRADIENT})
 NAMES = [
     "lenet", "cifar10_quick", "digits_cnn", "alexnet", "caffenet", "vgg16", "googlenet", "resnet34", "resnet50",
@@ -264,19 +264,17 @@ def test_a_pooling_that_changes_nothing_is_not_a_layer(lowered: Callable[[str], 
     assert "avgpool:data" not in sizes(lowered("vgg16"), Role.ACTIVATION)
 
 
-def test_overhead_is_context_and_workspace() -> None:
-    """The workspace of a convolution is a share of its output, up to Caffe's limit."""
-    framework = Caffe(Efficiency(1.0, 1.0), context_bytes=1000, workspace_share=0.5)
-    module = nn.Sequential(nn.Conv2d(3, 4, 3), nn.Conv2d(4, 4, 3), nn.Flatten(), nn.Linear(16, 10))
-    outputs = 4 * (2 * 4 * 4 * 4) + 4 * (2 * 4 * 2 * 2)
-    assert lower(module, 2, 3, 6, 6, framework=framework).overhead_bytes == 1000 + outputs // 2
+def test_overhead_is_the_context_the_groups_of_convolutions_and_the_batches_to_come() -> None:
+    framework = Caffe(Efficiency(1.0, 1.0), context_bytes=1000, group_bytes=100, prefetched_batches=4)
+    module = nn.Sequential(nn.Conv2d(3, 4, 3), nn.Conv2d(4, 4, 3, groups=2), nn.Flatten(), nn.Linear(16, 10))
+    batch = 2 * 3 * 6 * 6 * 4 + 2 * 8
+    assert lower(module, 2, 3, 6, 6, framework=framework).overhead_bytes == 1000 + 3 * 100 + 3 * batch
 
 
-def test_workspace_stays_below_the_limit_of_caffe(lowered: Callable[[str], TaskGraph]) -> None:
-    """At batch 64 even the smallest activations of VGG-16, 512 x 14 x 14, have 24.5 MiB; the limit is 24."""
-    graph = lowered("vgg16")
-    assert sizes(graph, Role.ACTIVATION)["features.28:data"] == 24.5 * MIB
-    assert convolution_bytes(graph) == 13 * WORKSPACE_LIMIT_BYTES == 13 * 24 * MIB
+def test_a_weight_is_an_allocation_of_its_own_and_so_are_its_gradient_and_momentum() -> None:
+    """The 3x3 convolution of a bottleneck of 256 channels has 2.25 MiB, which become 3."""
+    module = nn.Sequential(nn.Conv2d(256, 256, 3, bias=False), nn.Flatten(), nn.Linear(256, 10))
+    assert lower(module, 1, 256, 3, 3).overhead_bytes == 3 * 3 * MIB // 4
 
 
 def test_an_unknown_layer_is_named() -> None:

@@ -13,5 +13,7 @@ OPTIONS: dict[str, Strategy] = {
     "epmc, fp8": Epmc(values="fp8"),
     "layrub_inter, fixed region": LayrubInter(fixed_region=True),
     "layrub_hybrid, fixed region": LayrubHybrid(fixed_region=True),
+    "layrub_inter, Algorithm 1": LayrubInter(only_needed=False),
+    "layrub_hybrid, Algorithm 1, fixed region": LayrubHybrid(fixed_region=True, only_needed=False),
 }
 VARIANTS = {name: strategy() for name, strategy in strategies().items()} | OPTIONS

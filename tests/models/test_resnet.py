@@ -4,6 +4,8 @@ import pytest
 import torch
 from torch import nn
 
+from membench.capture.capture import capture
+from membench.core.workload import Workload
 from membench.models.resnet import BLOCKS_PER_STAGE, CifarBlock, cifar_resnet, imagenet_resnet
 
 
@@ -83,3 +85,24 @@ def test_unknown_depths_are_refused() -> None:
         imagenet_resnet(60)
     with pytest.raises(ValueError, match=r"6n\+2 layers"):
         cifar_resnet(57)
+
+
+@pytest.mark.parametrize("depth", [34, 50])
+def test_the_shortcut_may_come_first_and_the_result_is_the_same(depth: int) -> None:
+    plain, first = imagenet_resnet(depth), imagenet_resnet(depth, shortcut_first=True)
+    first.load_state_dict(plain.state_dict())
+    images = torch.randn(2, 3, 32, 32)
+    assert torch.equal(plain(images), first(images))
+    inputs, targets = (images,), (torch.zeros(2, dtype=torch.int64),)
+    graph = capture(Workload("resnet", first, nn.functional.cross_entropy, inputs, targets)).graph
+    names = [graph.layers[layer.layer] for layer in graph.forward_layers]
+    assert names.index("layer2.0.downsample.0") < names.index("layer2.0.conv1")
+
+
+def test_layrubs_resnet56_has_a_projection_in_each_stage() -> None:
+    """58 convolutions in ``examples/cifar10/resnet_56_train_test.prototxt`` of CGCL-codes/Layrub."""
+    model = cifar_resnet(56, projects_shortcuts=True)
+    assert sum(isinstance(module, nn.Conv2d) for module in model.modules()) == 58
+    assert model(torch.randn(2, 3, 32, 32)).shape == (2, 10)
+    added = sum(a * b + 2 * b for a, b in ((16, 16), (16, 32), (32, 64)))
+    assert sum(parameter.numel() for parameter in model.parameters()) == 853_018 + added

@@ -2,7 +2,7 @@ import pytest
 import torch
 from torch import nn
 
-from membench.models.wide_resnet import WideBlock, wide_resnet
+from membench.models.wide_resnet import PostActivationBlock, WideBlock, layrub_wide_resnet, wide_resnet
 
 
 def test_parameters_of_wrn_28_10() -> None:
@@ -62,3 +62,16 @@ def test_shortcut_is_the_input_where_channels_agree_and_its_activation_where_not
 def test_unknown_depth_is_refused() -> None:
     with pytest.raises(ValueError, match=r"6n\+4 layers"):
         wide_resnet(depth=20, widening_factor=1)
+
+
+def test_layrubs_wide_network_is_its_published_definition() -> None:
+    """28 convolutions and 22 batch norms in ``models/wrn/wrn_28_10_train_val.prototxt`` of CGCL-codes/Layrub."""
+    with torch.device("meta"):
+        model = layrub_wide_resnet(depth=28, widening_factor=10)
+    kinds = [type(module) for module in model.modules()]
+    assert (kinds.count(nn.Conv2d), kinds.count(nn.BatchNorm2d), kinds.count(nn.ReLU)) == (28, 22, 22)
+    behind_sums = [len(module.after) for module in model.modules() if isinstance(module, PostActivationBlock)]
+    assert behind_sums == [2, 2, 2, 0] * 3
+    assert model(torch.empty(2, 3, 32, 32, device="meta")).shape == (2, 10)
+    with pytest.raises(ValueError, match="6n\\+4"):
+        layrub_wide_resnet(depth=8, widening_factor=10)

@@ -38,12 +38,19 @@ def refuse(graph: TaskGraph, act: Callable[[ScheduleBuilder], None], message: st
         act(builder)
 
 
-def prefetch_what_is_dead(builder: ScheduleBuilder) -> None:
-    builder.compute(builder.graph.tasks[1])
+def test_what_comes_back_dead_is_freed_with_what_is_dead(graph: TaskGraph) -> None:
+    builder = ScheduleBuilder("test", graph, budget_bytes=None)
+    for task in graph.tasks[:2]:
+        builder.compute(task)
     builder.offload(SECOND)
-    builder.compute(builder.graph.tasks[2])
+    builder.compute(graph.tasks[2])
     builder.free_dead()
     builder.prefetch(SECOND)
+    assert builder.dead_blocks() == [SECOND]
+    builder.free_dead()
+    assert not builder.is_resident(SECOND)
+    builder.compute(graph.tasks[3])
+    validate(builder.finish())
 
 
 def test_the_builder_refuses_what_cannot_be(graph: TaskGraph) -> None:
@@ -54,7 +61,6 @@ def test_the_builder_refuses_what_cannot_be(graph: TaskGraph) -> None:
     refuse(graph, lambda b: b.prefetch(SECOND), "never offloaded")
     refuse(graph, lambda b: b.prefetch(FIRST), "resident already")
     refuse(graph, lambda b: (b.offload(FIRST), b.offload(FIRST))[0], "on the host already")
-    refuse(graph, prefetch_what_is_dead, "a copy back would be wasted")
     refuse(graph, lambda b: b.reuse(SECOND, dead=FIRST), "not a resident dead block")
     refuse(graph, lambda b: b.finish() and None, "'task1' was never computed")
 

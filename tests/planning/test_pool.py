@@ -1,13 +1,14 @@
 """Pools against a model that is too simple to be wrong."""
 
 from dataclasses import dataclass, field
+from itertools import pairwise
 from random import Random
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from membench.core.units import MIB
-from membench.planning.pool import ALIGNMENT_BYTES, LARGEST_WASTE_BYTES, BestFitPool, FixedPool
+from membench.core.units import KIB, MIB
+from membench.planning.pool import ALIGNMENT_BYTES, LARGEST_WASTE_BYTES, BestFitPool, FixedPool, allocated
 
 
 @dataclass
@@ -104,3 +105,37 @@ def test_a_fixed_pool_holds_its_size_and_more_only_while_it_must(stated: int, si
     for size_bytes in sizes:
         pool.free(0, size_bytes)
     assert pool.held_bytes == stated
+
+
+def test_regions_double_and_pieces_do_not_merge_across_them() -> None:
+    pool = BestFitPool(doubles_up_to_bytes=136 * MIB)
+    first = pool.allocate(MIB)
+    assert pool.held_bytes == MIB
+    second = pool.allocate(MIB)  # the next region has 2 MiB, half of which is left
+    assert pool.held_bytes == 3 * MIB
+    pool.free(first, MIB)
+    pool.free(second, MIB)
+    pool.allocate(2 * MIB)
+    assert pool.held_bytes == 3 * MIB
+    pool.allocate(3 * MIB // 2)  # 1 MiB is free; the next region has 4
+    assert pool.held_bytes == 7 * MIB
+    pool.allocate(100 * MIB)
+    assert pool.held_bytes == (7 + 128) * MIB
+    pool.allocate(30 * MIB)  # does not fit what is left of the device: the pool grows by what it lacks
+    assert pool.held_bytes == (7 + 128 + 30) * MIB
+
+
+@given(st.lists(st.integers(1, 64 * MIB), max_size=30), st.integers(0, 4096))
+def test_what_lies_in_doubling_regions_never_overlaps(sizes: list[int], limit_mib: int) -> None:
+    pool = BestFitPool(doubles_up_to_bytes=limit_mib * MIB)
+    taken = sorted((pool.allocate(size), size) for size in sizes)
+    assert all(a + size <= b for (a, size), (b, _) in pairwise(taken))
+    assert pool.held_bytes >= sum(sizes)
+    for address, size in taken:
+        pool.free(address, size)
+
+
+@given(st.integers(0, 100 * MIB))
+def test_large_allocations_are_whole_mebibytes(size_bytes: int) -> None:
+    assert size_bytes <= allocated(size_bytes) < size_bytes + MIB
+    assert allocated(size_bytes) % MIB == 0 if size_bytes > 512 * KIB else allocated(size_bytes) == size_bytes

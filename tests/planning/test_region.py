@@ -1,7 +1,7 @@
 """A constant region: every block has a piece, and pieces are reused."""
 
 from membench.core.task_graph import TaskGraph
-from membench.planning.region import plan_region
+from membench.planning.region import Region, join_regions, keep_apart, plan_region
 from membench.planning.validate import validate
 from tests.helpers.four_tasks import migrating
 
@@ -17,3 +17,20 @@ def test_a_region_holds_every_block_and_is_reused(graph: TaskGraph) -> None:
     fixed = migrating(graph, region=region)
     validate(fixed)
     assert fixed.peak_bytes == 100 + region.total_bytes + 20 + 5
+
+
+def test_a_block_that_would_meet_another_leaves_the_region(graph: TaskGraph) -> None:
+    schedule = migrating(graph)
+    planned = plan_region(schedule)
+    assert keep_apart(schedule, planned) == planned
+    crowded = Region((100,), dict.fromkeys(planned.pieces, 0))
+    kept = keep_apart(schedule, crowded)
+    assert min(planned.pieces) in kept.pieces
+    assert kept.pieces.keys() < planned.pieces.keys()
+    fixed = migrating(graph, region=kept)
+    validate(fixed)
+
+
+def test_joined_regions_have_the_pieces_of_all() -> None:
+    joined = join_regions(Region((80, 60), {1: 1}), Region((), {}), Region((40,), {2: 0}))
+    assert joined == Region((80, 60, 40), {1: 1, 2: 2})

@@ -47,3 +47,10 @@ def test_the_extent_never_shrinks_while_the_step_computes(network: str) -> None:
     at_work = [held_bytes for item, held_bytes in held if isinstance(item, Compute)]
     assert at_work == sorted(at_work)
     assert at_work[-1] == schedule.peak_bytes
+
+
+def test_doubling_regions_hold_more_than_a_pool_that_grows_by_what_it_lacks() -> None:
+    graph = reference("googlenet").captured.graph
+    exact, doubling = (plan(graph, BestFit(device), COST, None) for device in (None, "1 GB"))
+    validate(doubling)
+    assert exact.peak_bytes < doubling.peak_bytes < 4 * exact.peak_bytes

@@ -11,6 +11,7 @@ from torchvision.models import resnet50
 
 from membench.core.schedule import Compute, Schedule
 from membench.core.task_graph import Kind, Phase, TaskGraph
+from membench.core.units import MIB
 from membench.planning.liveness import peak_bytes
 from membench.planning.recompute import Repeatable, recompute
 from membench.steps.plan import plan
@@ -154,6 +155,14 @@ def test_a_storage_that_is_too_small_grows() -> None:
     pool.free(pool.allocate(100), 100)
     pool.allocate(1600)
     assert pool.held_bytes == 1600
+
+
+def test_a_large_storage_is_whole_mebibytes() -> None:
+    pool = StoragePool()
+    pool.free(pool.allocate(MIB + 1), MIB + 1)
+    assert pool.held_bytes == 2 * MIB
+    pool.free(pool.allocate(3 * MIB - 1), 3 * MIB - 1)
+    assert pool.held_bytes == 3 * MIB
 
 
 def test_zero_bytes_take_no_room() -> None:

@@ -11,7 +11,6 @@ from membench.core.errors import MembenchError
 from membench.core.task_graph import TaskGraph
 from membench.core.units import MIB
 from membench.cost.roofline import ARITHMETIC_KINDS, RooflineCost
-from membench.frameworks.caffe import convolution_bytes
 from membench.papers.calibrate.least_squares import Residual, four_digits, least_squares, left_out_errors
 from membench.papers.calibrate.rows import BaselineRow
 
@@ -69,25 +68,36 @@ class Memory:
     """Caffe's two constants of memory, its arguments of the same names, and how well each row is met."""
 
     context_bytes: int
-    workspace_share: float
+    group_bytes: int
     residuals: tuple[Residual, ...]
 
 
-def fit_memory(rows: list[BaselineRow], graphs: dict[str, TaskGraph]) -> Memory:
+@dataclass(frozen=True)
+class MemoryRow:
+    """A row of memory, and what determines it.
+
+    Attributes:
+        held_bytes: the peak of the row's system without the two constants.
+        groups: of all convolutions.
+    """
+
+    row: BaselineRow
+    held_bytes: int
+    groups: int
+
+
+def fit_memory(rows: list[MemoryRow]) -> Memory:
     """Fit Caffe's two constants.
 
-    Bytes on the device = the network's blocks + context_bytes
-                          + workspace_share * bytes of the convolutions' outputs
+    Bytes on the device = held_bytes + context_bytes + group_bytes * groups
     """
-    blocks = [sum(block.size_bytes for block in graphs[row.model].blocks) / MIB for row in rows]
-    terms = [[1.0, convolution_bytes(graphs[row.model]) / MIB] for row in rows]
-    values = [row.value for row in rows]
-    rest = [value - held for value, held in zip(values, blocks, strict=True)]
-    context_mib, share = (float(parameter) for parameter in least_squares(terms, rest, scale=values))
-    context_bytes, workspace_share = round(context_mib * MIB), four_digits(share)
+    terms = [[1.0, float(row.groups)] for row in rows]
+    values = [row.row.value for row in rows]
+    rest = [row.row.value - row.held_bytes / MIB for row in rows]
+    context_bytes, group_bytes = (round(float(x) * MIB) for x in least_squares(terms, rest, scale=values))
     left_out = left_out_errors(terms, rest, scale=values)
     residuals = []
-    for row, held, (_, outputs), error in zip(rows, blocks, terms, left_out, strict=True):
-        overhead = context_bytes / MIB + outputs * workspace_share
-        residuals.append(Residual(row, held + overhead, error))
-    return Memory(context_bytes, workspace_share, tuple(residuals))
+    for row, error in zip(rows, left_out, strict=True):
+        fitted_bytes = row.held_bytes + context_bytes + group_bytes * row.groups
+        residuals.append(Residual(row.row, fitted_bytes / MIB, error))
+    return Memory(context_bytes, group_bytes, tuple(residuals))

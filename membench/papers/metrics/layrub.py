@@ -1,10 +1,40 @@
-"""Layrub's own numbers of a run: depth, and time by Caffe's iterations and by epochs."""
+"""Layrub's own numbers of a run: depth, time by Caffe's iterations and by epochs, and what layers keep inside."""
 
+import statistics
 from collections.abc import Mapping
 from typing import Any
 
+from membench.core.device import DeviceProfile
 from membench.core.record import Outcome, Record
+from membench.core.schedule import Schedule
+from membench.core.task_graph import Kind, Phase, Role
+from membench.core.timeline import Timeline
 from membench.papers.experiment import Paper, PaperCell, framework_of
+from membench.planning.liveness import peak_bytes
+from membench.sweep.metrics import Metrics, Plan, compute_spans
+
+INTERMEDIATE_ROLES = frozenset({Role.ACTIVATION, Role.GRADIENT, Role.INTERNAL})
+"""Activations, their gradients, and what layers keep inside (Section 6)."""
+
+
+def step_metrics(plan: Plan, timelines: tuple[Timeline, ...], device: DeviceProfile | None) -> Metrics:
+    """Return the memory of all intermediate data and, of a simulated step, how much faster a copy is than a computation."""
+    first = plan[0].schedule
+    metrics: Metrics = {"intermediate_memory_bytes": peak_bytes(first, INTERMEDIATE_ROLES)}
+    if device is not None and timelines and (speedups := _migration_speedups(first, timelines[0], device)):
+        metrics["migration_speedup"] = statistics.fmean(speedups)
+    return metrics
+
+
+def _migration_speedups(schedule: Schedule, timeline: Timeline, device: DeviceProfile) -> list[float]:
+    """Return for each convolution the time to compute its output again over the time to copy it back (Section 6)."""
+    graph = schedule.graph
+    return [
+        (span.end_s - span.start_s)
+        / (device.copy_latency_s + graph.size_bytes(task.creates) / device.host_to_device_bytes_per_s)
+        for task, span in compute_spans(schedule, timeline)
+        if task.kind is Kind.CONVOLUTION and task.phase is Phase.FORWARD
+    ]
 
 
 def trained_layers(paper: Paper, cell: PaperCell, record: Record) -> float | None:

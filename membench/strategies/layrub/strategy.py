@@ -8,21 +8,26 @@ Three strategies of the paper. Where a gradient takes its activation's space, a 
   before its backward. Activations and gradients have spaces of their own.
 - `LayrubHybrid` (3.4): both. The default "Layrub" of the paper from Section 5.3 on.
 
+Algorithm 1 moves every activation, read by the backward pass or not (a sum's inputs, a concatenation's): its gradient
+will lie in the activation's space. Here an option, `only_needed`, leaves those copies out. The batch stays on the device.
+
 The order of 3.1, weight gradient before data gradient, is the graph's own. Not vDNN, which offloads the inputs of
 convolutions, searches for what to prefetch, and keeps activations and gradients apart.
 """
 
+from collections.abc import Collection
 from itertools import zip_longest
 
 from membench.core.cost_model import CostModel
 from membench.core.schedule import Schedule
 from membench.core.task_graph import Role, Task, TaskGraph
 from membench.planning.builder import ScheduleBuilder
+from membench.planning.region import Region, keep_apart
 from membench.planning.rewrite import mask_relu
 from membench.planning.uses import last_touched, saved_for_backward
 from membench.strategies.base import Strategy
+from membench.strategies.layrub.activations import Activations
 from membench.strategies.layrub.constant_region import kept_on_device, plan_constant_region
-from membench.strategies.on_demand import compute_on_demand
 from membench.strategies.streams import gradient_stream
 
 
@@ -41,30 +46,54 @@ class LayrubIntra(Strategy):
 
     def schedule(self, graph: TaskGraph, cost: CostModel, budget_bytes: int | None) -> Schedule:
         graph = mask_relu(graph, cost)
-        builder = ScheduleBuilder(self.name, graph, budget_bytes=budget_bytes)
-        activations_of = {layer.layer: sorted(layer.reads) for layer in graph.forward_layers}
+        activations = Activations(graph)
+        apart = self._run(ScheduleBuilder(self.name, graph, budget_bytes=None), activations)
+        region = keep_apart(apart, _buffers_of_parts(activations))
+        builder = ScheduleBuilder(self.name, graph, budget_bytes=budget_bytes, region=region)
+        return self._run(builder, activations)
+
+    def _run(self, builder: ScheduleBuilder, activations: Activations) -> Schedule:
+        graph = builder.graph
         for layer in graph.forward_layers:
             for task in layer.tasks:
                 builder.compute(task)
         for layer in graph.backward_layers:
             for task in layer.tasks:
-                _reuse(builder, task, activations_of.get(layer.layer, []))
+                _reuse(builder, task, activations)
                 builder.compute(task, stream=gradient_stream(task, separate=self._gradient_streams))
                 for block in task.reads:  # all other memory is allocated for the whole run
-                    if graph.blocks[block].role is Role.PARTIAL_GRADIENT and builder.is_dead(block):
+                    is_part = block in activations.of_parts
+                    if (is_part or _is_partial(graph, block)) and builder.is_dead(block):
                         builder.free(block)
         return builder.finish()
 
 
-def _reuse(builder: ScheduleBuilder, task: Task, activations: list[int]) -> None:
-    """Let each gradient that the task makes take the space of a dead activation of its layer (IntraLayer.reuse)."""
-    sizes = builder.graph.blocks
+def _is_partial(graph: TaskGraph, block: int) -> bool:
+    return graph.blocks[block].role is Role.PARTIAL_GRADIENT
+
+
+def _reuse(builder: ScheduleBuilder, task: Task, activations: Activations) -> None:
+    """Let each gradient that the task makes take its activation's space, if that is dead (IntraLayer.reuse)."""
     for gradient in task.creates:
-        for data in activations:
-            same_size = sizes[data].size_bytes == sizes[gradient].size_bytes
-            if same_size and builder.is_resident(data) and builder.is_dead(data):
-                builder.reuse(gradient, dead=data)
-                break
+        activation = activations.of_gradients.get(gradient)
+        if activation is not None and builder.is_resident(activation) and builder.is_dead(activation):
+            builder.reuse(gradient, dead=activation)
+
+
+def _buffers_of_parts(activations: Activations) -> Region:
+    """Return the buffers of gradients that are summed up: the first ones of all sums share one, the second ones another.
+
+    There are as many as the sum with the fewest has (the published sources, `intralayer`).
+    """
+    graph = activations.graph
+    sums: dict[int, list[int]] = {}
+    for part, activation in activations.of_parts.items():
+        sums.setdefault(activation, []).append(part)
+    parts = list(zip(*sums.values(), strict=False))  # as long as the shortest
+    return Region(
+        tuple(max(graph.blocks[block].size_bytes for block in blocks) for blocks in parts),
+        {block: buffer for buffer, blocks in enumerate(parts) for block in blocks},
+    )
 
 
 class _Migration(Strategy):
@@ -73,10 +102,12 @@ class _Migration(Strategy):
     Args:
         fixed_region: blocks share a region of fixed pieces, as in the paper's published sources, instead of memory on
             demand; what lies outside of it stays on the device.
+        only_needed: move only what the backward pass reads, instead of all that Algorithm 1 moves.
     """
 
-    def __init__(self, fixed_region: bool = False) -> None:
+    def __init__(self, fixed_region: bool = False, only_needed: bool = True) -> None:
         self._fixed_region = fixed_region
+        self._only_needed = only_needed
 
     def _migrate(self, graph: TaskGraph, budget_bytes: int | None, *, intra_layer: bool) -> Schedule:
         """Return the schedule of Algorithm 1; a fixed region is planned from what it holds on demand."""
@@ -85,10 +116,37 @@ class _Migration(Strategy):
         if self._fixed_region:
             on_demand = ScheduleBuilder(self.name, graph, budget_bytes=None)
             region = plan_constant_region(
-                _algorithm_1(on_demand, stays, intra_layer=intra_layer), intra_layer=intra_layer
+                self._algorithm_1(on_demand, stays, intra_layer=intra_layer), intra_layer=intra_layer
             )
         builder = ScheduleBuilder(self.name, graph, budget_bytes=budget_bytes, region=region)
-        return _algorithm_1(builder, stays, intra_layer=intra_layer)
+        return self._algorithm_1(builder, stays, intra_layer=intra_layer)
+
+    def _algorithm_1(self, builder: ScheduleBuilder, stays: set[int], *, intra_layer: bool) -> Schedule:
+        graph = builder.graph
+        migrating = saved_for_backward(graph)
+        if not self._only_needed:
+            inputs = Activations(graph).inputs
+            migrating.update(b for layer in graph.backward_layers for b in inputs.get(layer.layer, ()))
+        _forward(builder, migrating - stays)
+        self._backward(builder, intra_layer=intra_layer)
+        return builder.finish()
+
+    def _backward(self, builder: ScheduleBuilder, *, intra_layer: bool) -> None:
+        """Algorithm 1, backward: prefetch the next layer's data while this layer runs."""
+        layers = builder.graph.backward_layers
+        inputs = Activations(builder.graph).inputs
+        for layer, following in zip_longest(layers, layers[1:]):
+            if following:
+                data = {*following.reads, *inputs.get(following.layer, ())}
+                builder.prefetch_offloaded(b for b in data if not (self._only_needed and builder.is_dead(b)))
+            for task in layer.tasks:
+                builder.compute(task)
+                if (
+                    intra_layer
+                ):  # the weight gradient read the activation last: the data gradient takes its space
+                    _free_dead(builder, task)
+            builder.synchronize()
+            builder.free_dead()
 
 
 class LayrubInter(_Migration):
@@ -109,22 +167,17 @@ class LayrubHybrid(_Migration):
         return self._migrate(mask_relu(graph, cost), budget_bytes, intra_layer=True)
 
 
-def _algorithm_1(builder: ScheduleBuilder, stays: set[int], *, intra_layer: bool) -> Schedule:
-    _forward(builder, stays)
-    _backward(builder, intra_layer=intra_layer)
-    return builder.finish()
-
-
-def _forward(builder: ScheduleBuilder, stays: set[int]) -> None:
+def _forward(builder: ScheduleBuilder, migrating: set[int]) -> None:
     """Algorithm 1, forward: offload what a layer is the last to touch while it runs; Table 3 counts references for this."""
     layers = builder.graph.forward_layers
     read_at_once = layers[-1].touches | builder.graph.backward_layers[0].reads
-    saved = saved_for_backward(builder.graph) - read_at_once - stays
-    for layer, offloaded in zip(layers, last_touched(layers, saved), strict=True):
+    for layer, offloaded in zip(layers, last_touched(layers, migrating - read_at_once), strict=True):
         read_only = [block for block in offloaded if block not in layer.writes]
         for block in read_only:
             builder.offload(block)
-        compute_on_demand(builder, layer.tasks)
+        for task in layer.tasks:
+            builder.compute(task)
+            _free_dead(builder, task, but=offloaded)
         for block in offloaded:
             if block not in read_only:
                 builder.offload(block)
@@ -134,14 +187,8 @@ def _forward(builder: ScheduleBuilder, stays: set[int]) -> None:
             builder.free(block)
 
 
-def _backward(builder: ScheduleBuilder, *, intra_layer: bool) -> None:
-    """Algorithm 1, backward: prefetch the next layer's data while this layer runs."""
-    layers = builder.graph.backward_layers
-    for layer, following in zip_longest(layers, layers[1:]):
-        builder.prefetch_offloaded(following.reads if following else ())
-        for task in layer.tasks:
-            builder.compute(task)
-            if intra_layer:  # the weight gradient read the activation last: the data gradient takes its space
-                builder.free_dead()
-        builder.synchronize()
-        builder.free_dead()
+def _free_dead(builder: ScheduleBuilder, task: Task, *, but: Collection[int] = ()) -> None:
+    """Free what no later task touches of what this task has touched."""
+    for block in dict.fromkeys((*task.reads, *task.writes)):
+        if block not in but and builder.is_resident(block) and builder.is_dead(block):
+            builder.free(block)

@@ -41,9 +41,8 @@ def k40m() -> DeviceProfile:
 @pytest.fixture(scope="module")
 def graphs() -> dict[str, TaskGraph]:
     paper = yaml.safe_load((PAPER_DIRECTORY / "paper.yaml").read_text())
-    return {
-        model: captured_graph(paper["models"][model]["configuration"]) for model in paper["sets"]["table 5"]
-    }
+    models = [*paper["sets"]["table 5"], "ResNet-1517"]
+    return {model: captured_graph(paper["models"][model]["configuration"]) for model in models}
 
 
 @pytest.fixture(scope="module")
@@ -62,7 +61,8 @@ def rewritten(target: Path, system: str, *, own: bool) -> Path:
         reader = csv.DictReader(file)
         rows, columns = list(reader), reader.fieldnames
     for row in rows:
-        if row["value"] and (row["system"] == system) is own:
+        fitted_too = (row["item"], row["model"], row["system"]) == ("Table 6", "ResNet-1517", "Layrub-hybrid")
+        if row["value"] and (row["system"] == system) is own and not fitted_too:
             row["value"] = str(1.5 * float(row["value"]))
     with target.open("w", newline="") as file:
         writer = csv.DictWriter(file, columns or [])
@@ -82,7 +82,8 @@ def test_the_committed_file_is_what_the_command_writes(framework: str, fits: dic
 
 def test_the_command_restores_constants_and_residuals_and_keeps_comments(caffe: Fit) -> None:
     text = (CONF_DIRECTORY / "framework" / "caffe.yaml").read_text()
-    other = re.sub(r"(?m)^( *[a-z_]+: )[\d.]+", r"\g<1>5", text).replace("400.0 MiB", "5.0 MiB")
+    other = re.sub(r"(?m)^( *(?!prefetched)[a-z_]+: )[\d.]+", r"\g<1>5", text)
+    other = re.sub(r"(?m)# [\d.]+ MiB$", "# 5.0 MiB", other)
     other = re.sub(r"(?m)^#   ResNet-34.*\n", "", other).replace("#   LeNet on", "#   Another on")
     assert other != text
     assert with_fit(other, caffe) == text
@@ -93,9 +94,9 @@ def test_the_command_restores_constants_and_residuals_and_keeps_comments(caffe: 
 
 @pytest.mark.parametrize(("framework", "limit_gib"), [("mxnet", 1), ("tensorflow", 4)])
 def test_assumed_constants_are_those_of_their_sources(framework: str, limit_gib: int) -> None:
-    """The paper prints no memory of these frameworks: the context is Caffe's, the rates are torch7's."""
+    """The paper prints no memory of these frameworks: the context is assumed, the rates are torch7's."""
     assumed = configuration.read("framework", framework)
-    assert assumed["context_bytes"] == configuration.read("framework", "caffe")["context_bytes"]
+    assert assumed["context_bytes"] == 400 * MIB
     rates = configuration.read("framework", "torch7")["efficiency"]["convolution"]
     assert assumed["autotuner"]["rates"] == rates
     assert assumed["autotuner"]["limit_bytes"] == limit_gib * GIB
@@ -157,12 +158,12 @@ def test_fitted_rows_are_those_of_the_baseline(fits: dict[str, Fit]) -> None:
         for name, fitted in fits.items()
         if fitted.memory
     }
-    assert memory == {"caffe": [("titan_z", 4426), ("k40m", 4430), ("k40m", 11425)]}
+    assert memory == {"caffe": [("titan_z", 4426), ("k40m", 4430), ("k40m", 11425), ("k40m", 11239)]}
 
 
 def test_large_networks_are_met(fits: dict[str, Fit]) -> None:
     """Networks in the range of the fits: those whose own arithmetic and traffic fill the time."""
-    small, limits = ("LeNet", "Cifar10_quick"), {"caffe": 0.06, "mxnet": 0.16, "tensorflow": 0.22}
+    small, limits = ("LeNet", "Cifar10_quick"), {"caffe": 0.07, "mxnet": 0.16, "tensorflow": 0.22}
     for framework, limit in limits.items():
         errors = {r.row.model: abs(r.error) for r in fits[framework].times if r.row.model not in small}
         if framework == "mxnet":
@@ -170,7 +171,7 @@ def test_large_networks_are_met(fits: dict[str, Fit]) -> None:
         assert max(errors.values()) < limit
     memory = fits["caffe"].memory
     assert memory
-    assert all(abs(residual.error) < 0.001 for residual in memory.residuals)
+    assert all(abs(residual.error) < 0.007 for residual in memory.residuals)
 
 
 @pytest.mark.parametrize("framework", SYSTEMS)
@@ -185,7 +186,9 @@ def test_efficiencies_are_below_the_peak(framework: str, fits: dict[str, Fit]) -
 def test_fitted_memory_constants_are_plausible(caffe: Fit) -> None:
     assert caffe.memory
     assert 50 * MIB < caffe.memory.context_bytes < 500 * MIB
-    assert 0 < caffe.memory.workspace_share < 1
+    assert (
+        MIB < caffe.memory.group_bytes < 3 * 8 * MIB
+    )  # three streams, handles, and workspaces of up to 8 MiB
 
 
 def test_resnet50_does_not_fit_the_smaller_device(graphs: dict[str, TaskGraph]) -> None:

@@ -3,10 +3,27 @@
 from dataclasses import replace
 
 import pytest
+from torch import nn
 
+from membench.core import configuration
+from membench.core.efficiency import Efficiency
 from membench.core.record import Outcome
-from membench.papers.metrics.layrub import epoch_time_s, iteration_time_s, trained_layers
+from membench.core.schedule import RepeatedSchedule
+from membench.cost.roofline import RooflineCost
+from membench.papers.metrics.layrub import (
+    INTERMEDIATE_ROLES,
+    epoch_time_s,
+    iteration_time_s,
+    step_metrics,
+    trained_layers,
+)
 from membench.papers.metrics.vdnn import trained_batch_size
+from membench.planning.liveness import peak_bytes
+from membench.steps.plan import plan
+from membench.steps.simulated_step import simulated_step
+from membench.strategies.eager import Eager
+from tests.helpers.costs import UnitCost
+from tests.helpers.graphs import captured
 from tests.helpers.papers import PAPER, cell, record
 
 
@@ -38,3 +55,26 @@ def test_only_the_last_step_of_an_iteration_exchanges_gradients() -> None:
 def test_a_run_that_does_not_fit_has_no_time() -> None:
     assert iteration_time_s(PAPER, cell(), record(Outcome.OUT_OF_MEMORY)) is None
     assert epoch_time_s(PAPER, cell(), record(Outcome.OUT_OF_MEMORY)) is None
+
+
+def test_a_copy_is_compared_with_the_convolution_whose_output_it_moves() -> None:
+    """One convolution of 18 operations for each of 32 outputs; half as many operations, half the speed-up."""
+    device = configuration.load("device", "k40m")
+    module = nn.Sequential(nn.Conv2d(1, 2, 3, bias=False), nn.Flatten(), nn.Linear(32, 10))
+    graph = captured(module, 1, 1, 6, 6)
+    found = []
+    for arithmetic in (0.5, 1.0):
+        cost = RooflineCost(device, Efficiency(arithmetic, 1.0))
+        run = RepeatedSchedule(plan(graph, Eager(), cost, None))
+        step = simulated_step((run,), cost)
+        metrics = step_metrics((run,), step.timelines, device)
+        assert metrics["intermediate_memory_bytes"] == peak_bytes(run.schedule, INTERMEDIATE_ROLES) > 0
+        found.append(metrics["migration_speedup"])
+    copy_s = device.copy_latency_s + 4 * 32 / device.host_to_device_bytes_per_s
+    assert found[1] == pytest.approx(2 * 9 * 32 / device.arithmetic_ops_per_s / copy_s)
+    assert found[0] == pytest.approx(2 * found[1])
+
+
+def test_without_a_device_there_is_no_time_of_a_copy() -> None:
+    run = RepeatedSchedule(plan(captured(nn.Linear(4, 10), 2, 4), Eager(), UnitCost(), None))
+    assert set(step_metrics((run,), (), None)) == {"intermediate_memory_bytes"}

@@ -4,19 +4,23 @@ from collections import defaultdict
 
 import pytest
 
-from membench.core.schedule import Reserve
-from membench.core.task_graph import TaskGraph
+from membench.core.schedule import Free, Reserve
+from membench.core.task_graph import Role, TaskGraph
 from membench.frameworks.caffe import CAFFE
 from membench.frameworks.lowering import lower_layers
+from membench.planning.liveness import peak_bytes
 from membench.planning.validate import validate
 from membench.steps.plan import plan
 from membench.strategies.base import Strategy
+from membench.strategies.layrub.activations import Activations
+from membench.strategies.layrub.constant_region import walk
 from membench.strategies.layrub.strategy import LayrubHybrid, LayrubInter
 from tests.helpers.costs import UnitCost
 from tests.helpers.graphs import captured_model
 
 LARGEST_BYTES = 2 * 64 * 112 * 112 * 4
 """Of ResNet-50 at two images: the first convolution's output, and the first stage's."""
+MAPS = frozenset({Role.ACTIVATION, Role.GRADIENT})
 
 
 @pytest.fixture(scope="module")
@@ -43,17 +47,50 @@ def test_what_layers_keep_inside_has_one_piece_for_each_thing_kept(residual: Tas
     assert found["mask"] == [LARGEST_BYTES // 4]
 
 
-def test_the_region_separates_activations_from_gradients_to_sum(residual: TaskGraph) -> None:
-    """The published walk gives four pieces for the first, 3.5 of the largest activation together; here 3.25."""
-    found = pieces(residual, LayrubHybrid(fixed_region=True))
-    assert found["gradient of its part"] == [LARGEST_BYTES] * 2
-    assert sum(found["data"]) == 5.25 * LARGEST_BYTES
+def test_the_published_walk_of_resnet50(residual: TaskGraph) -> None:
+    """343 MiB at 32 images for outputs in turn, and 98 for each of two pieces of outputs with several readers."""
+    sizes = walk(Activations(residual)).piece_bytes
+    assert sum(sizes[:-2]) == 3.5 * LARGEST_BYTES
+    assert sizes[-2:] == (LARGEST_BYTES, LARGEST_BYTES)
 
 
-def test_without_the_intra_layer_strategy_gradients_have_pieces_of_their_own(residual: TaskGraph) -> None:
-    hybrid, inter = (pieces(residual, kind(fixed_region=True)) for kind in (LayrubHybrid, LayrubInter))
-    assert not hybrid["data gradient"]
-    assert LARGEST_BYTES in inter["data gradient"]
+def test_the_walk_hands_a_piece_on_two_layers_after_its_output() -> None:
+    chain = lower_layers(captured_model("vgg16", 1), CAFFE)
+    activations = Activations(chain)
+    pieces = walk(activations).pieces
+    turns = [pieces[block] for made in activations.made for block in made]
+    assert len(set(turns)) == 3
+    assert all(len(set(turns[i : i + 3])) == 3 for i in range(len(turns) - 2))
+
+
+def test_hybrid_holds_what_the_paper_prints_for_resnet50(residual: TaskGraph) -> None:
+    """759.5 MB at 32 images (Section 5.2.1)."""
+    schedule = plan(residual, LayrubHybrid(fixed_region=True, only_needed=False), UnitCost(), None)
+    assert peak_bytes(schedule, MAPS) * 16 == 759.5 * 2**20
+
+
+def test_hybrid_needs_the_mask_in_addition_to_inter_for_googlenet() -> None:
+    """24 MB at 32 images (Section 5.2.3): local response normalisation reads what the gradients would overwrite."""
+    graph = lower_layers(captured_model("googlenet", 2), CAFFE)
+    hybrid, inter = (
+        peak_bytes(plan(graph, kind(fixed_region=True, only_needed=False), UnitCost(), None), MAPS)
+        for kind in (LayrubHybrid, LayrubInter)
+    )
+    assert (hybrid - inter) * 16 == 24.5 * 2**20
+
+
+def test_gradients_lie_in_the_region_only_with_the_intra_layer_strategy(residual: TaskGraph) -> None:
+    hybrid, inter = (
+        plan(residual, kind(fixed_region=True), UnitCost(), None) for kind in (LayrubHybrid, LayrubInter)
+    )
+    gradients = Activations(hybrid.graph).of_gradients
+    in_hybrid, in_inter = (
+        sum(isinstance(x, Free) and x.block in gradients for x in s.instructions) for s in (hybrid, inter)
+    )
+    assert in_inter == len(gradients)
+    assert in_hybrid <= len(
+        walk(Activations(hybrid.graph)).piece_bytes
+    )  # what pieces hold at the end of the step
 
 
 def test_what_pooling_keeps_inside_stays_on_the_device(residual: TaskGraph) -> None:

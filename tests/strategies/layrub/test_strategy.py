@@ -10,16 +10,32 @@ from torchvision.models.resnet import Bottleneck, ResNet
 from membench.backends.cpu import Chaos, CpuBackend
 from membench.capture.capture import capture
 from membench.core.errors import InvalidSchedule
-from membench.core.schedule import COMPUTE_STREAM, Compute, Reuse, Schedule, Wait
-from membench.core.task_graph import Role
+from membench.core.schedule import (
+    COMPUTE_STREAM,
+    Compute,
+    Offload,
+    Prefetch,
+    RepeatedSchedule,
+    Reserve,
+    Reuse,
+    Schedule,
+    Wait,
+)
+from membench.core.task_graph import Phase, Role, TaskGraph
 from membench.core.workload import Workload
-from membench.planning.liveness import peak_bytes
+from membench.frameworks.caffe import CAFFE
+from membench.frameworks.lowering import lower_layers
+from membench.planning.liveness import copied_bytes, peak_bytes
 from membench.planning.validate import validate
 from membench.steps.compile import CompiledStep
 from membench.steps.plan import plan
+from membench.steps.simulated_step import simulated_step
+from membench.strategies.layrub.activations import Activations
 from membench.strategies.layrub.strategy import LayrubHybrid, LayrubInter, LayrubIntra
 from membench.strategies.network_wide import NetworkWide
 from membench.strategies.streams import WEIGHT_GRADIENT_STREAM
+from tests.helpers.graphs import COST as ROOFLINE
+from tests.helpers.graphs import captured_model
 from tests.helpers.networks import COST, Reference, reference_of, run_step
 
 
@@ -111,8 +127,8 @@ def test_intra_layer_reuse_gives_every_gradient_the_space_of_its_activation(chai
 
 @pytest.mark.parametrize(
     "strategy",
-    [LayrubInter(), LayrubHybrid(), LayrubHybrid(fixed_region=True)],
-    ids=["inter", "hybrid", "hybrid, fixed region"],
+    [LayrubInter(), LayrubHybrid(), LayrubHybrid(fixed_region=True), LayrubHybrid(True, only_needed=False)],
+    ids=["inter", "hybrid", "hybrid, fixed region", "Algorithm 1"],
 )
 def test_the_peak_of_migration_does_not_grow_with_depth(strategy: LayrubHybrid) -> None:
     peaks = []
@@ -125,6 +141,60 @@ def test_the_peak_of_migration_does_not_grow_with_depth(strategy: LayrubHybrid) 
         validate(schedule)
         peaks.append(peak_bytes(schedule, frozenset({Role.ACTIVATION, Role.GRADIENT})))
     assert peaks[1] == peaks[0]
+
+
+def step_time_s(schedule: Schedule) -> float:
+    return simulated_step((RepeatedSchedule(schedule, 1),), ROOFLINE).timelines[0].step_time_s
+
+
+@pytest.fixture(scope="module", params=["resnet50", "googlenet", "alexnet"])
+def network(request: pytest.FixtureRequest) -> TaskGraph:
+    return lower_layers(captured_model(request.param, 8), CAFFE)
+
+
+def test_algorithm_1_moves_all_that_has_no_reader_left(network: TaskGraph) -> None:
+    schedule = plan(network, LayrubInter(only_needed=False), ROOFLINE, None)
+    validate(schedule)
+    moved = {x.block for x in schedule.instructions if isinstance(x, Offload)}
+    last = network.forward_layers[-1].touches | network.backward_layers[0].reads
+    assert moved >= Activations(network).all - last
+    assert moved == {x.block for x in schedule.instructions if isinstance(x, Prefetch)}
+
+
+def test_algorithm_1_brings_a_layers_inputs_back_during_the_layer_before(network: TaskGraph) -> None:
+    schedule = plan(network, LayrubHybrid(only_needed=False), ROOFLINE, None)
+    graph, inputs = schedule.graph, Activations(schedule.graph).inputs
+    wanted = [{*layer.reads, *inputs.get(layer.layer, ())} for layer in graph.backward_layers]
+    came_in: dict[int, int] = {}
+    position = -1  # of the layer of the backward pass that ran last
+    for item in schedule.instructions:
+        if isinstance(item, Prefetch):
+            came_in.setdefault(item.block, position + 1)
+        elif isinstance(item, Compute) and (task := graph.tasks[item.task]).phase is Phase.BACKWARD:
+            position = next(p for p, layer in enumerate(graph.backward_layers) if task in layer.tasks)
+    assert came_in
+    for block, during in came_in.items():
+        assert next(p for p, blocks in enumerate(wanted) if block in blocks) == during + 1
+
+
+def test_moving_only_what_is_needed_is_never_slower_and_needs_no_more_memory(network: TaskGraph) -> None:
+    for strategy in (LayrubInter, LayrubHybrid):
+        some, everything = (
+            plan(network, strategy(only_needed=needed), ROOFLINE, None) for needed in (True, False)
+        )
+        assert copied_bytes(some, Offload) <= copied_bytes(everything, Offload)
+        assert some.peak_bytes <= everything.peak_bytes
+        assert step_time_s(some) <= step_time_s(everything)
+
+
+def test_gradients_to_be_summed_up_share_two_buffers_under_intra_layer_reuse() -> None:
+    """The first stage's two are the largest; without sharing each sum would have two of its own."""
+    graph = lower_layers(captured_model("resnet50", 2), CAFFE)
+    schedule = plan(graph, LayrubIntra(), ROOFLINE, None)
+    validate(schedule)
+    parts = Activations(schedule.graph).of_parts
+    buffers = [x.space_bytes for x in schedule.instructions if isinstance(x, Reserve) and x.block in parts]
+    assert buffers == [2 * 256 * 56 * 56 * 4] * 2
 
 
 class _NoWorkspace:
