@@ -63,7 +63,9 @@ class Modnn(Strategy):
         self, graph_at: GraphAt, batch_size: int, cost: CostModel, budget_bytes: int | None
     ) -> Iterable[int]:
         """Yield the sizes of Equation 8, then the whole batch: accumulators may need more than micro-batches save."""
-        yield from fitted_sizes(lambda size: self._with_host_blocks(graph_at(size)), batch_size, cost, budget_bytes)
+        yield from fitted_sizes(
+            lambda size: self._with_host_blocks(graph_at(size)), batch_size, cost, budget_bytes
+        )
         yield batch_size
 
     def schedule(self, graph: TaskGraph, cost: CostModel, budget_bytes: int | None) -> Schedule:
