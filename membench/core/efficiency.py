@@ -18,6 +18,8 @@ class Efficiency:
         codec: of the peak memory bandwidth, in one stream's conversions between an activation and its encoded form; None:
             `memory`.
         codec_streams: speed-up of many streams over one, at best.
+        codec_nonzero_bytes: of a non-zero in the form that conversions go through where it is wider than the encoded one; 0:
+            they go straight to the encoded form.
         convolution: of the peak arithmetic rate, by the name of each of the library's convolution algorithms; empty if the
             framework offers no choice, and `arithmetic` holds for convolutions too.
         bandwidth_bounds_products: whether an inner product whose weights take longer to read than to multiply takes that
@@ -26,7 +28,7 @@ class Efficiency:
             any size reach all of it.
 
     Raises:
-        MembenchError: a fraction is not above 0 and at most 1, or a time or the waves are negative.
+        MembenchError: a fraction is not above 0 and at most 1, or another number is negative.
     """
 
     arithmetic: float
@@ -35,14 +37,24 @@ class Efficiency:
     step_s: float = 0.0
     codec: float | None = None
     codec_streams: float = 1.0
+    codec_nonzero_bytes: int = 0
     convolution: Mapping[str, float] = field(default_factory=dict)
     bandwidth_bounds_products: bool = False
     half_waves: float = 0.0
 
     def __post_init__(self) -> None:
         check(FRACTION, arithmetic=self.arithmetic, memory=self.memory, **self.convolution)
+<<<<<<< HEAD
         check(NOT_NEGATIVE, launch_s=self.launch_s, step_s=self.step_s, half_waves=self.half_waves)
         check(SWITCH, bandwidth_bounds_products=self.bandwidth_bounds_products)
+=======
+        check(
+            NOT_NEGATIVE,
+            launch_s=self.launch_s,
+            step_s=self.step_s,
+            codec_nonzero_bytes=self.codec_nonzero_bytes,
+        )
+>>>>>>> main
         check(POSITIVE, codec_streams=self.codec_streams)
         if self.codec is not None:
             check(FRACTION, codec=self.codec)

@@ -2,6 +2,8 @@
 
 from collections.abc import Mapping
 
+import torch
+
 from membench.core.codec import ActivationCodec
 from membench.core.convolution import Algorithm
 from membench.core.cost_model import CostModel
@@ -122,11 +124,22 @@ class RooflineCost(CostModel):
         return self._device.copy_latency_s + size_bytes / self._device.host_to_device_bytes_per_s
 
     def codec_time_s(self, codec: ActivationCodec, size_bytes: int, encoded_bytes: int) -> float:
-        """Return the seconds to move both forms once, at the rate that the codec's streams reach together."""
+        """Return the seconds to move both forms once, at the rate that the codec's streams reach together.
+
+        Where a library's conversions go through a wider form, that form is moved. Narrowing it is not counted.
+        """
+        moved_bytes = size_bytes + max(
+            encoded_bytes, self._wider_form_bytes(codec, size_bytes, encoded_bytes)
+        )
         one_stream = self._efficiency.memory if self._efficiency.codec is None else self._efficiency.codec
         speedup = min(codec.streams, self._efficiency.codec_streams)
         bytes_per_s = self._device.memory_bytes_per_s * one_stream * speedup
-        return self._efficiency.launch_s + (size_bytes + encoded_bytes) / bytes_per_s
+        return self._efficiency.launch_s + moved_bytes / bytes_per_s
+
+    def _wider_form_bytes(self, codec: ActivationCodec, size_bytes: int, encoded_bytes: int) -> int:
+        nonzero_bytes = self._efficiency.codec_nonzero_bytes
+        elements = size_bytes // torch.float32.itemsize
+        return nonzero_bytes * codec.capacity(elements, encoded_bytes) if nonzero_bytes else 0
 
 
 def _checked(fractions: Mapping[str, float]) -> dict[str, float]:

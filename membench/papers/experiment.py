@@ -101,18 +101,26 @@ class Quantity:
 
 @dataclass(frozen=True)
 class TrainedQuantity:
-    """A value computed from trainings: the mean over their seeds.
+    """A value computed from trainings: the mean over their seeds, or whether two trainings differ.
 
     Attributes:
         training: a name of `Paper.trainings`.
         metric: ``epochs_to_accuracy``, ``time_to_accuracy_s``, or one of the record's; a fraction's name may
             end in ``_percent`` (``test_accuracy_percent``, ``inference_accuracy_percent:5 MB``).
         ratio_to: the training whose value is the divisor; empty: no division.
+        differs_from: if set, the value is 1 where a permutation test tells the curves of `metric` from those of this training,
+            and 0 where it does not.
     """
 
     training: str
     metric: str
     ratio_to: str = ""
+    differs_from: str = ""
+
+    @property
+    def trainings(self) -> tuple[str, ...]:
+        """The names of the trainings that are needed."""
+        return tuple(filter(None, (self.training, self.ratio_to, self.differs_from)))
 
 
 @dataclass(frozen=True)

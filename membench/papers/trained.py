@@ -1,4 +1,4 @@
-"""Values of rows that are answered by trainings: means over their seeds.
+"""Values of rows that are answered by trainings: means over their seeds, and whether two trainings differ.
 
 A run that never reaches the target accuracy counts with all its epochs and its whole time, a lower bound of what it would have
 taken; the result's reason names such runs.
@@ -10,7 +10,7 @@ from statistics import fmean
 from membench.core.record import Outcome, Record
 from membench.papers.experiment import Answer, Paper, Row, listed
 from membench.papers.quantities import Result
-from membench.training.curves import epochs_to_accuracy
+from membench.training.curves import epochs_to_accuracy, permutation_test
 
 RunsByTraining = Mapping[str, Sequence[Record]]
 """The records of each completed training by its name, one for each seed."""
@@ -20,19 +20,30 @@ def evaluate_trained(paper: Paper, row: Row, answer: Answer, trainings: RunsByTr
     """Return a row's value in its unit, or the reason why there is none."""
     quantity = answer.trained
     assert quantity is not None
-    names = [name for name in (quantity.training, quantity.ratio_to) if name]
-    means, remarks = [], []
-    for name in names:
+    for name in quantity.trainings:
         if name not in trainings:
             reason = f"{name!r} has not been trained; run `make train-{paper.name}`"
             return Result(row, answer, outcome=Outcome.FAILED, reason=reason)
-        target_accuracy = paper.trainings[name]["target_accuracy"]
-        mean, remark = _mean(name, trainings[name], quantity.metric, target_accuracy)
-        means.append(mean)
-        remarks.append(remark)
+    if quantity.differs_from:
+        test = permutation_test(
+            trainings[quantity.training], trainings[quantity.differs_from], quantity.metric
+        )
+        reason = f"by a permutation test, whose p-value is {test.p_value:.2f}"
+        return Result(row, answer, float(test.is_significant), Outcome.OK, reason)
+    means, remarks = zip(
+        *(
+            _mean(name, trainings[name], quantity.metric, _target_accuracy(paper, name))
+            for name in quantity.trainings
+        ),
+        strict=True,
+    )
     value = means[0] / means[1] if quantity.ratio_to else means[0]
     value /= listed("unit", row.unit, paper.units)
     return Result(row, answer, value, Outcome.OK, "; ".join(filter(None, remarks)))
+
+
+def _target_accuracy(paper: Paper, training: str) -> float:
+    return float(paper.trainings[training]["target_accuracy"])
 
 
 def _mean(name: str, training: Sequence[Record], metric: str, target_accuracy: float) -> tuple[float, str]:

@@ -1,15 +1,16 @@
 """Encoded activations: what methods that compress activations between the two passes share.
 
-    _alongside_layers (on a stream of its own)             _between_layers (on the compute stream)
+    between the layers                                     alongside a ReLU, on a stream of its own
 
-    forward:   compute the last layer that reads it        compute the last layer that reads it
-               encode  alongside  the next layer           encode, free
-               free                                        compute the next layer
-    backward:  decode  alongside  the layer before         compute the layer before
-               compute the first layer that reads it       decode
-                                                           compute the first layer that reads it
+    forward:   compute the last layer that reads it        compute a convolution, the last layer that reads it
+               encode, free                                encode  alongside  the convolution's ReLU
+               compute the next layer                      free
+    backward:  compute the layer before                    decode  alongside  the gradient of that ReLU
+               decode                                      compute the gradients of the convolution
+               compute the first layer that reads it
 
-The method chooses the activations and their codecs.
+The method chooses the activations, their codecs, and whether it uses the pairs of a convolution and its ReLU. Other activations
+are encoded between the layers in any case.
 """
 
 from collections import defaultdict
@@ -18,7 +19,7 @@ from collections.abc import Mapping
 from membench.core.codec import ActivationCodec
 from membench.core.errors import UnsupportedStrategy
 from membench.core.schedule import COMPUTE_STREAM, Schedule
-from membench.core.task_graph import Kind, Phase, Task, TaskGraph
+from membench.core.task_graph import Kind, LayerTasks, Phase, Task, TaskGraph
 from membench.planning.builder import ScheduleBuilder
 from membench.planning.encoding import add_encoded_forms, encoded_bytes, float32_activations
 from membench.planning.uses import first_touched, last_touched
@@ -49,57 +50,68 @@ def compress(
         name: of the strategy.
         graph: annotated.
         codecs: by the activation's block; see `encodable_activations`.
-        stream: of the codecs.
+        stream: of the codecs alongside ReLUs; the compute stream: all activations are encoded between the layers.
     """
     densities = {block: density_of(density, block) for block in codecs}
     graph, forms = add_encoded_forms(graph, codecs, densities)
     builder = ScheduleBuilder(name, graph, budget_bytes=budget_bytes)
-    if stream == COMPUTE_STREAM:
-        _between_layers(builder, forms, codecs)
-    else:
-        _alongside_layers(builder, forms, codecs, stream)
+    _forward(builder, forms, codecs, stream)
+    _backward(builder, forms, stream)
     return builder.finish()
 
 
-def _between_layers(
-    builder: ScheduleBuilder, forms: Mapping[int, int], codecs: Mapping[int, ActivationCodec]
-) -> None:
-    """Encode and decode on the compute stream, after a layer and before a layer."""
-    layers = builder.graph.forward_layers
-    for layer, done in zip(layers, last_touched(layers, forms), strict=True):
-        compute_on_demand(builder, layer.tasks)
-        for block in done:
-            builder.encode(block, forms[block], codecs[block], stream=COMPUTE_STREAM)
-        for block in done:
-            builder.free(block)
-    layers = builder.graph.backward_layers
-    for layer, needed in zip(layers, first_touched(layers, forms), strict=True):
-        for block in needed:
-            builder.decode(block, stream=COMPUTE_STREAM)
-        compute_on_demand(builder, layer.tasks)
-
-
-def _alongside_layers(
+def _forward(
     builder: ScheduleBuilder, forms: Mapping[int, int], codecs: Mapping[int, ActivationCodec], stream: str
 ) -> None:
-    """Encode and decode on a stream of their own, each alongside one layer of the compute stream."""
-    layers = builder.graph.forward_layers
-    encoding: list[int] = []
-    for layer, done in zip(layers, last_touched(layers, forms), strict=True):
-        for block in encoding:
+    """Encode what a convolution was the last to read alongside its ReLU, and anything else at once."""
+
+    def encode(blocks: list[int], stream: str) -> None:
+        for block in blocks:
             builder.encode(block, forms[block], codecs[block], stream=stream)
-        compute_on_demand(builder, layer.tasks)
-        for block in encoding:
+
+    def free(blocks: list[int]) -> None:
+        for block in blocks:
             builder.free(block)
-        encoding = done
-    layers = builder.graph.backward_layers
-    at_once, *ahead = first_touched(layers, forms)
-    for block in at_once:
-        builder.decode(block, stream=stream)
-    for layer, needed_next in zip(layers, [*ahead, []], strict=True):
-        for block in needed_next:
-            builder.decode(block, stream=stream)
+
+    layers = builder.graph.forward_layers
+    postponed: list[int] = []
+    for layer, following, done in zip(layers, [*layers[1:], None], last_touched(layers, forms), strict=True):
+        encode(postponed, stream)
         compute_on_demand(builder, layer.tasks)
+        free(postponed)
+        has_relu = following is not None and _are_pair(layer, following, Kind.CONVOLUTION, Kind.RELU)
+        postponed = done if stream != COMPUTE_STREAM and has_relu else []
+        if not postponed:
+            encode(done, COMPUTE_STREAM)
+            free(done)
+
+
+def _backward(builder: ScheduleBuilder, forms: Mapping[int, int], stream: str) -> None:
+    """Decode what a convolution is the first to read alongside the gradient of its ReLU, and anything else just before."""
+
+    def decode(blocks: list[int], stream: str) -> None:
+        for block in blocks:
+            builder.decode(block, stream=stream)
+
+    layers = builder.graph.backward_layers
+    needed = first_touched(layers, forms)
+    ahead = False
+    for layer, following, now, then in zip(
+        layers, [*layers[1:], None], needed, [*needed[1:], []], strict=True
+    ):
+        if not ahead:
+            decode(now, COMPUTE_STREAM)
+        has_relu = following is not None and _are_pair(layer, following, Kind.RELU, Kind.CONVOLUTION)
+        ahead = stream != COMPUTE_STREAM and has_relu
+        if ahead:
+            decode(then, stream)
+        compute_on_demand(builder, layer.tasks)
+
+
+def _are_pair(first: LayerTasks, second: LayerTasks, *kinds: Kind) -> bool:
+    """Return whether two layers are of these kinds and the second reads what the first wrote."""
+    of_kinds = first.has_kind(kinds[0]) and second.has_kind(kinds[1])
+    return of_kinds and not first.writes.isdisjoint(second.reads)
 
 
 def encodable_activations(graph: TaskGraph) -> list[int]:

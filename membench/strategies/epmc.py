@@ -11,8 +11,8 @@ activations; only gradients see the rounding. A ReLU's output is the next convol
 both gradients.
 
 The paper marks Conv-ReLU pairs and gives no rule by sparsity; here every activation made sparse by ReLUs is encoded, one
-behind a pooling too, unless encoding would make it larger. Its two statements on what runs in parallel differ (3.2.2); this
-is the one that the data allows.
+behind a pooling too, unless encoding would make it larger. One that no Conv-ReLU pair reads is encoded and decoded between the
+layers. The paper's two statements on what runs in parallel differ (3.2.2); this is the one that the data allows.
 
 Encoded sizes depend on the data, and memory is planned before the data is there. So the plan is made for a `density`:
 given, or measured by `membench.steps.densities` (``strategy.density=measured`` in a cell). An activation with more non-zeros

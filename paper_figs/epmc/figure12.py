@@ -12,7 +12,7 @@ def draw() -> Figure:
     shown = table[table["item"] == "Figure 12"]
     stated = table[(table["metric"] == "ETR") & table["paper_value"].notna()]["paper_value"].iloc[0]
     figure, axes = plt.subplots(figsize=(6, 3.6), layout="constrained")
-    volumes = [f"{int(rows):,}" for rows in shown["our_batch_size"]]
+    volumes = [f"{int(elements):,}" for elements in shown["batch_size"]]
     axes.bar(
         volumes,
         shown["simulated_value"],
@@ -22,7 +22,7 @@ def draw() -> Figure:
     )
     axes.axhline(stated, color="#d1495b", linewidth=1.4, label="stated in the paper")
     axes.axhline(1, **REFERENCE_LINE, label="one after the other")
-    axes.set_xlabel("rows of 256 elements, half of them zero")
+    axes.set_xlabel("elements, half of them zero")
     axes.set_ylabel("ratio of times")
     axes.grid(visible=False, axis="x")
     figure.legend(frameon=False, ncols=2, loc="outside lower center")

@@ -11,7 +11,7 @@ def draw() -> Figure:
     table = read("epmc", "figure3")
     shown = table[table["item"] == "Figure 3"]
     idle = table[table["metric"] == "gpu_idle_share"]["paper_value"].iloc[0]
-    batches = [f"{int(batch)}" for batch in shown["our_batch_size"]]
+    batches = [f"{int(batch)}" for batch in shown["batch_size"]]
     converting = shown["simulated_value"]
     used = converting * (100 - idle) / 100
     figure, axes = plt.subplots(figsize=(6.5, 4), layout="constrained")

@@ -77,7 +77,7 @@ def test_schedules_are_deterministic_pickle_and_print(variant: str) -> None:
     copy = pickle.loads(pickle.dumps(schedule))
     assert copy == schedule
     validate(copy)
-    assert len(str(schedule).splitlines()) == len(schedule) + 1
+    assert len(str(schedule).splitlines()) == 1 + bool(schedule.note) + len(schedule)
 
 
 def test_the_step_gives_its_memory_back() -> None:

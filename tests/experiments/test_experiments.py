@@ -151,5 +151,5 @@ def test_what_is_trained_composes_and_is_named_once(paper: Paper) -> None:
     for experiment in paper.experiments:
         for row, answer in experiment.rows:
             if answer.trained:
-                assert {answer.trained.training, answer.trained.ratio_to} <= {"", *paper.trainings}
-                assert answer.direction_only or row.line is None
+                assert {*answer.trained.trainings} <= {*paper.trainings}
+                assert answer.direction_only or answer.trained.differs_from or row.line is None

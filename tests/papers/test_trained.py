@@ -42,6 +42,24 @@ def test_values_are_means_over_seeds(metric: str, ratio_to: str, value: float) -
     assert (found.value, found.outcome) == (pytest.approx(value), Outcome.OK)
 
 
+def test_whether_trainings_differ_is_decided_by_a_permutation_test() -> None:
+    names = ("low", "high", "high again")
+    high = [run([0.9 + 0.001 * seed]) for seed in range(4)]
+    trainings = {
+        "low": [run([0.5 + 0.001 * seed]) for seed in range(4)],
+        "high": high,
+        "high again": high[::-1],
+    }
+    paper = replace(PAPER, trainings={name: {"target_accuracy": 0.8} for name in names})
+    found = []
+    for name in names[::2]:
+        quantity = TrainedQuantity(name, "test_accuracy", differs_from="high")
+        answer = Answer(Selection({}), trained=quantity)
+        found.append(evaluate_trained(paper, ROW, answer, trainings))
+    assert [result.value for result in found] == [1, 0]
+    assert found[1].reason == "by a permutation test, whose p-value is 1.00"
+
+
 def test_values_are_in_the_unit_of_the_row() -> None:
     assert result("slow", "time_to_accuracy_s", unit="ms").value == pytest.approx(5000)
 

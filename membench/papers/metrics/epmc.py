@@ -27,14 +27,15 @@ from membench.sweep.metrics import Metrics, Plan
 
 SPARSITIES_PERCENT = (10, 20, 30, 40, 50, 60, 70, 80, 90)
 TIMED_SPARSITY_PERCENT = 50  # Section 5.3
-ENCODED_ROWS = 2000  # at most: more rows of random numbers have the same ratios
+ENCODED_ROWS = 2000  # of the random map whose size is measured; its ratios do not depend on the volume
+COUNTED_KINDS = (Kind.CONVOLUTION, Kind.POOLING, Kind.LINEAR)  # of layers whose output Table 2 counts
 
 
 def step_metrics(plan: Plan, timelines: tuple[Timeline, ...], device: DeviceProfile | None) -> Metrics:
-    """Return sizes of what is stored between the two passes, and of the weights with their state.
+    """Return sizes of what is stored between the two passes, of the layers' outputs, and of the weights with their state.
 
-    ``layer_output_bytes`` adds up every output of the forward pass's layers, as if nothing were written in place;
-    ``weight_state_bytes`` are weights, gradients and momentum.
+    ``layer_output_bytes`` is the count of EPMC's Table 2, see `_layer_output_bytes`; ``weight_state_bytes`` are weights,
+    gradients and momentum.
     """
     schedule = plan[0].schedule
     graph = schedule.graph
@@ -52,9 +53,12 @@ def step_metrics(plan: Plan, timelines: tuple[Timeline, ...], device: DeviceProf
 
 
 def _stored_map_bytes(schedule: Schedule) -> int:
-    """Return the floating-point maps, dense or encoded, that are held where the backward pass begins, or at the end."""
+    """Return the activations, dense or encoded, that are held where the backward pass begins, or at the end.
+
+    Among them are the int64 indices that PyTorch's maximum pooling stores, which no encoding makes smaller.
+    """
     graph = schedule.graph
-    kept = float32_activations(graph) | {b.index for b in graph.blocks if b.role is Role.ENCODED}
+    kept = {b.index for b in graph.blocks if b.role in (Role.ACTIVATION, Role.ENCODED)}
     backward = (
         position
         for position, item in enumerate(schedule.instructions)
@@ -68,48 +72,65 @@ def _stored_map_bytes(schedule: Schedule) -> int:
 
 
 def _layer_output_bytes(graph: TaskGraph) -> int:
+    """Return twice (data and gradient) the images and the outputs of convolutions, poolings and linear layers (Table 2).
+
+    The average pooling that torchvision adds to VGG-16, which copies 7 x 7 pixels, is not counted: the published network has
+    none.
+    """
     maps = float32_activations(graph)
-    return sum(graph.size_bytes(maps.intersection(layer.tasks[-1].writes)) for layer in graph.forward_layers)
+    counted_bytes = sum(block.size_bytes for block in graph.blocks if block.role is Role.INPUT)
+    for layer in graph.forward_layers:
+        output_bytes = graph.size_bytes(maps & set(layer.tasks[-1].writes))
+        is_copy = layer.has_kind(Kind.POOLING) and output_bytes == graph.size_bytes(maps & layer.reads)
+        if layer.has_kind(*COUNTED_KINDS) and not is_copy:
+            counted_bytes += output_bytes
+    return 2 * counted_bytes
 
 
 def encoding_metrics(paper: Paper, cell: PaperCell) -> Metrics:
     """Return `encoded_map_metrics` of a system with ``codec`` and ``streams`` in its ``set``, and a model with ``columns``.
 
-    The batch size is the number of rows.
+    The batch size is the map's volume, in elements.
     """
     system, model = paper.systems[cell.system], paper.models[cell.model]
-    rows = int(cell.batch_size or model["batch_sizes"]["normal"])
+    elements = int(cell.batch_size or model["batch_sizes"]["normal"])
     names = system["framework"], paper.devices[cell.device]
-    return dict(_of_a_system(**system["set"], rows=rows, columns=model["columns"], names=names))
+    return dict(_of_a_system(**system["set"], elements=elements, columns=model["columns"], names=names))
 
 
 @cache
-def _of_a_system(codec: str, streams: int, rows: int, columns: int, names: tuple[str, str]) -> Metrics:
+def _of_a_system(codec: str, streams: int, elements: int, columns: int, names: tuple[str, str]) -> Metrics:
     framework, device = configuration.load("framework", names[0]), configuration.load("device", names[1])
-    return encoded_map_metrics(codec, streams, rows, columns, RooflineCost(device, framework.efficiency))
+    return encoded_map_metrics(codec, streams, elements, columns, RooflineCost(device, framework.efficiency))
 
 
-def encoded_map_metrics(codec: str, streams: int, rows: int, columns: int, cost: CostModel) -> Metrics:
-    """Return sizes and times of a random map of that shape in an encoding.
+def encoded_map_metrics(codec: str, streams: int, elements: int, columns: int, cost: CostModel) -> Metrics:
+    """Return sizes and times of a random map in an encoding.
 
-    ``footprint_ratio:<percent of zeros>`` is the dense size over the encoded one; times are of a map half of whose elements
-    are zero: alone, in series with a ReLU, and in parallel with one, which takes as long as the longer of the two (Equation 1).
+    ``footprint_ratio:<percent of zeros>`` is the dense size over the encoded one, of a map of `ENCODED_ROWS` rows;
+    ``mean_ratio_to_csr`` is the mean over the percentages of CSR's stored size over this encoding's, where a map is stored
+    dense if the encoding would be larger. Times are of a map of the given volume, half of whose elements are zero: alone, in
+    series with a ReLU, and in parallel with one, which takes as long as the longer of the two (Equation 1).
 
     Args:
         codec: one of ``vp``, ``csr``, ``coo``, ``ell``, ``dia``.
         streams: that the encoding is spread over; decides the time.
+        elements: of the map that is timed.
+        columns: of the map whose size is measured.
 
     Raises:
         MembenchError: there is no such codec.
     """
     encoding = _codec(codec, streams)
-    order = torch.rand(min(rows, ENCODED_ROWS) * columns, generator=torch.Generator().manual_seed(0))
-    ratios = {f"footprint_ratio:{p}": _footprint_ratio(encoding, order, p) for p in SPARSITIES_PERCENT}
+    order = torch.rand(ENCODED_ROWS * columns, generator=torch.Generator().manual_seed(0))
+    ratios, csr_ratios = _footprint_ratios(encoding, order), _footprint_ratios(csr(), order)
+    to_csr = (max(1.0, own) / max(1.0, other) for own, other in zip(ratios, csr_ratios, strict=True))
     return {
-        **ratios,
-        "mean_footprint_ratio": statistics.fmean(ratios.values()),
+        **{f"footprint_ratio:{p}": ratio for p, ratio in zip(SPARSITIES_PERCENT, ratios, strict=True)},
+        "mean_footprint_ratio": statistics.fmean(ratios),
+        "mean_ratio_to_csr": statistics.fmean(to_csr),
         "break_even_sparsity_percent": _break_even_percent(encoding, order),
-        **_times(encoding, rows * columns, cost),
+        **_times(encoding, _codec(codec, streams=1), elements, cost),
     }
 
 
@@ -126,19 +147,27 @@ def _codec(name: str, streams: int) -> Codec:
     return codecs[name]
 
 
-def _times(codec: Codec, elements: int, cost: CostModel) -> Metrics:
-    if not isinstance(codec, ActivationCodec):
+def _times(codec: Codec, one_stream: Codec, elements: int, cost: CostModel) -> Metrics:
+    if not (isinstance(codec, ActivationCodec) and isinstance(one_stream, ActivationCodec)):
         return {}
     dense_bytes = torch.float32.itemsize * elements
     nonzeros = elements * (100 - TIMED_SPARSITY_PERCENT) // 100
-    encode_s = cost.codec_time_s(codec, dense_bytes, codec.size_bytes(elements, nonzeros))
+    encoded_bytes = codec.size_bytes(elements, nonzeros)
+    encode_s = cost.codec_time_s(codec, dense_bytes, encoded_bytes)
+    one_stream_s = cost.codec_time_s(one_stream, dense_bytes, encoded_bytes)
     relu = Task(0, "relu", Kind.RELU, Phase.FORWARD, 0, (), (), (), moved_bytes=2 * dense_bytes)
     relu_s = cost.launch_time_s(relu) + cost.task_time_s(relu)
     return {
         "encode_time_s": encode_s,
+        "speedup_by_streams": one_stream_s / encode_s,
         "in_series_time_s": encode_s + relu_s,
         "in_parallel_time_s": max(encode_s, relu_s),
+        "parallel_share": max(encode_s, relu_s) / (encode_s + relu_s),
     }
+
+
+def _footprint_ratios(codec: Codec, order: Tensor) -> list[float]:
+    return [_footprint_ratio(codec, order, percent) for percent in SPARSITIES_PERCENT]
 
 
 def _footprint_ratio(codec: Codec, order: Tensor, sparsity_percent: float) -> float:

@@ -29,6 +29,7 @@ from math import inf
 
 from membench.core.convolution import Algorithm
 from membench.core.cost_model import CostModel
+from membench.core.errors import InfeasibleSchedule
 from membench.core.schedule import Schedule
 from membench.core.task_graph import ARGUMENT_ROLES, Role, Task, TaskGraph
 from membench.planning.algorithms import Preference, prefer
@@ -70,22 +71,22 @@ class Modnn(Strategy):
 
     def schedule(self, graph: TaskGraph, cost: CostModel, budget_bytes: int | None) -> Schedule:
         graph = self._with_host_blocks(graph)
-        return self._on_demand(graph, cost, budget_bytes) or self._planned(graph, cost, budget_bytes)
+        refusals = []
+        for plan in (self._planned,) if self._offload_weights else (self._on_demand, self._planned):
+            try:
+                return plan(graph, cost, budget_bytes)
+            except InfeasibleSchedule as refusal:
+                refusals.append(refusal)
+        raise min(refusals, key=lambda refusal: refusal.needed_bytes)
 
-    def _on_demand(self, graph: TaskGraph, cost: CostModel, budget_bytes: int | None) -> Schedule | None:
-        """Return the step with the fastest algorithms and no copies but those of its inputs, which it loads first.
-
-        None where the budget has no room for it, or where weights come from the host and return there.
-        """
-        if self._offload_weights:
-            return None
+    def _on_demand(self, graph: TaskGraph, cost: CostModel, budget_bytes: int | None) -> Schedule:
+        """Return the step with the fastest algorithms, which needs no pool, and no copies but those of its inputs."""
         builder = ScheduleBuilder(
             self.name, prefer(graph, cost, Preference.PERFORMANCE), budget_bytes=budget_bytes
         )
         builder.prefetch_offloaded(block.index for block in graph.blocks if not builder.is_dead(block.index))
         compute_on_demand(builder, builder.graph.tasks)
-        has_room = budget_bytes is None or builder.peak_bytes <= budget_bytes
-        return builder.finish() if has_room else None
+        return builder.finish()
 
     def _planned(self, graph: TaskGraph, cost: CostModel, budget_bytes: int | None) -> Schedule:
         """Return what Algorithm 1 decides."""

@@ -198,11 +198,18 @@ def test_resnet50_does_not_fit_the_smaller_device(graphs: dict[str, TaskGraph]) 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["device=k80"], "there is no device 'k80'; choose one of"),
-        (["device=titan_z"], "no time of Caffe on device 'titan_z'"),
+        (["framework=caffe", "device=k80"], "titan_z, not 'k80'"),
+        (
+            ["device=titan_z"],
+            "name what to calibrate: `device=cuda`, `framework=caffe device=k40m` or `codec`",
+        ),
+        (["framework=caffe", "device=titan_z"], "no time of Caffe on device 'titan_z'"),
         (["framework=mxnet", "device=titan_z"], "no time of MXNet on device 'titan_z'"),
-        (["framework=torch7"], "no paper's rows to fit framework 'torch7' on; choose one of caffe, mxnet"),
-        (["nonsense"], "'nonsense' is not a choice; write `codec` alone, or"),
+        (
+            ["framework=torch7", "device=k40m"],
+            "no paper's rows to fit framework 'torch7' on; choose one of caffe, mxnet",
+        ),
+        (["nonsense"], "'nonsense' is not a choice; write option=value"),
     ],
 )
 def test_errors_are_one_line(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
