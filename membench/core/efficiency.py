@@ -44,17 +44,14 @@ class Efficiency:
 
     def __post_init__(self) -> None:
         check(FRACTION, arithmetic=self.arithmetic, memory=self.memory, **self.convolution)
-<<<<<<< HEAD
-        check(NOT_NEGATIVE, launch_s=self.launch_s, step_s=self.step_s, half_waves=self.half_waves)
-        check(SWITCH, bandwidth_bounds_products=self.bandwidth_bounds_products)
-=======
         check(
             NOT_NEGATIVE,
             launch_s=self.launch_s,
             step_s=self.step_s,
             codec_nonzero_bytes=self.codec_nonzero_bytes,
+            half_waves=self.half_waves,
         )
->>>>>>> main
+        check(SWITCH, bandwidth_bounds_products=self.bandwidth_bounds_products)
         check(POSITIVE, codec_streams=self.codec_streams)
         if self.codec is not None:
             check(FRACTION, codec=self.codec)
