@@ -32,13 +32,15 @@ class Settings:
     Attributes:
         framework: the name in ``conf/framework``; empty to measure a GPU.
         device: the name in ``conf/device`` that the paper's rows are of; ``cuda`` to measure this machine's GPU instead.
-        printed: ``codec`` or ``waves``, to fit and print these constants instead; else empty.
+        codec: fit the rate of EPMC's serial baseline instead.
+        waves: fit Winograd's rate and the waves that fill a Kepler instead.
         config_dir: the folder to write into; None: ``conf/``.
     """
 
     framework: str = ""
     device: str = ""
-    printed: str = ""
+    codec: bool = False
+    waves: bool = False
     config_dir: Path | None = None
 
 
@@ -47,7 +49,7 @@ def parse(words: Sequence[str]) -> Settings:
     own, words = take_config_dir(words)
     refuse_flags(words)
     if words in (["codec"], ["waves"]):
-        return Settings(printed=words[0])
+        return Settings(codec=words == ["codec"], waves=words == ["waves"])
     readers: dict[str, Reader] = {
         "framework": partial(choice, configuration.names("framework"), "framework"),
         "device": partial(choice, ["cuda", *configuration.names("device", own)], "device"),
@@ -74,11 +76,11 @@ def run(settings: Settings) -> int:
     if IS_INSTALLED and settings.config_dir is None:
         raise MembenchError("name the folder to write into, as in: device=cuda --config-dir my_conf")
     folder = settings.config_dir or CONF_DIRECTORY
-    if settings.printed == "codec":
+    if settings.codec:
         from membench.papers.calibrate.codec import fit_codec
 
         print(fit_codec())
-    elif settings.printed == "waves":
+    elif settings.waves:
         from membench.papers.calibrate.waves import fit_waves
 
         print(fit_waves())
