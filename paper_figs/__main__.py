@@ -1,9 +1,17 @@
-"""`python -m paper_figs layrub` draws every figure of a paper anew from results/layrub; without a name, of each paper."""
+"""`python -m paper_figs layrub` draws every figure of a paper anew from results/layrub; without a name, of each paper.
+
+The overview of all papers is drawn in either case.
+"""
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from importlib import import_module
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 HERE = Path(__file__).parent
 SCRIPTS = "*[0-9].py"
@@ -11,27 +19,44 @@ SCRIPTS = "*[0-9].py"
 
 def main(arguments: Sequence[str]) -> int:
     """Run the command and return its exit code."""
-    papers = sorted(path.name for path in HERE.iterdir() if list(path.glob(SCRIPTS)))
+    papers = sorted(path.parent.name for path in (HERE.parent / "results").glob("*/scoreboard.csv"))
     if {"-h", "--help"} & set(arguments):
         print(__doc__)
         return 0
     if unknown := [word for word in arguments if word not in papers]:
         print(
-            f"paper_figs: there is no paper {unknown[0]!r}; there are: {', '.join(papers)}", file=sys.stderr
+            f"paper_figs: there is no paper {unknown[0]!r}; there are: {', '.join(papers)}",
+            file=sys.stderr,
         )
         return 2
     from paper_figs.style import save, use_style  # takes seconds; a wrong argument should not
 
     use_style()
-    for paper in arguments or papers:
-        for script in sorted((HERE / paper).glob(SCRIPTS)):
-            try:
-                save(import_module(f"paper_figs.{paper}.{script.stem}").draw(), script)
-            except (OSError, LookupError, ValueError) as error:
-                message = f"{paper}/{script.name} cannot be drawn ({type(error).__name__}: {error})"
-                print(f"paper_figs: {message}; run `make reproduce-{paper}` again", file=sys.stderr)
-                return 2
+    for path, draw in figures(arguments or papers):
+        try:
+            save(draw(), path)
+        except (OSError, LookupError, ValueError) as error:
+            name = path.relative_to(HERE)
+            message = f"{name} cannot be drawn ({type(error).__name__}: {error})"
+            again = name.parts[0] if len(name.parts) > 1 else "PAPER"
+            print(f"paper_figs: {message}; run `make reproduce-{again}` again", file=sys.stderr)
+            return 2
     return 0
+
+
+def figures(papers: Sequence[str]) -> Iterator[tuple[Path, Callable[[], "Figure"]]]:
+    """Yield each figure's path without a suffix, and the function that draws it."""
+    from paper_figs.overview import draw_all, draw_paper
+
+    for paper in papers:
+        for script in sorted((HERE / paper).glob(SCRIPTS)):
+            yield script.with_suffix(""), partial(_draw_script, f"paper_figs.{paper}.{script.stem}")
+        yield HERE / paper / "overview", partial(draw_paper, paper)
+    yield HERE / "overview", draw_all
+
+
+def _draw_script(module: str) -> "Figure":
+    return import_module(module).draw()
 
 
 if __name__ == "__main__":

@@ -153,7 +153,8 @@ def log_axis(axes: Axes, ticks: Sequence[float]) -> None:
 
 
 def save(figure: Figure, path: Path) -> None:
-    """Save a figure as ``.png`` and ``.pdf`` next to its script, without dates or versions in them."""
+    """Save a figure as ``.png`` and ``.pdf`` under a path's name, without dates or versions in them."""
+    path.parent.mkdir(exist_ok=True)
     figure.savefig(path.with_suffix(".png"), dpi=150, metadata={"Software": None})
     figure.savefig(
         path.with_suffix(".pdf"),

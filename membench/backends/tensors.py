@@ -12,10 +12,15 @@ import torch
 from torch import Tensor
 
 from membench.backends.kernels import find_kernel
-from membench.core.call import Call, Output, Outputs, ShapeOf, Value
+from membench.core.call import Call, Output, Outputs, ShapeOf, Value, resolve_operator
 from membench.core.errors import UnsupportedModel
 from membench.core.task_graph import Block, Task, TaskGraph
-from membench.core.torch_internals import conjugate_view, negative_view, suggest_memory_format
+from membench.core.torch_internals import (
+    conjugate_view,
+    negative_view,
+    operator_schema,
+    suggest_memory_format,
+)
 
 
 @dataclass(slots=True)
@@ -148,8 +153,8 @@ class DeviceTensors:
     def _verify(self, task: Task, result: Any) -> None:
         """Check once that the operator's outputs have the captured layouts."""
         assert task.call is not None
-        if outputs := mismatched_outputs(task.call, result, self._graph):
-            raise UnsupportedModel(*describe_mismatch(task, outputs, self._graph))
+        if found := mismatched_outputs(task.call, outputs_of(result), self._graph):
+            raise UnsupportedModel(*describe_mismatch(task, found, self._graph))
         self._unverified.discard(task.index)
 
     # ---- binding ------------------------------------------------------------------------------------
@@ -163,7 +168,11 @@ class DeviceTensors:
         text = f"lambda tensors: operator({', '.join(positional + keyword)})"
         outputs = tuple((i, self._number(v), v.block) for i, v in enumerate(call.outputs) if v is not None)
         names = {"operator": find_kernel(call, self._device), "constants": source.constants}
-        return _BoundCall(eval(text, names), tuple(source.numbers), outputs, len(call.outputs) == 1)
+        returns = operator_schema(resolve_operator(call)).returns
+        is_single = len(call.outputs) == 1 and not any(
+            isinstance(each.type, torch.ListType) for each in returns
+        )
+        return _BoundCall(eval(text, names), tuple(source.numbers), outputs, is_single)
 
     def _number(self, value: Value) -> int:
         if value not in self._numbers:
@@ -192,14 +201,19 @@ class _CallSource:
         return f"constants[{len(self.constants) - 1}]"
 
 
-def mismatched_outputs(call: Call, result: Any, graph: TaskGraph) -> Outputs | None:
-    """Return the layouts of a call's outputs if they differ from the graph's, else None."""
-    results = (result,) if len(call.outputs) == 1 else tuple(result)
-    found = tuple(
-        None if value is None or tensor is None else output_of(tensor)
-        for value, tensor in zip(call.outputs, results, strict=True)
+def outputs_of(result: Any) -> Outputs:
+    """Return the layouts of what an operator has returned."""
+    results = result if isinstance(result, tuple | list) else (result,)
+    return tuple(output_of(each) if isinstance(each, Tensor) else None for each in results)
+
+
+def mismatched_outputs(call: Call, returned: Outputs, graph: TaskGraph) -> Outputs | None:
+    """Return the layouts of a call's new outputs if they differ from the graph's, else None."""
+    pairs = list(zip(call.outputs, returned, strict=True))
+    found = tuple(None if value is None else output for value, output in pairs)
+    claimed = tuple(
+        None if value is None or output is None else claimed_output(value, graph) for value, output in pairs
     )
-    claimed = tuple(None if value is None else claimed_output(value, graph) for value in call.outputs)
     return None if tuple(map(_canonical, found)) == tuple(map(_canonical, claimed)) else found
 
 

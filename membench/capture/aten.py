@@ -57,6 +57,9 @@ _GROUP_BY_GROUP = {
 }  # fmt: skip
 """CPU kernels that compute a grouped convolution's gradients one group after another."""
 
+_IMAGE_BY_IMAGE = {"SlowDilated2d", "SlowDilated3d"}
+"""CPU kernels that compute any convolution's gradients one image after another."""
+
 
 def operator_name(operator: OpOverload) -> str:
     """Return ``"convolution"`` for ``aten.convolution.default``."""
@@ -85,17 +88,17 @@ def shape_only_arguments(operator: OpOverload, args: tuple[Any, ...]) -> tuple[i
 def _views_input(args: tuple[Any, ...]) -> bool:
     """Return whether a convolution's backward makes views of the input, so that the input must be resident.
 
-    One-dimensional inputs are viewed as two-dimensional, and some CPU kernels compute group by group.
+    One-dimensional inputs are viewed as two-dimensional, and some CPU kernels compute group by group or image by image.
     """
     images, weight, bias_sizes, *geometry, groups = args[1:10]
     if images.dim() == 3:
         return True
-    if groups == 1 or images.device.type != "cpu":
+    if images.device.type != "cpu":
         return False
     with no_dispatch():
         shapes = (torch.empty(1, dtype=each.dtype).expand(each.shape) for each in (images, weight))
         kernel = convolution_kernel(*shapes, *geometry, groups, bias_sizes=bias_sizes)
-    return kernel in _GROUP_BY_GROUP
+    return kernel in _IMAGE_BY_IMAGE or (groups > 1 and kernel in _GROUP_BY_GROUP)
 
 
 def gradient_of(operator: OpOverload, args: tuple[Any, ...]) -> GradientOf:

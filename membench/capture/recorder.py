@@ -13,11 +13,15 @@ import torch
 from torch import Tensor
 
 from membench.capture import aten
+from membench.capture.known_values import evaluate
 from membench.capture.operation import Operation, as_list, call_key, operation_of
+from membench.capture.random_state import RandomState
 from membench.core.call import Call, Output, Outputs, ShapeOf, Value, signature, values_in
 from membench.core.errors import UnsupportedModel
 from membench.core.task_graph import Block, Phase, Role, Task
 from membench.core.torch_internals import (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
     FakeTensor,
     FakeTensorMode,
     TorchDispatchMode,
@@ -34,10 +38,14 @@ class Recorder(TorchDispatchMode):
     Args:
         fake_mode: the mode under which the step runs.
         seen: layouts of outputs on the device, by the signature of a call, where they differ from its shape function's.
+        random_state: advanced by each random operator.
     """
 
-    def __init__(self, fake_mode: FakeTensorMode, seen: Mapping[Hashable, Outputs]) -> None:
+    def __init__(
+        self, fake_mode: FakeTensorMode, seen: Mapping[Hashable, Outputs], random_state: RandomState
+    ) -> None:
         super().__init__()
+        self._random_state = random_state
         self._seen = seen
         self._fake_mode = fake_mode
         self._operations: dict[Hashable, Operation] = {}
@@ -46,6 +54,7 @@ class Recorder(TorchDispatchMode):
         self.layers: list[str] = []
         self.constants: dict[int, Tensor] = {}
         self.phase = Phase.FORWARD
+        self._made_anew: dict[int, Tensor] = {}  # constants that Python makes in each step, by block
         self._constant_layers: dict[int, str] = {}
         self._block_of_storage: dict[int, int] = {}
         self._alive: list[Any] = []  # keeps storages, whose addresses are the keys, from being reused
@@ -169,6 +178,7 @@ class Recorder(TorchDispatchMode):
             output = func(*args, **kwargs)
             copy = operation_of(torch.ops.aten.clone.default, args, kwargs, output, [True])
             self._record(copy, args, kwargs, [output])
+            self._made_anew[self.value(args[0]).block] = args[0]
             return output
         if torch.Tag.inplace_view in func.tags:
             return self._change_layout(func, args, kwargs)
@@ -176,7 +186,11 @@ class Recorder(TorchDispatchMode):
         if (operation := self._operations.get(key)) is not None:
             output = operation.run_again(self._fake_mode, args)
         else:
-            output = self._with_real_outputs(func, args, kwargs, func(*args, **kwargs))
+            try:
+                output = func(*args, **kwargs)
+            except (DataDependentOutputException, DynamicOutputShapeException) as error:
+                return self._known_output(func, args, kwargs, error)
+            output = self._with_real_outputs(func, args, kwargs, output)
             outputs = as_list(output)
             if any(isinstance(out, Tensor) and out.layout is not torch.strided for out in outputs):
                 raise UnsupportedModel(
@@ -194,6 +208,19 @@ class Recorder(TorchDispatchMode):
             block = self.value(args[operation.view_of]).block
             for view in tree_leaves(output):
                 self._share(view, block)
+        return output
+
+    def _known_output(
+        self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], error: Exception
+    ) -> Any:
+        """Return what an operator that depends on values returns in every step; raise the error if steps differ."""
+        call = Call(str(func), self._converted(args, ()), self._converted_names(kwargs), ())
+        output = evaluate(call, self.tasks, self._made_anew)
+        if output is None:
+            raise error
+        for leaf in tree_leaves(output):
+            if isinstance(leaf, Tensor):
+                self._made_anew[self.value(leaf).block] = leaf
         return output
 
     def _with_real_outputs(
@@ -283,6 +310,8 @@ class Recorder(TorchDispatchMode):
                 f"{operation.operator} writes to a tensor that is not a buffer",
                 "register it as a buffer of the module",
             )
+        if operation.random:
+            self._random_state.advance(self.layer_name)
         if kwargs.get("generator") is not None:
             raise UnsupportedModel(
                 self.layer_name,

@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from membench.capture.functions import AsOperators
 from membench.capture.operation import layout_of
 from membench.capture.python_state import PythonState
+from membench.capture.random_state import RandomState
 from membench.capture.recorder import Recorder
 from membench.core.call import Outputs, Value
 from membench.core.errors import MembenchError, UnsupportedModel
@@ -38,6 +39,12 @@ from membench.core.torch_internals import (
     without_value_checks,
 )
 from membench.core.workload import Workload
+
+_VALUE_READ = (
+    "Python reads the value of a tensor, which differs from step to step",
+    "leave it a tensor: torch.where in place of if, the tensor in place of its item()",
+)
+"""Cause and remedy of the refusal of a number that leaves the device."""
 
 
 @dataclass(frozen=True)
@@ -95,11 +102,16 @@ def _trace(
 ) -> Recording:
     module = workload.module
     fake_mode = FakeTensorMode(allow_non_fake_inputs=True)
-    recorder = Recorder(fake_mode, seen)
     trains = workload.loss is not None
     fake = partial(_fake, fake_mode, device=device)
     # anomaly detection would read the gradients' values, which fake tensors do not have
-    with fake_mode, torch.set_grad_enabled(trains), torch.autograd.set_detect_anomaly(False):
+    with (
+        RandomState() as random_state,
+        fake_mode,
+        torch.set_grad_enabled(trains),
+        torch.autograd.set_detect_anomaly(False),
+    ):
+        recorder = Recorder(fake_mode, seen, random_state)
         weights = {n: fake(p, requires_grad=trains and p.requires_grad) for n, p in module.named_parameters()}
         buffers = {name: fake(b) for name, b in module.named_buffers()}
         inputs = tuple(fake(item) if isinstance(item, Tensor) else item for item in workload.inputs)
@@ -125,6 +137,7 @@ def _trace(
                     loss = workload.loss(output, *targets)
                     gradients = _gradients(recorder, loss, weights, workload.loss_scale)
             state.check_tensors((*weights.values(), *buffers.values()))
+            random_state.check("the model")
         return Recording(
             blocks=recorder.blocks,
             tasks=recorder.tasks,
@@ -167,18 +180,25 @@ def _check_output(output: Any) -> None:
 @contextmanager
 def _failures_named(workload: Workload, recorder: Recorder) -> Iterator[None]:
     """Turn any exception of a module, its loss or torch into an UnsupportedModel that names the layer."""
-    remedy = "write it without reading tensor values in Python, or with operators of fixed output shape"
     logger = logging.getLogger(FAKE_TENSOR_LOGGER)
     level = logger.level
     logger.setLevel(logging.CRITICAL)  # torch would log the traceback of an error that is raised as well
     try:
         yield
-    except (DataDependentOutputException, DynamicOutputShapeException) as error:
-        cause = f"its operators depend on the values of tensors ({error.func})"
-        raise UnsupportedModel(recorder.layer_name, cause, remedy) from error
+    except DataDependentOutputException as error:
+        raise UnsupportedModel(recorder.layer_name, *_VALUE_READ) from error
+    except DynamicOutputShapeException as error:
+        raise UnsupportedModel(
+            recorder.layer_name,
+            f"the shape of what {error.func} returns depends on the values of tensors",
+            "use operators whose results have one shape, such as torch.where with three arguments",
+        ) from error
     except UnsupportedOperatorException as error:
-        cause = f"operator {error.func} has no shape function"
-        raise UnsupportedModel(recorder.layer_name, cause, remedy) from error
+        raise UnsupportedModel(
+            recorder.layer_name,
+            f"operator {error.func} has no shape function",
+            "register a fake implementation (torch.library), or replace the operator",
+        ) from error
     except MembenchError:
         raise
     except Exception as error:
@@ -190,6 +210,8 @@ def _failures_named(workload: Workload, recorder: Recorder) -> Iterator[None]:
 def _failure(workload: Workload, error: Exception) -> tuple[str, str]:
     """Return the cause and the remedy of a module's failure on tensors without data."""
     message = (str(error).strip() or type(error).__name__).splitlines()[0]
+    if "data is not allocated yet" in message:  # of a tensor among numbers, torch.tensor([0.5, mean])
+        return _VALUE_READ
     cause = f"it does not run on {workload.batch_size} samples without data: {message}"
     if workload.accumulates:
         return cause, "raise the budget, or give a larger micro-batch"

@@ -39,7 +39,6 @@ from membench.sweep.worker import Workers
 EXPERIMENTS = ROOT / "experiments"
 RESULTS = ROOT / "results"
 MEASURED = RESULTS / "measured"
-FIGURES = ROOT / "paper_figs"
 
 
 @dataclass(frozen=True)
@@ -134,10 +133,8 @@ def _log(settings: Settings, records: list[Record], numbers: PaperNumbers) -> Pa
 
 
 def _draw(paper: str) -> int:
-    """Draw the figures that a paper has scripts for, and return the exit code."""
-    if not (FIGURES / paper).is_dir():
-        return 0
-    return subprocess.run([sys.executable, "-m", FIGURES.name, paper], cwd=ROOT, check=False).returncode
+    """Draw a paper's figures and the overview of all papers, and return the exit code."""
+    return subprocess.run([sys.executable, "-m", "paper_figs", paper], cwd=ROOT, check=False).returncode
 
 
 def closing_summary(records: Sequence[Record], numbers: PaperNumbers, run: Path | None) -> str:
@@ -154,7 +151,7 @@ def closing_summary(records: Sequence[Record], numbers: PaperNumbers, run: Path 
         f"{predicted.inputs} inputs)",
         "  at a glance  results/SCOREBOARD.md",
         f"  every row    results/{paper.name}/scoreboard.csv",
-        *([f"  figures      paper_figs/{paper.name}/"] if (FIGURES / paper.name).is_dir() else []),
+        f"  figures      paper_figs/{paper.name}/",
         *([f"  W&B run      {run}"] if run else []),
     ]
     return "\n".join(lines)

@@ -87,6 +87,8 @@ def _without_blocks(argument: Any) -> Any:
         return "shape", _without_blocks(argument.value)
     if isinstance(argument, tuple | list):
         return tuple(_without_blocks(item) for item in argument)
+    if isinstance(argument, int | float | complex):
+        return repr(argument)  # 1, 1.0 and True are equal, and make different tensors
     return argument
 
 

@@ -26,6 +26,8 @@ class Efficiency:
             time; otherwise products are priced by their operations alone.
         half_waves: waves of thread blocks at which a kernel reaches half of its rate (`membench.cost.waves`); 0: kernels of
             any size reach all of it.
+        algorithms_fit_alone: offer only those algorithms with which a convolution, alone on the device, fits its memory, as
+            where the library times them on that device.
 
     Raises:
         MembenchError: a fraction is not above 0 and at most 1, or another number is negative.
@@ -41,6 +43,7 @@ class Efficiency:
     convolution: Mapping[str, float] = field(default_factory=dict)
     bandwidth_bounds_products: bool = False
     half_waves: float = 0.0
+    algorithms_fit_alone: bool = False
 
     def __post_init__(self) -> None:
         check(FRACTION, arithmetic=self.arithmetic, memory=self.memory, **self.convolution)

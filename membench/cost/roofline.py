@@ -1,6 +1,6 @@
 """Seconds from a device's datasheet rates and a framework's efficiency."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import torch
 
@@ -83,13 +83,17 @@ class RooflineCost(CostModel):
         return wave_efficiency(task_waves(task, self._device.multiprocessors), self._efficiency.half_waves)
 
     def algorithms(self, task: Task) -> tuple[Algorithm, ...]:
-        """Return cuDNN's algorithms that apply to a convolution; other tasks have one, the framework's own."""
+        """Return cuDNN's algorithms that apply to a convolution; other tasks have one, the framework's own.
+
+        Those without workspace are among them even if the task's tensors alone exceed the device's memory.
+        """
         if task.convolution is None or not self._fractions:
             return (Algorithm("", task.workspace_bytes, self.task_time_s(task)),)
-        found = (self._algorithm(task, name) for name in self._fractions)
-        return tuple(
-            sorted(filter(None, found), key=lambda algorithm: (algorithm.time_s, algorithm.workspace_bytes))
-        )
+        found: Iterable[Algorithm] = filter(None, (self._algorithm(task, name) for name in self._fractions))
+        if self._efficiency.algorithms_fit_alone:
+            room_bytes = max(0, self._device.memory_bytes - task.moved_bytes)
+            found = (algorithm for algorithm in found if algorithm.workspace_bytes <= room_bytes)
+        return tuple(sorted(found, key=lambda algorithm: (algorithm.time_s, algorithm.workspace_bytes)))
 
     def _algorithm(self, task: Task, name: str) -> Algorithm | None:
         """Return an algorithm for a convolution, or None where it does not apply or the framework lacks it."""

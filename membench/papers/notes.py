@@ -23,11 +23,10 @@ class Reason:
 
 @dataclass(frozen=True)
 class Note:
-    """A remark with its number on a page, and the count of the paper's numbers that it applies to."""
+    """A remark with its number on a page."""
 
     number: int
     text: str
-    count: int
 
 
 @dataclass(frozen=True)
@@ -42,18 +41,14 @@ class Notes:
         return [known[text] for text in reason.explanations]
 
 
-def number_notes(counts: Iterable[tuple[str, Mapping[str, int]]]) -> Notes:
-    """Number texts in the given order; each becomes a note under the first heading that has it.
-
-    Args:
-        counts: by heading, how many numbers each text applies to.
-    """
+def number_notes(texts: Mapping[str, Iterable[str]]) -> Notes:
+    """Number texts, given by heading, in their order; each becomes a note under the first heading that has it."""
     headings: dict[str, tuple[Note, ...]] = {}
     known: set[str] = set()
-    for heading, texts in counts:
-        new = [text for text in texts if text not in known]
+    for heading, of_heading in texts.items():
+        new = [text for text in of_heading if text not in known]
         numbered = enumerate(new, start=len(known) + 1)
-        headings[heading] = tuple(Note(number, text, texts[text]) for number, text in numbered)
+        headings[heading] = tuple(Note(number, text) for number, text in numbered)
         known.update(new)
     return Notes(headings)
 

@@ -10,7 +10,7 @@ from membench.core.errors import MembenchError
 from membench.core.files import write_whole
 from membench.papers.loader import known_papers
 from membench.papers.origins import origin
-from membench.papers.paper_page import Sources, read_page
+from membench.papers.paper_page import Sources, data_url, read_page
 from membench.papers.rendering import render
 
 
@@ -31,7 +31,8 @@ def write_report(names: Sequence[str], sources: Sources, directory: Path) -> lis
     measured = sorted(path for path in (sources.results / "measured").glob("*") if path.is_dir())
     devices = [origin(path.name, path, 0) for path in measured]
     without = [name for name in known_papers(sources.experiments) if name not in names]
-    index = render("index.html", pages=pages, without=without, devices=devices)
+    overview = data_url(sources.figures / "overview.png")
+    index = render("index.html", pages=pages, overview=overview, without=without, devices=devices)
     directory.mkdir(parents=True, exist_ok=True)
     for name, text in {"index": index, **texts}.items():
         write_whole(directory / f"{name}.html", text)

@@ -9,13 +9,13 @@ from pathlib import Path
 
 from membench.core.errors import MembenchError
 from membench.papers.compare import read_results
-from membench.papers.experiment import Experiment
+from membench.papers.experiment import Experiment, Paper
 from membench.papers.loader import known_papers, load_paper
-from membench.papers.notes import Notes, Reason, number_notes
+from membench.papers.notes import Reason
 from membench.papers.numbers import SHOWN_KEYS, Number, PaperNumbers, match_entries, stated_numbers
 from membench.papers.origins import Origin, find_origins
 from membench.papers.tables import VALUE_COLUMNS, read_csv
-from membench.papers.verdicts import DEVIATES, Verdict
+from membench.papers.verdicts import Verdict
 
 
 @dataclass(frozen=True)
@@ -28,21 +28,40 @@ class Sources:
 
 
 @dataclass(frozen=True)
+class Explanation:
+    """A sentence that explains a number.
+
+    Attributes:
+        kind: as "Known difference"; empty for what applies to this number alone.
+    """
+
+    kind: str
+    text: str
+
+
+@dataclass(frozen=True)
 class Table:
     """Numbers of a table or figure.
 
     Attributes:
+        explanations: of each number.
         common: columns with the same text for all numbers.
         columns: names of the columns that differ.
         values: names of the values that at least one number has.
-        reason: the reason of all numbers; None if they differ.
+        common_explanations: the explanations of all numbers; None if they differ.
     """
 
     numbers: tuple[Number, ...]
+    explanations: tuple[tuple[Explanation, ...], ...]
     common: Mapping[str, str]
     columns: tuple[str, ...]
     values: tuple[str, ...]
-    reason: Reason | None
+    common_explanations: tuple[Explanation, ...] | None
+
+    @property
+    def rows(self) -> list[tuple[Number, tuple[Explanation, ...]]]:
+        """Each number with its explanations."""
+        return list(zip(self.numbers, self.explanations, strict=True))
 
     @property
     def verdicts(self) -> str:
@@ -77,12 +96,13 @@ class PaperPage:
     """The contents of one paper's page.
 
     Attributes:
+        overview: data URL of the picture of all judged numbers; empty if there is none.
         figures: data URLs of the figures without a section, by label.
     """
 
     numbers: PaperNumbers
     origins: tuple[Origin, ...]
-    notes: Notes
+    overview: str
     sections: tuple[Section, ...]
     figures: Mapping[str, str]
 
@@ -107,43 +127,29 @@ def read_page(name: str, sources: Sources) -> PaperPage:
     paper = load_paper(sources.experiments / name)
     numbers = stated_numbers(paper, read_results(sources.results / name))
     files = sorted((sources.figures / name).glob("*.png"), key=_order)
-    figures = {path.stem: _data_url(path) for path in files}
+    figures = {path.stem: data_url(path) for path in files}
     experiments = sorted(paper.experiments, key=lambda experiment: _order(Path(experiment.name)))
     return PaperPage(
         numbers=numbers,
         origins=tuple(find_origins(numbers, sources.results)),
-        notes=_notes(numbers),
+        overview=figures.pop("overview", ""),
         sections=tuple(_section(each, numbers, figures.pop(each.name, ""), sources) for each in experiments),
         figures={_label(stem): url for stem, url in figures.items()},
     )
 
 
-def _notes(numbers: PaperNumbers) -> Notes:
-    """Number the remarks that apply to some row under their headings, those that apply to most rows first."""
-    paper, stated = numbers.paper, numbers.stated
-    headings = {
-        "Known differences": (paper.causes, [n.row for n in stated if n.verdict in DEVIATES]),
-        "Inconsistencies of the paper itself": (paper.inconsistencies, [n.row for n in stated]),
-        "Fits": ((*paper.fitted, *paper.held_out), [n.row for n in stated if not n.standing.is_predicted]),
-    }
-    applied = {
-        heading: {(remark.text, row): None for remark in remarks for row in rows if remark.where.matches(row)}
-        for heading, (remarks, rows) in headings.items()
-    }
-    counts = {heading: Counter(text for text, _ in pairs) for heading, pairs in applied.items()}
-    return number_notes((heading, dict(texts.most_common())) for heading, texts in counts.items())
-
-
 def _section(experiment: Experiment, numbers: PaperNumbers, figure: str, sources: Sources) -> Section:
+    paper = numbers.paper
     lines = {row.line for row, _ in experiment.rows}
     stated = [number for number in numbers.stated if number.row.line in lines]
+    shown = _shown(experiment, sources.results / paper.name / f"{experiment.name}.csv")
     return Section(
         name=experiment.name,
         label=_label(experiment.name),
         title=experiment.title,
-        judged=_table([number for number in stated if number.verdict is not Verdict.INPUT]),
-        shown=_table(_shown(experiment, sources.results / numbers.paper.name / f"{experiment.name}.csv")),
-        inputs=_table([number for number in stated if number.verdict is Verdict.INPUT]),
+        judged=_table(paper, [number for number in stated if number.verdict is not Verdict.INPUT]),
+        shown=_table(paper, shown),
+        inputs=_table(paper, [number for number in stated if number.verdict is Verdict.INPUT]),
         figure=figure,
     )
 
@@ -155,22 +161,43 @@ def _shown(experiment: Experiment, path: Path) -> list[Number]:
     return [Number(row, entry, Reason(entry["reason"], ())) for row, entry in pairs if entry and not row.line]
 
 
-def _table(numbers: Sequence[Number]) -> Table:
+def _table(paper: Paper, numbers: Sequence[Number]) -> Table:
     keys = {tuple(number.columns[name] for name in SHOWN_KEYS) for number in numbers}
     names = SHOWN_KEYS if len(keys) == len(numbers) else (*SHOWN_KEYS, "note")
     distinct = {name: list(dict.fromkeys(number.columns[name] for number in numbers)) for name in names}
     values = [number.values for number in numbers]
-    reasons = {number.reason for number in numbers}
+    explanations = tuple(_explanations(paper, number) for number in numbers)
     return Table(
         numbers=tuple(numbers),
+        explanations=explanations,
         common={name: found[0] for name, found in distinct.items() if len(found) == 1 and found[0]},
         columns=tuple(name for name, found in distinct.items() if len(found) > 1),
         values=tuple(name for name in VALUE_COLUMNS if any(value[name] for value in values)),
-        reason=reasons.pop() if len(reasons) == 1 else None,
+        common_explanations=explanations[0] if len(set(explanations)) == 1 else None,
     )
 
 
-def _data_url(path: Path) -> str:
+def _explanations(paper: Paper, number: Number) -> tuple[Explanation, ...]:
+    """Return what applies to a number alone, then the paper's remarks on it and the choices that it rests on."""
+    kinds = {
+        **{remark.text: "Held out" for remark in paper.held_out},
+        **{remark.text: "Fitted" for remark in paper.fitted},
+        **{remark.text: "Inconsistency of the paper" for remark in paper.inconsistencies},
+        **{remark.text: "Known difference" for remark in paper.causes},
+    }
+    choices = {choice.name: choice.text for choice in paper.choices}
+    own = Explanation("", number.reason.text)
+    return (
+        *([own] if own.text else []),
+        *(Explanation(kinds[text], text) for text in number.reason.explanations),
+        *(Explanation(f"Choice: {name}", choices.get(name, "")) for name in number.standing.choices),
+    )
+
+
+def data_url(path: Path) -> str:
+    """Return a PNG image as a URL that needs no other file; empty if there is none."""
+    if not path.exists():
+        return ""
     return f"data:image/png;base64,{base64.b64encode(path.read_bytes()).decode()}"
 
 

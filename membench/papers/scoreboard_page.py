@@ -44,7 +44,7 @@ def summary_page(numbers: PaperNumbers) -> str:
     """Return a paper's ``summary.md``."""
     deviating = _by_place(number for number in numbers.stated if number.verdict in DEVIATES)
     citations = {
-        place: Counter(text for number in of_place for text in number.reason.explanations)
+        place: dict.fromkeys(text for number in of_place for text in number.reason.explanations)
         for place, of_place in deviating.items()
     }
     missing = [number for number in numbers.stated if number.verdict is Verdict.NOT_RUN]
@@ -57,7 +57,7 @@ def summary_page(numbers: PaperNumbers) -> str:
         deviating=deviating,
         descriptions=_descriptions(numbers),
         on_choice=Counter(name for number in numbers.stated for name in number.standing.choices),
-        notes=number_notes(citations.items()),
+        notes=number_notes(citations),
         not_run=[(str(n), reason) for reason, n in sorted(not_run, key=lambda pair: (-pair[1], pair[0]))],
     )
 

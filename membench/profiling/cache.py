@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from membench.core.call import Output
 from membench.core.device import file_name
 from membench.core.errors import MembenchError
 from membench.core.files import write_whole
@@ -53,7 +54,7 @@ class CostCache:
     def save(self) -> None:
         content = {name: value for name, value in asdict(self).items() if name != "path"}
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        write_whole(self.path, json.dumps(content, indent=0) + "\n")
+        write_whole(self.path, json.dumps(content, indent=0, default=str) + "\n")  # a dtype by its name
 
 
 def load_cache(device: torch.device, directory: Path | None = None) -> CostCache:
@@ -74,15 +75,27 @@ def load_cache(device: torch.device, directory: Path | None = None) -> CostCache
             identity,
             int(content["library_bytes"]),
             Link(**content["link"]) if content["link"] else None,
-            {key: OperatorCost(**cost) for key, cost in content["tasks"].items()},
+            {key: _operator_cost(cost) for key, cost in content["tasks"].items()},
         )
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise MembenchError(f"{path} is damaged ({error}); delete it to measure again") from error
+
+
+def _operator_cost(content: dict[str, Any]) -> OperatorCost:
+    return OperatorCost(
+        **{**content, "outputs": tuple(each and _output(**each) for each in content["outputs"])}
+    )
+
+
+def _output(dtype: str, shape: list[int], stride: list[int], offset: int, size_bytes: int) -> Output:
+    named = getattr(torch, dtype.removeprefix("torch."))
+    return Output(named, tuple(shape), tuple(stride), offset, size_bytes)
 
 
 def _identity(device: torch.device) -> dict[str, Any]:
     """Return everything that determines costs except an operator and its shapes."""
     return {
+        "contents": "costs and outputs",
         "device": torch.cuda.get_device_name(device),
         "driver": driver_version(),
         "torch": torch.__version__,

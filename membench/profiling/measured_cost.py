@@ -8,6 +8,7 @@ from functools import cached_property
 import torch
 
 from membench.backends.cuda_memory import drop_library_workspaces
+from membench.backends.tensors import mismatched_outputs
 from membench.core.codec import ActivationCodec
 from membench.core.convolution import Algorithm
 from membench.core.cost_model import CostModel
@@ -16,7 +17,7 @@ from membench.execution.measurement import synchronize
 from membench.profiling.cache import CostCache
 from membench.profiling.issue import IssueTimes, measure_issue
 from membench.profiling.link import Link, measure_link
-from membench.profiling.operators import OperatorCost, key_of, measure_operators
+from membench.profiling.operators import OperatorCost, OutputMismatch, key_of, measure_operators
 
 
 class MeasuredCost(CostModel):
@@ -48,6 +49,12 @@ class MeasuredCost(CostModel):
         return self.link.full_duplex
 
     def annotate(self, graph: TaskGraph) -> TaskGraph:
+        """Return the graph with the workspaces of its operators, those measured now and those known before.
+
+        Raises:
+            OutputMismatch: operators return, or returned when they were measured, other outputs than the graph has.
+            UnsupportedModel: an operator does not run on synthetic data.
+        """
         missing: dict[Hashable, Task] = {}
         keys = [key_of(task) for task in graph.tasks]
         for key, task in zip(keys, graph.tasks, strict=True):
@@ -59,12 +66,22 @@ class MeasuredCost(CostModel):
                 missing[key] = task
         if missing:
             self._measure(missing, graph)
+        self._check_outputs(keys, graph)
         tasks = (
             replace(task, workspace_bytes=self._measured[key].workspace_bytes)
             for key, task in zip(keys, graph.tasks, strict=True)
         )
         is_linear = any(task.kind is Kind.LINEAR for task in graph.tasks)
         return replace(graph, tasks=tuple(tasks), overhead_bytes=self._library_bytes if is_linear else 0)
+
+    def _check_outputs(self, keys: list[Hashable], graph: TaskGraph) -> None:
+        found = {}
+        for key, task in zip(keys, graph.tasks, strict=True):
+            assert task.call is not None
+            if outputs := mismatched_outputs(task.call, self._measured[key].outputs, graph):
+                found[task] = outputs
+        if found:
+            raise OutputMismatch(graph, found)
 
     def task_time_s(self, task: Task) -> float:
         return self._measured[key_of(task)].time_s

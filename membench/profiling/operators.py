@@ -1,7 +1,7 @@
 """Costs of isolated operators on a device: workspace, in addition to arguments and outputs, and seconds."""
 
 import time
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from membench.backends.kernels import find_kernel
-from membench.backends.tensors import as_read, describe_mismatch, mismatched_outputs, shape_only_tensor
+from membench.backends.tensors import as_read, describe_mismatch, outputs_of, shape_only_tensor
 from membench.core.call import Call, Outputs, ShapeOf, Value, signature
 from membench.core.errors import UnsupportedModel
 from membench.core.task_graph import Task, TaskGraph
@@ -36,11 +36,13 @@ class OperatorCost:
     Attributes:
         workspace_bytes: peak memory in addition to arguments and outputs.
         time_s: seconds for which the device is busy.
+        outputs: what the operator returned, which may differ from its shape function's outputs.
         issue_time_s: seconds of the host's call; 0 if the host is the device.
     """
 
     workspace_bytes: int
     time_s: float
+    outputs: Outputs
     issue_time_s: float = 0.0
 
 
@@ -63,22 +65,11 @@ def measure_operators(
     """Run each task in isolation on synthetic data; restores the random generators.
 
     Raises:
-        OutputMismatch: the outputs of some tasks differ from the graph's.
         UnsupportedModel: an operator does not run on synthetic data.
     """
-    mismatches: dict[Task, Outputs] = {}
-
-    def check(run: _IsolatedCall, result: Any) -> None:
-        assert run.task.call is not None
-        if found := mismatched_outputs(run.task.call, result, graph):
-            mismatches[run.task] = found
-
     with torch.no_grad(), torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
         measure_all = _on_cuda if device.type == "cuda" else _on_cpu
-        measured = measure_all(tasks, graph, device, check)
-    if mismatches:
-        raise OutputMismatch(graph, mismatches)
-    return measured
+        return measure_all(tasks, graph, device)
 
 
 def _on_synthetic_data(
@@ -105,18 +96,20 @@ def _on_synthetic_data(
 
 
 def _on_cuda(
-    tasks: dict[Hashable, Task], graph: TaskGraph, device: torch.device, check: "_Check"
+    tasks: dict[Hashable, Task], graph: TaskGraph, device: torch.device
 ) -> dict[Hashable, OperatorCost]:
     def measure(run: _IsolatedCall) -> OperatorCost:
-        check(run, run())
-        pieces = sum(-(-graph.blocks[block].size_bytes // _ALLOCATION_BYTES) for block in run.task.creates)
-        return _warm_on_cuda(run, device, pieces * _ALLOCATION_BYTES)
+        outputs = outputs_of(run())
+        pieces = sum(-(-size // _ALLOCATION_BYTES) for size in _created_sizes_bytes(run.task, outputs))
+        return _warm_on_cuda(run, device, outputs, pieces * _ALLOCATION_BYTES)
 
     wake(device)
     return {key: _on_synthetic_data(task, graph, device, measure) for key, task in tasks.items()}
 
 
-def _warm_on_cuda(run: "_IsolatedCall", device: torch.device, created_bytes: int) -> OperatorCost:
+def _warm_on_cuda(
+    run: "_IsolatedCall", device: torch.device, outputs: Outputs, created_bytes: int
+) -> OperatorCost:
     """Measure the peak after the libraries have chosen their kernels, then the host's call, then many runs of the kernels.
 
     The host may be slower than the kernels, so it issues all of them while the device is busy.
@@ -127,7 +120,7 @@ def _warm_on_cuda(run: "_IsolatedCall", device: torch.device, created_bytes: int
     repetitions = max(fewest, min(most, round(_TIMED_S / max(once_s, 1e-9))))
     issue_time_s = call_time_s(run, device)
     kernels_s = time_s(run, repetitions, busy_s=_MARGIN * repetitions * issue_time_s)
-    return OperatorCost(workspace_bytes, kernels_s / repetitions, issue_time_s)
+    return OperatorCost(workspace_bytes, kernels_s / repetitions, outputs, issue_time_s)
 
 
 def time_s(run: Callable[[], object], repetitions: int, *, busy_s: float = 0.0) -> float:
@@ -147,7 +140,7 @@ def time_s(run: Callable[[], object], repetitions: int, *, busy_s: float = 0.0) 
 
 
 def _on_cpu(
-    tasks: dict[Hashable, Task], graph: TaskGraph, device: torch.device, check: "_Check"
+    tasks: dict[Hashable, Task], graph: TaskGraph, device: torch.device
 ) -> dict[Hashable, OperatorCost]:
     """Run each task once; the sum of storage lifetimes and these workspaces is the allocator's peak to the byte."""
 
@@ -158,10 +151,21 @@ def _on_cpu(
             return result, time.perf_counter() - start_s
 
         (result, taken_s), held_bytes = with_cpu_peak(timed)
-        check(run, result)
-        return OperatorCost(max(0, held_bytes - graph.size_bytes(run.task.creates)), taken_s)
+        outputs = outputs_of(result)
+        workspace_bytes = max(0, held_bytes - sum(_created_sizes_bytes(run.task, outputs)))
+        return OperatorCost(workspace_bytes, taken_s, outputs)
 
     return {key: _on_synthetic_data(task, graph, device, measure) for key, task in tasks.items()}
+
+
+def _created_sizes_bytes(task: Task, outputs: Outputs) -> Iterable[int]:
+    """Return the sizes of the blocks that a task creates, as its operator returned them."""
+    assert task.call is not None
+    pairs = zip(task.call.outputs, outputs, strict=True)
+    sizes = {
+        value.block: output.size_bytes for value, output in pairs if value is not None and output is not None
+    }
+    return (sizes[block] for block in task.creates)
 
 
 class _IsolatedCall:
@@ -177,9 +181,6 @@ class _IsolatedCall:
 
     def __call__(self) -> Any:
         return self._operator(*self._args, **self._kwargs)
-
-
-_Check = Callable[[_IsolatedCall, Any], None]
 
 
 def _example(call: Call, argument: Any, device: torch.device, fill: int) -> Any:
@@ -202,11 +203,10 @@ def _example(call: Call, argument: Any, device: torch.device, fill: int) -> Any:
 
 
 def key_of(task: Task) -> Hashable:
-    """Return the key of a call's cost: operator, shapes, layouts, other arguments, outputs, threads."""
-    assert task.call is not None, f"task {task.name} can only be simulated"
-    return _signature_of(task), signature("returns", *task.call.outputs), torch.get_num_threads()
+    """Return the key of a call's cost: operator, shapes, layouts, other arguments, threads."""
+    return _signature_of(task), torch.get_num_threads()
 
 
 def _signature_of(task: Task) -> Hashable:
-    assert task.call is not None
+    assert task.call is not None, f"task {task.name} can only be simulated"
     return signature(task.call.operator, task.call.args, task.call.kwargs)

@@ -30,7 +30,6 @@ from membench.planning.features import feature_layers
 from membench.planning.liveness import live_bytes
 from membench.planning.uses import last_touched, saved_for_backward
 from membench.strategies.base import Strategy
-from membench.strategies.on_demand import compute_on_demand
 
 
 class Policy(StrEnum):
@@ -194,9 +193,7 @@ def _forward(builder: ScheduleBuilder, offloads: _Offloads) -> None:
     for layer, inputs in zip(builder.graph.forward_layers, offloads.inputs, strict=True):
         for block in inputs:
             builder.offload(block)
-        compute_on_demand(builder, layer.tasks)
-        if inputs:
-            builder.synchronize()
+        _compute_layer(builder, layer, synchronize=bool(inputs))
         for block in inputs:
             builder.free(block)
 
@@ -210,6 +207,13 @@ def _backward(builder: ScheduleBuilder, offloads: _Offloads) -> None:
         fetched = [b for b in dict.fromkeys(wanted) if builder.is_offloaded(b) and not builder.is_dead(b)]
         for block in fetched:
             builder.prefetch(block)
-        compute_on_demand(builder, layer.tasks)
-        if fetched:
-            builder.synchronize()
+        _compute_layer(builder, layer, synchronize=bool(fetched))
+
+
+def _compute_layer(builder: ScheduleBuilder, layer: LayerTasks, *, synchronize: bool) -> None:
+    """Run a layer's tasks; what is dead is released at the end of the layer, not between its gradients (Section 3.2)."""
+    for task in layer.tasks:
+        builder.compute(task)
+    if synchronize:
+        builder.synchronize()
+    builder.free_dead()

@@ -14,4 +14,6 @@ COLORS = {
     "workspace": "#b4bbc0",
     "forward": "#3b82c4",
     "backward": "#123c69",
+    "offload": "#e0a458",
+    "prefetch": "#8fc1e3",
 }

@@ -3,7 +3,15 @@
 import matplotlib.pyplot as plt
 from matplotlib.figure import Figure
 
-from paper_figs.style import PAPER_LABEL, PAPER_MARKER, REFERENCE_LINE, bar_groups, by_system, read
+from paper_figs.style import (
+    PAPER_LABEL,
+    PAPER_MARKER,
+    REFERENCE_LINE,
+    bar_groups,
+    by_system,
+    label_bars,
+    read,
+)
 from paper_figs.vdnn.colors import COLORS
 
 CAPACITY_GB = 12
@@ -28,11 +36,10 @@ def draw() -> Figure:
         place = places.loc[model, system]
         maximum.scatter([place], rows["paper_value"].iloc[:1], **PAPER_MARKER)
     maximum.scatter([], [], **PAPER_MARKER, label=PAPER_LABEL)
-    maximum.set_ylabel("maximum (GB)")
-    base = values["base(p)"]
-    averages = by_system(shown[shown["metric"] == "avg_memory"])
-    bar_groups(average, averages.assign(**{"base(p)": base})[["base(p)", *averages.columns]], COLORS)
-    average.set_ylabel("average (GB)")
+    label_bars(maximum, places, values, lambda held_gb: "*" if held_gb > CAPACITY_GB else "")
+    maximum.set_ylabel("maximum (GB); * does not fit")
+    bar_groups(average, by_system(shown[shown["metric"] == "avg_memory"]), COLORS)
+    average.set_ylabel("average, without classifier (GB)")
     handles, labels = maximum.get_legend_handles_labels()
     figure.legend(handles, labels, frameon=False, ncols=4, loc="outside lower center")
     maximum.set_title("vDNN, Figure 9: memory of each policy, K40", weight="bold")

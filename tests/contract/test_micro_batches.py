@@ -8,6 +8,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
+from membench.backends.cpu import Chaos
 from membench.capture.capture import Captures
 from membench.core.cost_model import CostModel
 from membench.core.errors import InfeasibleSchedule
@@ -20,39 +21,29 @@ from membench.steps.micro_batched_step import MicroBatchedStep
 from membench.strategies.base import strategies
 from membench.strategies.eager import Eager
 from membench.strategies.vdnn import VdnnAll
+from tests.helpers.micro_batches import accumulate, step_in_micro_batches
 from tests.helpers.networks import COST, NETWORKS, Results, run_step, workload
+from tests.helpers.variants import VARIANTS
 
 BATCH_SIZE = 5
 MICRO_BATCH = 2  # twice, and once the sample that is left over
 
 
-def accumulate(work: Workload) -> Tensor:
-    """Compute the micro-batches one after another with plain PyTorch, from gradients of zero."""
-    for weight in work.module.parameters():
-        weight.grad = torch.zeros_like(weight)
-    total = torch.zeros(())
-    for start in range(0, BATCH_SIZE, MICRO_BATCH):
-        stop = min(start + MICRO_BATCH, BATCH_SIZE)
-        inputs, targets = (work.samples(each, start, stop) for each in (work.inputs, work.targets))
-        loss = work.loss(work.module(*inputs), *targets)
-        share = (stop - start) / BATCH_SIZE
-        (loss * share).backward()
-        total.add_(loss.detach(), alpha=share)
-    return total
-
-
 @cache
-def accumulated(network: str) -> tuple[Captures, dict[str, Tensor], Results]:
+def accumulated(
+    network: str, batch_size: int, micro_batch: int
+) -> tuple[Captures, dict[str, Tensor], Results]:
     """Return a network with its buffers before a step, and what plain PyTorch computes."""
-    work = workload(NETWORKS[network], network, BATCH_SIZE)
+    work = workload(NETWORKS[network], network, batch_size)
     buffers = {name: buffer.clone() for name, buffer in work.module.named_buffers()}
-    return Captures(work), buffers, run_step(work, lambda: accumulate(work), buffers)
+    results = run_step(work, lambda: accumulate(work, micro_batch), buffers)
+    return Captures(work), buffers, results
 
 
 @pytest.mark.parametrize("strategy", strategies())
 @pytest.mark.parametrize("network", ["squeezenet", "resnet18"])
 def test_micro_batches_accumulate_as_pytorch_does(network: str, strategy: str) -> None:
-    captures, buffers, expected = accumulated(network)
+    captures, buffers, expected = accumulated(network, BATCH_SIZE, MICRO_BATCH)
     work = captures.workload
     step = build_step(captures, strategies()[strategy](), COST, None, micro_batch=MICRO_BATCH)
     assert isinstance(step, MicroBatchedStep)
@@ -63,6 +54,31 @@ def test_micro_batches_accumulate_as_pytorch_does(network: str, strategy: str) -
     assert measured.peak_bytes == step.predicted_peak_bytes
     assert all(weight.grad is None for weight in work.module.parameters())
     step.close()
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize(
+    ("network", "batch_size", "micro_batch"),
+    [
+        pytest.param("densenet", 4, 2, marks=pytest.mark.slow),
+        pytest.param("googlenet", 4, 3, marks=pytest.mark.slow),
+        ("lstm_cnn", 4, 2),
+        pytest.param("mobilenet_v2", 6, 2, marks=pytest.mark.slow),
+        pytest.param("resnet50", 5, 3, marks=pytest.mark.slow),
+        pytest.param("vit", 3, 2, marks=pytest.mark.slow),
+    ],
+)
+def test_micro_batches_are_exact_even_when_copies_are_late_and_freed_memory_is_poisoned(
+    network: str, batch_size: int, micro_batch: int, variant: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if network == "lstm_cnn":
+        monkeypatch.setattr(torch.backends.mkldnn, "enabled", False)  # oneDNN's LSTM rounds otherwise
+    captures, buffers, expected = accumulated(network, batch_size, micro_batch)
+    work = captures.workload
+    chaos = Chaos(seed=5, longest_delay_s=0.0003)
+    with step_in_micro_batches(captures, VARIANTS[variant], micro_batch, chaos) as step:
+        results = run_step(work, lambda: step(work.inputs, work.targets), buffers)
+        expected.check(results, rounding=step.plan[0].schedule.rounding)
 
 
 @cache

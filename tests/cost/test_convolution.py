@@ -199,6 +199,21 @@ def test_algorithms_are_those_that_apply_the_fastest_first(c: Convolution, gradi
         assert COST.task_time_s(replace(task(c, gradient_of), algorithm=algorithm.name)) == algorithm.time_s
 
 
+@given(convolutions(), st.sampled_from(PASSES), st.integers(1, 2**34))
+def test_algorithms_that_fit_alone_leave_room_for_the_tensors(
+    c: Convolution, gradient_of: GradientOf, memory_bytes: int
+) -> None:
+    efficiency = Efficiency(0.5, 0.5, convolution=FRACTIONS, algorithms_fit_alone=True)
+    cost = RooflineCost(replace(DEVICE, memory_bytes=memory_bytes), efficiency)
+    room_bytes = memory_bytes - task(c, gradient_of).moved_bytes
+    fitting = [
+        algorithm
+        for algorithm in COST.algorithms(task(c, gradient_of))
+        if not algorithm.workspace_bytes or algorithm.workspace_bytes <= room_bytes
+    ]
+    assert cost.algorithms(task(c, gradient_of)) == tuple(fitting)
+
+
 # ---- the cost model -----------------------------------------------------------------------------------
 
 

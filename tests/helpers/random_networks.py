@@ -1,22 +1,30 @@
-"""Random networks: branches, concatenations, in-place operators, shared weights, dropout."""
+"""Random networks: branches, in-place operators, shared weights, random layers, attention, recurrence, masked losses."""
 
+from collections.abc import Callable
 from functools import cache
 from typing import Any
 
 import torch
 from hypothesis import strategies as st
 from torch import Tensor, nn
+from torch.nn import functional
 
+from membench.core.torch_internals import without_fused_networks
 from membench.core.workload import Workload
 from tests.helpers.networks import Reference, reference_of
 
 CHANNELS = 4
+SIZE = 6
+
+
+Layers = list[tuple[str, int, int]]
+"""Operations, each with the numbers of two earlier activations that it may read."""
 
 
 class RandomNetwork(nn.Module):
     """A network given as a list of operations, each with the numbers of two earlier activations that it may read."""
 
-    def __init__(self, plan: list[tuple[str, int, int]]) -> None:
+    def __init__(self, plan: Layers) -> None:
         super().__init__()
         self.plan = plan
         self.shared = nn.Conv2d(CHANNELS, CHANNELS, 3, padding=1)
@@ -34,6 +42,22 @@ class RandomNetwork(nn.Module):
             "pool": lambda: nn.MaxPool2d(3, stride=1, padding=1),
             "average": lambda: nn.AvgPool2d(3, stride=1, padding=1),
             "dropout": lambda: nn.Dropout(0.3),
+            "depthwise": lambda: nn.Conv2d(CHANNELS, CHANNELS, 3, padding=1, groups=CHANNELS),
+            "dilated": lambda: nn.Conv2d(CHANNELS, CHANNELS, 3, padding=2, dilation=2),
+            "transposed convolution": lambda: nn.ConvTranspose2d(CHANNELS, CHANNELS, 3, padding=1),
+            "frozen": lambda: nn.Conv2d(CHANNELS, CHANNELS, 1).requires_grad_(False),
+            "strided": lambda: nn.Sequential(
+                nn.Conv2d(CHANNELS, CHANNELS, 2, stride=2), nn.SiLU(inplace=True), nn.Upsample(scale_factor=2)
+            ),
+            "layer norm": lambda: nn.LayerNorm((CHANNELS, SIZE, SIZE)),
+            "group norm": lambda: nn.GroupNorm(2, CHANNELS),
+            "instance norm": lambda: nn.InstanceNorm2d(CHANNELS, affine=True, track_running_stats=True),
+            "dropout of maps": lambda: nn.Dropout2d(0.3),
+            "leaky": lambda: nn.Sequential(nn.Conv2d(CHANNELS, CHANNELS, 1), nn.LeakyReLU(0.1, inplace=True)),
+            "attention": lambda: nn.MultiheadAttention(CHANNELS, 2, dropout=0.1, batch_first=True),
+            "attention without dropout": lambda: nn.MultiheadAttention(CHANNELS, 2, batch_first=True),
+            "recurrent": lambda: InParts(CHANNELS, CHANNELS),
+            "channel weights": lambda: nn.Linear(CHANNELS, CHANNELS),
         }.get(operation, nn.Identity)()
 
     def forward(self, images: Tensor) -> Tensor:
@@ -44,43 +68,128 @@ class RandomNetwork(nn.Module):
         return self.head(sum(activations[-2:], activations[-1]).mean((2, 3)))
 
     def _apply(self, layer: nn.Module, operation: str, one: Tensor, other: Tensor) -> Tensor:
+        if operation in OF_TWO:
+            return OF_TWO[operation](one, other)
         match operation:
-            case "add":
-                return one + other
-            case "add in place":
-                return (one * 0.5).mul_(2.0).add_(other)
             case "concatenate":
                 return self.merge(torch.cat([one, other], 1))
             case "shared":
                 return self.shared(one)
-            case "transposed":
-                return one.transpose(2, 3)
-            case "slices":
-                return torch.cat([one[:, :2], other[:, 2:]], 1)
+            case "channel weights":
+                return one * layer(one.mean((2, 3))).sigmoid()[:, :, None, None]
+            case "attention" | "attention without dropout":
+                tokens, memory = (each.flatten(2).transpose(1, 2) for each in (one, other))
+                mixed, _ = layer(tokens, memory, memory, need_weights=False)
+                return mixed.transpose(1, 2).reshape(one.shape)
+            case "recurrent":
+                outputs, _ = layer(one.mean(2).permute(2, 0, 1))
+                return other + outputs.permute(1, 2, 0).unsqueeze(2)
             case _:
                 return layer(one)
+
+
+def _with_rows(one: Tensor, other: Tensor) -> Tensor:
+    written = one.clone()
+    written[:, :, 1:3] = other[:, :, 1:3]
+    return written
+
+
+OF_TWO: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "add": lambda one, other: one + other,
+    "add in place": lambda one, other: (one * 0.5).mul_(2.0).add_(other),
+    "transposed": lambda one, _: one.transpose(2, 3),
+    "slices": lambda one, other: torch.cat([one[:, :2], other[:, 2:]], 1),
+    "gate": lambda one, other: one.sigmoid() * other,
+    "softmax": lambda one, other: one.softmax(1) + other.mean((2, 3), keepdim=True),
+    "relu of a sum, in place": lambda one, other: functional.relu_(one + other),
+    "dropout in place": lambda one, _: functional.dropout(one * 1.0, 0.3, inplace=True),
+    "chunks": lambda one, other: torch.cat(one.chunk(2, 1)[::-1], 1) - other,
+    "detached": lambda one, other: one * other.detach().abs(),
+    "rows written": _with_rows,
+    # plain PyTorch refuses it where the backward pass needs what was there
+    "written later": lambda one, other: one.add_(other),
+    "masked": lambda one, other: one.masked_fill(other > 0, 0.5),
+    "noise": lambda one, _: one + 0.1 * torch.randn_like(one),
+}
+"""Operations without weights."""
+
+
+class InParts(nn.LSTM):
+    """An LSTM of the operators that a trace has; oneDNN's rounds otherwise."""
+
+    def forward(self, *arguments: Any) -> Any:
+        with without_fused_networks():
+            return super().forward(*arguments)
 
 
 OPERATIONS = [
     "convolution", "grouped", "normalized", "relu", "gelu", "pool", "average", "dropout", "add", "add in place",
     "concatenate", "shared", "transposed", "slices",
 ]  # fmt: skip
-PLANS = st.lists(
-    st.tuples(st.sampled_from(OPERATIONS), st.integers(0, 7), st.integers(0, 7)), min_size=1, max_size=9
-)
+FURTHER_OPERATIONS = [
+    "depthwise", "dilated", "transposed convolution", "frozen", "strided", "layer norm", "group norm", "instance norm",
+    "dropout of maps", "leaky", "attention", "attention without dropout", "recurrent", "channel weights", "gate",
+    "softmax", "relu of a sum, in place", "dropout in place", "chunks", "detached", "rows written", "written later",
+    "masked", "noise",
+]  # fmt: skip
+"""Operations that only the contract of the strategies is tested on."""
 
 
-def random_workload(layers: list[tuple[str, int, int]]) -> Workload:
-    arguments: Any = (torch.randn(2, CHANNELS, 6, 6),), (torch.randint(3, (2,)),)
-    return Workload("random", RandomNetwork(layers), nn.functional.cross_entropy, *arguments)
+def _plans(operations: list[str]) -> st.SearchStrategy[Layers]:
+    operation = st.tuples(st.sampled_from(operations), st.integers(0, 7), st.integers(0, 7))
+    return st.lists(operation, min_size=1, max_size=9)
 
 
-def random_reference(layers: list[tuple[str, int, int]], seed: int) -> Reference:
-    """Return a captured network, cached: every strategy is tested on the same examples."""
-    return _random_reference(tuple(layers), seed)
+PLANS = _plans(OPERATIONS)
+ALL_PLANS = _plans(OPERATIONS + FURTHER_OPERATIONS)
+
+
+def _masked_loss(outputs: Tensor, targets: Tensor, mask: Tensor) -> Tensor:
+    """Return the mean over the samples of a mask, of which there is at least one in every part."""
+    losses = functional.cross_entropy(outputs, targets, reduction="none", label_smoothing=0.1)
+    return (losses * mask).sum() / mask.sum()
+
+
+def _ignoring(outputs: Tensor, targets: Tensor) -> Tensor:
+    return functional.cross_entropy(torch.cat([outputs, outputs]), torch.cat([targets, -100 - 0 * targets]))
+
+
+LOSSES: dict[str, Callable[..., Tensor]] = {
+    "cross entropy": functional.cross_entropy,
+    "masked": _masked_loss,
+    "ignoring": _ignoring,
+}
+
+
+def random_workload(
+    layers: Layers, seed: int = 0, loss: str = "cross entropy", batch_size: int = 2
+) -> Workload:
+    torch.manual_seed(seed)
+    images, labels = torch.randn(batch_size, CHANNELS, SIZE, SIZE), torch.randint(3, (batch_size,))
+    mask = (torch.rand(batch_size) / 2 + 0.5,) if loss == "masked" else ()
+    return Workload("random", RandomNetwork(layers), LOSSES[loss], (images,), (labels, *mask))
+
+
+def runs_in_plain_pytorch(layers: Layers, seed: int) -> bool:
+    """Return whether autograd does not find that a network has overwritten what the backward pass needs."""
+    return _runs_in_plain_pytorch(tuple(layers), seed)
 
 
 @cache
-def _random_reference(layers: tuple[tuple[str, int, int], ...], seed: int) -> Reference:
-    torch.manual_seed(seed)
-    return reference_of(random_workload(list(layers)))
+def _runs_in_plain_pytorch(layers: tuple[tuple[str, int, int], ...], seed: int) -> bool:
+    work = random_workload(list(layers), seed)
+    try:
+        work.module(*work.inputs).sum().backward()
+    except RuntimeError:
+        return False
+    return True
+
+
+def random_reference(layers: Layers, seed: int, loss: str = "cross entropy") -> Reference:
+    """Return a captured network, cached: every strategy is tested on the same examples."""
+    return _random_reference(tuple(layers), seed, loss)
+
+
+@cache
+def _random_reference(layers: tuple[tuple[str, int, int], ...], seed: int, loss: str) -> Reference:
+    return reference_of(random_workload(list(layers), seed, loss))

@@ -18,8 +18,8 @@ def test_a_reason_is_split_into_its_own_words_and_the_explanations() -> None:
 
 
 def test_a_note_has_one_number_under_the_first_heading_that_has_it() -> None:
-    notes = number_notes([("first", {"b": 3, "a": 1}), ("second", {"a": 2, "c": 4})])
-    assert notes.by_heading == {"first": (Note(1, "b", 3), Note(2, "a", 1)), "second": (Note(3, "c", 4),)}
+    notes = number_notes({"first": ["b", "a"], "second": ["a", "c"]})
+    assert notes.by_heading == {"first": (Note(1, "b"), Note(2, "a")), "second": (Note(3, "c"),)}
     assert [note.number for note in notes.cited(Reason("", ("c", "b")))] == [3, 1]
 
 

@@ -9,11 +9,12 @@ from shutil import copytree
 
 import pandas as pd
 import pytest
+from markupsafe import escape
 
 from membench.core.configuration import ROOT
 from membench.core.errors import MembenchError
 from membench.papers.pages import write_report
-from membench.papers.paper_page import Sources, papers_with_results, read_page
+from membench.papers.paper_page import Sources, data_url, papers_with_results, read_page
 
 SOURCES = Sources(ROOT / "results", ROOT / "paper_figs", ROOT / "experiments")
 PAPERS = papers_with_results(SOURCES)
@@ -106,6 +107,74 @@ def test_the_glance_is_the_scoreboards(paper: str, pages: dict[str, str]) -> Non
     assert headline in (SOURCES.results / paper / "summary.md").read_text()
     assert headline in pages[paper]
     assert headline in pages["index"]
+
+
+@pytest.mark.parametrize("paper", PAPERS)
+def test_a_page_opens_with_the_picture_and_its_counts_in_words(paper: str, pages: dict[str, str]) -> None:
+    board = pd.read_csv(SOURCES.results / paper / "scoreboard.csv", dtype=str, keep_default_na=False)
+    board = board[~board["verdict"].isin(["input", "not_run"])]
+    board["agrees"] = board["verdict"].isin(["reproduced", "out_of_memory_as_in_paper"])
+    parts = {name: board[board[name] == "true"] for name in ("fitted", "held_out")}
+    predicted = board.drop([*parts["fitted"].index, *parts["held_out"].index])
+    verdicts = predicted["verdict"].value_counts()
+    counts = (
+        f"of {len(predicted)} predicted numbers {predicted['agrees'].sum()} agree, "
+        f"{verdicts.get('better', 0)} are better and {verdicts.get('worse', 0)} worse"
+    )
+    for name, rows in parts.items():
+        if len(rows):
+            counts += f"; {rows['agrees'].sum()} of {len(rows)} {name.replace('_', ' ')} agree"
+    for page in ("index", paper):
+        url, alternative = re.findall(
+            r'<figure class="overview"><img src="([^"]*)" alt="([^"]*)"', pages[page]
+        )[0]
+        assert counts in alternative
+        folder = SOURCES.figures if page == "index" else SOURCES.figures / paper
+        assert url == data_url(folder / "overview.png") != ""
+        before = pages[page].partition("<img")[0].partition("<body>")[2]
+        assert not re.findall("<section|<table|<ul|<ol|<details", before)
+
+
+@pytest.mark.parametrize("paper", PAPERS)
+def test_remarks_are_folded_beside_the_rows_that_they_explain(paper: str, pages: dict[str, str]) -> None:
+    page = read_page(paper, SOURCES)
+    tables = [table for each in page.sections for table in (each.judged, each.shown, each.inputs)]
+    explained = [
+        (number, table) for table in tables for number in table.numbers if number.reason.explanations
+    ]
+    rows = re.findall(r"<tr>.*?</tr>", pages[paper], re.DOTALL)
+    unfolded = re.sub(
+        r'<details class="why">.*?</details>|<caption>.*?</caption>', "", pages[paper], flags=re.DOTALL
+    )
+    for number, table in explained:
+        for text in map(str, map(escape, number.reason.explanations)):
+            assert len(text) < 40 or text not in unfolded
+            assert table.common_explanations or any(text in row for row in rows), text
+    before = pages[paper][: pages[paper].index("<section")]
+    assert "<ol" not in before
+    assert (
+        len(re.sub(r"<style>.*</style>|<details>.*?</details>|<[^>]*>", "", before, flags=re.DOTALL)) < 2_000
+    )
+
+
+def test_an_explanation_names_its_kind_and_its_choice(tmp_path: Path) -> None:
+    copytree(SOURCES.experiments / "vdnn", tmp_path / "experiments" / "vdnn")
+    copytree(SOURCES.results / "vdnn", tmp_path / "results" / "vdnn")
+    sentence = "a sentence that is made up for this test and long enough to be folded"
+    choices = {"choices": [{"name": "made up", "where": {"model": "AlexNet"}, "text": sentence}]}
+    (tmp_path / "experiments" / "vdnn" / "choices.yaml").write_text(json.dumps(choices))
+    path = tmp_path / "results" / "vdnn" / "scoreboard.csv"
+    board = pd.read_csv(path, dtype=str, keep_default_na=False)
+    row = board.index[(board["model"] == "AlexNet") & (board["verdict"] == "worse")][0]
+    board["choice"] = ""
+    board.loc[row, "choice"] = "made up"
+    board.to_csv(path, index=False)
+    sources = Sources(tmp_path / "results", SOURCES.figures, tmp_path / "experiments")
+    _, page = write_report(["vdnn"], sources, tmp_path / "report")
+    rows = re.findall(r"<tr>.*?</tr>", page.read_text(), re.DOTALL)
+    (folded,) = [each for each in rows if sentence in each]
+    assert f"<p><b>Choice: made up.</b> {sentence}</p>" in folded
+    assert "(on a choice)" in folded
 
 
 @pytest.mark.parametrize("paper", PAPERS)

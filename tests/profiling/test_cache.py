@@ -4,8 +4,10 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch import nn
 
-from membench.capture.capture import capture
+from membench.capture.capture import Captures, capture
+from membench.core.call import Output
 from membench.core.errors import MembenchError
 from membench.core.task_graph import TaskGraph
 from membench.core.workload import Workload
@@ -15,6 +17,11 @@ from membench.profiling.cache import load_cache
 from membench.profiling.link import Link
 from membench.profiling.measured_cost import MeasuredCost
 from membench.profiling.operators import OperatorCost
+from membench.steps.compile import build_step
+from membench.steps.compiled_step import CompiledStep
+from membench.steps.micro_batched_step import MicroBatchedStep
+from membench.strategies.base import strategies
+from tests.helpers.networks import Layer
 
 GPU = torch.device("cuda", 0)
 CPU = torch.device("cpu")
@@ -47,13 +54,33 @@ def test_what_one_process_measured_the_next_one_finds(
     assert [path.name.rpartition("-")[0] for path in tmp_path.iterdir()] == ["nvidia_h999_pcie"]
 
 
+def test_what_operators_return_that_their_shape_functions_get_wrong_is_found_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def compiled() -> MicroBatchedStep | CompiledStep:
+        cost = MeasuredCost(CPU, load_cache(GPU, tmp_path))
+        return build_step(Captures(work), strategies()["eager"](), cost, None)
+
+    folded = Layer(lambda m, maps: nn.functional.fold(m.inner(maps), (4, 4), 2), inner=nn.Linear(9, 9))
+    work = Workload("folded", folded, torch.sum, (torch.randn(2, 4, 9),))
+    first = compiled()
+    monkeypatch.setattr(measured_module, "measure_operators", None)
+    second = compiled()
+    torch.testing.assert_close(second(work.inputs, ()), first(work.inputs, ()), rtol=0, atol=0)
+    assert second.predicted_peak_bytes == first.predicted_peak_bytes
+    for step in (first, second):
+        step.close()
+
+
 def test_another_setting_is_another_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     cache = load_cache(GPU, tmp_path)
-    cache.add({("relu", (1, 2)): OperatorCost(512, 1e-5)})
+    output = Output(torch.float16, (1, 2), (2, 1), 0, 4)
+    cost = OperatorCost(512, 1e-5, (output, None))
+    cache.add({("relu", (1, 2)): cost})
     cache.link = Link(1e9, 2e9, 0.9e9, 1.9e9, 1e-5)
     cache.save()
     again = load_cache(GPU, tmp_path)
-    assert again.find(("relu", (1, 2))) == OperatorCost(512, 1e-5)
+    assert again.find(("relu", (1, 2))) == cost
     assert again.link == cache.link and again.link.full_duplex
     monkeypatch.setenv("CUDNN_ERRATA_JSON_FILE", "engines.json")
     assert load_cache(GPU, tmp_path).find(("relu", (1, 2))) is None

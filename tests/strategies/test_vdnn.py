@@ -3,16 +3,21 @@
 from itertools import pairwise
 
 import pytest
+from torch import nn
 
+from membench.core import configuration
 from membench.core.errors import InfeasibleSchedule, UnsupportedStrategy
-from membench.core.schedule import Compute, Offload, Prefetch, Schedule, Synchronize
+from membench.core.schedule import Compute, Free, Offload, Prefetch, Schedule, Synchronize
 from membench.core.task_graph import Kind, Phase
 from membench.planning.algorithms import Preference
 from membench.planning.validate import validate
+from membench.strategies.base import Strategy
 from membench.strategies.vdnn import VdnnAll, VdnnConv, VdnnDyn
 from tests.helpers.chains import chain_of_kinds
 from tests.helpers.costs import TwoAlgorithmCost
+from tests.helpers.graphs import COST, captured
 
+TORCH7 = configuration.load("framework", "torch7")
 CONV, POOL, RELU, LINEAR = Kind.CONVOLUTION, Kind.POOLING, Kind.RELU, Kind.LINEAR
 NETWORK = chain_of_kinds(CONV, RELU, POOL, CONV, RELU, CONV, POOL, LINEAR, RELU, LINEAR)
 
@@ -71,6 +76,29 @@ def test_the_search_does_not_look_past_a_convolution() -> None:
             order.append(schedule.graph.tasks[item.task].name)
     assert order.index("activation1") < order.index("convolution3 backward") < order.index("activation0")
     assert order.index("activation0") < order.index("convolution2 backward")
+
+
+@pytest.mark.parametrize("strategy", [VdnnAll(), VdnnConv(), VdnnDyn()])
+def test_memory_is_released_at_the_end_of_a_layer(strategy: Strategy) -> None:
+    """The weight gradient reads X last, but X stays until the data gradient is computed too (Section 3.2)."""
+    convolutions = [nn.Conv2d(8, 8, 3, padding=1) for _ in range(3)]
+    network = nn.Sequential(*convolutions, nn.Flatten(), nn.Linear(8 * 6 * 6, 10))
+    graph = TORCH7.lower(captured(network, 2, 8, 6, 6))
+    schedule = strategy.schedule(graph, COST, None)
+    validate(schedule)
+    unfinished: set[int] = set()
+    freed = 0
+    for item in schedule.instructions:
+        if isinstance(item, Compute):
+            task = graph.tasks[item.task]
+            layers = graph.backward_layers if task.phase is Phase.BACKWARD else graph.forward_layers
+            [layer] = [layer for layer in layers if task in layer.tasks]
+            unfinished = (unfinished or {each.index for each in layer.tasks}) - {item.task}
+        if isinstance(item, Free):
+            freed += 1
+            assert not unfinished
+    assert max(len(layer.tasks) for layer in graph.backward_layers) > 1
+    assert freed > len(convolutions)
 
 
 def algorithms(schedule: Schedule) -> list[str]:

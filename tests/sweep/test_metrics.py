@@ -74,7 +74,7 @@ def test_a_plain_record_has_no_numbers_of_one_paper() -> None:
     assert not plain.layer_metrics
     own = {name: {*_metrics("vdnn_all", paper=name)} - {*plain.metrics} for name in ("vdnn", "modnn", "epmc")}
     assert own["modnn"] == {"neediest_task_bytes"}
-    assert {"managed_memory_bytes", "first_layer_reuse_s", "feature_images_per_s"} < own["vdnn"]
+    assert {"managed_average_bytes", "first_layer_reuse_s", "feature_images_per_s"} < own["vdnn"]
     assert {"stored_map_bytes", "layer_output_bytes"} < own["epmc"]
     assert not own["vdnn"] & own["epmc"]
 
@@ -87,8 +87,8 @@ def test_numbers_of_layers_are_kept_apart() -> None:
 
 def test_a_measured_record_has_a_papers_numbers_of_memory() -> None:
     measured, simulated = (_metrics("vdnn_all", paper="vdnn", backend=name) for name in ("cpu", "simulated"))
-    assert "managed_memory_bytes" in measured and "oracular_compute_time_s" not in measured
-    assert {"managed_memory_bytes", "oracular_compute_time_s"} < {*simulated}
+    assert "unused_by_any_layer_bytes" in measured and "oracular_compute_time_s" not in measured
+    assert {"unused_by_any_layer_bytes", "oracular_compute_time_s"} < {*simulated}
 
 
 @pytest.mark.parametrize("name", ["membench.papers.metrics.vdnn.nothing", "nothing.at.all", "nothing"])

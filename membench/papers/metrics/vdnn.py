@@ -4,7 +4,7 @@ import statistics
 
 from membench.core.device import DeviceProfile
 from membench.core.record import Outcome, Record
-from membench.core.schedule import Compute, Schedule
+from membench.core.schedule import Compute, Offload, Prefetch, Schedule
 from membench.core.task_graph import Kind, LayerTasks, Phase, Role, Task, TaskGraph
 from membench.core.timeline import Span, Timeline
 from membench.papers.experiment import Paper, PaperCell
@@ -24,6 +24,7 @@ def step_metrics(plan: Plan, timelines: tuple[Timeline, ...], device: DeviceProf
         **_average_metrics(first, timelines[0]),
         **_feature_metrics(plan, timelines, device),
         **_layer_metrics(first, timelines[0]),
+        **_span_metrics(first, timelines[0]),
         "first_layer_reuse_s": _first_layer_reuse_s(list(compute_spans(first, timelines[0]))),
         "link_bytes_per_s": max(device.host_to_device_bytes_per_s, device.device_to_host_bytes_per_s),
         "memory_bytes_per_s": device.memory_bytes_per_s,
@@ -47,20 +48,31 @@ def _memory_metrics(schedule: Schedule) -> Metrics:
         "convolution_weight_bytes": sum(_weight_bytes(graph, layer) for layer in convolutions),
         "convolution_map_bytes": sum(_map_bytes(graph, layer) for layer in convolutions),
         "feature_extraction_bytes": peak_bytes - graph.size_bytes(_of_classifier(graph)),
-        "managed_memory_bytes": peak_bytes - _classifier_weight_bytes(graph),
     }
     return {name: size_bytes for name, size_bytes in parts.items() if size_bytes >= 0}
 
 
 def _average_metrics(schedule: Schedule, timeline: Timeline) -> Metrics:
-    """Return the managed memory averaged over time, and over the tasks without regard to their time."""
-    held_bytes = zip(schedule.instructions, live_bytes(schedule), strict=True)
-    over_tasks = statistics.fmean(held for item, held in held_bytes if isinstance(item, Compute))
+    """Return averages of the memory that vDNN manages: without the classifier's weights and what is held for them.
+
+    A layer counts with the most that is held while it runs, in each direction, without regard to its time: vDNN allocates
+    and releases by layer. The other average is over the time of the step.
+    """
     unmanaged_bytes = _classifier_weight_bytes(schedule.graph)
     return {
-        "managed_average_bytes": average_bytes(schedule, timeline) - unmanaged_bytes,
-        "managed_average_over_tasks_bytes": over_tasks - unmanaged_bytes,
+        "managed_average_bytes": statistics.fmean(_held_by_layer(schedule)) - unmanaged_bytes,
+        "managed_average_over_time_bytes": average_bytes(schedule, timeline) - unmanaged_bytes,
     }
+
+
+def _held_by_layer(schedule: Schedule) -> list[int]:
+    """Return the most bytes that are held while each layer of the forward and of the backward pass runs."""
+    held_bytes = {
+        item.task: held
+        for item, held in zip(schedule.instructions, live_bytes(schedule), strict=True)
+        if isinstance(item, Compute)
+    }
+    return [max(held_bytes[task.index] for task in layer.tasks) for layer in _layers(schedule.graph)]
 
 
 def _feature_metrics(plan: Plan, timelines: tuple[Timeline, ...], device: DeviceProfile) -> Metrics:
@@ -97,6 +109,28 @@ def _layer_metrics(schedule: Schedule, timeline: Timeline) -> Metrics:
             name = f"{direction}_bytes_per_s:{graph.layers[task.layer]}"
             bytes_per_s = task.moved_bytes / (span.end_s - span.start_s)
             metrics[name] = max(bytes_per_s, metrics.get(name, 0.0))
+    return metrics
+
+
+def _span_metrics(schedule: Schedule, timeline: Timeline) -> Metrics:
+    """Return when each convolution and pooling runs in either direction, and when its inputs are copied (Figure 7)."""
+    graph = schedule.graph
+    drawn = [layer for layer in graph.forward_layers if layer.has_kind(Kind.CONVOLUTION, Kind.POOLING)]
+    names = {layer.layer: graph.layers[layer.layer] for layer in drawn}
+    offloading = {block: layer.layer for layer in graph.forward_layers for block in layer.reads}
+    metrics: Metrics = {}
+    for span in timeline.spans:
+        match schedule.instructions[span.instruction]:
+            case Compute(task):
+                layer, work = graph.tasks[task].layer, str(graph.tasks[task].phase)
+            case Offload(block) | Prefetch(block) as copy:
+                layer, work = offloading[block], type(copy).__name__.lower()
+            case _:
+                continue
+        if layer in names:
+            start, end = f"{work}_start_s:{names[layer]}", f"{work}_end_s:{names[layer]}"
+            metrics[start] = min(span.start_s, metrics.get(start, span.start_s))
+            metrics[end] = span.end_s
     return metrics
 
 
