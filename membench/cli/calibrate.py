@@ -4,11 +4,12 @@
     membench calibrate device=cuda --config-dir my   writes my/device/<gpu>.yaml, for `membench run --config-dir my`
     membench calibrate framework=caffe device=k40m   writes into conf/framework/<framework>.yaml
     membench calibrate codec                         prints the rate of EPMC's serial baseline
+    membench calibrate waves                         prints Winograd's rate and the waves that fill a Kepler
 
 A fit reads what Layrub's paper measured of that framework (Table 5: seconds of 20 iterations; Table 6: runtime memory, for
-Caffe alone, and of Layrub on ResNet-1517), and no other row. It prints every residual and writes the same bytes each time.
-Fits need a checkout of the repository; where membench is installed, whose files stay as they are, a GPU needs
---config-dir FOLDER.
+Caffe alone, and of Layrub on ResNet-1517), and no other row; that of waves reads MXNet's published throughputs on a K80.
+Each prints every residual and writes the same bytes each time. Fits need a checkout of the repository; where membench is
+installed, whose files stay as they are, a GPU needs --config-dir FOLDER.
 """
 
 from collections.abc import Sequence
@@ -33,12 +34,14 @@ class Settings:
         framework: the name in ``conf/framework``; empty to measure a GPU.
         device: the name in ``conf/device`` that the paper's rows are of; ``cuda`` to measure this machine's GPU instead.
         codec: fit the rate of EPMC's serial baseline instead.
+        waves: fit Winograd's rate and the waves that fill a Kepler instead.
         config_dir: the folder to write into; None: ``conf/``.
     """
 
     framework: str = ""
     device: str = ""
     codec: bool = False
+    waves: bool = False
     config_dir: Path | None = None
 
 
@@ -46,8 +49,8 @@ def parse(words: Sequence[str]) -> Settings:
     """Return the settings that the words are."""
     own, words = take_config_dir(words)
     refuse_flags(words)
-    if words == ["codec"]:
-        return Settings(codec=True)
+    if words in (["codec"], ["waves"]):
+        return Settings(codec=words == ["codec"], waves=words == ["waves"])
     readers: dict[str, Reader] = {
         "framework": partial(choice, configuration.names("framework"), "framework"),
         "device": partial(choice, ["cuda", *configuration.names("device", own)], "device"),
@@ -55,7 +58,7 @@ def parse(words: Sequence[str]) -> Settings:
     settings = Settings(**read_options(words, readers), config_dir=own)
     if not settings.device or (settings.device == "cuda") == bool(settings.framework):
         raise MembenchError(
-            "name what to calibrate: `device=cuda`, `framework=caffe device=k40m` or `codec`, each alone"
+            "name what to calibrate: `device=cuda`, `framework=caffe device=k40m`, `codec` or `waves`, each alone"
         )
     return settings
 
@@ -78,6 +81,10 @@ def run(settings: Settings) -> int:
         from membench.papers.calibrate.codec import fit_codec
 
         print(fit_codec())
+    elif settings.waves:
+        from membench.papers.calibrate.waves import fit_waves
+
+        print(fit_waves())
     elif is_fit:
         device = instantiate(configuration.read("device", settings.device, settings.config_dir))
         _fit(settings.framework, device, folder)

@@ -4,7 +4,7 @@ import hashlib
 import re
 from dataclasses import dataclass
 
-from membench.core.checks import NOT_NEGATIVE, POSITIVE, SWITCH, check
+from membench.core.checks import COUNT, NOT_NEGATIVE, POSITIVE, SWITCH, check
 
 _LONGEST_FILE_NAME = 200
 """In characters; file systems have room for 255, endings included."""
@@ -16,7 +16,7 @@ class Power:
 
     Attributes:
         awake_w: with a program's context, but idle.
-        compute_w: while a kernel runs, `awake_w` included.
+        compute_w: while a kernel runs that fills the device, `awake_w` included.
         copy_w: added by a copy over the link, in either direction.
 
     Raises:
@@ -44,9 +44,10 @@ class DeviceProfile:
         copy_latency_s: from the issue of a copy to its first byte.
         full_duplex: copies in both directions overlap.
         power: None if it is not published.
+        multiprocessors: NVIDIA's SMs, over which a kernel's thread blocks are spread; None if not known.
 
     Raises:
-        MembenchError: a capacity or rate is not positive, or the latency is negative.
+        MembenchError: a capacity, rate or count is not positive, or the latency is negative.
     """
 
     name: str
@@ -58,6 +59,7 @@ class DeviceProfile:
     copy_latency_s: float
     full_duplex: bool
     power: Power | None = None
+    multiprocessors: int | None = None
 
     def __post_init__(self) -> None:
         check(
@@ -70,6 +72,8 @@ class DeviceProfile:
         )
         check(NOT_NEGATIVE, copy_latency_s=self.copy_latency_s)
         check(SWITCH, full_duplex=self.full_duplex)
+        if self.multiprocessors is not None:
+            check(COUNT, multiprocessors=self.multiprocessors)
 
 
 def file_name(name: str) -> str:

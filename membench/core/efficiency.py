@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from membench.core.checks import FRACTION, NOT_NEGATIVE, POSITIVE, check
+from membench.core.checks import FRACTION, NOT_NEGATIVE, POSITIVE, SWITCH, check
 
 
 @dataclass(frozen=True)
@@ -22,11 +22,15 @@ class Efficiency:
             they go straight to the encoded form.
         convolution: of the peak arithmetic rate, by the name of each of the library's convolution algorithms; empty if the
             framework offers no choice, and `arithmetic` holds for convolutions too.
+        bandwidth_bounds_products: whether an inner product whose weights take longer to read than to multiply takes that
+            time; otherwise products are priced by their operations alone.
+        half_waves: waves of thread blocks at which a kernel reaches half of its rate (`membench.cost.waves`); 0: kernels of
+            any size reach all of it.
         algorithms_fit_alone: offer only those algorithms with which a convolution, alone on the device, fits its memory, as
             where the library times them on that device.
 
     Raises:
-        MembenchError: a fraction is not above 0 and at most 1, or a time or `codec_nonzero_bytes` is negative.
+        MembenchError: a fraction is not above 0 and at most 1, or another number is negative.
     """
 
     arithmetic: float
@@ -37,6 +41,8 @@ class Efficiency:
     codec_streams: float = 1.0
     codec_nonzero_bytes: int = 0
     convolution: Mapping[str, float] = field(default_factory=dict)
+    bandwidth_bounds_products: bool = False
+    half_waves: float = 0.0
     algorithms_fit_alone: bool = False
 
     def __post_init__(self) -> None:
@@ -46,7 +52,9 @@ class Efficiency:
             launch_s=self.launch_s,
             step_s=self.step_s,
             codec_nonzero_bytes=self.codec_nonzero_bytes,
+            half_waves=self.half_waves,
         )
+        check(SWITCH, bandwidth_bounds_products=self.bandwidth_bounds_products)
         check(POSITIVE, codec_streams=self.codec_streams)
         if self.codec is not None:
             check(FRACTION, codec=self.codec)

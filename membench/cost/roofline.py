@@ -12,9 +12,11 @@ from membench.core.efficiency import Efficiency
 from membench.core.errors import MembenchError
 from membench.core.task_graph import Kind, Task, TaskGraph
 from membench.cost.convolution import ConvolutionAlgorithm, algorithm_work
+from membench.cost.waves import task_waves, wave_efficiency
 
 ARITHMETIC_KINDS = frozenset({Kind.CONVOLUTION, Kind.LINEAR, Kind.ATTENTION})
-"""Bound by the arithmetic rate; every other kind is bound by the bandwidth of device memory."""
+"""Bound by the arithmetic rate, or where the framework's efficiency asks for it by the longer of the two; every other kind is
+bound by the bandwidth of device memory."""
 
 
 class RooflineCost(CostModel):
@@ -22,15 +24,17 @@ class RooflineCost(CostModel):
 
     Seconds of a task are its floating-point operations over the reached arithmetic rate (operations/s), or the bytes
     that it moves over the reached bandwidth (bytes/s). A convolution with an algorithm of its own takes the longer of
-    the two: for the algorithm's operations, and for the bytes of its tensors and workspace. Seconds of a copy are latency
-    plus bytes over the link's rate.
+    the two: for the algorithm's operations, and for the bytes of its tensors and workspace. Where the efficiency has
+    `Efficiency.half_waves`, a task with few thread blocks reaches less of either rate. Seconds of a copy are latency plus
+    bytes over the link's rate.
 
     Args:
         device: peak rates, and the rates of pinned copies.
         efficiency: fractions of these peaks that the framework's kernels reach.
 
     Raises:
-        MembenchError: the efficiency names an unknown algorithm, or lacks the one that always applies.
+        MembenchError: the efficiency names an unknown algorithm, or lacks the one that always applies; or it depends on
+            waves, and the device's multiprocessors are not known.
     """
 
     def __init__(self, device: DeviceProfile, efficiency: Efficiency) -> None:
@@ -39,6 +43,11 @@ class RooflineCost(CostModel):
         self._operations_per_s = device.arithmetic_ops_per_s * efficiency.arithmetic
         self._memory_bytes_per_s = device.memory_bytes_per_s * efficiency.memory
         self._fractions = _checked(efficiency.convolution)
+        if efficiency.half_waves and device.multiprocessors is None:
+            raise MembenchError(
+                f"device {device.name!r} has no multiprocessors, over which this framework's kernels are spread; add their "
+                "number to its file"
+            )
 
     @property
     def full_duplex(self) -> bool:
@@ -59,9 +68,19 @@ class RooflineCost(CostModel):
             if algorithm is None:
                 raise MembenchError(f"the framework has no algorithm {task.algorithm!r} for {task.name}")
             return algorithm.time_s
-        if task.kind in ARITHMETIC_KINDS:
-            return task.operations / self._operations_per_s
-        return task.moved_bytes / self._memory_bytes_per_s
+        moving_s = task.moved_bytes / self._memory_bytes_per_s
+        if task.kind not in ARITHMETIC_KINDS:
+            return moving_s / self.occupancy(task)
+        time_s = task.operations / self._operations_per_s
+        if self._efficiency.bandwidth_bounds_products:
+            time_s = max(time_s, moving_s)
+        return time_s / self.occupancy(task)
+
+    def occupancy(self, task: Task) -> float:
+        """Return the fraction of its rate that a task reaches with the thread blocks that it has."""
+        if self._device.multiprocessors is None:
+            return 1.0
+        return wave_efficiency(task_waves(task, self._device.multiprocessors), self._efficiency.half_waves)
 
     def algorithms(self, task: Task) -> tuple[Algorithm, ...]:
         """Return cuDNN's algorithms that apply to a convolution; other tasks have one, the framework's own.
@@ -87,7 +106,7 @@ class RooflineCost(CostModel):
         rate = self._device.arithmetic_ops_per_s * self._fractions[algorithm]
         moved_bytes = task.moved_bytes + needed.staged_bytes
         time_s = max(needed.operations / rate, moved_bytes / self._memory_bytes_per_s)
-        return Algorithm(algorithm, needed.workspace_bytes, time_s)
+        return Algorithm(algorithm, needed.workspace_bytes, time_s / self.occupancy(task))
 
     def task_issue_time_s(self, task: Task) -> float:
         """Return 0: the host issues without delay."""

@@ -5,8 +5,8 @@ with its classifier as convolutions, and the scores of pool3 and pool4 added on 
 
 For moDNN, which names the paper without details. Assumed: FCN-8s, the last and finest of its three; 21 classes of
 PASCAL VOC, as there; 224 pixels, as moDNN's other networks have them; and fc6 padded by 3. The authors instead pad the
-image by 100 on each side and crop: at moDNN's batch of 128, activations of 422 pixels would exceed 24 GB, in which FCN
-fits according to its text.
+image by 100 on each side and crop: at moDNN's batch of 128, activations of 422 pixels would far exceed 24 GB, in which
+FCN fits according to its text. A choice made knowing that (``experiments/modnn/choices.yaml``).
 """
 
 import torch

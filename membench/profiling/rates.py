@@ -33,6 +33,7 @@ def measure_device(device: torch.device) -> tuple[DeviceProfile, Link]:
         device_to_host_bytes_per_s=link.device_to_host_bytes_per_s,
         copy_latency_s=link.latency_s,
         full_duplex=link.full_duplex,
+        multiprocessors=properties.multi_processor_count,
     ), link
 
 
@@ -59,6 +60,7 @@ def device_yaml(profile: DeviceProfile, link: Link, facts: dict[str, Any]) -> st
             f"  # pinned, alone; {_number(link.device_to_host_together_bytes_per_s)} with the other way",
             f"copy_latency_s: {_number(profile.copy_latency_s)}  # a copy of 4 KiB",
             f"full_duplex: {str(profile.full_duplex).lower()}",
+            f"multiprocessors: {profile.multiprocessors}",
             "",
         ]
     )

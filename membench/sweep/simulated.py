@@ -42,7 +42,11 @@ def simulate(cell: Cell, graphs: Graphs, found: CellNumbers) -> None:
         metrics["local_step_time_s"] = simulated_step(local, cell.cost).step_time_s
     if device.power:  # of one device
         images_per_s = measured.images_per_s / cell.cluster.devices
-        metrics.update(power_metrics(step.plan, step.timelines, device.power, images_per_s=images_per_s))
+        metrics.update(
+            power_metrics(
+                step.plan, step.timelines, device.power, cell.cost.occupancy, images_per_s=images_per_s
+            )
+        )
 
 
 def planned_step(cell: Cell, graphs: Graphs) -> tuple[RepeatedSchedule, ...]:

@@ -1,14 +1,19 @@
 """Seconds of tasks, copies and codecs by the rates of a device."""
 
+from dataclasses import replace
+
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from membench.codecs.rows import csr, vp_encoding
 from membench.core import configuration
 from membench.core.device import DeviceProfile
 from membench.core.efficiency import Efficiency
+from membench.core.errors import MembenchError
 from membench.core.task_graph import Kind, Phase, Task, TaskGraph
 from membench.core.units import MIB, parse_bytes
-from membench.cost.roofline import RooflineCost
+from membench.cost.roofline import ARITHMETIC_KINDS, RooflineCost
 
 DEVICE = DeviceProfile(
     name="round",
@@ -79,3 +84,41 @@ def test_without_a_rate_of_its_own_a_codec_moves_bytes_as_kernels_do() -> None:
     assert cost.codec_time_s(csr(), *CODEC_BYTES) == pytest.approx(
         sum(CODEC_BYTES) / (0.7 * K40C.memory_bytes_per_s)
     )
+
+
+TEN_MULTIPROCESSORS = replace(DEVICE, multiprocessors=10)
+
+
+@given(st.integers(1, 10**9), st.integers(1, 10**9), st.sampled_from(sorted(ARITHMETIC_KINDS)))
+def test_a_product_takes_the_longer_of_operations_and_bytes_where_its_framework_asks_for_it(
+    operations: int, moved_bytes: int, kind: Kind
+) -> None:
+    product = replace(task(kind), operations=operations, moved_bytes=moved_bytes)
+    bounded = RooflineCost(DEVICE, Efficiency(arithmetic=0.5, memory=0.25, bandwidth_bounds_products=True))
+    computing_s, moving_s = operations / 0.5e12, moved_bytes / 0.25e11
+    assert bounded.task_time_s(product) == pytest.approx(max(computing_s, moving_s))
+    assert COST.task_time_s(product) == pytest.approx(computing_s)
+
+
+@given(st.integers(1, 10**9), st.sampled_from(sorted(Kind)), st.floats(0.1, 5.0))
+def test_a_small_kernel_reaches_less_of_its_rate(moved_bytes: int, kind: Kind, half_waves: float) -> None:
+    small = replace(task(kind), moved_bytes=moved_bytes)
+    efficiency = Efficiency(arithmetic=0.5, memory=0.25)
+    full = RooflineCost(TEN_MULTIPROCESSORS, efficiency)
+    partial = RooflineCost(TEN_MULTIPROCESSORS, replace(efficiency, half_waves=half_waves))
+    waves = moved_bytes / 8 / (128 * 64) / 10
+    assert partial.occupancy(small) == pytest.approx(waves / (waves + half_waves))
+    assert partial.task_time_s(small) == pytest.approx(full.task_time_s(small) / partial.occupancy(small))
+    assert full.task_time_s(small) == RooflineCost(DEVICE, efficiency).task_time_s(small)
+
+
+def test_waves_need_the_number_of_multiprocessors() -> None:
+    with pytest.raises(MembenchError, match="device 'round' has no multiprocessors"):
+        RooflineCost(DEVICE, Efficiency(arithmetic=0.5, memory=0.25, half_waves=1.0))
+
+
+def test_every_configured_device_can_run_every_configured_framework() -> None:
+    frameworks = [configuration.load("framework", name) for name in configuration.names("framework")]
+    devices = [configuration.load("device", name) for name in configuration.names("device")]
+    costs = [RooflineCost(device, framework.efficiency) for framework in frameworks for device in devices]
+    assert len(costs) == len(frameworks) * len(devices)

@@ -166,5 +166,9 @@ def _frameworks() -> list[Path]:
 def _residuals(path: Path) -> str:
     """Return the table of residuals in a file's comments, empty where nothing was fitted."""
     comments = [line.removeprefix("# ") for line in path.read_text().splitlines() if line.startswith("# ")]
-    table = [line for line in comments if re.match(r"\S.* paper +fitted +error|  \S.* [+-]\S+%$", line)]
+    table = [
+        line
+        for line in comments
+        if re.match(r"\S.* paper +fitted +error|\S.* by batch size  |  \S.* [+-]\S+%$", line)
+    ]
     return "\n".join(table)

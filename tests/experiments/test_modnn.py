@@ -1,8 +1,18 @@
 """moDNN's paper: rows that are judged, and their cells."""
 
-from membench.papers.experiment import Answer, Experiment
+from dataclasses import replace
+
+import pytest
+
+from membench.capture.capture import Captures
+from membench.core.configuration import load
+from membench.cost.roofline import RooflineCost
+from membench.papers.calibrate.waves import read_published
+from membench.papers.experiment import Answer, Experiment, PaperCell
 from membench.papers.loader import load_paper
+from membench.papers.metrics.modnn import sum_metrics
 from membench.papers.results import needed_cells
+from membench.sweep.model import Model
 from tests.helpers.papers import EXPERIMENTS
 
 MODNN = load_paper(EXPERIMENTS / "modnn")
@@ -58,3 +68,50 @@ def test_bounds_are_those_of_one_image_without_workspace() -> None:
     value = _answer("M033").value
     assert value is not None
     assert value.reference == {"system": "lower bound", "metric": "lower_bound_bytes"}
+
+
+def test_modnn_loads_what_each_of_its_micro_batches_computes_on() -> None:
+    loading = {name for name, system in MODNN.systems.items() if system.get("set", {}).get("load_inputs")}
+    assert loading == {name for name, system in MODNN.systems.items() if system.get("strategy") == "modnn"}
+    value = _answer("M041").value
+    assert value is not None
+    assert value.cell | value.reference == {"system": "moDNN"}
+
+
+def test_twenty_cores_add_as_fast_as_the_memory_of_their_host() -> None:
+    value = _answer("M066").value
+    assert value is not None
+    one, twenty = (
+        sum_metrics(MODNN, PaperCell("VGG-16", system, "4 x NVIDIA K40"))[value.metric]
+        for system in (value.cell["system"], value.reference["system"])
+    )
+    assert one / twenty == pytest.approx(136.5 / 10)
+
+
+def test_no_constant_of_the_framework_is_fitted_on_a_row_of_the_paper() -> None:
+    """The published throughputs behind `membench calibrate waves` are of another machine and framework."""
+    stated = {row.value for experiment in MODNN.experiments for row, _ in experiment.rows}
+    published = {value for row in read_published() for value in row.images_per_s.values()}
+    assert published and not stated & published
+    assert {remark.where.patterns["claim_id"] for remark in MODNN.fitted} == {("M028",), ("M034",)}
+
+
+@pytest.mark.parametrize("model", ["vgg16", "resnet34_he"])
+def test_one_image_takes_longer_than_its_share_of_a_batch(model: str) -> None:
+    """M048: one at a time is slower by more than its algorithms; before, a kernel of one image was as fast as of many."""
+    framework = load("framework", "modnn")
+    device = load("device", "k40_modnn")
+    captures = Captures(Model.named(model).workload(64, seed=0, device="meta"))
+    costs = [
+        RooflineCost(device, replace(framework.efficiency, half_waves=half_waves))
+        for half_waves in (framework.efficiency.half_waves, 0.0)
+    ]
+
+    def slowdown(cost: RooflineCost) -> float:
+        one, many = (
+            sum(cost.algorithms(task)[0].time_s for task in framework.lower(captures.graph_at(size)).tasks)
+            for size in (1, 64)
+        )
+        return 64 * one / many
+
+    assert slowdown(costs[0]) > 1.15 * slowdown(costs[1])

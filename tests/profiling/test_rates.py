@@ -9,7 +9,9 @@ from membench.profiling.link import Link
 from membench.profiling.rates import device_yaml
 
 LINK = Link(5.5e10, 5.4e10, 4.8e10, 4.7e10, 8.0e-6)
-PROFILE = DeviceProfile("nvidia_h999", 150_000_000_000, 5.1e13, 4.2e12, 5.4e10, 5.5e10, 8.0e-6, True)
+PROFILE = DeviceProfile(
+    "nvidia_h999", 150_000_000_000, 5.1e13, 4.2e12, 5.4e10, 5.5e10, 8.0e-6, True, multiprocessors=144
+)
 
 
 def test_a_measured_device_reads_back_as_it_was_written() -> None:

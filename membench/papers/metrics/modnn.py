@@ -1,7 +1,11 @@
-"""moDNN's own numbers of a step."""
+"""moDNN's own numbers: of a step, and of the host that adds gradients up."""
 
+from membench.core import configuration
+from membench.core.cluster import Cluster
 from membench.core.device import DeviceProfile
 from membench.core.timeline import Timeline
+from membench.core.units import GIB
+from membench.papers.experiment import Paper, PaperCell
 from membench.sweep.metrics import Metrics, Plan
 
 
@@ -12,3 +16,10 @@ def step_metrics(plan: Plan, timelines: tuple[Timeline, ...], device: DeviceProf
         graph.size_bytes({*task.reads, *task.writes}) + task.workspace_bytes for task in graph.tasks
     )
     return {"neediest_task_bytes": max(needed_bytes)}
+
+
+def sum_metrics(paper: Paper, cell: PaperCell) -> Metrics:
+    """Return the seconds in which the host adds up 1 GB of gradients of each device (Section 6.2), the copies aside."""
+    options = configuration.read("cluster", paper.clusters[cell.device])
+    cluster: Cluster = configuration.instantiate(options | paper.systems[cell.system].get("cluster", {}))
+    return {"sum_time_s_per_gb": cluster.sum_time_s(GIB)}

@@ -1,7 +1,7 @@
 """The arena: one pool of device memory in which every block has a planned address.
 
 `Arena` serves memory as moDNN's memory manager does: a free piece of exactly the size if there is one, otherwise the first
-that is large enough (Section 4.2).
+that is large enough (Section 3.3).
 """
 
 from bisect import bisect_left, bisect_right, insort

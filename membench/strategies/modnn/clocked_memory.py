@@ -155,7 +155,7 @@ class ClockedMemory:
     # ---- offloading schemes -------------------------------------------------------------------------
 
     def find_room(self, sizes_bytes: Sequence[int], may_evict: MayEvict) -> Room | None:
-        """Return which blocks to evict so that these sizes, served one after another, all have room (moDNN 4.3).
+        """Return which blocks to evict so that these sizes, served one after another, all have room (moDNN 5.2.1).
 
         For each size in turn: of all ranges of neighbouring pieces that would be large enough, the one whose copies are
         done first; among equals the one with fewest bytes. None where there is no such range.
@@ -181,7 +181,7 @@ class ClockedMemory:
         return None if position is not None else Room(tuple(evicted), at_s)
 
     def defragment(self, needed: Iterable[int]) -> Room:
-        """Return how to empty the pool: evict everything and prefetch what a task needs (moDNN 4.3)."""
+        """Return how to empty the pool: evict everything and prefetch what a task needs (moDNN 5.2.1)."""
         resident = self._resident()
         evicted = resident[np.argsort(self._address[resident])]
         times_s = np.column_stack((self._on_host_s, self._ready_s, self._offload_time_s))[evicted]

@@ -1,4 +1,4 @@
-"""moDNN's offloading schemes: neighbouring pieces of a pool that are evicted to make room (Section 4.3).
+"""moDNN's offloading schemes: neighbouring pieces of a pool that are evicted to make room (Section 5.2.1).
 
 A scheme is a range of neighbouring pieces that is large enough. All ranges grow together, one piece at a time, so that a
 pool of thousands of pieces is searched in a few steps over arrays.

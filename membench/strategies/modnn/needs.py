@@ -58,7 +58,7 @@ class PoolNeeds:
         )
 
     def _predict_defragmentation(self) -> list[int]:
-        """Return `next_defragmentation` (4.4).
+        """Return `next_defragmentation` (5.2.2).
 
         Everything that may be evicted is taken as evicted and every prefetch as done: in addition to the task's own blocks,
         the pool holds those that were made and not used yet. If even then the task has no room, everything will have to be

@@ -3,7 +3,7 @@
 Before training, a simulation with a clock walks over the tasks (Algorithm 1) and decides what is copied and when:
 
 1. prepare: the task's inputs and outputs get addresses in one pool; where there is no room, those blocks are evicted whose
-   copies delay the task least (Section 4.3). Where no contiguous room can be made, everything is evicted and the inputs are
+   copies delay the task least (Section 5.2.1). Where no contiguous room can be made, everything is evicted and the inputs are
    prefetched again.
 2. each convolution runs with the algorithm that gains the most after the delays that its workspace causes (Equation 10);
    room for a workspace is made in the same way.
@@ -16,8 +16,9 @@ A batch for which not even a window of tasks has room is computed in micro-batch
 simulation did: one copy stream, and a task waits only for the transfers that it depends on. The plan counts the
 fragmentation of one pool; backends allocate from their own pools, so the planned addresses are not realised.
 
-Weights and their gradients stay on the device, unless `offload_weights` treats them like other blocks, which the paper
-analyses (its second lower bound) and has not built. Not vDNN, which decides layer by layer and cannot keep an arbitrary
+Inputs and labels are the caller's and stay on the device, unless `load_inputs` copies those of each micro-batch from the
+host, as the paper's framework does: its Algorithm 1 loads whatever a task needs. Weights and their gradients stay there too,
+unless `offload_weights` treats them like other blocks, which the paper analyses (its second lower bound) and has not built. Not vDNN, which decides layer by layer and cannot keep an arbitrary
 budget; not SuperNeurons, which recomputes.
 """
 
@@ -30,7 +31,7 @@ from membench.core.convolution import Algorithm
 from membench.core.cost_model import CostModel
 from membench.core.errors import InfeasibleSchedule
 from membench.core.schedule import Schedule
-from membench.core.task_graph import Role, Task, TaskGraph
+from membench.core.task_graph import ARGUMENT_ROLES, Role, Task, TaskGraph
 from membench.planning.algorithms import Preference, prefer
 from membench.planning.builder import ScheduleBuilder
 from membench.planning.micro_batch import GraphAt, fitted_sizes
@@ -44,31 +45,34 @@ from membench.strategies.on_demand import compute_on_demand
 
 
 class Modnn(Strategy):
-    """moDNN: planned offloads, prefetches and micro-batches within a budget (Chen et al. 2019, Sections 4 and 5).
+    """moDNN: planned offloads, prefetches and micro-batches within a budget (Chen et al. 2019, Sections 3 to 5).
 
     The schedule of one GPU; the gradients of several are exchanged around it.
 
     Args:
         offload_weights: weights, and what the step updates for them, are kept on the host.
+        load_inputs: inputs and labels are kept on the host; each micro-batch copies its own to the device.
     """
 
     name = "modnn"
 
-    def __init__(self, offload_weights: bool = False) -> None:
+    def __init__(self, offload_weights: bool = False, load_inputs: bool = False) -> None:
         self._offload_weights = offload_weights
+        self._load_inputs = load_inputs
 
     def micro_batch_sizes(
         self, graph_at: GraphAt, batch_size: int, cost: CostModel, budget_bytes: int | None
     ) -> Iterable[int]:
         """Yield the sizes of Equation 8, then the whole batch: accumulators may need more than micro-batches save."""
-        yield from fitted_sizes(lambda size: self._offloading(graph_at(size)), batch_size, cost, budget_bytes)
+        yield from fitted_sizes(
+            lambda size: self._with_host_blocks(graph_at(size)), batch_size, cost, budget_bytes
+        )
         yield batch_size
 
     def schedule(self, graph: TaskGraph, cost: CostModel, budget_bytes: int | None) -> Schedule:
-        graph = self._offloading(graph)
-        has_weights_on_host = any(block.host_location for block in graph.blocks)
+        graph = self._with_host_blocks(graph)
         refusals = []
-        for plan in (self._planned,) if has_weights_on_host else (self._on_demand, self._planned):
+        for plan in (self._planned,) if self._offload_weights else (self._on_demand, self._planned):
             try:
                 return plan(graph, cost, budget_bytes)
             except InfeasibleSchedule as refusal:
@@ -76,10 +80,11 @@ class Modnn(Strategy):
         raise min(refusals, key=lambda refusal: refusal.needed_bytes)
 
     def _on_demand(self, graph: TaskGraph, cost: CostModel, budget_bytes: int | None) -> Schedule:
-        """Return the step without copies and with the fastest algorithms, which needs no pool."""
+        """Return the step with the fastest algorithms, which needs no pool, and no copies but those of its inputs."""
         builder = ScheduleBuilder(
             self.name, prefer(graph, cost, Preference.PERFORMANCE), budget_bytes=budget_bytes
         )
+        builder.prefetch_offloaded(block.index for block in graph.blocks if not builder.is_dead(block.index))
         compute_on_demand(builder, builder.graph.tasks)
         return builder.finish()
 
@@ -103,7 +108,10 @@ class Modnn(Strategy):
             carry_out[move](block)
         return builder.finish()
 
-    def _offloading(self, graph: TaskGraph) -> TaskGraph:
+    def _with_host_blocks(self, graph: TaskGraph) -> TaskGraph:
+        """Return the graph with the blocks that the options name in host memory."""
+        if self._load_inputs:
+            graph = keep_on_host(graph, ARGUMENT_ROLES)
         return keep_on_host(graph, _OF_WEIGHTS, updated=True) if self._offload_weights else graph
 
 
@@ -257,7 +265,7 @@ class _Simulation:
     # ---- room and time ------------------------------------------------------------------------------
 
     def _find_room(self, task: Task, workspace_bytes: int) -> Room | None:
-        """Return the blocks to evict so that a task has room; all of them where no contiguous room can be made (4.3).
+        """Return the blocks to evict so that a task has room; all of them where no contiguous room can be made (5.2.1).
 
         The paper leaves a workspace out of the second case. Without it, one small block that must stay and lies in the
         middle of an almost empty pool forbids the fastest algorithm.
@@ -286,7 +294,7 @@ class _Simulation:
         return max(end_s, memory.copy_s) + memory.prefetch_time_s(self._missing(later)) - expected_s
 
     def _next_to_prefetch(self, task: Task) -> Task | None:
-        """Return the nearest task that lacks an input, unless everything has to be evicted up to then (4.4)."""
+        """Return the nearest task that lacks an input, unless everything has to be evicted up to then (5.2.2)."""
         later = self._uses.next_lacking()
         if later is None or later >= self._needs.next_defragmentation[task.index + 1]:
             return None

@@ -49,5 +49,5 @@ class RemainingUses:
         return self._offloaded[0][0] if self._offloaded else None
 
     def may_evict(self, until: int) -> MayEvict:
-        """Return a test for blocks that no task up to and including `until` touches and that are not fresh (4.3)."""
+        """Return a test for blocks that no task up to and including `until` touches and that are not fresh (5.2.1)."""
         return lambda blocks: ~self._is_fresh[blocks] & (self._next_use[blocks] > until)

@@ -16,7 +16,7 @@ from membench.core import configuration
 from membench.core.cost_model import CostModel
 from membench.core.errors import InfeasibleSchedule
 from membench.core.schedule import Offload, Prefetch, RepeatedSchedule, Schedule
-from membench.core.task_graph import Kind, TaskGraph
+from membench.core.task_graph import ARGUMENT_ROLES, Kind, TaskGraph
 from membench.core.units import GIB
 from membench.core.workload import Workload
 from membench.cost.roofline import RooflineCost
@@ -296,3 +296,40 @@ def test_weights_may_live_on_the_host(micro_batch: int) -> None:
     assert tight.predicted_peak_bytes <= least_bytes < resident.predicted_peak_bytes
     for step in (resident, visiting, tight):
         step.close()
+
+
+@pytest.mark.parametrize("micro_batch", [2, 1])
+def test_each_micro_batch_loads_its_own_inputs_and_labels(micro_batch: int) -> None:
+    case = reference("squeezenet")
+    captures = Captures(case.work)
+    resident, loading = (
+        build_step(captures, Modnn(load_inputs=load), COST, None, micro_batch=micro_batch)
+        for load in (False, True)
+    )
+    expected = results_of(case, resident)
+    least_bytes = max(lower_bound_bytes(part.schedule.graph, COST) for part in loading.plan)
+    tight = build_step(captures, Modnn(load_inputs=True), COST, least_bytes, micro_batch=micro_batch)
+    whole_bytes = sum(tensor.nbytes for tensor in (*case.work.inputs, *case.work.targets))
+    for step in (loading, tight):
+        assert expected.difference(results_of(case, step)) == ""
+        for run in step.plan:
+            graph = run.schedule.graph
+            arguments = {block.index for block in graph.blocks if block.role in ARGUMENT_ROLES}
+            copied = {item.block for item in run.schedule.instructions if isinstance(item, Prefetch)}
+            assert arguments and arguments <= copied
+            assert graph.size_bytes(arguments) * case.work.batch_size == whole_bytes * micro_batch
+    assert loading.predicted_peak_bytes <= resident.predicted_peak_bytes
+    assert tight.predicted_peak_bytes <= least_bytes
+    for step in (resident, loading, tight):
+        step.close()
+
+
+def test_with_room_inputs_are_loaded_once_before_the_first_task() -> None:
+    graph = COST.annotate(reference("squeezenet").captured.graph)
+    schedules = [Modnn(load_inputs=load).schedule(graph, COST, None) for load in (False, True)]
+    copies = [item for item in schedules[1].instructions if isinstance(item, Offload | Prefetch)]
+    loaded = [item.block for item in copies if isinstance(item, Prefetch)]
+    assert len(copies) == len(set(loaded)) == len([b for b in graph.blocks if b.role in ARGUMENT_ROLES])
+    assert schedules[1].instructions[: len(copies)] == tuple(copies)
+    validate(schedules[1])
+    assert time_s(schedules[1], on_a_k40()) > time_s(schedules[0], on_a_k40())
