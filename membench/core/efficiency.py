@@ -54,7 +54,11 @@ class Efficiency:
             codec_nonzero_bytes=self.codec_nonzero_bytes,
             half_waves=self.half_waves,
         )
-        check(SWITCH, bandwidth_bounds_products=self.bandwidth_bounds_products)
+        check(
+            SWITCH,
+            bandwidth_bounds_products=self.bandwidth_bounds_products,
+            algorithms_fit_alone=self.algorithms_fit_alone,
+        )
         check(POSITIVE, codec_streams=self.codec_streams)
         if self.codec is not None:
             check(FRACTION, codec=self.codec)

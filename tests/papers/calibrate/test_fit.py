@@ -201,10 +201,10 @@ def test_resnet50_does_not_fit_the_smaller_device(graphs: dict[str, TaskGraph]) 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["framework=caffe", "device=k80"], "titan_z, not 'k80'"),
+        (["framework=caffe", "device=m60"], "titan_z, not 'm60'"),
         (
             ["device=titan_z"],
-            "name what to calibrate: `device=cuda`, `framework=caffe device=k40m` or `codec`",
+            "name what to calibrate: `device=cuda`, `framework=caffe device=k40m`, `codec` or `waves`",
         ),
         (["framework=caffe", "device=titan_z"], "no time of Caffe on device 'titan_z'"),
         (["framework=mxnet", "device=titan_z"], "no time of MXNet on device 'titan_z'"),
