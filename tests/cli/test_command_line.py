@@ -81,10 +81,13 @@ def test_an_error_is_explained_without_its_cause() -> None:
         (["batchsize=3"], r"'batchsize' is not an option; .*; did you mean 'batch_size'\?$"),
         (
             ["strategy.budgt=3"],
-            r"'strategy.budgt' is not an option; there are: fixed_region; did you mean 'budget'",
+            r"'strategy.budgt' is not an option; there are: fixed_region, only_needed; did you mean 'budget'",
         ),
-        (["strategy.fixed_regoin=true"], r"there are: fixed_region; did you mean 'fixed_region'\?$"),
-        (["strategy.density=.5"], "there are: fixed_region; epmc, serial_csr have it$"),
+        (
+            ["strategy.fixed_regoin=true"],
+            r"there are: fixed_region, only_needed; did you mean 'fixed_region'\?$",
+        ),
+        (["strategy.density=.5"], "there are: fixed_region, only_needed; epmc, serial_csr have it$"),
         (["rerun=al"], r"rerun is one of .*, not 'al'; did you mean 'all'\?$"),
         (["hydra.verbose=lots"], "hydra.verbose is true or false, not 'lots'$"),
         (["budget=0.5"], "budget: 0.5 is not a whole number of bytes; add the unit that you mean"),

@@ -21,7 +21,7 @@ from membench.core.configuration import ROOT, names
         ("membench run stri", ["strict="]),
         ("membench run strategy=layrub_", ["layrub_hybrid", "layrub_inter", "layrub_intra"]),
         ("membench run -m strategy=eager,gi", ["eager,gist"]),
-        ("membench run strategy=layrub_inter strategy.", ["strategy.fixed_region="]),
+        ("membench run strategy=layrub_inter strategy.", ["strategy.fixed_region=", "strategy.only_needed="]),
         ("membench run strategy=epmc strategy.den", ["strategy.density="]),
         ("membench train data=co", ["coil100"]),
         ("membench measure models=lstm_s", ["lstm_speech"]),

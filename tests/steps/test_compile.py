@@ -169,8 +169,8 @@ def test_bad_input_is_refused_with_what_to_do(batch: tuple[Tensor, Tensor]) -> N
         membench.compile(module, CRITERION, batch, budget="plenty")
     with pytest.raises(MembenchError, match="no backend 'tpu'; choose one of cpu, cuda, simulated"):
         membench.compile(module, CRITERION, batch, backend="tpu")
-    with pytest.raises(MembenchError, match="no device 'k80'; choose one of .*k40m"):
-        membench.compile(module, CRITERION, batch, backend="simulated", device="k80")
+    with pytest.raises(MembenchError, match="no device 'k9000'; choose one of .*k40m"):
+        membench.compile(module, CRITERION, batch, backend="simulated", device="k9000")
     with pytest.raises(MembenchError, match="needs a device; choose one of .*k40m"):
         membench.compile(module, CRITERION, batch, backend="simulated")
     with torch.device("meta"):
