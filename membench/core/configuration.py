@@ -42,7 +42,9 @@ def names(group: str, own: Path | None = None) -> list[str]:
 
 
 def read(group: str, name: str, own: Path | None = None) -> dict[str, Any]:
-    """Return ``conf/<group>/<name>.yaml`` as plain values.
+    """Return ``conf/<group>/<name>.yaml`` as plain values, as Hydra composes it into a configuration.
+
+    Its list of defaults is not part of that: Hydra follows it, and takes other groups' files by it.
 
     Args:
         own: see `names`; of two files of one name, that in ``conf/`` counts.
@@ -56,7 +58,8 @@ def read(group: str, name: str, own: Path | None = None) -> dict[str, Any]:
             f"there is no {group} {name!r}; choose one of {', '.join(known)}{near(name, known)}"
         )
     paths = [folder / group / f"{name}.yaml" for folder in _folders(own)]
-    return read_options(next(path for path in paths if path.exists()))
+    options = read_options(next(path for path in paths if path.exists()))
+    return {key: value for key, value in options.items() if key != "defaults"}
 
 
 def _folders(own: Path | None) -> list[Path]:

@@ -44,7 +44,8 @@ class DeviceProfile:
         copy_latency_s: from the issue of a copy to its first byte.
         full_duplex: copies in both directions overlap.
         power: None if it is not published.
-        multiprocessors: NVIDIA's SMs, over which a kernel's thread blocks are spread; None if not known.
+        multiprocessors: NVIDIA's SMs or AMD's compute units, over which a kernel's thread blocks are spread; None if not
+            known.
 
     Raises:
         MembenchError: a capacity, rate or count is not positive, or the latency is negative.

@@ -50,7 +50,7 @@ def device_yaml(profile: DeviceProfile, link: Link, facts: dict[str, Any]) -> st
             "# Written by: membench calibrate device=cuda",
             "_target_: membench.core.device.DeviceProfile",
             f"name: {profile.name}",
-            f"memory_bytes: {profile.memory_bytes}",
+            f"memory_bytes: {profile.memory_bytes}  # of the device's properties in CUDA",
             f"arithmetic_ops_per_s: {_number(profile.arithmetic_ops_per_s)}"
             f"  # {_MATRIX_SIZE} x {_MATRIX_SIZE} float32 matrix product, best of {_REPETITIONS}",
             f"memory_bytes_per_s: {_number(profile.memory_bytes_per_s)}  # read and written by a copy of 1 GiB",
@@ -59,8 +59,8 @@ def device_yaml(profile: DeviceProfile, link: Link, facts: dict[str, Any]) -> st
             f"device_to_host_bytes_per_s: {_number(profile.device_to_host_bytes_per_s)}"
             f"  # pinned, alone; {_number(link.device_to_host_together_bytes_per_s)} with the other way",
             f"copy_latency_s: {_number(profile.copy_latency_s)}  # a copy of 4 KiB",
-            f"full_duplex: {str(profile.full_duplex).lower()}",
-            f"multiprocessors: {profile.multiprocessors}",
+            f"full_duplex: {str(profile.full_duplex).lower()}  # by the rates of both ways together",
+            f"multiprocessors: {profile.multiprocessors}  # of the device's properties in CUDA",
             "",
         ]
     )

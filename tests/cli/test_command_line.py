@@ -6,11 +6,23 @@ from pathlib import Path
 import pytest
 
 from membench.cli import command_line, measure, timeline, train
-from membench.cli.command_line import check_arguments, explain
+from membench.cli.command_line import check_arguments, compose_checked, explain
 from membench.cli.commands import command_help
 from membench.cli.main import main
 from membench.core import configuration
 from membench.core.errors import MembenchError
+from membench.papers.cells import hydra_composition
+
+FRAMEWORKS = {
+    "k40m": "caffe",
+    "titan_z": "caffe",
+    "k40_vdnn": "torch7",
+    "k40_modnn": "modnn",
+    "k40c": "pytorch_epmc",
+    "gtx1070": "pytorch_epmc",
+    "gtx1080_ti": "pytorch_epmc",
+}
+"""Each paper's devices, and the framework in which that paper runs on them; mmCNN's is PyTorch, as of any other device."""
 
 
 @pytest.mark.parametrize(
@@ -27,6 +39,42 @@ from membench.core.errors import MembenchError
 )
 def test_accepts(arguments: list[str]) -> None:
     check_arguments(arguments)
+
+
+@pytest.mark.parametrize("device", [*FRAMEWORKS, "titan_x_maxwell", "k80", "rtx4090", "mi300x"])
+def test_a_papers_device_runs_under_its_framework_and_any_other_under_pytorch(device: str) -> None:
+    with hydra_composition():
+        composed = compose_checked("run", [f"device={device}"])
+    assert composed["framework"] == configuration.read("framework", FRAMEWORKS.get(device, "pytorch"))
+    assert composed["device"] == configuration.read("device", device)  # as a paper's cells have it
+
+
+def test_no_other_device_names_a_framework() -> None:
+    files = [
+        configuration.CONF_DIRECTORY / "device" / f"{name}.yaml" for name in configuration.names("device")
+    ]
+    naming = {path.stem for path in files if "defaults" in configuration.read_options(path)}
+    assert naming == FRAMEWORKS.keys()
+
+
+@pytest.mark.parametrize(
+    "words", [["device=k40_vdnn", "framework=mxnet"], ["framework=mxnet", "device=rtx4090"]]
+)
+def test_a_framework_that_is_named_counts(words: list[str]) -> None:
+    with hydra_composition():
+        assert compose_checked("run", words)["framework"] == configuration.read("framework", "mxnet")
+
+
+@pytest.mark.parametrize(("first", "framework"), [("", "pytorch"), ("caffe", "caffe")])
+def test_a_device_of_ones_own_may_name_its_framework(first: str, framework: str, tmp_path: Path) -> None:
+    named = f"defaults:\n  - override /framework@_global_.framework: {first}\n" if first else ""
+    text = (configuration.CONF_DIRECTORY / "device" / "rtx4090.yaml").read_text()
+    (tmp_path / "device").mkdir()
+    (tmp_path / "device" / "mine.yaml").write_text(named + text)
+    with hydra_composition(tmp_path):
+        composed = compose_checked("run", ["device=mine"])
+    assert composed["framework"] == configuration.read("framework", framework)
+    assert composed["device"] == configuration.read("device", "mine", tmp_path)
 
 
 @pytest.mark.parametrize(

@@ -1,9 +1,22 @@
-"""Names of devices and pictures as names of files."""
+"""Names of devices and pictures as names of files, and the device files of `conf/device`."""
 
+import re
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from membench.core.device import file_name
+from membench.core import configuration
+from membench.core.device import DeviceProfile, file_name
+from membench.core.units import GIB
+
+DEVICES = configuration.names("device")
+TODAY = {
+    *("t4", "l4", "rtx2080ti", "rtx3060", "rtx3070", "rtx3090", "rtx4060", "rtx4090", "rtx5090", "a10"),
+    *("a100_40gb", "a100_80gb", "h100", "h200", "v100", "p100", "k80", "mi300x"),
+}
+LANE_TRANSFERS_PER_S = {"3.0": 8e9, "4.0": 16e9, "5.0": 32e9}
+"""Of PCI Express, by generation; a transfer is a bit, and 128 of 130 bits are data."""
 
 
 def test_usual_names_stay_readable() -> None:
@@ -21,3 +34,58 @@ def test_any_name_is_one_short_file_in_its_folder(name: str) -> None:
 @given(name=st.text(min_size=300), other=st.text())
 def test_names_of_which_little_is_left_are_told_apart(name: str, other: str) -> None:
     assert name == other or file_name(f"{name}é") != file_name(f"{other}é")
+
+
+def test_the_cards_that_people_ask_for_have_files() -> None:
+    assert set(DEVICES) >= TODAY
+
+
+def _numbers(name: str) -> dict[str, tuple[float, str]]:
+    """Return the numbers and switches in a device's file, each with the comment on its line."""
+    text = (configuration.CONF_DIRECTORY / "device" / f"{name}.yaml").read_text()
+    lines = re.findall(r"^ *(\w+): ([\d.e+-]+|true|false)(?:  # (.+))?$", text, re.MULTILINE)
+    return {key: (float(value) if value[0].isdigit() else value == "true", why) for key, value, why in lines}
+
+
+@pytest.mark.parametrize("name", DEVICES)
+def test_each_number_of_a_device_has_a_source_on_its_line(name: str) -> None:
+    numbers = _numbers(name)
+    assert len(numbers) >= 8
+    assert [key for key, (_, why) in numbers.items() if len(why) < 5] == []
+
+
+@pytest.mark.parametrize("name", DEVICES)
+def test_the_numbers_of_a_device_are_those_that_its_sources_give(name: str) -> None:
+    """Clocks times cores, GB times GiB, and fractions of a link are computed again from the comments."""
+    numbers = _numbers(name)
+    rate, why = numbers["arithmetic_ops_per_s"]
+    if found := re.search(r"(\d+) x (\d+) (cores|compute units) x (\d+) MHz", why):
+        operations, units, _, clock = found.groups()
+        assert rate == pytest.approx(int(operations) * int(units) * int(clock) * 1e6, rel=0.01)
+        assert int(units) % numbers["multiprocessors"][0] == 0
+    size, why = numbers["memory_bytes"]
+    if found := re.search(r'(\d+) GB[,"].* read as GiB', why):
+        assert size == int(found.group(1)) * GIB
+    for key in ("host_to_device_bytes_per_s", "device_to_host_bytes_per_s"):
+        rate, why = numbers[key]
+        if found := re.search(r"0\.8 of PCIe ([\d.]+) x(\d+)", why):
+            link = LANE_TRANSFERS_PER_S[found.group(1)] * 128 / 130 / 8 * int(found.group(2))
+            assert rate == pytest.approx(0.8 * link, rel=1e-3)
+
+
+@pytest.mark.parametrize("name", DEVICES)
+def test_the_numbers_of_a_device_are_plausible_together(name: str) -> None:
+    device = configuration.load("device", name)
+    assert isinstance(device, DeviceProfile)
+    assert device.name == name
+    assert device.multiprocessors is not None
+    to_device, to_host = device.host_to_device_bytes_per_s, device.device_to_host_bytes_per_s
+    assert 10 < device.arithmetic_ops_per_s / device.memory_bytes_per_s < 110  # operations for each byte
+    assert 1e11 < device.arithmetic_ops_per_s / device.multiprocessors < 1e12
+    assert 0.01 < device.memory_bytes / device.memory_bytes_per_s < 0.1  # seconds to read all of it
+    assert 10 < device.memory_bytes_per_s / to_device < 110
+    assert 0.85 < to_device / to_host < 1.15
+    assert (
+        10e9 < min(to_device, to_host) <= max(to_device, to_host) < 63.02e9
+    )  # PCIe 2.0 x16 is below, 5.0 x16 above
+    assert 1e-6 <= device.copy_latency_s <= 1e-4

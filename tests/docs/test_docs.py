@@ -112,6 +112,13 @@ def test_the_example_device_runs_a_cell(tmp_path: Path, monkeypatch: pytest.Monk
     assert run_cell(_cell(device=device)).outcome is Outcome.OK
 
 
+def test_the_table_of_devices_lists_files() -> None:
+    rows = re.findall(r"^\| .+ \| (.+) \| `\w+` \|$", (ROOT / "docs" / "device.md").read_text(), re.MULTILINE)
+    listed = re.findall(r"`(\w+)`", " ".join(rows))
+    assert len(listed) >= 26
+    assert set(listed) <= set(configuration.names("device"))
+
+
 def _cell(**changed: Any) -> dict[str, Any]:
     with hydra_composition():
         words = ["model=lenet", "batch_size=2", "strategy=eager", "framework=pytorch"]

@@ -19,6 +19,7 @@ def test_a_measured_device_reads_back_as_it_was_written() -> None:
     assert text.startswith("# NVIDIA H999, measured: driver 580, CUDA 13.2\n")
     values = yaml.safe_load(text)
     assert "4.700e+10 with the other way" in text
+    assert all("  # " in line for line in text.splitlines()[4:])  # where each number is from
     numbers = {
         k: float(v) if isinstance(v, str) and "e" in v and k.endswith("_s") else v for k, v in values.items()
     }
