@@ -57,11 +57,11 @@ def p3d_resnet(
     blocks: Sequence[int] = tuple(BLOCKS_PER_STAGE[152]),
     channels: int = 64,
 ) -> nn.Sequential:
-    """Return the network for clips of shape (3, 16, height, width); without arguments of 199 layers.
+    """Return the network for clips of shape (3, 16, height, width); by default the one of 199 layers.
 
-    Each of the first three stages of P3D blocks halves the frames behind it, as the stem does, so that one frame is left
-    for the fourth stage, whose bottlenecks are two-dimensional. In the second to the fourth stage the first block
-    halves height and width.
+    A pooling behind the stem, and behind each of the first three stages, halves the number of frames, so that one is left
+    for the fourth stage, whose bottlenecks are two-dimensional. From the second stage on a stage's first block halves
+    height and width.
 
     Args:
         blocks: by stage; four.
@@ -96,18 +96,20 @@ def _stage_of_images(in_channels: int, channels: int, count: int) -> nn.Sequenti
     projection = nn.Sequential(conv1x1(in_channels, out_channels, 2), nn.BatchNorm2d(out_channels))
     first = ShortcutFirstBottleneck(in_channels, channels, downsample=projection)
     first.conv1.stride = (2, 2)
-    return nn.Sequential(
-        first, *(ShortcutFirstBottleneck(out_channels, channels) for _ in range(count - 1))
-    )
+    return nn.Sequential(first, *(ShortcutFirstBottleneck(out_channels, channels) for _ in range(count - 1)))
 
 
 def _convolution(
     in_channels: int, out_channels: int, size: int | tuple[int, int, int], *, stride: int = 1
 ) -> nn.Sequential:
     """Return a convolution that keeps the frames, and its batch norm."""
-    sizes = (size,) * 3 if isinstance(size, int) else size
-    padding = tuple(each // 2 for each in sizes)
+    frames, height, width = (size,) * 3 if isinstance(size, int) else size
     convolution = nn.Conv3d(
-        in_channels, out_channels, sizes, stride=(1, stride, stride), padding=padding, bias=False
+        in_channels,
+        out_channels,
+        (frames, height, width),
+        stride=(1, stride, stride),
+        padding=(frames // 2, height // 2, width // 2),
+        bias=False,
     )
     return nn.Sequential(convolution, nn.BatchNorm3d(out_channels))
