@@ -26,8 +26,9 @@ KINDS = {
     Kind.RELU: {"relu", "relu_", "threshold_backward"},
     Kind.ACTIVATION: {"gelu", "gelu_backward", "silu", "silu_", "silu_backward", "hardswish", "hardswish_",
                       "hardswish_backward", "hardtanh", "hardtanh_", "hardtanh_backward", "sigmoid", "tanh"},
-    Kind.POOLING: {"max_pool2d_with_indices", "max_pool2d_with_indices_backward", "avg_pool2d",
-                   "avg_pool2d_backward", "_adaptive_avg_pool2d", "_adaptive_avg_pool2d_backward", "mean"},
+    Kind.POOLING: {"max_pool2d_with_indices", "max_pool2d_with_indices_backward", "max_pool3d_with_indices",
+                   "max_pool3d_with_indices_backward", "avg_pool2d", "avg_pool2d_backward", "_adaptive_avg_pool2d",
+                   "_adaptive_avg_pool2d_backward", "mean"},
     Kind.DROPOUT: {"native_dropout", "native_dropout_backward"},
     Kind.ADD: {"add", "add_"},
     Kind.CONCATENATE: {"cat"},
@@ -38,6 +39,7 @@ _KIND_OF_NAME = {name: kind for kind, names in KINDS.items() for name in names}
 
 _SHAPE_ONLY_ARGUMENTS: dict[str, tuple[int, ...]] = {
     "max_pool2d_with_indices_backward": (1,),
+    "max_pool3d_with_indices_backward": (1,),
     "avg_pool2d_backward": (1,),
     "_adaptive_avg_pool2d_backward": (1,),
     "empty_like": (0,),

@@ -10,6 +10,7 @@ Facts of BVLC Caffe with cuDNN (the layers' published sources, branch master of 
 - ``Scale`` in place keeps a copy of its input (``temp_``) for the gradient of its factors.
 - ``ReLU`` in place reads its output; ``Pooling`` keeps the index of each maximum (``max_idx_``, an int each), because
   Caffe does not give max pooling to cuDNN where in-place layers follow; average pooling keeps nothing.
+- ``Pooling3D``, which P3D's authors added (ZhaofanQiu/pseudo-3d-residual-networks), keeps the same index.
 - ``LRN`` runs on cuDNN and keeps nothing; its backward reads input and output. (Caffe's own kernel keeps ``scale_``.)
 - ``Dropout`` keeps a 32-bit random number per element (``rand_vec_``); ``SoftmaxWithLoss`` keeps ``prob_``.
 - ``Convolution`` and ``InnerProduct`` keep nothing full-size: workspace and handles are the framework's constants.
@@ -58,6 +59,7 @@ DROPOUT = LayerType(
     "Dropout", Kind.DROPOUT, ("native_dropout",), ("copy_",), may_be_in_place=True, keeps=("random numbers",)
 )
 MAX_POOLING = LayerType("Pooling (MAX)", Kind.POOLING, ("max_pool2d_with_indices",), keeps=("index",))
+VIDEO_MAX_POOLING = replace(MAX_POOLING, name="Pooling3D (MAX)", marks=("max_pool3d_with_indices",))
 AVERAGE_POOLING = LayerType("Pooling (AVE)", Kind.POOLING, ("avg_pool2d", "mean"))
 ADAPTIVE_POOLING = LayerType(
     "Pooling (AVE)", Kind.POOLING, ("_adaptive_avg_pool2d",), vanishes_at_same_size=True
@@ -71,8 +73,8 @@ SOFTMAX_LOSS = layers.softmax_loss("SoftmaxWithLoss", "probabilities")
 CAFFE = LayerLibrary(
     framework="Caffe",
     types=(
-        CONVOLUTION, INNER_PRODUCT, BATCH_NORM, RELU, DROPOUT, MAX_POOLING, AVERAGE_POOLING, ADAPTIVE_POOLING, LRN, SUM,
-        CONCATENATION, ZERO_CHANNELS,
+        CONVOLUTION, INNER_PRODUCT, BATCH_NORM, RELU, DROPOUT, MAX_POOLING, VIDEO_MAX_POOLING, AVERAGE_POOLING,
+        ADAPTIVE_POOLING, LRN, SUM, CONCATENATION, ZERO_CHANNELS,
     ),
     loss=SOFTMAX_LOSS,
     sum_name="split",

@@ -12,4 +12,6 @@ COLORS = {
     "vDNN(p)": "#d98b2b",
     "parameters": "#e0a458",
     "activations_and_gradients": "#7f8c8d",
+    "data gradient": "#3b82c4",
+    "weight gradient": "#d98b2b",
 }

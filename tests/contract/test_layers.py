@@ -10,6 +10,7 @@ from torch.nn import functional
 
 from membench.capture.capture import Captures
 from membench.core.workload import Workload
+from membench.models.p3d import p3d_resnet
 from membench.steps.compile import graph_as_run
 from membench.steps.plan import plan
 from membench.strategies.layrub.strategy import LayrubHybrid
@@ -108,6 +109,12 @@ def sampled_from_a_distribution() -> Workload:
     return regressor(Layer(_sampled, **layers), torch.randn(3, 4))
 
 
+def clips() -> Workload:
+    """Three-dimensional convolutions and poolings, in all three kinds of P3D's blocks."""
+    network = p3d_resnet(classes=CLASSES, blocks=(3, 1, 1, 1), channels=4)
+    return classifier(network, torch.randn(2, 3, 16, 32, 32))
+
+
 def bags_of_words() -> Workload:
     """Shape functions get wrong how many bytes its operator keeps."""
     words = torch.randint(9, (4, 6))
@@ -151,6 +158,7 @@ def fourier_operator() -> Workload:
 WORKLOADS: dict[str, Callable[[], Workload]] = {
     "bags of words": bags_of_words,
     "channels last": channels_last,
+    "clips": clips,
     "convolutions of signals": convolutions_of_signals,
     "dropped in half precision": dropped_in_half_precision,
     "folded patches": folded_patches,

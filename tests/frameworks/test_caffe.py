@@ -288,3 +288,10 @@ def test_an_unknown_loss_is_named() -> None:
     workload = Workload("regression", nn.Linear(4, 3), nn.MSELoss(), (inputs,), (targets,))
     with pytest.raises(UnsupportedModel, match="'loss'"):
         BARE.lower(capture(workload).graph)
+
+
+def test_a_pooling_of_clips_keeps_an_index_of_each_maximum() -> None:
+    module = nn.Sequential(nn.Conv3d(3, 4, 1), nn.MaxPool3d(2), nn.Flatten(), nn.Linear(4 * 2 * 3 * 3, 10))
+    graph = lower(module, 2, 3, 4, 6, 6)
+    kept = [block.size_bytes for block in graph.blocks if block.name.endswith(":index")]
+    assert kept == [2 * 4 * 2 * 3 * 3 * 4]

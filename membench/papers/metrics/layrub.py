@@ -18,11 +18,27 @@ INTERMEDIATE_ROLES = frozenset({Role.ACTIVATION, Role.GRADIENT, Role.INTERNAL})
 
 
 def step_metrics(plan: Plan, timelines: tuple[Timeline, ...], device: DeviceProfile | None) -> Metrics:
-    """Return the memory of all intermediate data and, of a simulated step, how much faster a copy is than a computation."""
+    """Return the memory of all intermediate data and, of a simulated step, its gradients' times and migration's speed-up."""
     first = plan[0].schedule
     metrics: Metrics = {"intermediate_memory_bytes": peak_bytes(first, INTERMEDIATE_ROLES)}
-    if device is not None and timelines and (speedups := _migration_speedups(first, timelines[0], device)):
-        metrics["migration_speedup"] = statistics.fmean(speedups)
+    if device is not None and timelines:
+        metrics |= _gradient_spans(first, timelines[0])
+        if speedups := _migration_speedups(first, timelines[0], device):
+            metrics["migration_speedup"] = statistics.fmean(speedups)
+    return metrics
+
+
+def _gradient_spans(schedule: Schedule, timeline: Timeline) -> Metrics:
+    """Return when each convolution's weight and data gradients are computed, where two tasks compute them (Figure 8)."""
+    graph = schedule.graph
+    metrics: Metrics = {}
+    for task, span in compute_spans(schedule, timeline):
+        computed = {graph.blocks[block].role for block in task.writes}
+        is_both = {Role.GRADIENT, Role.WEIGHT_GRADIENT} <= computed
+        if task.kind is Kind.CONVOLUTION and task.phase is Phase.BACKWARD and not is_both:
+            layer = graph.layers[task.layer]
+            metrics[f"{task.gradient_of}_gradient_start_s:{layer}"] = span.start_s
+            metrics[f"{task.gradient_of}_gradient_end_s:{layer}"] = span.end_s
     return metrics
 
 

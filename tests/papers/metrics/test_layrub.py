@@ -21,7 +21,9 @@ from membench.papers.metrics.vdnn import trained_batch_size
 from membench.planning.liveness import peak_bytes
 from membench.steps.plan import plan
 from membench.steps.simulated_step import simulated_step
+from membench.strategies.base import Strategy
 from membench.strategies.eager import Eager
+from membench.strategies.layrub.strategy import LayrubIntra
 from tests.helpers.costs import UnitCost
 from tests.helpers.graphs import captured
 from tests.helpers.papers import PAPER, cell, record
@@ -73,6 +75,26 @@ def test_a_copy_is_compared_with_the_convolution_whose_output_it_moves() -> None
     copy_s = device.copy_latency_s + 4 * 32 / device.host_to_device_bytes_per_s
     assert found[1] == pytest.approx(2 * 9 * 32 / device.arithmetic_ops_per_s / copy_s)
     assert found[0] == pytest.approx(2 * found[1])
+
+
+def test_a_convolution_has_the_times_of_both_its_gradients_where_two_tasks_compute_them() -> None:
+    """The first one has no gradient of its data, which are images."""
+    device = configuration.load("device", "k40m")
+    layers = nn.Conv2d(1, 2, 3), nn.Conv2d(2, 2, 3), nn.Flatten(), nn.Linear(8, 10)
+    graph = captured(nn.Sequential(*layers), 1, 1, 6, 6)
+    cost = RooflineCost(device, Efficiency(1.0, 1.0))
+
+    def times_s(strategy: Strategy) -> dict[str, float]:
+        run = RepeatedSchedule(plan(graph, strategy, cost, None))
+        step = simulated_step((run,), cost)
+        metrics = step_metrics((run,), step.timelines, device)
+        return {name: time_s for name, time_s in metrics.items() if "_gradient_" in name}
+
+    apart = times_s(LayrubIntra())
+    in_order = "weight_gradient_{}_s:1", "data_gradient_{}_s:1", "weight_gradient_{}_s:0"
+    names = [name.format(edge) for name in in_order for edge in ("start", "end")]
+    assert sorted(apart, key=apart.__getitem__) == names
+    assert set(times_s(Eager())) == {name for name in names if name.endswith(":0")}
 
 
 def test_without_a_device_there_is_no_time_of_a_copy() -> None:
