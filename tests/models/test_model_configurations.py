@@ -12,7 +12,9 @@ from torch import Tensor, nn
 from torchvision.models.resnet import ResNet
 
 from membench.core.configuration import read
+from membench.core.task_graph import Role
 from membench.sweep.model import Model
+from tests.helpers.graphs import captured_model, held
 
 CONFIGURATIONS = Path(__file__).parents[2] / "conf" / "model"
 NAMES = sorted(path.stem for path in CONFIGURATIONS.glob("*.yaml"))
@@ -20,6 +22,17 @@ ONLY_SLOW = {"resnet1001", "resnet1172", "resnet1304"}
 """Seconds each; the deepest of their family, resnet1517, is tested always."""
 KEYS = {"name", "module", "loss", "input_shape", "classes", "batch_size"}
 KEYS_OF_SEQUENCES = {"vocabulary", "target_shape"}
+TORCHVISION = {
+    "vit_b_16": 86_567_656,
+    "swin_t": 28_288_354,
+    "convnext_t": 28_589_128,
+    "densenet121": 7_978_856,
+    "mobilenet_v2": 3_504_872,
+    "mobilenet_v3_large": 5_483_032,
+    "efficientnet_b0": 5_288_548,
+    "inception_v3": 23_834_568,
+}
+"""Parameters of these networks as torchvision publishes them; Inception-v3 is without its auxiliary classifier."""
 Build = Callable[[str], nn.Module]
 
 
@@ -51,7 +64,8 @@ def test_output_has_the_classes(name: str, configured_model: Build) -> None:
     if targets.dim() == 3:  # one class for each pixel: classes are channels
         logits = logits.movedim(1, -1)
     assert logits.shape == (*targets.shape, configuration.classes)
-    assert all(module.inplace for module in model.modules() if isinstance(module, nn.ReLU))
+    if name not in TORCHVISION:  # MobileNetV3's ReLUs of squeeze-and-excitation are not in place
+        assert all(module.inplace for module in model.modules() if isinstance(module, nn.ReLU))
 
 
 @pytest.mark.parametrize(
@@ -92,3 +106,11 @@ def test_training_step(name: str, configured_model: Build) -> None:
 
     instantiate(configuration.loss)(outputs, targets).backward()
     assert all(parameter.grad is not None for parameter in model.parameters())
+
+
+@pytest.mark.parametrize("name", TORCHVISION)
+def test_networks_of_torchvision_are_captured_with_the_published_parameters(name: str) -> None:
+    """The captured weights have the published size, and each gets a gradient: none is missing or frozen."""
+    graph = captured_model(name, 2)
+    expected = {Role.WEIGHT: 4 * TORCHVISION[name], Role.WEIGHT_GRADIENT: 4 * TORCHVISION[name]}
+    assert {role: held(graph, role) for role in expected} == expected
