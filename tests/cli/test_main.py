@@ -35,7 +35,7 @@ def test_each_command_has_help_with_examples_of_itself(
 
 def test_help_has_the_groups_and_options_of_the_configuration() -> None:
     shown = command_help("run")
-    assert "\ndevice: gtx1070, gtx1080_ti, " in shown
+    assert "\ndevice: a10, a100_40gb, " in shown
     assert "\nbudget: null  # the most that a step may hold" in shown
     assert "\nrerun: missing " in shown  # of running.yaml
     assert "_target_" not in shown

@@ -30,10 +30,11 @@ def check_peak(case: Reference, step: CompiledStep) -> None:
     run = partial(step, case.work.inputs, case.work.targets)
     measured_bytes = schedule.graph.external_bytes + cpu_peak_bytes(run, step.backends)
     case.work.module.zero_grad(set_to_none=True)
+    difference = f"measured {measured_bytes:,} bytes, predicted {schedule.peak_bytes:,}"
     if has_parallel_tasks(schedule):
-        assert measured_bytes <= schedule.peak_bytes
+        assert measured_bytes <= schedule.peak_bytes, difference
     else:
-        assert measured_bytes == schedule.peak_bytes
+        assert measured_bytes == schedule.peak_bytes, difference
 
 
 def check_results_and_peak(case: Reference, schedule: Schedule) -> None:

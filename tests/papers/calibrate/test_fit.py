@@ -201,7 +201,7 @@ def test_resnet50_does_not_fit_the_smaller_device(graphs: dict[str, TaskGraph]) 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["framework=caffe", "device=m60"], "titan_z, not 'm60'"),
+        (["framework=caffe", "device=m60"], "titan_z, v100, not 'm60'"),
         (
             ["device=titan_z"],
             "name what to calibrate: `device=cuda`, `framework=caffe device=k40m`, `codec` or `waves`",
