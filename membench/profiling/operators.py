@@ -203,8 +203,8 @@ def _example(call: Call, argument: Any, device: torch.device, fill: int) -> Any:
 
 
 def key_of(task: Task) -> Hashable:
-    """Return the key of a call's cost: operator, shapes, layouts, other arguments, threads."""
-    return _signature_of(task), torch.get_num_threads()
+    """Return the key of a call's cost: operator, shapes, layouts, other arguments, threads, and whether oneDNN computes."""
+    return _signature_of(task), torch.get_num_threads(), torch.backends.mkldnn.enabled
 
 
 def _signature_of(task: Task) -> Hashable:
