@@ -1,5 +1,6 @@
 """Measurement of a run's memory and time."""
 
+import gc
 import statistics
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -169,9 +170,11 @@ def peak_of(changes: list[int]) -> int:
 def _recorded(run: Callable[[], Result], backends: Sequence[TensorBackend]) -> tuple[Result, list[int]]:
     """Return the result of a run, and the bytes that the CPU's allocator gave or, negative, took back, in order.
 
-    A thread has one profiler at most: where the caller's is running, the run has a thread of its own.
+    A thread has one profiler at most: where the caller's is running, the run has a thread of its own. Garbage is not
+    collected meanwhile: for tensors of earlier work that are freed then, torch's allocator prints a warning.
     """
     recorder = MemoryRecorder()
+    collects = gc.isenabled()
 
     def recorded() -> Result:
         with recorder.record():
@@ -179,6 +182,7 @@ def _recorded(run: Callable[[], Result], backends: Sequence[TensorBackend]) -> t
 
     for backend in backends:
         backend.recorder = recorder
+    gc.disable()
     try:
         if is_profiled():
             with ThreadPoolExecutor(1) as own:
@@ -186,6 +190,8 @@ def _recorded(run: Callable[[], Result], backends: Sequence[TensorBackend]) -> t
         else:
             result = recorded()
     finally:
+        if collects:
+            gc.enable()
         for backend in backends:
             backend.recorder = None
     return result, recorder.changes_bytes()

@@ -89,7 +89,7 @@ class _Walk:
         self.held_bytes = 0
         self.workspaces: dict[
             str, dict[int, int]
-        ] = {}  # stream -> task the compute stream has not waited for
+        ] = {}  # by stream and instruction, until the compute stream waits
         self.index = 0
 
     def run(self) -> None:

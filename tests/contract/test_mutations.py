@@ -1,7 +1,7 @@
 """Mutants of every strategy's schedules: what the validator accepts must compute the same bits in the stated memory.
 
-The judge is the CPU backend with late copies and poisoned freed memory; of the stated peak, all timings in turn. Over one process a mean changes nothing, so a
-gradient that is averaged never or twice is found by counting.
+The judge is the CPU backend with late copies and poisoned freed memory; of the stated peak, all timings in turn. Over one
+process a mean changes nothing, so a gradient that is averaged never or twice is found by counting.
 """
 
 import random

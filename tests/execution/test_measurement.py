@@ -19,6 +19,20 @@ step.measure()
 """
 
 
+MEASURES_AMID_GARBAGE = """
+import gc, torch
+from membench.execution.measurement import cpu_peak_bytes
+def run():
+    gc.set_threshold(1, 1, 1)
+    [[] for _ in range(100)]
+garbage = [torch.empty(5000)]
+garbage.append(garbage)
+del garbage
+cpu_peak_bytes(run)
+assert gc.isenabled()
+"""
+
+
 def test_a_throughput_is_the_median_window_with_its_spread() -> None:
     samples = Throughput(images_per_step=8, steps_per_window=10, window_times_s=(1.0, 2.0, 4.0))
     assert samples.step_time_s == pytest.approx(0.2)
@@ -42,6 +56,13 @@ def test_a_program_that_compiles_and_measures_prints_nothing() -> None:
     environment = {name: value for name, value in os.environ.items() if name != "KINETO_LOG_LEVEL"}
     ended = subprocess.run(
         [sys.executable, "-c", COMPILES], env=environment, capture_output=True, text=True, check=True
+    )
+    assert (ended.stdout, ended.stderr) == ("", "")
+
+
+def test_garbage_of_earlier_work_is_not_reported_by_the_allocator() -> None:
+    ended = subprocess.run(
+        [sys.executable, "-c", MEASURES_AMID_GARBAGE], capture_output=True, text=True, check=True
     )
     assert (ended.stdout, ended.stderr) == ("", "")
 

@@ -143,7 +143,7 @@ class _Migration(Strategy):
                 builder.compute(task)
                 if (
                     intra_layer
-                ):  # the weight gradient read the activation last: the data gradient takes its space
+                ):  # the weight gradient reads an activation last; the data gradient takes its space
                     _free_dead(builder, task)
             builder.synchronize()
             builder.free_dead()
