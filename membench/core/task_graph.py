@@ -13,6 +13,7 @@ from typing import Any
 
 from membench.core.call import Call, Value, map_values
 from membench.core.convolution import Convolution
+from membench.core.precision import Precision
 
 
 class Role(StrEnum):
@@ -147,6 +148,7 @@ class Task:
         moved_bytes: device memory read and written.
         workspace_bytes: the peak of the operator's memory in addition to its inputs and outputs.
         random: draws from the generator, so it must run exactly once per step.
+        precision: format of the factors of its products, or of its elements: one of the first four of `Precision`.
         convolution: geometry of a two-dimensional convolution or of one of its gradients; None for other tasks.
         algorithm: name of the cost model's algorithm that runs it; empty: the default.
         call: None in a graph that only a simulator can run.
@@ -165,6 +167,7 @@ class Task:
     workspace_bytes: int = 0
     gradient_of: GradientOf | None = None
     random: bool = False
+    precision: Precision = Precision.FP32
     convolution: Convolution | None = None
     algorithm: str = ""
     call: Call | None = None
