@@ -120,12 +120,12 @@ class _Script:
                     if self._hold is not None:
                         self._allocator.free(self._hold)
                     self._hold = self._allocate(size_bytes) if size_bytes else None
-        for index in list(self._addresses):  # results, which the caller holds
-            block = graph.blocks[index]
-            kept = block.name, block.role
+        for index, address in self._addresses.items():  # results, which the caller holds
+            kept = graph.blocks[index].name, graph.blocks[index].role
             if kept in self._kept:
                 self._allocator.free(self._kept.pop(kept))
-            self._kept[kept] = self._addresses.pop(index)
+            self._kept[kept] = address
+        self._addresses.clear()
 
     def _compute(self, schedule: Schedule, task: Task, sizes: dict[int, int]) -> None:
         blocks = schedule.graph.blocks
