@@ -7,6 +7,7 @@ from membench.core.device import DeviceProfile
 from membench.core.schedule import Compute, Decode, Encode, RepeatedSchedule, Schedule
 from membench.core.task_graph import Kind, Role, Task
 from membench.core.timeline import Span, Timeline
+from membench.planning.device_memory import DeviceMemory
 from membench.planning.liveness import peak_bytes
 from membench.steps.measurement import StepMeasurement
 from membench.strategies.eager import Eager
@@ -55,6 +56,16 @@ def plan_metrics(parts: Plan) -> Metrics:
     if any(task.kind is Kind.BATCH_NORM for task in first.graph.tasks):
         metrics["batch_norm_samples"] = first.graph.batch_size
     return metrics
+
+
+def device_memory_metrics(memory: DeviceMemory) -> Metrics:
+    """Return the three columns of a step's memory on a card, and the part of the second that is not in use."""
+    return {
+        "allocated_bytes": memory.allocated_bytes,
+        "reserved_bytes": memory.reserved_bytes,
+        "fragmentation_bytes": memory.fragmentation_bytes,
+        **({} if memory.used_bytes is None else {"used_bytes": memory.used_bytes}),
+    }
 
 
 def plan_note(parts: Plan) -> str:
