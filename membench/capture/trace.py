@@ -18,7 +18,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.autograd.graph import get_gradient_edge
 
 from membench.capture.functions import AsOperators
 from membench.capture.operation import layout_of
@@ -26,6 +25,7 @@ from membench.capture.python_state import PythonState
 from membench.capture.random_state import RandomState
 from membench.capture.recorder import Recorder
 from membench.capture.virtual_gpu import VirtualGpu
+from membench.core.arguments import Arguments, call_with, tensors_in
 from membench.core.call import Outputs, Value
 from membench.core.errors import MembenchError, UnsupportedModel
 from membench.core.precision import Precision
@@ -44,6 +44,11 @@ from membench.core.torch_internals import (
 )
 from membench.core.workload import Workload
 
+ANY_GPU = torch.device("cuda")
+"""A GPU that this machine does not need to have; a GPU of this machine has an index."""
+
+_CPU = torch.device("cpu")
+
 _VALUE_READ = (
     "Python reads the value of a tensor, which differs from step to step",
     "leave it a tensor: torch.where in place of if, the tensor in place of its item()",
@@ -60,7 +65,8 @@ class Recording:
         loss: None in a step of inference.
         gradients: `Value` of each trained weight's gradient, None where the loss does not depend on it.
         output: of a step of inference, with `Value` in place of tensors.
-        weights, buffers, inputs, targets: blocks in the order of the module's and the workload's tensors.
+        weights, buffers: blocks by qualified name.
+        inputs, targets: blocks in the order of the workload's arguments; see `CapturedStep`.
     """
 
     blocks: list[Block]
@@ -108,8 +114,8 @@ def _trace(
     fake_mode = FakeTensorMode(allow_non_fake_inputs=True)
     trains = workload.loss is not None
     precision = workload.precision
-    fake = partial(_fake, fake_mode, device=device, channels_last=workload.channels_last)
-    converted = partial(fake, dtype=precision and precision.dtype)
+    fake = partial(_fake, fake_mode, device=device)
+    converted = partial(fake, dtype=precision and precision.dtype, channels_last=workload.channels_last)
     # anomaly detection would read the gradients' values, which fake tensors do not have
     with (
         RandomState() as random_state,
@@ -117,38 +123,38 @@ def _trace(
         torch.set_grad_enabled(trains),
         torch.autograd.set_detect_anomaly(False),
     ):
-        gpu = VirtualGpu() if device == torch.device("cuda") else None
+        gpu = VirtualGpu() if device == ANY_GPU else None
         recorder = Recorder(fake_mode, seen, random_state, gpu, _rounded_products(precision, gpu))
         weights = {
             name: converted(weight, requires_grad=trains and weight.requires_grad)
             for name, weight in module.named_parameters()
         }
         buffers = {name: converted(buffer) for name, buffer in module.named_buffers()}
-        inputs = tuple(converted(item) if isinstance(item, Tensor) else item for item in workload.inputs)
-        targets = tuple(fake(item) if isinstance(item, Tensor) else item for item in workload.targets)
+        inputs = tree_map_only(Tensor, converted, workload.inputs)
+        targets = tree_map_only(Tensor, fake, workload.targets)
         weight_blocks = {name: recorder.external(name, t, Role.WEIGHT) for name, t in weights.items()}
         buffer_blocks = {name: recorder.external(name, t, Role.BUFFER) for name, t in buffers.items()}
-        input_blocks = [_argument(recorder, f"input{i}", t, Role.INPUT) for i, t in enumerate(inputs)]
-        target_blocks = [_argument(recorder, f"target{i}", t, Role.LABEL) for i, t in enumerate(targets)]
+        input_blocks = _argument_blocks(recorder, "input", inputs, Role.INPUT)
+        target_blocks = _argument_blocks(recorder, "target", targets, Role.LABEL)
         with _failures_named(workload, recorder):
             with (
                 recorder,
                 without_value_checks(),
                 _layer_hooks(module, recorder, buffers, state),
             ):
-                edges = [get_gradient_edge(weight) for weight in weights.values() if weight.requires_grad]
+                if gpu:
+                    gpu.own(weights.values())
                 tensors = _by_every_name(module, {**weights, **buffers})
-                with AsOperators(gpu), _autocast(precision, "cpu" if device is None else device.type):
-                    output = torch.func.functional_call(module, tensors, inputs, tie_weights=False)
+                with AsOperators(gpu), _autocast(precision, _device_type(workload, device)):
+                    output = call_with(partial(_call_with_tensors, module, tensors), inputs)
                     loss, gradients = None, {}
                     if workload.loss is None:
                         _check_output(output)
                     else:
                         recorder.enter_loss()
-                        loss = workload.loss(output, *targets)
+                        loss = call_with(workload.loss, targets, output)
                 if loss is not None:
                     gradients = _gradients(recorder, loss, weights, workload.loss_scale)
-                del edges
             state.check_tensors((*weights.values(), *buffers.values()))
             random_state.check("the model")
         return Recording(
@@ -172,6 +178,13 @@ def _rounded_products(precision: Precision | None, gpu: VirtualGpu | None) -> fr
         return frozenset({Kind.CONVOLUTION, Kind.LINEAR})
     is_default = precision is None and gpu is not None
     return frozenset({Kind.CONVOLUTION}) if is_default else frozenset()
+
+
+def _device_type(workload: Workload, device: torch.device | None) -> str:
+    """Return the type of the device that the step is traced on; see `_fake`."""
+    if device is None:
+        device = next((tensor.device for tensor in tensors_in(workload.inputs)), _CPU)
+    return "cpu" if device.type == "meta" else device.type
 
 
 @contextmanager
@@ -249,8 +262,15 @@ def _failure(workload: Workload, error: Exception) -> tuple[str, str]:
     return cause, "give a batch on which the module runs, and compute only with torch's operators"
 
 
-def _argument(recorder: Recorder, name: str, argument: Any, role: Role) -> int | None:
-    return recorder.external(name, argument, role) if isinstance(argument, Tensor) else None
+def _call_with_tensors(module: nn.Module, tensors: dict[str, Tensor], *args: Any, **kwargs: Any) -> Any:
+    return torch.func.functional_call(module, tensors, args, kwargs, tie_weights=False)
+
+
+def _argument_blocks(recorder: Recorder, name: str, arguments: Arguments, role: Role) -> list[int | None]:
+    return [
+        recorder.external(f"{name}{position}", leaf, role) if isinstance(leaf, Tensor) else None
+        for position, leaf in enumerate(tree_leaves(arguments))
+    ]
 
 
 def _fake(
@@ -258,8 +278,8 @@ def _fake(
     tensor: Tensor,
     *,
     device: torch.device | None,
-    channels_last: bool,
     dtype: torch.dtype | None = None,
+    channels_last: bool = False,
     requires_grad: bool = False,
 ) -> Tensor:
     """Return a fake tensor of the same shape; a meta tensor is traced as one on the CPU.
@@ -267,8 +287,8 @@ def _fake(
     The device determines the recorded kernels: on CUDA batch norm is cuDNN's.
 
     Args:
-        channels_last: whether it has that layout, if it has four dimensions; otherwise its strides are the same.
         dtype: of floating-point elements; None: their own.
+        channels_last: give it that layout if it has four dimensions; otherwise its strides are the same.
     """
     if device is None:
         device = torch.device("cpu") if tensor.is_meta else tensor.device

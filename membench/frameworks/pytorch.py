@@ -2,6 +2,9 @@
 
 from typing import ClassVar
 
+import torch
+
+from membench.capture.trace import ANY_GPU
 from membench.core.efficiency import Efficiency
 from membench.core.task_graph import TaskGraph
 from membench.frameworks.base import Framework
@@ -20,6 +23,7 @@ class PyTorch(Framework):
     """
 
     name: ClassVar[str] = "pytorch"
+    captured_on: ClassVar[torch.device | None] = ANY_GPU
 
     def __init__(self, efficiency: Efficiency, allocator: str = "") -> None:
         super().__init__(efficiency)
