@@ -20,6 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from membench.capture.functions import AsOperators
+from membench.capture.lifetimes import KeptNumber
 from membench.capture.operation import layout_of
 from membench.capture.python_state import PythonState
 from membench.capture.random_state import RandomState
@@ -57,7 +58,8 @@ class Recording:
         gradients: `Value` of each trained weight's gradient, None where the loss does not depend on it.
         output: of a step of inference, with `Value` in place of tensors.
         weights, buffers, inputs, targets: blocks in the order of the module's and the workload's tensors.
-        releases, sums: see `Recorder`.
+        releases, numbers: see `Lifetimes`.
+        sums: see `Recorder`.
         on_cpu: whether the kernels are the CPU's.
     """
 
@@ -73,6 +75,7 @@ class Recording:
     inputs: list[int | None]
     targets: list[int | None]
     releases: tuple[tuple[int, int], ...]
+    numbers: tuple[KeptNumber, ...]
     sums: frozenset[int]
     on_cpu: bool
 
@@ -152,7 +155,8 @@ def _trace(
             loss=None if loss is None else recorder.value(loss),
             gradients={n: None if g is None else recorder.value(g) for n, g in gradients.items()},
             output=None if trains else tree_map_only(Tensor, recorder.value, output),
-            releases=tuple(recorder.releases),
+            releases=tuple(recorder.lifetimes.releases),
+            numbers=tuple(recorder.lifetimes.numbers),
             sums=frozenset(recorder.sums),
             on_cpu=all(tensor.device.type == "cpu" for tensor in (*weights.values(), *buffers.values())),
             weights=weight_blocks,
