@@ -28,7 +28,7 @@ class CapturedStep:
 
     Attributes:
         weights, buffers: block by qualified name.
-        inputs, targets: block by position, None if the argument is not a tensor.
+        inputs, targets: block of each leaf of the arguments, in order; None if it is not a tensor.
         constants: tensors by block.
     """
 
@@ -51,6 +51,7 @@ def capture(
 
     Args:
         device: where the step is to run, which may differ from where its tensors are; None: where they are.
+            `ANY_GPU`: on a GPU that this machine does not need to have.
         seen: layouts of outputs there, by the signature of a call, where they differ from its shape function's.
 
     Raises:

@@ -10,6 +10,7 @@ from typing import Any
 from membench.core.checks import COUNT, NAME, POSITIVE, SWITCH, WHOLE, Requirement, check, choice
 from membench.core.configuration import find_function, instantiate, names
 from membench.core.errors import MembenchError, one_line
+from membench.core.precision import Precision
 from membench.core.units import parse_bytes
 from membench.sweep.records import Rerun
 
@@ -23,7 +24,8 @@ FOLDER = Requirement(
     "a folder, such as outputs/records", lambda value: isinstance(value, str) and value != ""
 )
 
-_OF_A_MODEL = ("name", "module", "loss", "input_shape", "classes")
+_OF_A_MODEL = ("name", "module", "loss")
+_OF_A_BATCH = ("input_shape", "classes")
 
 
 def check_running(values: Values) -> None:
@@ -44,9 +46,14 @@ def check_cell(values: Values) -> None:
     check_running(values)
     check_size("budget", values["budget"])
     check(FOLDER, records=values["records"])
+    if values.get("precision") is not None:
+        choice(Precision, "precision", values["precision"])
+    if values.get("channels_last") is not None:
+        check(SWITCH, channels_last=values["channels_last"])
     if values["metrics"] is not None:
         find_function(str(values["metrics"]))
-    if missing := [name for name in _OF_A_MODEL if name not in values["model"]]:
+    needed = _OF_A_MODEL if values["model"].get("inputs") else _OF_A_MODEL + _OF_A_BATCH
+    if missing := [name for name in needed if name not in values["model"]]:
         raise MembenchError(f"model: its file in conf/model has no {', '.join(missing)}")
     check(NAME, **{"model.name": values["model"]["name"]})
     choice(names("backend"), "backend.name", values["backend"]["name"])

@@ -9,13 +9,16 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from membench.backends.real import real_backend, real_device
+from membench.backends.real import check_products, real_backend, real_device
 from membench.capture.capture import Captures
 from membench.core import configuration, distributed
+from membench.core.arguments import as_arguments
 from membench.core.checks import choice
 from membench.core.cluster import SINGLE_DEVICE, Cluster
 from membench.core.device import DeviceProfile
 from membench.core.errors import MembenchError, UnsupportedModel
+from membench.core.optimizer import UpdateRule
+from membench.core.precision import Precision
 from membench.core.record import Source
 from membench.core.schedule import RepeatedSchedule
 from membench.core.task_graph import TaskGraph
@@ -24,10 +27,11 @@ from membench.core.workload import Workload
 from membench.cost.roofline import RooflineCost
 from membench.execution.cuda_graph import with_staged_arguments
 from membench.planning.exchange import Exchange, exchange_in_last_run
+from membench.planning.update import updated_workload
 from membench.profiling.cache import load_cache
 from membench.profiling.measured_cost import MeasuredCost
 from membench.profiling.operators import OutputMismatch
-from membench.steps.compiled_step import CompiledStep, as_tuple
+from membench.steps.compiled_step import CompiledStep
 from membench.steps.micro_batched_step import MicroBatchedStep
 from membench.steps.placement import place_workload
 from membench.steps.plan import plan_step
@@ -47,17 +51,21 @@ def compile(  # noqa: A001 (the field's term)
     budget: str | float | None = None,
     micro_batch: int | str | None = None,
     exchange: str | None = None,
+    optimizer: str | UpdateRule | None = None,
+    precision: str | None = None,
+    channels_last: bool = False,
     cuda_graph: bool = False,
 ) -> CompiledStep | MicroBatchedStep | SimulatedStep:
     """Capture a step of training or inference and put it under a memory strategy.
 
     Args:
         module: the network, in the mode (training or evaluation) in which the step is to run.
-        loss: called with the module's output and the targets; returns a scalar, for micro-batches a mean over the samples
+        loss: called with the module's output, of any type, and the targets; returns a scalar, for micro-batches a mean over the samples
             (not over the targets that are not ignored: micro-batches of equal size have equal weight).
             None: inference; the step returns the module's output.
-        batch: example ``(inputs, targets)``, each a tensor or a tuple (inference has no targets: ``(inputs, ())``); the
-            step is made for their shapes. An argument that is not a tensor has the same value in every step.
+        batch: example ``(inputs, targets)``, each a tensor, a tuple, or a dict of arguments by name (inference has no
+            targets: ``(inputs, ())``); an argument may be tuples, lists and dicts of tensors. The step is made for their
+            shapes. What is not a tensor has the same value in every step.
         strategy: a name (``"layrub_hybrid"``) or an instance.
         backend: ``"cpu"`` and ``"cuda"`` run the step for real. ``"cuda"`` moves the module as ``module.to`` would: to the
             GPU, or to page-locked host memory if the strategy keeps its weights there. ``"simulated"`` simulates the step
@@ -74,6 +82,13 @@ def compile(  # noqa: A001 (the field's term)
             a cluster: average their gradients ``"as_made"`` or ``"at_end"`` (moDNN, Section 6.2), so that ``.grad`` is the
             whole batch's. All start from the first process's weights and buffers, and run its schedule; the loss is the
             share's.
+        optimizer: updates the weights in the step: a name (``"adamw"``), or for the simulated backend a rule with other
+            options. None: the step ends with the gradients, for an update by the caller.
+        precision: ``"bf16"`` and ``"fp16"`` run the whole step in half precision, ``"amp_bf16"`` and ``"amp_fp16"`` its forward
+            pass and loss within ``torch.autocast``; ``"tf32"`` rounds products' factors on a GPU, ``"fp32"`` nothing. None: as
+            the module is, with torch's default, in which convolutions on a GPU round theirs. A real step converts the module
+            as ``module.to`` would, and takes inputs of that dtype; a simulated one leaves it alone.
+        channels_last: weights and inputs with four dimensions have that memory format; of a real step, the module's too.
         cuda_graph: for the cuda backend: replay the step as one CUDA graph, for models bound by launches.
 
     Raises:
@@ -86,9 +101,19 @@ def compile(  # noqa: A001 (the field's term)
     """
     if not isinstance(batch, tuple | list) or len(batch) != 2:
         raise MembenchError(
-            "the batch is a pair (inputs, targets), each a tensor or a tuple; for inference it is (inputs, ())"
+            "the batch is a pair (inputs, targets), each a tensor, a tuple or a dict; for inference it is (inputs, ())"
         )
-    workload = Workload(type(module).__name__, module, loss, as_tuple(batch[0]), as_tuple(batch[1]))
+    inputs, targets = as_arguments(batch[0]), as_arguments(batch[1])
+    chosen_precision = None if precision is None else choice(Precision, "precision", precision)
+    workload = Workload(
+        type(module).__name__,
+        module,
+        loss,
+        inputs,
+        targets,
+        precision=chosen_precision,
+        channels_last=channels_last,
+    )
     chosen = find_strategy(strategy)() if isinstance(strategy, str) else strategy
     if not isinstance(chosen, Strategy):
         raise MembenchError(f"the strategy is a name or an instance of a Strategy, not {strategy!r}")
@@ -99,12 +124,14 @@ def compile(  # noqa: A001 (the field's term)
     if cuda_graph and backend != "cuda":
         raise MembenchError("cuda_graph=True needs backend='cuda'; leave it out")
     if Source.of(backend) is Source.SIMULATED:
-        return _simulate(workload, chosen, device, cluster, budget_bytes, micro_batch, when)
+        rule = configuration.load("optimizer", optimizer) if isinstance(optimizer, str) else optimizer
+        return _simulate(workload, chosen, device, cluster, budget_bytes, micro_batch, when, rule)
     if device is not None or cluster != SINGLE_DEVICE:
         raise MembenchError(
             f"device and cluster are for backend='simulated', but the backend is {backend!r}; leave them out"
         )
     target = real_device(backend)
+    check_products(chosen_precision, target)
     for name, weight in module.named_parameters():
         if weight.device.type not in ("cpu", target.type):
             raise UnsupportedModel(
@@ -113,7 +140,7 @@ def compile(  # noqa: A001 (the field's term)
     cache = load_cache(target) if backend == "cuda" else None
     measured = MeasuredCost(target, cache, cuda_graph=cuda_graph)
     return build_step(
-        Captures(workload, target),
+        Captures(workload.converted(), target),
         chosen,
         measured,
         budget_bytes,
@@ -131,12 +158,14 @@ def _simulate(
     budget_bytes: int | None,
     micro_batch: int | str | None,
     exchange: Exchange | None,
+    update: UpdateRule | None,
 ) -> SimulatedStep:
     profile = _find_device(device)
     joined = cluster if isinstance(cluster, Cluster) else configuration.load("cluster", cluster)
-    cost = RooflineCost(joined.loaded(profile), configuration.load("framework", "pytorch").efficiency)
-    graph_at = Captures(workload).graph_at
-    runs = plan_step(graph_at, workload.batch_size, strategy, cost, budget_bytes, micro_batch)
+    framework = configuration.load("framework", "pytorch")
+    cost = RooflineCost(joined.loaded(profile), framework.efficiency)
+    graph_at = Captures(updated_workload(workload, update), framework.captured_on).graph_at
+    runs = plan_step(graph_at, workload.batch_size, strategy, cost, budget_bytes, micro_batch, update)
     if joined.devices > 1:
         runs = exchange_in_last_run(runs, exchange or Exchange.AS_MADE)
     check_capacity(runs, profile)

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from membench.core.arguments import call_with
 from membench.core.errors import UnsupportedStrategy
 from membench.core.workload import Workload
 
@@ -30,12 +31,17 @@ class Baseline(ABC):
             raise UnsupportedStrategy("a baseline runs training steps, and this model is there for inference")
 
         def run() -> Tensor:
-            with self.saving(workload):
-                loss = criterion(workload.module(*workload.inputs), *workload.targets)
+            with self.saving(workload), _casting(workload):
+                loss = call_with(criterion, workload.targets, workload.output())
             loss.backward()
             return loss.detach()
 
         return run
+
+
+def _casting(workload: Workload) -> AbstractContextManager[Any]:
+    dtype = workload.precision and workload.precision.autocast_dtype
+    return torch.autocast(workload.device.type, dtype) if dtype else nullcontext()
 
 
 class PlainPyTorch(Baseline):
@@ -49,7 +55,7 @@ class SaveOnCpu(Baseline):
     """PyTorch's own offloading of every saved tensor, which waits for each copy."""
 
     def saving(self, workload: Workload) -> AbstractContextManager[Any]:
-        return torch.autograd.graph.save_on_cpu(pin_memory=workload.inputs[0].device.type == "cuda")
+        return torch.autograd.graph.save_on_cpu(pin_memory=workload.device.type == "cuda")
 
 
 class TorchtuneOffload(Baseline):

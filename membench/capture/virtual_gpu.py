@@ -1,0 +1,74 @@
+"""A GPU that this machine does not need to have: fake tensors that are on CUDA to operators, and on the CPU to autograd.
+
+A fake tensor has CUDA's dispatch keys, so that autocast's lists and CUDA's composite operators apply to it. Each of them, and
+autograd too, asks for the tensor's device. Autograd would look for a stream of that device, which needs a GPU; so it is
+answered with the CPU. The two are told apart by the time of the question:
+
+    a function of torch is called                  its composites and autocast ask for its arguments: CUDA
+        an operator below autograd makes a tensor
+        autograd asks for what the operator made   the CPU
+    outside of functions                           only autograd asks: the CPU
+"""
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any
+from weakref import ref
+
+import torch
+from torch import Tensor
+from torch.autograd.graph import GradientEdge, get_gradient_edge
+
+from membench.core.torch_internals import tree_leaves, view_base
+
+_CPU = torch.device("cpu")
+
+
+class VirtualGpu:
+    """Answers on which device a tensor is during a trace."""
+
+    def __init__(self) -> None:
+        self.device = torch.device("cuda", 0)
+        self._edges: list[GradientEdge] = []
+        self._is_in_function = False
+        self._made: dict[int, ref[Tensor]] = {}  # that live, by the operators of the running function
+
+    def own(self, weights: Iterable[Tensor]) -> None:
+        """Make autograd ask for the weights now, outside of functions, instead of at their first use."""
+        self._edges += [get_gradient_edge(weight) for weight in weights if weight.requires_grad]
+
+    @contextmanager
+    def function(self) -> Iterator[None]:
+        """Run a function of torch."""
+        before = self._is_in_function, self._made
+        self._is_in_function, self._made = True, {}
+        try:
+            yield
+        finally:
+            self._is_in_function, self._made = before
+
+    def device_of(self, tensor: Tensor) -> torch.device:
+        """Return the device that a tensor is on for whom asks now."""
+        if self._is_in_function and id(tensor) not in self._made:
+            device: torch.device = tensor.device
+            return device
+        return _CPU
+
+    def note_made(self, output: Any) -> None:
+        """Note what an operator returned: autograd asks for it next, or for what it is a view of."""
+        if not self._is_in_function:
+            return
+        for tensor in tree_leaves(output):
+            if isinstance(tensor, Tensor):
+                self._note(tensor)
+                if (base := view_base(tensor)) is not None:
+                    self._note(base)
+
+    def _note(self, tensor: Tensor) -> None:
+        """Note a tensor as long as it lives: its id may be another's afterwards."""
+        made, key = self._made, id(tensor)
+        made[key] = ref(tensor, lambda _: made.pop(key, None))
+
+    def with_device(self, kwargs: dict[str, Any]) -> dict[str, Any]:
+        """Return an operator's arguments with the GPU in place of the CPU, where models and formulas make tensors."""
+        return {**kwargs, "device": self.device} if kwargs.get("device") == _CPU else kwargs
