@@ -19,7 +19,6 @@ from membench.core.errors import MembenchError, UnsupportedModel
 from membench.core.record import Source
 from membench.core.schedule import RepeatedSchedule
 from membench.core.task_graph import TaskGraph
-from membench.core.units import parse_bytes
 from membench.core.workload import Workload
 from membench.cost.roofline import RooflineCost
 from membench.execution.cuda_graph import with_staged_arguments
@@ -27,12 +26,13 @@ from membench.planning.exchange import Exchange, exchange_in_last_run
 from membench.profiling.cache import load_cache
 from membench.profiling.measured_cost import MeasuredCost
 from membench.profiling.operators import OutputMismatch
-from membench.steps.compiled_step import CompiledStep, as_tuple
+from membench.steps.arguments import as_bytes, as_device, as_strategy, workload_of
+from membench.steps.compiled_step import CompiledStep
 from membench.steps.micro_batched_step import MicroBatchedStep
 from membench.steps.placement import place_workload
 from membench.steps.plan import plan_step
 from membench.steps.simulated_step import SimulatedStep, check_capacity, simulated_step
-from membench.strategies.base import Strategy, find_strategy
+from membench.strategies.base import Strategy
 
 
 def compile(  # noqa: A001 (the field's term)
@@ -84,15 +84,7 @@ def compile(  # noqa: A001 (the field's term)
         ExchangeFailed: another process has ended, or did not answer in time; steps raise it too.
         MembenchError: an argument is invalid or does not match the backend; there is no GPU, or no process group.
     """
-    if not isinstance(batch, tuple | list) or len(batch) != 2:
-        raise MembenchError(
-            "the batch is a pair (inputs, targets), each a tensor or a tuple; for inference it is (inputs, ())"
-        )
-    workload = Workload(type(module).__name__, module, loss, as_tuple(batch[0]), as_tuple(batch[1]))
-    chosen = find_strategy(strategy)() if isinstance(strategy, str) else strategy
-    if not isinstance(chosen, Strategy):
-        raise MembenchError(f"the strategy is a name or an instance of a Strategy, not {strategy!r}")
-    budget_bytes = None if budget is None else _parse_budget(budget)
+    workload, chosen, budget_bytes = workload_of(module, loss, batch), as_strategy(strategy), as_bytes(budget)
     when = None if exchange is None else choice(Exchange, "exchange", exchange)
     if backend not in ("cpu", "cuda", "simulated"):
         raise MembenchError(f"there is no backend {backend!r}; choose one of cpu, cuda, simulated")
@@ -132,7 +124,7 @@ def _simulate(
     micro_batch: int | str | None,
     exchange: Exchange | None,
 ) -> SimulatedStep:
-    profile = _find_device(device)
+    profile = as_device(device)
     joined = cluster if isinstance(cluster, Cluster) else configuration.load("cluster", cluster)
     cost = RooflineCost(joined.loaded(profile), configuration.load("framework", "pytorch").efficiency)
     graph_at = Captures(workload).graph_at
@@ -211,19 +203,3 @@ def graph_as_run(captures: Captures, cost: MeasuredCost, size: int) -> TaskGraph
                 raise
         else:
             return graph
-
-
-def _parse_budget(budget: str | float) -> int:
-    try:
-        return parse_bytes(budget)
-    except ValueError as error:
-        raise MembenchError(f"budget: {error}") from error
-
-
-def _find_device(device: str | DeviceProfile | None) -> DeviceProfile:
-    if isinstance(device, DeviceProfile):
-        return device
-    if device is None:
-        known = ", ".join(configuration.names("device"))
-        raise MembenchError(f"the simulated backend needs a device; choose one of {known}")
-    return configuration.load("device", device)
