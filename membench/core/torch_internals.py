@@ -48,13 +48,16 @@ __all__ = [
     "OpOverload",
     "TorchDispatchMode",
     "UnsupportedOperatorException",
+    "autocast",
     "clear_cublas_workspaces",
     "conjugate_view",
     "convolution_kernel",
     "cudnn_batch_norm_reserve_bytes",
+    "flash_attention",
     "flop_registry",
     "is_profiled",
     "keep_gpu_busy",
+    "memory_efficient_attention",
     "module_hooks",
     "module_members",
     "negative_view",
@@ -66,6 +69,9 @@ __all__ = [
     "suggest_memory_format",
     "tree_leaves",
     "tree_map_only",
+    "unfused_attention",
+    "view_base",
+    "without_autocast",
     "without_fused_networks",
     "without_value_checks",
 ]  # fmt: skip
@@ -75,6 +81,9 @@ GraphPool = _POOL_HANDLE
 
 FAKE_TENSOR_LOGGER = "torch._subclasses.fake_tensor"
 """Name of the logger that prints the traceback of a shape function's error."""
+
+view_base: Callable[[Tensor], Tensor | None] = attrgetter("_base")
+"""Return the tensor that autograd knows a tensor to be a view of, if any."""
 
 storage_address: Callable[[torch.UntypedStorage], int] = attrgetter("_cdata")
 """Return the address of a storage's C++ object, unique while it lives; a fake tensor's data has no address."""
@@ -107,6 +116,11 @@ module_members: Callable[[nn.Module], tuple[dict[str, Any], ...]] = attrgetter(
     "_modules", "_parameters", "_buffers"
 )
 """Return the dicts of a module's own children, weights and buffers, which stay the same objects."""
+
+flash_attention = torch.ops.aten._scaled_dot_product_flash_attention
+memory_efficient_attention = torch.ops.aten._scaled_dot_product_efficient_attention
+unfused_attention = torch.ops.aten._scaled_dot_product_attention_math
+"""The operators of which ``scaled_dot_product_attention`` calls one, on a GPU; the first output is the result."""
 
 keep_gpu_busy: Callable[[int], None] = torch.cuda._sleep
 """Issue a kernel to the current stream that spins for that many cycles of the GPU's clock."""
@@ -186,6 +200,41 @@ def without_fused_networks() -> Iterator[None]:
     finally:
         torch._C._set_mkldnn_enabled(has_onednn)
         torch._C._set_cudnn_enabled(has_cudnn)
+
+
+@contextmanager
+def autocast(device_type: str, dtype: torch.dtype) -> Iterator[None]:
+    """Cast as `torch.autocast` does, also for a device that this machine lacks, where that would switch itself off."""
+    before = (
+        torch.is_autocast_enabled(device_type),
+        torch.get_autocast_dtype(device_type),
+        torch.is_autocast_cache_enabled(),
+    )
+
+    def set_state(is_enabled: bool, dtype: torch.dtype, is_cached: bool) -> None:
+        torch.set_autocast_enabled(device_type, is_enabled)
+        torch.set_autocast_dtype(device_type, dtype)
+        torch.set_autocast_cache_enabled(is_cached)
+
+    set_state(True, dtype, True)
+    torch.autocast_increment_nesting()
+    try:
+        yield
+    finally:
+        torch.autocast_decrement_nesting()
+        torch.clear_autocast_cache()
+        set_state(*before)
+
+
+@contextmanager
+def without_autocast(device_type: str) -> Iterator[None]:
+    """Switch autocast off for a device, also for one that this machine lacks."""
+    before = torch.is_autocast_enabled(device_type)
+    torch.set_autocast_enabled(device_type, False)
+    try:
+        yield
+    finally:
+        torch.set_autocast_enabled(device_type, before)
 
 
 @contextmanager

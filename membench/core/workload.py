@@ -12,6 +12,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.nn.parameter import is_lazy
 
 from membench.core.errors import MembenchError, UnsupportedModel
+from membench.core.precision import Precision
 from membench.core.torch_internals import tree_leaves
 
 
@@ -29,6 +30,9 @@ class Workload:
         targets: further arguments of the loss.
         loss_scale: factor of the loss in the step that this is a micro-batch of.
         accumulates: gradients are added to those of the step's earlier micro-batches.
+        precision: in which the step computes, as on a module that is converted, or within `torch.autocast`; None: as the
+            module is.
+        channels_last: four-dimensional weights, buffers and inputs have that memory format.
 
     Raises:
         MembenchError: the module is not a module, the loss cannot be called, there are targets without a loss, the batch
@@ -43,6 +47,8 @@ class Workload:
     targets: tuple[Any, ...] = ()
     loss_scale: float = 1.0
     accumulates: bool = False
+    precision: Precision | None = None
+    channels_last: bool = False
 
     def __post_init__(self) -> None:
         if not isinstance(self.module, nn.Module):
