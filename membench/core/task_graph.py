@@ -30,6 +30,7 @@ class Role(StrEnum):
     INTERNAL = "internal"  # memory that a framework's layer holds in addition to its output
     GRADIENT = "gradient"  # of an activation
     WEIGHT_GRADIENT = "weight gradient"
+    APPLIED_GRADIENT = "applied weight gradient"  # freed after the update, so not a result of the step
     PARTIAL_GRADIENT = "partial weight gradient"  # of one use of a shared weight, until added to the others
     ACCUMULATED = "accumulated"  # gradients and loss, over the micro-batches of a step
     LOSS = "loss"
@@ -56,6 +57,11 @@ class Phase(StrEnum):
     FORWARD = "forward"
     LOSS = "loss"
     BACKWARD = "backward"
+    UPDATE = "update"  # of the weights, by the optimizer
+
+
+AFTER_THE_LOSS = frozenset({Phase.BACKWARD, Phase.UPDATE})
+"""The phases whose tasks run once, in `TaskGraph.backward_layers`."""
 
 
 RECOMPUTED_SUFFIX = " again"
@@ -151,7 +157,7 @@ class Task:
         precision: format of the factors of its products, or of its elements: one of the first four of `Precision`.
         convolution: geometry of a two-dimensional convolution or of one of its gradients; None for other tasks.
         algorithm: name of the cost model's algorithm that runs it; empty: the default.
-        call: None in a graph that only a simulator can run.
+        call: None in a graph that only a simulator can run, and of the update, which torch's optimizer runs.
     """
 
     index: int
@@ -288,11 +294,11 @@ class TaskGraph:
 
     @cached_property
     def backward_layers(self) -> tuple[LayerTasks, ...]:
-        """Layers of the backward pass, in order."""
+        """Layers of the backward pass, in order, and behind them those of the update."""
         return self._layers(backward=True)
 
     def _layers(self, *, backward: bool) -> tuple[LayerTasks, ...]:
-        by_layer = groupby(self.tasks, lambda task: (task.layer, task.phase is Phase.BACKWARD))
+        by_layer = groupby(self.tasks, lambda task: (task.layer, task.phase in AFTER_THE_LOSS))
         groups = (
             (layer, tuple(group)) for (layer, is_backward), group in by_layer if is_backward is backward
         )

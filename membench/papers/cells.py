@@ -20,6 +20,8 @@ CELL_KEYS = (
     "model", "batch_size", "strategy", "framework", "device", "cluster", "backend", "seed", "budget",
     "micro_batch", "exchange", "metrics",
 )  # fmt: skip
+OPTIONAL_KEYS = ("optimizer",)
+"""Later keys, left out of a configuration where they are null, so that the hashes of earlier records stay."""
 
 
 @contextmanager
@@ -53,6 +55,7 @@ def cell_configuration(config: DictConfig) -> Configuration:
     """
     values = resolved(config)
     cell = {key: values[key] for key in CELL_KEYS}
+    cell |= {key: values[key] for key in OPTIONAL_KEYS if values.get(key) is not None}
     if is_simulated(cell):
         return cell
     return cell | {"framework": configuration.read("framework", "pytorch"), "device": None, "cluster": None}

@@ -6,7 +6,7 @@ from itertools import accumulate
 from typing import NamedTuple
 
 from membench.core.schedule import Compute, Schedule, Work
-from membench.core.task_graph import Phase
+from membench.core.task_graph import AFTER_THE_LOSS
 from membench.core.timeline import Span, Timeline
 
 
@@ -37,7 +37,7 @@ class RepeatedRun:
         task = self.schedule.graph.tasks[work.task]
         if task.is_recomputed:
             return "recomputed"
-        return "backward" if task.phase is Phase.BACKWARD else "forward"
+        return str(task.phase) if task.phase in AFTER_THE_LOSS else "forward"
 
     def label(self, span: Span) -> str:
         """Return the layer of a span's work, or the name of a block without a layer."""

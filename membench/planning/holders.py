@@ -21,6 +21,7 @@ _HOLDERS: Mapping[Role, str] = {
     Role.INTERNAL: "layers' internals",
     Role.GRADIENT: "gradients",
     Role.WEIGHT_GRADIENT: "weight gradients",
+    Role.APPLIED_GRADIENT: "weight gradients",
     Role.PARTIAL_GRADIENT: "weight gradients",
 }
 FRAMEWORK, WORKSPACE, UNUSED = "framework", "workspace", "unused"

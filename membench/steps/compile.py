@@ -16,6 +16,7 @@ from membench.core.checks import choice
 from membench.core.cluster import SINGLE_DEVICE, Cluster
 from membench.core.device import DeviceProfile
 from membench.core.errors import MembenchError, UnsupportedModel
+from membench.core.optimizer import UpdateRule
 from membench.core.record import Source
 from membench.core.schedule import RepeatedSchedule
 from membench.core.task_graph import TaskGraph
@@ -23,6 +24,7 @@ from membench.core.workload import Workload
 from membench.cost.roofline import RooflineCost
 from membench.execution.cuda_graph import with_staged_arguments
 from membench.planning.exchange import Exchange, exchange_in_last_run
+from membench.planning.update import updated_workload
 from membench.profiling.cache import load_cache
 from membench.profiling.measured_cost import MeasuredCost
 from membench.profiling.operators import OutputMismatch
@@ -47,6 +49,7 @@ def compile(  # noqa: A001 (the field's term)
     budget: str | float | None = None,
     micro_batch: int | str | None = None,
     exchange: str | None = None,
+    optimizer: str | UpdateRule | None = None,
     cuda_graph: bool = False,
 ) -> CompiledStep | MicroBatchedStep | SimulatedStep:
     """Capture a step of training or inference and put it under a memory strategy.
@@ -74,6 +77,8 @@ def compile(  # noqa: A001 (the field's term)
             a cluster: average their gradients ``"as_made"`` or ``"at_end"`` (moDNN, Section 6.2), so that ``.grad`` is the
             whole batch's. All start from the first process's weights and buffers, and run its schedule; the loss is the
             share's.
+        optimizer: updates the weights in the step: a name (``"adamw"``), or for the simulated backend a rule with other
+            options. None: the step ends with the gradients, for an update by the caller.
         cuda_graph: for the cuda backend: replay the step as one CUDA graph, for models bound by launches.
 
     Raises:
@@ -91,7 +96,8 @@ def compile(  # noqa: A001 (the field's term)
     if cuda_graph and backend != "cuda":
         raise MembenchError("cuda_graph=True needs backend='cuda'; leave it out")
     if Source.of(backend) is Source.SIMULATED:
-        return _simulate(workload, chosen, device, cluster, budget_bytes, micro_batch, when)
+        rule = configuration.load("optimizer", optimizer) if isinstance(optimizer, str) else optimizer
+        return _simulate(workload, chosen, device, cluster, budget_bytes, micro_batch, when, rule)
     if device is not None or cluster != SINGLE_DEVICE:
         raise MembenchError(
             f"device and cluster are for backend='simulated', but the backend is {backend!r}; leave them out"
@@ -123,12 +129,13 @@ def _simulate(
     budget_bytes: int | None,
     micro_batch: int | str | None,
     exchange: Exchange | None,
+    update: UpdateRule | None,
 ) -> SimulatedStep:
     profile = as_device(device)
     joined = cluster if isinstance(cluster, Cluster) else configuration.load("cluster", cluster)
     cost = RooflineCost(joined.loaded(profile), configuration.load("framework", "pytorch").efficiency)
-    graph_at = Captures(workload).graph_at
-    runs = plan_step(graph_at, workload.batch_size, strategy, cost, budget_bytes, micro_batch)
+    graph_at = Captures(updated_workload(workload, update)).graph_at
+    runs = plan_step(graph_at, workload.batch_size, strategy, cost, budget_bytes, micro_batch, update)
     if joined.devices > 1:
         runs = exchange_in_last_run(runs, exchange or Exchange.AS_MADE)
     check_capacity(runs, profile)

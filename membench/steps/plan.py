@@ -5,6 +5,7 @@ from functools import cache
 
 from membench.core.cost_model import CostModel
 from membench.core.errors import InfeasibleSchedule, UnsupportedStrategy
+from membench.core.optimizer import UpdateOf
 from membench.core.schedule import RepeatedSchedule, Schedule
 from membench.core.task_graph import TaskGraph
 from membench.planning.micro_batch import (
@@ -15,6 +16,7 @@ from membench.planning.micro_batch import (
     micro_batch_size,
     sizes_around,
 )
+from membench.planning.update import add_states, add_update
 from membench.planning.validate import validate
 from membench.steps.simulated_step import simulated_step
 from membench.strategies.base import Strategy, strategies
@@ -27,12 +29,14 @@ def plan_step(
     cost: CostModel,
     budget_bytes: int | None,
     micro_batch: int | str | None = None,
+    update: UpdateOf | None = None,
 ) -> tuple[RepeatedSchedule, ...]:
     """Return validated schedules for a whole batch, in as few micro-batches as the strategy finds room for.
 
     Args:
         graph_at: returns the graph for a number of samples.
         micro_batch: see `compile`.
+        update: of the weights, after the last micro-batch; None: the step ends with the gradients.
 
     Raises:
         InfeasibleSchedule: no micro-batch that was tried keeps the budget; describes the one with the least lower bound.
@@ -41,14 +45,24 @@ def plan_step(
 
     @cache
     def annotated_at(size: int) -> TaskGraph:
-        return cost.annotate(graph_at(size))
+        graph = graph_at(size)
+        return cost.annotate(add_update(graph, update(graph)) if update else graph)
+
+    def without_update_at(size: int) -> TaskGraph:
+        if update is None:
+            return annotated_at(size)
+        graph = graph_at(size)
+        return cost.annotate(add_states(graph, update(graph)))
 
     def runs_of(size: int) -> tuple[RepeatedSchedule, ...]:
-        rest = batch_size % size
-        counts = {size: batch_size // size, **({rest: 1} if rest else {})}
+        count, rest = divmod(batch_size, size)
+        if update and not rest:  # the last micro-batch, with the update, is another schedule
+            count, rest = count - 1, size
+        graphs = [(without_update_at, size, count), (annotated_at, rest, 1)]
         return tuple(
-            RepeatedSchedule(_validated(annotated_at(samples), strategy, cost, budget_bytes), count)
-            for samples, count in counts.items()
+            RepeatedSchedule(_validated(graph(samples), strategy, cost, budget_bytes), number)
+            for graph, samples, number in graphs
+            if samples and number
         )
 
     refusals: dict[int, InfeasibleSchedule] = {}

@@ -26,7 +26,7 @@ from math import inf, sqrt
 
 from membench.core.cost_model import CostModel
 from membench.core.schedule import Schedule
-from membench.core.task_graph import RESULT_ROLES, Block, Phase, TaskGraph
+from membench.core.task_graph import AFTER_THE_LOSS, RESULT_ROLES, Block, TaskGraph
 from membench.planning.builder import ScheduleBuilder
 from membench.planning.pool import FixedPool, Pool, allocated
 from membench.planning.recompute import Repeatable, Segment, recompute, recomputing_order
@@ -82,7 +82,7 @@ class _ForwardPass:
 
     def __init__(self, graph: TaskGraph) -> None:
         self._blocks = graph.blocks
-        self._tasks = [task for task in graph.tasks if task.phase is not Phase.BACKWARD]
+        self._tasks = [task for task in graph.tasks if task.phase not in AFTER_THE_LOSS]
         self._last_use = {b: p for p, task in enumerate(self._tasks) for b in (*task.reads, *task.writes)}
         self._may_end = self._find_ends()
 

@@ -10,6 +10,7 @@ from membench.core.cluster import SINGLE_DEVICE, Cluster
 from membench.core.configuration import find_function, instantiate
 from membench.core.device import DeviceProfile
 from membench.core.errors import MembenchError
+from membench.core.optimizer import UpdateRule
 from membench.core.record import Configuration, is_simulated
 from membench.core.units import parse_bytes
 from membench.core.workload import Workload
@@ -38,6 +39,7 @@ class Cell:
         budget_bytes: the most that a step may hold; None: the device's memory.
         micro_batch: samples at a time, ``"fitted"``, ``"fastest"``, or None for what the strategy chooses.
         exchange: when gradients are averaged over several processes or devices.
+        optimizer: updates the weights in the step; None: the step ends with the gradients.
         step_metrics: adds numbers of one paper to the record; None: the record has the general ones.
     """
 
@@ -56,6 +58,7 @@ class Cell:
     micro_batch: int | str | None
     exchange: Exchange
     step_metrics: StepMetrics | None
+    optimizer: UpdateRule | None = None
 
     @classmethod
     def from_configuration(cls, configuration: Configuration) -> "Cell":
@@ -63,7 +66,7 @@ class Cell:
 
         Args:
             configuration: plain dicts: ``model``, ``batch_size``, ``strategy``, ``framework``, ``backend`` and ``seed``; to
-                be simulated, ``device``; optional: ``cluster``, ``budget``, ``micro_batch``, ``exchange``, ``metrics``.
+                be simulated, ``device``; optional: ``cluster``, ``budget``, ``micro_batch``, ``exchange``, ``metrics``, ``optimizer``.
 
         Raises:
             MembenchError: a value is not allowed; the message says which.
@@ -86,6 +89,7 @@ class Cell:
             micro_batch=configuration.get("micro_batch"),
             exchange=choice(Exchange, "exchange", configuration.get("exchange", Exchange.AS_MADE)),
             step_metrics=find_function(metrics) if metrics else None,
+            optimizer=instantiate(configuration.get("optimizer")),
         )
 
     @property

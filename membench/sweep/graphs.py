@@ -8,6 +8,7 @@ from membench.core.errors import UnsupportedModel
 from membench.core.record import configuration_hash
 from membench.core.task_graph import TaskGraph
 from membench.planning.micro_batch import GraphAt
+from membench.planning.update import updated_workload
 from membench.sweep.cell import Cell
 
 
@@ -21,10 +22,12 @@ class Graphs:
 
     def captures(self, cell: Cell, batch_size: int) -> Captures:
         """Return the captures of a cell's model; of several processes, each captures its share of the batch."""
-        key = cell.model, batch_size, cell.backend, cell.seed
+        kept = cell.optimizer and cell.optimizer.gradients
+        key = cell.model, batch_size, cell.backend, cell.seed, kept
         if key != self._key or self._captures is None:
             processes = joined()
             workload = cell.workload(batch_size).share(processes.rank, processes.count)
+            workload = updated_workload(workload, cell.optimizer)
             self._captures, self._lowered, self._key = Captures(workload, cell.torch_device()), {}, key
         return self._captures
 

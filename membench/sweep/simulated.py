@@ -51,10 +51,17 @@ def simulate(cell: Cell, graphs: Graphs, found: CellNumbers) -> None:
 
 def planned_step(cell: Cell, graphs: Graphs) -> tuple[RepeatedSchedule, ...]:
     """Plan a simulated cell's step on one device's share of the batch, before any exchange with others."""
+    if cell.optimizer and not isinstance(cell.framework, PyTorch):
+        raise UnsupportedStrategy(
+            f"framework {cell.framework.name!r} updates the weights in its own way, with states that it always holds; choose "
+            "framework=pytorch, or leave the optimizer out"
+        )
     strategy = _strategy(cell)
     share = share_size(cell.batch_size, cell.cluster.devices)
     graph_at = graphs.lowered_at(cell, share)
-    return plan_step(graph_at, share, strategy, cell.cost, cell.budget_bytes, cell.micro_batch)
+    return plan_step(
+        graph_at, share, strategy, cell.cost, cell.budget_bytes, cell.micro_batch, cell.optimizer
+    )
 
 
 def _strategy(cell: Cell) -> Strategy:

@@ -1,0 +1,94 @@
+"""The update of the weights as a part of a step's graph.
+
+    forward ... loss ... backward ...    update(weights, gradients, states)
+
+A task of the update reads the weights, their gradients and the optimizer's states, and writes weights and states. The states
+are external blocks. A gradient that is freed after the update is a block like any other, no longer a result of the step; one
+that is kept is an accumulator, to which the backward pass adds. Its tasks are layers of their own behind the backward pass.
+
+They have no call: a simulator times them, and in a step that runs for real the backend hands them to torch's optimizer.
+"""
+
+from dataclasses import replace
+
+from membench.core.errors import MembenchError, UnsupportedModel
+from membench.core.optimizer import Gradients, Update, UpdateRule
+from membench.core.task_graph import Block, Kind, Phase, Role, Task, TaskGraph
+from membench.core.workload import Workload
+
+
+def updated_workload(workload: Workload, rule: UpdateRule | None) -> Workload:
+    """Return the workload to capture for a step with this update: gradients that are kept are added to.
+
+    Raises:
+        MembenchError: a step of inference has no gradients.
+    """
+    if rule is None:
+        return workload
+    if workload.loss is None:
+        raise MembenchError(
+            "a step of inference has no gradients for an optimizer; leave it out, or pass a loss"
+        )
+    return replace(workload, accumulates=True) if rule.gradients == Gradients.KEPT else workload
+
+
+def add_states(graph: TaskGraph, update: Update) -> TaskGraph:
+    """Return the graph with the optimizer's states alone, as in micro-batches before the last."""
+    blocks = list(graph.blocks)
+    for weight, states in update.states.items():
+        for state, size_bytes in states.items():
+            name = f"{weight}:{state}"
+            blocks.append(Block(len(blocks), name, size_bytes, Role.OPTIMIZER_STATE, layer=-1))
+    return replace(graph, blocks=tuple(blocks))
+
+
+def add_update(graph: TaskGraph, update: Update) -> TaskGraph:
+    """Return the graph with the optimizer's states, and with the update behind the backward pass.
+
+    Raises:
+        UnsupportedModel: an updated weight shares its memory with another one.
+    """
+    gradients = {name: value.block for name, value in graph.gradients if value is not None}
+    updated = {gradients[name] for task in update.tasks for name in task.weights}
+    graph = add_states(graph, update)
+    if update.gradients is Gradients.FREED:
+        graph = _with_freed(graph, updated)
+    kept = (block for block in graph.blocks if block.role in (Role.WEIGHT, Role.OPTIMIZER_STATE))
+    by_name = {block.name: block.index for block in kept}
+    tasks, layers = list(graph.tasks), list(graph.layers)
+    for part in update.tasks:
+        for weight in part.weights:
+            if weight not in by_name:
+                cause = "it shares its memory with another weight, so its update cannot be planned"
+                raise UnsupportedModel(weight, cause, "give it memory of its own, or leave the optimizer out")
+        weights = [by_name[weight] for weight in part.weights]
+        states = [by_name[f"{w}:{state}"] for w in part.weights for state in update.states.get(w, ())]
+        read = [gradients[weight] for weight in part.weights]
+        written = [*weights, *states, *(read if update.gradients is Gradients.KEPT else ())]
+        layers.append(part.weights[0] + ":update" if len(update.tasks) > 1 else "update")
+        task = Task(
+            index=len(tasks),
+            name=layers[-1],
+            kind=Kind.OTHER,
+            phase=Phase.UPDATE,
+            layer=len(layers) - 1,
+            reads=tuple(dict.fromkeys([*weights, *read, *states])),
+            writes=tuple(dict.fromkeys(written)),
+            creates=(),
+            operations=part.operations,
+            moved_bytes=part.moved_bytes,
+            workspace_bytes=part.workspace_bytes,
+        )
+        tasks.append(task)
+    return replace(graph, tasks=tuple(tasks), layers=tuple(layers))
+
+
+def _with_freed(graph: TaskGraph, gradients: set[int]) -> TaskGraph:
+    """Return the graph in which these gradients are not results of the step; those of micro-batches stay accumulators."""
+    blocks = (
+        replace(block, role=Role.APPLIED_GRADIENT)
+        if block.index in gradients and block.role is Role.WEIGHT_GRADIENT
+        else block
+        for block in graph.blocks
+    )
+    return replace(graph, blocks=tuple(blocks))
