@@ -7,7 +7,9 @@ one block; a view is not a task. The backward of a convolution is issued as two 
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Hashable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any
+from weakref import ref
 
 import torch
 from torch import Tensor
@@ -27,6 +29,8 @@ from membench.core.torch_internals import (
     FakeTensor,
     FakeTensorMode,
     TorchDispatchMode,
+    current_autograd_node,
+    is_leaf_node,
     next_sequence_number,
     sequence_number,
     storage_address,
@@ -43,6 +47,11 @@ class Recorder(TorchDispatchMode):
         random_state: advanced by each random operator.
         gpu: a GPU that this machine does not need to have; None: the tensors' device is one of this machine's.
         tf32: kinds of products whose factors are rounded from single precision to TF32.
+
+    Attributes:
+        releases: the number of tasks recorded when the last tensor of a block died, and the block, in order. The recorder
+            keeps none alive, so these are the lifetimes that Python's variables and autograd give.
+        sums: tasks by which autograd adds gradients that meet, in place if it holds the first of them alone.
     """
 
     def __init__(
@@ -67,8 +76,11 @@ class Recorder(TorchDispatchMode):
         self.phase = Phase.FORWARD
         self._made_anew: dict[int, Tensor] = {}  # constants that Python makes in each step, by block
         self._constant_layers: dict[int, str] = {}
-        self._block_of_storage: dict[int, int] = {}
-        self._alive: list[Any] = []  # keeps storages, whose addresses are the keys, from being reused
+        self.releases: list[tuple[int, int]] = []
+        self.sums: set[int] = set()
+        self._block_of_storage: dict[int, int] = {}  # by the addresses of storages that live
+        self._deaths: dict[int, ref[torch.UntypedStorage]] = {}
+        self._storages: Counter[int] = Counter()  # that live, of each block
         self._module_path: list[str] = [""]
         self._leaf_layer: int | None = None
         self._layer_uses: Counter[str] = Counter()
@@ -116,6 +128,8 @@ class Recorder(TorchDispatchMode):
                     "it trains a tensor that is not a parameter of the module",
                     "make it a parameter, or detach it",
                 )
+            if is_leaf_node(node):  # belongs to the layer whose gradient it keeps
+                continue
             position = bisect_right(known, sequence_number(node)) - 1
             layer = self._layer_of_node[known[position]] if position >= 0 else self._layer
             node.register_prehook(lambda _, layer=layer: self._set_layer(layer))
@@ -164,9 +178,22 @@ class Recorder(TorchDispatchMode):
         storage = tensor.untyped_storage()
         index = len(self.blocks)
         self.blocks.append(Block(index, name, storage.nbytes(), role, layer))
-        self._block_of_storage[storage_address(storage)] = index
-        self._alive.append(storage)
+        self._follow(storage, index)
         return index
+
+    def _follow(self, storage: torch.UntypedStorage, block: int) -> None:
+        """Note that a storage is a block's memory, until it dies."""
+        address = storage_address(storage)
+        self._block_of_storage[address] = block
+        self._storages[block] += 1
+        self._deaths[address] = ref(storage, partial(self._release, address))
+
+    def _release(self, address: int, _: object) -> None:
+        del self._deaths[address]
+        block = self._block_of_storage.pop(address)
+        self._storages[block] -= 1
+        if not self._storages[block]:
+            self.releases.append((len(self.tasks), block))
 
     # ---- operators ----------------------------------------------------------------------------------
 
@@ -267,9 +294,8 @@ class Recorder(TorchDispatchMode):
 
     def _share(self, tensor: Tensor, block: int) -> None:
         storage = tensor.untyped_storage()
-        if (key := storage_address(storage)) not in self._block_of_storage:
-            self._block_of_storage[key] = block
-            self._alive.append(storage)
+        if storage_address(storage) not in self._block_of_storage:
+            self._follow(storage, block)
 
     def _record(
         self, operation: Operation, args: tuple[Any, ...], kwargs: dict[str, Any], outputs: list[Any]
@@ -290,6 +316,8 @@ class Recorder(TorchDispatchMode):
         writes = [self.value(aten.argument_at(at, args, kwargs)).block for at in operation.written]
         creates, values = [], []
         layer_name = self.layers[self._layer]
+        if operation.operator == "aten.add.Tensor" and self.phase is Phase.BACKWARD and not current_autograd_node():
+            self.sums.add(len(self.tasks))
         role = Role.GRADIENT if self.phase is Phase.BACKWARD else Role.ACTIVATION
         for position, (out, is_new) in enumerate(zip(outputs, created, strict=True)):
             if is_new and self._is_new(out):

@@ -61,6 +61,8 @@ class Recording:
         gradients: `Value` of each trained weight's gradient, None where the loss does not depend on it.
         output: of a step of inference, with `Value` in place of tensors.
         weights, buffers, inputs, targets: blocks in the order of the module's and the workload's tensors.
+        releases, sums: see `Recorder`.
+        on_cpu: whether the kernels are the CPU's.
     """
 
     blocks: list[Block]
@@ -74,6 +76,9 @@ class Recording:
     buffers: dict[str, int]
     inputs: list[int | None]
     targets: list[int | None]
+    releases: tuple[tuple[int, int], ...]
+    sums: frozenset[int]
+    on_cpu: bool
 
 
 def record(workload: Workload, device: torch.device | None, seen: Mapping[Hashable, Outputs]) -> Recording:
@@ -146,6 +151,7 @@ def _trace(
                     else:
                         recorder.enter_loss()
                         loss = workload.loss(output, *targets)
+                        del output  # as in loss(module(inputs), targets).backward()
                 if loss is not None:
                     gradients = _gradients(recorder, loss, weights, workload.loss_scale)
                 del edges
@@ -159,6 +165,9 @@ def _trace(
             loss=None if loss is None else recorder.value(loss),
             gradients={n: None if g is None else recorder.value(g) for n, g in gradients.items()},
             output=None if trains else tree_map_only(Tensor, recorder.value, output),
+            releases=tuple(recorder.releases),
+            sums=frozenset(recorder.sums),
+            on_cpu=all(tensor.device.type == "cpu" for tensor in (*weights.values(), *buffers.values())),
             weights=weight_blocks,
             buffers=buffer_blocks,
             inputs=input_blocks,
@@ -296,11 +305,11 @@ def _gradients(
         )
     recorder.enter_backward(loss)
     with torch.autograd.set_multithreading_enabled(False):  # the recorder sees only this thread
-        seed = None if loss_scale == 1 else torch.full_like(loss, loss_scale)
-        found = torch.autograd.grad(loss, list(trained.values()), seed, allow_unused=True)
+        loss.backward(None if loss_scale == 1 else torch.full_like(loss, loss_scale))
     results: dict[str, Tensor | None] = {}
     taken: set[int] = set()
-    for name, gradient in zip(trained, found, strict=True):
+    for name, weight in trained.items():
+        gradient = weight.grad
         if gradient is not None and _needs_own_storage(gradient, taken):
             gradient = gradient.clone(memory_format=torch.contiguous_format)
         if gradient is not None:

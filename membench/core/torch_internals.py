@@ -52,9 +52,11 @@ __all__ = [
     "clear_cublas_workspaces",
     "conjugate_view",
     "convolution_kernel",
+    "current_autograd_node",
     "cudnn_batch_norm_reserve_bytes",
     "flash_attention",
     "flop_registry",
+    "is_leaf_node",
     "is_profiled",
     "keep_gpu_busy",
     "memory_efficient_attention",
@@ -96,6 +98,15 @@ sequence_number: Callable[[Any], int] = methodcaller("_sequence_nr")
 
 next_sequence_number: Callable[[], int] = torch._C._autograd._get_sequence_nr
 """Return the number that the next autograd node of this thread will have."""
+
+current_autograd_node: Callable[[], Any] = torch._C._current_autograd_node
+"""Return the autograd node that runs in this thread, None between nodes, where the engine adds up gradients."""
+
+
+def is_leaf_node(node: Any) -> bool:
+    """Return whether an autograd node keeps the gradient of a leaf, such as a weight."""
+    return hasattr(node, "variable")
+
 
 conjugate_view: Callable[[Tensor], Tensor] = torch._conj
 negative_view: Callable[[Tensor], Tensor] = torch._neg_view
