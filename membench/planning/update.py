@@ -12,7 +12,7 @@ They have no call: a simulator times them, and in a step that runs for real the 
 from dataclasses import replace
 
 from membench.core.errors import MembenchError, UnsupportedModel
-from membench.core.optimizer import Gradients, Update, UpdateRule
+from membench.core.optimizer import Gradients, UpdateOf, UpdateRule
 from membench.core.task_graph import Block, Kind, Phase, Role, Task, TaskGraph
 from membench.core.workload import Workload
 
@@ -32,25 +32,28 @@ def updated_workload(workload: Workload, rule: UpdateRule | None) -> Workload:
     return replace(workload, accumulates=True) if rule.gradients == Gradients.KEPT else workload
 
 
-def add_states(graph: TaskGraph, update: Update) -> TaskGraph:
+def add_states(graph: TaskGraph, update_of: UpdateOf) -> TaskGraph:
     """Return the graph with the optimizer's states alone, as in micro-batches before the last."""
     blocks = list(graph.blocks)
-    for weight, states in update.states.items():
+    for weight, states in update_of(graph).states.items():
         for state, size_bytes in states.items():
             name = f"{weight}:{state}"
             blocks.append(Block(len(blocks), name, size_bytes, Role.OPTIMIZER_STATE, layer=-1))
     return replace(graph, blocks=tuple(blocks))
 
 
-def add_update(graph: TaskGraph, update: Update) -> TaskGraph:
-    """Return the graph with the optimizer's states, and with the update behind the backward pass.
+def add_update(graph: TaskGraph, update_of: UpdateOf | None) -> TaskGraph:
+    """Return the graph with the optimizer's states, and with the update behind the backward pass; None: as it is.
 
     Raises:
         UnsupportedModel: an updated weight shares its memory with another one.
     """
+    if update_of is None:
+        return graph
+    update = update_of(graph)
     gradients = {name: value.block for name, value in graph.gradients if value is not None}
     updated = {gradients[name] for task in update.tasks for name in task.weights}
-    graph = add_states(graph, update)
+    graph = add_states(graph, update_of)
     if update.gradients is Gradients.FREED:
         graph = _with_freed(graph, updated)
     kept = (block for block in graph.blocks if block.role in (Role.WEIGHT, Role.OPTIMIZER_STATE))

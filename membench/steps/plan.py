@@ -45,23 +45,20 @@ def plan_step(
 
     @cache
     def annotated_at(size: int) -> TaskGraph:
-        graph = graph_at(size)
-        return cost.annotate(add_update(graph, update(graph)) if update else graph)
+        return cost.annotate(add_update(graph_at(size), update))
 
-    def without_update_at(size: int) -> TaskGraph:
-        if update is None:
-            return annotated_at(size)
-        graph = graph_at(size)
-        return cost.annotate(add_states(graph, update(graph)))
+    @cache
+    def before_the_last_at(size: int) -> TaskGraph:
+        return cost.annotate(add_states(graph_at(size), update)) if update else annotated_at(size)
 
     def runs_of(size: int) -> tuple[RepeatedSchedule, ...]:
         count, rest = divmod(batch_size, size)
         if update and not rest:  # the last micro-batch, with the update, is another schedule
             count, rest = count - 1, size
-        graphs = [(without_update_at, size, count), (annotated_at, rest, 1)]
+        parts = ((before_the_last_at, size, count), (annotated_at, rest, 1))
         return tuple(
-            RepeatedSchedule(_validated(graph(samples), strategy, cost, budget_bytes), number)
-            for graph, samples, number in graphs
+            RepeatedSchedule(_validated(graph_of(samples), strategy, cost, budget_bytes), number)
+            for graph_of, samples, number in parts
             if samples and number
         )
 
