@@ -17,19 +17,20 @@ from membench.core.task_graph import Block, Kind, Phase, Role, Task, TaskGraph
 from membench.core.workload import Workload
 
 
-def updated_workload(workload: Workload, rule: UpdateRule | None) -> Workload:
-    """Return the workload to capture for a step with this update: gradients that are kept are added to.
+def updated_workload(workload: Workload, optimizer: object | None) -> Workload:
+    """Return the workload to capture for a step with this optimizer: gradients that its rule keeps are added to.
 
     Raises:
         MembenchError: a step of inference has no gradients.
     """
-    if rule is None:
+    if optimizer is None:
         return workload
     if workload.loss is None:
         raise MembenchError(
             "a step of inference has no gradients for an optimizer; leave it out, or pass a loss"
         )
-    return replace(workload, accumulates=True) if rule.gradients == Gradients.KEPT else workload
+    is_kept = isinstance(optimizer, UpdateRule) and optimizer.gradients == Gradients.KEPT
+    return replace(workload, accumulates=True) if is_kept else workload
 
 
 def add_states(graph: TaskGraph, update_of: UpdateOf) -> TaskGraph:
