@@ -27,7 +27,7 @@ class CapturedStep:
 
     Attributes:
         weights, buffers: block by qualified name.
-        inputs, targets: block by position, None if the argument is not a tensor.
+        inputs, targets: block of each leaf of the arguments, in order; None if it is not a tensor.
         constants: tensors by block.
     """
 
@@ -50,6 +50,7 @@ def capture(
 
     Args:
         device: where the step is to run, which may differ from where its tensors are; None: where they are.
+            ``torch.device("cuda")``, without an index, is a GPU that this machine does not need to have.
         seen: layouts of outputs there, by the signature of a call, where they differ from its shape function's.
 
     Raises:

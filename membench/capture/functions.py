@@ -1,12 +1,20 @@
 """Functions that are traced in a different form from the one in which plain PyTorch runs them."""
 
+from collections.abc import Callable
+from contextlib import nullcontext
+from functools import cache
+from types import FunctionType
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from membench.core.torch_internals import without_fused_networks
+from membench.capture.attention import attention
+from membench.capture.virtual_gpu import VirtualGpu
+from membench.core.torch_internals import without_autocast, without_fused_networks
+
+_PYTHON_MODULES = ("torch.nn.functional", "torch.functional")
 
 
 class AsOperators(TorchFunctionMode):
@@ -16,20 +24,65 @@ class AsOperators(TorchFunctionMode):
     the same bits as ``torch.nn.functional.dropout``. A recurrent network runs neither in oneDNN, which hides from the trace
     what it keeps for its backward pass, nor in cuDNN, which needs all weights in one allocation; its sums are rounded
     differently.
+
+    Args:
+        gpu: the GPU of the trace, if this machine does not need to have it: attention takes the kernel that one chooses.
     """
 
     _DROPOUTS = (torch.dropout, torch.nn.functional.dropout)
     _RECURRENT = (torch.lstm, torch.gru, torch.rnn_tanh, torch.rnn_relu)
 
+    def __init__(self, gpu: VirtualGpu | None = None) -> None:
+        super().__init__()
+        self._gpu = gpu
+
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        if func in self._DROPOUTS:
-            inplace, output = _dropout(*args, **kwargs)
-            return args[0].copy_(output) if inplace else output
-        if func in self._RECURRENT:
-            with without_fused_networks():
+        with nullcontext() if self._gpu is None else self._gpu.function():
+            if func in self._DROPOUTS:
+                inplace, output = _dropout(*args, **kwargs)
+                return args[0].copy_(output) if inplace else output
+            if func in self._RECURRENT:
+                with without_fused_networks():
+                    return func(*args, **kwargs)
+            if self._gpu is None:
                 return func(*args, **kwargs)
-        return func(*args, **kwargs)
+            if func is torch.nn.functional.scaled_dot_product_attention:
+                return _cast_attention(*args, **kwargs)
+            if _is_written_in_python(func):
+                with self:  # for the functions that it calls
+                    return _without_dispatch(func)(*args, **kwargs)
+            return func(*args, **kwargs)
+
+
+def _cast_attention(query: Tensor, key: Tensor, value: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+    """Run attention on what autocast makes of its arguments: it is on the list of operators in half precision."""
+    if torch.is_autocast_enabled("cuda"):
+        dtype = torch.get_autocast_dtype("cuda")
+
+        def cast(argument: Any) -> Any:
+            is_cast = isinstance(argument, Tensor) and argument.is_floating_point()
+            return argument.to(dtype) if is_cast and argument.dtype is not torch.float64 else argument
+
+        query, key, value = map(cast, (query, key, value))
+        args, kwargs = tuple(map(cast, args)), {name: cast(each) for name, each in kwargs.items()}
+    with without_autocast("cuda"):
+        return attention(query, key, value, *args, **kwargs)
+
+
+def _is_written_in_python(func: Any) -> bool:
+    """Return whether a function is one of torch's that calls others of them."""
+    return type(func) is FunctionType and func.__globals__["__name__"] in _PYTHON_MODULES
+
+
+@cache
+def _without_dispatch(func: FunctionType) -> Callable[..., Any]:
+    """Return a function of `torch.nn.functional` whose calls a mode sees, and which does not hand itself to the mode."""
+    names = ("has_torch_function", "has_torch_function_unary", "has_torch_function_variadic")
+    scope = {**func.__globals__, **dict.fromkeys(names, lambda *_: False)}
+    copy = FunctionType(func.__code__, scope, func.__name__, func.__defaults__, func.__closure__)
+    copy.__kwdefaults__ = func.__kwdefaults__
+    return copy
 
 
 def _dropout(

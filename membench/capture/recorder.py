@@ -6,7 +6,7 @@ one block; a view is not a task. The backward of a convolution is issued as two 
 
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -16,9 +16,11 @@ from membench.capture import aten
 from membench.capture.known_values import evaluate
 from membench.capture.operation import Operation, as_list, call_key, operation_of
 from membench.capture.random_state import RandomState
+from membench.capture.virtual_gpu import VirtualGpu
 from membench.core.call import Call, Output, Outputs, ShapeOf, Value, signature, values_in
 from membench.core.errors import UnsupportedModel
-from membench.core.task_graph import Block, Phase, Role, Task
+from membench.core.precision import Precision
+from membench.core.task_graph import Block, Kind, Phase, Role, Task
 from membench.core.torch_internals import (
     DataDependentOutputException,
     DynamicOutputShapeException,
@@ -39,12 +41,21 @@ class Recorder(TorchDispatchMode):
         fake_mode: the mode under which the step runs.
         seen: layouts of outputs on the device, by the signature of a call, where they differ from its shape function's.
         random_state: advanced by each random operator.
+        gpu: a GPU that this machine does not need to have; None: the tensors' device is one of this machine's.
+        tf32: kinds of products whose factors are rounded from single precision to TF32.
     """
 
     def __init__(
-        self, fake_mode: FakeTensorMode, seen: Mapping[Hashable, Outputs], random_state: RandomState
+        self,
+        fake_mode: FakeTensorMode,
+        seen: Mapping[Hashable, Outputs],
+        random_state: RandomState,
+        gpu: VirtualGpu | None = None,
+        tf32: frozenset[Kind] = frozenset(),
     ) -> None:
         super().__init__()
+        self._tf32 = tf32
+        self._gpu = gpu
         self._random_state = random_state
         self._seen = seen
         self._fake_mode = fake_mode
@@ -162,8 +173,15 @@ class Recorder(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         # autograd calls this one more often than all other operators together
         if func is torch.ops.prim.device.default:
-            return args[0].device
+            return args[0].device if self._gpu is None else self._gpu.device_of(args[0])
         kwargs = kwargs or {}
+        if self._gpu is None:
+            return self._dispatch(func, args, kwargs)
+        output = self._dispatch(func, args, self._gpu.with_device(kwargs))
+        self._gpu.note_made(output)
+        return output
+
+    def _dispatch(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if self.phase is not Phase.BACKWARD:
             self._layer_of_node.setdefault(next_sequence_number() - 1, self._layer)
         if func is torch.ops.aten.convolution_backward.default and args[10][0] and any(args[10][1:]):
@@ -292,10 +310,16 @@ class Recorder(TorchDispatchMode):
                 moved_bytes=sum(v.extent_bytes for v in values_in((recorded_args, tuple(values)))),
                 gradient_of=operation.gradient_of if self.phase is Phase.BACKWARD else None,
                 random=operation.random,
+                precision=self._precision(operation.kind, (*inputs, *filter(None, values))),
                 convolution=operation.convolution,
                 call=Call(operation.operator, recorded_args, recorded_kwargs, tuple(values)),
             )
         )
+
+    def _precision(self, kind: Kind, values: Sequence[Value]) -> Precision:
+        dtype = next((value.dtype for value in values if value.dtype.is_floating_point), torch.float32)
+        is_rounded = kind in self._tf32 and dtype is torch.float32
+        return Precision.TF32 if is_rounded else Precision.of_dtype(dtype)
 
     def _check_call(self, operation: Operation, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Refuse a call that a step would run differently from the module.

@@ -18,21 +18,26 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.graph import get_gradient_edge
 
 from membench.capture.functions import AsOperators
 from membench.capture.operation import layout_of
 from membench.capture.python_state import PythonState
 from membench.capture.random_state import RandomState
 from membench.capture.recorder import Recorder
+from membench.capture.virtual_gpu import VirtualGpu
+from membench.core.arguments import Arguments, call_with
 from membench.core.call import Outputs, Value
 from membench.core.errors import MembenchError, UnsupportedModel
-from membench.core.task_graph import Block, Role, Task
+from membench.core.precision import Precision
+from membench.core.task_graph import Block, Kind, Role, Task
 from membench.core.torch_internals import (
     FAKE_TENSOR_LOGGER,
     DataDependentOutputException,
     DynamicOutputShapeException,
     FakeTensorMode,
     UnsupportedOperatorException,
+    autocast,
     storage_address,
     tree_leaves,
     tree_map_only,
@@ -56,7 +61,8 @@ class Recording:
         loss: None in a step of inference.
         gradients: `Value` of each trained weight's gradient, None where the loss does not depend on it.
         output: of a step of inference, with `Value` in place of tensors.
-        weights, buffers, inputs, targets: blocks in the order of the module's and the workload's tensors.
+        weights, buffers: blocks by qualified name.
+        inputs, targets: blocks in the order of the workload's arguments; see `CapturedStep`.
     """
 
     blocks: list[Block]
@@ -103,7 +109,9 @@ def _trace(
     module = workload.module
     fake_mode = FakeTensorMode(allow_non_fake_inputs=True)
     trains = workload.loss is not None
-    fake = partial(_fake, fake_mode, device=device)
+    precision = workload.precision
+    fake = partial(_fake, fake_mode, device=device, channels_last=workload.channels_last)
+    converted = partial(fake, dtype=precision and precision.dtype)
     # anomaly detection would read the gradients' values, which fake tensors do not have
     with (
         RandomState() as random_state,
@@ -111,31 +119,38 @@ def _trace(
         torch.set_grad_enabled(trains),
         torch.autograd.set_detect_anomaly(False),
     ):
-        recorder = Recorder(fake_mode, seen, random_state)
-        weights = {n: fake(p, requires_grad=trains and p.requires_grad) for n, p in module.named_parameters()}
-        buffers = {name: fake(b) for name, b in module.named_buffers()}
-        inputs = tuple(fake(item) if isinstance(item, Tensor) else item for item in workload.inputs)
-        targets = tuple(fake(item) if isinstance(item, Tensor) else item for item in workload.targets)
+        gpu = VirtualGpu() if device == torch.device("cuda") else None
+        recorder = Recorder(fake_mode, seen, random_state, gpu, _rounded_products(precision, gpu))
+        weights = {
+            name: converted(weight, requires_grad=trains and weight.requires_grad)
+            for name, weight in module.named_parameters()
+        }
+        buffers = {name: converted(buffer) for name, buffer in module.named_buffers()}
+        inputs = tree_map_only(Tensor, converted, workload.inputs)
+        targets = tree_map_only(Tensor, fake, workload.targets)
         weight_blocks = {name: recorder.external(name, t, Role.WEIGHT) for name, t in weights.items()}
         buffer_blocks = {name: recorder.external(name, t, Role.BUFFER) for name, t in buffers.items()}
-        input_blocks = [_argument(recorder, f"input{i}", t, Role.INPUT) for i, t in enumerate(inputs)]
-        target_blocks = [_argument(recorder, f"target{i}", t, Role.LABEL) for i, t in enumerate(targets)]
+        input_blocks = _argument_blocks(recorder, "input", inputs, Role.INPUT)
+        target_blocks = _argument_blocks(recorder, "target", targets, Role.LABEL)
         with _failures_named(workload, recorder):
             with (
                 recorder,
-                AsOperators(),
                 without_value_checks(),
                 _layer_hooks(module, recorder, buffers, state),
             ):
+                edges = [get_gradient_edge(weight) for weight in weights.values() if weight.requires_grad]
                 tensors = _by_every_name(module, {**weights, **buffers})
-                output = torch.func.functional_call(module, tensors, inputs, tie_weights=False)
-                loss, gradients = None, {}
-                if workload.loss is None:
-                    _check_output(output)
-                else:
-                    recorder.enter_loss()
-                    loss = workload.loss(output, *targets)
+                with AsOperators(gpu), _autocast(precision, "cpu" if device is None else device.type):
+                    output = call_with(partial(_call_with_tensors, module, tensors), inputs)
+                    loss, gradients = None, {}
+                    if workload.loss is None:
+                        _check_output(output)
+                    else:
+                        recorder.enter_loss()
+                        loss = call_with(workload.loss, targets, output)
+                if loss is not None:
                     gradients = _gradients(recorder, loss, weights, workload.loss_scale)
+                del edges
             state.check_tensors((*weights.values(), *buffers.values()))
             random_state.check("the model")
         return Recording(
@@ -151,6 +166,24 @@ def _trace(
             inputs=input_blocks,
             targets=target_blocks,
         )
+
+
+def _rounded_products(precision: Precision | None, gpu: VirtualGpu | None) -> frozenset[Kind]:
+    """Return the products that run in TF32: by torch's default convolutions on GPUs that have it."""
+    if precision is Precision.TF32:
+        return frozenset({Kind.CONVOLUTION, Kind.LINEAR})
+    is_default = precision is None and gpu is not None
+    return frozenset({Kind.CONVOLUTION}) if is_default else frozenset()
+
+
+@contextmanager
+def _autocast(precision: Precision | None, device_type: str) -> Iterator[None]:
+    """Cast the forward pass and the loss, as a program does that runs its backward pass outside of `torch.autocast`."""
+    if precision is None or precision.autocast_dtype is None:
+        yield
+        return
+    with autocast(device_type, precision.autocast_dtype):
+        yield
 
 
 def _by_every_name(module: nn.Module, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -218,20 +251,42 @@ def _failure(workload: Workload, error: Exception) -> tuple[str, str]:
     return cause, "give a batch on which the module runs, and compute only with torch's operators"
 
 
-def _argument(recorder: Recorder, name: str, argument: Any, role: Role) -> int | None:
-    return recorder.external(name, argument, role) if isinstance(argument, Tensor) else None
+def _call_with_tensors(module: nn.Module, tensors: dict[str, Tensor], *args: Any, **kwargs: Any) -> Any:
+    return torch.func.functional_call(module, tensors, args, kwargs, tie_weights=False)
+
+
+def _argument_blocks(recorder: Recorder, name: str, arguments: Arguments, role: Role) -> list[int | None]:
+    return [
+        recorder.external(f"{name}{position}", leaf, role) if isinstance(leaf, Tensor) else None
+        for position, leaf in enumerate(tree_leaves(arguments))
+    ]
 
 
 def _fake(
-    mode: FakeTensorMode, tensor: Tensor, *, device: torch.device | None, requires_grad: bool = False
+    mode: FakeTensorMode,
+    tensor: Tensor,
+    *,
+    device: torch.device | None,
+    channels_last: bool,
+    dtype: torch.dtype | None = None,
+    requires_grad: bool = False,
 ) -> Tensor:
-    """Return a fake tensor of the same shape, strides and dtype; a meta tensor is traced as one on the CPU.
+    """Return a fake tensor of the same shape; a meta tensor is traced as one on the CPU.
 
     The device determines the recorded kernels: on CUDA batch norm is cuDNN's.
+
+    Args:
+        channels_last: whether it has that layout, if it has four dimensions; otherwise its strides are the same.
+        dtype: of floating-point elements; None: their own.
     """
     if device is None:
         device = torch.device("cpu") if tensor.is_meta else tensor.device
     layout = layout_of(tensor)._replace(offset=0, device=device)
+    if dtype is not None and tensor.is_floating_point():
+        layout = layout._replace(dtype=dtype)
+    if channels_last and tensor.dim() == 4:
+        stride = torch.empty(tensor.shape, device="meta").to(memory_format=torch.channels_last).stride()
+        layout = layout._replace(stride=stride)
     return layout.fake_tensor(mode, requires_grad=requires_grad)
 
 

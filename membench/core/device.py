@@ -2,10 +2,13 @@
 
 import hashlib
 import re
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
-from membench.core.checks import COUNT, NOT_NEGATIVE, POSITIVE, SWITCH, check
+from membench.core.checks import COUNT, NOT_NEGATIVE, POSITIVE, SWITCH, check, choice
+from membench.core.precision import Precision
 
+TENSOR_CORE_PRECISIONS = (Precision.TF32, Precision.BF16, Precision.FP16)
 _LONGEST_FILE_NAME = 200
 """In characters; file systems have room for 255, endings included."""
 
@@ -46,9 +49,19 @@ class DeviceProfile:
         power: None if it is not published.
         multiprocessors: NVIDIA's SMs or AMD's compute units, over which a kernel's thread blocks are spread; None if not
             known.
+        l2_bytes: cache that all multiprocessors share; None if not known.
+        context_bytes: memory that a process holds in addition to PyTorch's allocator: the CUDA context with the kernels of
+            the libraries, as nvidia-smi shows it; None if not published.
+        link_generation: of PCI Express, as in 4 for 4.0; None if not known.
+        link_lanes: of PCI Express; None if not known.
+        pageable_host_to_device_bytes_per_s: reached by a copy from memory that is not pinned; None if not published.
+        pageable_device_to_host_bytes_per_s: reached by a copy to memory that is not pinned; None if not published.
+        precision_ops_per_s: peak of dense products of matrices by tensor cores, for tf32, bf16 and fp16, with accumulation
+            in single precision as in PyTorch. Without an entry, such a product has the rate of single precision.
 
     Raises:
-        MembenchError: a capacity, rate or count is not positive, or the latency is negative.
+        MembenchError: a capacity, rate or count is not positive, the latency is negative, or there is a rate for another
+            precision.
     """
 
     name: str
@@ -61,6 +74,13 @@ class DeviceProfile:
     full_duplex: bool
     power: Power | None = None
     multiprocessors: int | None = None
+    l2_bytes: int | None = None
+    context_bytes: int | None = None
+    link_generation: int | None = None
+    link_lanes: int | None = None
+    pageable_host_to_device_bytes_per_s: float | None = None
+    pageable_device_to_host_bytes_per_s: float | None = None
+    precision_ops_per_s: Mapping[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         check(
@@ -73,8 +93,22 @@ class DeviceProfile:
         )
         check(NOT_NEGATIVE, copy_latency_s=self.copy_latency_s)
         check(SWITCH, full_duplex=self.full_duplex)
-        if self.multiprocessors is not None:
-            check(COUNT, multiprocessors=self.multiprocessors)
+        counts = ("multiprocessors", "l2_bytes", "context_bytes", "link_generation", "link_lanes")
+        pageable = ("pageable_host_to_device_bytes_per_s", "pageable_device_to_host_bytes_per_s")
+        for requirement, names in ((COUNT, counts), (POSITIVE, pageable)):
+            check(
+                requirement, **{name: value for name in names if (value := getattr(self, name)) is not None}
+            )
+        for precision in self.precision_ops_per_s:
+            choice(TENSOR_CORE_PRECISIONS, "a precision of precision_ops_per_s", precision)
+        check(
+            POSITIVE,
+            **{f"precision_ops_per_s.{name}": rate for name, rate in self.precision_ops_per_s.items()},
+        )
+
+    def product_ops_per_s(self, precision: Precision) -> float:
+        """Return the peak rate of products of matrices whose factors have this format."""
+        return self.precision_ops_per_s.get(precision, self.arithmetic_ops_per_s)
 
 
 def file_name(name: str) -> str:

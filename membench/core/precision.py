@@ -2,6 +2,8 @@
 
 from enum import StrEnum
 
+import torch
+
 
 class Precision(StrEnum):
     """The formats in which a step computes.
@@ -16,3 +18,28 @@ class Precision(StrEnum):
     FP16 = "fp16"
     AMP_BF16 = "amp_bf16"
     AMP_FP16 = "amp_fp16"
+
+    @classmethod
+    def of_dtype(cls, dtype: torch.dtype) -> "Precision":
+        """Return the precision of elements of a dtype; that of integers and of double precision is single precision."""
+        return _OF_DTYPE.get(dtype, cls.FP32)
+
+    @property
+    def dtype(self) -> torch.dtype | None:
+        """Dtype of weights, buffers and inputs; None under autocast, which leaves them as they are."""
+        return _DTYPES.get(self)
+
+    @property
+    def autocast_dtype(self) -> torch.dtype | None:
+        """Dtype that autocast casts to; None without autocast."""
+        return _AUTOCAST_DTYPES.get(self)
+
+
+_OF_DTYPE = {torch.bfloat16: Precision.BF16, torch.float16: Precision.FP16}
+_DTYPES = {
+    Precision.FP32: torch.float32,
+    Precision.TF32: torch.float32,
+    Precision.BF16: torch.bfloat16,
+    Precision.FP16: torch.float16,
+}
+_AUTOCAST_DTYPES = {Precision.AMP_BF16: torch.bfloat16, Precision.AMP_FP16: torch.float16}

@@ -7,7 +7,7 @@ wrapper. `tests/core/test_torch_internals.py` checks each of them: it fails wher
   under which it runs. Its exceptions carry the operator as ``func``; its module logs under ``FAKE_TENSOR_LOGGER``.
 - ``TorchDispatchMode``: sees every ATen operator below autograd.
 - ``no_dispatch``: a context in which no dispatch mode is active.
-- ``tree_leaves``, ``tree_map_only``: nested tuples, lists and dicts of tensors.
+- ``tree_flatten``, ``tree_leaves``, ``tree_map``, ``tree_map_only``: nested tuples, lists and dicts of tensors.
 - ``suggest_memory_format``: channels last or contiguous, as a kernel chooses from a tensor's strides.
 - ``OpOverload``: an ATen operator with its overload; ``flop_registry``: formulas of operations by overload packet.
 """
@@ -33,7 +33,14 @@ from torch.cuda import _POOL_HANDLE
 from torch.distributions import Distribution
 from torch.utils._mode_utils import no_dispatch
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves, tree_map_only
+from torch.utils._pytree import (
+    keystr,
+    tree_flatten,
+    tree_flatten_with_path,
+    tree_leaves,
+    tree_map,
+    tree_map_only,
+)
 from torch.utils.flop_counter import flop_registry
 
 __all__ = [
@@ -48,13 +55,17 @@ __all__ = [
     "OpOverload",
     "TorchDispatchMode",
     "UnsupportedOperatorException",
+    "autocast",
     "clear_cublas_workspaces",
     "conjugate_view",
     "convolution_kernel",
     "cudnn_batch_norm_reserve_bytes",
+    "flash_attention",
     "flop_registry",
     "is_profiled",
     "keep_gpu_busy",
+    "key_path",
+    "memory_efficient_attention",
     "module_hooks",
     "module_members",
     "negative_view",
@@ -64,8 +75,14 @@ __all__ = [
     "sequence_number",
     "storage_address",
     "suggest_memory_format",
+    "tree_flatten",
     "tree_leaves",
+    "tree_leaves_with_path",
+    "tree_map",
     "tree_map_only",
+    "unfused_attention",
+    "view_base",
+    "without_autocast",
     "without_fused_networks",
     "without_value_checks",
 ]  # fmt: skip
@@ -75,6 +92,9 @@ GraphPool = _POOL_HANDLE
 
 FAKE_TENSOR_LOGGER = "torch._subclasses.fake_tensor"
 """Name of the logger that prints the traceback of a shape function's error."""
+
+view_base: Callable[[Tensor], Tensor | None] = attrgetter("_base")
+"""Return the tensor that autograd knows a tensor to be a view of, if any."""
 
 storage_address: Callable[[torch.UntypedStorage], int] = attrgetter("_cdata")
 """Return the address of a storage's C++ object, unique while it lives; a fake tensor's data has no address."""
@@ -107,6 +127,14 @@ module_members: Callable[[nn.Module], tuple[dict[str, Any], ...]] = attrgetter(
     "_modules", "_parameters", "_buffers"
 )
 """Return the dicts of a module's own children, weights and buffers, which stay the same objects."""
+
+flash_attention = torch.ops.aten._scaled_dot_product_flash_attention
+memory_efficient_attention = torch.ops.aten._scaled_dot_product_efficient_attention
+unfused_attention = torch.ops.aten._scaled_dot_product_attention_math
+"""The operators of which ``scaled_dot_product_attention`` calls one, on a GPU; the first output is the result."""
+
+key_path: Callable[[Any], str] = keystr
+"""Return a leaf's path in the notation of Python, ``[0]['mask']``."""
 
 keep_gpu_busy: Callable[[int], None] = torch.cuda._sleep
 """Issue a kernel to the current stream that spins for that many cycles of the GPU's clock."""
@@ -175,6 +203,11 @@ class MemoryRecorder:
         return [event.cpu_memory_usage() for event in changes]
 
 
+def tree_leaves_with_path(tree: Any) -> list[tuple[Any, Any]]:
+    """Return the leaves of nested containers, each after its path; see `key_path`."""
+    return tree_flatten_with_path(tree)[0]
+
+
 @contextmanager
 def without_fused_networks() -> Iterator[None]:
     """Switch oneDNN and cuDNN off, but not as `torch.backends` does, which sets TF32 as well."""
@@ -186,6 +219,41 @@ def without_fused_networks() -> Iterator[None]:
     finally:
         torch._C._set_mkldnn_enabled(has_onednn)
         torch._C._set_cudnn_enabled(has_cudnn)
+
+
+@contextmanager
+def autocast(device_type: str, dtype: torch.dtype) -> Iterator[None]:
+    """Cast as `torch.autocast` does, also for a device that this machine lacks, where that would switch itself off."""
+    before = (
+        torch.is_autocast_enabled(device_type),
+        torch.get_autocast_dtype(device_type),
+        torch.is_autocast_cache_enabled(),
+    )
+
+    def set_state(is_enabled: bool, dtype: torch.dtype, is_cached: bool) -> None:
+        torch.set_autocast_enabled(device_type, is_enabled)
+        torch.set_autocast_dtype(device_type, dtype)
+        torch.set_autocast_cache_enabled(is_cached)
+
+    set_state(True, dtype, True)
+    torch.autocast_increment_nesting()
+    try:
+        yield
+    finally:
+        torch.autocast_decrement_nesting()
+        torch.clear_autocast_cache()
+        set_state(*before)
+
+
+@contextmanager
+def without_autocast(device_type: str) -> Iterator[None]:
+    """Switch autocast off for a device, also for one that this machine lacks."""
+    before = torch.is_autocast_enabled(device_type)
+    torch.set_autocast_enabled(device_type, False)
+    try:
+        yield
+    finally:
+        torch.set_autocast_enabled(device_type, before)
 
 
 @contextmanager

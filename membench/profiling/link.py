@@ -20,13 +20,20 @@ _ISSUING_S = 1e-3
 
 @dataclass(frozen=True)
 class Link:
-    """Rates of copies, in bytes per second, in one direction at a time and in both together."""
+    """Rates of copies, in bytes per second, in one direction at a time and in both together.
+
+    Attributes:
+        pageable_device_to_host_bytes_per_s, pageable_host_to_device_bytes_per_s: with host memory that is not pinned.
+        latency_s: of a small copy.
+    """
 
     device_to_host_bytes_per_s: float
     host_to_device_bytes_per_s: float
     device_to_host_together_bytes_per_s: float
     host_to_device_together_bytes_per_s: float
     latency_s: float
+    pageable_device_to_host_bytes_per_s: float
+    pageable_host_to_device_bytes_per_s: float
 
     @property
     def full_duplex(self) -> bool:
@@ -43,7 +50,7 @@ def measure_link(device: torch.device) -> Link:
     start_s = time.perf_counter()
     target.copy_(source)
     rate = _CPU_BYTES / (time.perf_counter() - start_s)
-    return Link(rate, rate, rate, rate, 0.0)
+    return Link(rate, rate, rate, rate, 0.0, rate, rate)
 
 
 def _cuda_link(device: torch.device) -> Link:
@@ -58,7 +65,12 @@ def _cuda_link(device: torch.device) -> Link:
     times_s = (out_s, back_s, *_copy_times_s([out, back], device))
     out_rate, back_rate, out_together, back_together = (_CUDA_BYTES / time_s for time_s in times_s)
     pinned.close()
-    return Link(out_rate, back_rate, out_together, back_together, small_s)
+    pageable = torch.zeros(_CUDA_BYTES, dtype=torch.uint8)
+    pageable_rates = [
+        _CUDA_BYTES / _copy_times_s([pair], device)[0]
+        for pair in ((pageable, devices[0]), (devices[1], pageable))
+    ]
+    return Link(out_rate, back_rate, out_together, back_together, small_s, *pageable_rates)
 
 
 def _copy_times_s(pairs: list[tuple[Tensor, Tensor]], device: torch.device) -> list[float]:

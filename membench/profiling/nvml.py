@@ -36,6 +36,14 @@ class ProcessReading:
 
 
 @dataclass(frozen=True)
+class PciLink:
+    """The widest PCI Express link that a GPU and its slot allow; None where the driver does not report it."""
+
+    generation: int | None
+    lanes: int | None
+
+
+@dataclass(frozen=True)
 class Gpu:
     """A GPU by UUID, as ``CUDA_VISIBLE_DEVICES`` accepts it, and by product name."""
 
@@ -87,6 +95,17 @@ def read_processes(device: "torch.device") -> ProcessReading:
     if own[0] is None:
         return ProcessReading(Reading(None, "the driver does not report a process's memory here"), others)
     return ProcessReading(Reading(own[0]), others)
+
+
+def read_pci_link(device: "torch.device") -> PciLink:
+    """Return the link's generation and lanes; while a GPU is idle, it may use fewer of them."""
+
+    def read(nvml: Any) -> PciLink:
+        handle = _handle(nvml, device)
+        generation = nvml.nvmlDeviceGetMaxPcieLinkGeneration(handle)
+        return PciLink(generation, nvml.nvmlDeviceGetMaxPcieLinkWidth(handle))
+
+    return _query(read)[0] or PciLink(None, None)
 
 
 def read_energy_j(device: "torch.device") -> Reading:

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from membench.backends.real import real_backend, real_device
 from membench.capture.capture import Captures
 from membench.core import configuration, distributed
+from membench.core.arguments import as_arguments
 from membench.core.checks import choice
 from membench.core.cluster import SINGLE_DEVICE, Cluster
 from membench.core.device import DeviceProfile
@@ -29,7 +30,7 @@ from membench.planning.update import updated_workload
 from membench.profiling.cache import load_cache
 from membench.profiling.measured_cost import MeasuredCost
 from membench.profiling.operators import OutputMismatch
-from membench.steps.compiled_step import CompiledStep, as_tuple
+from membench.steps.compiled_step import CompiledStep
 from membench.steps.micro_batched_step import MicroBatchedStep
 from membench.steps.placement import place_workload
 from membench.steps.plan import plan_step
@@ -57,11 +58,12 @@ def compile(  # noqa: A001 (the field's term)
 
     Args:
         module: the network, in the mode (training or evaluation) in which the step is to run.
-        loss: called with the module's output and the targets; returns a scalar, for micro-batches a mean over the samples
+        loss: called with the module's output, of any type, and the targets; returns a scalar, for micro-batches a mean over the samples
             (not over the targets that are not ignored: micro-batches of equal size have equal weight).
             None: inference; the step returns the module's output.
-        batch: example ``(inputs, targets)``, each a tensor or a tuple (inference has no targets: ``(inputs, ())``); the
-            step is made for their shapes. An argument that is not a tensor has the same value in every step.
+        batch: example ``(inputs, targets)``, each a tensor, a tuple, or a dict of arguments by name (inference has no
+            targets: ``(inputs, ())``); an argument may be tuples, lists and dicts of tensors. The step is made for their
+            shapes. What is not a tensor has the same value in every step.
         strategy: a name (``"layrub_hybrid"``) or an instance.
         backend: ``"cpu"`` and ``"cuda"`` run the step for real. ``"cuda"`` moves the module as ``module.to`` would: to the
             GPU, or to page-locked host memory if the strategy keeps its weights there. ``"simulated"`` simulates the step
@@ -93,9 +95,9 @@ def compile(  # noqa: A001 (the field's term)
     """
     if not isinstance(batch, tuple | list) or len(batch) != 2:
         raise MembenchError(
-            "the batch is a pair (inputs, targets), each a tensor or a tuple; for inference it is (inputs, ())"
+            "the batch is a pair (inputs, targets), each a tensor, a tuple or a dict; for inference it is (inputs, ())"
         )
-    workload = Workload(type(module).__name__, module, loss, as_tuple(batch[0]), as_tuple(batch[1]))
+    workload = Workload(type(module).__name__, module, loss, as_arguments(batch[0]), as_arguments(batch[1]))
     chosen = find_strategy(strategy)() if isinstance(strategy, str) else strategy
     if not isinstance(chosen, Strategy):
         raise MembenchError(f"the strategy is a name or an instance of a Strategy, not {strategy!r}")

@@ -14,14 +14,15 @@ from membench.backends.cuda_memory import capacity_bytes
 from membench.backends.tensor_backend import TensorBackend
 from membench.capture.capture import CapturedStep
 from membench.capture.module_state import ModuleState, preserve_state
+from membench.core.arguments import Arguments, as_arguments, is_dense, leaves_like, map_leaves, named_leaves
 from membench.core.call import Value
 from membench.core.errors import MembenchError, ModuleChanged, OutOfMemory, ShapeMismatch
 from membench.core.record import Source
 from membench.core.schedule import RepeatedSchedule, Schedule
 from membench.core.task_graph import RESULT_ROLES, Role
 from membench.core.timeline import Timeline
-from membench.core.torch_internals import GraphPool, tree_map_only
-from membench.core.workload import Workload, is_dense
+from membench.core.torch_internals import GraphPool, tree_leaves, tree_map_only
+from membench.core.workload import Workload
 from membench.execution.cuda_graph import ReplayedProgram
 from membench.execution.executor import Program
 from membench.execution.measurement import Throughput, peak_bytes, throughput
@@ -180,8 +181,8 @@ class CompiledStep(RealStep):
         """Run one step on new data and return the loss, a scalar without history, or the module's output.
 
         Args:
-            inputs: a tensor or tuple of tensors, of the captured shapes and dtypes.
-            targets: a tensor or tuple of tensors, of the captured shapes and dtypes; none in a step of inference.
+            inputs: as the module takes them (see `compile`), of the captured shapes and dtypes.
+            targets: as the loss takes them, of the captured shapes and dtypes; none in a step of inference.
 
         Raises:
             ShapeMismatch: the data does not have the captured shapes and dtypes.
@@ -190,7 +191,7 @@ class CompiledStep(RealStep):
         """
         if self._replayed:
             self._move_gradients()
-        with self._issued(as_tuple(inputs), as_tuple(targets), timed=False):
+        with self._issued(inputs, targets, timed=False):
             graph, tensors = self.schedule.graph, self.backend.tensors
             result = tree_map_only(Value, tensors.tensor, graph.output if graph.loss is None else graph.loss)
             for name, value in self._gradients.items():
@@ -227,9 +228,7 @@ class CompiledStep(RealStep):
             return issued
 
     @contextmanager
-    def _issued(
-        self, inputs: tuple[Any, ...], targets: tuple[Any, ...], *, timed: bool
-    ) -> Iterator[tuple[int, ...]]:
+    def _issued(self, inputs: Any, targets: Any, *, timed: bool) -> Iterator[tuple[int, ...]]:
         """Issue one step, whose results can be read within, and release its memory afterwards.
 
         Locked for one thread at a time. A step that is interrupted (Ctrl-C, a label out of range) does not affect the next.
@@ -241,8 +240,10 @@ class CompiledStep(RealStep):
         with self._one_at_a_time:
             self.workload.check_gradients_are_allowed()
             self._module_state.check()
-            arguments = check_arguments("inputs", self.workload.inputs, inputs)
-            arguments += check_arguments("targets", self.workload.targets, targets)
+            arguments = (
+                *tree_leaves(check_arguments("inputs", self.workload.inputs, inputs)),
+                *tree_leaves(check_arguments("targets", self.workload.targets, targets)),
+            )
             try:
                 yield self._issue(arguments, timed=timed)
                 if not (self._replayed and self._replayed.keeps_results):
@@ -345,37 +346,34 @@ class CompiledStep(RealStep):
                 self._bound_memory.pop(value.block, None)
 
 
-def as_tuple(argument: Any) -> tuple[Any, ...]:
-    """Return one argument or several as a tuple."""
-    return tuple(argument) if isinstance(argument, tuple | list) else (argument,)
-
-
-def check_arguments(name: str, expected: tuple[Any, ...], given: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Check arguments against the captured ones, and return them in the captured memory layout.
+def check_arguments(name: str, expected: Arguments, given: Any) -> Arguments:
+    """Check arguments against the captured ones, and return them in the captured order and memory layout.
 
     Raises:
-        ShapeMismatch: their number differs, or a shape, dtype, device or value.
+        ShapeMismatch: their number or nesting differs, or a shape, dtype, device or value.
         MembenchError: one requires a gradient.
     """
-    if len(given) != len(expected):
-        raise ShapeMismatch(f"the step was captured with {len(expected)} {name} and got {len(given)}")
-    checked = []
-    for position, (captured, argument) in enumerate(zip(expected, given, strict=True)):
+    leaves = leaves_like(name, expected, as_arguments(given))
+
+    def check(captured: Any, argument: Any, position: int) -> Any:
         if _describe(captured) != _describe(argument):
+            place, _ = named_leaves(name, expected)[position]
             raise ShapeMismatch(
-                f"{name}[{position}] is {_describe_briefly(argument)}; the step takes {_describe(captured)}; move it there, "
+                f"{place} is {_describe_briefly(argument)}; the step takes {_describe(captured)}; move it there, "
                 "or compile a step for each shape and leave out a last batch that is smaller"
             )
         if isinstance(argument, Tensor):
             if argument.requires_grad and torch.is_grad_enabled():
+                place, _ = named_leaves(name, expected)[position]
                 raise MembenchError(
-                    f"{name}[{position}] requires a gradient, which the step does not compute; detach it, or move the "
+                    f"{place} requires a gradient, which the step does not compute; detach it, or move the "
                     "computation of it into the module"
                 )
             if argument.stride() != captured.stride() or argument.is_conj() or argument.is_neg():
                 argument = torch.empty_like(captured).copy_(argument)
-        checked.append(argument)
-    return tuple(checked)
+        return argument
+
+    return map_leaves(check, expected, leaves, range(len(leaves)))
 
 
 def _describe_briefly(argument: Any) -> str:

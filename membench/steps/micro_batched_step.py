@@ -7,11 +7,12 @@ from typing import Any
 from torch import Tensor
 
 from membench.backends.tensor_backend import TensorBackend
+from membench.core.arguments import Arguments
 from membench.core.schedule import RepeatedSchedule
 from membench.core.timeline import Timeline
 from membench.core.workload import Workload
 from membench.execution.measurement import peaks_bytes
-from membench.steps.compiled_step import CompiledStep, RealStep, as_tuple, check_arguments
+from membench.steps.compiled_step import CompiledStep, RealStep, check_arguments
 from membench.steps.update import RealUpdate
 
 
@@ -44,14 +45,14 @@ class MicroBatchedStep(RealStep):
         """Run one step on new data and return the loss of the whole batch, a scalar without history.
 
         Args:
-            inputs: a tensor or tuple of tensors, of the whole batch's shapes and dtypes.
-            targets: a tensor or tuple of tensors, of the whole batch's shapes and dtypes.
+            inputs: as the module takes them (see `compile`), of the whole batch's shapes and dtypes.
+            targets: as the loss takes them, of the whole batch's shapes and dtypes.
 
         Raises:
             ShapeMismatch: the data does not have those shapes and dtypes.
         """
-        inputs = check_arguments("inputs", self.workload.inputs, as_tuple(inputs))
-        targets = check_arguments("targets", self.workload.targets, as_tuple(targets))
+        inputs = check_arguments("inputs", self.workload.inputs, inputs)
+        targets = check_arguments("targets", self.workload.targets, targets)
         with self._one_at_a_time:
             self._loss.zero_()
             if self._update:
@@ -84,7 +85,7 @@ class MicroBatchedStep(RealStep):
         for step in self._steps:
             step.close()
 
-    def _runs(self, inputs: tuple[Any, ...], targets: tuple[Any, ...]) -> Iterator[Callable[[], None]]:
+    def _runs(self, inputs: Arguments, targets: Arguments) -> Iterator[Callable[[], None]]:
         """Yield for each schedule a function that computes all of its micro-batches."""
         start = 0
         for step, run in zip(self._steps, self.plan, strict=True):
@@ -92,9 +93,7 @@ class MicroBatchedStep(RealStep):
             yield partial(self._compute, step, inputs, targets, starts)
             start += run.samples
 
-    def _compute(
-        self, step: CompiledStep, inputs: tuple[Any, ...], targets: tuple[Any, ...], starts: range
-    ) -> None:
+    def _compute(self, step: CompiledStep, inputs: Arguments, targets: Arguments, starts: range) -> None:
         for start in starts:
             stop = start + starts.step
             step(self.workload.samples(inputs, start, stop), self.workload.samples(targets, start, stop))

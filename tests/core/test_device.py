@@ -1,6 +1,8 @@
 """Names of devices and pictures as names of files, and the device files of `conf/device`."""
 
 import re
+from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -8,6 +10,8 @@ from hypothesis import strategies as st
 
 from membench.core import configuration
 from membench.core.device import DeviceProfile, file_name
+from membench.core.errors import MembenchError
+from membench.core.precision import Precision
 from membench.core.units import GIB
 
 DEVICES = configuration.names("device")
@@ -71,6 +75,48 @@ def test_the_numbers_of_a_device_are_those_that_its_sources_give(name: str) -> N
         if found := re.search(r"0\.8 of PCIe ([\d.]+) x(\d+)", why):
             link = LANE_TRANSFERS_PER_S[found.group(1)] * 128 / 130 / 8 * int(found.group(2))
             assert rate == pytest.approx(0.8 * link, rel=1e-3)
+
+
+@pytest.mark.parametrize("name", sorted(TODAY))
+def test_tensor_cores_of_a_card_of_today_are_as_fast_as_their_sources_say(name: str) -> None:
+    """Operations per clock, multiprocessors and clocks give the rates; each is the one that the file has elsewhere."""
+    device, numbers = configuration.load("device", name), _numbers(name)
+    for precision, rate in device.precision_ops_per_s.items():
+        found = re.search(r"(\d+) operations per clock x (\d+) .* x (\d+) MHz", numbers[precision][1])
+        assert found is not None
+        operations, units, clock = map(int, found.groups())
+        assert rate == pytest.approx(operations * units * clock * 1e6, rel=5e-3)
+        assert units == device.multiprocessors
+    rates = [device.product_ops_per_s(precision) for precision in (Precision.TF32, Precision.BF16)]
+    is_ampere_or_later = "bf16" in device.precision_ops_per_s
+    assert (
+        (rates[1] == pytest.approx(2 * rates[0], rel=1e-3))
+        if is_ampere_or_later
+        else (rates == [device.arithmetic_ops_per_s] * 2)
+    )
+    assert is_ampere_or_later == (name not in {"k80", "p100", "v100", "t4", "rtx2080ti"})
+
+
+@pytest.mark.parametrize("name", sorted(TODAY))
+def test_the_link_of_a_card_of_today_carries_what_its_copies_reach(name: str) -> None:
+    device = configuration.load("device", name)
+    transfers_per_s = LANE_TRANSFERS_PER_S[f"{device.link_generation}.0"]
+    link_bytes_per_s = transfers_per_s * 128 / 130 / 8 * device.link_lanes
+    assert 0.6 < device.host_to_device_bytes_per_s / link_bytes_per_s < 0.95
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"precision_ops_per_s": {"fp8": 1e12}}, "tf32, bf16, fp16"),
+        ({"precision_ops_per_s": {"fp16": 0.0}}, "precision_ops_per_s.fp16 is a positive number"),
+        ({"l2_bytes": -1}, "l2_bytes is a positive whole number"),
+        ({"pageable_device_to_host_bytes_per_s": 0.0}, "pageable_device_to_host_bytes_per_s is a positive"),
+    ],
+)
+def test_a_wrong_optional_number_is_refused(wrong: dict[str, Any], message: str) -> None:
+    with pytest.raises(MembenchError, match=message):
+        replace(configuration.load("device", "v100"), **wrong)
 
 
 @pytest.mark.parametrize("name", DEVICES)

@@ -77,7 +77,7 @@ def test_another_setting_is_another_file(tmp_path: Path, monkeypatch: pytest.Mon
     output = Output(torch.float16, (1, 2), (2, 1), 0, 4)
     cost = OperatorCost(512, 1e-5, (output, None))
     cache.add({("relu", (1, 2)): cost})
-    cache.link = Link(1e9, 2e9, 0.9e9, 1.9e9, 1e-5)
+    cache.link = Link(1e9, 2e9, 0.9e9, 1.9e9, 1e-5, 1e8, 2e8)
     cache.save()
     again = load_cache(GPU, tmp_path)
     assert again.find(("relu", (1, 2))) == cost

@@ -1,0 +1,62 @@
+"""A GPU that this machine does not need to have: fake tensors that are on CUDA to operators, and on the CPU to autograd.
+
+A fake tensor has CUDA's dispatch keys, so that autocast's lists and CUDA's composite operators apply to it. Each of them, and
+autograd too, asks for the tensor's device. Autograd would look for a stream of that device, which needs a GPU; so it is
+answered with the CPU. The two are told apart by the time of the question:
+
+    a function of torch is called                  its composites and autocast ask for its arguments: CUDA
+        an operator below autograd makes a tensor
+        autograd asks for what the operator made   the CPU
+    outside of functions                           only autograd asks: the CPU
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from membench.core.torch_internals import tree_leaves, view_base
+
+_CPU = torch.device("cpu")
+
+
+class VirtualGpu:
+    """Answers for which device a tensor is on during a trace."""
+
+    def __init__(self) -> None:
+        self.device = torch.device("cuda", 0)
+        self._is_in_function = False
+        self._made: dict[
+            int, Tensor
+        ] = {}  # by the operators of the running function; kept, so that ids stay theirs
+
+    @contextmanager
+    def function(self) -> Iterator[None]:
+        """Run a function of torch."""
+        before = self._is_in_function, self._made
+        self._is_in_function, self._made = True, {}
+        try:
+            yield
+        finally:
+            self._is_in_function, self._made = before
+
+    def device_of(self, tensor: Tensor) -> torch.device:
+        """Return the device that a tensor is on for whom asks now."""
+        if self._is_in_function and id(tensor) not in self._made:
+            device: torch.device = tensor.device
+            return device
+        return _CPU
+
+    def note_made(self, output: Any) -> None:
+        """Note what an operator returned: autograd asks for it next, or for what it is a view of."""
+        for tensor in tree_leaves(output):
+            if isinstance(tensor, Tensor):
+                self._made[id(tensor)] = tensor
+                if (base := view_base(tensor)) is not None:
+                    self._made[id(base)] = base
+
+    def with_device(self, kwargs: dict[str, Any]) -> dict[str, Any]:
+        """Return an operator's arguments with the GPU in place of the CPU, where models and formulas make tensors."""
+        return {**kwargs, "device": self.device} if kwargs.get("device") == _CPU else kwargs
