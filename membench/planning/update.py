@@ -33,8 +33,10 @@ def updated_workload(workload: Workload, optimizer: object | None) -> Workload:
     return replace(workload, accumulates=True) if is_kept else workload
 
 
-def add_states(graph: TaskGraph, update_of: UpdateOf) -> TaskGraph:
-    """Return the graph with the optimizer's states alone, as in micro-batches before the last."""
+def add_states(graph: TaskGraph, update_of: UpdateOf | None) -> TaskGraph:
+    """Return the graph with the optimizer's states alone, as in micro-batches before the last; None: as it is."""
+    if update_of is None:
+        return graph
     blocks = list(graph.blocks)
     for weight, states in update_of(graph).states.items():
         for state, size_bytes in states.items():

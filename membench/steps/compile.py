@@ -12,7 +12,6 @@ from torch import Tensor, nn
 from membench.backends.real import real_backend, real_device
 from membench.capture.capture import Captures
 from membench.core import configuration, distributed
-from membench.core.arguments import as_arguments
 from membench.core.checks import choice
 from membench.core.cluster import SINGLE_DEVICE, Cluster
 from membench.core.device import DeviceProfile
@@ -21,7 +20,6 @@ from membench.core.optimizer import UpdateRule
 from membench.core.record import Source
 from membench.core.schedule import RepeatedSchedule
 from membench.core.task_graph import TaskGraph
-from membench.core.units import parse_bytes
 from membench.core.workload import Workload
 from membench.cost.roofline import RooflineCost
 from membench.execution.cuda_graph import with_staged_arguments
@@ -30,13 +28,14 @@ from membench.planning.update import updated_workload
 from membench.profiling.cache import load_cache
 from membench.profiling.measured_cost import MeasuredCost
 from membench.profiling.operators import OutputMismatch
+from membench.steps.arguments import as_bytes, as_device, as_rule, as_strategy, workload_of
 from membench.steps.compiled_step import CompiledStep
 from membench.steps.micro_batched_step import MicroBatchedStep
 from membench.steps.placement import place_workload
 from membench.steps.plan import plan_step
 from membench.steps.simulated_step import SimulatedStep, check_capacity, simulated_step
 from membench.steps.update import real_update
-from membench.strategies.base import Strategy, find_strategy
+from membench.strategies.base import Strategy
 
 
 def compile(  # noqa: A001 (the field's term)
@@ -93,31 +92,15 @@ def compile(  # noqa: A001 (the field's term)
         ExchangeFailed: another process has ended, or did not answer in time; steps raise it too.
         MembenchError: an argument is invalid or does not match the backend; there is no GPU, or no process group.
     """
-    if not isinstance(batch, tuple | list) or len(batch) != 2:
-        raise MembenchError(
-            "the batch is a pair (inputs, targets), each a tensor, a tuple or a dict; for inference it is (inputs, ())"
-        )
-    workload = Workload(type(module).__name__, module, loss, as_arguments(batch[0]), as_arguments(batch[1]))
-    chosen = find_strategy(strategy)() if isinstance(strategy, str) else strategy
-    if not isinstance(chosen, Strategy):
-        raise MembenchError(f"the strategy is a name or an instance of a Strategy, not {strategy!r}")
-    budget_bytes = None if budget is None else _parse_budget(budget)
+    workload, chosen, budget_bytes = workload_of(module, loss, batch), as_strategy(strategy), as_bytes(budget)
     when = None if exchange is None else choice(Exchange, "exchange", exchange)
     if backend not in ("cpu", "cuda", "simulated"):
         raise MembenchError(f"there is no backend {backend!r}; choose one of cpu, cuda, simulated")
     if cuda_graph and backend != "cuda":
         raise MembenchError("cuda_graph=True needs backend='cuda'; leave it out")
-    updated_by = configuration.load("optimizer", optimizer) if isinstance(optimizer, str) else optimizer
-    if not isinstance(updated_by, UpdateRule | torch.optim.Optimizer | None):
-        raise MembenchError(
-            f"the optimizer is a name, an UpdateRule or one of torch.optim, not {optimizer!r}"
-        )
     if Source.of(backend) is Source.SIMULATED:
-        if isinstance(updated_by, torch.optim.Optimizer):
-            raise MembenchError(
-                "a simulated step's optimizer is a name or an UpdateRule, not an instance of torch.optim; pass optimizer='adamw'"
-            )
-        return _simulate(workload, chosen, device, cluster, budget_bytes, micro_batch, when, updated_by)
+        rule = as_rule(optimizer)
+        return _simulate(workload, chosen, device, cluster, budget_bytes, micro_batch, when, rule)
     if device is not None or cluster != SINGLE_DEVICE:
         raise MembenchError(
             f"device and cluster are for backend='simulated', but the backend is {backend!r}; leave them out"
@@ -130,6 +113,7 @@ def compile(  # noqa: A001 (the field's term)
             )
     cache = load_cache(target) if backend == "cuda" else None
     measured = MeasuredCost(target, cache, cuda_graph=cuda_graph)
+    updated_by = optimizer if isinstance(optimizer, torch.optim.Optimizer) else as_rule(optimizer)
     return build_step(
         Captures(updated_workload(workload, updated_by), target),
         chosen,
@@ -152,7 +136,7 @@ def _simulate(
     exchange: Exchange | None,
     update: UpdateRule | None,
 ) -> SimulatedStep:
-    profile = _find_device(device)
+    profile = as_device(device)
     joined = cluster if isinstance(cluster, Cluster) else configuration.load("cluster", cluster)
     cost = RooflineCost(joined.loaded(profile), configuration.load("framework", "pytorch").efficiency)
     graph_at = Captures(updated_workload(workload, update)).graph_at
@@ -245,19 +229,3 @@ def graph_as_run(captures: Captures, cost: MeasuredCost, size: int) -> TaskGraph
                 raise
         else:
             return graph
-
-
-def _parse_budget(budget: str | float) -> int:
-    try:
-        return parse_bytes(budget)
-    except ValueError as error:
-        raise MembenchError(f"budget: {error}") from error
-
-
-def _find_device(device: str | DeviceProfile | None) -> DeviceProfile:
-    if isinstance(device, DeviceProfile):
-        return device
-    if device is None:
-        known = ", ".join(configuration.names("device"))
-        raise MembenchError(f"the simulated backend needs a device; choose one of {known}")
-    return configuration.load("device", device)
