@@ -28,7 +28,7 @@ class CapturedStep:
 
     Attributes:
         weights, buffers: block by qualified name.
-        inputs, targets: block by position, None if the argument is not a tensor.
+        inputs, targets: block of each leaf of the arguments, in order; None if it is not a tensor.
         constants: tensors by block.
     """
 

@@ -26,6 +26,7 @@ from membench.capture.python_state import PythonState
 from membench.capture.random_state import RandomState
 from membench.capture.recorder import Recorder
 from membench.capture.virtual_gpu import VirtualGpu
+from membench.core.arguments import Arguments, call_with
 from membench.core.call import Outputs, Value
 from membench.core.errors import MembenchError, UnsupportedModel
 from membench.core.precision import Precision
@@ -60,7 +61,8 @@ class Recording:
         loss: None in a step of inference.
         gradients: `Value` of each trained weight's gradient, None where the loss does not depend on it.
         output: of a step of inference, with `Value` in place of tensors.
-        weights, buffers, inputs, targets: blocks in the order of the module's and the workload's tensors.
+        weights, buffers: blocks by qualified name.
+        inputs, targets: blocks in the order of the workload's arguments; see `CapturedStep`.
         releases, sums: see `Recorder`.
         on_cpu: whether the kernels are the CPU's.
     """
@@ -129,12 +131,12 @@ def _trace(
             for name, weight in module.named_parameters()
         }
         buffers = {name: converted(buffer) for name, buffer in module.named_buffers()}
-        inputs = tuple(converted(item) if isinstance(item, Tensor) else item for item in workload.inputs)
-        targets = tuple(fake(item) if isinstance(item, Tensor) else item for item in workload.targets)
+        inputs = tree_map_only(Tensor, converted, workload.inputs)
+        targets = tree_map_only(Tensor, fake, workload.targets)
         weight_blocks = {name: recorder.external(name, t, Role.WEIGHT) for name, t in weights.items()}
         buffer_blocks = {name: recorder.external(name, t, Role.BUFFER) for name, t in buffers.items()}
-        input_blocks = [_argument(recorder, f"input{i}", t, Role.INPUT) for i, t in enumerate(inputs)]
-        target_blocks = [_argument(recorder, f"target{i}", t, Role.LABEL) for i, t in enumerate(targets)]
+        input_blocks = _argument_blocks(recorder, "input", inputs, Role.INPUT)
+        target_blocks = _argument_blocks(recorder, "target", targets, Role.LABEL)
         with _failures_named(workload, recorder):
             with (
                 recorder,
@@ -144,13 +146,13 @@ def _trace(
                 edges = [get_gradient_edge(weight) for weight in weights.values() if weight.requires_grad]
                 tensors = _by_every_name(module, {**weights, **buffers})
                 with AsOperators(gpu), _autocast(precision, "cpu" if device is None else device.type):
-                    output = torch.func.functional_call(module, tensors, inputs, tie_weights=False)
+                    output = call_with(partial(_call_with_tensors, module, tensors), inputs)
                     loss, gradients = None, {}
                     if workload.loss is None:
                         _check_output(output)
                     else:
                         recorder.enter_loss()
-                        loss = workload.loss(output, *targets)
+                        loss = call_with(workload.loss, targets, output)
                         del output  # as in loss(module(inputs), targets).backward()
                 if loss is not None:
                     gradients = _gradients(recorder, loss, weights, workload.loss_scale)
@@ -258,8 +260,15 @@ def _failure(workload: Workload, error: Exception) -> tuple[str, str]:
     return cause, "give a batch on which the module runs, and compute only with torch's operators"
 
 
-def _argument(recorder: Recorder, name: str, argument: Any, role: Role) -> int | None:
-    return recorder.external(name, argument, role) if isinstance(argument, Tensor) else None
+def _call_with_tensors(module: nn.Module, tensors: dict[str, Tensor], *args: Any, **kwargs: Any) -> Any:
+    return torch.func.functional_call(module, tensors, args, kwargs, tie_weights=False)
+
+
+def _argument_blocks(recorder: Recorder, name: str, arguments: Arguments, role: Role) -> list[int | None]:
+    return [
+        recorder.external(f"{name}{position}", leaf, role) if isinstance(leaf, Tensor) else None
+        for position, leaf in enumerate(tree_leaves(arguments))
+    ]
 
 
 def _fake(

@@ -23,7 +23,8 @@ FOLDER = Requirement(
     "a folder, such as outputs/records", lambda value: isinstance(value, str) and value != ""
 )
 
-_OF_A_MODEL = ("name", "module", "loss", "input_shape", "classes")
+_OF_A_MODEL = ("name", "module", "loss")
+_OF_A_BATCH = ("input_shape", "classes")
 
 
 def check_running(values: Values) -> None:
@@ -46,7 +47,8 @@ def check_cell(values: Values) -> None:
     check(FOLDER, records=values["records"])
     if values["metrics"] is not None:
         find_function(str(values["metrics"]))
-    if missing := [name for name in _OF_A_MODEL if name not in values["model"]]:
+    needed = _OF_A_MODEL if values["model"].get("inputs") else _OF_A_MODEL + _OF_A_BATCH
+    if missing := [name for name in needed if name not in values["model"]]:
         raise MembenchError(f"model: its file in conf/model has no {', '.join(missing)}")
     check(NAME, **{"model.name": values["model"]["name"]})
     choice(names("backend"), "backend.name", values["backend"]["name"])

@@ -7,7 +7,7 @@ wrapper. `tests/core/test_torch_internals.py` checks each of them: it fails wher
   under which it runs. Its exceptions carry the operator as ``func``; its module logs under ``FAKE_TENSOR_LOGGER``.
 - ``TorchDispatchMode``: sees every ATen operator below autograd.
 - ``no_dispatch``: a context in which no dispatch mode is active.
-- ``tree_leaves``, ``tree_map_only``: nested tuples, lists and dicts of tensors.
+- ``tree_flatten``, ``tree_leaves``, ``tree_map``, ``tree_map_only``: nested tuples, lists and dicts of tensors.
 - ``suggest_memory_format``: channels last or contiguous, as a kernel chooses from a tensor's strides.
 - ``OpOverload``: an ATen operator with its overload; ``flop_registry``: formulas of operations by overload packet.
 """
@@ -33,7 +33,14 @@ from torch.cuda import _POOL_HANDLE
 from torch.distributions import Distribution
 from torch.utils._mode_utils import no_dispatch
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves, tree_map_only
+from torch.utils._pytree import (
+    keystr,
+    tree_flatten,
+    tree_flatten_with_path,
+    tree_leaves,
+    tree_map,
+    tree_map_only,
+)
 from torch.utils.flop_counter import flop_registry
 
 __all__ = [
@@ -59,6 +66,7 @@ __all__ = [
     "is_leaf_node",
     "is_profiled",
     "keep_gpu_busy",
+    "key_path",
     "memory_efficient_attention",
     "module_hooks",
     "module_members",
@@ -69,7 +77,10 @@ __all__ = [
     "sequence_number",
     "storage_address",
     "suggest_memory_format",
+    "tree_flatten",
     "tree_leaves",
+    "tree_leaves_with_path",
+    "tree_map",
     "tree_map_only",
     "unfused_attention",
     "view_base",
@@ -132,6 +143,9 @@ flash_attention = torch.ops.aten._scaled_dot_product_flash_attention
 memory_efficient_attention = torch.ops.aten._scaled_dot_product_efficient_attention
 unfused_attention = torch.ops.aten._scaled_dot_product_attention_math
 """The operators of which ``scaled_dot_product_attention`` calls one, on a GPU; the first output is the result."""
+
+key_path: Callable[[Any], str] = keystr
+"""Return a leaf's path in the notation of Python, ``[0]['mask']``."""
 
 keep_gpu_busy: Callable[[int], None] = torch.cuda._sleep
 """Issue a kernel to the current stream that spins for that many cycles of the GPU's clock."""
@@ -198,6 +212,11 @@ class MemoryRecorder:
         changes = [event for event in events if event.kind() == "memory_alloc"]
         changes.sort(key=events[0].cpu_elapsed_us)
         return [event.cpu_memory_usage() for event in changes]
+
+
+def tree_leaves_with_path(tree: Any) -> list[tuple[Any, Any]]:
+    """Return the leaves of nested containers, each after its path; see `key_path`."""
+    return tree_flatten_with_path(tree)[0]
 
 
 @contextmanager

@@ -11,14 +11,17 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.nn.parameter import is_lazy
 
+from membench.core.arguments import Arguments, call_with, check_leaf, is_distributed, named_leaves, tensors_in
 from membench.core.errors import MembenchError, UnsupportedModel
 from membench.core.precision import Precision
-from membench.core.torch_internals import tree_leaves
+from membench.core.torch_internals import tree_map_only
 
 
 @dataclass(frozen=True)
 class Workload:
     """One step to be captured: ``loss(module(*inputs), *targets)`` and its gradients, or only ``module(*inputs)``.
+
+    Inputs or targets in a dict are passed by name: ``module(**inputs)``.
 
     Attributes:
         name: shown in records and tables.
@@ -26,7 +29,8 @@ class Workload:
             step can be simulated but not run.
         loss: called with the module's output and the targets; returns a scalar tensor. None: a step of inference,
             without gradients, whose result is the module's output.
-        inputs: example batch; the step is captured for the shapes and dtypes of its tensors.
+        inputs: example batch; the step is captured for the shapes and dtypes of its tensors, which may lie in nested tuples,
+            lists and dicts.
         targets: further arguments of the loss.
         loss_scale: factor of the loss in the step that this is a micro-batch of.
         accumulates: gradients are added to those of the step's earlier micro-batches.
@@ -36,15 +40,15 @@ class Workload:
 
     Raises:
         MembenchError: the module is not a module, the loss cannot be called, there are targets without a loss, the batch
-            is empty, or an argument is sparse, nested or contains tensors.
+            is empty, or a tensor is sparse or nested, or lies in an object that torch's pytree cannot open.
         UnsupportedModel: the module is wrapped, or has weights without a shape.
     """
 
     name: str
     module: nn.Module
     loss: Callable[..., Tensor] | None
-    inputs: tuple[Any, ...]
-    targets: tuple[Any, ...] = ()
+    inputs: Arguments
+    targets: Arguments = ()
     loss_scale: float = 1.0
     accumulates: bool = False
     precision: Precision | None = None
@@ -58,21 +62,30 @@ class Workload:
                 f"the loss is called with the module's output and the targets, and cannot be {self.loss!r}"
             )
         if self.loss is not None:
-            _check_loss(self.loss, len(self.targets))
+            _check_loss(self.loss, self.targets)
         if self.loss is None and self.targets:
             raise MembenchError("a step of inference has no targets; pass (inputs, ()), or a loss")
         _check_module(self.name, self.module)
         for kind, arguments in (("inputs", self.inputs), ("targets", self.targets)):
-            for position, argument in enumerate(arguments):
-                _check_argument(f"{kind}[{position}]", argument)
+            for name, leaf in named_leaves(kind, arguments):
+                check_leaf(name, leaf)
         if not self.batch_size:
             raise MembenchError("the batch is empty; pass at least one sample")
 
     @property
     def batch_size(self) -> int:
         """Samples in the batch: the first dimension of the first tensor; 1 without a tensor."""
-        first = next((item for item in self.inputs if isinstance(item, Tensor)), None)
+        first = next(iter(tensors_in(self.inputs)), None)
         return first.shape[0] if first is not None and first.dim() else 1
+
+    @property
+    def device(self) -> torch.device:
+        """The device of the batch's first tensor."""
+        return tensors_in(self.inputs)[0].device
+
+    def output(self) -> Any:
+        """Return what the module returns for the example batch, in plain PyTorch."""
+        return call_with(self.module, self.inputs)
 
     def check_gradients_are_allowed(self) -> None:
         """Refuse a step of training within `torch.inference_mode`.
@@ -88,13 +101,11 @@ class Workload:
 
     def to(self, device: torch.device) -> "Workload":
         """Return the workload on a device; the module itself moves there."""
-
-        def moved(arguments: tuple[Any, ...]) -> tuple[Any, ...]:
-            return tuple(item.to(device) if isinstance(item, Tensor) else item for item in arguments)
-
-        return replace(
-            self, module=self.module.to(device), inputs=moved(self.inputs), targets=moved(self.targets)
+        inputs, targets = (
+            tree_map_only(Tensor, lambda tensor: tensor.to(device), each)
+            for each in (self.inputs, self.targets)
         )
+        return replace(self, module=self.module.to(device), inputs=inputs, targets=targets)
 
     def of_size(self, size: int) -> "Workload":
         """Return this workload, or its first `size` samples as a micro-batch of this step.
@@ -141,21 +152,22 @@ class Workload:
         inputs, targets = (self.samples(each, start, stop) for each in (self.inputs, self.targets))
         return replace(self, inputs=inputs, targets=targets)
 
-    def samples(self, arguments: tuple[Any, ...], start: int, stop: int) -> tuple[Any, ...]:
+    def samples(self, arguments: Arguments, start: int, stop: int) -> Arguments:
         """Return the samples from `start` to `stop` of a batch's inputs or targets.
 
         Raises:
             UnsupportedModel: see `of_size`.
         """
-        for argument in arguments:
-            if isinstance(argument, Tensor) and (not argument.dim() or len(argument) != self.batch_size):
+        for argument in tensors_in(arguments):
+            if not argument.dim() or len(argument) != self.batch_size:
                 raise UnsupportedModel(
                     self.name,
                     f"an argument of shape {tuple(argument.shape)} cannot be cut into micro-batches of a batch of "
                     f"{self.batch_size}",
                     "put the batch first in every tensor, or run the whole batch",
                 )
-        return tuple(item[start:stop] if isinstance(item, Tensor) else item for item in arguments)
+        samples: Arguments = tree_map_only(Tensor, lambda tensor: tensor[start:stop], arguments)
+        return samples
 
 
 def _check_module(name: str, module: nn.Module) -> None:
@@ -196,49 +208,20 @@ def _check_module(name: str, module: nn.Module) -> None:
             )
 
 
-def _check_loss(loss: Callable[..., Tensor], targets: int) -> None:
-    """Refuse a loss that cannot be called with this number of targets."""
+def _check_loss(loss: Callable[..., Tensor], targets: Arguments) -> None:
+    """Refuse a loss that cannot be called with these targets."""
     try:
         signature = inspect.signature(loss.forward if isinstance(loss, nn.Module) else loss)
     except (TypeError, ValueError):  # a function in C has none
         return
     try:
-        signature.bind(None, *[None] * targets)
+        call_with(signature.bind, targets, None)
     except TypeError as error:
-        given = f"{targets} target" if targets == 1 else f"{targets} targets"
+        given = "1 target" if len(targets) == 1 else f"{len(targets)} targets"
         raise MembenchError(
             f"the loss is called with the module's output and {given}, and takes {signature} ({error}); give the batch as many "
             "targets as that, or pass a function around the loss"
         ) from error
-
-
-def _check_argument(name: str, argument: Any) -> None:
-    """Refuse data that would be captured as a constant, and so be the same in every step."""
-    if isinstance(argument, Tensor):
-        if is_distributed(argument):
-            raise MembenchError(f"{name} is a DTensor; pass this process's share of it, its to_local()")
-        if not is_dense(argument):
-            raise MembenchError(
-                f"{name} is a sparse or nested tensor; pass a dense one, for example its to_dense()"
-            )
-        return
-    for leaf in tree_leaves(argument):
-        if isinstance(leaf, Tensor) or hasattr(leaf, "__array__"):
-            within = "" if leaf is argument else f", with a {type(leaf).__name__} in it"
-            raise MembenchError(
-                f"{name} is a {type(argument).__name__}{within}; pass each tensor as a separate argument, and combine "
-                "them in a small module around yours"
-            )
-
-
-def is_dense(tensor: Tensor) -> bool:
-    """Return whether a tensor has a shape and a storage."""
-    return tensor.layout is torch.strided and not tensor.is_nested
-
-
-def is_distributed(tensor: Tensor) -> bool:
-    """Return whether a tensor is torch's DTensor, whose class takes a second to import."""
-    return type(tensor).__module__.startswith("torch.distributed.")
 
 
 def share_size(batch_size: int, shares: int) -> int:

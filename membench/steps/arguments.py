@@ -3,14 +3,16 @@
 from collections.abc import Callable
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from membench.core import configuration
+from membench.core.arguments import as_arguments
 from membench.core.device import DeviceProfile
 from membench.core.errors import MembenchError
+from membench.core.optimizer import UpdateRule
 from membench.core.units import parse_bytes
 from membench.core.workload import Workload
-from membench.steps.compiled_step import as_tuple
 from membench.strategies.base import Strategy, find_strategy
 
 
@@ -22,9 +24,9 @@ def workload_of(module: nn.Module, loss: Callable[..., Tensor] | None, batch: tu
     """
     if not isinstance(batch, tuple | list) or len(batch) != 2:
         raise MembenchError(
-            "the batch is a pair (inputs, targets), each a tensor or a tuple; for inference it is (inputs, ())"
+            "the batch is a pair (inputs, targets), each a tensor, a tuple or a dict; for inference it is (inputs, ())"
         )
-    return Workload(type(module).__name__, module, loss, as_tuple(batch[0]), as_tuple(batch[1]))
+    return Workload(type(module).__name__, module, loss, as_arguments(batch[0]), as_arguments(batch[1]))
 
 
 def as_strategy(strategy: str | Strategy) -> Strategy:
@@ -38,6 +40,23 @@ def as_strategy(strategy: str | Strategy) -> Strategy:
     if not isinstance(chosen, Strategy):
         raise MembenchError(f"the strategy is a name or an instance of a Strategy, not {strategy!r}")
     return chosen
+
+
+def as_rule(optimizer: str | UpdateRule | torch.optim.Optimizer | None) -> UpdateRule | None:
+    """Return the rule of a simulated update, given as such or by its name in ``conf/optimizer``.
+
+    Raises:
+        MembenchError: there is no such optimizer, or it is an instance of `torch.optim`, which only a real step has.
+    """
+    if optimizer is None or isinstance(optimizer, UpdateRule):
+        return optimizer
+    if not isinstance(optimizer, str):
+        known = ", ".join(configuration.names("optimizer"))
+        raise MembenchError(
+            f"a simulated step's optimizer is a name or an UpdateRule, not {optimizer!r}; choose one of {known}"
+        )
+    rule: UpdateRule = configuration.load("optimizer", optimizer)
+    return rule
 
 
 def as_bytes(budget: str | float | None) -> int | None:

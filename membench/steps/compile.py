@@ -28,12 +28,13 @@ from membench.planning.update import updated_workload
 from membench.profiling.cache import load_cache
 from membench.profiling.measured_cost import MeasuredCost
 from membench.profiling.operators import OutputMismatch
-from membench.steps.arguments import as_bytes, as_device, as_strategy, workload_of
+from membench.steps.arguments import as_bytes, as_device, as_rule, as_strategy, workload_of
 from membench.steps.compiled_step import CompiledStep
 from membench.steps.micro_batched_step import MicroBatchedStep
 from membench.steps.placement import place_workload
 from membench.steps.plan import plan_step
 from membench.steps.simulated_step import SimulatedStep, check_capacity, simulated_step
+from membench.steps.update import real_update
 from membench.strategies.base import Strategy
 
 
@@ -49,18 +50,19 @@ def compile(  # noqa: A001 (the field's term)
     budget: str | float | None = None,
     micro_batch: int | str | None = None,
     exchange: str | None = None,
-    optimizer: str | UpdateRule | None = None,
+    optimizer: str | UpdateRule | torch.optim.Optimizer | None = None,
     cuda_graph: bool = False,
 ) -> CompiledStep | MicroBatchedStep | SimulatedStep:
     """Capture a step of training or inference and put it under a memory strategy.
 
     Args:
         module: the network, in the mode (training or evaluation) in which the step is to run.
-        loss: called with the module's output and the targets; returns a scalar, for micro-batches a mean over the samples
+        loss: called with the module's output, of any type, and the targets; returns a scalar, for micro-batches a mean over the samples
             (not over the targets that are not ignored: micro-batches of equal size have equal weight).
             None: inference; the step returns the module's output.
-        batch: example ``(inputs, targets)``, each a tensor or a tuple (inference has no targets: ``(inputs, ())``); the
-            step is made for their shapes. An argument that is not a tensor has the same value in every step.
+        batch: example ``(inputs, targets)``, each a tensor, a tuple, or a dict of arguments by name (inference has no
+            targets: ``(inputs, ())``); an argument may be tuples, lists and dicts of tensors. The step is made for their
+            shapes. What is not a tensor has the same value in every step.
         strategy: a name (``"layrub_hybrid"``) or an instance.
         backend: ``"cpu"`` and ``"cuda"`` run the step for real. ``"cuda"`` moves the module as ``module.to`` would: to the
             GPU, or to page-locked host memory if the strategy keeps its weights there. ``"simulated"`` simulates the step
@@ -77,8 +79,9 @@ def compile(  # noqa: A001 (the field's term)
             a cluster: average their gradients ``"as_made"`` or ``"at_end"`` (moDNN, Section 6.2), so that ``.grad`` is the
             whole batch's. All start from the first process's weights and buffers, and run its schedule; the loss is the
             share's.
-        optimizer: updates the weights in the step: a name (``"adamw"``), or for the simulated backend a rule with other
-            options. None: the step ends with the gradients, for an update by the caller.
+        optimizer: updates the weights in the step, after its last micro-batch and any exchange: a name (``"adamw"``, with
+            torch's defaults), a rule with other options, or for a real step any optimizer of torch over the module's
+            weights, whose gradients are freed after the update. None: the step ends with the gradients.
         cuda_graph: for the cuda backend: replay the step as one CUDA graph, for models bound by launches.
 
     Raises:
@@ -96,7 +99,7 @@ def compile(  # noqa: A001 (the field's term)
     if cuda_graph and backend != "cuda":
         raise MembenchError("cuda_graph=True needs backend='cuda'; leave it out")
     if Source.of(backend) is Source.SIMULATED:
-        rule = configuration.load("optimizer", optimizer) if isinstance(optimizer, str) else optimizer
+        rule = as_rule(optimizer)
         return _simulate(workload, chosen, device, cluster, budget_bytes, micro_batch, when, rule)
     if device is not None or cluster != SINGLE_DEVICE:
         raise MembenchError(
@@ -110,13 +113,15 @@ def compile(  # noqa: A001 (the field's term)
             )
     cache = load_cache(target) if backend == "cuda" else None
     measured = MeasuredCost(target, cache, cuda_graph=cuda_graph)
+    updated_by = optimizer if isinstance(optimizer, torch.optim.Optimizer) else as_rule(optimizer)
     return build_step(
-        Captures(workload, target),
+        Captures(updated_workload(workload, updated_by), target),
         chosen,
         measured,
         budget_bytes,
         micro_batch=micro_batch,
         exchange=when,
+        optimizer=updated_by,
         cuda_graph=cuda_graph,
     )
 
@@ -150,21 +155,31 @@ def build_step(
     *,
     micro_batch: int | str | None = None,
     exchange: Exchange | None = None,
+    optimizer: UpdateRule | torch.optim.Optimizer | None = None,
     cuda_graph: bool = False,
 ) -> CompiledStep | MicroBatchedStep:
     """Put a workload under a strategy, to run on the device whose costs are measured.
 
+    Args:
+        captures: of the workload; see `updated_workload`.
+
     Raises:
+        UnsupportedStrategy: the strategy keeps weights or an optimizer's states in host memory.
         MembenchError: there is no process group to exchange with; see also `compile`.
     """
     batch_size = captures.workload.batch_size
+    update = None if optimizer is None else real_update(optimizer, captures.workload.module, cost)
+    if update and cuda_graph:
+        raise MembenchError(
+            "a CUDA graph does not contain the optimizer's step; leave cuda_graph or optimizer out"
+        )
 
     def graph_at(size: int) -> TaskGraph:
         graph = graph_as_run(captures, cost, size)
         return with_staged_arguments(graph) if cuda_graph else graph
 
     def make_plan() -> tuple[RepeatedSchedule, ...]:
-        runs = plan_step(graph_at, batch_size, strategy, cost, budget_bytes, micro_batch)
+        runs = plan_step(graph_at, batch_size, strategy, cost, budget_bytes, micro_batch, update)
         return exchange_in_last_run(runs, exchange) if exchange else runs
 
     if exchange:
@@ -175,9 +190,12 @@ def build_step(
         runs = make_plan()
     sizes = [run.schedule.graph.batch_size for run in runs]
     backends = [real_backend(run.schedule, cost.device) for run in runs]
+    if update:
+        for run, backend in zip(runs, backends, strict=True):
+            backend.tensors.update = update.of(run.schedule)
     workload = place_workload(captures.workload, captures.at(sizes[0]), backends[0])
     loss = None
-    if sizes != [batch_size]:
+    if workload.of_size(sizes[0]).accumulates:
         assert runs[0].schedule.graph.loss is not None
         loss = torch.zeros((), dtype=runs[0].schedule.graph.loss.dtype, device=cost.device)
     pool = torch.cuda.graph_pool_handle() if cuda_graph else None
@@ -189,10 +207,11 @@ def build_step(
             backend,
             graph_pool=pool,
             loss_accumulator=loss,
+            update=update,
         )
         for run, size, backend in zip(runs, sizes, backends, strict=True)
     )
-    return steps[0] if loss is None else MicroBatchedStep(workload, runs, steps, loss)
+    return steps[0] if loss is None else MicroBatchedStep(workload, runs, steps, loss, update)
 
 
 def graph_as_run(captures: Captures, cost: MeasuredCost, size: int) -> TaskGraph:

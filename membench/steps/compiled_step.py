@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from operator import attrgetter
 from threading import Lock
 from typing import Any, NoReturn
@@ -14,18 +14,20 @@ from membench.backends.cuda_memory import capacity_bytes
 from membench.backends.tensor_backend import TensorBackend
 from membench.capture.capture import CapturedStep
 from membench.capture.module_state import ModuleState, preserve_state
+from membench.core.arguments import Arguments, as_arguments, is_dense, leaves_like, map_leaves, named_leaves
 from membench.core.call import Value
 from membench.core.errors import MembenchError, ModuleChanged, OutOfMemory, ShapeMismatch
 from membench.core.record import Source
 from membench.core.schedule import RepeatedSchedule, Schedule
 from membench.core.task_graph import RESULT_ROLES, Role
 from membench.core.timeline import Timeline
-from membench.core.torch_internals import GraphPool, tree_map_only
-from membench.core.workload import Workload, is_dense
+from membench.core.torch_internals import GraphPool, tree_leaves, tree_map_only
+from membench.core.workload import Workload
 from membench.execution.cuda_graph import ReplayedProgram
 from membench.execution.executor import Program
 from membench.execution.measurement import Throughput, peak_bytes, throughput
 from membench.steps.measurement import StepMeasurement, one_run, whole_step
+from membench.steps.update import RealUpdate
 
 _WINDOWS, _STEPS_PER_WINDOW = 3, 2
 _SHAPE = attrgetter("shape")
@@ -43,7 +45,10 @@ class RealStep(ABC):
             caller has not cleared; of a batch in micro-batches, only one of them counts.
     """
 
-    def __init__(self, workload: Workload, plan: tuple[RepeatedSchedule, ...]) -> None:
+    def __init__(
+        self, workload: Workload, plan: tuple[RepeatedSchedule, ...], update: RealUpdate | None = None
+    ) -> None:
+        self._update = update
         self.workload = workload
         self.plan = plan
         self.predicted_peak_bytes = max(run.schedule.peak_bytes for run in plan)
@@ -84,7 +89,7 @@ class RealStep(ABC):
     def measure(self, *, samples: Throughput | None = None) -> StepMeasurement:
         """Measure peak memory in one step, throughput in others, and a timeline in a last one.
 
-        Runs on the example batch. Restores gradients, buffers and the random generator.
+        Runs on the example batch. Restores gradients, buffers, the random generator and what an optimizer updates.
 
         Args:
             samples: the throughput if it has been measured already.
@@ -93,7 +98,7 @@ class RealStep(ABC):
             OutOfMemory: the device has less memory than the step needs.
         """
         device = self.backends[0].device
-        with preserve_state(self.workload.module, device):
+        with self._preserved():
             self._run_example()  # warm up; from here on gradients that micro-batches add to exist
             peak = self._measure_peak()
             samples = samples or throughput(
@@ -109,12 +114,16 @@ class RealStep(ABC):
             ]
         return whole_step(runs, samples, peak)
 
+    def _preserved(self) -> AbstractContextManager[None]:
+        optimizer = self._update.optimizer if self._update else None
+        return preserve_state(self.workload.module, self.backends[0].device, optimizer)
+
 
 class CompiledStep(RealStep):
     """A captured step of training or inference that runs on the CPU or a GPU under a schedule.
 
     Calling it computes the loss and leaves gradients in ``.grad`` and statistics in the buffers as ``loss.backward()``
-    would, for any optimizer. A step of inference returns the module's output. On a GPU the call returns as soon as
+    would, for any optimizer; with an optimizer of its own it updates the weights, and frees the gradients. A step of inference returns the module's output. On a GPU the call returns as soon as
     everything is issued.
 
     Args:
@@ -137,8 +146,9 @@ class CompiledStep(RealStep):
         *,
         graph_pool: GraphPool | None = None,
         loss_accumulator: Tensor | None = None,
+        update: RealUpdate | None = None,
     ) -> None:
-        super().__init__(workload, (RepeatedSchedule(schedule),))
+        super().__init__(workload, (RepeatedSchedule(schedule),), update)
         self.schedule = schedule
         self._captured = captured
         self.backend = backend
@@ -153,11 +163,10 @@ class CompiledStep(RealStep):
         }
         if loss_accumulator is not None and schedule.graph.loss is not None:
             self._state[schedule.graph.loss.block] = loss_accumulator
-        self._accumulators = {
-            name: value
-            for name, value in schedule.graph.gradients
-            if value and schedule.graph.blocks[value.block].role is Role.ACCUMULATED
-        }
+        gradients = {n: v for n, v in schedule.graph.gradients if v}
+        roles = {name: schedule.graph.blocks[value.block].role for name, value in gradients.items()}
+        self._accumulators = {n: v for n, v in gradients.items() if roles[n] is Role.ACCUMULATED}
+        self._gradients = {n: v for n, v in gradients.items() if roles[n] is Role.WEIGHT_GRADIENT}
         # a CUDA graph contains addresses, and page-locked memory is kept: such accumulators are used again
         self._keeps_accumulators = graph_pool is not None or any(
             backend.is_host_resident(value.block) for value in self._accumulators.values()
@@ -172,8 +181,8 @@ class CompiledStep(RealStep):
         """Run one step on new data and return the loss, a scalar without history, or the module's output.
 
         Args:
-            inputs: a tensor or tuple of tensors, of the captured shapes and dtypes.
-            targets: a tensor or tuple of tensors, of the captured shapes and dtypes; none in a step of inference.
+            inputs: as the module takes them (see `compile`), of the captured shapes and dtypes.
+            targets: as the loss takes them, of the captured shapes and dtypes; none in a step of inference.
 
         Raises:
             ShapeMismatch: the data does not have the captured shapes and dtypes.
@@ -182,13 +191,11 @@ class CompiledStep(RealStep):
         """
         if self._replayed:
             self._move_gradients()
-        with self._issued(as_tuple(inputs), as_tuple(targets), timed=False):
+        with self._issued(inputs, targets, timed=False):
             graph, tensors = self.schedule.graph, self.backend.tensors
             result = tree_map_only(Value, tensors.tensor, graph.output if graph.loss is None else graph.loss)
-            for name, value in graph.gradients:
+            for name, value in self._gradients.items():
                 weight = self._weights[name]
-                if value is None or name in self._accumulators:
-                    continue
                 gradient = tensors.tensor(value).to(weight.device)
                 weight.grad = gradient if weight.grad is None else weight.grad.add_(gradient)
             if self._replayed and self._replayed.keeps_results:
@@ -196,8 +203,9 @@ class CompiledStep(RealStep):
             return result
 
     def timeline(self) -> Timeline:
-        """Run a step on the example batch with a clock around each instruction; gradients do not change."""
-        return self.backend.timeline(self._run_example(timed=True))
+        """Run a step on the example batch with a clock around each instruction; gradients and weights do not change."""
+        with self._preserved() if self._update else nullcontext():
+            return self.backend.timeline(self._run_example(timed=True))
 
     def _measure_peak(self) -> int:
         return self.schedule.graph.external_bytes + peak_bytes(
@@ -220,9 +228,7 @@ class CompiledStep(RealStep):
             return issued
 
     @contextmanager
-    def _issued(
-        self, inputs: tuple[Any, ...], targets: tuple[Any, ...], *, timed: bool
-    ) -> Iterator[tuple[int, ...]]:
+    def _issued(self, inputs: Any, targets: Any, *, timed: bool) -> Iterator[tuple[int, ...]]:
         """Issue one step, whose results can be read within, and release its memory afterwards.
 
         Locked for one thread at a time. A step that is interrupted (Ctrl-C, a label out of range) does not affect the next.
@@ -234,8 +240,10 @@ class CompiledStep(RealStep):
         with self._one_at_a_time:
             self.workload.check_gradients_are_allowed()
             self._module_state.check()
-            arguments = check_arguments("inputs", self.workload.inputs, inputs)
-            arguments += check_arguments("targets", self.workload.targets, targets)
+            arguments = (
+                *tree_leaves(check_arguments("inputs", self.workload.inputs, inputs)),
+                *tree_leaves(check_arguments("targets", self.workload.targets, targets)),
+            )
             try:
                 yield self._issue(arguments, timed=timed)
                 if not (self._replayed and self._replayed.keeps_results):
@@ -338,37 +346,34 @@ class CompiledStep(RealStep):
                 self._bound_memory.pop(value.block, None)
 
 
-def as_tuple(argument: Any) -> tuple[Any, ...]:
-    """Return one argument or several as a tuple."""
-    return tuple(argument) if isinstance(argument, tuple | list) else (argument,)
-
-
-def check_arguments(name: str, expected: tuple[Any, ...], given: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Check arguments against the captured ones, and return them in the captured memory layout.
+def check_arguments(name: str, expected: Arguments, given: Any) -> Arguments:
+    """Check arguments against the captured ones, and return them in the captured order and memory layout.
 
     Raises:
-        ShapeMismatch: their number differs, or a shape, dtype, device or value.
+        ShapeMismatch: their number or nesting differs, or a shape, dtype, device or value.
         MembenchError: one requires a gradient.
     """
-    if len(given) != len(expected):
-        raise ShapeMismatch(f"the step was captured with {len(expected)} {name} and got {len(given)}")
-    checked = []
-    for position, (captured, argument) in enumerate(zip(expected, given, strict=True)):
+    leaves = leaves_like(name, expected, as_arguments(given))
+
+    def check(captured: Any, argument: Any, position: int) -> Any:
         if _describe(captured) != _describe(argument):
+            place, _ = named_leaves(name, expected)[position]
             raise ShapeMismatch(
-                f"{name}[{position}] is {_describe_briefly(argument)}; the step takes {_describe(captured)}; move it there, "
+                f"{place} is {_describe_briefly(argument)}; the step takes {_describe(captured)}; move it there, "
                 "or compile a step for each shape and leave out a last batch that is smaller"
             )
         if isinstance(argument, Tensor):
             if argument.requires_grad and torch.is_grad_enabled():
+                place, _ = named_leaves(name, expected)[position]
                 raise MembenchError(
-                    f"{name}[{position}] requires a gradient, which the step does not compute; detach it, or move the "
+                    f"{place} requires a gradient, which the step does not compute; detach it, or move the "
                     "computation of it into the module"
                 )
             if argument.stride() != captured.stride() or argument.is_conj() or argument.is_neg():
                 argument = torch.empty_like(captured).copy_(argument)
-        checked.append(argument)
-    return tuple(checked)
+        return argument
+
+    return map_leaves(check, expected, leaves, range(len(leaves)))
 
 
 def _describe_briefly(argument: Any) -> str:

@@ -7,11 +7,13 @@ from typing import Any
 from torch import Tensor
 
 from membench.backends.tensor_backend import TensorBackend
+from membench.core.arguments import Arguments
 from membench.core.schedule import RepeatedSchedule
 from membench.core.timeline import Timeline
 from membench.core.workload import Workload
 from membench.execution.measurement import peaks_bytes
-from membench.steps.compiled_step import CompiledStep, RealStep, as_tuple, check_arguments
+from membench.steps.compiled_step import CompiledStep, RealStep, check_arguments
+from membench.steps.update import RealUpdate
 
 
 class MicroBatchedStep(RealStep):
@@ -19,7 +21,7 @@ class MicroBatchedStep(RealStep):
 
     Gradients accumulate in ``.grad`` over the micro-batches, each weighted by its share of the samples. For networks that
     treat samples independently they are the whole batch's; batch norm takes its statistics from each micro-batch, and
-    updates its running statistics once per micro-batch.
+    updates its running statistics once per micro-batch. An optimizer updates the weights once, after the last one.
 
     Args:
         workload: the whole batch, placed for the schedules.
@@ -33,8 +35,9 @@ class MicroBatchedStep(RealStep):
         plan: tuple[RepeatedSchedule, ...],
         steps: tuple[CompiledStep, ...],
         loss: Tensor,
+        update: RealUpdate | None = None,
     ) -> None:
-        super().__init__(workload, plan)
+        super().__init__(workload, plan, update)
         self._steps = steps
         self._loss = loss
 
@@ -42,16 +45,18 @@ class MicroBatchedStep(RealStep):
         """Run one step on new data and return the loss of the whole batch, a scalar without history.
 
         Args:
-            inputs: a tensor or tuple of tensors, of the whole batch's shapes and dtypes.
-            targets: a tensor or tuple of tensors, of the whole batch's shapes and dtypes.
+            inputs: as the module takes them (see `compile`), of the whole batch's shapes and dtypes.
+            targets: as the loss takes them, of the whole batch's shapes and dtypes.
 
         Raises:
             ShapeMismatch: the data does not have those shapes and dtypes.
         """
-        inputs = check_arguments("inputs", self.workload.inputs, as_tuple(inputs))
-        targets = check_arguments("targets", self.workload.targets, as_tuple(targets))
+        inputs = check_arguments("inputs", self.workload.inputs, inputs)
+        targets = check_arguments("targets", self.workload.targets, targets)
         with self._one_at_a_time:
             self._loss.zero_()
+            if self._update:
+                self._update.zero_gradients()
             for run in self._runs(inputs, targets):
                 run()
             return self._loss.clone()
@@ -62,9 +67,11 @@ class MicroBatchedStep(RealStep):
     def _measure_peak(self) -> int:
         runs = self._runs(self.workload.inputs, self.workload.targets)
         peaks = peaks_bytes(runs, self.backends[0].device, self.backends)
+        made_bytes = self._update.made_accumulators_bytes(self.plan[0].schedule.graph) if self._update else 0
         # each schedule counts the samples of its own micro-batch among the caller's tensors
         return max(
-            run.schedule.graph.external_bytes + peak for run, peak in zip(self.plan, peaks, strict=True)
+            run.schedule.graph.external_bytes - made_bytes + peak
+            for run, peak in zip(self.plan, peaks, strict=True)
         )
 
     def _timelines(self) -> tuple[Timeline, ...]:
@@ -78,7 +85,7 @@ class MicroBatchedStep(RealStep):
         for step in self._steps:
             step.close()
 
-    def _runs(self, inputs: tuple[Any, ...], targets: tuple[Any, ...]) -> Iterator[Callable[[], None]]:
+    def _runs(self, inputs: Arguments, targets: Arguments) -> Iterator[Callable[[], None]]:
         """Yield for each schedule a function that computes all of its micro-batches."""
         start = 0
         for step, run in zip(self._steps, self.plan, strict=True):
@@ -86,9 +93,7 @@ class MicroBatchedStep(RealStep):
             yield partial(self._compute, step, inputs, targets, starts)
             start += run.samples
 
-    def _compute(
-        self, step: CompiledStep, inputs: tuple[Any, ...], targets: tuple[Any, ...], starts: range
-    ) -> None:
+    def _compute(self, step: CompiledStep, inputs: Arguments, targets: Arguments, starts: range) -> None:
         for start in starts:
             stop = start + starts.step
             step(self.workload.samples(inputs, start, stop), self.workload.samples(targets, start, stop))

@@ -3,10 +3,9 @@
 from dataclasses import replace
 from typing import Any
 
-from torch import Tensor
-
 from membench.backends.tensor_backend import TensorBackend
 from membench.capture.capture import CapturedStep
+from membench.core.arguments import map_leaves
 from membench.core.workload import Workload
 
 
@@ -23,17 +22,12 @@ def place_workload(workload: Workload, captured: CapturedStep, backend: TensorBa
         weight.grad = None if gradient is None else gradient.to(weight.device)
     for name, buffer in workload.module.named_buffers():
         buffer.data = backend.place(captured.buffers[name], buffer.data)
+
+    def place(argument: Any, block: int | None) -> Any:
+        return argument if block is None else backend.place(block, argument)
+
     return replace(
         workload,
-        inputs=_arguments(workload.inputs, captured.inputs, backend),
-        targets=_arguments(workload.targets, captured.targets, backend),
-    )
-
-
-def _arguments(
-    arguments: tuple[Any, ...], blocks: tuple[int | None, ...], backend: TensorBackend
-) -> tuple[Any, ...]:
-    return tuple(
-        backend.place(block, argument) if isinstance(argument, Tensor) and block is not None else argument
-        for argument, block in zip(arguments, blocks, strict=True)
+        inputs=map_leaves(place, workload.inputs, captured.inputs),
+        targets=map_leaves(place, workload.targets, captured.targets),
     )

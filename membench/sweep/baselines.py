@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from membench.core.arguments import call_with
 from membench.core.errors import UnsupportedStrategy
 from membench.core.workload import Workload
 
@@ -31,7 +32,7 @@ class Baseline(ABC):
 
         def run() -> Tensor:
             with self.saving(workload):
-                loss = criterion(workload.module(*workload.inputs), *workload.targets)
+                loss = call_with(criterion, workload.targets, workload.output())
             loss.backward()
             return loss.detach()
 
@@ -49,7 +50,7 @@ class SaveOnCpu(Baseline):
     """PyTorch's own offloading of every saved tensor, which waits for each copy."""
 
     def saving(self, workload: Workload) -> AbstractContextManager[Any]:
-        return torch.autograd.graph.save_on_cpu(pin_memory=workload.inputs[0].device.type == "cuda")
+        return torch.autograd.graph.save_on_cpu(pin_memory=workload.device.type == "cuda")
 
 
 class TorchtuneOffload(Baseline):

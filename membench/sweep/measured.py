@@ -15,6 +15,7 @@ from membench.backends import cuda_memory
 from membench.backends.cuda import CudaBackend
 from membench.backends.real import real_device
 from membench.capture.capture import Captures
+from membench.core.arguments import tensors_in
 from membench.core.distributed import from_first, joined
 from membench.core.errors import OutOfMemory, UnsupportedStrategy
 from membench.core.record import Configuration
@@ -68,13 +69,15 @@ def measure(cell: Cell, graphs: Graphs) -> CellNumbers:
         return _measure_strategy(cell, graphs.captures(cell, cell.batch_size))
     if joined().count > 1:
         raise UnsupportedStrategy("a baseline runs alone: start it without torchrun")
+    if cell.optimizer:
+        raise UnsupportedStrategy("a baseline's step ends with the gradients; leave the optimizer out")
     device = real_device(cell.backend)
     return _measure_baseline(baseline, cell.workload(cell.batch_size).to(device), cell.budget_bytes)
 
 
 def _measure_baseline(baseline: Baseline, workload: Workload, budget_bytes: int | None) -> CellNumbers:
     """Measure a step that membench does not schedule; see `measure`."""
-    device = workload.inputs[0].device
+    device = workload.device
     found = CellNumbers()
     _cap(device, budget_bytes)
     step = baseline.step(workload)
@@ -109,6 +112,7 @@ def _measure_strategy(cell: Cell, captures: Captures) -> CellNumbers:
         cell.budget_bytes,
         micro_batch=cell.micro_batch,
         exchange=cell.exchange if joined().count > 1 else None,
+        optimizer=cell.optimizer,
         cuda_graph=cell.cuda_graph,
     )
     if cell.method.prefers_memory:
@@ -190,7 +194,8 @@ def _measure_memory(
 def _callers_bytes(workload: Workload) -> int:
     """Return the bytes that the caller holds before a step: weights, buffers and the batch."""
     module = workload.module
-    tensors = (*module.parameters(), *module.buffers(), *workload.inputs, *workload.targets)
+    batch = (*tensors_in(workload.inputs), *tensors_in(workload.targets))
+    tensors = (*module.parameters(), *module.buffers(), *batch)
     return sum(tensor.untyped_storage().nbytes() for tensor in tensors)
 
 

@@ -5,11 +5,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from membench.core import configuration
+from membench.core.arguments import Arguments, as_arguments
 from membench.core.configuration import instantiate
 from membench.core.workload import Workload
+from membench.sweep.example_batch import example
 
 
 @dataclass(frozen=True)
@@ -19,24 +20,30 @@ class Model:
     Attributes:
         module: description of the network, instantiated for each workload.
         loss: description of its loss; None: a model for inference.
-        input_shape: of one sample.
-        classes: number of values that a target takes.
-        vocabulary: number of tokens; None: inputs are real numbers.
-        target_shape: of one sample's targets, such as one for each time step.
+        inputs, targets: description of the example batch, see `example_batch`; arguments by name if it is a dict, one
+            after another if it is a list.
+        sizes: numbers that a description refers to by a word.
     """
 
     name: str
     module: Mapping[str, Any]
     loss: Mapping[str, Any] | None
-    input_shape: Sequence[int]
-    classes: int
-    vocabulary: int | None = None
-    target_shape: Sequence[int] = ()
+    inputs: Any
+    targets: Any
+    sizes: Mapping[str, Any]
 
     @classmethod
     def from_configuration(cls, values: Mapping[str, Any]) -> "Model":
-        """Return the model that the resolved options of a file of ``conf/model`` describe."""
-        return cls(**{name: values[name] for name in cls.__dataclass_fields__ if name in values})
+        """Return the model that the resolved options of a file of ``conf/model`` describe.
+
+        ``input_shape``, ``vocabulary``, ``classes`` and ``target_shape`` are short for one input and one target: numbers,
+        or with a vocabulary tokens, and classes.
+        """
+        inputs, targets = values.get("inputs"), values.get("targets") or []
+        if inputs is None:
+            inputs = [_described(values["input_shape"], values.get("vocabulary"))]
+            targets = [_described(values.get("target_shape", []), values["classes"])]
+        return cls(values["name"], values["module"], values["loss"], inputs, targets, values)
 
     @classmethod
     def named(cls, name: str) -> "Model":
@@ -58,11 +65,21 @@ class Model:
             module, loss = instantiate(self.module), instantiate(self.loss)
             inputs, targets = self.example_batch(batch_size)
         if loss is None:
-            return Workload(self.name, module.eval(), None, (inputs,))
-        return Workload(self.name, module, loss, (inputs,), (targets,))
+            return Workload(self.name, module.eval(), None, inputs)
+        return Workload(self.name, module, loss, inputs, targets)
 
-    def example_batch(self, batch_size: int) -> tuple[Tensor, Tensor]:
-        """Return random inputs (batch_size, *input_shape) and integer targets (batch_size, *target_shape)."""
-        shape = (batch_size, *self.input_shape)
-        inputs = torch.randint(self.vocabulary, shape) if self.vocabulary else torch.randn(shape)
-        return inputs, torch.randint(self.classes, (batch_size, *self.target_shape))
+    def example_batch(self, batch_size: int) -> tuple[Arguments, Arguments]:
+        """Return random inputs and targets.
+
+        Raises:
+            MembenchError: see `example`.
+        """
+        inputs, targets = (
+            as_arguments(example(f"model.{name}", described, batch_size, self.sizes))
+            for name, described in (("inputs", self.inputs), ("targets", self.targets))
+        )
+        return inputs, targets
+
+
+def _described(shape: Sequence[int], below: int | None) -> dict[str, Any]:
+    return {"shape": list(shape)} if below is None else {"shape": list(shape), "below": below}

@@ -174,8 +174,7 @@ def infer_within(
         unlimited = torch.cat([module(image.to(device)) for image, _ in batches])
     step = inference_step(module, split, strategy=strategy, budget=budget, backend=backend)
     try:
-        [example] = step.workload.inputs
-        limited = torch.cat([step(image.to(example.device)) for image, _ in batches])
+        limited = torch.cat([step(image.to(step.workload.device)) for image, _ in batches])
     finally:
         step.close()
     labels = torch.cat([label for _, label in batches]).to(device)

@@ -79,7 +79,9 @@ def load_dataset(folder: Path, name: str) -> DataSet:
     """
     known = known_datasets(folder)
     if name not in known:
-        raise MembenchError(f"there is no data set {name!r}; choose one of {', '.join(known)}{near(name, known)}")
+        raise MembenchError(
+            f"there is no data set {name!r}; choose one of {', '.join(known)}{near(name, known)}"
+        )
     path = folder / f"{name}.yaml"
     options = read_options(path)
     try:

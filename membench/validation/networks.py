@@ -33,7 +33,9 @@ def timm_network(name: str, image_size: int, parameters_m: float) -> nn.Module:
         if fixed is not None and tuple(fixed) != (image_size, image_size):
             network = timm.create_model(name, img_size=image_size)
     found_m = sum(weight.numel() for weight in network.parameters()) / 1e6
-    if abs(found_m - parameters_m) > max(_SAME_PARAMETERS * parameters_m, 0.006):  # published with two decimals
+    if abs(found_m - parameters_m) > max(
+        _SAME_PARAMETERS * parameters_m, 0.006
+    ):  # published with two decimals
         raise MembenchError(
             f"today's {name!r} of timm has {found_m:.2f} million weights, the published one {parameters_m}"
         )

@@ -2,12 +2,13 @@
 
 import warnings
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
 from torch.distributed.tensor import Shard, distribute_module, distribute_tensor
@@ -25,6 +26,13 @@ class Conjugate(nn.Module):
         self.weight = nn.Parameter(torch.ones(3, dtype=torch.complex64).conj())
 
 
+@dataclass
+class Held:
+    """What torch's pytree cannot open."""
+
+    images: Tensor
+
+
 @pytest.mark.parametrize(
     ("module", "loss", "inputs", "message"),
     [
@@ -34,8 +42,18 @@ class Conjugate(nn.Module):
         (nn.Linear(3, 2), LOSS, (IMAGES.to_sparse(),), r"inputs\[0\] is a sparse or nested tensor"),
         (nn.Linear(3, 2), LOSS, (IMAGES[:0],), "the batch is empty"),
         (nn.Linear(3, 2), None, (IMAGES,), "a step of inference has no targets"),
-        (nn.Linear(3, 2), LOSS, ({"x": IMAGES},), r"inputs\[0\] is a dict, with a Tensor in it; pass each"),
-        (nn.Linear(3, 2), LOSS, (IMAGES, [1, IMAGES]), r"inputs\[1\] is a list, with a Tensor in it"),
+        (
+            nn.Linear(3, 2),
+            LOSS,
+            {"x": [IMAGES.to_sparse()]},
+            r"inputs\['x'\]\[0\] is a sparse or nested tensor",
+        ),
+        (
+            nn.Linear(3, 2),
+            LOSS,
+            (IMAGES, [1, Held(IMAGES)]),
+            r"inputs\[1\]\[1\] is a Held, with a Tensor in it",
+        ),
         (nn.Linear(3, 2), LOSS, (np.zeros((4, 3)),), r"inputs\[0\] is a ndarray; pass"),
         (nn.DataParallel(nn.Linear(3, 2)), LOSS, (IMAGES,), "pass the module inside it"),
         (
@@ -49,7 +67,7 @@ class Conjugate(nn.Module):
     ],
 )
 def test_what_cannot_be_captured_is_refused_with_what_to_do(
-    module: Any, loss: Any, inputs: tuple[Any, ...], message: str
+    module: Any, loss: Any, inputs: Any, message: str
 ) -> None:
     with pytest.raises(MembenchError, match=message):
         Workload("net", module, loss, inputs, (LABELS,))

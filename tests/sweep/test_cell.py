@@ -22,7 +22,7 @@ def test_attributes_are_the_objects_that_the_configuration_describes() -> None:
     cell = Cell.from_configuration(configuration)
     assert isinstance(cell.device, DeviceProfile) and isinstance(cell.framework, Framework)
     assert isinstance(cell.method.strategy(), Eager) and cell.method.baseline is None
-    assert (cell.model.name, cell.model.input_shape, cell.batch_size) == ("lenet", [1, 28, 28], 4)
+    assert (cell.model.name, cell.model.inputs, cell.batch_size) == ("lenet", [{"shape": [1, 28, 28]}], 4)
     assert (cell.budget_bytes, cell.micro_batch, cell.exchange) == (200 * MIB, 2, Exchange.AT_END)
     assert cell.is_simulated and cell.torch_device() is None
     assert cell.workload(4).inputs[0].device.type == "meta"

@@ -1,0 +1,99 @@
+"""Arguments of a module or a loss: a tuple of positional ones, or a dict of arguments by name, of nested tensors."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from membench.core.errors import MembenchError, ShapeMismatch
+from membench.core.torch_internals import key_path, tree_flatten, tree_leaves, tree_leaves_with_path, tree_map
+
+Arguments = tuple[Any, ...] | dict[str, Any]
+"""Positional arguments, or arguments by name; each a tensor, or tuples, lists and dicts of tensors, or a plain value."""
+
+
+def as_arguments(given: Any) -> Arguments:
+    """Return what a caller passes as a module's arguments: several in a tuple or list, by name in a dict, or only one."""
+    if isinstance(given, Mapping):
+        return dict(given)
+    return tuple(given) if isinstance(given, tuple | list) else (given,)
+
+
+def call_with(function: Callable[..., Any], arguments: Arguments, *leading: Any) -> Any:
+    """Return what a function returns for arguments that follow the leading ones."""
+    if isinstance(arguments, dict):
+        return function(*leading, **arguments)
+    return function(*leading, *arguments)
+
+
+def tensors_in(arguments: Arguments) -> list[Tensor]:
+    """Return the tensors of arguments, in order."""
+    return [leaf for leaf in tree_leaves(arguments) if isinstance(leaf, Tensor)]
+
+
+def map_leaves(function: Callable[..., Any], arguments: Arguments, *others: Any) -> Arguments:
+    """Return arguments with each leaf replaced by a function of it, and of each other sequence's item for it."""
+    leaves, structure = tree_flatten(arguments)
+    return structure.unflatten([function(*each) for each in zip(leaves, *others, strict=True)])
+
+
+def named_leaves(name: str, arguments: Arguments) -> list[tuple[str, Any]]:
+    """Return the leaves of arguments, each with its place: ``inputs[0]``, ``inputs['images'][1]``."""
+    return [(name + key_path(path), leaf) for path, leaf in tree_leaves_with_path(arguments)]
+
+
+def leaves_like(name: str, expected: Arguments, given: Arguments) -> list[Any]:
+    """Return the leaves of given arguments in the order of the expected ones; the order of a dict's keys does not count.
+
+    Raises:
+        ShapeMismatch: their structures differ.
+    """
+    leaves, structure = tree_flatten(given)
+    _, expected_structure = tree_flatten(expected)
+    if structure == expected_structure:
+        return leaves
+    if isinstance(expected, tuple) and isinstance(given, tuple) and len(given) != len(expected):
+        raise ShapeMismatch(f"the step was captured with {len(expected)} {name} and got {len(given)}")
+    try:
+        return list(expected_structure.flatten_up_to(given))
+    except ValueError as error:
+        raise ShapeMismatch(
+            f"the step was captured with {name} nested as {_nesting(expected)} and got {_nesting(given)}"
+        ) from error
+
+
+def check_leaf(name: str, leaf: Any) -> None:
+    """Refuse data that would be captured as a constant, and so be the same in every step.
+
+    Raises:
+        MembenchError: the leaf is not a dense tensor of this process, and has or is data.
+    """
+    if isinstance(leaf, Tensor):
+        if is_distributed(leaf):
+            raise MembenchError(f"{name} is a DTensor; pass this process's share of it, its to_local()")
+        if not is_dense(leaf):
+            raise MembenchError(
+                f"{name} is a sparse or nested tensor; pass a dense one, for example its to_dense()"
+            )
+        return
+    held = [each for each in tree_leaves(getattr(leaf, "__dict__", {})) if isinstance(each, Tensor)]
+    if held or hasattr(leaf, "__array__"):
+        within = ", with a Tensor in it" if held else ""
+        raise MembenchError(
+            f"{name} is a {type(leaf).__name__}{within}; pass tensors, or tuples, lists and dicts of tensors"
+        )
+
+
+def is_dense(tensor: Tensor) -> bool:
+    """Return whether a tensor has a shape and a storage."""
+    return tensor.layout is torch.strided and not tensor.is_nested
+
+
+def is_distributed(tensor: Tensor) -> bool:
+    """Return whether a tensor is torch's DTensor, whose class takes a second to import."""
+    return type(tensor).__module__.startswith("torch.distributed.")
+
+
+def _nesting(arguments: Arguments) -> str:
+    return str(tree_map(lambda _: "_", arguments)).replace("'_'", "_")

@@ -1,0 +1,150 @@
+"""Networks of transformers: their published sizes, and tiny ones trained exactly as in plain PyTorch."""
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import membench
+from membench.capture.capture import capture
+from membench.core.configuration import names, read
+from membench.core.errors import MembenchError
+from membench.core.task_graph import Role
+from membench.models.hugging_face import OwnLoss, network
+from membench.sweep.model import Model
+from tests.helpers.graphs import held
+
+pytestmark = pytest.mark.usefixtures("offline")
+PUBLISHED = {
+    "gpt2": 124_439_808,
+    "gpt2_medium": 354_823_168,
+    "gpt2_large": 774_030_080,
+    "gpt2_xl": 1_557_611_200,
+    "bert_base": 109_514_298,
+    "bert_large": 335_174_458,
+    "t5_small": 60_506_624,
+    "opt_1_3b": 1_315_758_080,
+    "llama_1b": 1_235_814_400,
+    "llama_7b": 6_738_415_616,
+}
+"""Parameters of the published weights; BERT's are those with the head that predicts masked words."""
+LARGE = {"gpt2_xl", "gpt2_large", "opt_1_3b", "bert_large", "llama_1b", "llama_7b"}
+SPECIAL = {"bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0}
+TINY: dict[str, dict[str, Any]] = {
+    "gpt2": {"n_embd": 32, "n_layer": 2, "n_head": 2},
+    "bert": {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64},
+    "t5": {"d_model": 32, "d_ff": 64, "d_kv": 16, "num_layers": 2, "num_heads": 2, "decoder_start_token_id": 0},
+    "llama": {
+        "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4,
+        "num_key_value_heads": 2, "attention_dropout": 0.1,
+    },
+    "opt": {
+        "hidden_size": 32, "word_embed_proj_dim": 32, "ffn_dim": 64, "num_hidden_layers": 2,
+        "num_attention_heads": 2,
+    },
+}  # fmt: skip
+VOCABULARY, SAMPLES, TOKENS = 61, 4, 9
+STRATEGIES = ("eager", "memonger", "vdnn_all", "layrub_hybrid", "superneurons")
+
+
+@pytest.fixture
+def offline(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: Any) -> None:
+        raise AssertionError("a connection is opened")
+
+    monkeypatch.setattr("socket.socket.connect", refuse)
+    monkeypatch.setattr("socket.getaddrinfo", refuse)
+
+
+def tiny(model_type: str) -> torch.nn.Module:
+    torch.manual_seed(0)
+    return network(model_type, vocab_size=VOCABULARY, **SPECIAL, **TINY[model_type])
+
+
+def batch(seed: int) -> dict[str, Tensor]:
+    torch.manual_seed(seed)
+    ids, labels = (torch.randint(3, VOCABULARY, (SAMPLES, TOKENS)) for _ in range(2))
+    return {"input_ids": ids, "attention_mask": torch.ones_like(ids), "labels": labels}
+
+
+def test_every_configuration_is_here() -> None:
+    assert {name for name in names("model") if "inputs" in read("model", name)} == set(PUBLISHED)
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.slow if name in LARGE else ()) for name in PUBLISHED]
+)
+def test_a_network_is_captured_with_the_published_parameters(name: str) -> None:
+    model = read("model", name) | {"sequence_length": 8}
+    graph = capture(Model.from_configuration(model).workload(2, seed=0, device="meta")).graph
+    assert held(graph, Role.WEIGHT) == held(graph, Role.WEIGHT_GRADIENT) == 4 * PUBLISHED[name]
+    assert held(graph, Role.CONSTANT) < 1000
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize("model_type", TINY)
+def test_a_step_is_exact(model_type: str, strategy: str) -> None:
+    module = tiny(model_type)
+    plain = copy.deepcopy(module)
+    step = membench.compile(module, OwnLoss(), (batch(1), ()), strategy=strategy)
+    for seed in (1, 2):
+        torch.manual_seed(3)
+        expected = plain(**batch(seed)).loss
+        expected.backward()
+        torch.manual_seed(3)
+        assert torch.equal(step(batch(seed), ()), expected)
+        for (name, weight), reference in zip(module.named_parameters(), plain.parameters(), strict=True):
+            assert torch.equal(weight.grad, reference.grad), name
+        module.zero_grad()
+        plain.zero_grad()
+
+
+def test_the_loss_may_read_the_output_and_targets() -> None:
+    def criterion(output: Any, labels: Tensor) -> Tensor:
+        return torch.nn.functional.cross_entropy(output.logits.flatten(0, 1), labels.flatten())
+
+    module = tiny("bert")
+    plain = copy.deepcopy(module)
+    inputs = batch(1)
+    labels = inputs.pop("labels")
+    step = membench.compile(module, criterion, (inputs, labels), micro_batch=2)
+    torch.manual_seed(3)
+    loss = step(inputs, labels)
+    assert loss.isfinite()
+    assert plain.bert.embeddings.word_embeddings.weight.shape == (VOCABULARY, 32)
+
+
+def test_inference_returns_the_output_of_the_module() -> None:
+    module = tiny("bert").eval()
+    inputs = batch(1)
+    with torch.no_grad():
+        expected = module(**inputs)
+    found = membench.compile(module, None, (inputs, ()))(inputs)
+    assert type(found) is type(expected)
+    assert torch.equal(found.logits, expected.logits)
+
+
+def test_a_network_without_labels_has_no_loss() -> None:
+    inputs = {name: value for name, value in batch(1).items() if name != "labels"}
+    with pytest.raises(MembenchError, match="has no loss; give labels among its inputs"):
+        membench.compile(tiny("gpt2"), OwnLoss(), (inputs, ()))
+
+
+@pytest.mark.parametrize(
+    ("model_type", "message"),
+    [
+        ("gpt22", "has no model type 'gpt22'; did you mean 'gpt2'"),
+        ("encodec", "has no head for tokens or images on a 'encodec'"),
+    ],
+)
+def test_what_transformers_has_not_is_refused(model_type: str, message: str) -> None:
+    with pytest.raises(MembenchError, match=message):
+        network(model_type)
+
+
+def test_without_transformers_the_error_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "transformers", None)
+    with pytest.raises(MembenchError, match=r"pip install 'membench\[zoo\]'"):
+        network("gpt2")
