@@ -10,13 +10,14 @@ from membench.core.errors import MembenchError, one_line
 from membench.core.precision import Precision
 from membench.core.record import Configuration
 from membench.core.task_graph import TaskGraph
+from membench.steps.arguments import as_rule
 from membench.steps.predict import Predictor
 from membench.strategies.base import find_strategy
 from membench.sweep.model import Model
 from membench.validation.dataset import QUANTITIES, Row
 from membench.validation.predictions import RowPrediction
 
-STRATEGY = "eager"
+STRATEGY = "pytorch"
 
 
 def predict_rows(rows: Sequence[Row]) -> list[RowPrediction]:
@@ -41,7 +42,8 @@ def predict_rows(rows: Sequence[Row]) -> list[RowPrediction]:
 def _predict(row: Row, at_batch: Predictor, at_next: Predictor | None) -> RowPrediction:
     device: DeviceProfile = configuration.load("device", row.device)
     prediction = at_batch.on(device)
-    values = {name: float(getattr(prediction, name)) for name in QUANTITIES}
+    found = {name: getattr(prediction, name) for name in QUANTITIES}
+    values = {name: float(value) for name, value in found.items() if value is not None}
     return RowPrediction(
         values={**values, "roofline_time_s": roofline_time_s(at_batch.graph, device)},
         fits=prediction.fits,
@@ -56,7 +58,7 @@ def _predictor(step: Configuration) -> Predictor:
         precision=choice(Precision, "precision", step["precision"]),
         channels_last=step["channels_last"],
     )
-    return Predictor(workload, find_strategy(STRATEGY)())
+    return Predictor(workload, find_strategy(STRATEGY)(), update=as_rule(step["optimizer"]))
 
 
 def roofline_time_s(graph: TaskGraph, device: DeviceProfile) -> float:
