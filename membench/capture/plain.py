@@ -1,9 +1,10 @@
 """The step as plain PyTorch runs it: every task in its order, and after each the blocks whose memory is given back.
 
-The recording differs from plain PyTorch in two ways, which are undone here:
+The recording differs from plain PyTorch in three ways, which are undone here:
 
 - On tensors without data autograd adds gradients that meet, and those of an indexed tensor, into new memory. On tensors with
   data it adds them to the first one in place if nothing else refers to it. That one dies with the sum then.
+- Python's numbers are not tensors. On the CPU autograd keeps some of them as tensors.
 - Dropout is ``native_dropout``. On the CPU plain PyTorch keeps a mask of numbers in place of bytes.
 """
 
@@ -11,18 +12,39 @@ from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import replace
 
+from membench.capture.lifetimes import KeptNumber
 from membench.capture.passes import IN_PLACE
 from membench.capture.trace import Recording
 from membench.core.call import Call, ShapeOf, Value, values_in
-from membench.core.task_graph import Block, Phase, Role, Task, rename_blocks
+from membench.core.task_graph import Block, Kind, Phase, Role, Task, rename_blocks
 
 
 def plain_tasks(recording: Recording, blocks: list[Block]) -> tuple[list[Task], dict[int, int]]:
     """Return the tasks, with their `releases`, and the blocks that take the place of recorded ones; change `blocks`."""
     tasks, renamed = _with_sums_in_place(recording, blocks)
     if recording.on_cpu:
+        tasks = _with_kept_numbers(tasks, recording.numbers, blocks)
         tasks = [part for task in tasks for part in _with_mask_of_numbers(task, blocks)]
     return tasks, renamed
+
+
+def _with_kept_numbers(
+    tasks: list[Task], numbers: tuple[KeptNumber, ...], blocks: list[Block]
+) -> list[Task]:
+    """Return the tasks with one more for each number that autograd keeps, where the memory of its tensor is taken."""
+    made = defaultdict(list)
+    for number in (each for each in numbers if each.made < each.released):
+        user = tasks[number.made - 1]
+        block = Block(len(blocks), f"{user.name}:number", number.dtype.itemsize, Role.ACTIVATION, user.layer)
+        blocks.append(block)
+        value = Value(block.index, number.dtype, (), (), 0)
+        call = Call("aten.scalar_tensor.default", (0,), (("dtype", number.dtype),), (value,))
+        written = (block.index,)
+        task = Task(-1, block.name, Kind.OTHER, user.phase, user.layer, (), written, written, call=call)
+        made[number.made - 1].append(task)
+        last = tasks[number.released - 1]
+        tasks[number.released - 1] = replace(last, releases=(*last.releases, block.index))
+    return [each for index, task in enumerate(tasks) for each in (task, *made[index])]
 
 
 def _with_sums_in_place(recording: Recording, blocks: list[Block]) -> tuple[list[Task], dict[int, int]]:

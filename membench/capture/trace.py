@@ -20,6 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from membench.capture.functions import AsOperators
+from membench.capture.lifetimes import KeptNumber
 from membench.capture.operation import layout_of
 from membench.capture.python_state import PythonState
 from membench.capture.random_state import RandomState
@@ -67,7 +68,8 @@ class Recording:
         output: of a step of inference, with `Value` in place of tensors.
         weights, buffers: blocks by qualified name.
         inputs, targets: blocks in the order of the workload's arguments; see `CapturedStep`.
-        releases, sums: see `Recorder`.
+        releases, numbers: see `Lifetimes`.
+        sums: see `Recorder`.
         on_cpu: whether the kernels are the CPU's.
     """
 
@@ -83,6 +85,7 @@ class Recording:
     inputs: list[int | None]
     targets: list[int | None]
     releases: tuple[tuple[int, int], ...]
+    numbers: tuple[KeptNumber, ...]
     sums: frozenset[int]
     on_cpu: bool
 
@@ -171,9 +174,10 @@ def _trace(
             loss=None if loss is None else recorder.value(loss),
             gradients={n: None if g is None else recorder.value(g) for n, g in gradients.items()},
             output=None if trains else tree_map_only(Tensor, recorder.value, output),
-            releases=tuple(recorder.releases),
+            releases=tuple(recorder.lifetimes.releases),
+            numbers=tuple(recorder.lifetimes.numbers),
             sums=frozenset(recorder.sums),
-            on_cpu=all(tensor.device.type == "cpu" for tensor in (*weights.values(), *buffers.values())),
+            on_cpu=all(each.device.type == "cpu" for each in (*weights.values(), *tensors_in(inputs))),
             weights=weight_blocks,
             buffers=buffer_blocks,
             inputs=input_blocks,

@@ -74,6 +74,7 @@ __all__ = [
     "next_sequence_number",
     "no_dispatch",
     "operator_schema",
+    "saved_tensors",
     "sequence_number",
     "storage_address",
     "suggest_memory_format",
@@ -110,8 +111,10 @@ sequence_number: Callable[[Any], int] = methodcaller("_sequence_nr")
 next_sequence_number: Callable[[], int] = torch._C._autograd._get_sequence_nr
 """Return the number that the next autograd node of this thread will have."""
 
-current_autograd_node: Callable[[], Any] = torch._C._current_autograd_node
-"""Return the autograd node that runs in this thread, None between nodes, where the engine adds up gradients."""
+def saved_tensors(node: Any) -> list[Tensor]:
+    """Return the tensors that an autograd node has saved."""
+    saved = (getattr(node, name) for name in dir(node) if name.startswith("_saved_"))
+    return [each for each in saved if isinstance(each, Tensor)]
 
 
 def is_leaf_node(node: Any) -> bool:
