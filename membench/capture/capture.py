@@ -66,7 +66,8 @@ def capture(
     tasks = weight_gradient_first(tasks, blocks)
     tasks = accumulate_in_place(tasks, blocks)
     graph = replace(
-        _graph(workload, recording, tasks, blocks, {}), plain=_graph(workload, recording, plain, of_plain, renamed)
+        _graph(workload, recording, tasks, blocks, {}),
+        plain=_graph(workload, recording, plain, of_plain, renamed),
     )
     return CapturedStep(
         graph=graph,

@@ -28,9 +28,7 @@ def plain_tasks(recording: Recording, blocks: list[Block]) -> tuple[list[Task], 
     return tasks, renamed
 
 
-def _with_kept_numbers(
-    tasks: list[Task], numbers: tuple[KeptNumber, ...], blocks: list[Block]
-) -> list[Task]:
+def _with_kept_numbers(tasks: list[Task], numbers: tuple[KeptNumber, ...], blocks: list[Block]) -> list[Task]:
     """Return the tasks with one more for each number that autograd keeps, where the memory of its tensor is taken."""
     made = defaultdict(list)
     for number in (each for each in numbers if each.made < each.released):
@@ -89,7 +87,10 @@ def _first_summand(task: Task, sums: frozenset[int]) -> Value | None:
 def _with_mask_of_numbers(task: Task, blocks: list[Block]) -> Iterator[Task]:
     """Yield the calls of a dropout on the CPU, or any other task as it is."""
     call = task.call
-    if call is None or call.operator not in ("aten.native_dropout.default", "aten.native_dropout_backward.default"):
+    if call is None or call.operator not in (
+        "aten.native_dropout.default",
+        "aten.native_dropout_backward.default",
+    ):
         yield task
         return
     if call.operator == "aten.native_dropout_backward.default":

@@ -111,6 +111,7 @@ sequence_number: Callable[[Any], int] = methodcaller("_sequence_nr")
 next_sequence_number: Callable[[], int] = torch._C._autograd._get_sequence_nr
 """Return the number that the next autograd node of this thread will have."""
 
+
 def saved_tensors(node: Any) -> list[Tensor]:
     """Return the tensors that an autograd node has saved."""
     saved = (getattr(node, name) for name in dir(node) if name.startswith("_saved_"))

@@ -37,6 +37,4 @@ def has_product(task: Task) -> bool:
 
 def _has_winograd(device: DeviceProfile) -> bool:
     """Return whether a device is of Volta or Turing: it has tensor cores, but none for TF32."""
-    return (
-        Precision.FP16 in device.precision_ops_per_s and Precision.TF32 not in device.precision_ops_per_s
-    )
+    return Precision.FP16 in device.precision_ops_per_s and Precision.TF32 not in device.precision_ops_per_s
