@@ -27,7 +27,7 @@ from membench.core.schedule import (
     Wait,
     Work,
 )
-from membench.core.task_graph import RESULT_ROLES, Task, TaskGraph
+from membench.core.task_graph import RESULT_ROLES, Phase, Task, TaskGraph
 
 Clock = dict[str, int]
 """For each stream the index of the latest of its instructions known to have finished."""
@@ -151,10 +151,13 @@ class _Walk:
                     f"random task {task.name} does not run in the graph's order on the compute stream"
                 )
             self.last_random = task_index
+        is_update = task.phase is Phase.UPDATE
         for block, version in self.versions[task_index].items():
             memory = self.memory[block]
-            if memory.averaged:
+            if memory.averaged and not is_update:
                 self._hazard(f"{self._name(block)} is used after it was averaged over all processes")
+            if is_update and block in self.averages and not memory.averaged:
+                self._hazard(f"{self._name(block)} is applied before it was averaged over all processes")
             if memory.version != version:
                 self._hazard(
                     f"{task.name} uses {self._name(block)} after {memory.version} of its writes, not after {version}"
@@ -166,7 +169,7 @@ class _Walk:
         for block in task.writes:
             if not self.memory[block].resident:
                 self._hazard(f"{self._name(block)} is written while it is not resident")
-            self._write(block, stream)
+            self._write(block, stream, keeps_mean=is_update)
             self.memory[block].version += 1
         self._take_workspace(task, stream)
 
@@ -206,7 +209,7 @@ class _Walk:
         memory = self.memory[block]
         host_copy, encoded_by = memory.host_copy, memory.encoded_by
         self._take_memory(block, stream)
-        self._write(block, stream)
+        self._write(block, stream, keeps_mean=again)
         if again:
             memory.host_copy, memory.encoded_by = host_copy, encoded_by
         self._check_budget()
@@ -263,9 +266,10 @@ class _Walk:
             )
         memory.readers.append((stream, self.index))
 
-    def _write(self, block: int, stream: str) -> None:
+    def _write(self, block: int, stream: str, *, keeps_mean: bool = False) -> None:
+        """Write a block; `keeps_mean`: it has been averaged over all processes, and applied, or it stays what it was."""
         memory = self.memory[block]
-        if memory.averaged:
+        if memory.averaged and not keeps_mean:
             self._hazard(f"{self._name(block)} changes after it was averaged over all processes")
         self._check_unused(block, stream, "overwritten")
         memory.filled = True
