@@ -19,6 +19,7 @@ pictures    one step drawn: memory over time, Chrome trace
 sweep       cells (model, method, device) run in processes, and their records
 training    training to accuracy
 papers      experiments of the papers, their numbers next to ours, the verdicts
+validation  published measurements of others, predicted
 cli         the commands
 """
 

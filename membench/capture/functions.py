@@ -20,8 +20,8 @@ _PYTHON_MODULES = ("torch.nn.functional", "torch.functional")
 class AsOperators(TorchFunctionMode):
     """Trace functions as operators that a schedule can run.
 
-    Dropout is ``native_dropout``, with a one-byte mask, as it runs on a GPU. On the CPU it draws the same numbers and gives
-    the same bits as ``torch.nn.functional.dropout``. A recurrent network runs neither in oneDNN, which hides from the trace
+    Dropout is ``native_dropout``, with a one-byte mask, as it runs on a GPU, unless it is in place. On the CPU it draws the same
+    numbers and gives the same bits as ``torch.nn.functional.dropout``. A recurrent network runs neither in oneDNN, which hides from the trace
     what it keeps for its backward pass, nor in cuDNN, which needs all weights in one allocation; its sums are rounded
     differently.
 
@@ -40,8 +40,7 @@ class AsOperators(TorchFunctionMode):
         kwargs = kwargs or {}
         with nullcontext() if self._gpu is None else self._gpu.function():
             if func in self._DROPOUTS:
-                inplace, output = _dropout(*args, **kwargs)
-                return args[0].copy_(output) if inplace else output
+                return _dropout(*args, **kwargs)
             if func in self._RECURRENT:
                 with without_fused_networks():
                     return func(*args, **kwargs)
@@ -91,9 +90,11 @@ def _dropout(
     training: bool = True,
     inplace: bool = False,
     train: bool | None = None,
-) -> tuple[bool, Tensor]:
+) -> Tensor:
+    if inplace:
+        return torch.dropout_(input, p, training)
     if not (training if train is None else train) or p == 0:
-        return False, input
+        return input
     if p == 1:  # nothing is drawn
-        return inplace, torch.dropout(input, p, True)
-    return inplace, torch.native_dropout(input, p, True)[0]
+        return torch.dropout(input, p, True)
+    return torch.native_dropout(input, p, True)[0]

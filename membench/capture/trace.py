@@ -18,15 +18,15 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.autograd.graph import get_gradient_edge
 
 from membench.capture.functions import AsOperators
+from membench.capture.lifetimes import KeptNumber
 from membench.capture.operation import layout_of
 from membench.capture.python_state import PythonState
 from membench.capture.random_state import RandomState
 from membench.capture.recorder import Recorder
 from membench.capture.virtual_gpu import VirtualGpu
-from membench.core.arguments import Arguments, call_with
+from membench.core.arguments import Arguments, call_with, tensors_in
 from membench.core.call import Outputs, Value
 from membench.core.errors import MembenchError, UnsupportedModel
 from membench.core.precision import Precision
@@ -44,6 +44,11 @@ from membench.core.torch_internals import (
     without_value_checks,
 )
 from membench.core.workload import Workload
+
+ANY_GPU = torch.device("cuda")
+"""A GPU that this machine does not need to have; a GPU of this machine has an index."""
+
+_CPU = torch.device("cpu")
 
 _VALUE_READ = (
     "Python reads the value of a tensor, which differs from step to step",
@@ -63,6 +68,9 @@ class Recording:
         output: of a step of inference, with `Value` in place of tensors.
         weights, buffers: blocks by qualified name.
         inputs, targets: blocks in the order of the workload's arguments; see `CapturedStep`.
+        releases, numbers: see `Lifetimes`.
+        sums: see `Recorder`.
+        on_cpu: whether the kernels are the CPU's.
     """
 
     blocks: list[Block]
@@ -76,6 +84,10 @@ class Recording:
     buffers: dict[str, int]
     inputs: list[int | None]
     targets: list[int | None]
+    releases: tuple[tuple[int, int], ...]
+    numbers: tuple[KeptNumber, ...]
+    sums: frozenset[int]
+    on_cpu: bool
 
 
 def record(workload: Workload, device: torch.device | None, seen: Mapping[Hashable, Outputs]) -> Recording:
@@ -110,8 +122,8 @@ def _trace(
     fake_mode = FakeTensorMode(allow_non_fake_inputs=True)
     trains = workload.loss is not None
     precision = workload.precision
-    fake = partial(_fake, fake_mode, device=device, channels_last=workload.channels_last)
-    converted = partial(fake, dtype=precision and precision.dtype)
+    fake = partial(_fake, fake_mode, device=device)
+    converted = partial(fake, dtype=precision and precision.dtype, channels_last=workload.channels_last)
     # anomaly detection would read the gradients' values, which fake tensors do not have
     with (
         RandomState() as random_state,
@@ -119,7 +131,7 @@ def _trace(
         torch.set_grad_enabled(trains),
         torch.autograd.set_detect_anomaly(False),
     ):
-        gpu = VirtualGpu() if device == torch.device("cuda") else None
+        gpu = VirtualGpu() if device == ANY_GPU else None
         recorder = Recorder(fake_mode, seen, random_state, gpu, _rounded_products(precision, gpu))
         weights = {
             name: converted(weight, requires_grad=trains and weight.requires_grad)
@@ -138,9 +150,10 @@ def _trace(
                 without_value_checks(),
                 _layer_hooks(module, recorder, buffers, state),
             ):
-                edges = [get_gradient_edge(weight) for weight in weights.values() if weight.requires_grad]
+                if gpu:
+                    gpu.own(weights.values())
                 tensors = _by_every_name(module, {**weights, **buffers})
-                with AsOperators(gpu), _autocast(precision, "cpu" if device is None else device.type):
+                with AsOperators(gpu), _autocast(precision, _device_type(workload, device)):
                     output = call_with(partial(_call_with_tensors, module, tensors), inputs)
                     loss, gradients = None, {}
                     if workload.loss is None:
@@ -148,9 +161,9 @@ def _trace(
                     else:
                         recorder.enter_loss()
                         loss = call_with(workload.loss, targets, output)
+                        del output  # as in loss(module(inputs), targets).backward()
                 if loss is not None:
                     gradients = _gradients(recorder, loss, weights, workload.loss_scale)
-                del edges
             state.check_tensors((*weights.values(), *buffers.values()))
             random_state.check("the model")
         return Recording(
@@ -161,6 +174,10 @@ def _trace(
             loss=None if loss is None else recorder.value(loss),
             gradients={n: None if g is None else recorder.value(g) for n, g in gradients.items()},
             output=None if trains else tree_map_only(Tensor, recorder.value, output),
+            releases=tuple(recorder.lifetimes.releases),
+            numbers=tuple(recorder.lifetimes.numbers),
+            sums=frozenset(recorder.sums),
+            on_cpu=all(each.device.type == "cpu" for each in (*weights.values(), *tensors_in(inputs))),
             weights=weight_blocks,
             buffers=buffer_blocks,
             inputs=input_blocks,
@@ -174,6 +191,13 @@ def _rounded_products(precision: Precision | None, gpu: VirtualGpu | None) -> fr
         return frozenset({Kind.CONVOLUTION, Kind.LINEAR})
     is_default = precision is None and gpu is not None
     return frozenset({Kind.CONVOLUTION}) if is_default else frozenset()
+
+
+def _device_type(workload: Workload, device: torch.device | None) -> str:
+    """Return the type of the device that the step is traced on; see `_fake`."""
+    if device is None:
+        device = next((tensor.device for tensor in tensors_in(workload.inputs)), _CPU)
+    return "cpu" if device.type == "meta" else device.type
 
 
 @contextmanager
@@ -267,8 +291,8 @@ def _fake(
     tensor: Tensor,
     *,
     device: torch.device | None,
-    channels_last: bool,
     dtype: torch.dtype | None = None,
+    channels_last: bool = False,
     requires_grad: bool = False,
 ) -> Tensor:
     """Return a fake tensor of the same shape; a meta tensor is traced as one on the CPU.
@@ -276,8 +300,8 @@ def _fake(
     The device determines the recorded kernels: on CUDA batch norm is cuDNN's.
 
     Args:
-        channels_last: whether it has that layout, if it has four dimensions; otherwise its strides are the same.
         dtype: of floating-point elements; None: their own.
+        channels_last: give it that layout if it has four dimensions; otherwise its strides are the same.
     """
     if device is None:
         device = torch.device("cpu") if tensor.is_meta else tensor.device
@@ -305,11 +329,11 @@ def _gradients(
         )
     recorder.enter_backward(loss)
     with torch.autograd.set_multithreading_enabled(False):  # the recorder sees only this thread
-        seed = None if loss_scale == 1 else torch.full_like(loss, loss_scale)
-        found = torch.autograd.grad(loss, list(trained.values()), seed, allow_unused=True)
+        loss.backward(None if loss_scale == 1 else torch.full_like(loss, loss_scale))
     results: dict[str, Tensor | None] = {}
     taken: set[int] = set()
-    for name, gradient in zip(trained, found, strict=True):
+    for name, weight in trained.items():
+        gradient = weight.grad
         if gradient is not None and _needs_own_storage(gradient, taken):
             gradient = gradient.clone(memory_format=torch.contiguous_format)
         if gradient is not None:

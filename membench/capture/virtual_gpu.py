@@ -10,12 +10,14 @@ answered with the CPU. The two are told apart by the time of the question:
     outside of functions                           only autograd asks: the CPU
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
+from weakref import ref
 
 import torch
 from torch import Tensor
+from torch.autograd.graph import GradientEdge, get_gradient_edge
 
 from membench.core.torch_internals import tree_leaves, view_base
 
@@ -23,14 +25,17 @@ _CPU = torch.device("cpu")
 
 
 class VirtualGpu:
-    """Answers for which device a tensor is on during a trace."""
+    """Answers on which device a tensor is during a trace."""
 
     def __init__(self) -> None:
         self.device = torch.device("cuda", 0)
+        self._edges: list[GradientEdge] = []
         self._is_in_function = False
-        self._made: dict[
-            int, Tensor
-        ] = {}  # by the operators of the running function; kept, so that ids stay theirs
+        self._made: dict[int, ref[Tensor]] = {}  # that live, by the operators of the running function
+
+    def own(self, weights: Iterable[Tensor]) -> None:
+        """Make autograd ask for the weights now, outside of functions, instead of at their first use."""
+        self._edges += [get_gradient_edge(weight) for weight in weights if weight.requires_grad]
 
     @contextmanager
     def function(self) -> Iterator[None]:
@@ -51,11 +56,18 @@ class VirtualGpu:
 
     def note_made(self, output: Any) -> None:
         """Note what an operator returned: autograd asks for it next, or for what it is a view of."""
+        if not self._is_in_function:
+            return
         for tensor in tree_leaves(output):
             if isinstance(tensor, Tensor):
-                self._made[id(tensor)] = tensor
+                self._note(tensor)
                 if (base := view_base(tensor)) is not None:
-                    self._made[id(base)] = base
+                    self._note(base)
+
+    def _note(self, tensor: Tensor) -> None:
+        """Note a tensor as long as it lives: its id may be another's afterwards."""
+        made, key = self._made, id(tensor)
+        made[key] = ref(tensor, lambda _: made.pop(key, None))
 
     def with_device(self, kwargs: dict[str, Any]) -> dict[str, Any]:
         """Return an operator's arguments with the GPU in place of the CPU, where models and formulas make tensors."""

@@ -9,13 +9,15 @@ A training script, and the order of its requests:
         loss = ...; loss.backward()       # the schedule's instructions
         optimizer.step()                  # makes the optimizer's state in the first step
 
-A workspace is requested after a task's results and freed with the task. An optimizer's state is requested by the first task
-that uses it.
+A workspace is requested after a task's results and freed with the task; the update's temporaries are one request for each
+weight. An optimizer's state is requested by the first task that uses it. The libraries' requests are those of
+`membench.cost.library_memory`.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
+from membench.core.device import DeviceProfile
 from membench.core.schedule import (
     Compute,
     Decode,
@@ -28,7 +30,12 @@ from membench.core.schedule import (
     Reuse,
     Schedule,
 )
-from membench.core.task_graph import ARGUMENT_ROLES, RESULT_ROLES, Block, Role, Task
+from membench.core.task_graph import ARGUMENT_ROLES, RESULT_ROLES, Block, Phase, Role, Task
+from membench.cost.library_memory import (
+    PRODUCT_WORKSPACE_BYTES,
+    convolution_workspace_bytes,
+    has_product,
+)
 from membench.planning.caching_allocator import CachingAllocator
 
 STEPS = 3
@@ -53,8 +60,8 @@ class ReservedMemory:
 def reserved_memory(
     plan: Sequence[RepeatedSchedule],
     allocator: CachingAllocator,
+    device: DeviceProfile,
     *,
-    workspace_bytes: Callable[[Task], int],
     steps: int = STEPS,
 ) -> ReservedMemory:
     """Play a training of some steps.
@@ -62,12 +69,12 @@ def reserved_memory(
     Args:
         plan: of a step; of each micro-batch's size, as many runs are played as there are steps, at most.
         allocator: a new one.
-        workspace_bytes: returns the size of a task's workspace.
+        device: on which the libraries run.
 
     Raises:
         OutOfMemory: the training does not fit the allocator's device.
     """
-    script = _Script(allocator, workspace_bytes)
+    script = _Script(allocator, device)
     for _ in range(steps):
         script.begin_step()
         for run in plan:
@@ -83,9 +90,10 @@ class _Script:
         peaks: of memory so far.
     """
 
-    def __init__(self, allocator: CachingAllocator, workspace_bytes: Callable[[Task], int]) -> None:
+    def __init__(self, allocator: CachingAllocator, device: DeviceProfile) -> None:
         self._allocator = allocator
-        self._workspace_bytes = workspace_bytes
+        self._device = device
+        self._product_workspaces: set[bool] = set()  # of which threads: whether it is autograd's
         self._kept: dict[tuple[str, Role], int] = {}  # addresses of what outlives a run, by name and role
         self._addresses: dict[int, int] = {}  # of a run's blocks, by index
         self._hold: int | None = None  # address of a pool's unused part
@@ -120,20 +128,36 @@ class _Script:
                     if self._hold is not None:
                         self._allocator.free(self._hold)
                     self._hold = self._allocate(size_bytes) if size_bytes else None
-        for index in list(self._addresses):  # results, which the caller holds
-            block = graph.blocks[index]
-            kept = block.name, block.role
+        for index, address in self._addresses.items():  # results, which the caller holds
+            kept = graph.blocks[index].name, graph.blocks[index].role
             if kept in self._kept:
                 self._allocator.free(self._kept.pop(kept))
-            self._kept[kept] = self._addresses.pop(index)
+            self._kept[kept] = address
+        self._addresses.clear()
 
     def _compute(self, schedule: Schedule, task: Task, sizes: dict[int, int]) -> None:
         blocks = schedule.graph.blocks
         self._keep(blocks[b] for b in (*task.reads, *task.writes) if blocks[b].role is Role.OPTIMIZER_STATE)
         for block in task.creates:
             self._open(blocks[block], sizes)
-        if size_bytes := self._workspace_bytes(task):
-            self._allocator.free(self._allocate(size_bytes))
+        if has_product(task) and (thread := task.phase is Phase.BACKWARD) not in self._product_workspaces:
+            self._product_workspaces.add(thread)
+            self._allocate(PRODUCT_WORKSPACE_BYTES)
+        workspaces = [self._allocate(size) for size in self._workspaces(schedule, task)]
+        for address in workspaces:
+            self._allocator.free(address)
+
+    def _workspaces(self, schedule: Schedule, task: Task) -> Iterator[int]:
+        """Yield the sizes of the requests of a task's workspace."""
+        rest_bytes = max(task.workspace_bytes, convolution_workspace_bytes(task, self._device))
+        if task.phase is Phase.UPDATE:
+            blocks = (schedule.graph.blocks[b] for b in task.writes)
+            weights = [block.size_bytes for block in blocks if block.role is Role.WEIGHT]
+            while weights and rest_bytes >= sum(weights):
+                yield from weights
+                rest_bytes -= sum(weights)
+        if rest_bytes:
+            yield rest_bytes
 
     def _keep(self, blocks: Iterable[Block]) -> None:
         for block in blocks:

@@ -8,25 +8,37 @@ from torch import Tensor, nn
 
 from membench.core import configuration
 from membench.core.arguments import as_arguments
+from membench.core.checks import choice
 from membench.core.device import DeviceProfile
 from membench.core.errors import MembenchError
 from membench.core.optimizer import UpdateRule
+from membench.core.precision import Precision
 from membench.core.units import parse_bytes
 from membench.core.workload import Workload
 from membench.strategies.base import Strategy, find_strategy
 
 
-def workload_of(module: nn.Module, loss: Callable[..., Tensor] | None, batch: tuple[Any, Any]) -> Workload:
+def workload_of(
+    module: nn.Module,
+    loss: Callable[..., Tensor] | None,
+    batch: tuple[Any, Any],
+    *,
+    precision: str | None = None,
+    channels_last: bool = False,
+) -> Workload:
     """Return the workload of a module, its loss and an example batch ``(inputs, targets)``.
 
     Raises:
-        MembenchError: the batch is not a pair; see also `Workload`.
+        MembenchError: the batch is not a pair, or there is no such precision; see also `Workload`.
     """
     if not isinstance(batch, tuple | list) or len(batch) != 2:
         raise MembenchError(
             "the batch is a pair (inputs, targets), each a tensor, a tuple or a dict; for inference it is (inputs, ())"
         )
-    return Workload(type(module).__name__, module, loss, as_arguments(batch[0]), as_arguments(batch[1]))
+    inputs, targets = (as_arguments(each) for each in batch)
+    formats = None if precision is None else choice(Precision, "precision", precision)
+    name = type(module).__name__
+    return Workload(name, module, loss, inputs, targets, precision=formats, channels_last=channels_last)
 
 
 def as_strategy(strategy: str | Strategy) -> Strategy:

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from membench.backends.real import real_backend, real_device
+from membench.backends.real import check_products, real_backend, real_device
 from membench.capture.capture import Captures
 from membench.core import configuration, distributed
 from membench.core.checks import choice
@@ -51,6 +51,8 @@ def compile(  # noqa: A001 (the field's term)
     micro_batch: int | str | None = None,
     exchange: str | None = None,
     optimizer: str | UpdateRule | torch.optim.Optimizer | None = None,
+    precision: str | None = None,
+    channels_last: bool = False,
     cuda_graph: bool = False,
 ) -> CompiledStep | MicroBatchedStep | SimulatedStep:
     """Capture a step of training or inference and put it under a memory strategy.
@@ -82,6 +84,11 @@ def compile(  # noqa: A001 (the field's term)
         optimizer: updates the weights in the step, after its last micro-batch and any exchange: a name (``"adamw"``, with
             torch's defaults), a rule with other options, or for a real step any optimizer of torch over the module's
             weights, whose gradients are freed after the update. None: the step ends with the gradients.
+        precision: ``"bf16"`` and ``"fp16"`` run the whole step in half precision, ``"amp_bf16"`` and ``"amp_fp16"`` its forward
+            pass and loss within ``torch.autocast``; ``"tf32"`` rounds products' factors on a GPU, ``"fp32"`` nothing. None: as
+            the module is, with torch's default, in which convolutions on a GPU round theirs. A real step converts the module
+            as ``module.to`` would, and takes inputs of that dtype; a simulated one leaves it alone.
+        channels_last: weights and inputs with four dimensions have that memory format; of a real step, the module's too.
         cuda_graph: for the cuda backend: replay the step as one CUDA graph, for models bound by launches.
 
     Raises:
@@ -92,7 +99,8 @@ def compile(  # noqa: A001 (the field's term)
         ExchangeFailed: another process has ended, or did not answer in time; steps raise it too.
         MembenchError: an argument is invalid or does not match the backend; there is no GPU, or no process group.
     """
-    workload, chosen, budget_bytes = workload_of(module, loss, batch), as_strategy(strategy), as_bytes(budget)
+    workload = workload_of(module, loss, batch, precision=precision, channels_last=channels_last)
+    chosen, budget_bytes = as_strategy(strategy), as_bytes(budget)
     when = None if exchange is None else choice(Exchange, "exchange", exchange)
     if backend not in ("cpu", "cuda", "simulated"):
         raise MembenchError(f"there is no backend {backend!r}; choose one of cpu, cuda, simulated")
@@ -106,6 +114,7 @@ def compile(  # noqa: A001 (the field's term)
             f"device and cluster are for backend='simulated', but the backend is {backend!r}; leave them out"
         )
     target = real_device(backend)
+    check_products(workload.precision, target)
     for name, weight in module.named_parameters():
         if weight.device.type not in ("cpu", target.type):
             raise UnsupportedModel(
@@ -115,7 +124,7 @@ def compile(  # noqa: A001 (the field's term)
     measured = MeasuredCost(target, cache, cuda_graph=cuda_graph)
     updated_by = optimizer if isinstance(optimizer, torch.optim.Optimizer) else as_rule(optimizer)
     return build_step(
-        Captures(updated_workload(workload, updated_by), target),
+        Captures(updated_workload(workload.converted(), updated_by), target),
         chosen,
         measured,
         budget_bytes,
@@ -138,8 +147,9 @@ def _simulate(
 ) -> SimulatedStep:
     profile = as_device(device)
     joined = cluster if isinstance(cluster, Cluster) else configuration.load("cluster", cluster)
-    cost = RooflineCost(joined.loaded(profile), configuration.load("framework", "pytorch").efficiency)
-    graph_at = Captures(updated_workload(workload, update)).graph_at
+    framework = configuration.load("framework", "pytorch")
+    cost = RooflineCost(joined.loaded(profile), framework.efficiency)
+    graph_at = Captures(updated_workload(workload, update), framework.captured_on).graph_at
     runs = plan_step(graph_at, workload.batch_size, strategy, cost, budget_bytes, micro_batch, update)
     if joined.devices > 1:
         runs = exchange_in_last_run(runs, exchange or Exchange.AS_MADE)

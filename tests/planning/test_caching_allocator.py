@@ -19,10 +19,11 @@ from membench.planning.caching_allocator import (
 from membench.planning.expandable_allocator import ExpandableAllocator
 from membench.planning.segment_allocator import SegmentAllocator
 
+SPLIT_LIMIT_BYTES = 16 * MIB
 ALLOCATORS: list[Callable[[], CachingAllocator]] = [
     SegmentAllocator,
     ExpandableAllocator,
-    lambda: SegmentAllocator(max_split_bytes=16 * MIB),
+    lambda: SegmentAllocator(max_split_bytes=SPLIT_LIMIT_BYTES),
 ]
 SIZES = (
     st.integers(1, 4 * UNIT_BYTES)
@@ -147,9 +148,9 @@ def test_it_grows_only_if_no_free_piece_is_large_enough(
     elif isinstance(allocator, ExpandableAllocator):
         assert address in {found for _, found in fitting}
     elif allocator.reserved_bytes == before_bytes:
-        assert (min(fitting))[1] == address
+        assert min(fitting)[1] == address
     else:
-        assert allocator._max_split_bytes is not None
+        assert max(fitting)[0] >= SPLIT_LIMIT_BYTES
 
 
 @pytest.mark.parametrize(

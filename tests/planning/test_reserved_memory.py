@@ -6,10 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from membench.core.configuration import load
 from membench.core.errors import OutOfMemory
 from membench.core.schedule import Hold, RepeatedSchedule, Schedule
-from membench.core.task_graph import Role, Task, TaskGraph
+from membench.core.task_graph import Kind, Phase, Role, TaskGraph
 from membench.core.units import MIB
+from membench.cost.library_memory import PRODUCT_WORKSPACE_BYTES
 from membench.planning.builder import ScheduleBuilder
 from membench.planning.caching_allocator import LARGE_SEGMENT_BYTES
 from membench.planning.expandable_allocator import ExpandableAllocator
@@ -18,9 +20,7 @@ from membench.planning.segment_allocator import SegmentAllocator
 from membench.strategies.on_demand import compute_on_demand
 from tests.helpers.four_tasks import four_tasks, migrating
 
-
-def no_workspace(task: Task) -> int:
-    return 0
+DEVICE = load("device", "rtx3090")
 
 
 def with_sizes(graph: TaskGraph, sizes: list[int]) -> TaskGraph:
@@ -36,7 +36,7 @@ def on_demand(graph: TaskGraph) -> Schedule:
 
 def played(schedule: Schedule, *, steps: int = 1) -> ReservedMemory:
     plan = [RepeatedSchedule(schedule)]
-    return reserved_memory(plan, SegmentAllocator(), workspace_bytes=no_workspace, steps=steps)
+    return reserved_memory(plan, SegmentAllocator(), DEVICE, steps=steps)
 
 
 @given(st.lists(st.integers(1, 60 * MIB), min_size=5, max_size=5), st.integers(1, 4))
@@ -45,9 +45,7 @@ def test_reserved_is_at_least_allocated_and_that_at_least_the_schedule_s_peak(
 ) -> None:
     schedule = on_demand(with_sizes(four_tasks(), sizes))
     for allocator in (SegmentAllocator(), ExpandableAllocator()):
-        found = reserved_memory(
-            [RepeatedSchedule(schedule)], allocator, workspace_bytes=no_workspace, steps=steps
-        )
+        found = reserved_memory([RepeatedSchedule(schedule)], allocator, DEVICE, steps=steps)
         assert schedule.peak_bytes <= found.allocated_bytes <= found.reserved_bytes
         assert 0 <= found.fragmentation_bytes < found.reserved_bytes
     assert played(schedule, steps=steps).reserved_bytes <= played(schedule, steps=steps + 1).reserved_bytes
@@ -81,24 +79,59 @@ def test_fragmentation_counts(graph: TaskGraph) -> None:
 
 def test_a_workspace_comes_after_results_and_is_kept_for_others(graph: TaskGraph) -> None:
     """A workspace of 50 MiB in the first task alone is reserved for the rest of the training."""
-    schedule = on_demand(with_sizes(graph, [30 * MIB, 40 * MIB, 16 * MIB, 12 * MIB, 6 * MIB]))
-    found = reserved_memory(
-        [RepeatedSchedule(schedule)],
-        SegmentAllocator(),
-        workspace_bytes=lambda task: 50 * MIB if task.index == 0 else 0,
-        steps=1,
-    )
+    sized = with_sizes(graph, [30 * MIB, 40 * MIB, 16 * MIB, 12 * MIB, 6 * MIB])
+    first = replace(sized.tasks[0], workspace_bytes=50 * MIB)
+    found = played(on_demand(replace(sized, tasks=(first, *sized.tasks[1:]))))
     assert found.allocated_bytes == (30 + 40 + 50) * MIB  # the others are cut from what it leaves
     assert found.reserved_bytes == (30 + 40 + 50) * MIB
+
+
+def test_each_thread_s_first_product_requests_a_workspace_that_stays(graph: TaskGraph) -> None:
+    """The forward pass and autograd's thread have a handle each; both workspaces fit into one segment of 20 MiB."""
+    sized = with_sizes(graph, [30 * MIB, 40 * MIB, 16 * MIB, 12 * MIB, 10 * MIB])
+    products = tuple(replace(task, kind=Kind.LINEAR) for task in sized.tasks)
+    with_products = played(on_demand(replace(sized, tasks=products)), steps=3)
+    without = played(on_demand(sized), steps=3)
+    assert with_products.reserved_bytes == without.reserved_bytes + LARGE_SEGMENT_BYTES
+    assert with_products.allocated_bytes == without.allocated_bytes + 2 * PRODUCT_WORKSPACE_BYTES
+
+
+def test_temporaries_of_the_update_are_requests_by_weight(graph: TaskGraph) -> None:
+    """Two temporaries of 12 MiB lie where activations were; one of 24 would need a segment of its own."""
+    sized = with_sizes(graph, [2 * MIB, 12 * MIB, 12 * MIB, 12 * MIB, 12 * MIB])
+    weights = tuple(
+        replace(sized.blocks[0], index=5 + i, name=f"weight{i}", size_bytes=12 * MIB, role=Role.WEIGHT)
+        for i in range(2)
+    )
+    update = replace(
+        sized.tasks[3],
+        index=4,
+        phase=Phase.UPDATE,
+        reads=(4, 5, 6),
+        writes=(5, 6),
+        creates=(),
+        workspace_bytes=24 * MIB,
+    )
+    with_update = replace(sized, blocks=(*sized.blocks, *weights), tasks=(*sized.tasks, update))
+    without_workspace = (*sized.tasks, replace(update, workspace_bytes=0))
+    two = played(on_demand(with_update))
+    assert (
+        two.reserved_bytes == played(on_demand(replace(with_update, tasks=without_workspace))).reserved_bytes
+    )
+    one = replace(update, phase=Phase.BACKWARD)
+    assert (
+        played(on_demand(replace(with_update, tasks=(*sized.tasks, one)))).reserved_bytes
+        == two.reserved_bytes + 24 * MIB
+    )
 
 
 def test_a_device_is_too_small_by_reserved_not_by_allocated_memory(graph: TaskGraph) -> None:
     """Allocated 7 MiB at most, but each of the large pool's first segments has 20."""
     plan = [RepeatedSchedule(on_demand(with_sizes(graph, [2 * MIB, 2 * MIB, MIB, MIB, MIB])))]
     with pytest.raises(OutOfMemory):
-        reserved_memory(plan, SegmentAllocator(LARGE_SEGMENT_BYTES), workspace_bytes=no_workspace)
+        reserved_memory(plan, SegmentAllocator(LARGE_SEGMENT_BYTES), DEVICE)
     fitting = SegmentAllocator(LARGE_SEGMENT_BYTES + 4 * MIB)
-    found = reserved_memory(plan, fitting, workspace_bytes=no_workspace)
+    found = reserved_memory(plan, fitting, DEVICE)
     assert found.reserved_bytes <= LARGE_SEGMENT_BYTES + 4 * MIB
 
 
