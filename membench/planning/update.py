@@ -39,7 +39,7 @@ def add_states(graph: TaskGraph, update: Update) -> TaskGraph:
         for state, size_bytes in states.items():
             name = f"{weight}:{state}"
             blocks.append(Block(len(blocks), name, size_bytes, Role.OPTIMIZER_STATE, layer=-1))
-    return replace(graph, blocks=tuple(blocks))
+    return replace(graph, blocks=tuple(blocks), plain=graph.plain and add_states(graph.plain, update))
 
 
 def add_update(graph: TaskGraph, update: Update) -> TaskGraph:
@@ -48,6 +48,7 @@ def add_update(graph: TaskGraph, update: Update) -> TaskGraph:
     Raises:
         UnsupportedModel: an updated weight shares its memory with another one.
     """
+    plain = graph.plain and add_update(graph.plain, update)
     gradients = {name: value.block for name, value in graph.gradients if value is not None}
     updated = {gradients[name] for task in update.tasks for name in task.weights}
     graph = add_states(graph, update)
@@ -80,7 +81,7 @@ def add_update(graph: TaskGraph, update: Update) -> TaskGraph:
             workspace_bytes=part.workspace_bytes,
         )
         tasks.append(task)
-    return replace(graph, tasks=tuple(tasks), layers=tuple(layers))
+    return replace(graph, tasks=tuple(tasks), layers=tuple(layers), plain=plain)
 
 
 def _with_freed(graph: TaskGraph, gradients: set[int]) -> TaskGraph:
