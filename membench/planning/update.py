@@ -42,13 +42,14 @@ def add_states(graph: TaskGraph, update_of: UpdateOf | None) -> TaskGraph:
         for state, size_bytes in states.items():
             name = f"{weight}:{state}"
             blocks.append(Block(len(blocks), name, size_bytes, Role.OPTIMIZER_STATE, layer=-1))
-    return replace(graph, blocks=tuple(blocks))
+    return replace(graph, blocks=tuple(blocks), plain=graph.plain and add_states(graph.plain, update_of))
 
 
 def add_update(graph: TaskGraph, update_of: UpdateOf | None) -> TaskGraph:
     """Return the graph with the optimizer's states, and with the update behind the backward pass; None: as it is."""
     if update_of is None:
         return graph
+    plain = graph.plain and add_update(graph.plain, update_of)
     update = update_of(graph)
     gradients = {name: value.block for name, value in graph.gradients if value is not None}
     updated = {gradients[name] for task in update.tasks for name in task.weights}
@@ -78,7 +79,7 @@ def add_update(graph: TaskGraph, update_of: UpdateOf | None) -> TaskGraph:
             workspace_bytes=part.workspace_bytes,
         )
         tasks.append(task)
-    return replace(graph, tasks=tuple(tasks), layers=tuple(layers))
+    return replace(graph, tasks=tuple(tasks), layers=tuple(layers), plain=plain)
 
 
 def _with_freed(graph: TaskGraph, gradients: set[int]) -> TaskGraph:
