@@ -18,8 +18,8 @@ steps       what `compile` and `predict` return
 pictures    one step drawn: memory over time, Chrome trace
 sweep       cells (model, method, device) run in processes, and their records
 training    training to accuracy
-validation  published measurements of others, predicted
 papers      experiments of the papers, their numbers next to ours, the verdicts
+validation  published measurements of others, predicted
 cli         the commands
 """
 

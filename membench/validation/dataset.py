@@ -11,6 +11,9 @@ from membench.core.configuration import read_options
 from membench.core.errors import MembenchError, near
 from membench.core.record import Configuration
 
+FITTED = "fitted.yaml"
+"""The file that lists rows on which constants were fitted, in the folder of the data sets."""
+
 QUANTITIES = ("step_time_s", "reserved_bytes", "used_bytes")
 """What can have been measured, in the unit of its name; the attribute of `membench.steps.predict.Prediction` too."""
 
@@ -51,6 +54,7 @@ class DataSet:
         title: for pages and pictures.
         source: where they were published, and how they were measured.
         rows: all of them.
+        fitted: values of rows on which a constant was fitted; all rows that have them are.
         notes: what a reader has to know of the rows; sentences.
     """
 
@@ -58,6 +62,7 @@ class DataSet:
     title: str
     source: str
     rows: tuple[Row, ...]
+    fitted: tuple[Mapping[str, Any], ...] = ()
     notes: tuple[str, ...] = field(default=())
 
     @property
@@ -65,10 +70,20 @@ class DataSet:
         """Quantities that were measured, in the order of `QUANTITIES`."""
         return tuple(name for name in QUANTITIES if any(name in row.measured for row in self.rows))
 
+    @property
+    def has_ladder(self) -> bool:
+        """Whether it is published for some rows which larger batch did not fit."""
+        return any(row.next_batch_size is not None for row in self.rows)
+
+    def is_fitted(self, row: Row) -> bool:
+        """Return whether a constant was fitted on a row."""
+        values = {"network": row.network, "device": row.device, "batch_size": row.batch_size}
+        return any(all(values[name] == value for name, value in each.items()) for each in self.fitted)
+
 
 def known_datasets(folder: Path) -> list[str]:
-    """Return the names of the data sets in a folder."""
-    return sorted(path.stem for path in folder.glob("*.yaml") if "rows" in read_options(path))
+    """Return the names of the data sets in a folder: its tables, each with a description."""
+    return sorted(path.stem for path in folder.glob("*.csv"))
 
 
 def load_dataset(folder: Path, name: str) -> DataSet:
@@ -86,7 +101,14 @@ def load_dataset(folder: Path, name: str) -> DataSet:
     options = read_options(path)
     try:
         rows = tuple(_rows(options, folder / options["rows"]))
-        return DataSet(name, options["title"], options["source"], rows, tuple(options.get("notes", ())))
+        return DataSet(
+            name,
+            title=options["title"],
+            source=options["source"],
+            rows=rows,
+            fitted=tuple(read_options(folder / FITTED).get(name, ())),
+            notes=tuple(options.get("notes", ())),
+        )
     except KeyError as error:
         raise MembenchError(f"{path} or its table has no {error.args[0]!r}; add it") from error
 

@@ -9,7 +9,7 @@ from membench.core.device import DeviceProfile
 from membench.core.errors import MembenchError, one_line
 from membench.core.precision import Precision
 from membench.core.record import Configuration
-from membench.core.task_graph import TaskGraph
+from membench.core.task_graph import GradientOf, Task, TaskGraph
 from membench.steps.arguments import as_rule
 from membench.steps.predict import Predictor
 from membench.strategies.base import find_strategy
@@ -65,8 +65,15 @@ def roofline_time_s(graph: TaskGraph, device: DeviceProfile) -> float:
     """Return the seconds of a step by a plain roofline: each task at the datasheet's rates, the longer of its two times."""
     return sum(
         max(
-            task.operations / device.product_ops_per_s(task.precision),
+            _operations(task) / device.product_ops_per_s(task.precision),
             task.moved_bytes / device.memory_bytes_per_s,
         )
         for task in graph.tasks
     )
+
+
+def _operations(task: Task) -> float:
+    """Return a task's operations; torch counts those of a weight's gradient once for each group of the convolution."""
+    if task.convolution is not None and task.gradient_of is GradientOf.WEIGHT:
+        return task.operations / task.convolution.groups
+    return task.operations
