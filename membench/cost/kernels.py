@@ -61,7 +61,19 @@ _UNKNOWN_PRODUCTS = {"convolution", "convolution_backward"}
 _COPIES = {"cat", "stack", "clone", "index", "index_put", "index_put_", "index_select", "gather", "roll", "flip", "repeat",
            "slice_backward", "select_backward", "slice_scatter", "constant_pad_nd", "im2col", "col2im", "embedding",
            "embedding_dense_backward", "scatter", "scatter_add", "index_add", "unfold_backward", "as_strided"}  # fmt: skip
-_REDUCTIONS = {"sum", "mean", "var", "var_mean", "std", "norm", "linalg_vector_norm", "amax", "max", "min", "prod"}
+_REDUCTIONS = {
+    "sum",
+    "mean",
+    "var",
+    "var_mean",
+    "std",
+    "norm",
+    "linalg_vector_norm",
+    "amax",
+    "max",
+    "min",
+    "prod",
+}
 _PASSES = {
     # statistics first, then the result: the input is read twice
     "native_batch_norm": 3 / 2,
@@ -143,7 +155,9 @@ def _convolution(
     if task.gradient_of is GradientOf.WEIGHT:
         product = Product(c.groups, outputs, inputs * area, pixels)
     elif task.gradient_of is GradientOf.DATA:  # each stride's share of the filter reaches a pixel
-        product = Product(c.groups, c.images * prod(c.input_size), inputs, max(1, outputs * area // prod(c.stride)))
+        product = Product(
+            c.groups, c.images * prod(c.input_size), inputs, max(1, outputs * area // prod(c.stride))
+        )
     else:
         product = Product(c.groups, pixels, outputs, inputs * area)
     channels_last = _is_channels_last(values)

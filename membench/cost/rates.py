@@ -71,7 +71,9 @@ def _product_fraction(kernel: Kernel, rates: KernelRates, device: DeviceProfile)
     """
     if kernel.family is Family.DEPTHWISE:
         return _depthwise_fraction(kernel, rates)
-    by_tensor_cores = rates.product if kernel.family is Family.PRODUCT else _convolution_fraction(kernel, rates)
+    by_tensor_cores = (
+        rates.product if kernel.family is Family.PRODUCT else _convolution_fraction(kernel, rates)
+    )
     if not _is_single(kernel, device):
         return by_tensor_cores
     if kernel.family is Family.PRODUCT:
@@ -103,4 +105,3 @@ def _memory_fraction(kernel: Kernel, rates: KernelRates) -> float:
             return rates.reduction
         case _:
             return rates.elementwise
-
