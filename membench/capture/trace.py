@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from torch.autograd.graph import get_gradient_edge
 
 from membench.capture.functions import AsOperators
+from membench.capture.known_masks import known_masks
 from membench.capture.operation import layout_of
 from membench.capture.python_state import PythonState
 from membench.capture.random_state import RandomState
@@ -136,6 +137,7 @@ def _trace(
             with (
                 recorder,
                 without_value_checks(),
+                known_masks(recorder.is_known),
                 _layer_hooks(module, recorder, buffers, state),
             ):
                 edges = [get_gradient_edge(weight) for weight in weights.values() if weight.requires_grad]
