@@ -1,12 +1,19 @@
 """Real devices, and the backends that run schedules on them."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import torch
 
 from membench.backends.cpu import CpuBackend
 from membench.backends.cuda import CudaBackend
 from membench.backends.tensor_backend import TensorBackend
 from membench.core.errors import MembenchError
+from membench.core.precision import Precision
 from membench.core.schedule import Schedule
+
+_ROUNDS_TO_TF32 = {Precision.FP32: False, Precision.TF32: True}
+"""Precisions that set torch's switches of TF32, for convolutions and for other products."""
 
 
 def real_device(backend: str) -> torch.device:
@@ -22,6 +29,45 @@ def real_device(backend: str) -> torch.device:
             "backend 'cuda' needs a GPU, and torch sees none; choose backend='cpu' or backend='simulated'"
         )
     return torch.device("cuda", torch.cuda.current_device())
+
+
+def check_products(precision: Precision | None, device: torch.device) -> None:
+    """Refuse a precision in which a device's products would not run.
+
+    Raises:
+        MembenchError: the CPU has no TF32, or torch's switches of TF32 are set otherwise.
+    """
+    if precision is Precision.TF32 and device.type == "cpu":
+        raise MembenchError("the CPU has no tf32; choose fp32, bf16 or amp_bf16")
+    if precision not in _ROUNDS_TO_TF32 or device.type == "cpu":
+        return
+    wanted = _ROUNDS_TO_TF32[precision]
+    if _tf32_switches() != (wanted, wanted):
+        raise MembenchError(
+            f"precision={precision} runs products as torch's switches say, which are set otherwise; set "
+            f"torch.backends.cudnn.allow_tf32 and torch.backends.cuda.matmul.allow_tf32 to {wanted}"
+        )
+
+
+@contextmanager
+def products_in(precision: Precision | None) -> Iterator[None]:
+    """Set torch's switches of TF32 as a precision demands."""
+    before = _tf32_switches()
+    if precision in _ROUNDS_TO_TF32:
+        _set_tf32_switches(*[_ROUNDS_TO_TF32[precision]] * 2)
+    try:
+        yield
+    finally:
+        _set_tf32_switches(*before)
+
+
+def _tf32_switches() -> tuple[bool, bool]:
+    return torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32
+
+
+def _set_tf32_switches(of_cudnn: bool, of_cublas: bool) -> None:
+    torch.backends.cudnn.allow_tf32 = of_cudnn
+    torch.backends.cuda.matmul.allow_tf32 = of_cublas
 
 
 def real_backend(schedule: Schedule, device: torch.device) -> TensorBackend:

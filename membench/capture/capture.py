@@ -50,7 +50,7 @@ def capture(
 
     Args:
         device: where the step is to run, which may differ from where its tensors are; None: where they are.
-            ``torch.device("cuda")``, without an index, is a GPU that this machine does not need to have.
+            `ANY_GPU`: on a GPU that this machine does not need to have.
         seen: layouts of outputs there, by the signature of a call, where they differ from its shape function's.
 
     Raises:

@@ -18,7 +18,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.autograd.graph import get_gradient_edge
 
 from membench.capture.functions import AsOperators
 from membench.capture.known_masks import known_masks
@@ -27,7 +26,7 @@ from membench.capture.python_state import PythonState
 from membench.capture.random_state import RandomState
 from membench.capture.recorder import Recorder
 from membench.capture.virtual_gpu import VirtualGpu
-from membench.core.arguments import Arguments, call_with
+from membench.core.arguments import Arguments, call_with, tensors_in
 from membench.core.call import Outputs, Value
 from membench.core.errors import MembenchError, UnsupportedModel
 from membench.core.precision import Precision
@@ -45,6 +44,11 @@ from membench.core.torch_internals import (
     without_value_checks,
 )
 from membench.core.workload import Workload
+
+ANY_GPU = torch.device("cuda")
+"""A GPU that this machine does not need to have; a GPU of this machine has an index."""
+
+_CPU = torch.device("cpu")
 
 _VALUE_READ = (
     "Python reads the value of a tensor, which differs from step to step",
@@ -111,8 +115,8 @@ def _trace(
     fake_mode = FakeTensorMode(allow_non_fake_inputs=True)
     trains = workload.loss is not None
     precision = workload.precision
-    fake = partial(_fake, fake_mode, device=device, channels_last=workload.channels_last)
-    converted = partial(fake, dtype=precision and precision.dtype)
+    fake = partial(_fake, fake_mode, device=device)
+    converted = partial(fake, dtype=precision and precision.dtype, channels_last=workload.channels_last)
     # anomaly detection would read the gradients' values, which fake tensors do not have
     with (
         RandomState() as random_state,
@@ -120,7 +124,7 @@ def _trace(
         torch.set_grad_enabled(trains),
         torch.autograd.set_detect_anomaly(False),
     ):
-        gpu = VirtualGpu() if device == torch.device("cuda") else None
+        gpu = VirtualGpu() if device == ANY_GPU else None
         recorder = Recorder(fake_mode, seen, random_state, gpu, _rounded_products(precision, gpu))
         weights = {
             name: converted(weight, requires_grad=trains and weight.requires_grad)
@@ -140,9 +144,10 @@ def _trace(
                 known_masks(recorder.is_known),
                 _layer_hooks(module, recorder, buffers, state),
             ):
-                edges = [get_gradient_edge(weight) for weight in weights.values() if weight.requires_grad]
+                if gpu:
+                    gpu.own(weights.values())
                 tensors = _by_every_name(module, {**weights, **buffers})
-                with AsOperators(gpu), _autocast(precision, "cpu" if device is None else device.type):
+                with AsOperators(gpu), _autocast(precision, _device_type(workload, device)):
                     output = call_with(partial(_call_with_tensors, module, tensors), inputs)
                     loss, gradients = None, {}
                     if workload.loss is None:
@@ -152,7 +157,6 @@ def _trace(
                         loss = call_with(workload.loss, targets, output)
                 if loss is not None:
                     gradients = _gradients(recorder, loss, weights, workload.loss_scale)
-                del edges
             state.check_tensors((*weights.values(), *buffers.values()))
             random_state.check("the model")
         return Recording(
@@ -176,6 +180,13 @@ def _rounded_products(precision: Precision | None, gpu: VirtualGpu | None) -> fr
         return frozenset({Kind.CONVOLUTION, Kind.LINEAR})
     is_default = precision is None and gpu is not None
     return frozenset({Kind.CONVOLUTION}) if is_default else frozenset()
+
+
+def _device_type(workload: Workload, device: torch.device | None) -> str:
+    """Return the type of the device that the step is traced on; see `_fake`."""
+    if device is None:
+        device = next((tensor.device for tensor in tensors_in(workload.inputs)), _CPU)
+    return "cpu" if device.type == "meta" else device.type
 
 
 @contextmanager
@@ -269,8 +280,8 @@ def _fake(
     tensor: Tensor,
     *,
     device: torch.device | None,
-    channels_last: bool,
     dtype: torch.dtype | None = None,
+    channels_last: bool = False,
     requires_grad: bool = False,
 ) -> Tensor:
     """Return a fake tensor of the same shape; a meta tensor is traced as one on the CPU.
@@ -278,8 +289,8 @@ def _fake(
     The device determines the recorded kernels: on CUDA batch norm is cuDNN's.
 
     Args:
-        channels_last: whether it has that layout, if it has four dimensions; otherwise its strides are the same.
         dtype: of floating-point elements; None: their own.
+        channels_last: give it that layout if it has four dimensions; otherwise its strides are the same.
     """
     if device is None:
         device = torch.device("cpu") if tensor.is_meta else tensor.device

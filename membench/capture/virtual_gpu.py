@@ -10,12 +10,13 @@ answered with the CPU. The two are told apart by the time of the question:
     outside of functions                           only autograd asks: the CPU
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd.graph import GradientEdge, get_gradient_edge
 
 from membench.core.torch_internals import tree_leaves, view_base
 
@@ -23,14 +24,19 @@ _CPU = torch.device("cpu")
 
 
 class VirtualGpu:
-    """Answers for which device a tensor is on during a trace."""
+    """Answers on which device a tensor is during a trace."""
 
     def __init__(self) -> None:
         self.device = torch.device("cuda", 0)
+        self._edges: list[GradientEdge] = []
         self._is_in_function = False
         self._made: dict[
             int, Tensor
         ] = {}  # by the operators of the running function; kept, so that ids stay theirs
+
+    def own(self, weights: Iterable[Tensor]) -> None:
+        """Make autograd ask for the weights now, outside of functions, instead of at their first use."""
+        self._edges += [get_gradient_edge(weight) for weight in weights if weight.requires_grad]
 
     @contextmanager
     def function(self) -> Iterator[None]:

@@ -10,6 +10,7 @@ from typing import Any
 from membench.core.checks import COUNT, NAME, POSITIVE, SWITCH, WHOLE, Requirement, check, choice
 from membench.core.configuration import find_function, instantiate, names
 from membench.core.errors import MembenchError, one_line
+from membench.core.precision import Precision
 from membench.core.units import parse_bytes
 from membench.sweep.records import Rerun
 
@@ -44,6 +45,10 @@ def check_cell(values: Values) -> None:
     check_running(values)
     check_size("budget", values["budget"])
     check(FOLDER, records=values["records"])
+    if values.get("precision") is not None:
+        choice(Precision, "precision", values["precision"])
+    if values.get("channels_last") is not None:
+        check(SWITCH, channels_last=values["channels_last"])
     if values["metrics"] is not None:
         find_function(str(values["metrics"]))
     _check_model(values["model"])

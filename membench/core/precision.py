@@ -1,8 +1,10 @@
 """Precision: the number formats of a step's weights, activations and products."""
 
 from enum import StrEnum
+from typing import TYPE_CHECKING
 
-import torch
+if TYPE_CHECKING:  # torch takes seconds, which the command line's checks need not wait for
+    import torch
 
 
 class Precision(StrEnum):
@@ -20,26 +22,23 @@ class Precision(StrEnum):
     AMP_FP16 = "amp_fp16"
 
     @classmethod
-    def of_dtype(cls, dtype: torch.dtype) -> "Precision":
+    def of_dtype(cls, dtype: "torch.dtype") -> "Precision":
         """Return the precision of elements of a dtype; that of integers and of double precision is single precision."""
-        return _OF_DTYPE.get(dtype, cls.FP32)
+        import torch
+
+        return {torch.bfloat16: cls.BF16, torch.float16: cls.FP16}.get(dtype, cls.FP32)
 
     @property
-    def dtype(self) -> torch.dtype | None:
+    def dtype(self) -> "torch.dtype | None":
         """Dtype of weights, buffers and inputs; None under autocast, which leaves them as they are."""
-        return _DTYPES.get(self)
+        import torch
+
+        single, half = torch.float32, {Precision.BF16: torch.bfloat16, Precision.FP16: torch.float16}
+        return {Precision.FP32: single, Precision.TF32: single, **half}.get(self)
 
     @property
-    def autocast_dtype(self) -> torch.dtype | None:
+    def autocast_dtype(self) -> "torch.dtype | None":
         """Dtype that autocast casts to; None without autocast."""
-        return _AUTOCAST_DTYPES.get(self)
+        import torch
 
-
-_OF_DTYPE = {torch.bfloat16: Precision.BF16, torch.float16: Precision.FP16}
-_DTYPES = {
-    Precision.FP32: torch.float32,
-    Precision.TF32: torch.float32,
-    Precision.BF16: torch.bfloat16,
-    Precision.FP16: torch.float16,
-}
-_AUTOCAST_DTYPES = {Precision.AMP_BF16: torch.bfloat16, Precision.AMP_FP16: torch.float16}
+        return {Precision.AMP_BF16: torch.bfloat16, Precision.AMP_FP16: torch.float16}.get(self)

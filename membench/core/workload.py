@@ -107,6 +107,25 @@ class Workload:
         )
         return replace(self, module=self.module.to(device), inputs=inputs, targets=targets)
 
+    def converted(self) -> "Workload":
+        """Return the workload in its precision and memory format; the module itself is converted.
+
+        Within `torch.autocast`, and in TF32, weights and inputs stay as they are.
+        """
+        dtype = None if self.precision is None else self.precision.dtype
+        memory_format = torch.channels_last if self.channels_last else torch.preserve_format
+
+        def convert(tensor: Tensor) -> Tensor:
+            return tensor.to(
+                dtype=dtype if tensor.is_floating_point() else None,
+                memory_format=memory_format if tensor.dim() == 4 else torch.preserve_format,
+            )
+
+        module = self.module.to(dtype=dtype) if dtype else self.module
+        if self.channels_last:
+            module = module.to(memory_format=torch.channels_last)
+        return replace(self, module=module, inputs=tree_map_only(Tensor, convert, self.inputs))
+
     def of_size(self, size: int) -> "Workload":
         """Return this workload, or its first `size` samples as a micro-batch of this step.
 

@@ -3,6 +3,8 @@
 from abc import ABC, abstractmethod
 from typing import ClassVar
 
+import torch
+
 from membench.core.efficiency import Efficiency
 from membench.core.task_graph import TaskGraph
 from membench.planning.pool import allocated
@@ -16,9 +18,11 @@ class Framework(ABC):
 
     Attributes:
         name: in configurations and tables.
+        captured_on: device whose operators `lower` reads; None: the CPU's.
     """
 
     name: ClassVar[str]
+    captured_on: ClassVar[torch.device | None] = None
 
     def __init__(self, efficiency: Efficiency) -> None:
         self.efficiency = efficiency

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from membench.backends.real import real_backend, real_device
+from membench.backends.real import check_products, real_backend, real_device
 from membench.capture.capture import Captures
 from membench.core import configuration, distributed
 from membench.core.arguments import as_arguments
@@ -18,6 +18,7 @@ from membench.core.cluster import SINGLE_DEVICE, Cluster
 from membench.core.device import DeviceProfile
 from membench.core.errors import MembenchError, UnsupportedModel
 from membench.core.optimizer import UpdateRule
+from membench.core.precision import Precision
 from membench.core.record import Source
 from membench.core.schedule import RepeatedSchedule
 from membench.core.task_graph import TaskGraph
@@ -51,6 +52,8 @@ def compile(  # noqa: A001 (the field's term)
     micro_batch: int | str | None = None,
     exchange: str | None = None,
     optimizer: str | UpdateRule | None = None,
+    precision: str | None = None,
+    channels_last: bool = False,
     cuda_graph: bool = False,
 ) -> CompiledStep | MicroBatchedStep | SimulatedStep:
     """Capture a step of training or inference and put it under a memory strategy.
@@ -81,6 +84,11 @@ def compile(  # noqa: A001 (the field's term)
             share's.
         optimizer: updates the weights in the step: a name (``"adamw"``), or for the simulated backend a rule with other
             options. None: the step ends with the gradients, for an update by the caller.
+        precision: ``"bf16"`` and ``"fp16"`` run the whole step in half precision, ``"amp_bf16"`` and ``"amp_fp16"`` its forward
+            pass and loss within ``torch.autocast``; ``"tf32"`` rounds products' factors on a GPU, ``"fp32"`` nothing. None: as
+            the module is, with torch's default, in which convolutions on a GPU round theirs. A real step converts the module
+            as ``module.to`` would, and takes inputs of that dtype; a simulated one leaves it alone.
+        channels_last: weights and inputs with four dimensions have that memory format; of a real step, the module's too.
         cuda_graph: for the cuda backend: replay the step as one CUDA graph, for models bound by launches.
 
     Raises:
@@ -95,7 +103,17 @@ def compile(  # noqa: A001 (the field's term)
         raise MembenchError(
             "the batch is a pair (inputs, targets), each a tensor, a tuple or a dict; for inference it is (inputs, ())"
         )
-    workload = Workload(type(module).__name__, module, loss, as_arguments(batch[0]), as_arguments(batch[1]))
+    inputs, targets = as_arguments(batch[0]), as_arguments(batch[1])
+    chosen_precision = None if precision is None else choice(Precision, "precision", precision)
+    workload = Workload(
+        type(module).__name__,
+        module,
+        loss,
+        inputs,
+        targets,
+        precision=chosen_precision,
+        channels_last=channels_last,
+    )
     chosen = find_strategy(strategy)() if isinstance(strategy, str) else strategy
     if not isinstance(chosen, Strategy):
         raise MembenchError(f"the strategy is a name or an instance of a Strategy, not {strategy!r}")
@@ -113,6 +131,7 @@ def compile(  # noqa: A001 (the field's term)
             f"device and cluster are for backend='simulated', but the backend is {backend!r}; leave them out"
         )
     target = real_device(backend)
+    check_products(chosen_precision, target)
     for name, weight in module.named_parameters():
         if weight.device.type not in ("cpu", target.type):
             raise UnsupportedModel(
@@ -121,7 +140,7 @@ def compile(  # noqa: A001 (the field's term)
     cache = load_cache(target) if backend == "cuda" else None
     measured = MeasuredCost(target, cache, cuda_graph=cuda_graph)
     return build_step(
-        Captures(workload, target),
+        Captures(workload.converted(), target),
         chosen,
         measured,
         budget_bytes,
@@ -143,8 +162,9 @@ def _simulate(
 ) -> SimulatedStep:
     profile = _find_device(device)
     joined = cluster if isinstance(cluster, Cluster) else configuration.load("cluster", cluster)
-    cost = RooflineCost(joined.loaded(profile), configuration.load("framework", "pytorch").efficiency)
-    graph_at = Captures(updated_workload(workload, update)).graph_at
+    framework = configuration.load("framework", "pytorch")
+    cost = RooflineCost(joined.loaded(profile), framework.efficiency)
+    graph_at = Captures(updated_workload(workload, update), framework.captured_on).graph_at
     runs = plan_step(graph_at, workload.batch_size, strategy, cost, budget_bytes, micro_batch, update)
     if joined.devices > 1:
         runs = exchange_in_last_run(runs, exchange or Exchange.AS_MADE)

@@ -31,12 +31,17 @@ class Baseline(ABC):
             raise UnsupportedStrategy("a baseline runs training steps, and this model is there for inference")
 
         def run() -> Tensor:
-            with self.saving(workload):
+            with self.saving(workload), _casting(workload):
                 loss = call_with(criterion, workload.targets, workload.output())
             loss.backward()
             return loss.detach()
 
         return run
+
+
+def _casting(workload: Workload) -> AbstractContextManager[Any]:
+    dtype = workload.precision and workload.precision.autocast_dtype
+    return torch.autocast(workload.device.type, dtype) if dtype else nullcontext()
 
 
 class PlainPyTorch(Baseline):

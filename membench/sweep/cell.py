@@ -1,16 +1,17 @@
 """Cell: one step of an experiment, built once from its configuration."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
-from membench.backends.real import real_device
+from membench.backends.real import check_products, real_device
 from membench.core.checks import choice
 from membench.core.cluster import SINGLE_DEVICE, Cluster
 from membench.core.configuration import find_function, instantiate
 from membench.core.device import DeviceProfile
 from membench.core.errors import MembenchError
 from membench.core.optimizer import UpdateRule
+from membench.core.precision import Precision
 from membench.core.record import Configuration, is_simulated
 from membench.core.units import parse_bytes
 from membench.core.workload import Workload
@@ -40,6 +41,7 @@ class Cell:
         micro_batch: samples at a time, ``"fitted"``, ``"fastest"``, or None for what the strategy chooses.
         exchange: when gradients are averaged over several processes or devices.
         optimizer: updates the weights in the step; None: the step ends with the gradients.
+        precision, channels_last: see `Workload`.
         step_metrics: adds numbers of one paper to the record; None: the record has the general ones.
     """
 
@@ -59,6 +61,8 @@ class Cell:
     exchange: Exchange
     step_metrics: StepMetrics | None
     optimizer: UpdateRule | None = None
+    precision: Precision | None = None
+    channels_last: bool = False
 
     @classmethod
     def from_configuration(cls, configuration: Configuration) -> "Cell":
@@ -66,12 +70,14 @@ class Cell:
 
         Args:
             configuration: plain dicts: ``model``, ``batch_size``, ``strategy``, ``framework``, ``backend`` and ``seed``; to
-                be simulated, ``device``; optional: ``cluster``, ``budget``, ``micro_batch``, ``exchange``, ``metrics``, ``optimizer``.
+                be simulated, ``device``; optional: ``cluster``, ``budget``, ``micro_batch``, ``exchange``, ``metrics``, ``optimizer``,
+                ``precision``, ``channels_last``.
 
         Raises:
             MembenchError: a value is not allowed; the message says which.
         """
         backend, budget = configuration["backend"], configuration.get("budget")
+        precision = configuration.get("precision")
         cluster, metrics = configuration.get("cluster"), configuration.get("metrics")
         return cls(
             configuration=configuration,
@@ -90,6 +96,8 @@ class Cell:
             exchange=choice(Exchange, "exchange", configuration.get("exchange", Exchange.AS_MADE)),
             step_metrics=find_function(metrics) if metrics else None,
             optimizer=instantiate(configuration.get("optimizer")),
+            precision=None if precision is None else choice(Precision, "precision", precision),
+            channels_last=bool(configuration.get("channels_last")),
         )
 
     @property
@@ -108,15 +116,24 @@ class Cell:
         """The cost model of the simulated device while all devices of the cluster copy."""
         return RooflineCost(self.cluster.loaded(self.simulated_device), self.framework.efficiency)
 
-    def torch_device(self) -> torch.device | None:
-        """Return the device on which the step runs; None: it is simulated.
+    def captured_on(self) -> torch.device | None:
+        """Return the device whose operators are captured: that on which the step runs, or the framework's.
 
         Raises:
             MembenchError: the backend needs a GPU, and there is none.
         """
-        return None if self.is_simulated else real_device(self.backend)
+        return self.framework.captured_on if self.is_simulated else real_device(self.backend)
 
     def workload(self, batch_size: int) -> Workload:
-        """Build the model and an example batch: without values to be simulated, on the CPU to be run."""
+        """Build the model and an example batch: without values to be simulated, on the CPU to be run.
+
+        Raises:
+            MembenchError: the device does not run this precision.
+        """
         device = "meta" if self.is_simulated else "cpu"
-        return self.model.workload(batch_size, seed=self.seed, device=device)
+        workload = self.model.workload(batch_size, seed=self.seed, device=device)
+        workload = replace(workload, precision=self.precision, channels_last=self.channels_last)
+        if self.is_simulated:
+            return workload
+        check_products(self.precision, real_device(self.backend))
+        return workload.converted()

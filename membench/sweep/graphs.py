@@ -23,12 +23,22 @@ class Graphs:
     def captures(self, cell: Cell, batch_size: int) -> Captures:
         """Return the captures of a cell's model; of several processes, each captures its share of the batch."""
         kept = cell.optimizer and cell.optimizer.gradients
-        key = cell.model, batch_size, cell.backend, cell.seed, kept
+        device = cell.captured_on()
+        key = (
+            cell.model,
+            batch_size,
+            cell.backend,
+            cell.seed,
+            kept,
+            device,
+            cell.precision,
+            cell.channels_last,
+        )
         if key != self._key or self._captures is None:
             processes = joined()
             workload = cell.workload(batch_size).share(processes.rank, processes.count)
             workload = updated_workload(workload, cell.optimizer)
-            self._captures, self._lowered, self._key = Captures(workload, cell.torch_device()), {}, key
+            self._captures, self._lowered, self._key = Captures(workload, device), {}, key
         return self._captures
 
     def lowered_at(self, cell: Cell, batch_size: int) -> GraphAt:

@@ -2,7 +2,7 @@
 
 import os
 
-from membench.backends.real import real_device
+from membench.backends.real import products_in, real_device
 from membench.capture.capture import Captures
 from membench.core.errors import UnsupportedStrategy
 from membench.core.record import Configuration
@@ -37,16 +37,17 @@ def observe(configuration: Configuration) -> ObservedStep:
         played = played_step(cell, planned_step(cell, Graphs()))
         capacity_bytes = cell.simulated_device.memory_bytes
         return _run(configuration, played.plan, played.timelines, capacity_bytes=capacity_bytes)
-    workload, device = cell.workload(cell.batch_size), real_device(cell.backend)
-    step = build_step(
-        Captures(workload, device),
-        cell.method.strategy_for(workload, device),
-        MeasuredCost(device),
-        cell.budget_bytes,
-        micro_batch=cell.micro_batch,
-    )
-    measurement = step.measure()
-    step.close()
+    with products_in(cell.precision):
+        workload, device = cell.workload(cell.batch_size), real_device(cell.backend)
+        step = build_step(
+            Captures(workload, device),
+            cell.method.strategy_for(workload, device),
+            MeasuredCost(device),
+            cell.budget_bytes,
+            micro_batch=cell.micro_batch,
+        )
+        measurement = step.measure()
+        step.close()
     return _run(configuration, step.plan, measurement.timelines, measured_peak_bytes=measurement.peak_bytes)
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from membench.backends.real import products_in
 from membench.core import errors
 from membench.core.errors import MembenchError
 from membench.core.record import Configuration, Outcome, Record, Source, configuration_hash
@@ -54,7 +55,8 @@ def _run(configuration: Configuration, graphs: Graphs) -> Record:
         if cell.is_simulated:
             simulate(cell, graphs, found)
         else:
-            found = measure(cell, graphs)
+            with products_in(cell.precision):
+                found = measure(cell, graphs)
     except Exception as error:  # a cell's failure is its record; it never ends a sweep
         outcome, reason = outcome_of(error)
     facts: dict[str, Any] = {}

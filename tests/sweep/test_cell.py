@@ -24,7 +24,7 @@ def test_attributes_are_the_objects_that_the_configuration_describes() -> None:
     assert isinstance(cell.method.strategy(), Eager) and cell.method.baseline is None
     assert (cell.model.name, cell.model.inputs, cell.batch_size) == ("lenet", [{"shape": [1, 28, 28]}], 4)
     assert (cell.budget_bytes, cell.micro_batch, cell.exchange) == (200 * MIB, 2, Exchange.AT_END)
-    assert cell.is_simulated and cell.torch_device() is None
+    assert cell.is_simulated and cell.captured_on() is None
     assert cell.workload(4).inputs[0].device.type == "meta"
     assert cell.configuration is configuration
     with pytest.raises(FrozenInstanceError):
