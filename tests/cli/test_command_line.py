@@ -139,7 +139,10 @@ def test_an_error_is_explained_without_its_cause() -> None:
         (["rerun=al"], r"rerun is one of .*, not 'al'; did you mean 'all'\?$"),
         (["hydra.verbose=lots"], "hydra.verbose is true or false, not 'lots'$"),
         (["budget=0.5"], "budget: 0.5 is not a whole number of bytes; add the unit that you mean"),
-        (["model.module._target_=nosuch.Net"], "model: nosuch.Net cannot be imported .No module named 'nosuch'"),
+        (
+            ["model.module._target_=nosuch.Net"],
+            "model: nosuch.Net cannot be imported .No module named 'nosuch'",
+        ),
         (["strategy=magic"], r"strategy 'magic' is not known; there are: .*eager, .*layrub_hybrid"),
         (["device=tpu"], r"device 'tpu' is not known; there are: .*k40_modnn, k40_vdnn"),
         (["backend=tpu"], r"backend 'tpu' is not known; there are: cpu, cuda, simulated"),

@@ -1,7 +1,9 @@
 """Networks of transformers: their published sizes, and tiny ones trained exactly as in plain PyTorch."""
 
 import copy
+import subprocess
 import sys
+import time
 from typing import Any
 
 import pytest
@@ -14,8 +16,10 @@ from membench.core.configuration import names, read
 from membench.core.errors import MembenchError
 from membench.core.task_graph import Role
 from membench.models.hugging_face import OwnLoss, network
+from membench.steps.plan import plan
+from membench.strategies.eager import Eager
 from membench.sweep.model import Model
-from tests.helpers.graphs import held
+from tests.helpers.graphs import COST, held
 
 pytestmark = pytest.mark.usefixtures("offline")
 PUBLISHED = {
@@ -102,7 +106,28 @@ def test_a_network_is_captured_with_the_published_parameters(name: str) -> None:
     model = read("model", name) | {"sequence_length": 8}
     graph = capture(Model.from_configuration(model).workload(2, seed=0, device="meta")).graph
     assert held(graph, Role.WEIGHT) == held(graph, Role.WEIGHT_GRADIENT) == 4 * PUBLISHED[name]
-    assert held(graph, Role.CONSTANT) < 1000
+    assert plan(graph, Eager(), COST, None).peak_bytes > 2 * 4 * PUBLISHED[name]
+
+
+@pytest.mark.slow
+def test_a_decoder_of_seven_billion_parameters_is_planned_within_a_minute_and_4_gb() -> None:
+    """In a process of its own: capture, plan and simulation of a whole sequence."""
+    program = (
+        "import resource, torch, membench\n"
+        "from membench.sweep.model import Model\n"
+        "work = Model.named('llama_7b').workload(1, seed=0, device='meta')\n"
+        "batch = work.inputs, work.targets\n"
+        "step = membench.compile(work.module, work.loss, batch, backend='simulated', device='mi300x')\n"
+        "print(step.predicted_peak_bytes, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)"
+    )
+    started = time.monotonic()
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=120
+    )
+    peak_bytes, resident_kib = map(int, done.stdout.split())
+    assert time.monotonic() - started < 60
+    assert resident_kib < 4 * 2**20
+    assert peak_bytes > 2 * 4 * PUBLISHED["llama_7b"]
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
