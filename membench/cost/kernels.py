@@ -21,6 +21,7 @@ class Family(StrEnum):
     """Kernels that reach about the same fraction of a device's rates."""
 
     PRODUCT = "product"
+    ATTENTION = "fused attention"
     CONVOLUTION = "convolution"
     GROUPED = "grouped convolution"
     NARROW = "narrow grouped convolution"  # for which cuDNN has kernels of its own
@@ -61,7 +62,19 @@ _UNKNOWN_PRODUCTS = {"convolution", "convolution_backward"}
 _COPIES = {"cat", "stack", "clone", "index", "index_put", "index_put_", "index_select", "gather", "roll", "flip", "repeat",
            "slice_backward", "select_backward", "slice_scatter", "constant_pad_nd", "im2col", "col2im", "embedding",
            "embedding_dense_backward", "scatter", "scatter_add", "index_add", "unfold_backward", "as_strided"}  # fmt: skip
-_REDUCTIONS = {"sum", "mean", "var", "var_mean", "std", "norm", "linalg_vector_norm", "amax", "max", "min", "prod"}
+_REDUCTIONS = {
+    "sum",
+    "mean",
+    "var",
+    "var_mean",
+    "std",
+    "norm",
+    "linalg_vector_norm",
+    "amax",
+    "max",
+    "min",
+    "prod",
+}
 _PASSES = {
     # statistics first, then the result: the input is read twice
     "native_batch_norm": 3 / 2,
@@ -78,7 +91,8 @@ _PASSES = {
 _NORMALIZATIONS = {*_PASSES, "native_layer_norm", "_softmax", "_softmax_backward_data", "_log_softmax",
                    "_log_softmax_backward_data"}  # fmt: skip
 _FAMILIES = {
-    **dict.fromkeys((Kind.CONVOLUTION, Kind.LINEAR, Kind.ATTENTION), Family.PRODUCT),
+    **dict.fromkeys((Kind.CONVOLUTION, Kind.LINEAR), Family.PRODUCT),
+    Kind.ATTENTION: Family.ATTENTION,
     **dict.fromkeys((Kind.BATCH_NORM, Kind.NORMALIZATION), Family.NORMALIZATION),
 }
 _NARROW_WIDTHS = (4, 8, 16, 32)
@@ -97,7 +111,9 @@ def kernel_of(task: Task) -> Kernel:
         return _convolution(task, task.convolution, values, precision, moved_bytes)
     if name in _PRODUCTS:
         return Kernel(Family.PRODUCT, precision, moved_bytes, task.operations, _product(name, task))
-    if name in _UNKNOWN_PRODUCTS or "attention" in name:
+    if "attention" in name:
+        return Kernel(Family.ATTENTION, precision, moved_bytes, task.operations)
+    if name in _UNKNOWN_PRODUCTS:
         return Kernel(Family.PRODUCT, precision, moved_bytes, task.operations)
     if name in _NORMALIZATIONS:
         passed_bytes = round(_PASSES.get(name, 1) * moved_bytes)
@@ -143,7 +159,9 @@ def _convolution(
     if task.gradient_of is GradientOf.WEIGHT:
         product = Product(c.groups, outputs, inputs * area, pixels)
     elif task.gradient_of is GradientOf.DATA:  # each stride's share of the filter reaches a pixel
-        product = Product(c.groups, c.images * prod(c.input_size), inputs, max(1, outputs * area // prod(c.stride)))
+        product = Product(
+            c.groups, c.images * prod(c.input_size), inputs, max(1, outputs * area // prod(c.stride))
+        )
     else:
         product = Product(c.groups, pixels, outputs, inputs * area)
     channels_last = _is_channels_last(values)
