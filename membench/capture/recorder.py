@@ -256,6 +256,11 @@ class Recorder(TorchDispatchMode):
                 self._made_anew[self.value(leaf).block] = leaf
         return output
 
+    def is_known(self, tensor: Tensor) -> bool:
+        """Return whether a tensor has the same values in every step."""
+        read = Call("aten.alias.default", (self.value(tensor),), (), ())
+        return evaluate(read, self.tasks, self._made_anew) is not None
+
     def _with_real_outputs(
         self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any
     ) -> Any:

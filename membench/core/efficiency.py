@@ -16,6 +16,7 @@ class KernelRates:
         product, convolution, weight_gradient: of the rate of tensor cores, in products of matrices, in convolutions and their
             data gradients, and in the weight gradients of convolutions.
         grouped, grouped_channels_last: the same of convolutions in groups, by layout.
+        attention: of the rate of a product, in fused attention.
         single_product, single_convolution: of the rate of single precision, without tensor cores.
         depthwise, depthwise_channels_last: of the rate of single precision, which computes them in any precision, in forward
             passes and data gradients, by layout.
@@ -37,6 +38,7 @@ class KernelRates:
     weight_gradient: float
     grouped: float
     grouped_channels_last: float
+    attention: float
     single_product: float
     single_convolution: float
     depthwise: float

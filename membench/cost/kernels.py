@@ -21,6 +21,7 @@ class Family(StrEnum):
     """Kernels that reach about the same fraction of a device's rates."""
 
     PRODUCT = "product"
+    ATTENTION = "fused attention"
     CONVOLUTION = "convolution"
     GROUPED = "grouped convolution"
     NARROW = "narrow grouped convolution"  # for which cuDNN has kernels of its own
@@ -90,7 +91,8 @@ _PASSES = {
 _NORMALIZATIONS = {*_PASSES, "native_layer_norm", "_softmax", "_softmax_backward_data", "_log_softmax",
                    "_log_softmax_backward_data"}  # fmt: skip
 _FAMILIES = {
-    **dict.fromkeys((Kind.CONVOLUTION, Kind.LINEAR, Kind.ATTENTION), Family.PRODUCT),
+    **dict.fromkeys((Kind.CONVOLUTION, Kind.LINEAR), Family.PRODUCT),
+    Kind.ATTENTION: Family.ATTENTION,
     **dict.fromkeys((Kind.BATCH_NORM, Kind.NORMALIZATION), Family.NORMALIZATION),
 }
 _NARROW_WIDTHS = (4, 8, 16, 32)
@@ -109,7 +111,9 @@ def kernel_of(task: Task) -> Kernel:
         return _convolution(task, task.convolution, values, precision, moved_bytes)
     if name in _PRODUCTS:
         return Kernel(Family.PRODUCT, precision, moved_bytes, task.operations, _product(name, task))
-    if name in _UNKNOWN_PRODUCTS or "attention" in name:
+    if "attention" in name:
+        return Kernel(Family.ATTENTION, precision, moved_bytes, task.operations)
+    if name in _UNKNOWN_PRODUCTS:
         return Kernel(Family.PRODUCT, precision, moved_bytes, task.operations)
     if name in _NORMALIZATIONS:
         passed_bytes = round(_PASSES.get(name, 1) * moved_bytes)

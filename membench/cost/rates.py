@@ -45,7 +45,7 @@ def peak_times(kernel: Kernel, rates: KernelRates, device: DeviceProfile) -> Pea
                 rates.tile_depth,
             )
             return PeakTimes(product_time_s(kernel.product, unit), moving_s, layout_s)
-        case Family.PRODUCT | Family.CONVOLUTION | Family.GROUPED | Family.NARROW:
+        case Family.PRODUCT | Family.ATTENTION | Family.CONVOLUTION | Family.GROUPED | Family.NARROW:
             return PeakTimes(kernel.operations / ops_per_s, moving_s, layout_s)
         case Family.DEPTHWISE:  # by the units of single precision, in any format and layout
             return PeakTimes(kernel.operations / device.arithmetic_ops_per_s, moving_s, 0.0)
@@ -71,6 +71,8 @@ def _product_fraction(kernel: Kernel, rates: KernelRates, device: DeviceProfile)
     """
     if kernel.family is Family.DEPTHWISE:
         return _depthwise_fraction(kernel, rates)
+    if kernel.family is Family.ATTENTION:
+        return rates.attention * (rates.single_product if _is_single(kernel, device) else rates.product)
     by_tensor_cores = (
         rates.product if kernel.family is Family.PRODUCT else _convolution_fraction(kernel, rates)
     )

@@ -14,6 +14,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from membench.core import configuration
 from membench.core.record import Configuration, is_simulated
+from membench.papers import model_source  # noqa: F401 (registers the source that conf/config.yaml names)
 from membench.papers.experiment import Paper, PaperCell, framework_of, listed
 
 CELL_KEYS = (
