@@ -60,7 +60,6 @@ __all__ = [
     "conjugate_view",
     "convolution_kernel",
     "cudnn_batch_norm_reserve_bytes",
-    "current_autograd_node",
     "flash_attention",
     "flop_registry",
     "is_leaf_node",

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from functools import lru_cache
 from math import ceil, inf
 
-
 _TILES = ((256, 128), (128, 128), (128, 64), (64, 64), (64, 32), (32, 32))
 """Rows and columns of results per thread block, either way round."""
 _DIVISIONS = (1, 2, 4, 8, 16, 32, 64)
