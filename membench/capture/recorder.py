@@ -179,7 +179,7 @@ class Recorder(TorchDispatchMode):
         if self._gpu is None:
             return self._dispatch(func, args, kwargs)
         output = self._dispatch(func, args, self._gpu.with_device(kwargs))
-        self._gpu.note_made(output)
+        self._gpu.note_made((args, kwargs), output)
         return output
 
     def _dispatch(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

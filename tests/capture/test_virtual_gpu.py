@@ -82,14 +82,13 @@ def mean_loss(output: Tensor, targets: Tensor) -> Tensor:
     return output.mean() + 0 * targets.sum()
 
 
-def test_on_a_gpu_the_loss_reads_half_precision_and_returns_single() -> None:
-    """Autocast's list for the CPU makes a copy instead."""
+def test_autocast_applies_within_composites_and_leaves_them_their_own_dtypes() -> None:
+    """Cross entropy keeps the logits' dtype in its softmax; of what follows, ``nll_loss`` is on the GPU's list."""
     graph = capture(workload(Network(), 2, 4, 6, 6, precision=Precision.AMP_FP16), ANY_GPU).graph
-    [softmax] = [task for task in graph.tasks if task.name.endswith(":_log_softmax")]
-    assert softmax.call is not None
-    logits, [probabilities] = softmax.call.args[0], softmax.call.outputs
-    assert isinstance(logits, Value) and probabilities is not None
-    assert (logits.dtype, probabilities.dtype) == (torch.float16, torch.float32)
+    assert operators(graph, Phase.LOSS) == ["_log_softmax", "_to_copy", "nll_loss_forward"]
+    softmax = next(task for task in graph.tasks if task.name.endswith(":_log_softmax"))
+    assert softmax.precision is Precision.FP16
+    assert graph.loss is not None and graph.loss.dtype is torch.float32
 
 
 def casts_of(graph: TaskGraph, role: Role) -> Counter[str]:
