@@ -39,7 +39,7 @@ class AsOperators(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         with nullcontext() if self._gpu is None else self._gpu.function():
-            if func in self._DROPOUTS:
+            if func in self._DROPOUTS and not (self._gpu and _is_in_place(*args, **kwargs)):
                 inplace, output = _dropout(*args, **kwargs)
                 return args[0].copy_(output) if inplace else output
             if func in self._RECURRENT:
@@ -83,6 +83,17 @@ def _without_dispatch(func: FunctionType) -> Callable[..., Any]:
     copy = FunctionType(func.__code__, scope, func.__name__, func.__defaults__, func.__closure__)
     copy.__kwdefaults__ = func.__kwdefaults__
     return copy
+
+
+def _is_in_place(
+    input: Tensor,  # noqa: A002 (the names are torch's)
+    p: float = 0.5,
+    training: bool = True,
+    inplace: bool = False,
+    train: bool | None = None,
+) -> bool:
+    """Return whether dropout overwrites its input: it is not fused on a GPU, and keeps its factors."""
+    return inplace
 
 
 def _dropout(

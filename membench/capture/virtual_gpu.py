@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 
-from membench.core.torch_internals import tree_leaves, view_base
+from membench.core.torch_internals import copy_to, tree_leaves, view_base
 
 _CPU = torch.device("cpu")
 
@@ -71,6 +71,12 @@ class VirtualGpu:
                 self._asked_next[id(tensor)] = tensor, is_overwritten
                 if is_overwritten and (base := view_base(tensor)) is not None:
                     self._asked_next[id(base)] = base, True
+
+    def stays(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+        """Return whether an operator moves a tensor to the device where it is, as a formula does that was told another."""
+        if func is not copy_to or kwargs.get("device") != self.device:
+            return False
+        return kwargs.get("dtype", args[0].dtype) == args[0].dtype and kwargs.get("memory_format") is None
 
     def with_device(self, kwargs: dict[str, Any]) -> dict[str, Any]:
         """Return an operator's arguments with the GPU in place of the CPU, where models and formulas make tensors."""

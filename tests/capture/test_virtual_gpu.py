@@ -202,6 +202,7 @@ class Formulas(nn.Module):
         first = first + torch.arange(2) * torch.ones(2, device=first.device)
         first = first.clone()
         first[:, 0].mul_(2)
+        first = torch.empty_like(first).copy_(first)  # whose gradient goes to the device of what was copied
         return Doubled.apply(first)
 
 
@@ -223,6 +224,7 @@ class Doubled(torch.autograd.Function):
 def test_formulas_of_gradients_and_own_functions_run() -> None:
     graph = capture(workload(Formulas(), 3, 4), ANY_GPU).graph
     assert graph.gradients[0][1] is not None
+    assert "_to_copy" not in operators(graph)
     devices = {
         value for task in graph.tasks if task.call for name, value in task.call.kwargs if name == "device"
     }
@@ -246,6 +248,15 @@ class Chosen(nn.Module):
 def test_values_of_constants_on_the_gpu_are_known() -> None:
     names = operators(capture(workload(Chosen(), 3, 4), ANY_GPU).graph)
     assert "sum" in names and "addmm" in names
+
+
+@pytest.mark.parametrize(("is_in_place", "kept_bytes"), [(False, 1), (True, 4)])
+def test_dropout_keeps_a_mask_and_in_place_its_factors(is_in_place: bool, kept_bytes: int) -> None:
+    module = nn.Sequential(nn.Linear(4, 3), nn.Dropout(0.5, inplace=is_in_place))
+    graph = capture(workload(module, 8, 4), ANY_GPU).graph
+    kept = [block for task in graph.tasks if task.random for block in task.writes][-1]
+    assert graph.blocks[kept].size_bytes == 8 * 3 * kept_bytes
+    assert any(kept in task.reads for task in graph.tasks if task.phase is Phase.BACKWARD)
 
 
 def attention_tasks(graph: TaskGraph) -> list[Task]:
