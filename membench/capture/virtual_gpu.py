@@ -4,10 +4,11 @@ A fake tensor has CUDA's dispatch keys, so that autocast's lists and CUDA's comp
 autograd too, asks for the tensor's device. Autograd would look for a stream of that device, which needs a GPU; so it is
 answered with the CPU. The two are told apart by the time of the question:
 
-    a function of torch is called                  its composites and autocast ask for its arguments: CUDA
+    a function of torch is called                 its composites and autocast ask for its arguments: CUDA
         an operator below autograd makes a tensor
-        autograd asks for what the operator made   the CPU
-    outside of functions                           only autograd asks: the CPU
+        autograd asks for it, to give it a history: the CPU
+        its composites and autocast ask for it, which has a history now: CUDA
+    outside of functions                          only autograd asks: the CPU
 """
 
 from collections.abc import Iterable, Iterator
@@ -19,7 +20,7 @@ import torch
 from torch import Tensor
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 
-from membench.core.torch_internals import tree_leaves, view_base
+from membench.core.torch_internals import copy_to, tree_leaves, view_base
 
 _CPU = torch.device("cpu")
 
@@ -31,7 +32,8 @@ class VirtualGpu:
         self.device = torch.device("cuda", 0)
         self._edges: list[GradientEdge] = []
         self._is_in_function = False
-        self._made: dict[int, ref[Tensor]] = {}  # that live, by the operators of the running function
+        # tensors that live, for which autograd asks next, and whether they had a history before
+        self._asked_next: dict[int, tuple[ref[Tensor], bool]] = {}
 
     def own(self, weights: Iterable[Tensor]) -> None:
         """Make autograd ask for the weights now, outside of functions, instead of at their first use."""
@@ -40,34 +42,47 @@ class VirtualGpu:
     @contextmanager
     def function(self) -> Iterator[None]:
         """Run a function of torch."""
-        before = self._is_in_function, self._made
-        self._is_in_function, self._made = True, {}
+        before = self._is_in_function, self._asked_next
+        self._is_in_function, self._asked_next = True, {}
         try:
             yield
         finally:
-            self._is_in_function, self._made = before
+            self._is_in_function, self._asked_next = before
 
     def device_of(self, tensor: Tensor) -> torch.device:
         """Return the device that a tensor is on for whom asks now."""
-        if self._is_in_function and id(tensor) not in self._made:
-            device: torch.device = tensor.device
-            return device
-        return _CPU
-
-    def note_made(self, output: Any) -> None:
-        """Note what an operator returned: autograd asks for it next, or for what it is a view of."""
         if not self._is_in_function:
+            return _CPU
+        if id(tensor) in self._asked_next:
+            _, had_history = self._asked_next[id(tensor)]
+            if had_history or tensor.grad_fn is None:
+                return _CPU
+            del self._asked_next[id(tensor)]
+        device: torch.device = tensor.device
+        return device
+
+    def note_made(self, arguments: Any, output: Any) -> None:
+        """Note what an operator returned: autograd asks for it next, or for what it is a view of, if it was overwritten."""
+        given = [each for each in tree_leaves(arguments) if isinstance(each, Tensor)]
+        if not (torch.is_grad_enabled() and any(each.requires_grad for each in given)):
             return
         for tensor in tree_leaves(output):
             if isinstance(tensor, Tensor):
-                self._note(tensor)
-                if (base := view_base(tensor)) is not None:
-                    self._note(base)
+                is_overwritten = any(each is tensor for each in given)
+                self._note(tensor, is_overwritten)
+                if is_overwritten and (base := view_base(tensor)) is not None:
+                    self._note(base, True)
 
-    def _note(self, tensor: Tensor) -> None:
+    def _note(self, tensor: Tensor, had_history: bool) -> None:
         """Note a tensor as long as it lives: its id may be another's afterwards."""
-        made, key = self._made, id(tensor)
-        made[key] = ref(tensor, lambda _: made.pop(key, None))
+        noted, key = self._asked_next, id(tensor)
+        noted[key] = ref(tensor, lambda _: noted.pop(key, None)), had_history
+
+    def stays(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+        """Return whether an operator moves a tensor to the device where it is, as a formula does that was told another."""
+        if func is not copy_to or kwargs.get("device") != self.device:
+            return False
+        return kwargs.get("dtype", args[0].dtype) == args[0].dtype and kwargs.get("memory_format") is None
 
     def with_device(self, kwargs: dict[str, Any]) -> dict[str, Any]:
         """Return an operator's arguments with the GPU in place of the CPU, where models and formulas make tensors."""

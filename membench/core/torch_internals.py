@@ -59,6 +59,7 @@ __all__ = [
     "clear_cublas_workspaces",
     "conjugate_view",
     "convolution_kernel",
+    "copy_to",
     "cudnn_batch_norm_reserve_bytes",
     "flash_attention",
     "flop_registry",
@@ -141,6 +142,9 @@ module_members: Callable[[nn.Module], tuple[dict[str, Any], ...]] = attrgetter(
     "_modules", "_parameters", "_buffers"
 )
 """Return the dicts of a module's own children, weights and buffers, which stay the same objects."""
+
+copy_to: OpOverload = torch.ops.aten._to_copy.default
+"""The operator below ``Tensor.to``."""
 
 flash_attention = torch.ops.aten._scaled_dot_product_flash_attention
 memory_efficient_attention = torch.ops.aten._scaled_dot_product_efficient_attention

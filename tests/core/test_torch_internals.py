@@ -317,3 +317,39 @@ def test_a_gpu_is_busy_and_gives_back_cublas_s_workspace() -> None:
     internals.clear_cublas_workspaces()
     assert torch.cuda.memory_allocated() <= held_bytes
     assert isinstance(torch.cuda.graph_pool_handle(), tuple)
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_autocast_can_be_switched_for_a_device_that_is_missing(device: str) -> None:
+    before = torch.is_autocast_enabled(device), torch.get_autocast_dtype(device)
+    with internals.autocast(device, torch.bfloat16):
+        assert torch.is_autocast_enabled(device) and torch.get_autocast_dtype(device) is torch.bfloat16
+        with internals.without_autocast(device):
+            assert not torch.is_autocast_enabled(device)
+        assert torch.is_autocast_enabled(device)
+    assert (torch.is_autocast_enabled(device), torch.get_autocast_dtype(device)) == before
+
+
+def test_autocast_keeps_cast_weights_until_it_ends() -> None:
+    weight = torch.randn(3, 3, requires_grad=True)
+    with internals.autocast("cpu", torch.bfloat16):
+        first, second = ((weight @ torch.ones(3, 3)).grad_fn for _ in range(2))
+        assert first is not None and second is not None
+        casts = [node.next_functions[0][0] for node in (first, second)]
+    assert casts[0] is casts[1]
+
+
+def test_the_base_of_a_view_is_known() -> None:
+    whole = torch.zeros(4)
+    assert internals.view_base(whole[1:]) is whole
+    assert internals.view_base(whole) is None
+
+
+def test_attention_and_copies_have_operators() -> None:
+    with internals.FakeTensorMode(), torch.device("cuda"):
+        query = torch.empty(1, 2, 8, 16, dtype=torch.float16)
+        assert internals.flash_attention(query, query, query)[0].shape == query.shape
+        assert internals.memory_efficient_attention(query, query, query, None, False)[0].shape == query.shape
+        assert internals.copy_to(query, dtype=torch.float32).dtype is torch.float32
+    numbers = torch.randn(1, 2, 8, 16)
+    assert internals.unfused_attention(numbers, numbers, numbers)[0].shape == numbers.shape

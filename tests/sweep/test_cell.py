@@ -4,6 +4,7 @@ from dataclasses import FrozenInstanceError
 
 import pytest
 
+from membench.capture.trace import ANY_GPU
 from membench.core.cluster import SINGLE_DEVICE
 from membench.core.device import DeviceProfile
 from membench.core.errors import MembenchError
@@ -14,6 +15,7 @@ from membench.planning.exchange import Exchange
 from membench.strategies.eager import Eager
 from membench.sweep.baselines import PlainPyTorch
 from membench.sweep.cell import Cell
+from membench.sweep.graphs import Graphs
 from tests.helpers.cells import small_cell
 
 
@@ -62,3 +64,20 @@ def test_a_papers_numbers_are_a_function_by_name() -> None:
 def test_a_wrong_value_is_refused_by_name(option: str, value: str, expected: str) -> None:
     with pytest.raises(MembenchError, match=expected):
         Cell.from_configuration(small_cell(**{option: value}))
+
+
+def test_a_simulated_pytorch_step_is_captured_as_cuda_runs_it_in_the_cells_precision() -> None:
+    framework = {
+        "_target_": "membench.frameworks.pytorch.PyTorch",
+        "efficiency": small_cell()["framework"]["efficiency"],
+    }
+    graphs = Graphs()
+    peaks = {}
+    for precision in (None, "fp32", "bf16"):
+        options = {} if precision is None else {"precision": precision, "channels_last": True}
+        cell = Cell.from_configuration(small_cell(framework=framework, **options))
+        assert cell.captured_on() == ANY_GPU
+        peaks[precision] = graphs.lowered_at(cell, 4)(4).external_bytes
+    assert peaks[None] == peaks["fp32"]
+    labels_bytes = 4 * 8
+    assert peaks["fp32"] - labels_bytes == 2 * (peaks["bf16"] - labels_bytes)
