@@ -69,10 +69,10 @@ def measure_update(
         copied.step()
         synchronize(device)
         taken_s = time.perf_counter() - start_s
-    names = {copies[id(weight)]: name for name, weight in weights.items()}
+    names: dict[Tensor, str] = {copies[id(weight)]: name for name, weight in weights.items()}
     states: dict[str, dict[str, int]] = {name: {} for name in weights}
-    for weight, state in copied.state.items():
-        states[names.get(weight, next(iter(weights)))].update(_sizes_bytes(state, device))
+    for of_weight, state in copied.state.items():
+        states[names.get(of_weight, next(iter(weights)))].update(_sizes_bytes(state, device))
     return UpdateCost(states, first, taken_s)
 
 
