@@ -5,14 +5,18 @@ from dataclasses import replace
 import pytest
 
 from membench.core.configuration import load
+from membench.core.efficiency import Efficiency
 from membench.core.errors import MembenchError
 from membench.core.schedule import RepeatedSchedule
-from membench.core.task_graph import TaskGraph
+from membench.core.task_graph import Mode, TaskGraph
 from membench.core.units import MIB
+from membench.cost.roofline import RooflineCost
 from membench.planning.builder import ScheduleBuilder
 from membench.planning.device_memory import AllocatorSettings, device_memory
 from membench.planning.expandable_allocator import ExpandableAllocator
+from membench.strategies.base import find_strategy, strategies
 from membench.strategies.on_demand import compute_on_demand
+from tests.helpers.chains import chain_of_convolutions
 
 DEVICE = load("device", "rtx3090")
 CONTEXT_BYTES = DEVICE.context_bytes
@@ -77,3 +81,13 @@ def test_settings_are_pytorch_s() -> None:
 def test_another_setting_is_refused_by_name(text: str) -> None:
     with pytest.raises(MembenchError, match=text):
         AllocatorSettings.parse(text)
+
+
+@pytest.mark.parametrize("name", strategies(Mode.TRAINING))
+def test_every_strategy_s_schedule_can_be_played(name: str) -> None:
+    graph = chain_of_convolutions(4, normalized=True)
+    strategy = find_strategy(name)()
+    schedule = strategy.schedule(graph, RooflineCost(DEVICE, Efficiency(0.5, 0.7)), None)
+    found = device_memory([RepeatedSchedule(schedule)], DEVICE)
+    assert found.fits
+    assert found.allocated_bytes == schedule.peak_bytes <= found.reserved_bytes
