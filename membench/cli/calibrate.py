@@ -5,9 +5,11 @@
     membench calibrate framework=caffe device=k40m   writes into conf/framework/<framework>.yaml
     membench calibrate codec                         prints the rate of EPMC's serial baseline
     membench calibrate waves                         prints Winograd's rate and the waves that fill a Kepler
+    membench calibrate kernels                       writes the rates of PyTorch's kernels into conf/framework/pytorch.yaml
 
 A fit reads what Layrub's paper measured of that framework (Table 5: seconds of 20 iterations; Table 6: runtime memory, for
-Caffe alone, and of Layrub on ResNet-1517), and no other row; that of waves reads MXNet's published throughputs on a K80.
+Caffe alone, and of Layrub on ResNet-1517), and no other row; that of waves reads MXNet's published throughputs on a K80,
+and that of kernels 40 of timm's published steps on an RTX 3090, which it lists in experiments/validation/fitted.yaml.
 Each prints every residual and writes the same bytes each time. Fits need a checkout of the repository; where membench is
 installed, whose files stay as they are, a GPU needs --config-dir FOLDER.
 """
@@ -20,7 +22,7 @@ from pathlib import Path
 from membench.cli.words import Reader, read_options, refuse_flags, take_config_dir
 from membench.core import configuration
 from membench.core.checks import choice
-from membench.core.configuration import CONF_DIRECTORY, IS_INSTALLED, instantiate
+from membench.core.configuration import CONF_DIRECTORY, IS_INSTALLED, ROOT, instantiate
 from membench.core.device import DeviceProfile
 from membench.core.errors import MembenchError
 from membench.core.files import shown, write_whole
@@ -35,6 +37,7 @@ class Settings:
         device: the name in ``conf/device`` that the paper's rows are of; ``cuda`` to measure this machine's GPU instead.
         codec: fit the rate of EPMC's serial baseline instead.
         waves: fit Winograd's rate and the waves that fill a Kepler instead.
+        kernels: fit the rates of PyTorch's kernels instead.
         config_dir: the folder to write into; None: ``conf/``.
     """
 
@@ -42,6 +45,7 @@ class Settings:
     device: str = ""
     codec: bool = False
     waves: bool = False
+    kernels: bool = False
     config_dir: Path | None = None
 
 
@@ -49,8 +53,8 @@ def parse(words: Sequence[str]) -> Settings:
     """Return the settings that the words are."""
     own, words = take_config_dir(words)
     refuse_flags(words)
-    if words in (["codec"], ["waves"]):
-        return Settings(codec=words == ["codec"], waves=words == ["waves"])
+    if words in (["codec"], ["waves"], ["kernels"]):
+        return Settings(codec="codec" in words, waves="waves" in words, kernels="kernels" in words)
     readers: dict[str, Reader] = {
         "framework": partial(choice, configuration.names("framework"), "framework"),
         "device": partial(choice, ["cuda", *configuration.names("device", own)], "device"),
@@ -58,7 +62,7 @@ def parse(words: Sequence[str]) -> Settings:
     settings = Settings(**read_options(words, readers), config_dir=own)
     if not settings.device or (settings.device == "cuda") == bool(settings.framework):
         raise MembenchError(
-            "name what to calibrate: `device=cuda`, `framework=caffe device=k40m`, `codec` or `waves`, each alone"
+            "name what to calibrate: `device=cuda`, `framework=caffe device=k40m`, `codec`, `waves` or `kernels`, each alone"
         )
     return settings
 
@@ -85,6 +89,10 @@ def run(settings: Settings) -> int:
         from membench.papers.calibrate.waves import fit_waves
 
         print(fit_waves())
+    elif settings.kernels:
+        from membench.validation.kernel_rates import fit_kernels
+
+        print(fit_kernels(ROOT / "experiments" / "validation", CONF_DIRECTORY / "framework" / "pytorch.yaml"))
     elif is_fit:
         device = instantiate(configuration.read("device", settings.device, settings.config_dir))
         _fit(settings.framework, device, folder)

@@ -1,5 +1,7 @@
 """Networks of published measurements, as they were built there."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from torch import Tensor, nn
@@ -10,8 +12,22 @@ _SAME_PARAMETERS = 0.01
 """Relative difference in the number of weights up to which a network counts as the published one."""
 
 
+@contextmanager
+def _without_fused_attention() -> Iterator[None]:
+    from timm.layers.config import set_fused_attn, use_fused_attn
+
+    is_fused = use_fused_attn()
+    set_fused_attn(False)
+    try:
+        yield
+    finally:
+        set_fused_attn(is_fused)
+
+
 def timm_network(name: str, image_size: int, parameters_m: float) -> nn.Module:
     """Return the network that timm has under a name, without its pretrained weights.
+
+    Its attention is a product, a softmax and a product: PyTorch 1.12, with which the rows were measured, has no fused one.
 
     Args:
         name: of today or of an earlier release, which timm maps to today's.
@@ -25,7 +41,7 @@ def timm_network(name: str, image_size: int, parameters_m: float) -> nn.Module:
 
     import timm
 
-    with warnings.catch_warnings():
+    with _without_fused_attention(), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # that a name is deprecated, and that a network is not pretrained
         try:
             network: nn.Module = timm.create_model(name)

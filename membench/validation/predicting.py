@@ -28,10 +28,10 @@ def predict_rows(rows: Sequence[Row]) -> list[RowPrediction]:
     """
     first = rows[0]
     try:
-        at_batch = _predictor(first.step)
+        at_batch = predictor_of(first.step)
         at_next = None
         if first.next_batch_size is not None:
-            at_next = _predictor(first.step | {"batch_size": first.next_batch_size})
+            at_next = predictor_of(first.step | {"batch_size": first.next_batch_size})
         return [_predict(row, at_batch, at_next) for row in rows]
     except MembenchError as error:
         return [RowPrediction(reason=one_line(error)) for _ in rows]
@@ -51,7 +51,8 @@ def _predict(row: Row, at_batch: Predictor, at_next: Predictor | None) -> RowPre
     )
 
 
-def _predictor(step: Configuration) -> Predictor:
+def predictor_of(step: Configuration) -> Predictor:
+    """Return the predictor of a row's step."""
     model = Model.from_configuration(step["model"])
     workload = replace(
         model.workload(step["batch_size"], seed=0, device="meta"),

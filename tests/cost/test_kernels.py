@@ -1,0 +1,127 @@
+"""Kernels of operators: families, products and bytes, of networks captured as CUDA runs them."""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import nn
+
+from membench.capture.capture import capture
+from membench.core.precision import Precision
+from membench.core.task_graph import GradientOf, Kind, Phase, Task, TaskGraph
+from membench.core.workload import Workload
+from membench.cost.kernels import Family, Kernel, kernel_of
+from membench.cost.products import Product
+
+ON_CUDA = torch.device("cuda")
+
+
+def graph_of(
+    *layers: nn.Module, channels: int = 8, precision: Precision = Precision.AMP_FP16, **options: bool
+) -> TaskGraph:
+    module = nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten())
+    batch = (torch.randn(2, channels, 16, 16),), (torch.randint(8, (2,)),)
+    workload = Workload("net", module, nn.CrossEntropyLoss(), *batch, precision=precision, **options)
+    return capture(workload, ON_CUDA).graph
+
+
+def kernels(graph: TaskGraph, wanted: Callable[[Task], bool]) -> list[Kernel]:
+    return [kernel_of(task) for task in graph.tasks if wanted(task)]
+
+
+def convolutions(graph: TaskGraph) -> list[Kernel]:
+    return kernels(graph, lambda task: task.convolution is not None)
+
+
+@pytest.mark.parametrize(
+    ("outputs", "groups", "channels_last", "family"),
+    [
+        (16, 1, False, Family.CONVOLUTION),
+        (8, 8, False, Family.DEPTHWISE),
+        (16, 8, True, Family.DEPTHWISE),
+        (8, 2, False, Family.GROUPED),
+        (8, 2, True, Family.NARROW),
+        (16, 2, True, Family.GROUPED),  # four inputs and eight outputs for each group
+    ],
+)
+def test_convolutions_have_the_kernels_of_their_groups_and_layout(
+    outputs: int, groups: int, channels_last: bool, family: Family
+) -> None:
+    layers = nn.Conv2d(8, 8, 1), nn.Conv2d(8, outputs, 3, padding=1, groups=groups), nn.Conv2d(outputs, 8, 1)
+    found = convolutions(graph_of(*layers, channels_last=channels_last))
+    own = [kernel for kernel in found if kernel.operations == 2 * 2 * 256 * outputs * 8 // groups * 9]
+    assert [kernel.family for kernel in own] == [
+        family
+    ] * 3  # forward, and both gradients, all of as many operations
+    assert [kernel.is_weight_gradient for kernel in own] == [False, True, False]
+    assert {kernel.precision for kernel in own} == {Precision.FP16}
+    assert all(kernel.channels_last == channels_last for kernel in own)
+    activations_bytes = 2 * 2 * 256 * (8 + outputs)
+    assert {kernel.layout_bytes for kernel in own} == {0 if channels_last else 2 * activations_bytes}
+
+
+def test_a_convolution_and_its_gradients_are_products_of_the_same_matrices() -> None:
+    found = convolutions(graph_of(nn.Conv2d(8, 8, 1), nn.Conv2d(8, 32, 3, padding=1)))
+    wide = [kernel.product for kernel in found if kernel.operations == 2 * 2 * 256 * 32 * 8 * 9]
+    pixels = 2 * 256
+    assert wide == [Product(1, pixels, 32, 72), Product(1, 32, 72, pixels), Product(1, pixels, 8, 32 * 9)]
+
+
+def test_products_of_linear_layers_have_the_shapes_of_their_factors() -> None:
+    graph = graph_of(nn.Flatten(), nn.Linear(8 * 256, 64), nn.Unflatten(1, (64, 1, 1)))
+    found = [kernel.product for kernel in kernels(graph, lambda task: task.kind is Kind.LINEAR)]
+    assert found == [Product(1, 2, 64, 2048), Product(1, 64, 2048, 2)]
+
+
+def test_an_operator_in_place_reads_and_writes() -> None:
+    inplace, outside = (
+        kernels(
+            graph_of(nn.Conv2d(8, 8, 1), nn.ReLU(inplace)),
+            lambda task: "relu" in task.name and task.phase is Phase.FORWARD,
+        )
+        for inplace in (True, False)
+    )
+    assert (
+        [kernel.moved_bytes for kernel in inplace]
+        == [kernel.moved_bytes for kernel in outside]
+        == [2 * 2 * 8 * 256 * 2]
+    )
+
+
+def test_batch_norm_passes_over_its_input_twice() -> None:
+    found = kernels(
+        graph_of(nn.Conv2d(8, 8, 1), nn.BatchNorm2d(8)), lambda task: task.kind is Kind.BATCH_NORM
+    )
+    maps_bytes = 2 * 8 * 256 * 2
+    assert [kernel.family for kernel in found] == [Family.NORMALIZATION] * 2
+    assert [round(kernel.moved_bytes / maps_bytes) for kernel in found] == [3, 5]
+
+
+def test_a_change_of_layout_is_a_copy() -> None:
+    class Turned(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x.transpose(1, 2).contiguous()
+
+    found = kernels(
+        graph_of(nn.Conv2d(8, 16, 1), Turned(), nn.Conv2d(16, 8, 1)), lambda task: "clone" in task.name
+    )
+    assert found and {kernel.family for kernel in found} == {Family.COPY}
+
+
+@pytest.mark.parametrize(
+    ("kind", "family"),
+    [(Kind.LINEAR, Family.PRODUCT), (Kind.BATCH_NORM, Family.NORMALIZATION), (Kind.RELU, Family.ELEMENTWISE)],
+)
+def test_a_task_without_a_call_has_the_kernel_of_its_kind(kind: Kind, family: Family) -> None:
+    task = Task(0, "task", kind, Phase.FORWARD, 0, (), (), (), operations=70, moved_bytes=30)
+    assert kernel_of(task) == Kernel(family, Precision.FP32, 30, 70)
+
+
+def test_gradients_of_grouped_weights_have_the_operations_of_the_forward_pass() -> None:
+    """Torch's own count for them leaves out the groups."""
+    graph = graph_of(nn.Conv2d(8, 8, 3, groups=4), nn.Conv2d(8, 8, 3, groups=4))
+    weight = kernels(
+        graph, lambda task: task.convolution is not None and task.gradient_of is GradientOf.WEIGHT
+    )
+    forward = kernels(graph, lambda task: task.convolution is not None and task.phase is Phase.FORWARD)
+    assert sorted(kernel.operations for kernel in weight) == sorted(kernel.operations for kernel in forward)
