@@ -20,16 +20,8 @@ def evaluate(call: Call, tasks: list[Task], constants: Mapping[int, Tensor]) -> 
         tasks: all that precede the call.
         constants: tensors that have the same value in each step, by block.
     """
-    needed = {value.block for value in values_in((call.args, call.kwargs))}
-    making: list[Task] = []
-    for task in reversed(tasks):
-        if needed.intersection(task.writes):
-            if task.random:
-                return None
-            needed.update(task.reads)
-            making.append(task)
-    made = {block for task in making for block in task.creates}
-    if not needed <= made | constants.keys():
+    making = _makers({value.block for value in values_in((call.args, call.kwargs))}, tasks, constants)
+    if making is None:
         return None
     with no_dispatch():
         tensors = dict(constants)
@@ -40,6 +32,24 @@ def evaluate(call: Call, tasks: list[Task], constants: Mapping[int, Tensor]) -> 
             pairs = zip(task.call.outputs, results, strict=True)
             tensors.update({value.block: each for value, each in pairs if value is not None})
         return _run(call, tensors)
+
+
+def is_known(block: int, tasks: list[Task], constants: Mapping[int, Tensor]) -> bool:
+    """Return whether a block has the same contents in every step; see `evaluate`."""
+    return _makers({block}, tasks, constants) is not None
+
+
+def _makers(needed: set[int], tasks: list[Task], constants: Mapping[int, Tensor]) -> list[Task] | None:
+    """Return the tasks that make blocks of constants, the last one first; None if they are made of anything else."""
+    making: list[Task] = []
+    for task in reversed(tasks):
+        if needed.intersection(task.writes):
+            if task.random:
+                return None
+            needed.update(task.reads)
+            making.append(task)
+    made = {block for task in making for block in task.creates}
+    return making if needed <= made | constants.keys() else None
 
 
 def _run(call: Call, tensors: dict[int, Tensor]) -> Any:
