@@ -1,5 +1,6 @@
 """Bandwidth of pinned copies between host and device."""
 
+import statistics
 import time
 from dataclasses import dataclass
 
