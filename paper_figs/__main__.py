@@ -1,7 +1,6 @@
-"""`python -m paper_figs layrub` draws every figure of a paper anew from results/layrub; without a name, of each paper,
-and of results/validation.
+"""`python -m paper_figs layrub` draws every figure of a paper anew from results/layrub; without a name, of each paper.
 
-The overview of all papers is drawn in either case.
+`python -m paper_figs validation` draws those of results/validation. The overview of all papers is drawn in any case.
 """
 
 import sys
