@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from membench.capture.lifetimes import KeptNumber
-from membench.capture.passes import IN_PLACE
+from membench.capture.passes import IN_PLACE, mark_partial_gradients
 from membench.capture.trace import Recording
 from membench.core.call import Call, ShapeOf, Value, values_in
 from membench.core.task_graph import Block, Kind, Phase, Role, Task, rename_blocks
@@ -21,6 +21,7 @@ from membench.core.task_graph import Block, Kind, Phase, Role, Task, rename_bloc
 
 def plain_tasks(recording: Recording, blocks: list[Block]) -> tuple[list[Task], dict[int, int]]:
     """Return the tasks, with their `releases`, and the blocks that take the place of recorded ones; change `blocks`."""
+    mark_partial_gradients(recording.tasks, blocks)
     tasks, renamed = _with_sums_in_place(recording, blocks)
     if recording.on_cpu:
         tasks = _with_kept_numbers(tasks, recording.numbers, blocks)

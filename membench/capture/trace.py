@@ -20,6 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from membench.capture.functions import AsOperators
+from membench.capture.known_masks import known_masks
 from membench.capture.lifetimes import KeptNumber
 from membench.capture.operation import layout_of
 from membench.capture.python_state import PythonState
@@ -148,6 +149,7 @@ def _trace(
             with (
                 recorder,
                 without_value_checks(),
+                known_masks(recorder.is_known),
                 _layer_hooks(module, recorder, buffers, state),
             ):
                 if gpu:

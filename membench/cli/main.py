@@ -5,6 +5,7 @@ import sys
 import traceback
 from collections.abc import Sequence
 from importlib import import_module
+from pathlib import Path
 from typing import TextIO
 
 import membench
@@ -25,6 +26,8 @@ def main(words: Sequence[str] | None = None) -> int:
         message = f"there is no command {first!r}; there are: {', '.join(COMMANDS)}{near(first, COMMANDS)}"
         return exit_code("", MembenchError(message))
     command = words.pop(0) if first in COMMANDS else "run"
+    if (here := str(Path.cwd())) not in sys.path:
+        sys.path.append(here)  # for models of the user's own, as with `python -m membench`
     _open_closed_streams()
     try:
         return _run(command, words, is_named=first in COMMANDS)

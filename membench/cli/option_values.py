@@ -25,7 +25,6 @@ FOLDER = Requirement(
 )
 
 _OF_A_MODEL = ("name", "module", "loss")
-_OF_A_BATCH = ("input_shape", "classes")
 
 
 def check_running(values: Values) -> None:
@@ -52,12 +51,10 @@ def check_cell(values: Values) -> None:
         check(SWITCH, channels_last=values["channels_last"])
     if values["metrics"] is not None:
         find_function(str(values["metrics"]))
-    needed = _OF_A_MODEL if values["model"].get("inputs") else _OF_A_MODEL + _OF_A_BATCH
-    if missing := [name for name in needed if name not in values["model"]]:
-        raise MembenchError(f"model: its file in conf/model has no {', '.join(missing)}")
-    check(NAME, **{"model.name": values["model"]["name"]})
+    _check_model(values["model"])
     choice(names("backend"), "backend.name", values["backend"]["name"])
-    for name in ("strategy", "device", "cluster", "framework"):
+    given = ("optimizer",) if values.get("optimizer") is not None else ()
+    for name in ("strategy", "device", "cluster", "framework", *given):
         if not (isinstance(values[name], Mapping) and "_target_" in values[name]):
             message = (
                 f"{name}: its file in conf/{name} has no _target_, which names the class that it describes"
@@ -67,6 +64,20 @@ def check_cell(values: Values) -> None:
     check(NAME, **{"device.name": values["device"]["name"]})
     built("cluster", partial(instantiate, values["cluster"]))
     built("framework.efficiency", partial(instantiate, values["framework"]["efficiency"]))
+
+
+def _check_model(model: Values) -> None:
+    if missing := [name for name in _OF_A_MODEL if name not in model]:
+        raise MembenchError(f"model: its file in conf/model has no {', '.join(missing)}")
+    check(NAME, **{"model.name": model["name"]})
+    if not model.get("inputs"):
+        needs_targets = model["loss"] is not None and not model.get("targets")
+        short = [("input_shape", "[3,224,224]"), *([("classes", "1000")] if needs_targets else [])]
+        if missing := [f"model.{name}={value}" for name, value in short if model.get(name) is None]:
+            raise MembenchError(
+                f"model: {model['name']} has no description of its batch; give {' '.join(missing)}, or model.inputs and "
+                "model.targets, such as 'model.inputs={x:{shape:[3,224,224]}}'"
+            )
 
 
 def check_size(name: str, size: Any) -> None:
@@ -96,6 +107,7 @@ def check_built(values: Values, groups: Collection[str]) -> None:
     model = partial(Model.from_configuration, values["model"])
     makers: dict[str, Callable[[], object]] = {
         "framework": lambda: instantiate(values["framework"]),
+        "optimizer": lambda: instantiate(values["optimizer"]),
         "model": lambda: model().workload(size, seed=values["seed"], device="meta"),
         "strategy": lambda: method.strategy(**({"density": 1.0} if method.measures_density else {})),
     }

@@ -22,7 +22,7 @@ from omegaconf import DictConfig
 
 from membench.cli.command_line import MULTIRUN, check_arguments
 from membench.cli.job import run_job
-from membench.cli.words import CONFIG_DIR, refuse_flags, take_config_dir
+from membench.cli.words import CONFIG_DIR, refuse_flags, take_config_dir, with_own_model
 from membench.core.configuration import CONF_DIRECTORY
 from membench.core.errors import MembenchError, one_line
 
@@ -40,6 +40,7 @@ def parse(words: Sequence[str]) -> list[str]:
     parser.error = _refuse_flags  # type: ignore[method-assign]
     options = parser.parse_intermixed_args(rest).overrides
     flags = [word for word in rest if word not in options]
+    options = with_own_model(options)
     if set(flags) <= MULTIRUN:
         check_arguments([*flags, *options], own)
     return [*([CONFIG_DIR, str(own)] if own else []), *flags, *options]

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from membench.cli.option_values import built, check_built
 from membench.cli.trainings import Training, compose_training, compose_trainings, run_trainings
-from membench.cli.words import refuse_flags, split, take_config_dir
+from membench.cli.words import refuse_flags, split, take_config_dir, with_own_model
 from membench.core.configuration import ROOT, instantiate
 from membench.core.errors import MembenchError, near
 from membench.core.files import shown
@@ -37,7 +37,7 @@ def parse(words: Sequence[str]) -> Settings:
     refuse_flags(words)
     papers, _ = split(words)
     if not papers:
-        training, directory = compose_training(words, own=own)
+        training, directory = compose_training(with_own_model(words), own=own)
         return Settings((training,), directory)
     experiments = ROOT / "experiments"
     known = [name for name in known_papers(experiments) if (experiments / name / "trainings.yaml").exists()]

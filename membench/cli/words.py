@@ -33,6 +33,23 @@ def take_config_dir(words: Sequence[str]) -> tuple[Path | None, list[str]]:
     return (None if found is None else Path(found).resolve()), rest
 
 
+def with_own_model(words: Sequence[str]) -> list[str]:
+    """Return the words of a command line with ``model._target_=mypackage.MyNet`` as the choice of a model that it is.
+
+    Raises:
+        MembenchError: they choose another model too.
+    """
+    target, chosen = (
+        [word for word in words if word.partition("=")[0] == name] for name in ("model._target_", "model")
+    )
+    if not target:
+        return list(words)
+    if len(target + chosen) > 1:
+        raise MembenchError(f"{' and '.join(target + chosen)} choose two models; leave one of them out")
+    choices = ",".join(f"own/{name}" for name in target[0].partition("=")[2].split(","))
+    return [f"model={choices}" if word in target else word for word in words]
+
+
 def refuse_flags(words: Iterable[str], known: Iterable[str] = (CONFIG_DIR,)) -> None:
     """Refuse words such as ``--bogus``.
 

@@ -94,12 +94,13 @@ def instantiate(configuration: Any) -> Any:
     """Call every mapping's ``_target_`` with the rest of the mapping, innermost first.
 
     Raises:
-        MembenchError: a value refers to another option, as ``${batch_size}`` does, which only Hydra resolves.
+        MembenchError: a value refers to another option, as ``${batch_size}`` does, which only Hydra resolves; see also
+            `find_target`.
     """
     if isinstance(configuration, dict):
         arguments = {key: instantiate(value) for key, value in configuration.items() if key != "_target_"}
         target = configuration.get("_target_")
-        return resolve_name(_with_colon(target))(**arguments) if target else arguments
+        return find_target(target)(**arguments) if target else arguments
     if isinstance(configuration, list):
         return [instantiate(item) for item in configuration]
     if isinstance(configuration, str) and configuration.startswith("${"):
@@ -107,6 +108,21 @@ def instantiate(configuration: Any) -> Any:
             f"{configuration} refers to another option, which is set only on the command line: membench run"
         )
     return configuration
+
+
+def find_target(name: str) -> Callable[..., Any]:
+    """Return the class or function that a ``_target_`` names.
+
+    Raises:
+        MembenchError: no module that can be imported has it.
+    """
+    try:
+        return resolve_name(_with_colon(name))
+    except (ImportError, AttributeError, ValueError) as error:
+        raise MembenchError(
+            f"{name} cannot be imported ({one_line(error)}); write package.module.Name of an installed package, or of one "
+            "in the current folder"
+        ) from error
 
 
 def find_function(name: str) -> Callable[..., Any]:

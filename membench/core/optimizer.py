@@ -150,7 +150,7 @@ class UpdateRule:
         self, gradients: Mapping[str, Value], states: Mapping[str, Mapping[str, int]]
     ) -> Iterator[UpdateTask]:
         """Yield a task for each weight in a loop, otherwise for each dtype."""
-        runs = self.implementation or Implementation.FOREACH
+        runs = Implementation(self.implementation or Implementation.FOREACH)
         if runs is Implementation.FOR_LOOP:
             groups = [[name] for name in gradients]
         else:

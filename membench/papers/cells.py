@@ -14,13 +14,14 @@ from omegaconf import DictConfig, OmegaConf
 
 from membench.core import configuration
 from membench.core.record import Configuration, is_simulated
+from membench.papers import model_source  # noqa: F401 (registers the source that conf/config.yaml names)
 from membench.papers.experiment import Paper, PaperCell, framework_of, listed
 
 CELL_KEYS = (
     "model", "batch_size", "strategy", "framework", "device", "cluster", "backend", "seed", "budget",
     "micro_batch", "exchange", "metrics",
 )  # fmt: skip
-OPTIONAL_KEYS = ("optimizer", "precision", "channels_last")
+OPTIONAL_KEYS = ("optimizer", "precision", "channels_last", "allocator")
 """Later keys, left out of a configuration where they are null, so that the hashes of earlier records stay."""
 
 

@@ -87,9 +87,8 @@ class _Walk:
         self.computed: set[int] = set()
         self.live_bytes = self.peak_bytes = self.graph.external_bytes
         self.held_bytes = 0
-        self.workspaces: dict[
-            str, dict[int, int]
-        ] = {}  # by stream and instruction, until the compute stream waits
+        # by stream and instruction, until the compute stream waits
+        self.workspaces: dict[str, dict[int, int]] = {}
         self.index = 0
 
     def run(self) -> None:
@@ -151,12 +150,11 @@ class _Walk:
                     f"random task {task.name} does not run in the graph's order on the compute stream"
                 )
             self.last_random = task_index
-        is_update = task.phase is Phase.UPDATE
         for block, version in self.versions[task_index].items():
             memory = self.memory[block]
-            if memory.averaged and not is_update:
+            if memory.averaged and task.phase is not Phase.UPDATE:
                 self._hazard(f"{self._name(block)} is used after it was averaged over all processes")
-            if is_update and block in self.averages and not memory.averaged:
+            if task.phase is Phase.UPDATE and block in self.averages and not memory.averaged:
                 self._hazard(f"{self._name(block)} is applied before it was averaged over all processes")
             if memory.version != version:
                 self._hazard(
@@ -169,7 +167,7 @@ class _Walk:
         for block in task.writes:
             if not self.memory[block].resident:
                 self._hazard(f"{self._name(block)} is written while it is not resident")
-            self._write(block, stream, keeps_mean=is_update)
+            self._write(block, stream, keeps_mean=task.phase is Phase.UPDATE)
             self.memory[block].version += 1
         self._take_workspace(task, stream)
 
@@ -267,7 +265,7 @@ class _Walk:
         memory.readers.append((stream, self.index))
 
     def _write(self, block: int, stream: str, *, keeps_mean: bool = False) -> None:
-        """Write a block; `keeps_mean`: it has been averaged over all processes, and applied, or it stays what it was."""
+        """Write a block; `keeps_mean`: a mean over all processes that is applied, or filled in again, may be written."""
         memory = self.memory[block]
         if memory.averaged and not keeps_mean:
             self._hazard(f"{self._name(block)} changes after it was averaged over all processes")

@@ -17,6 +17,7 @@ from membench.core.units import parse_bytes
 from membench.core.workload import Workload
 from membench.cost.roofline import RooflineCost
 from membench.frameworks.base import Framework
+from membench.planning.device_memory import AllocatorSettings
 from membench.planning.exchange import Exchange
 from membench.sweep.method import Method
 from membench.sweep.metrics import StepMetrics
@@ -41,6 +42,7 @@ class Cell:
         micro_batch: samples at a time, ``"fitted"``, ``"fastest"``, or None for what the strategy chooses.
         exchange: when gradients are averaged over several processes or devices.
         optimizer: updates the weights in the step; None: the step ends with the gradients.
+        allocator: settings of PyTorch's caching allocator in a simulation.
         precision, channels_last: see `Workload`.
         step_metrics: adds numbers of one paper to the record; None: the record has the general ones.
     """
@@ -60,6 +62,7 @@ class Cell:
     micro_batch: int | str | None
     exchange: Exchange
     step_metrics: StepMetrics | None
+    allocator: AllocatorSettings
     optimizer: UpdateRule | None = None
     precision: Precision | None = None
     channels_last: bool = False
@@ -71,7 +74,7 @@ class Cell:
         Args:
             configuration: plain dicts: ``model``, ``batch_size``, ``strategy``, ``framework``, ``backend`` and ``seed``; to
                 be simulated, ``device``; optional: ``cluster``, ``budget``, ``micro_batch``, ``exchange``, ``metrics``, ``optimizer``,
-                ``precision``, ``channels_last``.
+                ``precision``, ``channels_last``, ``allocator``.
 
         Raises:
             MembenchError: a value is not allowed; the message says which.
@@ -96,6 +99,7 @@ class Cell:
             exchange=choice(Exchange, "exchange", configuration.get("exchange", Exchange.AS_MADE)),
             step_metrics=find_function(metrics) if metrics else None,
             optimizer=instantiate(configuration.get("optimizer")),
+            allocator=AllocatorSettings.parse(configuration.get("allocator") or ""),
             precision=None if precision is None else choice(Precision, "precision", precision),
             channels_last=bool(configuration.get("channels_last")),
         )

@@ -2,13 +2,15 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
+from inspect import isclass
 from typing import Any
 
 import torch
 
 from membench.core import configuration
 from membench.core.arguments import Arguments, as_arguments
-from membench.core.configuration import instantiate
+from membench.core.configuration import find_target, instantiate
 from membench.core.workload import Workload
 from membench.sweep.example_batch import example
 
@@ -19,7 +21,8 @@ class Model:
 
     Attributes:
         module: description of the network, instantiated for each workload.
-        loss: description of its loss; None: a model for inference.
+        loss: description of its loss: a class and its arguments, or a function of the output and the targets, and further
+            arguments; None: a model for inference.
         inputs, targets: description of the example batch, see `example_batch`; arguments by name if it is a dict, one
             after another if it is a list.
         sizes: numbers that a description refers to by a word.
@@ -39,10 +42,11 @@ class Model:
         ``input_shape``, ``vocabulary``, ``classes`` and ``target_shape`` are short for one input and one target: numbers,
         or with a vocabulary tokens, and classes.
         """
-        inputs, targets = values.get("inputs"), values.get("targets") or []
-        if inputs is None:
+        inputs, targets = values.get("inputs"), values.get("targets", [])
+        if not inputs:
             inputs = [_described(values["input_shape"], values.get("vocabulary"))]
-            targets = [_described(values.get("target_shape", []), values["classes"])]
+            if not targets and (classes := values.get("classes")):
+                targets = [_described(values.get("target_shape", []), classes)]
         return cls(values["name"], values["module"], values["loss"], inputs, targets, values)
 
     @classmethod
@@ -62,7 +66,7 @@ class Model:
         """
         torch.manual_seed(seed)
         with torch.device(device):
-            module, loss = instantiate(self.module), instantiate(self.loss)
+            module, loss = instantiate(self.module), _loss(self.loss)
             inputs, targets = self.example_batch(batch_size)
         if loss is None:
             return Workload(self.name, module.eval(), None, inputs)
@@ -79,6 +83,16 @@ class Model:
             for name, described in (("inputs", self.inputs), ("targets", self.targets))
         )
         return inputs, targets
+
+
+def _loss(described: Mapping[str, Any] | None) -> Any:
+    if described is None:
+        return None
+    target = find_target(described["_target_"])
+    if isclass(target):
+        return instantiate(described)
+    options = {name: instantiate(value) for name, value in described.items() if name != "_target_"}
+    return partial(target, **options) if options else target
 
 
 def _described(shape: Sequence[int], below: int | None) -> dict[str, Any]:

@@ -66,7 +66,7 @@ def _card_memory(cell: Cell, step: SimulatedStep) -> DeviceMemory | None:
     """Return a step's memory as a card shows it: under PyTorch, on a device whose context is known."""
     if not isinstance(cell.framework, PyTorch) or cell.simulated_device.context_bytes is None:
         return None
-    return device_memory(step.plan, cell.simulated_device, cell.framework.allocator)
+    return device_memory(step.plan, cell.simulated_device, cell.allocator)
 
 
 def planned_step(cell: Cell, graphs: Graphs) -> tuple[RepeatedSchedule, ...]:

@@ -13,7 +13,7 @@ from membench.cli import run
 from membench.cli.callback import SweepCallback
 from membench.cli.main import main
 from membench.core.configuration import ROOT
-from membench.core.record import Outcome
+from membench.core.record import Outcome, Record
 
 
 def _run(directory: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -156,3 +156,62 @@ import membench.papers.quantities, membench.cli.measure
 assert membench.compile
 """
     subprocess.run([sys.executable, "-c", program], cwd=ROOT, check=True, timeout=120)
+
+
+def test_a_network_of_ones_own_is_run_from_the_folder_that_holds_it(tmp_path: Path) -> None:
+    """As the installed command does, without the current folder on Python's path: tokens by name, and a function as loss."""
+    (tmp_path / "nets.py").write_text(
+        "from torch import nn\n\n\n"
+        "class Reader(nn.Module):\n"
+        "    def __init__(self, width=4):\n"
+        "        super().__init__()\n"
+        "        self.embed, self.score = nn.Embedding(100, width), nn.Linear(width, 3)\n\n"
+        "    def forward(self, ids, mask):\n"
+        "        return {'scores': self.score((self.embed(ids) * mask.unsqueeze(-1)).mean(1))}\n\n\n"
+        "def criterion(output, label, smoothing):\n"
+        "    return nn.functional.cross_entropy(output['scores'], label, label_smoothing=smoothing)\n"
+    )
+    words = [
+        "model._target_=nets.Reader",
+        "model.module.width=8",
+        "model.inputs={ids:{shape:[12],below:100},mask:{shape:[12],value:1}}",
+        "model.targets.label={shape:[],below:3}",
+        "model.loss._target_=nets.criterion",
+        "model.loss.smoothing=0.1",
+        "batch_size=16",
+    ]
+    path = (
+        f"import sys; sys.path.insert(0, {str(ROOT)!r}); from membench.cli.main import main; sys.exit(main())"
+    )
+    command = [sys.executable, "-P", "-c", path, "strategy=eager", "device=rtx3090", *words]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert "Reader, batch 16, eager, simulated on rtx3090" in done.stdout
+    [record] = [Record.from_json(path.read_text()) for path in tmp_path.glob("outputs/*/*/record.json")]
+    weights_bytes, batch_bytes = 4 * (100 * 8 + 8 * 3 + 3), 8 * (16 * 12 * 2 + 16)
+    assert record.metrics["peak_memory_bytes"] > weights_bytes + batch_bytes
+
+
+OWN = "model._target_=tests.sweep.test_model.Sum"
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ([OWN], r"model: Sum has no description of its batch; give model.input_shape=\[3,224,224\] model.classes=1000"),
+        ([OWN, "model.input_shape=[3]"], "give model.classes=1000, or model.inputs and model.targets"),
+        ([OWN, "model=resnet50"], "choose two models; leave one of them out"),
+        ([OWN, "model.clases=3"], "'model.clases' is not an option; there are: .*; did you mean 'classes'"),
+        ([OWN, "model.inputs.x={shape:[3],blow:4}"], "model.inputs.x.blow: a tensor .* did you mean 'below'"),
+        ([OWN, "model.inputs.images.shape=[3]"], "model: the loss is called with the module's output and 0 targets"),
+        ([OWN, "model.input_shape=[3]", "model.classes=4", "model.module.wide=1"], "unexpected keyword argument 'wide'"),
+        ([OWN, "model.input_shape=[3]", "model.classes=4", "model.loss._target_=nn.Loss"], "nn.Loss cannot be imported"),
+        (["model._target_=sum", "model.input_shape=[3]", "model.loss=null"], "model: sum cannot be imported"),
+    ],
+)  # fmt: skip
+def test_what_a_network_of_ones_own_lacks_is_one_line(
+    words: list[str], expected: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["run", *words]) == 2
+    [line] = capsys.readouterr().err.splitlines()
+    assert re.search(expected, line), line

@@ -7,7 +7,15 @@ from typing import Any
 
 import pytest
 
-from membench.cli.words import each, read_number, read_options, read_size, read_switch, split
+from membench.cli.words import (
+    each,
+    read_number,
+    read_options,
+    read_size,
+    read_switch,
+    split,
+    with_own_model,
+)
 from membench.core.checks import POSITIVE, choice
 from membench.core.errors import MembenchError
 
@@ -66,3 +74,11 @@ def test_values_have_their_types(word: str, value: Any) -> None:
 def test_a_wrong_word_is_refused(word: str, message: str) -> None:
     with pytest.raises(MembenchError, match=message):
         read_options([word], READERS)
+
+
+def test_a_class_is_the_choice_of_a_model() -> None:
+    words = ["-m", "model._target_=nets.One,nets.Two", "batch_size=2"]
+    assert with_own_model(words) == ["-m", "model=own/nets.One,own/nets.Two", "batch_size=2"]
+    assert with_own_model(["model=lenet"]) == ["model=lenet"]
+    with pytest.raises(MembenchError, match="model._target_=nets.One and model=lenet choose two models"):
+        with_own_model(["model=lenet", "model._target_=nets.One"])

@@ -1,6 +1,7 @@
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -20,3 +21,14 @@ def configured_model() -> Callable[[str], nn.Module]:
             return instantiate(configuration.module)
 
     return build
+
+
+@pytest.fixture
+def offline(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fail a test that opens a connection."""
+
+    def refuse(*_: Any) -> None:
+        raise AssertionError("a connection is opened")
+
+    monkeypatch.setattr("socket.socket.connect", refuse)
+    monkeypatch.setattr("socket.getaddrinfo", refuse)

@@ -138,3 +138,55 @@ def test_eager_and_a_method_that_does_something_have_no_note(strategy: str) -> N
     record = _record(strategy, framework="pytorch")
     assert record.outcome is Outcome.OK
     assert record.note == "" and '"note"' not in record.to_json()
+
+
+def _card_record(**changes: object) -> Record:
+    cell = small_cell(
+        strategy=configuration.read("strategy", "eager"),
+        framework=configuration.read("framework", "pytorch"),
+        device=configuration.read("device", "rtx3090"),
+        **changes,
+    )
+    return run_cell(cell)
+
+
+def test_a_card_s_record_has_three_columns_of_memory() -> None:
+    metrics = _card_record().metrics
+    context_bytes = configuration.read("device", "rtx3090")["context_bytes"]
+    assert metrics["allocated_bytes"] == metrics["required_memory_bytes"] == metrics["peak_memory_bytes"]
+    assert metrics["allocated_bytes"] <= metrics["reserved_bytes"]
+    assert metrics["used_bytes"] == metrics["reserved_bytes"] + context_bytes
+    assert f"{metrics['used_bytes']:,.0f} bytes" in summary(_card_record())
+
+
+def test_settings_of_the_allocator_change_what_is_reserved_alone() -> None:
+    default, expandable = (
+        _card_record(batch_size=512, **each).metrics
+        for each in ({}, {"allocator": "expandable_segments:True"})
+    )
+    assert expandable["allocated_bytes"] == default["allocated_bytes"]
+    assert expandable["reserved_bytes"] != default["reserved_bytes"]
+
+
+@pytest.mark.parametrize(("framework", "device"), [("caffe", "rtx3090"), ("pytorch", "k40m")])
+def test_a_paper_s_framework_or_a_card_without_a_known_context_has_one_column(
+    framework: str, device: str
+) -> None:
+    cell = small_cell(
+        framework=configuration.read("framework", framework), device=configuration.read("device", device)
+    )
+    assert not {"allocated_bytes", "reserved_bytes", "used_bytes"} & run_cell(cell).metrics.keys()
+
+
+def test_a_step_that_leaves_no_room_for_the_context_is_out_of_memory() -> None:
+    metrics = _card_record().metrics
+    small = configuration.read("device", "rtx3090") | {"memory_bytes": int(metrics["used_bytes"])}
+    cell = small_cell(
+        strategy=configuration.read("strategy", "eager"),
+        framework=configuration.read("framework", "pytorch"),
+        device=small,
+    )
+    assert run_cell(cell).outcome is Outcome.OK
+    record = run_cell(cell | {"device": small | {"memory_bytes": int(metrics["allocated_bytes"]) + 2**20}})
+    assert record.outcome is Outcome.OUT_OF_MEMORY
+    assert record.metrics["used_bytes"] == metrics["used_bytes"]
