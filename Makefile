@@ -7,7 +7,7 @@ STAMP := $(VENV)/.installed
 TEST := OMP_NUM_THREADS=1 $(RUN) -m pytest --numprocesses 2
 
 .DEFAULT_GOAL := help
-.PHONY: help install test test-slow test-gpu test-slurm measure lint format figures report scoreboard sync bench audit smoke clean
+.PHONY: help install test test-slow test-gpu test-slurm measure validate lint format figures report scoreboard sync bench audit smoke clean
 
 help:  ## show this list
 	@awk -F ':.*## ' '/^[a-z%-]+:.*## / {sub("%", "PAPER"); printf "  make %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -41,6 +41,9 @@ smoke: $(STAMP)  ## install the wheel into a fresh environment and use it away f
 measure: $(STAMP)  ## measure every strategy on this machine's GPU; write results/measured/
 	$(RUN) -m membench measure
 	$(RUN) -m membench measure task=limits budget=12GB
+
+validate: $(STAMP)  ## predict what others measured on GPUs; write results/validation/ and paper_figs/validation/
+	$(RUN) -m membench validate
 
 lint: $(STAMP)  ## ruff and mypy
 	$(RUN) -m ruff check .

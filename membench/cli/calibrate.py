@@ -90,7 +90,7 @@ def run(settings: Settings) -> int:
 
         print(fit_waves())
     elif settings.kernels:
-        from membench.papers.calibrate.kernels import fit_kernels
+        from membench.validation.kernel_rates import fit_kernels
 
         print(fit_kernels(ROOT / "experiments" / "validation", CONF_DIRECTORY / "framework" / "pytorch.yaml"))
     elif is_fit:

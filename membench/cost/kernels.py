@@ -4,13 +4,13 @@ Sizes and layouts come from a task's call. A task without one, as in a paper's f
 taken by its kind, contiguous.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from math import prod
 
 import torch
 
-from membench.core.call import Value, values_in
+from membench.core.call import Call, Value, values_in
 from membench.core.convolution import Convolution
 from membench.core.precision import Precision
 from membench.core.task_graph import GradientOf, Kind, Task
@@ -99,18 +99,37 @@ _NARROW_WIDTHS = (4, 8, 16, 32)
 _HALVES = {torch.float16: Precision.FP16, torch.bfloat16: Precision.BF16}
 
 
-def kernel_of(task: Task) -> Kernel:
-    """Return the kernels of a task."""
+def kernels_of(task: Task) -> tuple[Kernel, ...]:
+    """Return the kernels of a task: two where it computes both gradients of a convolution, else one."""
     if task.call is None:
-        return _kernel_by_kind(task)
-    name = task.call.operator.split(".")[1]
-    values = values_in((task.call.args, *(value for _, value in task.call.kwargs), task.call.outputs))
+        return (_kernel_by_kind(task),)
+    if not _has_both_gradients(task):
+        return (_kernel_by_call(task, task.call),)
+    upstream, images, weight = (value.extent_bytes for value in values_in(task.call.args[:3]))
+    moved_bytes = upstream + images + weight  # a gradient is as large as what it is of
+    return tuple(
+        _kernel_by_call(replace(task, gradient_of=gradient_of, moved_bytes=moved_bytes), task.call)
+        for gradient_of in (GradientOf.WEIGHT, GradientOf.DATA)
+    )
+
+
+def _has_both_gradients(task: Task) -> bool:
+    """Return whether a task is the whole backward pass of a convolution, as plain PyTorch calls it."""
+    if task.call is None or task.convolution is None or not task.call.operator.endswith("_backward.default"):
+        return False
+    of_images, of_weight, _ = task.call.args[-1]
+    return bool(of_images and of_weight)
+
+
+def _kernel_by_call(task: Task, call: Call) -> Kernel:
+    name = call.operator.split(".")[1]
+    values = values_in((call.args, *(value for _, value in call.kwargs), call.outputs))
     moved_bytes = task.moved_bytes + _updated_bytes(task, values)
     precision = _precision(task, values)
     if task.convolution is not None:
         return _convolution(task, task.convolution, values, precision, moved_bytes)
     if name in _PRODUCTS:
-        return Kernel(Family.PRODUCT, precision, moved_bytes, task.operations, _product(name, task))
+        return Kernel(Family.PRODUCT, precision, moved_bytes, task.operations, _product(call))
     if "attention" in name:
         return Kernel(Family.ATTENTION, precision, moved_bytes, task.operations)
     if name in _UNKNOWN_PRODUCTS:
@@ -143,9 +162,8 @@ def _precision(task: Task, values: list[Value]) -> Precision:
     return next(halves, task.precision)
 
 
-def _product(name: str, task: Task) -> Product:
-    assert task.call is not None
-    left, right = values_in(task.call.args)[-2:]
+def _product(call: Call) -> Product:
+    left, right = values_in(call.args)[-2:]
     *batch, rows, depth = left.shape
     return Product(prod(batch), rows, right.shape[-1] if len(right.shape) > 1 else 1, depth)
 

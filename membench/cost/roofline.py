@@ -12,7 +12,7 @@ from membench.core.efficiency import Efficiency
 from membench.core.errors import MembenchError
 from membench.core.task_graph import Kind, Phase, Task, TaskGraph
 from membench.cost.convolution import ConvolutionAlgorithm, algorithm_work
-from membench.cost.kernels import kernel_of
+from membench.cost.kernels import kernels_of
 from membench.cost.rates import kernel_time_s
 from membench.cost.waves import task_waves, wave_efficiency
 
@@ -71,7 +71,8 @@ class RooflineCost(CostModel):
                 raise MembenchError(f"the framework has no algorithm {task.algorithm!r} for {task.name}")
             return algorithm.time_s
         if self._efficiency.kernels is not None:
-            return kernel_time_s(kernel_of(task), self._efficiency.kernels, self._device)
+            rates = self._efficiency.kernels
+            return sum(kernel_time_s(kernel, rates, self._device) for kernel in kernels_of(task))
         moving_s = task.moved_bytes / self._memory_bytes_per_s
         if task.kind not in ARITHMETIC_KINDS:
             return moving_s / self.occupancy(task)

@@ -149,7 +149,10 @@ def _model(options: Mapping[str, Any], values: Mapping[str, Any]) -> Any:
 
 
 def _device(devices: Any, line: Mapping[str, str]) -> str:
-    return devices if isinstance(devices, str) else devices["names"][line[devices["column"]]]
+    if isinstance(devices, str):
+        return devices
+    published = line[devices["column"]]
+    return str(devices["names"][published]) if "names" in devices else published
 
 
 def _filled(description: Any, values: Mapping[str, Any]) -> Any:

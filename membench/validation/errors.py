@@ -105,7 +105,7 @@ class Summary:
 
 
 def family(network: str) -> str:
-    """Return the letters that a network's name begins with, without the prefix of whoever trained its weights."""
+    """Return the letters that a network's name begins with, without a prefix that names the origin of its weights."""
     plain = _PREFIXES.sub("", network.lower())
     found = re.match(r"[a-z]+", plain)
     return found.group() if found else plain

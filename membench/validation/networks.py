@@ -2,8 +2,9 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 
 from membench.core.errors import MembenchError
 
@@ -57,3 +58,16 @@ def timm_network(name: str, image_size: int, parameters_m: float) -> nn.Module:
             f"today's {name!r} of timm has {found_m:.2f} million weights, the published one {parameters_m}"
         )
     return network
+
+
+class TokenLoss(nn.Module):
+    """Cross entropy of every token's logits, outside the network, as NeuSight's measurements have it."""
+
+    def forward(self, output: Any, targets: Tensor) -> Tensor:
+        """Return the mean over all tokens.
+
+        Args:
+            output: of a network of transformers', with logits (batch, tokens, vocabulary).
+            targets: (batch, tokens).
+        """
+        return nn.functional.cross_entropy(output.logits.view(-1, output.logits.shape[-1]), targets.view(-1))

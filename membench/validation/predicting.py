@@ -56,7 +56,7 @@ def predictor_of(step: Configuration) -> Predictor:
     model = Model.from_configuration(step["model"])
     workload = replace(
         model.workload(step["batch_size"], seed=0, device="meta"),
-        precision=choice(Precision, "precision", step["precision"]),
+        precision=step["precision"] and choice(Precision, "precision", step["precision"]),
         channels_last=step["channels_last"],
     )
     return Predictor(workload, find_strategy(STRATEGY)(), update=as_rule(step["optimizer"]))

@@ -1,6 +1,7 @@
 """Kernels of operators: families, products and bytes, of networks captured as CUDA runs them."""
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 import torch
@@ -10,8 +11,10 @@ from membench.capture.capture import capture
 from membench.core.precision import Precision
 from membench.core.task_graph import GradientOf, Kind, Phase, Task, TaskGraph
 from membench.core.workload import Workload
-from membench.cost.kernels import Family, Kernel, kernel_of
+from membench.cost.kernels import Family, Kernel, kernels_of
 from membench.cost.products import Product
+from membench.planning.rewrite import join_convolution_backward
+from tests.helpers.graphs import COST
 
 ON_CUDA = torch.device("cuda")
 
@@ -26,7 +29,7 @@ def graph_of(
 
 
 def kernels(graph: TaskGraph, wanted: Callable[[Task], bool]) -> list[Kernel]:
-    return [kernel_of(task) for task in graph.tasks if wanted(task)]
+    return [kernel for task in graph.tasks if wanted(task) for kernel in kernels_of(task)]
 
 
 def convolutions(graph: TaskGraph) -> list[Kernel]:
@@ -114,7 +117,7 @@ def test_a_change_of_layout_is_a_copy() -> None:
 )
 def test_a_task_without_a_call_has_the_kernel_of_its_kind(kind: Kind, family: Family) -> None:
     task = Task(0, "task", kind, Phase.FORWARD, 0, (), (), (), operations=70, moved_bytes=30)
-    assert kernel_of(task) == Kernel(family, Precision.FP32, 30, 70)
+    assert kernels_of(task) == (Kernel(family, Precision.FP32, 30, 70),)
 
 
 def test_gradients_of_grouped_weights_have_the_operations_of_the_forward_pass() -> None:
@@ -125,3 +128,21 @@ def test_gradients_of_grouped_weights_have_the_operations_of_the_forward_pass() 
     )
     forward = kernels(graph, lambda task: task.convolution is not None and task.phase is Phase.FORWARD)
     assert sorted(kernel.operations for kernel in weight) == sorted(kernel.operations for kernel in forward)
+
+
+@pytest.mark.parametrize("channels_last", [False, True])
+def test_a_backward_pass_in_one_call_has_the_kernels_of_its_two_halves(channels_last: bool) -> None:
+    """Plain PyTorch computes both gradients of a convolution in one call; of the first one, only the weight's."""
+    layers = nn.Conv2d(8, 16, 1), nn.Conv2d(16, 8, 3, bias=False)
+    graph = graph_of(*layers, precision=Precision.FP16, channels_last=channels_last)
+    joined = join_convolution_backward(graph, COST)
+    assert len(joined.tasks) == len(graph.tasks) - 1
+    halves, both = (
+        sorted(convolutions(each), key=lambda kernel: str(kernel.product)) for each in (graph, joined)
+    )
+    assert [kernel.moved_bytes for kernel in both] == pytest.approx(
+        [kernel.moved_bytes for kernel in halves], rel=0.1
+    )
+    assert [replace(kernel, moved_bytes=0) for kernel in both] == [
+        replace(kernel, moved_bytes=0) for kernel in halves
+    ]

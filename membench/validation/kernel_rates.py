@@ -23,7 +23,7 @@ from membench.core.device import DeviceProfile
 from membench.core.efficiency import KernelRates
 from membench.core.errors import MembenchError
 from membench.core.task_graph import Phase, Task
-from membench.cost.kernels import Kernel, kernel_of
+from membench.cost.kernels import Kernel, kernels_of
 from membench.cost.rates import PeakTimes, peak_times, reached
 from membench.papers.calibrate.least_squares import four_digits
 from membench.validation.dataset import FITTED, Row, load_dataset
@@ -115,7 +115,7 @@ def chosen_rows(datasets: Path) -> list[tuple[str, Row]]:
 def step_of(name: str, row: Row, rates: KernelRates, device: DeviceProfile) -> Step:
     """Capture a row's step and return its kernels."""
     tasks: Sequence[Task] = predictor_of(row.step).graph.tasks
-    counts = Counter(kernel_of(task) for task in tasks)
+    counts = Counter(kernel for task in tasks for kernel in kernels_of(task))
     updates = sum(task.phase is Phase.UPDATE for task in tasks)
     return Step(
         name,

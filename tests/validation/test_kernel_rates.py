@@ -12,7 +12,8 @@ from membench.core.precision import Precision
 from membench.cost.kernels import Family, Kernel
 from membench.cost.products import Product
 from membench.cost.rates import peak_times
-from membench.papers.calibrate.kernels import (
+from membench.validation.dataset import FITTED, load_dataset
+from membench.validation.kernel_rates import (
     ASSUMED,
     DATASETS,
     ROWS,
@@ -23,7 +24,6 @@ from membench.papers.calibrate.kernels import (
     with_rates,
     with_rows,
 )
-from membench.validation.dataset import FITTED, load_dataset
 
 DATASETS_FOLDER = ROOT / "experiments" / "validation"
 DEVICE = configuration.load("device", "rtx3090")
