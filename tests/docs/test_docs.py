@@ -108,7 +108,7 @@ def test_the_command_for_a_class_of_ones_own_is_one(tmp_path: Path, monkeypatch:
     _write(EXAMPLE["my_nets.py"], tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
     (command,) = (code.text for code in code_of("docs/own_model.md") if code.language == "bash")
-    program, *words = shlex.split(command)
+    program, *words = shlex.split(command.replace("\\\n", " "))
     assert program == "membench"
     cell = timeline.parse(words[1:])
     assert cell["model"]["module"] == {"_target_": "my_nets.Reader", "width": 128}
