@@ -173,9 +173,50 @@ def viewed_argument(operator: OpOverload, args: tuple[Any, ...]) -> int | None:
     return None
 
 
-def is_random(operator: OpOverload) -> bool:
+_ATTENTION_DROPOUTS = {
+    "_scaled_dot_product_flash_attention": 3,
+    "_scaled_dot_product_efficient_attention": 5,
+}
+"""Fused attention by name; position of its probability of dropout, without which it draws nothing."""
+
+_REPEATS_DRAWS = "_scaled_dot_product_efficient_attention_backward"
+"""Tagged as random, but draws the numbers of the forward pass again from their seed."""
+
+
+def is_random(operator: OpOverload, args: tuple[Any, ...]) -> bool:
     """Return whether an operator draws from a random generator."""
+    name = operator_name(operator)
+    position = _ATTENTION_DROPOUTS.get(name)
+    if name == _REPEATS_DRAWS or (position is not None and not any(args[position : position + 1])):
+        return False
     return torch.Tag.nondeterministic_seeded in operator.tags
+
+
+def workspace_bytes(operator: OpOverload, args: tuple[Any, ...]) -> int:
+    """Return what the backward of fused attention allocates in addition to its outputs; 0 for other operators.
+
+    Sums of the query's gradient in single precision, and one number for each query. Where several heads share a key, flash
+    attention writes a gradient of keys and values for each head (PyTorch's ``flash_api.cpp``, `mha_bwd`; memory-efficient
+    attention: ``kernel_backward.h``).
+    """
+    name = operator_name(operator)
+    if name not in (
+        "_scaled_dot_product_flash_attention_backward",
+        "_scaled_dot_product_efficient_attention_backward",
+    ):
+        return 0
+    _, query, key, value = args[:4]
+    heads, head_size = query.shape[0] * query.shape[1], query.shape[3]
+    queries = _rounded_up(query.shape[2], 128)
+    per_query = 1 if query.dtype is torch.float32 else 1 + _rounded_up(head_size, 32)
+    size_bytes = heads * queries * per_query * torch.float32.itemsize
+    if key.shape[1] != query.shape[1]:
+        size_bytes += heads * key.shape[2] * (head_size + value.shape[3]) * key.itemsize
+    return int(size_bytes)
+
+
+def _rounded_up(number: int, unit: int) -> int:
+    return -(-number // unit) * unit
 
 
 def floating_point_operations(
@@ -208,14 +249,19 @@ _NORMALIZATIONS = {"native_batch_norm": 1, "native_layer_norm": 2, "native_group
 """Normalizations; position of the `weight` argument."""
 
 
-def with_real_outputs(operator: OpOverload, args: tuple[Any, ...], output: Any) -> Any:
+def with_real_outputs(
+    operator: OpOverload, args: tuple[Any, ...], output: Any, *, has_device: bool = True
+) -> Any:
     """Correct outputs for which an operator's shape function differs from its kernels.
 
     Batch norm's kernels return the memory format that the input suggests, contiguous or channels last, where the
     shape function keeps any permutation. Layer norm's backward returns a contiguous gradient. Dropout's backward is a
     product on the CPU. Statistics of half-precision activations have the weight's precision on the CPU. Some reduced
     losses keep the memory of all elements. Only cuDNN can compute the size of the reserve that its batch norm keeps for
-    the backward pass. Gradients that the output mask leaves out are not made.
+    the backward pass; without it, `_reserve_bytes` is assumed. Gradients that the output mask leaves out are not made.
+
+    Args:
+        has_device: the device is one of this machine's, and can be asked.
     """
     name = operator_name(operator)
     if name in _NORMALIZATIONS and args[0].device.type == "cpu":
@@ -232,9 +278,10 @@ def with_real_outputs(operator: OpOverload, args: tuple[Any, ...], output: Any) 
         case "cudnn_batch_norm":
             memory_format = suggest_memory_format(args[0])
             is_training = args[5]
-            has_reserve = is_training and torch.cuda.is_available()  # without a GPU, cuDNN cannot be queried
-            reserve_bytes = cudnn_batch_norm_reserve_bytes(args[0]) if has_reserve else 0
-            output = (*output[:3], output[3].new_empty(reserve_bytes))
+            asked = (
+                cudnn_batch_norm_reserve_bytes if has_device and torch.cuda.is_available() else _reserve_bytes
+            )
+            output = (*output[:3], output[3].new_empty(asked(args[0]) if is_training else 0))
         case "native_batch_norm_backward":
             memory_format = suggest_memory_format(args[1])
             output = tuple(
@@ -248,6 +295,16 @@ def with_real_outputs(operator: OpOverload, args: tuple[Any, ...], output: Any) 
     if isinstance(first, Tensor) and not first.is_contiguous(memory_format=memory_format):
         first = torch.empty_like(first, memory_format=memory_format)
     return first, *others
+
+
+def _reserve_bytes(images: Tensor) -> int:
+    """Return what cuDNN's batch norm is assumed to keep for its backward pass, where cuDNN cannot be asked.
+
+    PyTorch lets it use its persistent kernel for images in half precision that are channels last, which is assumed to keep
+    one bit for each element; its other kernels keep nothing.
+    """
+    is_persistent = images.itemsize == 2 and images.is_contiguous(memory_format=torch.channels_last)
+    return -(-images.numel() // 8) if images.dim() == 4 and is_persistent else 0
 
 
 def _reduces(loss: str, args: tuple[Any, ...]) -> bool:

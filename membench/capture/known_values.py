@@ -20,16 +20,8 @@ def evaluate(call: Call, tasks: list[Task], constants: Mapping[int, Tensor]) -> 
         tasks: all that precede the call.
         constants: tensors that have the same value in each step, by block.
     """
-    needed = {value.block for value in values_in((call.args, call.kwargs))}
-    making: list[Task] = []
-    for task in reversed(tasks):
-        if needed.intersection(task.writes):
-            if task.random:
-                return None
-            needed.update(task.reads)
-            making.append(task)
-    made = {block for task in making for block in task.creates}
-    if not needed <= made | constants.keys():
+    making = _makers({value.block for value in values_in((call.args, call.kwargs))}, tasks, constants)
+    if making is None:
         return None
     with no_dispatch():
         tensors = dict(constants)
@@ -40,6 +32,24 @@ def evaluate(call: Call, tasks: list[Task], constants: Mapping[int, Tensor]) -> 
             pairs = zip(task.call.outputs, results, strict=True)
             tensors.update({value.block: each for value, each in pairs if value is not None})
         return _run(call, tensors)
+
+
+def is_known(block: int, tasks: list[Task], constants: Mapping[int, Tensor]) -> bool:
+    """Return whether a block has the same contents in every step; see `evaluate`."""
+    return _makers({block}, tasks, constants) is not None
+
+
+def _makers(needed: set[int], tasks: list[Task], constants: Mapping[int, Tensor]) -> list[Task] | None:
+    """Return the tasks that make blocks of constants, the last one first; None if they are made of anything else."""
+    making: list[Task] = []
+    for task in reversed(tasks):
+        if needed.intersection(task.writes):
+            if task.random:
+                return None
+            needed.update(task.reads)
+            making.append(task)
+    made = {block for task in making for block in task.creates}
+    return making if needed <= made | constants.keys() else None
 
 
 def _run(call: Call, tensors: dict[int, Tensor]) -> Any:
@@ -54,6 +64,6 @@ def _argument(argument: Any, tensors: dict[int, Tensor]) -> Any:
         return empty.set_(storage, argument.offset, argument.shape, argument.stride)
     if isinstance(argument, ShapeOf):
         return torch.empty_strided(argument.value.shape, argument.value.stride, dtype=argument.value.dtype)
-    if isinstance(argument, torch.device) and argument.type == "cuda" and not torch.cuda.is_available():
-        return torch.device("cpu")  # of a step that is captured as a GPU would run it, where there is none
+    if isinstance(argument, torch.device):  # constants are made on the CPU
+        return torch.device("cpu")
     return [_argument(item, tensors) for item in argument] if isinstance(argument, tuple) else argument

@@ -72,6 +72,7 @@ class Operation:
     written: tuple[int | str, ...]
     view_of: int | None
     gradient_of: GradientOf
+    workspace_bytes: int
     random: bool
     convolution: Convolution | None
     outputs: tuple[Layout | int | None, ...] | None
@@ -126,7 +127,8 @@ def operation_of(
         written=aten.written_arguments(func, args, kwargs),
         view_of=aten.viewed_argument(func, args),
         gradient_of=aten.gradient_of(func, args),
-        random=aten.is_random(func),
+        workspace_bytes=aten.workspace_bytes(func, args),
+        random=aten.is_random(func, args),
         convolution=aten.convolution_of(func, args, output),
         outputs=None if isinstance(output, list) else _outputs(func, args, as_list(output), created),
         is_tuple=isinstance(output, tuple),

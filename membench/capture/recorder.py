@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from membench.capture import aten
-from membench.capture.known_values import evaluate
-from membench.capture.operation import Operation, as_list, call_key, operation_of
+from membench.capture.known_values import evaluate, is_known
+from membench.capture.operation import Operation, as_list, call_key, layout_of, operation_of
 from membench.capture.random_state import RandomState
 from membench.capture.virtual_gpu import VirtualGpu
 from membench.core.call import Call, Output, Outputs, ShapeOf, Value, signature, values_in
@@ -31,6 +31,7 @@ from membench.core.torch_internals import (
     sequence_number,
     storage_address,
     tree_leaves,
+    tree_map_only,
 )
 
 
@@ -178,7 +179,7 @@ class Recorder(TorchDispatchMode):
         if self._gpu is None:
             return self._dispatch(func, args, kwargs)
         output = self._dispatch(func, args, self._gpu.with_device(kwargs))
-        self._gpu.note_made(output)
+        self._gpu.note_made((args, kwargs), output)
         return output
 
     def _dispatch(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -236,15 +237,19 @@ class Recorder(TorchDispatchMode):
         output = evaluate(call, self.tasks, self._made_anew)
         if output is None:
             raise error
-        for leaf in tree_leaves(output):
-            if isinstance(leaf, Tensor):
-                self._made_anew[self.value(leaf).block] = leaf
-        return output
+        return tree_map_only(Tensor, self._constant, output)
+
+    def _constant(self, tensor: Tensor) -> Tensor:
+        """Return a tensor with known contents as the trace goes on with it."""
+        traced = tensor
+        if self._gpu is not None:
+            traced = layout_of(tensor)._replace(device=self._gpu.device).fake_tensor(self._fake_mode)
+        self._made_anew[self.value(traced).block] = tensor
+        return traced
 
     def is_known(self, tensor: Tensor) -> bool:
         """Return whether a tensor has the same values in every step."""
-        read = Call("aten.alias.default", (self.value(tensor),), (), ())
-        return evaluate(read, self.tasks, self._made_anew) is not None
+        return is_known(self.value(tensor).block, self.tasks, self._made_anew)
 
     def _with_real_outputs(
         self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any
@@ -255,7 +260,7 @@ class Recorder(TorchDispatchMode):
             seen = self._seen.get(signature(str(func), arguments, self._converted_names(kwargs)))
             if seen is not None:
                 return _as_seen(output, seen)
-        return aten.with_real_outputs(func, args, output)
+        return aten.with_real_outputs(func, args, output, has_device=self._gpu is None)
 
     def _change_layout(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Change the shape or strides of a tensor in place; not a task, because each later call holds its layouts."""
@@ -312,6 +317,7 @@ class Recorder(TorchDispatchMode):
                 writes=tuple(dict.fromkeys((*writes, *creates))),
                 creates=tuple(creates),
                 operations=operation.operations,
+                workspace_bytes=operation.workspace_bytes,
                 moved_bytes=sum(v.extent_bytes for v in values_in((recorded_args, tuple(values)))),
                 gradient_of=operation.gradient_of if self.phase is Phase.BACKWARD else None,
                 random=operation.random,

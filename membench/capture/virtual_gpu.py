@@ -4,10 +4,11 @@ A fake tensor has CUDA's dispatch keys, so that autocast's lists and CUDA's comp
 autograd too, asks for the tensor's device. Autograd would look for a stream of that device, which needs a GPU; so it is
 answered with the CPU. The two are told apart by the time of the question:
 
-    a function of torch is called                  its composites and autocast ask for its arguments: CUDA
+    a function of torch is called                 its composites and autocast ask for its arguments: CUDA
         an operator below autograd makes a tensor
-        autograd asks for what the operator made   the CPU
-    outside of functions                           only autograd asks: the CPU
+        autograd asks for it, to give it a history: the CPU
+        its composites and autocast ask for it, which has a history now: CUDA
+    outside of functions                          only autograd asks: the CPU
 """
 
 from collections.abc import Iterable, Iterator
@@ -30,9 +31,8 @@ class VirtualGpu:
         self.device = torch.device("cuda", 0)
         self._edges: list[GradientEdge] = []
         self._is_in_function = False
-        self._made: dict[
-            int, Tensor
-        ] = {}  # by the operators of the running function; kept, so that ids stay theirs
+        # tensors for which autograd asks next, and whether they had a history before; kept, so that ids stay theirs
+        self._asked_next: dict[int, tuple[Tensor, bool]] = {}
 
     def own(self, weights: Iterable[Tensor]) -> None:
         """Make autograd ask for the weights now, outside of functions, instead of at their first use."""
@@ -41,27 +41,36 @@ class VirtualGpu:
     @contextmanager
     def function(self) -> Iterator[None]:
         """Run a function of torch."""
-        before = self._is_in_function, self._made
-        self._is_in_function, self._made = True, {}
+        before = self._is_in_function, self._asked_next
+        self._is_in_function, self._asked_next = True, {}
         try:
             yield
         finally:
-            self._is_in_function, self._made = before
+            self._is_in_function, self._asked_next = before
 
     def device_of(self, tensor: Tensor) -> torch.device:
         """Return the device that a tensor is on for whom asks now."""
-        if self._is_in_function and id(tensor) not in self._made:
-            device: torch.device = tensor.device
-            return device
-        return _CPU
+        if not self._is_in_function:
+            return _CPU
+        if id(tensor) in self._asked_next:
+            _, had_history = self._asked_next[id(tensor)]
+            if had_history or tensor.grad_fn is None:
+                return _CPU
+            del self._asked_next[id(tensor)]
+        device: torch.device = tensor.device
+        return device
 
-    def note_made(self, output: Any) -> None:
-        """Note what an operator returned: autograd asks for it next, or for what it is a view of."""
+    def note_made(self, arguments: Any, output: Any) -> None:
+        """Note what an operator returned: autograd asks for it next, or for what it is a view of, if it was overwritten."""
+        given = [each for each in tree_leaves(arguments) if isinstance(each, Tensor)]
+        if not (torch.is_grad_enabled() and any(each.requires_grad for each in given)):
+            return
         for tensor in tree_leaves(output):
             if isinstance(tensor, Tensor):
-                self._made[id(tensor)] = tensor
-                if (base := view_base(tensor)) is not None:
-                    self._made[id(base)] = base
+                is_overwritten = any(each is tensor for each in given)
+                self._asked_next[id(tensor)] = tensor, is_overwritten
+                if is_overwritten and (base := view_base(tensor)) is not None:
+                    self._asked_next[id(base)] = base, True
 
     def with_device(self, kwargs: dict[str, Any]) -> dict[str, Any]:
         """Return an operator's arguments with the GPU in place of the CPU, where models and formulas make tensors."""

@@ -1,0 +1,78 @@
+"""The kernel of attention that torch chooses on a GPU, and its call."""
+
+import pytest
+import torch
+from torch import Tensor
+
+from membench.capture.attention import AttentionKernel, attention, attention_kernel
+from membench.core.torch_internals import FakeTensorMode
+
+FLASH, EFFICIENT, UNFUSED = AttentionKernel.FLASH, AttentionKernel.MEMORY_EFFICIENT, AttentionKernel.UNFUSED
+
+
+def tensors(
+    dtype: torch.dtype, size: int = 64, keys: int = 16, heads: int = 4
+) -> tuple[Tensor, Tensor, Tensor]:
+    query = torch.empty(2, 4, 16, size, dtype=dtype)
+    return (
+        query,
+        torch.empty(2, heads, keys, size, dtype=dtype),
+        torch.empty(2, heads, keys, size, dtype=dtype),
+    )
+
+
+@pytest.mark.parametrize(
+    ("dtype", "size", "keys", "heads", "is_masked", "is_causal", "expected"),
+    [
+        (torch.float16, 64, 16, 4, False, False, FLASH),
+        (torch.bfloat16, 256, 16, 4, False, True, FLASH),
+        (torch.float16, 264, 16, 4, False, False, EFFICIENT),
+        (torch.float16, 68, 16, 4, False, False, FLASH),  # padded
+        (torch.float16, 68, 16, 4, True, False, UNFUSED),  # not aligned
+        (torch.float16, 64, 16, 4, True, False, EFFICIENT),
+        (torch.float16, 64, 32, 4, False, True, EFFICIENT),
+        (torch.float16, 64, 16, 2, False, False, FLASH),
+        (torch.float32, 64, 16, 4, False, True, EFFICIENT),
+        (torch.float32, 66, 16, 4, False, False, UNFUSED),
+        (torch.float32, 64, 16, 2, False, False, UNFUSED),
+        (torch.float64, 64, 16, 4, False, False, UNFUSED),
+    ],
+)
+def test_the_kernel_is_the_first_whose_conditions_hold(
+    dtype: torch.dtype,
+    size: int,
+    keys: int,
+    heads: int,
+    is_masked: bool,
+    is_causal: bool,
+    expected: AttentionKernel,
+) -> None:
+    query, key, value = tensors(dtype, size, keys, heads)
+    mask = torch.ones(16, keys, dtype=torch.bool) if is_masked else None
+    found = attention_kernel(query, key, value, mask, is_causal=is_causal, is_grouped=heads != 4)
+    assert found is expected
+
+
+def test_three_dimensions_are_not_fused() -> None:
+    query, key, value = (each[0] for each in tensors(torch.float16))
+    assert attention_kernel(query, key, value, None, is_causal=False, is_grouped=False) is UNFUSED
+
+
+@pytest.mark.parametrize("size", [64, 68])
+@pytest.mark.parametrize("is_masked", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+def test_the_result_has_the_shape_of_the_query(dtype: torch.dtype, is_masked: bool, size: int) -> None:
+    with FakeTensorMode(), torch.device("cuda"), torch.no_grad():
+        query, key, value = tensors(dtype, size)
+        mask = torch.ones(16, 16, dtype=torch.bool) if is_masked else None
+        output = attention(query, key, value, mask, 0.0)
+    assert (output.shape, output.dtype, output.device.type) == (query.shape, dtype, "cuda")
+
+
+def test_the_unfused_formula_gives_torchs_numbers() -> None:
+    query, key, value = (torch.randn(2, 16, 8) for _ in range(3))
+    mask = torch.rand(16, 16) > 0.5
+    mask[:, 0] = True
+    for chosen in (None, mask):
+        expected = torch.nn.functional.scaled_dot_product_attention(query, key, value, chosen)
+        torch.testing.assert_close(attention(query, key, value, chosen), expected)
