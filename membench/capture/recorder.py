@@ -386,8 +386,7 @@ def _in_layout(tensor: Tensor, output: Output) -> Tensor:
 
 
 def _memory_of(tensor: Tensor) -> tuple[int, int]:
-    storage = tensor.untyped_storage()
-    return storage_address(storage), storage.nbytes()
+    return storage_address(tensor.untyped_storage()), tensor.untyped_storage().nbytes()
 
 
 def _autograd_nodes(loss: Tensor) -> Iterable[Any]:
