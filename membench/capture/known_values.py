@@ -64,6 +64,6 @@ def _argument(argument: Any, tensors: dict[int, Tensor]) -> Any:
         return empty.set_(storage, argument.offset, argument.shape, argument.stride)
     if isinstance(argument, ShapeOf):
         return torch.empty_strided(argument.value.shape, argument.value.stride, dtype=argument.value.dtype)
-    if isinstance(argument, torch.device) and argument.type == "cuda" and not torch.cuda.is_available():
-        return torch.device("cpu")  # of a step that is captured as a GPU would run it, where there is none
+    if isinstance(argument, torch.device):  # constants are made on the CPU
+        return torch.device("cpu")
     return [_argument(item, tensors) for item in argument] if isinstance(argument, tuple) else argument

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from membench.capture import aten
-from membench.capture.known_values import evaluate
+from membench.capture.known_values import evaluate, is_known
 from membench.capture.lifetimes import Lifetimes
 from membench.capture.operation import Operation, as_list, call_key, layout_of, operation_of
 from membench.capture.random_state import RandomState
@@ -267,8 +267,7 @@ class Recorder(TorchDispatchMode):
 
     def is_known(self, tensor: Tensor) -> bool:
         """Return whether a tensor has the same values in every step."""
-        read = Call("aten.alias.default", (self.value(tensor),), (), ())
-        return evaluate(read, self.tasks, self._made_anew) is not None
+        return is_known(self.value(tensor).block, self.tasks, self._made_anew)
 
     def _with_real_outputs(
         self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any
@@ -401,8 +400,7 @@ def _in_layout(tensor: Tensor, output: Output) -> Tensor:
 
 
 def _memory_of(tensor: Tensor) -> tuple[int, int]:
-    storage = tensor.untyped_storage()
-    return storage_address(storage), storage.nbytes()
+    return storage_address(tensor.untyped_storage()), tensor.untyped_storage().nbytes()
 
 
 def _autograd_nodes(loss: Tensor) -> Iterable[Any]:

@@ -71,4 +71,4 @@ def _check(training: Training) -> None:
         find_strategy(configuration["inference"]["strategy"])
     model = configuration["model"]
     dataset = built("data", partial(instantiate, configuration["data"]))
-    check_fit(dataset, model=model["name"], input_shape=model["input_shape"], classes=model["classes"])
+    check_fit(dataset, model)

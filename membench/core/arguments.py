@@ -1,6 +1,6 @@
 """Arguments of a module or a loss: a tuple of positional ones, or a dict of arguments by name, of nested tensors."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import torch
@@ -43,24 +43,51 @@ def named_leaves(name: str, arguments: Arguments) -> list[tuple[str, Any]]:
     return [(name + key_path(path), leaf) for path, leaf in tree_leaves_with_path(arguments)]
 
 
-def leaves_like(name: str, expected: Arguments, given: Arguments) -> list[Any]:
-    """Return the leaves of given arguments in the order of the expected ones; the order of a dict's keys does not count.
+class ExpectedArguments:
+    """The arguments for which a step was captured, flattened once for all of its calls.
 
-    Raises:
-        ShapeMismatch: their structures differ.
+    Args:
+        name: of the arguments, for errors.
+        example: those of the capture.
+
+    Attributes:
+        leaves: of the example, in order.
     """
-    leaves, structure = tree_flatten(given)
-    _, expected_structure = tree_flatten(expected)
-    if structure == expected_structure:
-        return leaves
-    if isinstance(expected, tuple) and isinstance(given, tuple) and len(given) != len(expected):
-        raise ShapeMismatch(f"the step was captured with {len(expected)} {name} and got {len(given)}")
-    try:
-        return list(expected_structure.flatten_up_to(given))
-    except ValueError as error:
-        raise ShapeMismatch(
-            f"the step was captured with {name} nested as {_nesting(expected)} and got {_nesting(given)}"
-        ) from error
+
+    def __init__(self, name: str, example: Arguments) -> None:
+        self.name = name
+        self.leaves, self._structure = tree_flatten(example)
+        self._example = example
+
+    def leaves_of(self, given: Any) -> list[Any]:
+        """Return the leaves of given arguments in the expected order, which that of a dict's keys does not change.
+
+        Raises:
+            ShapeMismatch: their structure is another one.
+        """
+        arguments, expected = as_arguments(given), self._example
+        leaves, structure = tree_flatten(arguments)
+        if structure == self._structure:
+            return leaves
+        if isinstance(expected, tuple) and isinstance(arguments, tuple) and len(arguments) != len(expected):
+            raise ShapeMismatch(
+                f"the step was captured with {len(expected)} {self.name} and got {len(arguments)}"
+            )
+        try:
+            return list(self._structure.flatten_up_to(arguments))
+        except ValueError as error:
+            raise ShapeMismatch(
+                f"the step was captured with {self.name} nested as {_nesting(expected)} and got {_nesting(arguments)}"
+            ) from error
+
+    def place(self, position: int) -> str:
+        """Return the place of a leaf, as `named_leaves` does."""
+        return named_leaves(self.name, self._example)[position][0]
+
+    def nested(self, leaves: Iterable[Any]) -> Arguments:
+        """Return leaves in the containers of the example."""
+        nested: Arguments = self._structure.unflatten(leaves)
+        return nested
 
 
 def check_leaf(name: str, leaf: Any) -> None:

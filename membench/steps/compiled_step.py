@@ -14,14 +14,14 @@ from membench.backends.cuda_memory import capacity_bytes
 from membench.backends.tensor_backend import TensorBackend
 from membench.capture.capture import CapturedStep
 from membench.capture.module_state import ModuleState, preserve_state
-from membench.core.arguments import Arguments, as_arguments, is_dense, leaves_like, map_leaves, named_leaves
+from membench.core.arguments import ExpectedArguments, is_dense
 from membench.core.call import Value
 from membench.core.errors import MembenchError, ModuleChanged, OutOfMemory, ShapeMismatch
 from membench.core.record import Source
 from membench.core.schedule import RepeatedSchedule, Schedule
 from membench.core.task_graph import RESULT_ROLES, Role
 from membench.core.timeline import Timeline
-from membench.core.torch_internals import GraphPool, tree_leaves, tree_map_only
+from membench.core.torch_internals import GraphPool, tree_map_only
 from membench.core.workload import Workload
 from membench.execution.cuda_graph import ReplayedProgram
 from membench.execution.executor import Program
@@ -52,6 +52,8 @@ class RealStep(ABC):
         self.workload = workload
         self.plan = plan
         self.predicted_peak_bytes = max(run.schedule.peak_bytes for run in plan)
+        self._expected_inputs = ExpectedArguments("inputs", workload.inputs)
+        self._expected_targets = ExpectedArguments("targets", workload.targets)
         self._one_at_a_time = Lock()
 
     def __reduce__(self) -> NoReturn:
@@ -241,8 +243,8 @@ class CompiledStep(RealStep):
             self.workload.check_gradients_are_allowed()
             self._module_state.check()
             arguments = (
-                *tree_leaves(check_arguments("inputs", self.workload.inputs, inputs)),
-                *tree_leaves(check_arguments("targets", self.workload.targets, targets)),
+                *check_arguments(self._expected_inputs, inputs),
+                *check_arguments(self._expected_targets, targets),
             )
             try:
                 yield self._issue(arguments, timed=timed)
@@ -346,34 +348,29 @@ class CompiledStep(RealStep):
                 self._bound_memory.pop(value.block, None)
 
 
-def check_arguments(name: str, expected: Arguments, given: Any) -> Arguments:
-    """Check arguments against the captured ones, and return them in the captured order and memory layout.
+def check_arguments(expected: ExpectedArguments, given: Any) -> list[Any]:
+    """Check arguments against the captured ones; return their leaves in the captured order and memory layout.
 
     Raises:
         ShapeMismatch: their number or nesting differs, or a shape, dtype, device or value.
         MembenchError: one requires a gradient.
     """
-    leaves = leaves_like(name, expected, as_arguments(given))
-
-    def check(captured: Any, argument: Any, position: int) -> Any:
+    leaves = expected.leaves_of(given)
+    for position, (captured, argument) in enumerate(zip(expected.leaves, leaves, strict=True)):
         if _describe(captured) != _describe(argument):
-            place, _ = named_leaves(name, expected)[position]
             raise ShapeMismatch(
-                f"{place} is {_describe_briefly(argument)}; the step takes {_describe(captured)}; move it there, "
-                "or compile a step for each shape and leave out a last batch that is smaller"
+                f"{expected.place(position)} is {_describe_briefly(argument)}; the step takes {_describe(captured)}; "
+                "move it there, or compile a step for each shape and leave out a last batch that is smaller"
             )
         if isinstance(argument, Tensor):
             if argument.requires_grad and torch.is_grad_enabled():
-                place, _ = named_leaves(name, expected)[position]
                 raise MembenchError(
-                    f"{place} requires a gradient, which the step does not compute; detach it, or move the "
-                    "computation of it into the module"
+                    f"{expected.place(position)} requires a gradient, which the step does not compute; detach it, or move "
+                    "the computation of it into the module"
                 )
             if argument.stride() != captured.stride() or argument.is_conj() or argument.is_neg():
-                argument = torch.empty_like(captured).copy_(argument)
-        return argument
-
-    return map_leaves(check, expected, leaves, range(len(leaves)))
+                leaves[position] = torch.empty_like(captured).copy_(argument)
+    return leaves
 
 
 def _describe_briefly(argument: Any) -> str:

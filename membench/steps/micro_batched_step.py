@@ -51,8 +51,10 @@ class MicroBatchedStep(RealStep):
         Raises:
             ShapeMismatch: the data does not have those shapes and dtypes.
         """
-        inputs = check_arguments("inputs", self.workload.inputs, inputs)
-        targets = check_arguments("targets", self.workload.targets, targets)
+        inputs, targets = (
+            expected.nested(check_arguments(expected, given))
+            for expected, given in ((self._expected_inputs, inputs), (self._expected_targets, targets))
+        )
         with self._one_at_a_time:
             self._loss.zero_()
             if self._update:

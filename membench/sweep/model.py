@@ -66,7 +66,7 @@ class Model:
         """
         torch.manual_seed(seed)
         with torch.device(device):
-            module, loss = instantiate(self.module), _loss(self.loss)
+            module, loss = instantiate(self.module), build_loss(self.loss)
             inputs, targets = self.example_batch(batch_size)
         if loss is None:
             return Workload(self.name, module.eval(), None, inputs)
@@ -85,7 +85,8 @@ class Model:
         return inputs, targets
 
 
-def _loss(described: Mapping[str, Any] | None) -> Any:
+def build_loss(described: Mapping[str, Any] | None) -> Any:
+    """Return the loss that a description stands for: an object of a class, or a function with the arguments below it."""
     if described is None:
         return None
     target = find_target(described["_target_"])

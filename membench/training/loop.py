@@ -8,9 +8,10 @@ for each epoch:
 """
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import chain
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -190,15 +191,21 @@ def _count_correct(output: Tensor, labels: Tensor) -> int:
     return int((output.argmax(1) == labels).sum())
 
 
-def check_fit(dataset: Dataset, *, model: str, input_shape: tuple[int, ...], classes: int) -> None:
+def check_fit(dataset: Dataset, model: Mapping[str, Any]) -> None:
     """Check that a network takes a dataset's images.
 
+    Args:
+        model: options as in a file of ``conf/model``.
+
     Raises:
-        MembenchError: shapes or classes differ.
+        MembenchError: shapes or classes differ, or the network takes something else than images.
     """
+    name, input_shape, classes = model["name"], model.get("input_shape"), model.get("classes")
+    if not input_shape or not classes or model.get("inputs"):
+        raise MembenchError(f"{name} is not described by input_shape and classes, and training is on images")
     if (tuple(input_shape), classes) != (dataset.image_shape, dataset.classes):
         raise MembenchError(
-            f"{model} takes {_described(tuple(input_shape), classes)}, and {dataset.name} has "
+            f"{name} takes {_described(tuple(input_shape), classes)}, and {dataset.name} has "
             f"{_described(dataset.image_shape, dataset.classes)}; choose another model or other data"
         )
 

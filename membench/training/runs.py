@@ -14,6 +14,7 @@ from membench.core.dataset import Dataset
 from membench.core.record import Configuration, Outcome, Record, Source, configuration_hash
 from membench.core.workload import Workload
 from membench.execution.measurement import synchronize
+from membench.sweep.model import build_loss
 from membench.sweep.provenance import device_facts, provenance
 from membench.sweep.run import outcome_of
 from membench.training.loop import Epoch, check_fit, infer_within, inference_step, train
@@ -64,7 +65,7 @@ def run_seed(configuration: Configuration) -> Record:
 def _untrained(configuration: Configuration, dataset: Dataset) -> nn.Module:
     """Return the network as its seed initialises it."""
     model = configuration["model"]
-    check_fit(dataset, model=model["name"], input_shape=model["input_shape"], classes=model["classes"])
+    check_fit(dataset, model)
     torch.manual_seed(configuration["recipe"]["seed"])
     module: nn.Module = instantiate(model["module"])
     return module
@@ -77,7 +78,7 @@ def _threads(configuration: Configuration, dataset: Dataset, module: nn.Module) 
         return available
     model, size = configuration["model"], configuration["recipe"]["batch_size"]
     images, labels = dataset.training.batch(torch.arange(min(size, len(dataset.training))))
-    workload = Workload(model["name"], module.train(), instantiate(model["loss"]), (images,), (labels,))
+    workload = Workload(model["name"], module.train(), build_loss(model["loss"]), (images,), (labels,))
     return threads_for(capture(workload).graph, available)
 
 
@@ -92,7 +93,7 @@ def _train(configuration: Configuration, dataset: Dataset, module: nn.Module, ep
         epochs.extend(
             train(
                 module.to(device),
-                instantiate(model["loss"]),
+                build_loss(model["loss"]),
                 dataset,
                 recipe,
                 strategy=instantiate(configuration["strategy"]),

@@ -144,7 +144,7 @@ def test_a_training_that_is_killed_keeps_its_finished_seeds(end: signal.Signals,
         ),
         (
             ["model.module._target_=nobody.net"],
-            "model cannot be built with these options: No module named 'nobody'",
+            "model: nobody.net cannot be imported (No module named 'nobody')",
         ),
         (
             ["inference_strategy=magic", "inference_budgets=[5MB]"],

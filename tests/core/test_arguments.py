@@ -7,7 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from membench.core.arguments import as_arguments, call_with, leaves_like, map_leaves, named_leaves
+from membench.core.arguments import ExpectedArguments, as_arguments, call_with, map_leaves, named_leaves
 from membench.core.errors import ShapeMismatch
 
 LEAVES = st.integers()
@@ -31,7 +31,12 @@ def reversed_keys(tree: Any) -> Any:
 def test_leaves_are_in_the_order_of_the_expected_arguments_for_any_order_of_keys(tree: Any) -> None:
     expected = as_arguments(tree)
     leaves = [leaf for _, leaf in named_leaves("inputs", expected)]
-    assert leaves_like("inputs", expected, reversed_keys(expected)) == leaves
+    found = ExpectedArguments("inputs", expected)
+    assert found.leaves_of(reversed_keys(tree)) == found.leaves == leaves
+    assert found.nested(leaves) == expected
+    assert [name for name, _ in named_leaves("inputs", expected)] == list(
+        map(found.place, range(len(leaves)))
+    )
 
 
 @given(NESTED)
@@ -62,7 +67,7 @@ def test_replaced_leaves_keep_their_places(tree: Any) -> None:
 )
 def test_another_nesting_is_refused(expected: Any, other: Any, message: str) -> None:
     with pytest.raises(ShapeMismatch, match=message):
-        leaves_like("inputs", expected, other)
+        ExpectedArguments("inputs", expected).leaves_of(other)
 
 
 def test_one_argument_is_given_alone_several_in_a_sequence_and_by_name_in_a_mapping() -> None:

@@ -295,6 +295,11 @@ def test_a_recorder_has_the_allocations_of_several_threads_in_the_order_of_time(
 def test_trees_have_leaves_and_are_mapped_by_type() -> None:
     tree = {"a": [1, (torch.ones(1), None)]}
     assert internals.tree_leaves({"a": [1, (2, 3)]}) == [1, 2, 3]
+    leaves, structure = internals.tree_flatten({"a": [1, (2, 3)]})
+    assert structure.unflatten(leaves) == internals.tree_map(int, {"a": [1, (2, 3)]}) == {"a": [1, (2, 3)]}
+    assert structure.flatten_up_to({"a": [4, (5, [6])]}) == [4, 5, [6]]
+    paths = [internals.key_path(path) for path, _ in internals.tree_leaves_with_path({"a": [1, (2, 3)]})]
+    assert paths == ["['a'][0]", "['a'][1][0]", "['a'][1][1]"]
     assert internals.tree_map_only(Tensor, lambda _: "tensor", tree) == {"a": [1, ("tensor", None)]}
 
 

@@ -1,6 +1,7 @@
 """The documentation holds: its examples run, its commands are commands, its numbers are those of the files."""
 
 import re
+import shlex
 import subprocess
 import sys
 from dataclasses import replace
@@ -17,7 +18,7 @@ from torch import nn
 
 import membench
 from membench.backends.cpu import Chaos
-from membench.cli import report
+from membench.cli import report, timeline
 from membench.cli.commands import COMMANDS
 from membench.core import configuration
 from membench.core.device import DeviceProfile
@@ -101,6 +102,17 @@ def test_the_example_program_runs(capsys: pytest.CaptureFixture[str]) -> None:
 def test_the_example_model_runs_as_a_cell() -> None:
     record = run_cell(_cell(model=yaml.safe_load(EXAMPLE["conf/model/squeezenet.yaml"].text)))
     assert record.outcome is Outcome.OK, record.reason
+
+
+def test_the_command_for_a_class_of_ones_own_is_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    _write(EXAMPLE["my_nets.py"], tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    (command,) = (code.text for code in code_of("docs/own_model.md") if code.language == "bash")
+    program, *words = shlex.split(command.replace("\\\n", " "))
+    assert program == "membench"
+    cell = timeline.parse(words[1:])
+    assert cell["model"]["module"] == {"_target_": "my_nets.Reader", "width": 128}
+    assert run_cell(cell).outcome is Outcome.OK
 
 
 def test_the_example_device_runs_a_cell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -119,11 +119,13 @@ def test_accuracy_is_of_the_evaluation_mode_and_leaves_the_mode(
 
 
 def test_images_that_a_network_does_not_take_are_refused(few: Dataset) -> None:
-    check_fit(few, model="digits_cnn", input_shape=(1, 8, 8), classes=10)
+    check_fit(few, {"name": "digits_cnn", "input_shape": [1, 8, 8], "classes": 10})
     with pytest.raises(
         MembenchError, match="lenet takes 1x28x28 images of 10 classes, and few has 1x8x8 images"
     ):
-        check_fit(few, model="lenet", input_shape=(1, 28, 28), classes=10)
+        check_fit(few, {"name": "lenet", "input_shape": [1, 28, 28], "classes": 10})
+    with pytest.raises(MembenchError, match="gpt2 is not described by input_shape and classes"):
+        check_fit(few, {"name": "gpt2", "vocabulary": 50257, "inputs": {"input_ids": {"shape": [8]}}})
 
 
 def test_mmcnn_classifies_as_the_unlimited_network_does(few: Dataset) -> None:
