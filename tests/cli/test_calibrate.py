@@ -17,7 +17,10 @@ def _content() -> dict[Path, bytes]:
 @pytest.mark.parametrize(
     ("words", "answer"),
     [
-        ([], "name what to calibrate: `device=cuda`, `framework=caffe device=k40m`, `codec`, `waves` or `kernels`"),
+        (
+            [],
+            "name what to calibrate: `device=cuda`, `framework=caffe device=k40m`, `codec`, `waves` or `kernels`",
+        ),
         (["framework=caffe"], "name what to calibrate"),
         (["device=k40m"], "name what to calibrate"),
         (["framework=caffe", "device=cuda"], "name what to calibrate"),
