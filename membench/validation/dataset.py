@@ -120,7 +120,7 @@ def _rows(options: Mapping[str, Any], table: Path) -> Iterator[Row]:
         lines = list(csv.DictReader(line for line in file if not line.startswith("#")))
     for index, line in enumerate(lines):
         values = {name: _value(line[column]) for name, column in columns.items()}
-        batch_size = values["batch_size"]
+        batch_size = int(values["batch_size"])
         measured = {
             quantity: float(line[entry["column"]]) * float(entry["unit"])
             for quantity, entry in options["measured"].items()
