@@ -176,7 +176,10 @@ def viewed_argument(operator: OpOverload, args: tuple[Any, ...]) -> int | None:
 def has_number(operator: OpOverload, args: tuple[Any, ...]) -> bool:
     """Return whether a number stands in place of a tensor: autograd may keep it as a tensor."""
     pairs = zip(operator_schema(operator).arguments, args, strict=False)
-    return any(isinstance(arg, int | float | complex) and isinstance(each.type, torch.TensorType) for each, arg in pairs)
+    return any(
+        isinstance(arg, int | float | complex) and isinstance(each.type, torch.TensorType)
+        for each, arg in pairs
+    )
 
 
 def is_random(operator: OpOverload) -> bool:

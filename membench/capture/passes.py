@@ -47,9 +47,7 @@ tensor to zeros in place, except on tensors without data."""
 
 def _is_sum(task: Task) -> bool:
     call = task.call
-    return (
-        task.phase is Phase.BACKWARD and call is not None and call.operator in IN_PLACE and not call.kwargs
-    )
+    return task.phase is Phase.BACKWARD and call is not None and call.operator in IN_PLACE and not call.kwargs
 
 
 def _summands(task: Task) -> tuple[int, ...]:
@@ -163,7 +161,9 @@ def accumulate_over_micro_batches(
         loss_scale: the loss's factor in its sum; the gradients have been computed with it.
     """
     complete = {block: position for position, task in enumerate(tasks) for block in task.writes}
-    last_use = {block: position for position, task in enumerate(tasks) for block in (*task.reads, *task.writes)}
+    last_use = {
+        block: position for position, task in enumerate(tasks) for block in (*task.reads, *task.writes)
+    }
     additions: defaultdict[int, list[Task]] = defaultdict(list)
     accumulators = {}
     for value in results:

@@ -29,9 +29,7 @@ def plain_tasks(recording: Recording, blocks: list[Block]) -> tuple[list[Task], 
     return tasks, renamed
 
 
-def _with_kept_numbers(
-    tasks: list[Task], numbers: tuple[KeptNumber, ...], blocks: list[Block]
-) -> list[Task]:
+def _with_kept_numbers(tasks: list[Task], numbers: tuple[KeptNumber, ...], blocks: list[Block]) -> list[Task]:
     """Return the tasks with one more for each number that autograd keeps, where the memory of its tensor is taken."""
     made = defaultdict(list)
     for number in (each for each in numbers if each.made < each.released):
@@ -68,7 +66,7 @@ def _with_sums_in_place(recording: Recording, blocks: list[Block]) -> tuple[list
             assert task.call is not None
             call = replace(task.call, operator=IN_PLACE[task.call.operator], outputs=(None,))
             task = replace(task, writes=(first.block,), creates=(), call=call)
-        tasks.append(replace(task, releases=tuple(releases)))
+        tasks.append(replace(task, releases=tuple(releases)) if releases else task)
     return tasks, renamed
 
 
@@ -90,7 +88,10 @@ def _first_summand(task: Task, sums: frozenset[int]) -> Value | None:
 def _with_mask_of_numbers(task: Task, blocks: list[Block]) -> Iterator[Task]:
     """Yield the calls of a dropout on the CPU, or any other task as it is."""
     call = task.call
-    if call is None or call.operator not in ("aten.native_dropout.default", "aten.native_dropout_backward.default"):
+    if call is None or call.operator not in (
+        "aten.native_dropout.default",
+        "aten.native_dropout_backward.default",
+    ):
         yield task
         return
     if call.operator == "aten.native_dropout_backward.default":
