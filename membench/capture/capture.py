@@ -116,7 +116,7 @@ def _graph(
         name=workload.name,
         batch_size=workload.batch_size,
         blocks=tuple(blocks),
-        tasks=tuple(replace(task, index=index) for index, task in enumerate(tasks)),
+        tasks=tuple(t if t.index == index else replace(t, index=index) for index, t in enumerate(tasks)),
         layers=tuple(recording.layers),
         loss=loss,
         gradients=tuple(results.items()),

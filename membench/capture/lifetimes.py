@@ -36,35 +36,32 @@ class Lifetimes:
         tasks: recorded so far; grows.
 
     Attributes:
+        blocks: by the address of each storage that lives.
         releases: the number of tasks recorded when a block's last storage died, and the block, in order.
         numbers: those that died.
     """
 
     def __init__(self, tasks: Sequence[object]) -> None:
+        self.blocks: dict[int, int] = {}
         self.releases: list[tuple[int, int]] = []
         self.numbers: list[KeptNumber] = []
         self._tasks = tasks
-        self._blocks: dict[int, int] = {}  # by the addresses of storages that live
         self._living: Counter[int] = Counter()  # storages of each block
         self._deaths: dict[int, ref[torch.UntypedStorage]] = {}
         self._unseen: Any = None  # what the last operator returned, if its node may keep a number
-
-    def block_of(self, tensor: Tensor) -> int | None:
-        """Return the block that a tensor lies in, None if its storage is not followed."""
-        return self._blocks.get(storage_address(tensor.untyped_storage()))
 
     def follow(self, tensor: Tensor, block: int) -> None:
         """Note the block that a tensor's storage belongs to, until it dies."""
         storage = tensor.untyped_storage()
         address = storage_address(storage)
-        if address not in self._blocks:
-            self._blocks[address] = block
+        if address not in self.blocks:
+            self.blocks[address] = block
             self._living[block] += 1
             self._deaths[address] = ref(storage, partial(self._release, address))
 
     def _release(self, address: int, _: object) -> None:
         del self._deaths[address]
-        block = self._blocks.pop(address)
+        block = self.blocks.pop(address)
         self._living[block] -= 1
         if not self._living[block]:
             self.releases.append((len(self._tasks), block))

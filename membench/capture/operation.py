@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from membench.capture import aten
+from membench.core.call import Output, Outputs
 from membench.core.convolution import Convolution
 from membench.core.task_graph import GradientOf, Kind
 from membench.core.torch_internals import FakeTensor, FakeTensorMode, no_dispatch
@@ -172,3 +173,17 @@ def _fills_storage(tensor: Tensor) -> bool:
 def as_list(output: Any) -> list[Any]:
     """Return an operator's one or several outputs as a list."""
     return list(output) if isinstance(output, tuple | list) else [output]
+
+
+def as_seen(output: Any, seen: Outputs) -> Any:
+    """Return outputs of a shape function in the layouts that a kernel's outputs were seen to have."""
+    tensors = [
+        claimed if real is None else _in_layout(claimed, real)
+        for claimed, real in zip(as_list(output), seen, strict=True)
+    ]
+    return type(output)(tensors) if isinstance(output, tuple | list) else tensors[0]
+
+
+def _in_layout(tensor: Tensor, output: Output) -> Tensor:
+    memory = tensor.new_empty(output.size_bytes // output.dtype.itemsize, dtype=output.dtype)
+    return memory.as_strided(output.shape, output.stride, output.offset)

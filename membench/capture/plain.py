@@ -66,7 +66,7 @@ def _with_sums_in_place(recording: Recording, blocks: list[Block]) -> tuple[list
             assert task.call is not None
             call = replace(task.call, operator=IN_PLACE[task.call.operator], outputs=(None,))
             task = replace(task, writes=(first.block,), creates=(), call=call)
-        tasks.append(replace(task, releases=tuple(releases)))
+        tasks.append(replace(task, releases=tuple(releases)) if releases else task)
     return tasks, renamed
 
 

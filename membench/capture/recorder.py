@@ -6,7 +6,7 @@ one block; a view is not a task. The backward of a convolution is issued as two 
 
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -15,10 +15,10 @@ from torch import Tensor
 from membench.capture import aten
 from membench.capture.known_values import evaluate, is_known
 from membench.capture.lifetimes import Lifetimes
-from membench.capture.operation import Operation, as_list, call_key, layout_of, operation_of
+from membench.capture.operation import Operation, as_list, as_seen, call_key, layout_of, operation_of
 from membench.capture.random_state import RandomState
 from membench.capture.virtual_gpu import VirtualGpu
-from membench.core.call import Call, Output, Outputs, ShapeOf, Value, signature, values_in
+from membench.core.call import Call, Outputs, ShapeOf, Value, signature, values_in
 from membench.core.errors import UnsupportedModel
 from membench.core.precision import Precision
 from membench.core.task_graph import Block, Kind, Phase, Role, Task
@@ -28,12 +28,12 @@ from membench.core.torch_internals import (
     FakeTensor,
     FakeTensorMode,
     TorchDispatchMode,
-    is_leaf_node,
     next_sequence_number,
     sequence_number,
     storage_address,
     tree_leaves,
     tree_map_only,
+    view_base,
 )
 
 
@@ -48,8 +48,8 @@ class Recorder(TorchDispatchMode):
         tf32: kinds of products whose factors are rounded from single precision to TF32.
 
     Attributes:
-        lifetimes: of blocks. The recorder keeps no tensor alive except constants.
-        sums: tasks by which autograd adds gradients that meet.
+        lifetimes: of blocks; only constants are kept alive.
+        sums: tasks by which autograd adds gradients that meet, if the first is not a view of another tensor.
     """
 
     def __init__(
@@ -75,6 +75,7 @@ class Recorder(TorchDispatchMode):
         self._made_anew: dict[int, Tensor] = {}  # constants that Python makes in each step, by block
         self._constant_layers: dict[int, str] = {}
         self.lifetimes = Lifetimes(self.tasks)
+        self._blocks = self.lifetimes.blocks
         self.sums: set[int] = set()
         self._module_path: list[str] = [""]
         self._leaf_layer: int | None = None
@@ -118,19 +119,22 @@ class Recorder(TorchDispatchMode):
         self.lifetimes.follow_numbers()
         self.phase = Phase.BACKWARD
         known = sorted(self._layer_of_node)
-        for node in _autograd_nodes(loss):
-            if (reader := self._constant_layers.get(id(getattr(node, "variable", None)))) is not None:
+        uses = _autograd_nodes(loss)
+        for node in uses:
+            leaf = getattr(node, "variable", None)  # keeps its gradient, in the layer whose node made it
+            if (reader := self._constant_layers.get(id(leaf))) is not None:
                 raise UnsupportedModel(
                     reader,
                     "it trains a tensor that is not a parameter of the module",
                     "make it a parameter, or detach it",
                 )
-            if is_leaf_node(node):  # belongs to the layer whose gradient it keeps
+            if leaf is not None:
                 continue
             position = bisect_right(known, sequence_number(node)) - 1
             layer = self._layer_of_node[known[position]] if position >= 0 else self._layer
             node.register_prehook(lambda _, layer=layer: self._enter_node(layer))
-            node.register_hook(lambda *_: self._leave_node())
+            if any(uses.get(following, 0) > 1 for following, _ in node.next_functions):
+                node.register_hook(lambda *_: self._leave_node())
 
     def _enter_node(self, layer: int) -> None:
         self._layer = layer
@@ -155,18 +159,13 @@ class Recorder(TorchDispatchMode):
 
     def external(self, name: str, tensor: Tensor, role: Role) -> int:
         """Record a block that belongs to the caller; tensors that share a storage share it."""
-        block = self.lifetimes.block_of(tensor)
+        block = self._blocks.get(storage_address(tensor.untyped_storage()))
         return self._add_block(name, tensor, role, layer=-1) if block is None else block
 
     def value(self, tensor: Tensor) -> Value:
         """Return a tensor as a value; one that is not a parameter, buffer, argument or result becomes a constant."""
-        block = self.lifetimes.block_of(tensor)
-        if block is None:
-            block = self.external(f"constant{len(self.constants)}", tensor, Role.CONSTANT)
-            self.constants[block] = tensor
-            self._constant_layers[id(tensor)] = self.layer_name
         return Value(
-            block,
+            self._block_of(tensor),
             tensor.dtype,
             tuple(tensor.shape),
             tuple(tensor.stride()),
@@ -174,6 +173,14 @@ class Recorder(TorchDispatchMode):
             tensor.is_conj(),
             tensor.is_neg(),
         )
+
+    def _block_of(self, tensor: Tensor) -> int:
+        block = self._blocks.get(storage_address(tensor.untyped_storage()))
+        if block is None:
+            block = self.external(f"constant{len(self.constants)}", tensor, Role.CONSTANT)
+            self.constants[block] = tensor
+            self._constant_layers[id(tensor)] = self.layer_name
+        return block
 
     def _add_block(self, name: str, tensor: Tensor, role: Role, layer: int) -> int:
         index = len(self.blocks)
@@ -215,6 +222,8 @@ class Recorder(TorchDispatchMode):
             self._record(copy, args, kwargs, [output])
             self._made_anew[self.value(args[0]).block] = args[0]
             return output
+        if func is torch.ops.aten.detach.default and self.phase is Phase.BACKWARD:
+            return layout_of(args[0]).fake_tensor(self._fake_mode, view_of=args[0])
         if torch.Tag.inplace_view in func.tags:
             return self._change_layout(func, args, kwargs)
         key = call_key(func, args, kwargs)
@@ -242,7 +251,7 @@ class Recorder(TorchDispatchMode):
             if operation.has_number and self.phase is not Phase.BACKWARD:
                 self.lifetimes.expect_numbers(as_list(output)[0])
         else:
-            block = self.value(args[operation.view_of]).block
+            block = self._block_of(args[operation.view_of])
             for view in tree_leaves(output):
                 self.lifetimes.follow(view, block)
         return output
@@ -277,7 +286,7 @@ class Recorder(TorchDispatchMode):
             arguments = self._converted(args, aten.shape_only_arguments(func, args))
             seen = self._seen.get(signature(str(func), arguments, self._converted_names(kwargs)))
             if seen is not None:
-                return _as_seen(output, seen)
+                return as_seen(output, seen)
         return aten.with_real_outputs(func, args, output, has_device=self._gpu is None)
 
     def _change_layout(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -291,7 +300,7 @@ class Recorder(TorchDispatchMode):
         return output
 
     def _is_new(self, tensor: Tensor) -> bool:
-        return self.lifetimes.block_of(tensor) is None
+        return storage_address(tensor.untyped_storage()) not in self._blocks
 
     def _record(
         self, operation: Operation, args: tuple[Any, ...], kwargs: dict[str, Any], outputs: list[Any]
@@ -312,7 +321,10 @@ class Recorder(TorchDispatchMode):
         writes = [self.value(aten.argument_at(at, args, kwargs)).block for at in operation.written]
         creates, values = [], []
         layer_name = self.layers[self._layer]
-        if self.phase is Phase.BACKWARD and not self._in_node and operation.operator == "aten.add.Tensor":
+        is_sum = (
+            self.phase is Phase.BACKWARD and not self._in_node and operation.operator == "aten.add.Tensor"
+        )
+        if is_sum and view_base(args[0]) is None:
             self.sums.add(len(self.tasks))
         role = Role.GRADIENT if self.phase is Phase.BACKWARD else Role.ACTIVATION
         for position, (out, is_new) in enumerate(zip(outputs, created, strict=True)):
@@ -385,30 +397,18 @@ class Recorder(TorchDispatchMode):
         return argument
 
 
-def _as_seen(output: Any, seen: Outputs) -> Any:
-    """Return outputs of a shape function in the layouts that a kernel's outputs were seen to have."""
-    tensors = [
-        claimed if real is None else _in_layout(claimed, real)
-        for claimed, real in zip(as_list(output), seen, strict=True)
-    ]
-    return type(output)(tensors) if isinstance(output, tuple | list) else tensors[0]
-
-
-def _in_layout(tensor: Tensor, output: Output) -> Tensor:
-    memory = tensor.new_empty(output.size_bytes // output.dtype.itemsize, dtype=output.dtype)
-    return memory.as_strided(output.shape, output.stride, output.offset)
-
-
 def _memory_of(tensor: Tensor) -> tuple[int, int]:
     return storage_address(tensor.untyped_storage()), tensor.untyped_storage().nbytes()
 
 
-def _autograd_nodes(loss: Tensor) -> Iterable[Any]:
-    seen, stack = set(), [loss.grad_fn]
+def _autograd_nodes(loss: Tensor) -> Counter[Any]:
+    """Return the nodes of the backward pass, and the number of gradients that each receives."""
+    stack: list[Any] = [loss.grad_fn]
+    uses = Counter(stack)
     while stack:
-        node = stack.pop()
-        if node is None or node in seen:
-            continue
-        seen.add(node)
-        stack.extend(following for following, _ in node.next_functions)
-    return seen
+        for following, _ in stack.pop().next_functions:
+            if following is not None:
+                if following not in uses:
+                    stack.append(following)
+                uses[following] += 1
+    return uses

@@ -30,6 +30,7 @@ from membench.capture.virtual_gpu import VirtualGpu
 from membench.core.arguments import Arguments, call_with, tensors_in
 from membench.core.call import Outputs, Value
 from membench.core.errors import MembenchError, UnsupportedModel
+from membench.core.garbage import without_collection
 from membench.core.precision import Precision
 from membench.core.task_graph import Block, Kind, Role, Task
 from membench.core.torch_internals import (
@@ -103,7 +104,7 @@ def record(workload: Workload, device: torch.device | None, seen: Mapping[Hashab
         MembenchError: see `Workload.check_gradients_are_allowed`.
     """
     workload.check_gradients_are_allowed()
-    with PythonState(workload.module) as state:
+    with PythonState(workload.module) as state, without_collection():
         recording = _trace(workload, device, seen, state)
         if state.change():  # for example, a first call that stores the size of its images
             recording = _trace(workload, device, seen, state)

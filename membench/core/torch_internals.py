@@ -63,7 +63,6 @@ __all__ = [
     "cudnn_batch_norm_reserve_bytes",
     "flash_attention",
     "flop_registry",
-    "is_leaf_node",
     "is_profiled",
     "keep_gpu_busy",
     "key_path",
@@ -116,11 +115,6 @@ def saved_tensors(node: Any) -> list[Tensor]:
     """Return the tensors that an autograd node has saved."""
     saved = (getattr(node, name) for name in dir(node) if name.startswith("_saved_"))
     return [each for each in saved if isinstance(each, Tensor)]
-
-
-def is_leaf_node(node: Any) -> bool:
-    """Return whether an autograd node keeps the gradient of a leaf, such as a weight."""
-    return hasattr(node, "variable")
 
 
 conjugate_view: Callable[[Tensor], Tensor] = torch._conj

@@ -1,6 +1,5 @@
 """Measurement of a run's memory and time."""
 
-import gc
 import statistics
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -12,6 +11,7 @@ from typing import TypeVar
 import torch
 
 from membench.backends.tensor_backend import TensorBackend
+from membench.core.garbage import without_collection
 from membench.core.torch_internals import MemoryRecorder, is_profiled, keep_gpu_busy
 
 Result = TypeVar("Result")
@@ -174,7 +174,6 @@ def _recorded(run: Callable[[], Result], backends: Sequence[TensorBackend]) -> t
     collected meanwhile: for tensors of earlier work that are freed then, torch's allocator prints a warning.
     """
     recorder = MemoryRecorder()
-    collects = gc.isenabled()
 
     def recorded() -> Result:
         with recorder.record():
@@ -182,16 +181,14 @@ def _recorded(run: Callable[[], Result], backends: Sequence[TensorBackend]) -> t
 
     for backend in backends:
         backend.recorder = recorder
-    gc.disable()
     try:
-        if is_profiled():
-            with ThreadPoolExecutor(1) as own:
-                result = own.submit(recorded).result()
-        else:
-            result = recorded()
+        with without_collection():
+            if is_profiled():
+                with ThreadPoolExecutor(1) as own:
+                    result = own.submit(recorded).result()
+            else:
+                result = recorded()
     finally:
-        if collects:
-            gc.enable()
         for backend in backends:
             backend.recorder = None
     return result, recorder.changes_bytes()

@@ -4,7 +4,7 @@ The step is ``loss(module(inputs), targets).backward()``, with gradients of None
 function or a list of features holds an activation until the function returns, also one that no task uses again; autograd
 gives back what it saved for the backward pass node by node. On the CPU the predicted peak is that of torch's allocator.
 
-Not `eager`, which frees each block after its last use and computes nothing in vain, so that it may hold less.
+Not `eager`, which frees each block after its last use and computes only what is used, so that it may hold less.
 """
 
 from membench.core.cost_model import CostModel

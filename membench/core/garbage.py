@@ -1,0 +1,17 @@
+"""Python's garbage collector, which gives memory back at a time of its own."""
+
+import gc
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+
+@contextmanager
+def without_collection() -> Iterator[None]:
+    """Collect no garbage in a block, so that tensors die only where the last variable that refers to them does."""
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if collects:
+            gc.enable()

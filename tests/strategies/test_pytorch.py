@@ -1,0 +1,111 @@
+"""Plain PyTorch as a strategy: on the CPU its predicted peak is the allocator's, to the byte."""
+
+import pytest
+import torch
+from hypothesis import HealthCheck, assume, example, given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+from membench.capture.capture import capture
+from membench.core import configuration
+from membench.core.errors import UnsupportedStrategy
+from membench.core.precision import Precision
+from membench.core.task_graph import Phase, Role, TaskGraph
+from membench.core.workload import Workload
+from membench.execution.measurement import peaks_bytes
+from membench.steps.plan import plan
+from membench.strategies.eager import Eager
+from membench.strategies.pytorch import PyTorch
+from tests.helpers.networks import COST, EACH_NETWORK, NETWORKS, reference, workload
+from tests.helpers.random_networks import ALL_PLANS, LOSSES, Layers, random_workload, runs_in_plain_pytorch
+
+CPU = torch.device("cpu")
+
+
+def predicted_bytes(graph: TaskGraph) -> int:
+    schedule = plan(graph, PyTorch(), COST, None)
+    return schedule.peak_bytes - schedule.graph.external_bytes
+
+
+def measured_bytes(work: Workload) -> list[int]:
+    """Return the peaks of two steps that begin without gradients."""
+
+    def step() -> None:
+        work.module.zero_grad(set_to_none=True)
+        work.loss(work.module(*work.inputs), *work.targets).backward()  # type: ignore[misc]
+
+    peaks = peaks_bytes([step, lambda: work.module.zero_grad(set_to_none=True), step], CPU)
+    work.module.zero_grad(set_to_none=True)
+    return peaks[::2]
+
+
+@pytest.mark.parametrize("network", EACH_NETWORK)
+def test_the_predicted_peak_of_a_network_is_the_allocators(network: str) -> None:
+    work = workload(NETWORKS[network], network)
+    assert measured_bytes(work) == 2 * [predicted_bytes(reference(network).captured.graph)]
+
+
+@settings(max_examples=40, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@given(layers=ALL_PLANS, seed=st.integers(0, 1000), loss=st.sampled_from(sorted(LOSSES)))
+@example(layers=[("dropout in place", 0, 0), ("convolution", 0, 1)], seed=0, loss="masked")  # keeps numbers
+def test_the_predicted_peak_of_random_networks_is_the_allocators(
+    layers: Layers, seed: int, loss: str
+) -> None:
+    assume(runs_in_plain_pytorch(layers, seed))
+    work = random_workload(layers, seed, loss)
+    assert measured_bytes(work) == 2 * [predicted_bytes(capture(work).graph)]
+
+
+@pytest.mark.parametrize("network", EACH_NETWORK)
+def test_the_predicted_peak_of_inference_is_the_allocators(network: str) -> None:
+    work = workload(NETWORKS[network], network)
+    work = Workload(work.name, work.module.eval(), None, work.inputs)
+    with torch.no_grad():
+        peaks = peaks_bytes([lambda: work.module(*work.inputs)], CPU)
+    assert peaks == [predicted_bytes(capture(work).graph)]
+
+
+class KeepingAll(nn.Module):
+    """Holds each of its activations in a variable until it returns, and computes one that is not used."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(256, 256) for _ in range(4))
+
+    def forward(self, images: Tensor) -> Tensor:
+        kept = [images]
+        for layer in self.layers:
+            kept.append(layer(kept[-1]).relu())
+        kept[1].exp()
+        return kept[-1][:, :4].clone()
+
+
+def test_local_variables_hold_what_eager_frees() -> None:
+    work = Workload("keeping", KeepingAll().eval(), None, (torch.randn(64, 256),))
+    graph = capture(work).graph
+    eager = plan(graph, Eager(), COST, None)
+    plain = plan(graph, PyTorch(), COST, None)
+    map_bytes = 64 * 256 * 4
+    assert plain.peak_bytes - eager.peak_bytes == 3 * map_bytes
+    assert len(plain.graph.tasks) == len(eager.graph.tasks) + 1
+
+
+def test_another_frameworks_graph_is_refused() -> None:
+    lowered = configuration.load("framework", "caffe").lower(reference("alexnet").captured.graph)
+    with pytest.raises(UnsupportedStrategy, match="framework=pytorch"):
+        PyTorch().schedule(lowered, COST, None)
+
+
+def test_cast_weights_live_until_the_forward_pass_ends() -> None:
+    module = nn.Sequential(nn.Linear(64, 64), nn.Linear(64, 64))
+    arguments = (torch.randn(4, 64),), (torch.randint(64, (4,)),)
+    work = Workload("cast", module, nn.functional.cross_entropy, *arguments, precision=Precision.AMP_BF16)
+    plain = capture(work, torch.device("cuda")).graph.plain
+    assert plain is not None
+    casts = {
+        block.index
+        for block in plain.blocks
+        if block.size_bytes == 2 * 64 * 64 and block.role is Role.ACTIVATION
+    }
+    released = {task.phase for task in plain.tasks if casts.intersection(task.releases)}
+    assert len(casts) == 2 and Phase.FORWARD not in released
