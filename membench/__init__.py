@@ -14,11 +14,12 @@ strategies  the methods, a file or folder for each: task graph -> schedule
 backends    schedule -> timeline: CPU, CUDA, simulated
 execution   the loop that runs a schedule
 profiling   times measured on the device
-steps       what `compile` returns
+steps       what `compile` and `predict` return
 pictures    one step drawn: memory over time, Chrome trace
 sweep       cells (model, method, device) run in processes, and their records
 training    training to accuracy
 papers      experiments of the papers, their numbers next to ours, the verdicts
+validation  published measurements of others, predicted
 cli         the commands
 """
 
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
     from membench.steps.compiled_step import CompiledStep
     from membench.steps.measurement import StepMeasurement
     from membench.steps.micro_batched_step import MicroBatchedStep
+    from membench.steps.predict import Prediction, predict
     from membench.steps.simulated_step import SimulatedStep
 
 __version__ = "0.1.0"
@@ -58,6 +60,7 @@ __all__ = [
     "MissingDataset",
     "ModuleChanged",
     "OutOfMemory",
+    "Prediction",
     "ShapeMismatch",
     "SimulatedStep",
     "StepMeasurement",
@@ -65,14 +68,17 @@ __all__ = [
     "UnsupportedStrategy",
     "__version__",
     "compile",
+    "predict",
 ]
 
 _LAZY = {
     "CompiledStep": "membench.steps.compiled_step",
     "MicroBatchedStep": "membench.steps.micro_batched_step",
+    "Prediction": "membench.steps.predict",
     "SimulatedStep": "membench.steps.simulated_step",
     "StepMeasurement": "membench.steps.measurement",
     "compile": "membench.steps.compile",
+    "predict": "membench.steps.predict",
 }
 """Imported on first use: they need torch, which takes seconds, and reports and figures do not."""
 

@@ -12,7 +12,7 @@ import membench
 PACKAGE = Path(membench.__file__).parent
 ORDER = (
     "core", "models", "data", "capture", "cost", "codecs", "planning", "frameworks", "strategies", "backends", "execution",
-    "profiling", "steps", "pictures", "sweep", "training", "papers", "cli",
+    "profiling", "steps", "pictures", "sweep", "training", "papers", "validation", "cli",
 )  # fmt: skip
 
 

@@ -14,7 +14,7 @@ from torch import Tensor
 from membench.backends.kernels import find_kernel
 from membench.core.call import Call, Output, Outputs, ShapeOf, Value, resolve_operator
 from membench.core.errors import UnsupportedModel
-from membench.core.task_graph import Block, Task, TaskGraph
+from membench.core.task_graph import Block, Phase, Task, TaskGraph
 from membench.core.torch_internals import (
     conjugate_view,
     negative_view,
@@ -41,8 +41,11 @@ class DeviceTensors:
     """The tensors of one graph on one torch device.
 
     Args:
-        graph: every task must have a call.
+        graph: every task but those of the update must have a call.
         device: the device of created and prefetched blocks.
+
+    Attributes:
+        update: runs the task of the update; takes a function that returns a value's tensor.
     """
 
     def __init__(self, graph: TaskGraph, device: torch.device) -> None:
@@ -51,7 +54,8 @@ class DeviceTensors:
         self._values: list[Value] = []
         self._numbers: dict[Value, int] = {}
         self._values_of_block: list[list[int]] = [[] for _ in graph.blocks]
-        self._calls = [self._bind(task) for task in graph.tasks]
+        self.update: Callable[[Callable[[Value], Tensor]], None] | None = None
+        self._calls = [None if task.phase is Phase.UPDATE else self._bind(task) for task in graph.tasks]
         self._tensors: list[Tensor | None] = [None] * len(self._values)
         self._owners: list[Tensor | None] = [None] * len(graph.blocks)
         self._unverified = set(range(len(graph.tasks)))
@@ -113,6 +117,10 @@ class DeviceTensors:
     def run(self, task: Task) -> None:
         """Run a task now."""
         call = self._calls[task.index]
+        if call is None:
+            assert self.update is not None, "the step has no optimizer"
+            self.update(self.tensor)
+            return
         tensors = self._tensors
         for number in call.numbers:
             if tensors[number] is None:
@@ -125,6 +133,7 @@ class DeviceTensors:
         Results of tasks that have not run yet are looked up when it runs.
         """
         call = self._calls[task.index]
+        assert call is not None, "the update runs on the compute stream"
         arguments: dict[int, Tensor] = {}
 
         def look_up() -> None:

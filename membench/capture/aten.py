@@ -173,6 +173,15 @@ def viewed_argument(operator: OpOverload, args: tuple[Any, ...]) -> int | None:
     return None
 
 
+def has_number(operator: OpOverload, args: tuple[Any, ...]) -> bool:
+    """Return whether a number stands in place of a tensor: autograd may keep it as a tensor."""
+    pairs = zip(operator_schema(operator).arguments, args, strict=False)
+    return any(
+        isinstance(arg, int | float | complex) and isinstance(each.type, torch.TensorType)
+        for each, arg in pairs
+    )
+
+
 _ATTENTION_DROPOUTS = {
     "_scaled_dot_product_flash_attention": 3,
     "_scaled_dot_product_efficient_attention": 5,

@@ -14,9 +14,10 @@ from membench.capture.passes import (
     mark_partial_gradients,
     weight_gradient_first,
 )
-from membench.capture.trace import record
+from membench.capture.plain import plain_tasks
+from membench.capture.trace import Recording, record
 from membench.core.call import Outputs, Value
-from membench.core.task_graph import EXTERNAL_ROLES, Role, TaskGraph
+from membench.core.task_graph import EXTERNAL_ROLES, Block, Role, Task, TaskGraph
 from membench.core.torch_internals import tree_leaves
 from membench.core.workload import Workload
 
@@ -57,34 +58,16 @@ def capture(
         UnsupportedModel: the step cannot be expressed as a graph; names the layer.
     """
     recording = record(workload, device, seen)
-    gradients = {n: v.block for n, v in recording.gradients.items() if v is not None}
-    blocks = list(recording.blocks)
-    for name, block in gradients.items():
-        blocks[block] = replace(blocks[block], name=f"{name}:gradient", role=Role.WEIGHT_GRADIENT)
-    if recording.loss is not None:
-        blocks[recording.loss.block] = replace(blocks[recording.loss.block], role=Role.LOSS, name="loss")
-    for value in tree_leaves(recording.output):
-        if isinstance(value, Value) and blocks[value.block].role not in EXTERNAL_ROLES:
-            blocks[value.block] = replace(blocks[value.block], role=Role.OUTPUT)
+    blocks = _with_roles(recording)
+    of_plain = list(blocks)
+    plain, renamed = plain_tasks(recording, of_plain)
     tasks = drop_unused(recording.tasks, blocks)
     mark_partial_gradients(tasks, blocks)
     tasks = weight_gradient_first(tasks, blocks)
     tasks = accumulate_in_place(tasks, blocks)
-    loss, results = recording.loss, recording.gradients
-    if workload.accumulates:
-        assert loss is not None
-        single = [loss, *(value for value in results.values() if value is not None)]
-        total = accumulate_over_micro_batches(tasks, blocks, single, workload.loss_scale)
-        loss, results = total[loss.block], {n: v and total[v.block] for n, v in results.items()}
-    graph = TaskGraph(
-        name=workload.name,
-        batch_size=workload.batch_size,
-        blocks=tuple(blocks),
-        tasks=tuple(replace(task, index=index) for index, task in enumerate(tasks)),
-        layers=tuple(recording.layers),
-        loss=loss,
-        gradients=tuple(results.items()),
-        output=recording.output,
+    graph = replace(
+        _graph(workload, recording, tasks, blocks, {}),
+        plain=_graph(workload, recording, plain, of_plain, renamed),
     )
     return CapturedStep(
         graph=graph,
@@ -93,6 +76,51 @@ def capture(
         inputs=tuple(recording.inputs),
         targets=tuple(recording.targets),
         constants=recording.constants,
+    )
+
+
+def _with_roles(recording: Recording) -> list[Block]:
+    """Return the recorded blocks with the roles of the step's results."""
+    blocks = list(recording.blocks)
+    for name, value in recording.gradients.items():
+        if value is not None:
+            named = f"{name}:gradient"
+            blocks[value.block] = replace(blocks[value.block], name=named, role=Role.WEIGHT_GRADIENT)
+    if recording.loss is not None:
+        blocks[recording.loss.block] = replace(blocks[recording.loss.block], role=Role.LOSS, name="loss")
+    for value in tree_leaves(recording.output):
+        if isinstance(value, Value) and blocks[value.block].role not in EXTERNAL_ROLES:
+            blocks[value.block] = replace(blocks[value.block], role=Role.OUTPUT)
+    return blocks
+
+
+def _graph(
+    workload: Workload, recording: Recording, tasks: list[Task], blocks: list[Block], renamed: dict[int, int]
+) -> TaskGraph:
+    """Return the graph of tasks and blocks; it adds gradients to accumulators in a micro-batch.
+
+    Args:
+        renamed: blocks that take the place of recorded ones.
+    """
+    loss = recording.loss
+    results = {
+        name: value and replace(value, block=renamed.get(value.block, value.block))
+        for name, value in recording.gradients.items()
+    }
+    if workload.accumulates:
+        assert loss is not None
+        single = [loss, *(value for value in results.values() if value is not None)]
+        total = accumulate_over_micro_batches(tasks, blocks, single, workload.loss_scale)
+        loss, results = total[loss.block], {n: v and total[v.block] for n, v in results.items()}
+    return TaskGraph(
+        name=workload.name,
+        batch_size=workload.batch_size,
+        blocks=tuple(blocks),
+        tasks=tuple(replace(task, index=index) for index, task in enumerate(tasks)),
+        layers=tuple(recording.layers),
+        loss=loss,
+        gradients=tuple(results.items()),
+        output=recording.output,
     )
 
 

@@ -20,8 +20,8 @@ _PYTHON_MODULES = ("torch.nn.functional", "torch.functional")
 class AsOperators(TorchFunctionMode):
     """Trace functions as operators that a schedule can run.
 
-    Dropout is ``native_dropout``, with a one-byte mask, as it runs on a GPU. On the CPU it draws the same numbers and gives
-    the same bits as ``torch.nn.functional.dropout``. A recurrent network runs neither in oneDNN, which hides from the trace
+    Dropout is ``native_dropout``, with a one-byte mask, as it runs on a GPU, unless it is in place. On the CPU it draws the same
+    numbers and gives the same bits as ``torch.nn.functional.dropout``. A recurrent network runs neither in oneDNN, which hides from the trace
     what it keeps for its backward pass, nor in cuDNN, which needs all weights in one allocation; its sums are rounded
     differently.
 
@@ -39,9 +39,8 @@ class AsOperators(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         with nullcontext() if self._gpu is None else self._gpu.function():
-            if func in self._DROPOUTS and not (self._gpu and _is_in_place(*args, **kwargs)):
-                inplace, output = _dropout(*args, **kwargs)
-                return args[0].copy_(output) if inplace else output
+            if func in self._DROPOUTS:
+                return _dropout(*args, **kwargs)
             if func in self._RECURRENT:
                 with without_fused_networks():
                     return func(*args, **kwargs)
@@ -85,26 +84,17 @@ def _without_dispatch(func: FunctionType) -> Callable[..., Any]:
     return copy
 
 
-def _is_in_place(
-    input: Tensor,  # noqa: A002 (the names are torch's)
-    p: float = 0.5,
-    training: bool = True,
-    inplace: bool = False,
-    train: bool | None = None,
-) -> bool:
-    """Return whether dropout overwrites its input: it is not fused on a GPU, and keeps its factors."""
-    return inplace
-
-
 def _dropout(
     input: Tensor,  # noqa: A002 (the names are torch's)
     p: float = 0.5,
     training: bool = True,
     inplace: bool = False,
     train: bool | None = None,
-) -> tuple[bool, Tensor]:
+) -> Tensor:
+    if inplace:
+        return torch.dropout_(input, p, training)
     if not (training if train is None else train) or p == 0:
-        return False, input
+        return input
     if p == 1:  # nothing is drawn
-        return inplace, torch.dropout(input, p, True)
-    return inplace, torch.native_dropout(input, p, True)[0]
+        return torch.dropout(input, p, True)
+    return torch.native_dropout(input, p, True)[0]

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from copy import deepcopy
 from itertools import chain, compress
 from operator import attrgetter, is_, itemgetter
 from typing import Any, NoReturn
@@ -149,9 +150,17 @@ class ModuleState:
 
 
 @contextmanager
-def preserve_state(module: nn.Module, device: torch.device) -> Iterator[None]:
-    """Run steps without side effects: gradients start as None; gradients, buffers and RNG state are restored."""
-    buffers = {name: buffer.clone() for name, buffer in module.named_buffers()}
+def preserve_state(
+    module: nn.Module, device: torch.device, optimizer: torch.optim.Optimizer | None = None
+) -> Iterator[None]:
+    """Run steps without side effects: gradients start as None; gradients, buffers and RNG state are restored.
+
+    Args:
+        optimizer: updates the weights in a step; then they are restored as well, and its states and options.
+    """
+    updated = dict(module.named_buffers()) | (dict(module.named_parameters()) if optimizer else {})
+    before = {name: tensor.detach().clone() for name, tensor in updated.items()}
+    of_optimizer = _state_of(optimizer)
     gradients = {name: weight.grad for name, weight in module.named_parameters()}
     module.zero_grad(set_to_none=True)
     try:
@@ -159,10 +168,31 @@ def preserve_state(module: nn.Module, device: torch.device) -> Iterator[None]:
             yield
     finally:
         with torch.no_grad():
-            for name, buffer in module.named_buffers():
-                buffer.copy_(buffers[name])
+            for name, tensor in updated.items():
+                tensor.copy_(before[name])
+        if optimizer:
+            _restore(optimizer, of_optimizer)
         for name, weight in module.named_parameters():
             weight.grad = gradients[name]
+
+
+_OptimizerState = tuple[dict[Any, Any], list[dict[str, Any]]]
+"""Copies of an optimizer's states by weight, and of the options of its groups."""
+
+
+def _state_of(optimizer: torch.optim.Optimizer | None) -> _OptimizerState:
+    if optimizer is None:
+        return {}, []
+    groups = [{key: group[key] for key in group if key != "params"} for group in optimizer.param_groups]
+    return {weight: deepcopy(state) for weight, state in optimizer.state.items()}, deepcopy(groups)
+
+
+def _restore(optimizer: torch.optim.Optimizer, state: _OptimizerState) -> None:
+    states, groups = state
+    optimizer.state.clear()
+    optimizer.state.update(states)
+    for group, options in zip(optimizer.param_groups, groups, strict=True):
+        group.update(options)
 
 
 def _public_numbers(owner: object) -> dict[str, Any]:

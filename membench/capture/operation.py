@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from membench.capture import aten
+from membench.core.call import Output, Outputs
 from membench.core.convolution import Convolution
 from membench.core.task_graph import GradientOf, Kind
 from membench.core.torch_internals import FakeTensor, FakeTensorMode, no_dispatch
@@ -62,6 +63,7 @@ class Operation:
         outputs: for each output its layout, the position of the argument that is returned, or None if it is not a
             tensor; None in place of all if the outputs cannot be described so.
         is_tuple: the operator returns a tuple of outputs.
+        has_number: a number is given in place of a tensor.
     """
 
     operator: str
@@ -77,6 +79,7 @@ class Operation:
     convolution: Convolution | None
     outputs: tuple[Layout | int | None, ...] | None
     is_tuple: bool
+    has_number: bool
 
     def run_again(self, mode: FakeTensorMode, args: tuple[Any, ...]) -> Any:
         """Return what the operator returns for other arguments of the same layouts."""
@@ -132,6 +135,7 @@ def operation_of(
         convolution=aten.convolution_of(func, args, output),
         outputs=None if isinstance(output, list) else _outputs(func, args, as_list(output), created),
         is_tuple=isinstance(output, tuple),
+        has_number=aten.has_number(func, args),
     )
 
 
@@ -169,3 +173,17 @@ def _fills_storage(tensor: Tensor) -> bool:
 def as_list(output: Any) -> list[Any]:
     """Return an operator's one or several outputs as a list."""
     return list(output) if isinstance(output, tuple | list) else [output]
+
+
+def as_seen(output: Any, seen: Outputs) -> Any:
+    """Return outputs of a shape function in the layouts that a kernel's outputs were seen to have."""
+    tensors = [
+        claimed if real is None else _in_layout(claimed, real)
+        for claimed, real in zip(as_list(output), seen, strict=True)
+    ]
+    return type(output)(tensors) if isinstance(output, tuple | list) else tensors[0]
+
+
+def _in_layout(tensor: Tensor, output: Output) -> Tensor:
+    memory = tensor.new_empty(output.size_bytes // output.dtype.itemsize, dtype=output.dtype)
+    return memory.as_strided(output.shape, output.stride, output.offset)

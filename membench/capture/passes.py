@@ -40,16 +40,14 @@ def mark_partial_gradients(tasks: list[Task], blocks: list[Block]) -> None:
                     blocks[block] = replace(blocks[block], role=Role.PARTIAL_GRADIENT)
 
 
-_IN_PLACE = {"aten.add.Tensor": "aten.add_.Tensor", "aten.index_put.default": "aten.index_put_.default"}
+IN_PLACE = {"aten.add.Tensor": "aten.add_.Tensor", "aten.index_put.default": "aten.index_put_.default"}
 """Sums of gradients, each with the operator that overwrites the first summand. Autograd adds the gradient of an indexed
 tensor to zeros in place, except on tensors without data."""
 
 
 def _is_sum(task: Task) -> bool:
     call = task.call
-    return (
-        task.phase is Phase.BACKWARD and call is not None and call.operator in _IN_PLACE and not call.kwargs
-    )
+    return task.phase is Phase.BACKWARD and call is not None and call.operator in IN_PLACE and not call.kwargs
 
 
 def _summands(task: Task) -> tuple[int, ...]:
@@ -123,7 +121,7 @@ def accumulate_in_place(tasks: list[Task], blocks: list[Block]) -> list[Task]:
                 task,
                 writes=(target.block,),
                 creates=(),
-                call=replace(task.call, operator=_IN_PLACE[task.call.operator], outputs=(None,)),
+                call=replace(task.call, operator=IN_PLACE[task.call.operator], outputs=(None,)),
             )
         result.append(task)
     return [rename_blocks(task, results) for task in result] if results else result
@@ -163,6 +161,9 @@ def accumulate_over_micro_batches(
         loss_scale: the loss's factor in its sum; the gradients have been computed with it.
     """
     complete = {block: position for position, task in enumerate(tasks) for block in task.writes}
+    last_use = {
+        block: position for position, task in enumerate(tasks) for block in (*task.reads, *task.writes)
+    }
     additions: defaultdict[int, list[Task]] = defaultdict(list)
     accumulators = {}
     for value in results:
@@ -176,7 +177,10 @@ def accumulate_over_micro_batches(
         accumulators[value.block] = target = replace(value, block=accumulator.index)
         position = complete[value.block]
         scale = loss_scale if is_loss else None
-        additions[position].append(_addition(tasks[position], target, value, accumulator.size_bytes, scale))
+        addition = _addition(tasks[position], target, value, accumulator.size_bytes, scale)
+        if last_use[value.block] == position:
+            addition = replace(addition, releases=(value.block,))
+        additions[position].append(addition)
     tasks[:] = [each for position, task in enumerate(tasks) for each in (task, *additions[position])]
     return accumulators
 

@@ -14,10 +14,11 @@ from torch import Tensor
 
 from membench.capture import aten
 from membench.capture.known_values import evaluate
-from membench.capture.operation import Operation, as_list, call_key, layout_of, operation_of
+from membench.capture.lifetimes import Lifetimes
+from membench.capture.operation import Operation, as_list, as_seen, call_key, layout_of, operation_of
 from membench.capture.random_state import RandomState
 from membench.capture.virtual_gpu import VirtualGpu
-from membench.core.call import Call, Output, Outputs, ShapeOf, Value, signature, values_in
+from membench.core.call import Call, Outputs, ShapeOf, Value, signature, values_in
 from membench.core.errors import UnsupportedModel
 from membench.core.precision import Precision
 from membench.core.task_graph import Block, Kind, Phase, Role, Task
@@ -27,6 +28,7 @@ from membench.core.torch_internals import (
     FakeTensor,
     FakeTensorMode,
     TorchDispatchMode,
+    is_leaf_node,
     next_sequence_number,
     sequence_number,
     storage_address,
@@ -44,6 +46,10 @@ class Recorder(TorchDispatchMode):
         random_state: advanced by each random operator.
         gpu: a GPU that this machine does not need to have; None: the tensors' device is one of this machine's.
         tf32: kinds of products whose factors are rounded from single precision to TF32.
+
+    Attributes:
+        lifetimes: of blocks. The recorder keeps no tensor alive except constants.
+        sums: tasks by which autograd adds gradients that meet.
     """
 
     def __init__(
@@ -68,13 +74,14 @@ class Recorder(TorchDispatchMode):
         self.phase = Phase.FORWARD
         self._made_anew: dict[int, Tensor] = {}  # constants that Python makes in each step, by block
         self._constant_layers: dict[int, str] = {}
-        self._block_of_storage: dict[int, int] = {}
-        self._alive: list[Any] = []  # keeps storages, whose addresses are the keys, from being reused
+        self.lifetimes = Lifetimes(self.tasks)
+        self.sums: set[int] = set()
         self._module_path: list[str] = [""]
         self._leaf_layer: int | None = None
         self._layer_uses: Counter[str] = Counter()
         self._layer = -1
         self._layer_of_node: dict[int, int] = {}
+        self._in_node = False  # autograd runs a node, and does not add up what several have returned
 
     # ---- layers -------------------------------------------------------------------------------------
 
@@ -103,11 +110,12 @@ class Recorder(TorchDispatchMode):
         self._leaf_layer = self._layer = self._new_layer("loss")
 
     def enter_backward(self, loss: Tensor) -> None:
-        """Hook every autograd node so that it sets its layer when it runs.
+        """Hook every autograd node so that it sets its layer while it runs.
 
         Raises:
             UnsupportedModel: the loss depends on a trained tensor that is not a parameter of the module.
         """
+        self.lifetimes.follow_numbers()
         self.phase = Phase.BACKWARD
         known = sorted(self._layer_of_node)
         for node in _autograd_nodes(loss):
@@ -117,12 +125,19 @@ class Recorder(TorchDispatchMode):
                     "it trains a tensor that is not a parameter of the module",
                     "make it a parameter, or detach it",
                 )
+            if is_leaf_node(node):  # belongs to the layer whose gradient it keeps
+                continue
             position = bisect_right(known, sequence_number(node)) - 1
             layer = self._layer_of_node[known[position]] if position >= 0 else self._layer
-            node.register_prehook(lambda _, layer=layer: self._set_layer(layer))
+            node.register_prehook(lambda _, layer=layer: self._enter_node(layer))
+            node.register_hook(lambda *_: self._leave_node())
 
-    def _set_layer(self, layer: int) -> None:
+    def _enter_node(self, layer: int) -> None:
         self._layer = layer
+        self._in_node = True
+
+    def _leave_node(self) -> None:
+        self._in_node = False
 
     def _new_layer(self, name: str) -> int:
         self._layer_uses[name] += 1
@@ -140,19 +155,18 @@ class Recorder(TorchDispatchMode):
 
     def external(self, name: str, tensor: Tensor, role: Role) -> int:
         """Record a block that belongs to the caller; tensors that share a storage share it."""
-        key = storage_address(tensor.untyped_storage())
-        if key not in self._block_of_storage:
-            self._add_block(name, tensor, role, layer=-1)
-        return self._block_of_storage[key]
+        block = self.lifetimes.block_of(tensor)
+        return self._add_block(name, tensor, role, layer=-1) if block is None else block
 
     def value(self, tensor: Tensor) -> Value:
         """Return a tensor as a value; one that is not a parameter, buffer, argument or result becomes a constant."""
-        key = storage_address(tensor.untyped_storage())
-        if key not in self._block_of_storage:
-            self.constants[self.external(f"constant{len(self.constants)}", tensor, Role.CONSTANT)] = tensor
+        block = self.lifetimes.block_of(tensor)
+        if block is None:
+            block = self.external(f"constant{len(self.constants)}", tensor, Role.CONSTANT)
+            self.constants[block] = tensor
             self._constant_layers[id(tensor)] = self.layer_name
         return Value(
-            self._block_of_storage[key],
+            block,
             tensor.dtype,
             tuple(tensor.shape),
             tuple(tensor.stride()),
@@ -162,11 +176,9 @@ class Recorder(TorchDispatchMode):
         )
 
     def _add_block(self, name: str, tensor: Tensor, role: Role, layer: int) -> int:
-        storage = tensor.untyped_storage()
         index = len(self.blocks)
-        self.blocks.append(Block(index, name, storage.nbytes(), role, layer))
-        self._block_of_storage[storage_address(storage)] = index
-        self._alive.append(storage)
+        self.blocks.append(Block(index, name, tensor.untyped_storage().nbytes(), role, layer))
+        self.lifetimes.follow(tensor, index)
         return index
 
     # ---- operators ----------------------------------------------------------------------------------
@@ -176,6 +188,7 @@ class Recorder(TorchDispatchMode):
         if func is torch.ops.prim.device.default:
             return args[0].device if self._gpu is None else self._gpu.device_of(args[0])
         kwargs = kwargs or {}
+        self.lifetimes.follow_numbers()
         if self._gpu is None:
             return self._dispatch(func, args, kwargs)
         kwargs = self._gpu.with_device(kwargs)
@@ -226,10 +239,12 @@ class Recorder(TorchDispatchMode):
                 self._operations[key] = operation
         if operation.view_of is None:
             self._record(operation, args, kwargs, as_list(output))
+            if operation.has_number and self.phase is not Phase.BACKWARD:
+                self.lifetimes.expect_numbers(as_list(output)[0])
         else:
             block = self.value(args[operation.view_of]).block
             for view in tree_leaves(output):
-                self._share(view, block)
+                self.lifetimes.follow(view, block)
         return output
 
     def _known_output(
@@ -258,7 +273,7 @@ class Recorder(TorchDispatchMode):
             arguments = self._converted(args, aten.shape_only_arguments(func, args))
             seen = self._seen.get(signature(str(func), arguments, self._converted_names(kwargs)))
             if seen is not None:
-                return _as_seen(output, seen)
+                return as_seen(output, seen)
         return aten.with_real_outputs(func, args, output, has_device=self._gpu is None)
 
     def _change_layout(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -272,13 +287,7 @@ class Recorder(TorchDispatchMode):
         return output
 
     def _is_new(self, tensor: Tensor) -> bool:
-        return storage_address(tensor.untyped_storage()) not in self._block_of_storage
-
-    def _share(self, tensor: Tensor, block: int) -> None:
-        storage = tensor.untyped_storage()
-        if (key := storage_address(storage)) not in self._block_of_storage:
-            self._block_of_storage[key] = block
-            self._alive.append(storage)
+        return self.lifetimes.block_of(tensor) is None
 
     def _record(
         self, operation: Operation, args: tuple[Any, ...], kwargs: dict[str, Any], outputs: list[Any]
@@ -299,6 +308,8 @@ class Recorder(TorchDispatchMode):
         writes = [self.value(aten.argument_at(at, args, kwargs)).block for at in operation.written]
         creates, values = [], []
         layer_name = self.layers[self._layer]
+        if self.phase is Phase.BACKWARD and not self._in_node and operation.operator == "aten.add.Tensor":
+            self.sums.add(len(self.tasks))
         role = Role.GRADIENT if self.phase is Phase.BACKWARD else Role.ACTIVATION
         for position, (out, is_new) in enumerate(zip(outputs, created, strict=True)):
             if is_new and self._is_new(out):
@@ -368,20 +379,6 @@ class Recorder(TorchDispatchMode):
         if isinstance(argument, list | tuple):
             return tuple(self._convert(item) for item in argument)
         return argument
-
-
-def _as_seen(output: Any, seen: Outputs) -> Any:
-    """Return outputs of a shape function in the layouts that a kernel's outputs were seen to have."""
-    tensors = [
-        claimed if real is None else _in_layout(claimed, real)
-        for claimed, real in zip(as_list(output), seen, strict=True)
-    ]
-    return type(output)(tensors) if isinstance(output, tuple | list) else tensors[0]
-
-
-def _in_layout(tensor: Tensor, output: Output) -> Tensor:
-    memory = tensor.new_empty(output.size_bytes // output.dtype.itemsize, dtype=output.dtype)
-    return memory.as_strided(output.shape, output.stride, output.offset)
 
 
 def _memory_of(tensor: Tensor) -> tuple[int, int]:

@@ -20,6 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from membench.capture.functions import AsOperators
+from membench.capture.lifetimes import KeptNumber
 from membench.capture.operation import layout_of
 from membench.capture.python_state import PythonState
 from membench.capture.random_state import RandomState
@@ -67,6 +68,9 @@ class Recording:
         output: of a step of inference, with `Value` in place of tensors.
         weights, buffers: blocks by qualified name.
         inputs, targets: blocks in the order of the workload's arguments; see `CapturedStep`.
+        releases, numbers: see `Lifetimes`.
+        sums: see `Recorder`.
+        on_cpu: whether the kernels are the CPU's.
     """
 
     blocks: list[Block]
@@ -80,6 +84,10 @@ class Recording:
     buffers: dict[str, int]
     inputs: list[int | None]
     targets: list[int | None]
+    releases: tuple[tuple[int, int], ...]
+    numbers: tuple[KeptNumber, ...]
+    sums: frozenset[int]
+    on_cpu: bool
 
 
 def record(workload: Workload, device: torch.device | None, seen: Mapping[Hashable, Outputs]) -> Recording:
@@ -153,6 +161,7 @@ def _trace(
                     else:
                         recorder.enter_loss()
                         loss = call_with(workload.loss, targets, output)
+                        del output  # as in loss(module(inputs), targets).backward()
                 if loss is not None:
                     gradients = _gradients(recorder, loss, weights, workload.loss_scale)
             state.check_tensors((*weights.values(), *buffers.values()))
@@ -165,6 +174,10 @@ def _trace(
             loss=None if loss is None else recorder.value(loss),
             gradients={n: None if g is None else recorder.value(g) for n, g in gradients.items()},
             output=None if trains else tree_map_only(Tensor, recorder.value, output),
+            releases=tuple(recorder.lifetimes.releases),
+            numbers=tuple(recorder.lifetimes.numbers),
+            sums=frozenset(recorder.sums),
+            on_cpu=all(each.device.type == "cpu" for each in (*weights.values(), *tensors_in(inputs))),
             weights=weight_blocks,
             buffers=buffer_blocks,
             inputs=input_blocks,
@@ -316,11 +329,11 @@ def _gradients(
         )
     recorder.enter_backward(loss)
     with torch.autograd.set_multithreading_enabled(False):  # the recorder sees only this thread
-        seed = None if loss_scale == 1 else torch.full_like(loss, loss_scale)
-        found = torch.autograd.grad(loss, list(trained.values()), seed, allow_unused=True)
+        loss.backward(None if loss_scale == 1 else torch.full_like(loss, loss_scale))
     results: dict[str, Tensor | None] = {}
     taken: set[int] = set()
-    for name, gradient in zip(trained, found, strict=True):
+    for name, weight in trained.items():
+        gradient = weight.grad
         if gradient is not None and _needs_own_storage(gradient, taken):
             gradient = gradient.clone(memory_format=torch.contiguous_format)
         if gradient is not None:

@@ -14,6 +14,7 @@ answered with the CPU. The two are told apart by the time of the question:
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
+from weakref import ref
 
 import torch
 from torch import Tensor
@@ -31,8 +32,8 @@ class VirtualGpu:
         self.device = torch.device("cuda", 0)
         self._edges: list[GradientEdge] = []
         self._is_in_function = False
-        # tensors for which autograd asks next, and whether they had a history before; kept, so that ids stay theirs
-        self._asked_next: dict[int, tuple[Tensor, bool]] = {}
+        # living tensors for which autograd asks next, and whether they had a history before
+        self._asked_next: dict[int, tuple[ref[Tensor], bool]] = {}
 
     def own(self, weights: Iterable[Tensor]) -> None:
         """Make autograd ask for the weights now, outside of functions, instead of at their first use."""
@@ -63,14 +64,20 @@ class VirtualGpu:
     def note_made(self, arguments: Any, output: Any) -> None:
         """Note what an operator returned: autograd asks for it next, or for what it is a view of, if it was overwritten."""
         given = [each for each in tree_leaves(arguments) if isinstance(each, Tensor)]
-        if not (torch.is_grad_enabled() and any(each.requires_grad for each in given)):
+        is_recorded = torch.is_grad_enabled() and any(each.requires_grad for each in given)
+        if not (self._is_in_function and is_recorded):
             return
         for tensor in tree_leaves(output):
             if isinstance(tensor, Tensor):
                 is_overwritten = any(each is tensor for each in given)
-                self._asked_next[id(tensor)] = tensor, is_overwritten
+                self._note(tensor, is_overwritten)
                 if is_overwritten and (base := view_base(tensor)) is not None:
-                    self._asked_next[id(base)] = base, True
+                    self._note(base, True)
+
+    def _note(self, tensor: Tensor, had_history: bool) -> None:
+        """Note a tensor as long as it lives: its id may be another's afterwards."""
+        asked_next, key = self._asked_next, id(tensor)
+        asked_next[key] = ref(tensor, lambda _: asked_next.pop(key, None)), had_history
 
     def stays(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
         """Return whether an operator moves a tensor to the device where it is, as a formula does that was told another."""

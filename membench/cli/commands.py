@@ -9,11 +9,13 @@ from membench.core import configuration
 
 COMMANDS = {
     "run": "config",
+    "predict": "config",
     "train": "train",
     "measure": None,
     "reproduce": "reproduce",
     "report": None,
     "timeline": "config",
+    "validate": None,
     "calibrate": None,
     "completion": None,
 }

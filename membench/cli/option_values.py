@@ -57,7 +57,8 @@ def check_cell(values: Values) -> None:
         raise MembenchError(f"model: its file in conf/model has no {', '.join(missing)}")
     check(NAME, **{"model.name": values["model"]["name"]})
     choice(names("backend"), "backend.name", values["backend"]["name"])
-    for name in ("strategy", "device", "cluster", "framework"):
+    given = ("optimizer",) if values.get("optimizer") is not None else ()
+    for name in ("strategy", "device", "cluster", "framework", *given):
         if not (isinstance(values[name], Mapping) and "_target_" in values[name]):
             message = (
                 f"{name}: its file in conf/{name} has no _target_, which names the class that it describes"
@@ -96,6 +97,7 @@ def check_built(values: Values, groups: Collection[str]) -> None:
     model = partial(Model.from_configuration, values["model"])
     makers: dict[str, Callable[[], object]] = {
         "framework": lambda: instantiate(values["framework"]),
+        "optimizer": lambda: instantiate(values["optimizer"]),
         "model": lambda: model().workload(size, seed=values["seed"], device="meta"),
         "strategy": lambda: method.strategy(**({"density": 1.0} if method.measures_density else {})),
     }

@@ -5,7 +5,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from membench.core.checks import COUNT, NOT_NEGATIVE, POSITIVE, SWITCH, check, choice
+from membench.core.checks import COUNT, FRACTION, NOT_NEGATIVE, POSITIVE, SWITCH, check, choice
 from membench.core.precision import Precision
 
 TENSOR_CORE_PRECISIONS = (Precision.TF32, Precision.BF16, Precision.FP16)
@@ -58,6 +58,8 @@ class DeviceProfile:
         pageable_device_to_host_bytes_per_s: reached by a copy to memory that is not pinned; None if not published.
         precision_ops_per_s: peak of dense products of matrices by tensor cores, for tf32, bf16 and fp16, with accumulation
             in single precision as in PyTorch. Without an entry, such a product has the rate of single precision.
+        sustained_clock: fraction of the boost clock, for which the rates hold, at which large products run within the board's
+            power limit.
 
     Raises:
         MembenchError: a capacity, rate or count is not positive, the latency is negative, or there is a rate for another
@@ -81,6 +83,7 @@ class DeviceProfile:
     pageable_host_to_device_bytes_per_s: float | None = None
     pageable_device_to_host_bytes_per_s: float | None = None
     precision_ops_per_s: Mapping[str, float] = field(default_factory=dict)
+    sustained_clock: float = 1.0
 
     def __post_init__(self) -> None:
         check(
@@ -92,6 +95,7 @@ class DeviceProfile:
             device_to_host_bytes_per_s=self.device_to_host_bytes_per_s,
         )
         check(NOT_NEGATIVE, copy_latency_s=self.copy_latency_s)
+        check(FRACTION, sustained_clock=self.sustained_clock)
         check(SWITCH, full_duplex=self.full_duplex)
         counts = ("multiprocessors", "l2_bytes", "context_bytes", "link_generation", "link_lanes")
         pageable = ("pageable_host_to_device_bytes_per_s", "pageable_device_to_host_bytes_per_s")

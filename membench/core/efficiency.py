@@ -1,9 +1,64 @@
 """Efficiency: the fractions of a device's peak rates that a framework's kernels reach."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 
 from membench.core.checks import FRACTION, NOT_NEGATIVE, POSITIVE, SWITCH, check
+
+
+@dataclass(frozen=True)
+class KernelRates:
+    """What a GPU's libraries reach of its peak rates, by the family of a kernel (`membench.cost.kernels`).
+
+    A fraction can exceed 1: cards run above the boost clock of their datasheets where power and heat allow it.
+
+    Attributes:
+        product, convolution, weight_gradient: of the rate of tensor cores, in products of matrices, in convolutions and their
+            data gradients, and in the weight gradients of convolutions.
+        grouped, grouped_channels_last: the same of convolutions in groups, by layout.
+        single_product, single_convolution: of the rate of single precision, without tensor cores.
+        depthwise, depthwise_channels_last: of the rate of single precision, which computes them in any precision, in forward
+            passes and data gradients, by layout.
+        depthwise_weight, depthwise_weight_channels_last: the same in weight gradients.
+        elementwise, copy, normalization, reduction: of the memory bandwidth; a copy changes the order of elements.
+        layout: of the memory bandwidth, where activations are brought into the layout of tensor cores and back.
+        edge_bytes_per_s: at which a multiprocessor loads the edges of a product's tiles.
+        tile_depth: steps in depth that filling and emptying the pipeline of a tile takes.
+        kernel_s: between a kernel and the next.
+        issue_s: of the host for each operator.
+        update_kernels: kernels that a task of an optimizer's update runs.
+
+    Raises:
+        MembenchError: a number is not positive, or a time, a depth or a count is negative.
+    """
+
+    product: float
+    convolution: float
+    weight_gradient: float
+    grouped: float
+    grouped_channels_last: float
+    single_product: float
+    single_convolution: float
+    depthwise: float
+    depthwise_channels_last: float
+    depthwise_weight: float
+    depthwise_weight_channels_last: float
+    elementwise: float
+    copy: float
+    normalization: float
+    reduction: float
+    layout: float
+    edge_bytes_per_s: float
+    tile_depth: float
+    kernel_s: float
+    issue_s: float
+    update_kernels: int = 1
+
+    def __post_init__(self) -> None:
+        others = {"tile_depth", "kernel_s", "issue_s", "update_kernels"}
+        numbers = {each.name: getattr(self, each.name) for each in fields(self)}
+        check(NOT_NEGATIVE, **{name: value for name, value in numbers.items() if name in others})
+        check(POSITIVE, **{name: value for name, value in numbers.items() if name not in others})
 
 
 @dataclass(frozen=True)
@@ -28,6 +83,7 @@ class Efficiency:
             any size reach all of it.
         algorithms_fit_alone: offer only those algorithms with which a convolution, alone on the device, fits its memory, as
             where the library times them on that device.
+        kernels: rates by family of kernel, which replace `arithmetic`, `memory` and `half_waves`; None: those hold.
 
     Raises:
         MembenchError: a fraction is not above 0 and at most 1, or another number is negative.
@@ -44,6 +100,7 @@ class Efficiency:
     bandwidth_bounds_products: bool = False
     half_waves: float = 0.0
     algorithms_fit_alone: bool = False
+    kernels: KernelRates | None = None
 
     def __post_init__(self) -> None:
         check(FRACTION, arithmetic=self.arithmetic, memory=self.memory, **self.convolution)

@@ -127,18 +127,15 @@ class UpdateRule:
     l2_penalty: bool = False
 
     def __post_init__(self) -> None:
-        check(NAME, **{"optimizer.name": self.name})
-        check(
-            WHOLE,
-            **{"optimizer.operations": self.operations, "optimizer.passes": self.passes},
-            **{f"optimizer.temporaries.{key}": value for key, value in self.temporaries.items()},
-        )
-        check(SWITCH, **{"optimizer.l2_penalty": self.l2_penalty})
+        check(NAME, name=self.name)
+        check(WHOLE, operations=self.operations, passes=self.passes)
+        check(WHOLE, **{f"temporaries.{key}": value for key, value in self.temporaries.items()})
+        check(SWITCH, l2_penalty=self.l2_penalty)
         for key in self.temporaries:
-            choice(Implementation, "optimizer.temporaries", key)
+            choice(Implementation, "temporaries", key)
         if self.implementation is not None:
-            choice(Implementation, "optimizer.implementation", self.implementation)
-        choice(Gradients, "optimizer.gradients", self.gradients)
+            choice(Implementation, "implementation", self.implementation)
+        choice(Gradients, "gradients", self.gradients)
 
     def __call__(self, graph: TaskGraph) -> Update:
         """Return the update of a graph's weights."""
@@ -150,7 +147,7 @@ class UpdateRule:
         self, gradients: Mapping[str, Value], states: Mapping[str, Mapping[str, int]]
     ) -> Iterator[UpdateTask]:
         """Yield a task for each weight in a loop, otherwise for each dtype."""
-        runs = self.implementation or Implementation.FOREACH
+        runs = Implementation(self.implementation or Implementation.FOREACH)
         if runs is Implementation.FOR_LOOP:
             groups = [[name] for name in gradients]
         else:

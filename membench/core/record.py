@@ -42,6 +42,9 @@ class Source(StrEnum):
         return cls.SIMULATED if backend == "simulated" else cls.MEASURED
 
 
+AT_PEAK = "_at_peak_bytes"
+"""Ends the name of the metric of what one holder has when the step holds the most: ``optimizer_state_at_peak_bytes``."""
+
 LARGEST = "largest"
 """A batch size that stands for the largest one that fits the device."""
 
@@ -150,9 +153,11 @@ def framework_name(configuration: Configuration) -> str:
 
 
 def limits_of(configuration: Configuration) -> list[str]:
-    """Return a cell's budget and micro-batch, where it has them, each in words."""
+    """Return a cell's optimizer, budget and micro-batch, where it has them, each in words."""
     budget, micro_batch = configuration.get("budget"), configuration.get("micro_batch")
+    optimizer = configuration.get("optimizer")
     return [
+        *([] if optimizer is None else [optimizer["name"]]),
         *([] if budget is None else [f"budget {format_bytes(parse_bytes(budget))}"]),
         *([] if micro_batch is None else [f"micro-batch {micro_batch}"]),
     ]

@@ -157,6 +157,7 @@ class Task:
         precision: format of the factors of its products, or of its elements: one of the first four of `Precision`.
         convolution: geometry of a two-dimensional convolution or of one of its gradients; None for other tasks.
         algorithm: name of the cost model's algorithm that runs it; empty: the default.
+        releases: blocks whose memory plain PyTorch gives back after it; empty except in `TaskGraph.plain`.
         call: None in a graph that only a simulator can run, and of the update, which torch's optimizer runs.
     """
 
@@ -176,6 +177,7 @@ class Task:
     precision: Precision = Precision.FP32
     convolution: Convolution | None = None
     algorithm: str = ""
+    releases: tuple[int, ...] = ()
     call: Call | None = None
 
     @property
@@ -226,6 +228,8 @@ class TaskGraph:
             these are the accumulators, to which the gradients of all micro-batches are added.
         output: the module's result in a step of inference, with `Value` in place of tensors.
         overhead_bytes: memory that the framework holds in addition to the blocks (context, library handles).
+        plain: the step as plain PyTorch runs it, with tasks whose results are not used and with `Task.releases`; None in
+            that graph itself and in another framework's.
     """
 
     name: str
@@ -237,6 +241,7 @@ class TaskGraph:
     gradients: tuple[tuple[str, Value | None], ...] = ()
     output: Any = None
     overhead_bytes: int = 0
+    plain: "TaskGraph | None" = None
 
     def __getstate__(self) -> dict[str, Any]:
         return {key: value for key, value in self.__dict__.items() if key in self.__dataclass_fields__}

@@ -63,6 +63,7 @@ __all__ = [
     "cudnn_batch_norm_reserve_bytes",
     "flash_attention",
     "flop_registry",
+    "is_leaf_node",
     "is_profiled",
     "keep_gpu_busy",
     "key_path",
@@ -73,6 +74,7 @@ __all__ = [
     "next_sequence_number",
     "no_dispatch",
     "operator_schema",
+    "saved_tensors",
     "sequence_number",
     "storage_address",
     "suggest_memory_format",
@@ -108,6 +110,18 @@ sequence_number: Callable[[Any], int] = methodcaller("_sequence_nr")
 
 next_sequence_number: Callable[[], int] = torch._C._autograd._get_sequence_nr
 """Return the number that the next autograd node of this thread will have."""
+
+
+def saved_tensors(node: Any) -> list[Tensor]:
+    """Return the tensors that an autograd node has saved."""
+    saved = (getattr(node, name) for name in dir(node) if name.startswith("_saved_"))
+    return [each for each in saved if isinstance(each, Tensor)]
+
+
+def is_leaf_node(node: Any) -> bool:
+    """Return whether an autograd node keeps the gradient of a leaf, such as a weight."""
+    return hasattr(node, "variable")
+
 
 conjugate_view: Callable[[Tensor], Tensor] = torch._conj
 negative_view: Callable[[Tensor], Tensor] = torch._neg_view

@@ -10,8 +10,10 @@ from membench.core.cost_model import CostModel
 from membench.core.device import DeviceProfile
 from membench.core.efficiency import Efficiency
 from membench.core.errors import MembenchError
-from membench.core.task_graph import Kind, Task, TaskGraph
+from membench.core.task_graph import Kind, Phase, Task, TaskGraph
 from membench.cost.convolution import ConvolutionAlgorithm, algorithm_work
+from membench.cost.kernels import kernel_of
+from membench.cost.rates import kernel_time_s
 from membench.cost.waves import task_waves, wave_efficiency
 
 ARITHMETIC_KINDS = frozenset({Kind.CONVOLUTION, Kind.LINEAR, Kind.ATTENTION})
@@ -25,8 +27,8 @@ class RooflineCost(CostModel):
     Seconds of a task are its floating-point operations over the reached arithmetic rate (operations/s), or the bytes
     that it moves over the reached bandwidth (bytes/s). A convolution with an algorithm of its own takes the longer of
     the two: for the algorithm's operations, and for the bytes of its tensors and workspace. Where the efficiency has
-    `Efficiency.half_waves`, a task with few thread blocks reaches less of either rate. Seconds of a copy are latency plus
-    bytes over the link's rate.
+    `Efficiency.half_waves`, a task with few thread blocks reaches less of either rate. Where it has `Efficiency.kernels`, a
+    task is priced by its kernels (`membench.cost.rates`). Seconds of a copy are latency plus bytes over the link's rate.
 
     Args:
         device: peak rates, and the rates of pinned copies.
@@ -68,6 +70,8 @@ class RooflineCost(CostModel):
             if algorithm is None:
                 raise MembenchError(f"the framework has no algorithm {task.algorithm!r} for {task.name}")
             return algorithm.time_s
+        if self._efficiency.kernels is not None:
+            return kernel_time_s(kernel_of(task), self._efficiency.kernels, self._device)
         moving_s = task.moved_bytes / self._memory_bytes_per_s
         if task.kind not in ARITHMETIC_KINDS:
             return moving_s / self.occupancy(task)
@@ -109,17 +113,21 @@ class RooflineCost(CostModel):
         return Algorithm(algorithm, needed.workspace_bytes, time_s / self.occupancy(task))
 
     def task_issue_time_s(self, task: Task) -> float:
-        """Return 0: the host issues without delay."""
-        return 0.0
+        """Return the host's seconds for an operator; 0 where the framework's are not known."""
+        return 0.0 if self._efficiency.kernels is None else self._efficiency.kernels.issue_s
 
     @property
     def copy_issue_time_s(self) -> float:
-        """0, as for tasks."""
+        """0: the host issues without delay."""
         return 0.0
 
     def launch_time_s(self, task: Task) -> float:
         """Return the seconds before a task's work; those of the step precede its first task."""
-        return self._efficiency.launch_s + (self._efficiency.step_s if task.index == 0 else 0.0)
+        step_s = self._efficiency.step_s if task.index == 0 else 0.0
+        kernels = self._efficiency.kernels
+        if kernels is None:
+            return self._efficiency.launch_s + step_s
+        return kernels.kernel_s * (kernels.update_kernels if task.phase is Phase.UPDATE else 1) + step_s
 
     def offload_time_s(self, size_bytes: int) -> float:
         return self._device.copy_latency_s + size_bytes / self._device.device_to_host_bytes_per_s

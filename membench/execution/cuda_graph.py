@@ -22,7 +22,8 @@ def with_staged_arguments(graph: TaskGraph) -> TaskGraph:
         replace(block, index=len(graph.blocks) + position, name=f"{block.name}:staged", role=Role.CONSTANT)
         for position, block in enumerate(arguments)
     )
-    return replace(graph, blocks=(*graph.blocks, *staged))
+    plain = graph.plain and with_staged_arguments(graph.plain)
+    return replace(graph, blocks=(*graph.blocks, *staged), plain=plain)
 
 
 class ReplayedProgram:

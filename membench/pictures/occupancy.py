@@ -8,27 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from membench.core.schedule import COMPUTE_STREAM, Schedule
-from membench.core.task_graph import Role
 from membench.core.timeline import Timeline
 from membench.pictures.observed_step import ObservedStep
-from membench.planning.liveness import live_bytes, workspace_bytes
-
-_HOLDERS: Mapping[Role, str] = {
-    Role.WEIGHT: "weights",
-    Role.BUFFER: "weights",
-    Role.CONSTANT: "weights",
-    Role.INPUT: "inputs",
-    Role.LABEL: "inputs",
-    Role.ACTIVATION: "activations",
-    Role.LOSS: "activations",
-    Role.ACCUMULATED: "weight gradients",
-    Role.INTERNAL: "layers' internals",
-    Role.GRADIENT: "gradients",
-    Role.WEIGHT_GRADIENT: "weight gradients",
-    Role.APPLIED_GRADIENT: "weight gradients",
-    Role.PARTIAL_GRADIENT: "weight gradients",
-}
-FRAMEWORK, WORKSPACE, UNUSED = "framework", "workspace", "unused"
+from membench.planning.holders import held_bytes
 
 
 @dataclass(frozen=True)
@@ -52,11 +34,6 @@ class Occupancy:
     def peak(self) -> int:
         """The first column in which the most is held."""
         return int(self.total_bytes.argmax())
-
-
-def holder_of(role: Role) -> str:
-    """Return a picture's name for blocks of a role."""
-    return _HOLDERS.get(role, str(role))
 
 
 def occupancy(step: ObservedStep) -> Occupancy:
@@ -86,7 +63,7 @@ def _of_schedule(schedule: Schedule, timeline: Timeline) -> Occupancy:
     end of the next. It shows the peak of the instructions issued in that time, so that the highest column is the
     schedule's peak; instructions after the last task count with that task.
     """
-    by_holder = _by_holder(schedule)
+    by_holder = held_bytes(schedule)
     total_bytes = np.sum(list(by_holder.values()), axis=0)
     spans = [span for span in timeline.spans if span.stream == COMPUTE_STREAM]
     first_issued = [0, *(span.instruction + 1 for span in spans[:-1])]
@@ -107,19 +84,6 @@ def thin(full: Occupancy, columns: int) -> Occupancy:
     worst = _argmax_between(full.total_bytes, [*starts.tolist(), count])
     ends = np.append(starts[1:], count) - 1
     return Occupancy(full.ends_s[ends], {name: held[worst] for name, held in full.held_bytes.items()})
-
-
-def _by_holder(schedule: Schedule) -> dict[str, NDArray[np.int64]]:
-    """Return the bytes of each holder during each instruction; together they are `live_bytes`."""
-    graph = schedule.graph
-    roles: dict[str, set[Role]] = {}
-    for role in Role:
-        roles.setdefault(holder_of(role), set()).add(role)
-    of_blocks = {name: np.array(live_bytes(schedule, frozenset(held))) for name, held in roles.items()}
-    workspace = np.array(workspace_bytes(schedule))
-    framework = np.full(len(schedule), graph.overhead_bytes)
-    unused = np.array(live_bytes(schedule)) - workspace - framework - sum(of_blocks.values())
-    return {FRAMEWORK: framework, **of_blocks, WORKSPACE: workspace, UNUSED: unused}
 
 
 def _argmax_between(values: NDArray[np.int64], edges: list[int]) -> NDArray[np.int64]:

@@ -40,6 +40,7 @@ HOLDER_COLORS = {
 ACTIVITY_COLORS = {
     "forward": "#3b82c4",
     "backward": "#123c69",
+    "update": "#7a5195",
     "recomputed": "#d98b2b",
     "offload": "#d1495b",
     "prefetch": "#3f9b6c",

@@ -8,7 +8,8 @@ Every process runs the same schedule on an equal share of the batch. There are t
   tasks are done.
 
 moDNN's host also updates the weights and sends those back in place of the means: as many bytes, and any optimizer can use
-the means. They take no device memory, so the schedule's peak does not change.
+the means. They take no device memory, so the schedule's peak does not change. A step that updates its weights does so with
+the means: the exchange precedes the update, which waits for it.
 """
 
 from collections import defaultdict
@@ -21,14 +22,17 @@ from membench.core.schedule import (
     EXCHANGE_STREAM,
     AllReduce,
     Compute,
+    Free,
     Instruction,
     Offload,
     Prefetch,
     RepeatedSchedule,
+    Reuse,
     Schedule,
     Wait,
     Work,
 )
+from membench.core.task_graph import Phase
 from membench.planning.validate import validate
 
 ROOT = 0
@@ -54,14 +58,15 @@ def exchange_gradients(schedule: Schedule, exchange: Exchange) -> Schedule:
             f"{schedule.graph.name} keeps no gradients that processes could exchange; choose another framework"
         )
     is_early = exchange is Exchange.AS_MADE
-    last_work = {item.stream: i for i, item in enumerate(schedule.instructions) if isinstance(item, Work)}
+    before_update = schedule.instructions[: _first_update(schedule)]
+    last_work = {item.stream: i for i, item in enumerate(before_update) if isinstance(item, Work)}
     after = last_uses if is_early else dict.fromkeys(last_uses, last_work)
     due: defaultdict[int, list[int]] = defaultdict(list)  # instruction -> gradients exchanged after it
     for block, instructions in after.items():
         due[max(instructions.values())].append(block)
     program = _Program(None if is_early else ROOT)
     for index, instruction in enumerate(schedule.instructions):
-        program.keep(instruction)
+        program.keep(instruction, _touched(schedule, instruction))
         for block in due[index]:
             program.average(block, after[block])
     return replace(schedule, instructions=program.finish())
@@ -82,18 +87,46 @@ def exchange_in_last_run(
 def _last_uses(schedule: Schedule) -> dict[int, dict[str, int]]:
     """Return for each gradient, by stream, the last instruction that touches it; in the order of completion."""
     gradients = {value.block for _, value in schedule.graph.gradients if value}
+    complete = _complete(schedule) if _first_update(schedule) is not None else {}
     uses: dict[int, dict[str, int]] = {}
     for index, instruction in enumerate(schedule.instructions):
-        match instruction:
-            case Compute(task, stream):
-                touched = {*schedule.graph.tasks[task].reads, *schedule.graph.tasks[task].writes}
-            case Offload(block, stream) | Prefetch(block, stream):
-                touched = {block}
-            case _:
-                continue
-        for block in sorted(touched & gradients):
-            uses[block] = {**uses.pop(block, {}), stream: index}
+        if isinstance(instruction, Compute | Offload | Prefetch):
+            for block in sorted(_touched(schedule, instruction) & gradients):
+                if index <= complete.get(block, index):
+                    uses[block] = {**uses.pop(block, {}), instruction.stream: index}
     return uses
+
+
+def _first_update(schedule: Schedule) -> int | None:
+    """Return the position of the first task that updates weights; None without one."""
+    tasks = schedule.graph.tasks
+    positions = (
+        index
+        for index, item in enumerate(schedule.instructions)
+        if isinstance(item, Compute) and tasks[item.task].phase is Phase.UPDATE
+    )
+    return next(positions, None)
+
+
+def _complete(schedule: Schedule) -> dict[int, int]:
+    """Return by block the position of the last task of the two passes that writes it."""
+    return {
+        block: index
+        for index, item in enumerate(schedule.instructions)
+        if isinstance(item, Compute) and schedule.graph.tasks[item.task].phase is not Phase.UPDATE
+        for block in schedule.graph.tasks[item.task].writes
+    }
+
+
+def _touched(schedule: Schedule, instruction: Instruction) -> set[int]:
+    """Return the blocks whose memory an instruction uses or gives back."""
+    match instruction:
+        case Compute(task):
+            return {*schedule.graph.tasks[task].reads, *schedule.graph.tasks[task].writes}
+        case Offload(block) | Prefetch(block) | Free(block) | Reuse(dead=block):
+            return {block}
+        case _:
+            return set()
 
 
 class _Program:
@@ -105,8 +138,16 @@ class _Program:
         self._position: list[int] = []  # of each of the schedule's instructions
         self._waited: dict[str, int] = {}  # stream -> the instruction that the exchange has waited for
         self._last_exchange: int | None = None
+        self._exchanges: dict[int, int] = {}  # block -> its exchange
+        self._known: dict[str, int] = {}  # stream -> the exchange that it has waited for
 
-    def keep(self, instruction: Instruction) -> None:
+    def keep(self, instruction: Instruction, touched: set[int]) -> None:
+        """Add an instruction of the schedule, after the exchanges of what it touches."""
+        exchange = max((self._exchanges[block] for block in touched & self._exchanges.keys()), default=-1)
+        stream = getattr(instruction, "stream", COMPUTE_STREAM)
+        if exchange > self._known.get(stream, -1):
+            self._instructions.append(Wait(stream, exchange))
+            self._known[stream] = exchange
         if isinstance(instruction, Wait):
             instruction = replace(instruction, instruction=self._position[instruction.instruction])
         self._position.append(len(self._instructions))
@@ -118,7 +159,7 @@ class _Program:
             if self._waited.get(stream, -1) < index:
                 self._instructions.append(Wait(EXCHANGE_STREAM, self._position[index]))
                 self._waited[stream] = index
-        self._last_exchange = len(self._instructions)
+        self._last_exchange = self._exchanges[block] = len(self._instructions)
         self._instructions.append(AllReduce(block, self._root))
 
     def finish(self) -> tuple[Instruction, ...]:

@@ -213,6 +213,7 @@ def _joined(weight: Task, data: Task) -> Task:
         operations=weight.operations + data.operations,
         moved_bytes=weight.moved_bytes + data.moved_bytes,
         gradient_of=data.gradient_of,
+        releases=data.releases,
         call=replace(
             weight.call,
             args=(*weight.call.args[:-1], mask),

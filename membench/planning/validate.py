@@ -27,7 +27,7 @@ from membench.core.schedule import (
     Wait,
     Work,
 )
-from membench.core.task_graph import RESULT_ROLES, Task, TaskGraph
+from membench.core.task_graph import RESULT_ROLES, Phase, Task, TaskGraph
 
 Clock = dict[str, int]
 """For each stream the index of the latest of its instructions known to have finished."""
@@ -87,9 +87,8 @@ class _Walk:
         self.computed: set[int] = set()
         self.live_bytes = self.peak_bytes = self.graph.external_bytes
         self.held_bytes = 0
-        self.workspaces: dict[
-            str, dict[int, int]
-        ] = {}  # by stream and instruction, until the compute stream waits
+        # by stream and instruction, until the compute stream waits
+        self.workspaces: dict[str, dict[int, int]] = {}
         self.index = 0
 
     def run(self) -> None:
@@ -153,8 +152,10 @@ class _Walk:
             self.last_random = task_index
         for block, version in self.versions[task_index].items():
             memory = self.memory[block]
-            if memory.averaged:
+            if memory.averaged and task.phase is not Phase.UPDATE:
                 self._hazard(f"{self._name(block)} is used after it was averaged over all processes")
+            if task.phase is Phase.UPDATE and block in self.averages and not memory.averaged:
+                self._hazard(f"{self._name(block)} is applied before it was averaged over all processes")
             if memory.version != version:
                 self._hazard(
                     f"{task.name} uses {self._name(block)} after {memory.version} of its writes, not after {version}"
@@ -166,7 +167,7 @@ class _Walk:
         for block in task.writes:
             if not self.memory[block].resident:
                 self._hazard(f"{self._name(block)} is written while it is not resident")
-            self._write(block, stream)
+            self._write(block, stream, keeps_mean=task.phase is Phase.UPDATE)
             self.memory[block].version += 1
         self._take_workspace(task, stream)
 
@@ -206,7 +207,7 @@ class _Walk:
         memory = self.memory[block]
         host_copy, encoded_by = memory.host_copy, memory.encoded_by
         self._take_memory(block, stream)
-        self._write(block, stream)
+        self._write(block, stream, keeps_mean=again)
         if again:
             memory.host_copy, memory.encoded_by = host_copy, encoded_by
         self._check_budget()
@@ -263,9 +264,10 @@ class _Walk:
             )
         memory.readers.append((stream, self.index))
 
-    def _write(self, block: int, stream: str) -> None:
+    def _write(self, block: int, stream: str, *, keeps_mean: bool = False) -> None:
+        """Write a block; `keeps_mean`: a mean over all processes that is applied, or filled in again, may be written."""
         memory = self.memory[block]
-        if memory.averaged:
+        if memory.averaged and not keeps_mean:
             self._hazard(f"{self._name(block)} changes after it was averaged over all processes")
         self._check_unused(block, stream, "overwritten")
         memory.filled = True

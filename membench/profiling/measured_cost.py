@@ -12,7 +12,7 @@ from membench.backends.tensors import mismatched_outputs
 from membench.core.codec import ActivationCodec
 from membench.core.convolution import Algorithm
 from membench.core.cost_model import CostModel
-from membench.core.task_graph import Kind, Task, TaskGraph
+from membench.core.task_graph import Kind, Phase, Task, TaskGraph
 from membench.execution.measurement import synchronize
 from membench.profiling.cache import CostCache
 from membench.profiling.issue import IssueTimes, measure_issue
@@ -30,6 +30,7 @@ class MeasuredCost(CostModel):
 
     Attributes:
         has_measured: whether operators ran in this process; then its first step is not a cold start.
+        update_time_s: of an optimizer's update, which is not an operator.
     """
 
     def __init__(
@@ -37,6 +38,7 @@ class MeasuredCost(CostModel):
     ) -> None:
         self.device = device
         self.has_measured = False
+        self.update_time_s = 0.0
         self._cache = cache
         self._host_issues = device.type == "cuda" and not cuda_graph  # a CPU computes while it issues
         self._library_bytes = cache.library_bytes if cache else 0
@@ -56,8 +58,9 @@ class MeasuredCost(CostModel):
             UnsupportedModel: an operator does not run on synthetic data.
         """
         missing: dict[Hashable, Task] = {}
-        keys = [key_of(task) for task in graph.tasks]
-        for key, task in zip(keys, graph.tasks, strict=True):
+        operators = [task for task in graph.tasks if task.phase is not Phase.UPDATE]
+        keys = [key_of(task) for task in operators]
+        for key, task in zip(keys, operators, strict=True):
             if key in self._measured or key in missing:
                 continue
             if self._cache and (known := self._cache.find(key)):
@@ -66,17 +69,19 @@ class MeasuredCost(CostModel):
                 missing[key] = task
         if missing:
             self._measure(missing, graph)
-        self._check_outputs(keys, graph)
-        tasks = (
-            replace(task, workspace_bytes=self._measured[key].workspace_bytes)
-            for key, task in zip(keys, graph.tasks, strict=True)
-        )
+        self._check_outputs(keys, operators, graph)
+        tasks = (replace(task, workspace_bytes=self._cost_of(task).workspace_bytes) for task in graph.tasks)
         is_linear = any(task.kind is Kind.LINEAR for task in graph.tasks)
         return replace(graph, tasks=tuple(tasks), overhead_bytes=self._library_bytes if is_linear else 0)
 
-    def _check_outputs(self, keys: list[Hashable], graph: TaskGraph) -> None:
+    def _cost_of(self, task: Task) -> OperatorCost:
+        if task.phase is Phase.UPDATE:
+            return OperatorCost(task.workspace_bytes, self.update_time_s, ())
+        return self._measured[key_of(task)]
+
+    def _check_outputs(self, keys: list[Hashable], operators: list[Task], graph: TaskGraph) -> None:
         found = {}
-        for key, task in zip(keys, graph.tasks, strict=True):
+        for key, task in zip(keys, operators, strict=True):
             assert task.call is not None
             if outputs := mismatched_outputs(task.call, self._measured[key].outputs, graph):
                 found[task] = outputs
@@ -84,11 +89,11 @@ class MeasuredCost(CostModel):
             raise OutputMismatch(graph, found)
 
     def task_time_s(self, task: Task) -> float:
-        return self._measured[key_of(task)].time_s
+        return self._cost_of(task).time_s
 
     def algorithms(self, task: Task) -> tuple[Algorithm, ...]:
         """Return the operator as torch runs it: within one process there is no choice."""
-        measured = self._measured[key_of(task)]
+        measured = self._cost_of(task)
         return (Algorithm("", measured.workspace_bytes, measured.time_s),)
 
     def launch_time_s(self, task: Task) -> float:
@@ -98,7 +103,7 @@ class MeasuredCost(CostModel):
     def task_issue_time_s(self, task: Task) -> float:
         if not self._host_issues:
             return 0.0
-        return self._measured[key_of(task)].issue_time_s + self._issue_times.task_s
+        return self._cost_of(task).issue_time_s + self._issue_times.task_s
 
     @property
     def copy_issue_time_s(self) -> float:

@@ -1,5 +1,6 @@
 """Costs of isolated operators on a device: workspace, in addition to arguments and outputs, and seconds."""
 
+import statistics
 import time
 from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass
@@ -22,6 +23,11 @@ _TIMED_S = 0.01
 """Approximate time for which an operator is repeated on a GPU to be timed."""
 _REPETITIONS = (3, 50)
 """The fewest and the most repetitions."""
+_RANDOM_NUMBERS = 2**15
+_CPU_REPETITIONS = 5
+"""The most runs by which an operator is timed on the CPU."""
+_CPU_TIMED_S = 0.5
+"""Time from which on it does not run again."""
 _MARGIN = 1.5
 """Ratio of the time for which a GPU is kept busy to the host's measured time for issuing."""
 
@@ -75,7 +81,7 @@ def measure_operators(
 def _on_synthetic_data(
     task: Task, graph: TaskGraph, device: torch.device, measure: Callable[["_IsolatedCall"], _Found]
 ) -> _Found:
-    """Measure on arguments that the operator accepts: zeros, else ones (for a pivot or a probability).
+    """Measure on arguments that the operator accepts: whole numbers of zero, else of one (for a pivot).
 
     Raises:
         UnsupportedModel: it accepts neither.
@@ -142,20 +148,29 @@ def time_s(run: Callable[[], object], repetitions: int, *, busy_s: float = 0.0) 
 def _on_cpu(
     tasks: dict[Hashable, Task], graph: TaskGraph, device: torch.device
 ) -> dict[Hashable, OperatorCost]:
-    """Run each task once; the sum of storage lifetimes and these workspaces is the allocator's peak to the byte."""
+    """Record the memory of each task's first run; the sum of storage lifetimes and these workspaces is the allocator's peak.
+
+    Later runs are timed, without the recorder: the first one is a cold start, in which libraries choose their kernels.
+    """
 
     def measure(run: _IsolatedCall) -> OperatorCost:
-        def timed() -> tuple[object, float]:
-            start_s = time.perf_counter()
-            result = run()
-            return result, time.perf_counter() - start_s
-
-        (result, taken_s), held_bytes = with_cpu_peak(timed)
+        result, held_bytes = with_cpu_peak(run)
         outputs = outputs_of(result)
+        del result  # its memory is free in the runs that are timed, as a dead block's is in a step
         workspace_bytes = max(0, held_bytes - sum(_created_sizes_bytes(run.task, outputs)))
-        return OperatorCost(workspace_bytes, taken_s, outputs)
+        return OperatorCost(workspace_bytes, _warm_on_cpu_s(run), outputs)
 
     return {key: _on_synthetic_data(task, graph, device, measure) for key, task in tasks.items()}
+
+
+def _warm_on_cpu_s(run: Callable[[], object]) -> float:
+    """Return the median seconds of several runs; of few runs if they take long."""
+    times_s: list[float] = []
+    while len(times_s) < _CPU_REPETITIONS and sum(times_s) < _CPU_TIMED_S:
+        start_s = time.perf_counter()
+        run()
+        times_s.append(time.perf_counter() - start_s)
+    return statistics.median(times_s)
 
 
 def _created_sizes_bytes(task: Task, outputs: Outputs) -> Iterable[int]:
@@ -184,22 +199,29 @@ class _IsolatedCall:
 
 
 def _example(call: Call, argument: Any, device: torch.device, fill: int) -> Any:
-    """Return a tensor for a value: zeros, which are valid indices everywhere, or ones; on a GPU, floats are random.
+    """Return a tensor for a value: zeros, which are valid indices everywhere, or ones; floating-point numbers are random.
 
-    Sizes do not depend on contents, but a GPU's clock does: zeros are computed faster than other numbers.
+    Sizes do not depend on contents, but times do: a GPU's clock rises on zeros, and a CPU predicts their comparisons.
     """
     if isinstance(argument, Value):
         reach = [(n - 1) * step for n, step in zip(argument.shape, argument.stride, strict=True)]
         size = 1 + sum(reach) if 0 not in argument.shape else 0
-        base: Tensor = torch.full((size,), fill, dtype=argument.dtype, device=device)
-        if device.type == "cuda" and argument.dtype.is_floating_point:
-            base.uniform_()
+        if argument.dtype.is_floating_point:
+            base = _random(size, argument.dtype, device)
+        else:
+            base = torch.full((size,), fill, dtype=argument.dtype, device=device)
         return as_read(base.as_strided(argument.shape, argument.stride), argument)
     if isinstance(argument, ShapeOf):
         return shape_only_tensor(call, argument.value, device)
     if isinstance(argument, tuple):
         return [_example(call, item, device, fill) for item in argument]
     return argument
+
+
+def _random(size: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """Return numbers between 0 and 1, repeated after `_RANDOM_NUMBERS`: copies take less time than more of them."""
+    numbers = torch.empty(min(size, _RANDOM_NUMBERS), dtype=dtype, device=device).uniform_()
+    return numbers.repeat(-(-size // max(1, len(numbers))))[:size]
 
 
 def key_of(task: Task) -> Hashable:

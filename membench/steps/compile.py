@@ -12,17 +12,14 @@ from torch import Tensor, nn
 from membench.backends.real import check_products, real_backend, real_device
 from membench.capture.capture import Captures
 from membench.core import configuration, distributed
-from membench.core.arguments import as_arguments
 from membench.core.checks import choice
 from membench.core.cluster import SINGLE_DEVICE, Cluster
 from membench.core.device import DeviceProfile
 from membench.core.errors import MembenchError, UnsupportedModel
 from membench.core.optimizer import UpdateRule
-from membench.core.precision import Precision
 from membench.core.record import Source
 from membench.core.schedule import RepeatedSchedule
 from membench.core.task_graph import TaskGraph
-from membench.core.units import parse_bytes
 from membench.core.workload import Workload
 from membench.cost.roofline import RooflineCost
 from membench.execution.cuda_graph import with_staged_arguments
@@ -31,12 +28,14 @@ from membench.planning.update import updated_workload
 from membench.profiling.cache import load_cache
 from membench.profiling.measured_cost import MeasuredCost
 from membench.profiling.operators import OutputMismatch
+from membench.steps.arguments import as_bytes, as_device, as_rule, as_strategy, workload_of
 from membench.steps.compiled_step import CompiledStep
 from membench.steps.micro_batched_step import MicroBatchedStep
 from membench.steps.placement import place_workload
 from membench.steps.plan import plan_step
 from membench.steps.simulated_step import SimulatedStep, check_capacity, simulated_step
-from membench.strategies.base import Strategy, find_strategy
+from membench.steps.update import real_update
+from membench.strategies.base import Strategy
 
 
 def compile(  # noqa: A001 (the field's term)
@@ -51,7 +50,7 @@ def compile(  # noqa: A001 (the field's term)
     budget: str | float | None = None,
     micro_batch: int | str | None = None,
     exchange: str | None = None,
-    optimizer: str | UpdateRule | None = None,
+    optimizer: str | UpdateRule | torch.optim.Optimizer | None = None,
     precision: str | None = None,
     channels_last: bool = False,
     cuda_graph: bool = False,
@@ -82,8 +81,9 @@ def compile(  # noqa: A001 (the field's term)
             a cluster: average their gradients ``"as_made"`` or ``"at_end"`` (moDNN, Section 6.2), so that ``.grad`` is the
             whole batch's. All start from the first process's weights and buffers, and run its schedule; the loss is the
             share's.
-        optimizer: updates the weights in the step: a name (``"adamw"``), or for the simulated backend a rule with other
-            options. None: the step ends with the gradients, for an update by the caller.
+        optimizer: updates the weights in the step, after its last micro-batch and any exchange: a name (``"adamw"``, with
+            torch's defaults), a rule with other options, or for a real step any optimizer of torch over the module's
+            weights, whose gradients are freed after the update. None: the step ends with the gradients.
         precision: ``"bf16"`` and ``"fp16"`` run the whole step in half precision, ``"amp_bf16"`` and ``"amp_fp16"`` its forward
             pass and loss within ``torch.autocast``; ``"tf32"`` rounds products' factors on a GPU, ``"fp32"`` nothing. None: as
             the module is, with torch's default, in which convolutions on a GPU round theirs. A real step converts the module
@@ -99,39 +99,22 @@ def compile(  # noqa: A001 (the field's term)
         ExchangeFailed: another process has ended, or did not answer in time; steps raise it too.
         MembenchError: an argument is invalid or does not match the backend; there is no GPU, or no process group.
     """
-    if not isinstance(batch, tuple | list) or len(batch) != 2:
-        raise MembenchError(
-            "the batch is a pair (inputs, targets), each a tensor, a tuple or a dict; for inference it is (inputs, ())"
-        )
-    inputs, targets = as_arguments(batch[0]), as_arguments(batch[1])
-    chosen_precision = None if precision is None else choice(Precision, "precision", precision)
-    workload = Workload(
-        type(module).__name__,
-        module,
-        loss,
-        inputs,
-        targets,
-        precision=chosen_precision,
-        channels_last=channels_last,
-    )
-    chosen = find_strategy(strategy)() if isinstance(strategy, str) else strategy
-    if not isinstance(chosen, Strategy):
-        raise MembenchError(f"the strategy is a name or an instance of a Strategy, not {strategy!r}")
-    budget_bytes = None if budget is None else _parse_budget(budget)
+    workload = workload_of(module, loss, batch, precision=precision, channels_last=channels_last)
+    chosen, budget_bytes = as_strategy(strategy), as_bytes(budget)
     when = None if exchange is None else choice(Exchange, "exchange", exchange)
     if backend not in ("cpu", "cuda", "simulated"):
         raise MembenchError(f"there is no backend {backend!r}; choose one of cpu, cuda, simulated")
     if cuda_graph and backend != "cuda":
         raise MembenchError("cuda_graph=True needs backend='cuda'; leave it out")
     if Source.of(backend) is Source.SIMULATED:
-        rule = configuration.load("optimizer", optimizer) if isinstance(optimizer, str) else optimizer
+        rule = as_rule(optimizer)
         return _simulate(workload, chosen, device, cluster, budget_bytes, micro_batch, when, rule)
     if device is not None or cluster != SINGLE_DEVICE:
         raise MembenchError(
             f"device and cluster are for backend='simulated', but the backend is {backend!r}; leave them out"
         )
     target = real_device(backend)
-    check_products(chosen_precision, target)
+    check_products(workload.precision, target)
     for name, weight in module.named_parameters():
         if weight.device.type not in ("cpu", target.type):
             raise UnsupportedModel(
@@ -139,13 +122,15 @@ def compile(  # noqa: A001 (the field's term)
             )
     cache = load_cache(target) if backend == "cuda" else None
     measured = MeasuredCost(target, cache, cuda_graph=cuda_graph)
+    updated_by = optimizer if isinstance(optimizer, torch.optim.Optimizer) else as_rule(optimizer)
     return build_step(
-        Captures(workload.converted(), target),
+        Captures(updated_workload(workload.converted(), updated_by), target),
         chosen,
         measured,
         budget_bytes,
         micro_batch=micro_batch,
         exchange=when,
+        optimizer=updated_by,
         cuda_graph=cuda_graph,
     )
 
@@ -160,7 +145,7 @@ def _simulate(
     exchange: Exchange | None,
     update: UpdateRule | None,
 ) -> SimulatedStep:
-    profile = _find_device(device)
+    profile = as_device(device)
     joined = cluster if isinstance(cluster, Cluster) else configuration.load("cluster", cluster)
     framework = configuration.load("framework", "pytorch")
     cost = RooflineCost(joined.loaded(profile), framework.efficiency)
@@ -180,21 +165,31 @@ def build_step(
     *,
     micro_batch: int | str | None = None,
     exchange: Exchange | None = None,
+    optimizer: UpdateRule | torch.optim.Optimizer | None = None,
     cuda_graph: bool = False,
 ) -> CompiledStep | MicroBatchedStep:
     """Put a workload under a strategy, to run on the device whose costs are measured.
 
+    Args:
+        captures: of the workload; see `updated_workload`.
+
     Raises:
+        UnsupportedStrategy: the strategy keeps weights or an optimizer's states in host memory.
         MembenchError: there is no process group to exchange with; see also `compile`.
     """
     batch_size = captures.workload.batch_size
+    update = None if optimizer is None else real_update(optimizer, captures.workload.module, cost)
+    if update and cuda_graph:
+        raise MembenchError(
+            "a CUDA graph does not contain the optimizer's step; leave cuda_graph or optimizer out"
+        )
 
     def graph_at(size: int) -> TaskGraph:
         graph = graph_as_run(captures, cost, size)
         return with_staged_arguments(graph) if cuda_graph else graph
 
     def make_plan() -> tuple[RepeatedSchedule, ...]:
-        runs = plan_step(graph_at, batch_size, strategy, cost, budget_bytes, micro_batch)
+        runs = plan_step(graph_at, batch_size, strategy, cost, budget_bytes, micro_batch, update)
         return exchange_in_last_run(runs, exchange) if exchange else runs
 
     if exchange:
@@ -205,9 +200,12 @@ def build_step(
         runs = make_plan()
     sizes = [run.schedule.graph.batch_size for run in runs]
     backends = [real_backend(run.schedule, cost.device) for run in runs]
+    if update:
+        for run, backend in zip(runs, backends, strict=True):
+            backend.tensors.update = update.of(run.schedule)
     workload = place_workload(captures.workload, captures.at(sizes[0]), backends[0])
     loss = None
-    if sizes != [batch_size]:
+    if workload.of_size(sizes[0]).accumulates:
         assert runs[0].schedule.graph.loss is not None
         loss = torch.zeros((), dtype=runs[0].schedule.graph.loss.dtype, device=cost.device)
     pool = torch.cuda.graph_pool_handle() if cuda_graph else None
@@ -219,10 +217,11 @@ def build_step(
             backend,
             graph_pool=pool,
             loss_accumulator=loss,
+            update=update,
         )
         for run, size, backend in zip(runs, sizes, backends, strict=True)
     )
-    return steps[0] if loss is None else MicroBatchedStep(workload, runs, steps, loss)
+    return steps[0] if loss is None else MicroBatchedStep(workload, runs, steps, loss, update)
 
 
 def graph_as_run(captures: Captures, cost: MeasuredCost, size: int) -> TaskGraph:
@@ -240,19 +239,3 @@ def graph_as_run(captures: Captures, cost: MeasuredCost, size: int) -> TaskGraph
                 raise
         else:
             return graph
-
-
-def _parse_budget(budget: str | float) -> int:
-    try:
-        return parse_bytes(budget)
-    except ValueError as error:
-        raise MembenchError(f"budget: {error}") from error
-
-
-def _find_device(device: str | DeviceProfile | None) -> DeviceProfile:
-    if isinstance(device, DeviceProfile):
-        return device
-    if device is None:
-        known = ", ".join(configuration.names("device"))
-        raise MembenchError(f"the simulated backend needs a device; choose one of {known}")
-    return configuration.load("device", device)

@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from operator import attrgetter
 from threading import Lock
 from typing import Any, NoReturn
@@ -27,6 +27,7 @@ from membench.execution.cuda_graph import ReplayedProgram
 from membench.execution.executor import Program
 from membench.execution.measurement import Throughput, peak_bytes, throughput
 from membench.steps.measurement import StepMeasurement, one_run, whole_step
+from membench.steps.update import RealUpdate
 
 _WINDOWS, _STEPS_PER_WINDOW = 3, 2
 _SHAPE = attrgetter("shape")
@@ -44,7 +45,10 @@ class RealStep(ABC):
             caller has not cleared; of a batch in micro-batches, only one of them counts.
     """
 
-    def __init__(self, workload: Workload, plan: tuple[RepeatedSchedule, ...]) -> None:
+    def __init__(
+        self, workload: Workload, plan: tuple[RepeatedSchedule, ...], update: RealUpdate | None = None
+    ) -> None:
+        self._update = update
         self.workload = workload
         self.plan = plan
         self.predicted_peak_bytes = max(run.schedule.peak_bytes for run in plan)
@@ -85,7 +89,7 @@ class RealStep(ABC):
     def measure(self, *, samples: Throughput | None = None) -> StepMeasurement:
         """Measure peak memory in one step, throughput in others, and a timeline in a last one.
 
-        Runs on the example batch. Restores gradients, buffers and the random generator.
+        Runs on the example batch. Restores gradients, buffers, the random generator and what an optimizer updates.
 
         Args:
             samples: the throughput if it has been measured already.
@@ -94,7 +98,7 @@ class RealStep(ABC):
             OutOfMemory: the device has less memory than the step needs.
         """
         device = self.backends[0].device
-        with preserve_state(self.workload.module, device):
+        with self._preserved():
             self._run_example()  # warm up; from here on gradients that micro-batches add to exist
             peak = self._measure_peak()
             samples = samples or throughput(
@@ -110,12 +114,16 @@ class RealStep(ABC):
             ]
         return whole_step(runs, samples, peak)
 
+    def _preserved(self) -> AbstractContextManager[None]:
+        optimizer = self._update.optimizer if self._update else None
+        return preserve_state(self.workload.module, self.backends[0].device, optimizer)
+
 
 class CompiledStep(RealStep):
     """A captured step of training or inference that runs on the CPU or a GPU under a schedule.
 
     Calling it computes the loss and leaves gradients in ``.grad`` and statistics in the buffers as ``loss.backward()``
-    would, for any optimizer. A step of inference returns the module's output. On a GPU the call returns as soon as
+    would, for any optimizer; with an optimizer of its own it updates the weights, and frees the gradients. A step of inference returns the module's output. On a GPU the call returns as soon as
     everything is issued.
 
     Args:
@@ -138,8 +146,9 @@ class CompiledStep(RealStep):
         *,
         graph_pool: GraphPool | None = None,
         loss_accumulator: Tensor | None = None,
+        update: RealUpdate | None = None,
     ) -> None:
-        super().__init__(workload, (RepeatedSchedule(schedule),))
+        super().__init__(workload, (RepeatedSchedule(schedule),), update)
         self.schedule = schedule
         self._captured = captured
         self.backend = backend
@@ -154,11 +163,10 @@ class CompiledStep(RealStep):
         }
         if loss_accumulator is not None and schedule.graph.loss is not None:
             self._state[schedule.graph.loss.block] = loss_accumulator
-        self._accumulators = {
-            name: value
-            for name, value in schedule.graph.gradients
-            if value and schedule.graph.blocks[value.block].role is Role.ACCUMULATED
-        }
+        gradients = {n: v for n, v in schedule.graph.gradients if v}
+        roles = {name: schedule.graph.blocks[value.block].role for name, value in gradients.items()}
+        self._accumulators = {n: v for n, v in gradients.items() if roles[n] is Role.ACCUMULATED}
+        self._gradients = {n: v for n, v in gradients.items() if roles[n] is Role.WEIGHT_GRADIENT}
         # a CUDA graph contains addresses, and page-locked memory is kept: such accumulators are used again
         self._keeps_accumulators = graph_pool is not None or any(
             backend.is_host_resident(value.block) for value in self._accumulators.values()
@@ -186,10 +194,8 @@ class CompiledStep(RealStep):
         with self._issued(inputs, targets, timed=False):
             graph, tensors = self.schedule.graph, self.backend.tensors
             result = tree_map_only(Value, tensors.tensor, graph.output if graph.loss is None else graph.loss)
-            for name, value in graph.gradients:
+            for name, value in self._gradients.items():
                 weight = self._weights[name]
-                if value is None or name in self._accumulators:
-                    continue
                 gradient = tensors.tensor(value).to(weight.device)
                 weight.grad = gradient if weight.grad is None else weight.grad.add_(gradient)
             if self._replayed and self._replayed.keeps_results:
@@ -197,8 +203,9 @@ class CompiledStep(RealStep):
             return result
 
     def timeline(self) -> Timeline:
-        """Run a step on the example batch with a clock around each instruction; gradients do not change."""
-        return self.backend.timeline(self._run_example(timed=True))
+        """Run a step on the example batch with a clock around each instruction; gradients and weights do not change."""
+        with self._preserved() if self._update else nullcontext():
+            return self.backend.timeline(self._run_example(timed=True))
 
     def _measure_peak(self) -> int:
         return self.schedule.graph.external_bytes + peak_bytes(

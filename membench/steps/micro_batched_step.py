@@ -13,6 +13,7 @@ from membench.core.timeline import Timeline
 from membench.core.workload import Workload
 from membench.execution.measurement import peaks_bytes
 from membench.steps.compiled_step import CompiledStep, RealStep, check_arguments
+from membench.steps.update import RealUpdate
 
 
 class MicroBatchedStep(RealStep):
@@ -20,7 +21,7 @@ class MicroBatchedStep(RealStep):
 
     Gradients accumulate in ``.grad`` over the micro-batches, each weighted by its share of the samples. For networks that
     treat samples independently they are the whole batch's; batch norm takes its statistics from each micro-batch, and
-    updates its running statistics once per micro-batch.
+    updates its running statistics once per micro-batch. An optimizer updates the weights once, after the last one.
 
     Args:
         workload: the whole batch, placed for the schedules.
@@ -34,8 +35,9 @@ class MicroBatchedStep(RealStep):
         plan: tuple[RepeatedSchedule, ...],
         steps: tuple[CompiledStep, ...],
         loss: Tensor,
+        update: RealUpdate | None = None,
     ) -> None:
-        super().__init__(workload, plan)
+        super().__init__(workload, plan, update)
         self._steps = steps
         self._loss = loss
 
@@ -53,6 +55,8 @@ class MicroBatchedStep(RealStep):
         targets = check_arguments("targets", self.workload.targets, targets)
         with self._one_at_a_time:
             self._loss.zero_()
+            if self._update:
+                self._update.zero_gradients()
             for run in self._runs(inputs, targets):
                 run()
             return self._loss.clone()
@@ -63,9 +67,11 @@ class MicroBatchedStep(RealStep):
     def _measure_peak(self) -> int:
         runs = self._runs(self.workload.inputs, self.workload.targets)
         peaks = peaks_bytes(runs, self.backends[0].device, self.backends)
+        made_bytes = self._update.made_accumulators_bytes(self.plan[0].schedule.graph) if self._update else 0
         # each schedule counts the samples of its own micro-batch among the caller's tensors
         return max(
-            run.schedule.graph.external_bytes + peak for run, peak in zip(self.plan, peaks, strict=True)
+            run.schedule.graph.external_bytes - made_bytes + peak
+            for run, peak in zip(self.plan, peaks, strict=True)
         )
 
     def _timelines(self) -> tuple[Timeline, ...]:

@@ -45,24 +45,22 @@ def plan_step(
 
     @cache
     def annotated_at(size: int) -> TaskGraph:
-        graph = graph_at(size)
-        return cost.annotate(add_update(graph, update(graph)) if update else graph)
+        return cost.annotate(add_update(graph_at(size), update))
 
-    def without_update_at(size: int) -> TaskGraph:
-        if update is None:
-            return annotated_at(size)
-        graph = graph_at(size)
-        return cost.annotate(add_states(graph, update(graph)))
+    @cache
+    def before_the_last_at(size: int) -> TaskGraph:
+        return cost.annotate(add_states(graph_at(size), update))
 
     def runs_of(size: int) -> tuple[RepeatedSchedule, ...]:
-        count, rest = divmod(batch_size, size)
-        if update and not rest:  # the last micro-batch, with the update, is another schedule
-            count, rest = count - 1, size
-        graphs = [(without_update_at, size, count), (annotated_at, rest, 1)]
+        counts = _counts(batch_size, size, updates=update is not None)
+        last = len(counts) - 1
+        graphs = [
+            annotated_at(samples) if position == last else before_the_last_at(samples)
+            for position, (samples, _) in enumerate(counts)
+        ]
         return tuple(
-            RepeatedSchedule(_validated(graph(samples), strategy, cost, budget_bytes), number)
-            for graph, samples, number in graphs
-            if samples and number
+            RepeatedSchedule(_validated(graph, strategy, cost, budget_bytes), count)
+            for graph, (_, count) in zip(graphs, counts, strict=True)
         )
 
     refusals: dict[int, InfeasibleSchedule] = {}
@@ -91,6 +89,14 @@ def plan_step(
     if found is None:
         raise _least(refusals, batch_size)
     return found
+
+
+def _counts(batch_size: int, size: int, *, updates: bool) -> list[tuple[int, int]]:
+    """Return the samples of each schedule of a step and how often it runs; one that updates the weights runs once."""
+    count, rest = divmod(batch_size, size)
+    if updates and not rest:
+        count, rest = count - 1, size
+    return [(samples, number) for samples, number in ((size, count), (rest, 1)) if samples and number]
 
 
 def _least(refusals: Mapping[int, InfeasibleSchedule], batch_size: int) -> InfeasibleSchedule:

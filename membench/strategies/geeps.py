@@ -21,7 +21,7 @@ passes the parameters through its pool too. Not Layrub, whose region shares memo
 
 from membench.core.cost_model import CostModel
 from membench.core.schedule import Schedule
-from membench.core.task_graph import EXTERNAL_ROLES, RESULT_ROLES, TaskGraph
+from membench.core.task_graph import EXTERNAL_ROLES, RESULT_ROLES, Role, TaskGraph
 from membench.planning.builder import ScheduleBuilder
 from membench.planning.pool import FixedPool
 from membench.strategies.base import Strategy
@@ -36,10 +36,11 @@ class GeePS(Strategy):
 
     def schedule(self, graph: TaskGraph, cost: CostModel, budget_bytes: int | None) -> Schedule:
         layers = graph.forward_layers + graph.backward_layers
-        moves = {b.index for b in graph.blocks if b.role not in EXTERNAL_ROLES | RESULT_ROLES}
+        set_aside = {b.index for b in graph.blocks if b.role in RESULT_ROLES | {Role.APPLIED_GRADIENT}}
+        moves = {b.index for b in graph.blocks if b.role not in EXTERNAL_ROLES} - set_aside
         access_bytes = max((graph.size_bytes(layer.touches & moves) for layer in layers), default=0)
         # two halves, the gradients of weights and the largest workspace
-        pool = FixedPool(2 * access_bytes + graph.result_bytes + graph.largest_workspace_bytes)
+        pool = FixedPool(2 * access_bytes + graph.size_bytes(set_aside) + graph.largest_workspace_bytes)
         builder = ScheduleBuilder(self.name, graph, budget_bytes=budget_bytes, pool=pool)
         last_writer = {block: position for position, layer in enumerate(layers) for block in layer.writes}
         in_pool: set[int] = set()

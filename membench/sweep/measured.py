@@ -69,6 +69,8 @@ def measure(cell: Cell, graphs: Graphs) -> CellNumbers:
         return _measure_strategy(cell, graphs.captures(cell, cell.batch_size))
     if joined().count > 1:
         raise UnsupportedStrategy("a baseline runs alone: start it without torchrun")
+    if cell.optimizer:
+        raise UnsupportedStrategy("a baseline's step ends with the gradients; leave the optimizer out")
     device = real_device(cell.backend)
     return _measure_baseline(baseline, cell.workload(cell.batch_size).to(device), cell.budget_bytes)
 
@@ -110,6 +112,7 @@ def _measure_strategy(cell: Cell, captures: Captures) -> CellNumbers:
         cell.budget_bytes,
         micro_batch=cell.micro_batch,
         exchange=cell.exchange if joined().count > 1 else None,
+        optimizer=cell.optimizer,
         cuda_graph=cell.cuda_graph,
     )
     if cell.method.prefers_memory:

@@ -4,9 +4,12 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from membench.core.device import DeviceProfile
+from membench.core.record import AT_PEAK
 from membench.core.schedule import Compute, Decode, Encode, RepeatedSchedule, Schedule
 from membench.core.task_graph import Kind, Role, Task
 from membench.core.timeline import Span, Timeline
+from membench.planning.device_memory import DeviceMemory
+from membench.planning.holders import held_at_peak_bytes
 from membench.planning.liveness import peak_bytes
 from membench.steps.measurement import StepMeasurement
 from membench.strategies.eager import Eager
@@ -51,10 +54,28 @@ def plan_metrics(parts: Plan) -> Metrics:
     metrics = _memory_metrics(first)
     for name in _PEAKS:
         metrics[name] = max(_memory_metrics(part.schedule)[name] for part in parts)
+    largest = max((part.schedule for part in parts), key=lambda schedule: schedule.peak_bytes)
+    metrics.update(parts_metrics(held_at_peak_bytes(largest)))
     metrics.update(micro_batch_size=first.graph.batch_size, micro_batches=sum(part.count for part in parts))
     if any(task.kind is Kind.BATCH_NORM for task in first.graph.tasks):
         metrics["batch_norm_samples"] = first.graph.batch_size
     return metrics
+
+
+def parts_metrics(held_bytes: Mapping[str, int]) -> Metrics:
+    """Return by metric what each holder has at the peak (`held_at_peak_bytes`); together they are ``required_memory_bytes``."""
+    words = str.maketrans(" ", "_", "'")
+    return {holder.translate(words) + AT_PEAK: size for holder, size in held_bytes.items()}
+
+
+def device_memory_metrics(memory: DeviceMemory) -> Metrics:
+    """Return the three columns of a step's memory on a card, and the part of the second that is not in use."""
+    return {
+        "allocated_bytes": memory.allocated_bytes,
+        "reserved_bytes": memory.reserved_bytes,
+        "fragmentation_bytes": memory.fragmentation_bytes,
+        **({} if memory.used_bytes is None else {"used_bytes": memory.used_bytes}),
+    }
 
 
 def plan_note(parts: Plan) -> str:

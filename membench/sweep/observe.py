@@ -9,6 +9,7 @@ from membench.core.record import Configuration
 from membench.core.schedule import RepeatedSchedule
 from membench.core.timeline import Timeline
 from membench.pictures.observed_step import ObservedStep, RepeatedRun
+from membench.planning.update import updated_workload
 from membench.profiling.measured_cost import MeasuredCost
 from membench.steps.compile import build_step
 from membench.sweep.cell import Cell
@@ -40,11 +41,12 @@ def observe(configuration: Configuration) -> ObservedStep:
     with products_in(cell.precision):
         workload, device = cell.workload(cell.batch_size), real_device(cell.backend)
         step = build_step(
-            Captures(workload, device),
+            Captures(updated_workload(workload, cell.optimizer), device),
             cell.method.strategy_for(workload, device),
             MeasuredCost(device),
             cell.budget_bytes,
             micro_batch=cell.micro_batch,
+            optimizer=cell.optimizer,
         )
         measurement = step.measure()
         step.close()

@@ -45,7 +45,8 @@ def decided(record: Record) -> Record:
 
 def _predict(probe: Callable[[int], Record], capacity_bytes: int) -> int | None:
     sizes = (BATCH_SIZE_STEP, 2 * BATCH_SIZE_STEP)
-    first, second = (probe(size).metrics.get("required_memory_bytes") for size in sizes)
+    found = [probe(size).metrics for size in sizes]
+    first, second = (each.get("used_bytes", each.get("required_memory_bytes")) for each in found)
     if first is None or second is None:
         return None
     return by_line((sizes[0], first), (sizes[1], second), capacity_bytes)

@@ -2,17 +2,25 @@
 
 import torch
 
-from membench.core.errors import UnsupportedStrategy
+from membench.core.errors import OutOfMemory, UnsupportedStrategy
 from membench.core.schedule import RepeatedSchedule
 from membench.core.workload import share_size
 from membench.frameworks.pytorch import PyTorch
+from membench.planning.device_memory import DeviceMemory, device_memory
 from membench.planning.exchange import exchange_in_last_run
 from membench.steps.plan import plan_step
 from membench.steps.simulated_step import SimulatedStep, check_capacity, simulated_step
 from membench.strategies.base import Strategy
 from membench.sweep.cell import Cell
 from membench.sweep.graphs import Graphs
-from membench.sweep.metrics import CellNumbers, oracular_metrics, plan_metrics, plan_note, time_metrics
+from membench.sweep.metrics import (
+    CellNumbers,
+    device_memory_metrics,
+    oracular_metrics,
+    plan_metrics,
+    plan_note,
+    time_metrics,
+)
 from membench.sweep.power import power_metrics
 
 MEASURED_SAMPLES = 8
@@ -23,19 +31,24 @@ def simulate(cell: Cell, graphs: Graphs, found: CellNumbers) -> None:
     """Play a cell and add its numbers to `found`, those of memory first: of a step that does not fit, they remain.
 
     Raises:
-        OutOfMemory: the device is too small.
+        OutOfMemory: the device is too small, or PyTorch finds no room on it next to its context.
         MembenchError: the cell cannot be planned; the message says why.
     """
     device, metrics = cell.simulated_device, found.metrics
     local = planned_step(cell, graphs)
     step = played_step(cell, local)
     metrics.update(plan_metrics(step.plan), capacity_bytes=device.memory_bytes, devices=cell.cluster.devices)
+    memory = _card_memory(cell, step)
+    metrics.update(device_memory_metrics(memory) if memory else {})
     found.note = plan_note(step.plan)
     metrics.update(oracular_metrics(step.plan, step.timelines))
     found.layer_metrics.update(step.plan[0].schedule.decisions)
     if cell.step_metrics:
         found.add(cell.step_metrics(step.plan, step.timelines, device))
     check_capacity(step.plan, device)
+    if memory and not memory.fits:
+        assert memory.used_bytes is not None, "the device's context is known"
+        raise OutOfMemory(needed_bytes=memory.used_bytes, capacity_bytes=device.memory_bytes)
     measured = step.measure()
     metrics.update(time_metrics(measured), peak_memory_bytes=step.predicted_peak_bytes)
     if cell.cluster.devices > 1:
@@ -47,6 +60,13 @@ def simulate(cell: Cell, graphs: Graphs, found: CellNumbers) -> None:
                 step.plan, step.timelines, device.power, cell.cost.occupancy, images_per_s=images_per_s
             )
         )
+
+
+def _card_memory(cell: Cell, step: SimulatedStep) -> DeviceMemory | None:
+    """Return a step's memory as a card shows it: under PyTorch, on a device whose context is known."""
+    if not isinstance(cell.framework, PyTorch) or cell.simulated_device.context_bytes is None:
+        return None
+    return device_memory(step.plan, cell.simulated_device, cell.framework.allocator)
 
 
 def planned_step(cell: Cell, graphs: Graphs) -> tuple[RepeatedSchedule, ...]:

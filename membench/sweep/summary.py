@@ -3,7 +3,15 @@
 from collections.abc import Iterator, Mapping
 
 from membench.core.configuration import method_of
-from membench.core.record import Configuration, Outcome, Record, framework_name, is_simulated, limits_of
+from membench.core.record import (
+    AT_PEAK,
+    Configuration,
+    Outcome,
+    Record,
+    framework_name,
+    is_simulated,
+    limits_of,
+)
 from membench.core.units import format_bytes, format_seconds, parse_bytes
 
 _MACHINE = {"cpu": "CPU", "cuda": "GPU"}
@@ -44,7 +52,12 @@ def _values(record: Record) -> Iterator[tuple[str, str]]:
     if "required_memory_bytes" in metrics:
         capacity = f" of {format_bytes(metrics['capacity_bytes'])}" if "capacity_bytes" in metrics else ""
         yield "peak memory", _exact(metrics["required_memory_bytes"]) + capacity
-        yield "made up of", _parts(metrics)
+        if parts := _parts(metrics):
+            yield "made up of", parts
+    if "used_bytes" in metrics:
+        context_bytes = metrics["used_bytes"] - metrics["reserved_bytes"]
+        yield "reserved", f"{_exact(metrics['reserved_bytes'])}, by PyTorch's caching allocator"
+        yield "used", f"{_exact(metrics['used_bytes'])}, with a context of {format_bytes(context_bytes)}"
     if not is_simulated(record.configuration) and "peak_memory_bytes" in metrics:
         yield "measured peak", _exact(metrics["peak_memory_bytes"])
     if "density" in record.configuration["strategy"] and "planned_density" in metrics:
@@ -69,12 +82,13 @@ def _exact(size_bytes: float) -> str:
 
 
 def _parts(metrics: Mapping[str, float]) -> str:
-    """Return what a planned peak consists of; together the parts are the peak."""
-    always, framework = metrics["external_bytes"], metrics["overhead_bytes"]
-    rest = metrics["required_memory_bytes"] - always - framework
+    """Return what a planned peak consists of, the largest part first; together the parts are the peak."""
     parts = {
-        "weights and inputs": always,
-        "activations, gradients and workspace": rest,
-        "the framework": framework,
+        name.removesuffix(AT_PEAK).replace("_", " "): size
+        for name, size in metrics.items()
+        if name.endswith(AT_PEAK)
     }
-    return " + ".join(f"{format_bytes(size)} of {name}" for name, size in parts.items() if size)
+    return " + ".join(
+        f"{format_bytes(parts[name])} of {name}"
+        for name in sorted(parts, key=parts.__getitem__, reverse=True)
+    )

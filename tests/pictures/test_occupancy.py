@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 
 from membench.core.task_graph import Role
 from membench.pictures.observed_step import ObservedStep
-from membench.pictures.occupancy import UNUSED, WORKSPACE, holder_of, occupancy, thin
+from membench.pictures.occupancy import occupancy, thin
+from membench.planning.holders import UNUSED, WORKSPACE
 from membench.planning.liveness import average_bytes
 from membench.strategies.base import strategies
 from tests.helpers.runs import chain_run, network_run
@@ -72,8 +73,3 @@ def test_thinning_keeps_peak_and_end(sizes: list[int], columns: int) -> None:
     assert thinned.total_bytes.max() == full.total_bytes.max()
     assert thinned.ends_s[-1] == full.ends_s[-1]
     assert thinned.held_bytes.keys() == full.held_bytes.keys()
-
-
-def test_every_role_has_a_holder() -> None:
-    assert holder_of(Role.PARTIAL_GRADIENT) == holder_of(Role.WEIGHT_GRADIENT) == "weight gradients"
-    assert holder_of(Role.OPTIMIZER_STATE) == "optimizer state"

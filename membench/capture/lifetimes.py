@@ -1,0 +1,90 @@
+"""Lifetimes of a trace's tensors: those that Python's variables and autograd give them in plain PyTorch.
+
+Nothing here keeps a tensor alive. A weak reference to each storage shows when the last tensor in it has died.
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+from weakref import ref
+
+import torch
+from torch import Tensor
+
+from membench.core.torch_internals import FakeTensor, saved_tensors, storage_address
+
+
+@dataclass(frozen=True, slots=True)
+class KeptNumber:
+    """A number of Python's that autograd keeps for the backward pass, as a tensor in host memory.
+
+    Attributes:
+        made, released: the number of tasks recorded by then.
+    """
+
+    dtype: torch.dtype
+    made: int
+    released: int
+
+
+class Lifetimes:
+    """The block of each storage that lives, and when blocks and kept numbers die.
+
+    Args:
+        tasks: recorded so far; grows.
+
+    Attributes:
+        releases: the number of tasks recorded when a block's last storage died, and the block, in order.
+        numbers: those that died.
+    """
+
+    def __init__(self, tasks: Sequence[object]) -> None:
+        self.releases: list[tuple[int, int]] = []
+        self.numbers: list[KeptNumber] = []
+        self._tasks = tasks
+        self._blocks: dict[int, int] = {}  # by the addresses of storages that live
+        self._living: Counter[int] = Counter()  # storages of each block
+        self._deaths: dict[int, ref[torch.UntypedStorage]] = {}
+        self._unseen: Any = None  # what the last operator returned, if its node may keep a number
+
+    def block_of(self, tensor: Tensor) -> int | None:
+        """Return the block that a tensor lies in, None if its storage is not followed."""
+        return self._blocks.get(storage_address(tensor.untyped_storage()))
+
+    def follow(self, tensor: Tensor, block: int) -> None:
+        """Note the block that a tensor's storage belongs to, until it dies."""
+        storage = tensor.untyped_storage()
+        address = storage_address(storage)
+        if address not in self._blocks:
+            self._blocks[address] = block
+            self._living[block] += 1
+            self._deaths[address] = ref(storage, partial(self._release, address))
+
+    def _release(self, address: int, _: object) -> None:
+        del self._deaths[address]
+        block = self._blocks.pop(address)
+        self._living[block] -= 1
+        if not self._living[block]:
+            self.releases.append((len(self._tasks), block))
+
+    def expect_numbers(self, output: Tensor) -> None:
+        """Note that an operator has run on a number in place of a tensor; its autograd node is made after it returns."""
+        self._unseen = output
+
+    def follow_numbers(self) -> None:
+        """Follow the numbers that the last operator's node keeps."""
+        output, self._unseen = self._unseen, None
+        if output is None or output.grad_fn is None:
+            return
+        for saved in saved_tensors(output.grad_fn):
+            if not isinstance(saved, FakeTensor):
+                storage = saved.untyped_storage()
+                made = len(self._tasks)
+                died = partial(self._release_number, storage_address(storage), saved.dtype, made)
+                self._deaths[storage_address(storage)] = ref(storage, died)
+
+    def _release_number(self, address: int, dtype: torch.dtype, made: int, _: object) -> None:
+        del self._deaths[address]
+        self.numbers.append(KeptNumber(dtype, made, len(self._tasks)))

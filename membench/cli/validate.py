@@ -1,0 +1,141 @@
+"""Predict measurements that others published, and write how far off the predictions are.
+
+    membench validate                             every data set of experiments/validation
+    membench validate dataset=schedtune rows=20   20 rows of one, spread over it; prints the errors and writes no results
+    membench validate rerun=all workers=4
+
+Writes results/validation: a table for each data set, with a line for each row; a summary; a page. Draws
+paper_figs/validation. A prediction is kept in outputs/records/validation and made again when the code or a constant that
+decides it has changed. Needs a checkout of the repository, and timm and transformers: pip install 'membench[zoo]'.
+"""
+
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from membench.cli.words import each, read_number, read_options, refuse_flags
+from membench.core.checks import COUNT, choice
+from membench.core.configuration import IS_INSTALLED, ROOT
+from membench.core.errors import MembenchError
+from membench.core.files import shown
+from membench.sweep.records import Rerun
+
+DATASETS = ROOT / "experiments" / "validation"
+RESULTS = ROOT / "results" / "validation"
+RECORDS = ROOT / "outputs" / "records" / "validation"
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Options of the command.
+
+    Attributes:
+        dataset: names; empty for all.
+        rows: the most rows of each data set, spread over it; None: all.
+        workers: processes at a time.
+        rerun: rows with a current prediction run again with ``all``.
+    """
+
+    dataset: tuple[str, ...] = ()
+    rows: int | None = None
+    workers: int = 2
+    rerun: Rerun = Rerun.MISSING
+
+
+def parse(words: Sequence[str]) -> Settings:
+    """Return the settings that the words are."""
+    refuse_flags(words, known=())
+    if IS_INSTALLED:
+        raise MembenchError("the published rows are not installed; run it in a checkout of membench")
+    from membench.validation.dataset import known_datasets
+
+    known = known_datasets(DATASETS)
+    return Settings(
+        **read_options(
+            words,
+            {
+                "dataset": each(partial(choice, known, "dataset")),
+                "rows": lambda text: _count("rows", text),
+                "workers": lambda text: _count("workers", text),
+                "rerun": partial(choice, (Rerun.MISSING, Rerun.ALL), "rerun"),
+            },
+        )
+    )
+
+
+def _count(name: str, text: str) -> int:
+    value = read_number(COUNT, name, text) if not text.isdecimal() or not int(text) else int(text)
+    return int(value)
+
+
+def run(settings: Settings) -> int:
+    """Predict the rows, print the errors, write and draw them if all rows ran, and return the exit code."""
+    # pandas and torch take seconds, which a wrong word need not wait for
+    from membench.validation.dataset import known_datasets, load_dataset
+    from membench.validation.errors import Comparison, summaries
+    from membench.validation.page import write_page
+    from membench.validation.predicting import predict_rows
+    from membench.validation.predictions import Predictions
+    from membench.validation.tables import write_rows, write_summary
+
+    names = settings.dataset or known_datasets(DATASETS)
+    datasets = [load_dataset(DATASETS, name) for name in names]
+    chosen = [row for data in datasets for row in _spread(data.rows, settings.rows)]
+    predictions = Predictions(RECORDS, predict_rows)
+    made = iter(predictions.of(chosen, workers=settings.workers, again=settings.rerun is Rerun.ALL))
+    compared = [
+        (
+            data,
+            [Comparison(row, next(made), data.is_fitted(row)) for row in _spread(data.rows, settings.rows)],
+        )
+        for data in datasets
+    ]
+    found = [line for data, rows in compared for line in summaries(data, rows)]
+    print("\n".join(_lines(found)))
+    if settings.rows is not None or settings.dataset:
+        return 0
+    for data, rows in compared:
+        write_rows(data, rows, RESULTS)
+    write_summary(found, RESULTS)
+    write_page(compared, found, DATASETS, RESULTS)
+    print(f"every row and the summary in {shown(RESULTS)}, figures in paper_figs/validation")
+    return subprocess.run(
+        [sys.executable, "-m", "paper_figs", "validation"], cwd=ROOT, check=False
+    ).returncode
+
+
+def _spread(rows: Sequence, most: int | None) -> Sequence:
+    """Return at most so many rows, evenly spread."""
+    if most is None or most >= len(rows):
+        return rows
+    return [rows[index * len(rows) // most] for index in range(most)]
+
+
+def _lines(found: Sequence) -> list[str]:
+    """Return a line for each data set and quantity, of the judged rows and of those fitted on."""
+    lines = [
+        f"{'data set':<12} {'part':<8} {'quantity':<15} {'rows':>5} {'median':>8} {'p90':>8} {'bias':>8} {'fits':>8} not run"
+    ]
+    for line in found:
+        if line.part in ("judged", "fitted"):
+            ours = (
+                [
+                    f"{line.ours.rows:>5}",
+                    *(f"{100 * value:7.1f}%" for value in (line.ours.median, line.ours.p90, line.ours.bias)),
+                ]
+                if line.ours
+                else [f"{0:>5}", *[" " * 8] * 3]
+            )
+            fits = "" if line.fits_right is None else f"{100 * line.fits_right:.1f}%"
+            lines.append(
+                " ".join(
+                    [
+                        f"{line.dataset:<12} {line.part:<8} {line.quantity:<15}",
+                        *ours,
+                        f"{fits:>8} {line.not_run}",
+                    ]
+                )
+            )
+    return lines

@@ -1,0 +1,215 @@
+"""The work of an operator's kernels on a GPU: products of matrices, and bytes that are really moved.
+
+Sizes and layouts come from a task's call. A task without one, as in a paper's framework or in the update of the weights, is
+taken by its kind, contiguous.
+"""
+
+from dataclasses import dataclass
+from enum import StrEnum
+from math import prod
+
+import torch
+
+from membench.core.call import Value, values_in
+from membench.core.convolution import Convolution
+from membench.core.precision import Precision
+from membench.core.task_graph import GradientOf, Kind, Task
+from membench.cost.products import Product
+
+
+class Family(StrEnum):
+    """Kernels that reach about the same fraction of a device's rates."""
+
+    PRODUCT = "product"
+    CONVOLUTION = "convolution"
+    GROUPED = "grouped convolution"
+    NARROW = "narrow grouped convolution"  # for which cuDNN has kernels of its own
+    DEPTHWISE = "depthwise convolution"
+    NORMALIZATION = "normalization"
+    ELEMENTWISE = "elementwise"
+    COPY = "copy"  # reads or writes memory in another order than the other
+    REDUCTION = "reduction"
+
+
+@dataclass(frozen=True, slots=True)
+class Kernel:
+    """The kernels of one operator call.
+
+    Attributes:
+        precision: of the factors of its products.
+        operations: floating-point operations, by the operator's definition.
+        product: what it multiplies; None where that is not known, or where it does not multiply matrices.
+        moved_bytes: read and written, each pass over the memory counted.
+        layout_bytes: moved in addition to bring activations into the layout of tensor cores and back.
+        is_weight_gradient: of a convolution.
+        channels_last: the layout of a convolution's or a normalization's activations.
+    """
+
+    family: Family
+    precision: Precision
+    moved_bytes: int
+    operations: int = 0
+    product: Product | None = None
+    layout_bytes: int = 0
+    is_weight_gradient: bool = False
+    channels_last: bool = False
+
+
+_PRODUCTS = {"mm", "bmm", "addmm", "baddbmm", "addbmm", "mv", "addmv"}
+_UNKNOWN_PRODUCTS = {"convolution", "convolution_backward"}
+"""Without geometry here: of one or three dimensions, or transposed."""
+_COPIES = {"cat", "stack", "clone", "index", "index_put", "index_put_", "index_select", "gather", "roll", "flip", "repeat",
+           "slice_backward", "select_backward", "slice_scatter", "constant_pad_nd", "im2col", "col2im", "embedding",
+           "embedding_dense_backward", "scatter", "scatter_add", "index_add", "unfold_backward", "as_strided"}  # fmt: skip
+_REDUCTIONS = {
+    "sum",
+    "mean",
+    "var",
+    "var_mean",
+    "std",
+    "norm",
+    "linalg_vector_norm",
+    "amax",
+    "max",
+    "min",
+    "prod",
+}
+_PASSES = {
+    # statistics first, then the result: the input is read twice
+    "native_batch_norm": 3 / 2,
+    "cudnn_batch_norm": 3 / 2,
+    "native_group_norm": 3 / 2,
+    # sums over both arguments first, then the gradient: both are read twice
+    "native_batch_norm_backward": 5 / 3,
+    "cudnn_batch_norm_backward": 5 / 3,
+    "native_group_norm_backward": 5 / 3,
+    # one kernel for the input's gradient, and one for the weights'
+    "native_layer_norm_backward": 5 / 3,
+}
+"""Passes over the memory, over one for each argument and result."""
+_NORMALIZATIONS = {*_PASSES, "native_layer_norm", "_softmax", "_softmax_backward_data", "_log_softmax",
+                   "_log_softmax_backward_data"}  # fmt: skip
+_FAMILIES = {
+    **dict.fromkeys((Kind.CONVOLUTION, Kind.LINEAR, Kind.ATTENTION), Family.PRODUCT),
+    **dict.fromkeys((Kind.BATCH_NORM, Kind.NORMALIZATION), Family.NORMALIZATION),
+}
+_NARROW_WIDTHS = (4, 8, 16, 32)
+_HALVES = {torch.float16: Precision.FP16, torch.bfloat16: Precision.BF16}
+
+
+def kernel_of(task: Task) -> Kernel:
+    """Return the kernels of a task."""
+    if task.call is None:
+        return _kernel_by_kind(task)
+    name = task.call.operator.split(".")[1]
+    values = values_in((task.call.args, *(value for _, value in task.call.kwargs), task.call.outputs))
+    moved_bytes = task.moved_bytes + _updated_bytes(task, values)
+    precision = _precision(task, values)
+    if task.convolution is not None:
+        return _convolution(task, task.convolution, values, precision, moved_bytes)
+    if name in _PRODUCTS:
+        return Kernel(Family.PRODUCT, precision, moved_bytes, task.operations, _product(name, task))
+    if name in _UNKNOWN_PRODUCTS or "attention" in name:
+        return Kernel(Family.PRODUCT, precision, moved_bytes, task.operations)
+    if name in _NORMALIZATIONS:
+        passed_bytes = round(_PASSES.get(name, 1) * moved_bytes)
+        return Kernel(Family.NORMALIZATION, precision, passed_bytes, channels_last=_is_channels_last(values))
+    if name in _REDUCTIONS:
+        return Kernel(Family.REDUCTION, precision, moved_bytes)
+    family = Family.COPY if name in _COPIES or _reorders(values) else Family.ELEMENTWISE
+    return Kernel(family, precision, moved_bytes)
+
+
+def _kernel_by_kind(task: Task) -> Kernel:
+    if task.convolution is not None:
+        return _convolution(task, task.convolution, [], task.precision, task.moved_bytes)
+    family = _FAMILIES.get(task.kind, Family.ELEMENTWISE)
+    return Kernel(family, task.precision, task.moved_bytes, task.operations)
+
+
+def _updated_bytes(task: Task, values: list[Value]) -> int:
+    """Return the bytes written to arguments in place, of which a task's `moved_bytes` has only the reading."""
+    updated = set(task.writes) - set(task.creates)
+    return sum({value.block: value.extent_bytes for value in values if value.block in updated}.values())
+
+
+def _precision(task: Task, values: list[Value]) -> Precision:
+    """Return the format of the factors: half precision counts if the task was not captured with a precision of its own."""
+    halves = (_HALVES[value.dtype] for value in values if value.dtype in _HALVES)
+    return next(halves, task.precision)
+
+
+def _product(name: str, task: Task) -> Product:
+    assert task.call is not None
+    left, right = values_in(task.call.args)[-2:]
+    *batch, rows, depth = left.shape
+    return Product(prod(batch), rows, right.shape[-1] if len(right.shape) > 1 else 1, depth)
+
+
+def _convolution(
+    task: Task, c: Convolution, values: list[Value], precision: Precision, moved_bytes: int
+) -> Kernel:
+    """Return an implicit product of matrices (Chetlur et al. 2014), one for each group."""
+    inputs, outputs, area = c.input_channels // c.groups, c.output_channels // c.groups, prod(c.kernel_size)
+    pixels = c.images * prod(c.output_size)
+    if task.gradient_of is GradientOf.WEIGHT:
+        product = Product(c.groups, outputs, inputs * area, pixels)
+    elif task.gradient_of is GradientOf.DATA:  # each stride's share of the filter reaches a pixel
+        product = Product(
+            c.groups, c.images * prod(c.input_size), inputs, max(1, outputs * area // prod(c.stride))
+        )
+    else:
+        product = Product(c.groups, pixels, outputs, inputs * area)
+    channels_last = _is_channels_last(values)
+    family = _convolution_family(c, channels_last)
+    activations = c.images * (c.input_channels * prod(c.input_size) + c.output_channels * prod(c.output_size))
+    layout_bytes = 0 if channels_last else 2 * c.itemsize * activations
+    return Kernel(
+        family,
+        precision,
+        moved_bytes,
+        2 * pixels * c.output_channels * inputs * area,
+        product,
+        layout_bytes,
+        task.gradient_of is GradientOf.WEIGHT,
+        channels_last,
+    )
+
+
+def _convolution_family(c: Convolution, channels_last: bool) -> Family:
+    """Return the kernels that run a convolution.
+
+    For channels last, cuDNN has kernels for groups of as many inputs as outputs, 4, 8, 16 or 32, as ResNeXt has them. All other
+    groups of that layout run many times slower.
+    """
+    inputs, outputs = c.input_channels // c.groups, c.output_channels // c.groups
+    if c.groups == 1:
+        return Family.CONVOLUTION
+    if inputs == 1:
+        return Family.DEPTHWISE
+    is_narrow = inputs == outputs and inputs in _NARROW_WIDTHS and c.dilation == (1, 1) and c.itemsize == 2
+    return Family.NARROW if is_narrow and channels_last else Family.GROUPED
+
+
+def _is_channels_last(values: list[Value]) -> bool:
+    """Return whether the largest four-dimensional value has its channels next to each other."""
+    maps = [value for value in values if len(value.shape) == 4]
+    if not maps:
+        return False
+    largest = max(maps, key=lambda value: prod(value.shape))
+    return largest.stride[1] == 1 and largest.shape[1] > 1
+
+
+def _reorders(values: list[Value]) -> bool:
+    """Return whether two large values of one shape lie in memory in different orders."""
+    large = [value for value in values if value.extent_bytes == prod(value.shape) * value.dtype.itemsize]
+    if len(large) < 2:
+        return False
+    size = max(prod(value.shape) for value in large)
+    orders = {_order(value) for value in large if prod(value.shape) == size}
+    return len(orders) > 1
+
+
+def _order(value: Value) -> tuple[int, ...]:
+    counted = [axis for axis, size in enumerate(value.shape) if size > 1]
+    return tuple(sorted(counted, key=lambda axis: -value.stride[axis]))

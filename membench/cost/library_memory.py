@@ -1,0 +1,40 @@
+"""Device memory that CUDA's libraries request through PyTorch's allocator: workspaces of convolutions and of products.
+
+cuBLAS: PyTorch (since 1.12) gives each handle a workspace of its default size, ``CUBLAS_WORKSPACE_CONFIG=:4096:2:16:8``, at
+the handle's first product, and keeps it. Autograd's thread has a handle of its own, so that a training holds two.
+
+cuDNN: which algorithms its heuristics choose is not published. The choice below was made on four measurements per card of
+ResNet-18 (SchedTune's rows, fp32): on Volta and Turing, whose single precision has no tensor cores, peaks follow from
+Winograd's non-fused algorithm wherever it applies, on Kepler and on cards with TF32 from algorithms without a workspace.
+Other cards and precisions are assumed to be like the latter.
+"""
+
+from membench.core.device import DeviceProfile
+from membench.core.precision import Precision
+from membench.core.task_graph import Kind, Task
+from membench.core.units import KIB
+from membench.cost.convolution import ConvolutionAlgorithm, algorithm_work
+
+PRODUCT_WORKSPACE_BYTES = 2 * 4096 * KIB + 8 * 16 * KIB
+"""Of one cuBLAS handle: two buffers of 4096 KiB and eight of 16 KiB; on Hopper 32 MiB, which is not modelled."""
+
+SINGLE = (Precision.FP32, Precision.TF32)
+"""Precisions whose tensors are in single precision; a card without TF32 runs both alike."""
+
+
+def convolution_workspace_bytes(task: Task, device: DeviceProfile) -> int:
+    """Return the workspace of a convolution or of its gradients as cuDNN runs it on a device; 0 for other tasks."""
+    if task.convolution is None or task.precision not in SINGLE or not _has_winograd(device):
+        return 0
+    work = algorithm_work(ConvolutionAlgorithm.WINOGRAD, task.convolution, task.gradient_of)
+    return work.workspace_bytes if work else 0
+
+
+def has_product(task: Task) -> bool:
+    """Return whether a task runs a product of matrices by cuBLAS."""
+    return task.kind is Kind.LINEAR
+
+
+def _has_winograd(device: DeviceProfile) -> bool:
+    """Return whether a device is of Volta or Turing: it has tensor cores, but none for TF32."""
+    return Precision.FP16 in device.precision_ops_per_s and Precision.TF32 not in device.precision_ops_per_s

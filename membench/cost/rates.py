@@ -1,0 +1,107 @@
+"""Seconds of a kernel from a device's peak rates and the fractions of them that its family reaches."""
+
+from dataclasses import dataclass
+
+from membench.core.device import DeviceProfile
+from membench.core.efficiency import KernelRates
+from membench.core.precision import Precision
+from membench.cost.kernels import Family, Kernel
+from membench.cost.products import Multiplier, product_time_s
+
+_ITEMSIZES = {Precision.FP16: 2, Precision.BF16: 2}
+"""Of a factor's element, in bytes; of others, 4."""
+
+
+@dataclass(frozen=True, slots=True)
+class PeakTimes:
+    """Seconds of a kernel at peak rates: of its operations, of its bytes, and of changing the layout around it."""
+
+    multiplying_s: float
+    moving_s: float
+    layout_s: float
+
+
+def kernel_time_s(kernel: Kernel, rates: KernelRates, device: DeviceProfile) -> float:
+    """Return the seconds for which a kernel keeps the device busy: of its operations or of its bytes, whichever are more."""
+    peak, fractions = peak_times(kernel, rates, device), reached(kernel, rates, device)
+    busy_s = max(peak.multiplying_s / fractions.multiplying_s, peak.moving_s / fractions.moving_s)
+    return busy_s + peak.layout_s / fractions.layout_s
+
+
+def peak_times(kernel: Kernel, rates: KernelRates, device: DeviceProfile) -> PeakTimes:
+    """Return a kernel's seconds at the device's peak rates, its tiles and waves included."""
+    moving_s = kernel.moved_bytes / device.memory_bytes_per_s
+    is_half = kernel.precision in (Precision.FP16, Precision.BF16) and not _is_single(kernel, device)
+    layout_s = kernel.layout_bytes / device.memory_bytes_per_s if is_half else 0.0
+    ops_per_s = device.product_ops_per_s(kernel.precision) * device.sustained_clock
+    match kernel.family:
+        case Family.PRODUCT | Family.CONVOLUTION | Family.GROUPED if kernel.product is not None:
+            unit = Multiplier(
+                ops_per_s,
+                device.memory_bytes_per_s,
+                device.multiprocessors,
+                _ITEMSIZES.get(kernel.precision, 4),
+                rates.edge_bytes_per_s,
+                rates.tile_depth,
+            )
+            return PeakTimes(product_time_s(kernel.product, unit), moving_s, layout_s)
+        case Family.PRODUCT | Family.CONVOLUTION | Family.GROUPED | Family.NARROW:
+            return PeakTimes(kernel.operations / ops_per_s, moving_s, layout_s)
+        case Family.DEPTHWISE:  # by the units of single precision, in any format and layout
+            return PeakTimes(kernel.operations / device.arithmetic_ops_per_s, moving_s, 0.0)
+        case _:
+            return PeakTimes(0.0, moving_s, 0.0)
+
+
+def reached(kernel: Kernel, rates: KernelRates, device: DeviceProfile) -> PeakTimes:
+    """Return the fractions of the peak rates that a kernel reaches, each in the place of its time."""
+    return PeakTimes(_product_fraction(kernel, rates, device), _memory_fraction(kernel, rates), rates.layout)
+
+
+def _is_single(kernel: Kernel, device: DeviceProfile) -> bool:
+    """Return whether the units of single precision multiply: the device has no others for the format."""
+    return kernel.precision not in device.precision_ops_per_s
+
+
+def _product_fraction(kernel: Kernel, rates: KernelRates, device: DeviceProfile) -> float:
+    """Return the fraction of the rate of tensor cores, or of that of single precision.
+
+    Single precision is published for forward passes alone; it is slower by the same factors as tensor cores where a
+    convolution has groups or is a weight gradient.
+    """
+    if kernel.family is Family.DEPTHWISE:
+        return _depthwise_fraction(kernel, rates)
+    by_tensor_cores = (
+        rates.product if kernel.family is Family.PRODUCT else _convolution_fraction(kernel, rates)
+    )
+    if not _is_single(kernel, device):
+        return by_tensor_cores
+    if kernel.family is Family.PRODUCT:
+        return rates.single_product
+    return rates.single_convolution * by_tensor_cores / rates.convolution
+
+
+def _convolution_fraction(kernel: Kernel, rates: KernelRates) -> float:
+    if kernel.family is Family.GROUPED:
+        return rates.grouped_channels_last if kernel.channels_last else rates.grouped
+    if kernel.family is Family.NARROW:
+        return rates.convolution
+    return rates.weight_gradient if kernel.is_weight_gradient else rates.convolution
+
+
+def _depthwise_fraction(kernel: Kernel, rates: KernelRates) -> float:
+    if kernel.is_weight_gradient:
+        return rates.depthwise_weight_channels_last if kernel.channels_last else rates.depthwise_weight
+    return rates.depthwise_channels_last if kernel.channels_last else rates.depthwise
+
+
+def _memory_fraction(kernel: Kernel, rates: KernelRates) -> float:
+    match kernel.family:
+        case Family.COPY:
+            return rates.copy
+        case Family.NORMALIZATION:
+            return rates.normalization
+        case Family.REDUCTION:
+            return rates.reduction
+        case _:
+            return rates.elementwise

@@ -1,0 +1,52 @@
+"""Holders of device memory: the categories that a picture shows and that the parts of a prediction are."""
+
+from collections.abc import Mapping
+
+import numpy as np
+from numpy.typing import NDArray
+
+from membench.core.schedule import Schedule
+from membench.core.task_graph import Role
+from membench.planning.liveness import live_bytes, workspace_bytes
+
+_HOLDERS: Mapping[Role, str] = {
+    Role.WEIGHT: "weights",
+    Role.BUFFER: "weights",
+    Role.CONSTANT: "weights",
+    Role.INPUT: "inputs",
+    Role.LABEL: "inputs",
+    Role.ACTIVATION: "activations",
+    Role.LOSS: "activations",
+    Role.ACCUMULATED: "weight gradients",
+    Role.INTERNAL: "layers' internals",
+    Role.GRADIENT: "gradients",
+    Role.WEIGHT_GRADIENT: "weight gradients",
+    Role.APPLIED_GRADIENT: "weight gradients",
+    Role.PARTIAL_GRADIENT: "weight gradients",
+}
+FRAMEWORK, WORKSPACE, UNUSED = "framework", "workspace", "unused"
+
+
+def holder_of(role: Role) -> str:
+    """Return the name of the holder of blocks of a role."""
+    return _HOLDERS.get(role, str(role))
+
+
+def held_bytes(schedule: Schedule) -> dict[str, NDArray[np.int64]]:
+    """Return the bytes of each holder during each instruction; together they are `live_bytes`."""
+    graph = schedule.graph
+    roles: dict[str, set[Role]] = {}
+    for role in Role:
+        roles.setdefault(holder_of(role), set()).add(role)
+    of_blocks = {name: np.array(live_bytes(schedule, frozenset(held))) for name, held in roles.items()}
+    workspace = np.array(workspace_bytes(schedule))
+    framework = np.full(len(schedule), graph.overhead_bytes)
+    unused = np.array(live_bytes(schedule)) - workspace - framework - sum(of_blocks.values())
+    return {FRAMEWORK: framework, **of_blocks, WORKSPACE: workspace, UNUSED: unused}
+
+
+def held_at_peak_bytes(schedule: Schedule) -> dict[str, int]:
+    """Return what each holder has at the schedule's first peak; together they are its peak. Holders of nothing are left out."""
+    by_holder = held_bytes(schedule)
+    peak = int(np.sum(list(by_holder.values()), axis=0).argmax())
+    return {name: int(held[peak]) for name, held in by_holder.items() if held[peak]}

@@ -1,0 +1,89 @@
+"""The cost of an optimizer's update on a device: its states, its temporaries and its time, measured on a copy."""
+
+import time
+from collections.abc import Iterator, Mapping
+from copy import deepcopy
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from membench.core.errors import MembenchError, one_line
+from membench.core.torch_internals import storage_address, tree_leaves
+from membench.execution.measurement import peaks_bytes, synchronize
+
+
+@dataclass(frozen=True)
+class UpdateCost:
+    """The measured cost of an update.
+
+    Attributes:
+        states: bytes of each state on the device by its name, by the weight's name.
+        workspace_bytes: peak of the temporaries.
+        time_s: seconds of a step of the optimizer, the host's included.
+    """
+
+    states: Mapping[str, Mapping[str, int]]
+    workspace_bytes: int
+    time_s: float
+
+
+def measure_update(
+    optimizer: torch.optim.Optimizer, weights: Mapping[str, nn.Parameter], device: torch.device
+) -> UpdateCost:
+    """Step a copy of an optimizer, on weights and gradients of zeros; neither it nor the weights change.
+
+    Takes as much memory as an update: weights, gradients, states and temporaries.
+
+    Args:
+        weights: those with a gradient, by name.
+
+    Raises:
+        MembenchError: the optimizer cannot be copied, or its step needs arguments or takes more memory each time.
+    """
+    name = type(optimizer).__name__
+    copies = {
+        id(weight): nn.Parameter(torch.zeros_like(weight, device=device), weight.requires_grad)
+        for group in optimizer.param_groups
+        for weight in group["params"]
+    }
+    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+        try:
+            copied = deepcopy(optimizer, dict(copies))
+            for weight in weights.values():
+                copies[id(weight)].grad = torch.zeros_like(copies[id(weight)])
+            copied.step()  # makes the states
+            first, second = peaks_bytes([copied.step, copied.step], device)
+        except (AttributeError, TypeError, RuntimeError, ValueError) as error:
+            raise MembenchError(
+                f"the update of {name} cannot be measured on a copy of it ({one_line(error)}); leave optimizer out, and "
+                "update the weights after the step"
+            ) from error
+        if second != first:
+            raise MembenchError(
+                f"{name} holds {second - first:,} bytes more after each update, so the step has no peak that could be "
+                "planned; leave optimizer out, and update the weights after the step"
+            )
+        synchronize(device)
+        start_s = time.perf_counter()
+        copied.step()
+        synchronize(device)
+        taken_s = time.perf_counter() - start_s
+    names: dict[Tensor, str] = {copies[id(weight)]: name for name, weight in weights.items()}
+    states: dict[str, dict[str, int]] = {name: {} for name in weights}
+    for of_weight, state in copied.state.items():
+        states[names.get(of_weight, next(iter(weights)))].update(_sizes_bytes(state, device))
+    return UpdateCost(states, first, taken_s)
+
+
+def _sizes_bytes(state: object, device: torch.device) -> Iterator[tuple[str, int]]:
+    """Yield the name and the bytes of each tensor of one weight's state that lies on the device."""
+    entries = state.items() if isinstance(state, Mapping) else [("state", state)]
+    seen = set()
+    for key, entry in entries:
+        tensors = [leaf for leaf in tree_leaves(entry) if isinstance(leaf, Tensor)]
+        for number, tensor in enumerate(tensors):
+            storage = tensor.untyped_storage()
+            if tensor.device.type == device.type and storage_address(storage) not in seen:
+                seen.add(storage_address(storage))
+                yield (f"{key}{number}" if len(tensors) > 1 else str(key)), storage.nbytes()

@@ -1,0 +1,97 @@
+"""Arguments of `membench.compile` and `membench.predict`, checked and converted."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from membench.core import configuration
+from membench.core.arguments import as_arguments
+from membench.core.checks import choice
+from membench.core.device import DeviceProfile
+from membench.core.errors import MembenchError
+from membench.core.optimizer import UpdateRule
+from membench.core.precision import Precision
+from membench.core.units import parse_bytes
+from membench.core.workload import Workload
+from membench.strategies.base import Strategy, find_strategy
+
+
+def workload_of(
+    module: nn.Module,
+    loss: Callable[..., Tensor] | None,
+    batch: tuple[Any, Any],
+    *,
+    precision: str | None = None,
+    channels_last: bool = False,
+) -> Workload:
+    """Return the workload of a module, its loss and an example batch ``(inputs, targets)``.
+
+    Raises:
+        MembenchError: the batch is not a pair, or there is no such precision; see also `Workload`.
+    """
+    if not isinstance(batch, tuple | list) or len(batch) != 2:
+        raise MembenchError(
+            "the batch is a pair (inputs, targets), each a tensor, a tuple or a dict; for inference it is (inputs, ())"
+        )
+    inputs, targets = (as_arguments(each) for each in batch)
+    formats = None if precision is None else choice(Precision, "precision", precision)
+    name = type(module).__name__
+    return Workload(name, module, loss, inputs, targets, precision=formats, channels_last=channels_last)
+
+
+def as_strategy(strategy: str | Strategy) -> Strategy:
+    """Return a strategy that is given as such or by its name.
+
+    Raises:
+        UnsupportedStrategy: there is no strategy of that name.
+        MembenchError: it is neither.
+    """
+    chosen = find_strategy(strategy)() if isinstance(strategy, str) else strategy
+    if not isinstance(chosen, Strategy):
+        raise MembenchError(f"the strategy is a name or an instance of a Strategy, not {strategy!r}")
+    return chosen
+
+
+def as_rule(optimizer: str | UpdateRule | torch.optim.Optimizer | None) -> UpdateRule | None:
+    """Return the rule of a simulated update, given as such or by its name in ``conf/optimizer``.
+
+    Raises:
+        MembenchError: there is no such optimizer, or it is an instance of `torch.optim`, which only a real step has.
+    """
+    if optimizer is None or isinstance(optimizer, UpdateRule):
+        return optimizer
+    if not isinstance(optimizer, str):
+        known = ", ".join(configuration.names("optimizer"))
+        raise MembenchError(
+            f"a simulated step's optimizer is a name or an UpdateRule, not {optimizer!r}; choose one of {known}"
+        )
+    rule: UpdateRule = configuration.load("optimizer", optimizer)
+    return rule
+
+
+def as_bytes(budget: str | float | None) -> int | None:
+    """Return a budget, ``"200 MB"`` or a number of bytes, in bytes.
+
+    Raises:
+        MembenchError: it is not a size.
+    """
+    try:
+        return None if budget is None else parse_bytes(budget)
+    except ValueError as error:
+        raise MembenchError(f"budget: {error}") from error
+
+
+def as_device(device: str | DeviceProfile | None) -> DeviceProfile:
+    """Return a simulated device that is given as a profile or by its name in ``conf/device``.
+
+    Raises:
+        MembenchError: there is no such device, or it is None.
+    """
+    if isinstance(device, DeviceProfile):
+        return device
+    if device is None:
+        known = ", ".join(configuration.names("device"))
+        raise MembenchError(f"a simulation needs a device; choose one of {known}")
+    return configuration.load("device", device)

@@ -1,0 +1,146 @@
+"""The library entry `membench.predict`: memory and time of a step on a device, without running or allocating anything.
+
+capture as CUDA runs it -> annotate with the device's costs -> strategy -> validate -> caching allocator, virtual clocks
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor, nn
+
+from membench.capture.capture import Captures
+from membench.core import configuration
+from membench.core.device import DeviceProfile
+from membench.core.optimizer import UpdateRule
+from membench.core.task_graph import TaskGraph
+from membench.core.workload import Workload
+from membench.cost.roofline import RooflineCost
+from membench.planning.device_memory import device_memory
+from membench.planning.holders import held_at_peak_bytes
+from membench.planning.update import add_update, updated_workload
+from membench.steps.arguments import as_bytes, as_device, as_rule, as_strategy, workload_of
+from membench.steps.plan import plan_step
+from membench.steps.simulated_step import simulated_step
+from membench.strategies.base import Strategy
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """Predicted memory and time of a step on a device. All of it is simulated.
+
+    Attributes:
+        device: name of the device.
+        batch_size: samples of the step.
+        allocated_bytes: peak of the tensors and workspaces that the step holds.
+        reserved_bytes: peak of what PyTorch's caching allocator holds for them on the device, fragmentation included; of a
+            step that does not fit, on a device that has the memory.
+        used_bytes: `reserved_bytes` and the context, as nvidia-smi shows; None: the device's context is not known.
+        step_time_s: seconds of a step, on a device that has the memory if the step does not fit.
+        fits: whether the device has the memory, after the caching allocator has returned what it does not use.
+        capacity_bytes: memory of the device.
+        parts_bytes: what the allocated peak consists of: weights, gradients, activations ...; adds up to `allocated_bytes`.
+    """
+
+    device: str
+    batch_size: int
+    allocated_bytes: int
+    reserved_bytes: int
+    used_bytes: int | None
+    step_time_s: float
+    fits: bool
+    capacity_bytes: int
+    parts_bytes: Mapping[str, int]
+
+    @property
+    def samples_per_s(self) -> float:
+        """Samples of the batch per second."""
+        return self.batch_size / self.step_time_s
+
+
+class Predictor:
+    """A step that is captured once, as CUDA runs it, and predicted on any number of devices.
+
+    Args:
+        workload: on any device, ``meta`` included; its tensors are only read.
+        strategy: the memory-saving method.
+        budget_bytes: see `predict`.
+        update: of the weights; None: the step ends with the gradients.
+    """
+
+    def __init__(
+        self,
+        workload: Workload,
+        strategy: Strategy,
+        budget_bytes: int | None = None,
+        update: UpdateRule | None = None,
+    ) -> None:
+        self._framework = configuration.load("framework", "pytorch")
+        self._captures = Captures(updated_workload(workload, update), self._framework.captured_on)
+        self._strategy = strategy
+        self._budget_bytes = budget_bytes
+        self._update = update
+
+    @property
+    def graph(self) -> TaskGraph:
+        """The step of the whole batch, its update included."""
+        return add_update(self._captures.graph_at(self._captures.workload.batch_size), self._update)
+
+    def on(self, device: DeviceProfile) -> Prediction:
+        """Return the prediction for a device; see `predict`."""
+        cost = RooflineCost(device, self._framework.efficiency)
+        batch_size = self._captures.workload.batch_size
+        runs = plan_step(
+            self._captures.graph_at, batch_size, self._strategy, cost, self._budget_bytes, update=self._update
+        )
+        largest = max((run.schedule for run in runs), key=lambda schedule: schedule.peak_bytes)
+        memory = device_memory(runs, device)
+        return Prediction(
+            device=device.name,
+            batch_size=batch_size,
+            allocated_bytes=memory.allocated_bytes,
+            reserved_bytes=memory.reserved_bytes,
+            used_bytes=memory.used_bytes,
+            step_time_s=simulated_step(runs, cost).step_time_s,
+            fits=memory.fits,
+            capacity_bytes=device.memory_bytes,
+            parts_bytes=held_at_peak_bytes(largest),
+        )
+
+
+def predict(
+    module: nn.Module,
+    loss: Callable[..., Tensor] | None,
+    batch: tuple[Any, Any],
+    *,
+    device: str | DeviceProfile,
+    precision: str | None = None,
+    optimizer: str | UpdateRule | None = None,
+    strategy: str | Strategy = "pytorch",
+    budget: str | float | None = None,
+    channels_last: bool = False,
+) -> Prediction:
+    """Predict the memory and the time of a step of training or inference on a device that need not be at hand.
+
+    Nothing is allocated: module and batch may be on the meta device (``with torch.device("meta")``), and weights elsewhere
+    are only read.
+
+    Args:
+        module, loss, batch: see `membench.compile`.
+        device: a name (``"rtx4090"``) or a profile.
+        precision: ``"fp32"``, ``"tf32"``, ``"bf16"``, ``"fp16"``, ``"amp_bf16"`` or ``"amp_fp16"``; None: as the module is, with
+            torch's default, in which convolutions round their factors to TF32.
+        optimizer: updates the weights in the step: a name (``"adamw"``) or a rule. None: the step ends with the gradients.
+        strategy: a name (``"layrub_hybrid"``) or an instance; by default plain PyTorch.
+        budget: the most that the strategy may hold, ``"20 GB"`` or a number of bytes.
+        channels_last: weights and inputs of four dimensions have that memory format.
+
+    Raises:
+        UnsupportedModel: the module cannot be captured; names the layer.
+        UnsupportedStrategy: there is no such strategy, or it cannot schedule this graph.
+        InfeasibleSchedule: the strategy cannot keep the budget.
+        MembenchError: an argument is invalid.
+    """
+    workload = workload_of(module, loss, batch, precision=precision, channels_last=channels_last)
+    predictor = Predictor(workload, as_strategy(strategy), as_bytes(budget), as_rule(optimizer))
+    return predictor.on(as_device(device))

@@ -1,0 +1,79 @@
+"""Prediction of published rows with one step: it is captured once, and priced on each row's device."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from membench.core import configuration
+from membench.core.checks import choice
+from membench.core.device import DeviceProfile
+from membench.core.errors import MembenchError, one_line
+from membench.core.precision import Precision
+from membench.core.record import Configuration
+from membench.core.task_graph import GradientOf, Task, TaskGraph
+from membench.steps.arguments import as_rule
+from membench.steps.predict import Predictor
+from membench.strategies.base import find_strategy
+from membench.sweep.model import Model
+from membench.validation.dataset import QUANTITIES, Row
+from membench.validation.predictions import RowPrediction
+
+STRATEGY = "pytorch"
+
+
+def predict_rows(rows: Sequence[Row]) -> list[RowPrediction]:
+    """Predict rows that differ only in their device.
+
+    A row that cannot be predicted has the reason instead: a network that does not exist any more is not an error of its data
+    set, and any exception of a foreign network is one of that network.
+    """
+    first = rows[0]
+    try:
+        at_batch = _predictor(first.step)
+        at_next = None
+        if first.next_batch_size is not None:
+            at_next = _predictor(first.step | {"batch_size": first.next_batch_size})
+        return [_predict(row, at_batch, at_next) for row in rows]
+    except MembenchError as error:
+        return [RowPrediction(reason=one_line(error)) for _ in rows]
+    except Exception as error:
+        return [RowPrediction(reason=f"{type(error).__name__}: {one_line(error)}") for _ in rows]
+
+
+def _predict(row: Row, at_batch: Predictor, at_next: Predictor | None) -> RowPrediction:
+    device: DeviceProfile = configuration.load("device", row.device)
+    prediction = at_batch.on(device)
+    found = {name: getattr(prediction, name) for name in QUANTITIES}
+    values = {name: float(value) for name, value in found.items() if value is not None}
+    return RowPrediction(
+        values={**values, "roofline_time_s": roofline_time_s(at_batch.graph, device)},
+        fits=prediction.fits,
+        next_fits=at_next.on(device).fits if at_next else None,
+    )
+
+
+def _predictor(step: Configuration) -> Predictor:
+    model = Model.from_configuration(step["model"])
+    workload = replace(
+        model.workload(step["batch_size"], seed=0, device="meta"),
+        precision=choice(Precision, "precision", step["precision"]),
+        channels_last=step["channels_last"],
+    )
+    return Predictor(workload, find_strategy(STRATEGY)(), update=as_rule(step["optimizer"]))
+
+
+def roofline_time_s(graph: TaskGraph, device: DeviceProfile) -> float:
+    """Return the seconds of a step by a plain roofline: each task at the datasheet's rates, the longer of its two times."""
+    return sum(
+        max(
+            _operations(task) / device.product_ops_per_s(task.precision),
+            task.moved_bytes / device.memory_bytes_per_s,
+        )
+        for task in graph.tasks
+    )
+
+
+def _operations(task: Task) -> float:
+    """Return a task's operations; torch counts those of a weight's gradient once for each group of the convolution."""
+    if task.convolution is not None and task.gradient_of is GradientOf.WEIGHT:
+        return task.operations / task.convolution.groups
+    return task.operations

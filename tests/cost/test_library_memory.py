@@ -1,0 +1,43 @@
+"""Workspaces that CUDA's libraries request."""
+
+from dataclasses import replace
+
+import pytest
+
+from membench.core.configuration import load
+from membench.core.precision import Precision
+from membench.core.task_graph import GradientOf, Kind, Phase, Task
+from membench.cost.library_memory import PRODUCT_WORKSPACE_BYTES, convolution_workspace_bytes, has_product
+from tests.helpers.chains import chain_of_convolutions
+
+
+def convolution() -> Task:
+    graph = chain_of_convolutions(1)
+    return next(task for task in graph.tasks if task.convolution and task.phase is Phase.FORWARD)
+
+
+def test_two_handles_of_cublas_hold_what_pytorch_shows_after_a_step() -> None:
+    """17,039,360 bytes: known from ``torch.cuda.memory_allocated`` after the first backward pass of any linear layer."""
+    assert 2 * PRODUCT_WORKSPACE_BYTES == 17_039_360
+
+
+@pytest.mark.parametrize("name", ["t4", "v100"])
+def test_a_card_without_tf32_has_winograd_s_workspace(name: str) -> None:
+    """4 images of 8 channels, 16 x 16: 16 tiles of 6 x 6 values of 4 bytes for each image's channel, 64 filters."""
+    task, device = convolution(), load("device", name)
+    assert convolution_workspace_bytes(task, device) == 36 * 4 * (2 * 4 * 8 * 16 + 64)
+    gradient = replace(task, gradient_of=GradientOf.DATA)
+    assert convolution_workspace_bytes(gradient, device) == 36 * 4 * (2 * 4 * 8 * 16 + 64)
+    assert convolution_workspace_bytes(replace(task, precision=Precision.FP16), device) == 0
+
+
+@pytest.mark.parametrize("name", ["k80", "rtx3070", "rtx3090", "a100_40gb", "h100"])
+def test_other_cards_have_none(name: str) -> None:
+    assert convolution_workspace_bytes(convolution(), load("device", name)) == 0
+
+
+def test_only_products_of_matrices_use_cublas() -> None:
+    task = convolution()
+    assert not has_product(task)
+    assert has_product(replace(task, kind=Kind.LINEAR))
+    assert convolution_workspace_bytes(replace(task, convolution=None), load("device", "t4")) == 0

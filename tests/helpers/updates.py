@@ -1,0 +1,50 @@
+"""Optimizers for tests, and steps that update their weights, next to the loop of plain PyTorch."""
+
+from collections.abc import Callable, Iterable
+from copy import deepcopy
+from functools import partial
+
+import torch
+from torch import Tensor, nn
+
+from membench.core import configuration
+from membench.core.optimizer import UpdateRule
+from membench.core.workload import Workload
+
+RULES: dict[str, UpdateRule] = {
+    name: configuration.load("optimizer", name) for name in configuration.names("optimizer")
+}
+MAKERS: dict[str, Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]] = {
+    "sgd": torch.optim.SGD,
+    "momentum": partial(torch.optim.SGD, momentum=0.9),
+    "adam": torch.optim.Adam,
+    "adamw": torch.optim.AdamW,
+}
+STEPS = 2
+
+
+def plain_steps(work: Workload, make: Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]) -> nn.Module:
+    """Return a copy of a module after some steps of PyTorch's own loop."""
+    module = deepcopy(work.module)
+    optimizer = make(module.parameters())
+    assert work.loss is not None
+    for seed in range(STEPS):
+        torch.manual_seed(seed)
+        work.loss(module(*work.inputs), *work.targets).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    return module
+
+
+def run_steps(work: Workload, step: Callable[..., Tensor]) -> None:
+    """Run a step as often as `plain_steps`, with the same random numbers."""
+    for seed in range(STEPS):
+        torch.manual_seed(seed)
+        step(work.inputs, work.targets)
+
+
+def first_difference(module: nn.Module, other: nn.Module) -> str:
+    """Return the name of the first weight or buffer that is not the same bits; empty without any."""
+    ours, theirs = module.state_dict(), other.state_dict()
+    assert ours.keys() == theirs.keys()
+    return next((name for name in ours if not torch.equal(ours[name], theirs[name])), "")

@@ -1,0 +1,20 @@
+"""Configurations of cells: keys that came later leave the hashes of earlier records as they are."""
+
+from hydra import compose
+
+from membench.core.record import configuration_hash
+from membench.papers.cells import CELL_KEYS, cell_configuration, hydra_composition
+from tests.helpers.cells import small_cell
+
+
+def test_a_cell_without_an_optimizer_has_no_such_key() -> None:
+    with hydra_composition():
+        plain = cell_configuration(compose("config"))
+        updating = cell_configuration(compose("config", ["optimizer=adamw"]))
+    assert set(plain) == set(CELL_KEYS)
+    assert updating == plain | {"optimizer": updating["optimizer"]}
+    assert updating["optimizer"]["name"] == "adamw"
+
+
+def test_a_small_cell_keeps_the_hash_that_records_have() -> None:
+    assert configuration_hash(small_cell()) == "cda18f2c310b3108"

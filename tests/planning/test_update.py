@@ -1,0 +1,166 @@
+"""The update in a graph: behind the backward pass, with freed or kept gradients, under every strategy and exchange."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from torch import nn
+
+from membench.capture.capture import Captures, capture
+from membench.core.errors import InvalidSchedule, MembenchError
+from membench.core.optimizer import Gradients, Implementation
+from membench.core.schedule import AllReduce, Compute, Schedule, Wait
+from membench.core.task_graph import Phase, Role, TaskGraph
+from membench.core.workload import Workload
+from membench.planning.exchange import Exchange, exchange_gradients
+from membench.planning.liveness import live_bytes
+from membench.planning.update import add_update, updated_workload
+from membench.planning.validate import validate
+from membench.steps.plan import plan, plan_step
+from membench.strategies.eager import Eager
+from tests.helpers.costs import UnitCost
+from tests.helpers.random_networks import PLANS, Layers, random_workload
+from tests.helpers.updates import RULES
+from tests.helpers.variants import VARIANTS
+
+WIDTH, SAMPLES = 100, 2
+WEIGHT_BYTES = 4 * WIDTH * WIDTH
+
+
+def linear_layers() -> Workload:
+    module = nn.Sequential(
+        nn.Linear(WIDTH, WIDTH, bias=False), nn.ReLU(), nn.Linear(WIDTH, WIDTH, bias=False)
+    )
+    return Workload(
+        "linear",
+        module,
+        nn.CrossEntropyLoss(),
+        (torch.randn(SAMPLES, WIDTH),),
+        (torch.randint(9, (SAMPLES,)),),
+    )
+
+
+def updated(work: Workload, name: str, **options: object) -> TaskGraph:
+    rule = replace(RULES[name], **options)  # type: ignore[arg-type]
+    return add_update(capture(updated_workload(work, rule)).graph, rule)
+
+
+def held_by_the_update(schedule: Schedule) -> list[int]:
+    tasks = schedule.graph.tasks
+    return [
+        size
+        for item, size in zip(schedule.instructions, live_bytes(schedule), strict=True)
+        if isinstance(item, Compute) and tasks[item.task].phase is Phase.UPDATE
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "weights"),
+    [
+        ("sgd", {}, 2 * 2),  # weights and gradients of two layers
+        ("sgd", {"l2_penalty": True}, 2 * 3),
+        ("momentum", {}, 2 * 3),
+        ("adam", {}, 2 * 5),  # two states and the roots of the second moments
+        ("adamw", {}, 2 * 5),
+        ("adamw", {"implementation": "for_loop"}, 2 * 4 + 2),  # the first layer's root and denominator
+        ("adamw", {"implementation": "fused"}, 2 * 4),
+        ("adamw", {"implementation": "fused", "gradients": "kept"}, 2 * 4),
+    ],
+)
+def test_the_peak_is_in_the_update_where_the_batch_is_small(
+    name: str, options: dict[str, object], weights: int
+) -> None:
+    work = linear_layers()
+    schedule = plan(updated(work, name, **options), Eager(), UnitCost(), None)
+    batch_bytes = 4 * SAMPLES * WIDTH + 8 * SAMPLES
+    loss_bytes = 4  # a float, which an accumulating step holds as well
+    first_bytes = held_by_the_update(schedule)[0]
+    assert first_bytes == weights * WEIGHT_BYTES + batch_bytes + loss_bytes
+    has_temporaries = any(task.workspace_bytes for task in schedule.graph.tasks)
+    assert schedule.peak_bytes == first_bytes or not has_temporaries
+
+
+def test_freed_gradients_are_no_results_and_kept_ones_exist_throughout() -> None:
+    work = linear_layers()
+    without = capture(work).graph
+    freed, kept = updated(work, "momentum"), updated(work, "momentum", gradients=Gradients.KEPT)
+    assert without.result_bytes - freed.result_bytes == 2 * WEIGHT_BYTES
+    assert freed.external_bytes == without.external_bytes + 2 * WEIGHT_BYTES  # the states
+    assert kept.external_bytes == freed.external_bytes + 2 * WEIGHT_BYTES + 4  # and the loss
+    assert not any(block.role is Role.WEIGHT_GRADIENT for block in freed.blocks)
+    [task] = [task for task in kept.tasks if task.phase is Phase.UPDATE]
+    assert {value.block for _, value in kept.gradients if value} <= set(task.writes)  # zeroed
+
+
+@settings(max_examples=4, deadline=None, suppress_health_check=list(HealthCheck))
+@given(
+    layers=PLANS,
+    name=st.sampled_from(sorted(RULES)),
+    runs=st.sampled_from(list(Implementation)),
+    gradients=st.sampled_from(list(Gradients)),
+    exchange=st.sampled_from([None, *Exchange]),
+)
+def test_every_strategy_schedules_the_update_after_the_means(
+    layers: Layers, name: str, runs: Implementation, gradients: Gradients, exchange: Exchange | None
+) -> None:
+    graph = updated(random_workload(layers), name, implementation=runs, gradients=gradients)
+    for strategy in VARIANTS.values():
+        schedule = plan(graph, strategy, UnitCost(), None)
+        assert schedule.peak_bytes >= graph.lower_bound_bytes
+        phases = [schedule.graph.tasks[i.task].phase for i in schedule.instructions if isinstance(i, Compute)]
+        first = phases.index(Phase.UPDATE)
+        assert set(phases[first:]) == {Phase.UPDATE}
+        if exchange:
+            exchanged = exchange_gradients(schedule, exchange)
+            validate(exchanged, budget_bytes=schedule.peak_bytes, exchanges=True)
+            averaged = {value.block for _, value in schedule.graph.gradients if value}
+            assert {i.block for i in exchanged.instructions if isinstance(i, AllReduce)} == averaged
+
+
+@pytest.mark.parametrize("exchange", Exchange)
+def test_an_update_that_does_not_wait_for_a_mean_is_refused(exchange: Exchange) -> None:
+    schedule = exchange_gradients(plan(updated(linear_layers(), "adam"), Eager(), UnitCost(), None), exchange)
+    means = [i for i, item in enumerate(schedule.instructions) if isinstance(item, AllReduce)]
+    [wait, *_] = [
+        i
+        for i, item in enumerate(schedule.instructions)
+        if isinstance(item, Wait) and item.instruction == means[-1]
+    ]
+    changed = list(schedule.instructions)
+    changed[wait] = Wait("compute", means[0])
+    with pytest.raises(InvalidSchedule, match="while a mean over processes"):
+        validate(replace(schedule, instructions=tuple(changed)), exchanges=True)
+
+
+def test_an_update_before_the_mean_is_refused() -> None:
+    schedule = plan(updated(linear_layers(), "sgd"), Eager(), UnitCost(), None)
+    with pytest.raises(InvalidSchedule, match="is applied before it was averaged"):
+        validate(schedule, exchanges=True)
+
+
+@pytest.mark.parametrize(("size", "counts"), [(2, [1, 1]), (3, [1, 1]), (4, [1]), (1, [3, 1])])
+def test_micro_batches_update_once_and_hold_the_states_throughout(size: int, counts: list[int]) -> None:
+    work = replace(linear_layers(), inputs=(torch.randn(4, WIDTH),), targets=(torch.randint(9, (4,)),))
+    rule = RULES["momentum"]
+    runs = plan_step(Captures(work).graph_at, 4, Eager(), UnitCost(), None, size, rule)
+    assert [run.count for run in runs] == counts
+    updates = [sum(task.phase is Phase.UPDATE for task in run.schedule.graph.tasks) for run in runs]
+    assert updates == [0] * (len(runs) - 1) + [1]
+    for run in runs:
+        states = [b.size_bytes for b in run.schedule.graph.blocks if b.role is Role.OPTIMIZER_STATE]
+        assert states == [WEIGHT_BYTES, WEIGHT_BYTES]
+
+
+def test_weights_without_a_gradient_are_left_alone() -> None:
+    work = linear_layers()
+    work.module[0].requires_grad_(False)
+    [task] = [task for task in updated(work, "adam").tasks if task.phase is Phase.UPDATE]
+    assert len(task.reads) == 4 and len(task.writes) == 3
+
+
+def test_inference_has_nothing_to_update() -> None:
+    work = linear_layers()
+    with pytest.raises(MembenchError, match="no gradients"):
+        updated_workload(Workload("linear", work.module.eval(), None, work.inputs), RULES["sgd"])

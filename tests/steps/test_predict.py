@@ -1,0 +1,74 @@
+"""`membench.predict`: the same numbers as a simulated step, whether it fits or not, and nothing allocated or changed."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+import membench
+from membench.core import configuration
+from membench.core.errors import MembenchError
+from membench.execution.measurement import cpu_peak_bytes
+
+RTX3090 = configuration.load("device", "rtx3090")
+
+
+def network(*widths: int) -> nn.Module:
+    layers = [layer for width in widths for layer in (nn.LazyConv2d(width, 3), nn.ReLU())]
+    module = nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.LazyLinear(5))
+    module(torch.zeros(1, 3, 16, 16))
+    return module
+
+
+def batch(size: int) -> tuple[Tensor, Tensor]:
+    return torch.randn(size, 3, 16, 16), torch.randint(5, (size,))
+
+
+@settings(deadline=None, max_examples=15)
+@given(
+    st.lists(st.integers(1, 9), min_size=1, max_size=3),
+    st.integers(1, 6),
+    st.sampled_from(["eager", "vdnn_all"]),
+)
+def test_it_predicts_what_the_simulated_step_has(widths: list[int], size: int, strategy: str) -> None:
+    step = (network(*widths), nn.functional.cross_entropy, batch(size))
+    predicted = membench.predict(*step, device=RTX3090, strategy=strategy)
+    simulated = membench.compile(*step, backend="simulated", device=RTX3090, strategy=strategy)
+    assert isinstance(simulated, membench.SimulatedStep)
+    assert predicted.allocated_bytes == simulated.predicted_peak_bytes == sum(predicted.parts_bytes.values())
+    assert predicted.step_time_s == simulated.step_time_s
+    assert predicted.fits and predicted.samples_per_s == pytest.approx(size / predicted.step_time_s)
+
+
+def test_a_step_that_does_not_fit_has_numbers_too() -> None:
+    step = (network(4), nn.functional.cross_entropy, batch(2))
+    predicted = membench.predict(*step, device=RTX3090)
+    too_small = replace(RTX3090, memory_bytes=predicted.allocated_bytes - 1)
+    assert not membench.predict(*step, device=too_small).fits
+    assert membench.predict(*step, device=too_small).allocated_bytes == predicted.allocated_bytes
+
+
+def test_weights_are_only_read_and_nothing_of_their_size_is_allocated() -> None:
+    module, example = nn.Linear(1000, 1000), (torch.randn(64, 1000), torch.randint(1000, (64,)))
+    before = module.weight.detach().clone()
+
+    def predict() -> None:
+        membench.predict(module, nn.functional.cross_entropy, example, device="rtx4090")
+
+    assert cpu_peak_bytes(predict) < example[0].nbytes / 10  # the random generator's state, three times
+    assert torch.equal(module.weight, before) and module.weight.grad is None
+
+
+def test_a_module_on_the_meta_device_has_the_same_prediction() -> None:
+    module, example = network(4), batch(3)
+    real = membench.predict(module, nn.functional.cross_entropy, example, device="a100_80gb")
+    meta = module.to("meta"), tuple(tensor.to("meta") for tensor in example)
+    assert membench.predict(meta[0], nn.functional.cross_entropy, meta[1], device="a100_80gb") == real
+
+
+def test_an_unknown_device_is_refused_with_those_that_there_are() -> None:
+    with pytest.raises(MembenchError, match="rtx4090"):
+        membench.predict(network(2), nn.functional.cross_entropy, batch(1), device="rtx409O")
