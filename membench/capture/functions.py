@@ -84,17 +84,6 @@ def _without_dispatch(func: FunctionType) -> Callable[..., Any]:
     return copy
 
 
-def _is_in_place(
-    input: Tensor,  # noqa: A002 (the names are torch's)
-    p: float = 0.5,
-    training: bool = True,
-    inplace: bool = False,
-    train: bool | None = None,
-) -> bool:
-    """Return whether dropout overwrites its input: it is not fused on a GPU, and keeps its factors."""
-    return inplace
-
-
 def _dropout(
     input: Tensor,  # noqa: A002 (the names are torch's)
     p: float = 0.5,

@@ -13,7 +13,7 @@ from weakref import ref
 import torch
 from torch import Tensor
 
-from membench.core.torch_internals import FakeTensor, saved_tensors, storage_address
+from membench.core.torch_internals import FakeTensor, saved_tensors, storage_address, view_base
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +68,8 @@ class Lifetimes:
 
     def expect_numbers(self, output: Tensor) -> None:
         """Note that an operator has run on a number in place of a tensor; its autograd node is made after it returns."""
-        self._unseen = output
+        # the node of a view that is overwritten is made anew under a lock, in which asking for it never ends
+        self._unseen = output if view_base(output) is None else None
 
     def follow_numbers(self) -> None:
         """Follow the numbers that the last operator's node keeps."""

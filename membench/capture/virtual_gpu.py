@@ -32,7 +32,7 @@ class VirtualGpu:
         self.device = torch.device("cuda", 0)
         self._edges: list[GradientEdge] = []
         self._is_in_function = False
-        # tensors that live, for which autograd asks next, and whether they had a history before
+        # living tensors for which autograd asks next, and whether they had a history before
         self._asked_next: dict[int, tuple[ref[Tensor], bool]] = {}
 
     def own(self, weights: Iterable[Tensor]) -> None:
@@ -64,7 +64,8 @@ class VirtualGpu:
     def note_made(self, arguments: Any, output: Any) -> None:
         """Note what an operator returned: autograd asks for it next, or for what it is a view of, if it was overwritten."""
         given = [each for each in tree_leaves(arguments) if isinstance(each, Tensor)]
-        if not (torch.is_grad_enabled() and any(each.requires_grad for each in given)):
+        is_recorded = torch.is_grad_enabled() and any(each.requires_grad for each in given)
+        if not (self._is_in_function and is_recorded):
             return
         for tensor in tree_leaves(output):
             if isinstance(tensor, Tensor):
@@ -75,8 +76,8 @@ class VirtualGpu:
 
     def _note(self, tensor: Tensor, had_history: bool) -> None:
         """Note a tensor as long as it lives: its id may be another's afterwards."""
-        noted, key = self._asked_next, id(tensor)
-        noted[key] = ref(tensor, lambda _: noted.pop(key, None)), had_history
+        asked_next, key = self._asked_next, id(tensor)
+        asked_next[key] = ref(tensor, lambda _: asked_next.pop(key, None)), had_history
 
     def stays(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
         """Return whether an operator moves a tensor to the device where it is, as a formula does that was told another."""
