@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from membench.capture import aten
+from membench.capture.backward_nodes import autograd_nodes
 from membench.capture.known_values import evaluate, is_known
 from membench.capture.lifetimes import Lifetimes
 from membench.capture.operation import Operation, as_list, as_seen, call_key, layout_of, operation_of
@@ -61,10 +62,8 @@ class Recorder(TorchDispatchMode):
         tf32: frozenset[Kind] = frozenset(),
     ) -> None:
         super().__init__()
-        self._tf32 = tf32
-        self._gpu = gpu
-        self._random_state = random_state
-        self._seen = seen
+        self._tf32, self._gpu = tf32, gpu
+        self._random_state, self._seen = random_state, seen
         self._fake_mode = fake_mode
         self._operations: dict[Hashable, Operation] = {}
         self.blocks: list[Block] = []
@@ -119,7 +118,7 @@ class Recorder(TorchDispatchMode):
         self.lifetimes.follow_numbers()
         self.phase = Phase.BACKWARD
         known = sorted(self._layer_of_node)
-        uses = _autograd_nodes(loss)
+        uses = autograd_nodes(loss)
         for node in uses:
             leaf = getattr(node, "variable", None)  # keeps its gradient, in the layer whose node made it
             if (reader := self._constant_layers.get(id(leaf))) is not None:
@@ -399,16 +398,3 @@ class Recorder(TorchDispatchMode):
 
 def _memory_of(tensor: Tensor) -> tuple[int, int]:
     return storage_address(tensor.untyped_storage()), tensor.untyped_storage().nbytes()
-
-
-def _autograd_nodes(loss: Tensor) -> Counter[Any]:
-    """Return the nodes of the backward pass, and the number of gradients that each receives."""
-    stack: list[Any] = [loss.grad_fn]
-    uses = Counter(stack)
-    while stack:
-        for following, _ in stack.pop().next_functions:
-            if following is not None:
-                if following not in uses:
-                    stack.append(following)
-                uses[following] += 1
-    return uses

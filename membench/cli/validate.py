@@ -14,6 +14,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import TYPE_CHECKING, TypeVar
 
 from membench.cli.words import each, read_number, read_options, refuse_flags
 from membench.core.checks import COUNT, choice
@@ -21,6 +22,11 @@ from membench.core.configuration import IS_INSTALLED, ROOT
 from membench.core.errors import MembenchError
 from membench.core.files import shown
 from membench.sweep.records import Rerun
+
+if TYPE_CHECKING:
+    from membench.validation.errors import Summary
+
+_Row = TypeVar("_Row")
 
 DATASETS = ROOT / "experiments" / "validation"
 RESULTS = ROOT / "results" / "validation"
@@ -106,14 +112,14 @@ def run(settings: Settings) -> int:
     ).returncode
 
 
-def _spread(rows: Sequence, most: int | None) -> Sequence:
+def _spread(rows: Sequence[_Row], most: int | None) -> Sequence[_Row]:
     """Return at most so many rows, evenly spread."""
     if most is None or most >= len(rows):
         return rows
     return [rows[index * len(rows) // most] for index in range(most)]
 
 
-def _lines(found: Sequence) -> list[str]:
+def _lines(found: "Sequence[Summary]") -> list[str]:
     """Return a line for each data set and quantity, of the judged rows and of those fitted on."""
     lines = [
         f"{'data set':<12} {'part':<8} {'quantity':<15} {'rows':>5} {'median':>8} {'p90':>8} {'bias':>8} {'fits':>8} not run"

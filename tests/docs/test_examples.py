@@ -29,14 +29,19 @@ def sizes_of(output: str, unit: str) -> dict[str, float]:
     return {name: float(size) for name, size in re.findall(rf"^(\w+) +([\d.]+) {unit}", output, re.MULTILINE)}
 
 
-def test_the_program_of_the_readme_runs_within_its_budget(capsys: pytest.CaptureFixture[str]) -> None:
-    (program,) = (code for code in code_of("README.md") if code.language == "python")
+def test_the_programs_of_the_readme_run_one_after_the_other(capsys: pytest.CaptureFixture[str]) -> None:
     names: dict[str, Any] = {}
-    exec(program.text, names)
-    peak_bytes, images_per_s = map(float, capsys.readouterr().out.split())
+    for program in (code for code in code_of("README.md") if code.language == "python"):
+        exec(program.text, names)
+    compiled, predicted = capsys.readouterr().out.splitlines()
+    peak_bytes, images_per_s = map(float, compiled.split())
     assert peak_bytes <= 100 * MIB
     assert images_per_s > 0
     assert all(weight.grad is not None for weight in names["model"].parameters())
+    fits, allocated_bytes, reserved_bytes, used_bytes, step_time_s = predicted.split()
+    assert fits == "True"
+    assert 0 < int(allocated_bytes) <= int(reserved_bytes) < int(used_bytes)
+    assert float(step_time_s) > 0
 
 
 def test_a_compiled_model_trains_to_the_same_loss_in_less_memory(tmp_path: Path) -> None:
