@@ -65,8 +65,9 @@ def test_a_budget_is_kept_or_refused(variant: str) -> None:
     lower_bound_bytes = schedule.graph.lower_bound_bytes
     with pytest.raises(InfeasibleSchedule) as refusal:
         plan(case.captured.graph, VARIANTS[variant], COST, lower_bound_bytes - 1)
-    assert case.captured.graph.external_bytes < refusal.value.lower_bound_bytes == lower_bound_bytes
-    assert lower_bound_bytes <= refusal.value.needed_bytes <= peak_bytes
+    # less where the method would choose a form of the graph that needs less
+    assert case.captured.graph.external_bytes < refusal.value.lower_bound_bytes <= lower_bound_bytes
+    assert refusal.value.lower_bound_bytes <= refusal.value.needed_bytes <= peak_bytes
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
