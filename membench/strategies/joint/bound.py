@@ -144,7 +144,7 @@ class _Program:
 
     def _build(self) -> None:
         count, gaps, rows = self.count, self.gaps, self.rows
-        graph, unit_bytes = self.problem.graph, 1.0 / (1 << 20)
+        unit_bytes = 1.0 / (1 << 20)
         out_rate = (
             max((g.size_bytes / self.problem.offload_s[g.block] for g in gaps), default=1.0) * unit_bytes
         )

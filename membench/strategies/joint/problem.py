@@ -3,21 +3,11 @@
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
-from enum import Enum
 from functools import cached_property
 
 from membench.core.cost_model import CostModel
 from membench.core.task_graph import EXTERNAL_ROLES, RESULT_ROLES, Phase, Task, TaskGraph
 from membench.planning.recompute import Repeatable
-
-
-class Choice(Enum):
-    """The fate of a unit between its last use of the forward pass and its first of the backward pass."""
-
-    KEEP = "keep"
-    OFFLOAD = "offload"
-    RECOMPUTE = "recompute"
-    REPEAT = "repeat"  # recompute for each layer of the backward pass anew
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,24 +1,12 @@
 """Local search: change the choice of one unit, or of several at once, and keep what makes the step shorter."""
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from math import inf
+from collections.abc import Iterator, Mapping, Sequence
 
-from membench.strategies.joint.problem import Choice, Problem
-from membench.strategies.joint.sequence import Choices, Program
-from membench.strategies.joint.transfers import Transfers, plan_transfers
+from membench.strategies.joint.evaluation import Choices, Evaluator, Plan
+from membench.strategies.joint.loops import KEEP, OFFLOAD, RECOMPUTE, REPEAT
 
 TOLERANCE = 1e-9
 """Relative differences of step times below it are rounding."""
-
-
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """Choices, and the program and the copies that follow from them."""
-
-    choices: tuple[Choice, ...]
-    program: Program
-    transfers: Transfers
 
 
 class Search:
@@ -29,43 +17,31 @@ class Search:
         enough_s: a step this short ends the search.
     """
 
-    def __init__(self, problem: Problem, budget_bytes: int, *, evaluations: int, enough_s: float) -> None:
-        self.problem = problem
+    def __init__(self, evaluator: Evaluator, budget_bytes: int, *, evaluations: int, enough_s: float) -> None:
         self.best: Plan | None = None
+        self._evaluator = evaluator
+        self._units = evaluator.problem.units
         self._budget_bytes = budget_bytes
         self._left = evaluations
         self._enough_s = enough_s * (1 + TOLERANCE)
 
     @property
-    def step_s(self) -> float:
-        return self.best.transfers.step_s if self.best else inf
-
-    @property
     def is_over(self) -> bool:
-        return self._left <= 0 or self.step_s <= self._enough_s
+        return self._left <= 0 or (self.best is not None and self.best.step_s <= self._enough_s)
 
     def try_choices(self, choices: Choices) -> bool:
         """Evaluate choices, and return whether they are the best so far."""
         self._left -= 1
-        program = self._program(choices)
-        transfers = plan_transfers(program, choices, self._budget_bytes)
-        if transfers is None or transfers.step_s >= self.step_s * (1 - TOLERANCE):
-            return False
-        self.best = Plan(tuple(choices), program, transfers)
-        return True
-
-    def _program(self, choices: Choices) -> Program:
-        """Return the program, the best plan's where the choices recompute the same."""
-        drops = (Choice.RECOMPUTE, Choice.REPEAT)
-        if self.best and all(
-            a is b or not (a in drops or b in drops) for a, b in zip(choices, self.best.choices, strict=True)
-        ):
-            return self.best.program
-        return Program(self.problem, choices)
+        plan = self._evaluator.plan(choices, self._budget_bytes)
+        best_s = self.best.step_s if self.best else float("inf")
+        if plan.step_s < best_s * (1 - TOLERANCE):
+            self.best = plan
+            return True
+        return False
 
     def improve(self) -> None:
         """Change groups of units, cheapest to recompute first, from large groups to single ones."""
-        units = self.problem.units
+        units = self._units
         order = sorted(range(len(units)), key=lambda n: (units[n].remake_s / max(1, units[n].size_bytes), n))
         size = max(1, len(order) // 4)
         while not self.is_over:
@@ -79,35 +55,30 @@ class Search:
             size = max(1, size // 2)
 
     def _change(self, group: Sequence[int]) -> bool:
+        """Try each choice for a group of units, and return whether one was better."""
         found = False
-        for choice in Choice:
+        for choice in (KEEP, OFFLOAD, RECOMPUTE, REPEAT):
             assert self.best is not None
             changed = list(self.best.choices)
             for number in group:
-                changed[number] = self._allowed(number, choice, changed[number])
+                if choice in (KEEP, OFFLOAD) or self._units[number].makers:
+                    changed[number] = choice
             if tuple(changed) != self.best.choices and not self.is_over:
                 found |= self.try_choices(changed)
         return found
 
-    def _allowed(self, number: int, choice: Choice, instead: Choice) -> Choice:
-        can_repeat = bool(self.problem.units[number].makers)
-        return choice if can_repeat or choice in (Choice.KEEP, Choice.OFFLOAD) else instead
 
-
-def seeds(problem: Problem, offloaded: dict[int, float], recomputed: dict[int, float]) -> Iterable[Choices]:
+def seeds(units: int, offloaded: Mapping[int, float], recomputed: Mapping[int, float]) -> Iterator[Choices]:
     """Yield choices to start from: everything offloaded, and the relaxation rounded at several thresholds."""
-    yield [Choice.OFFLOAD] * len(problem.units)
+    yield [OFFLOAD] * units
     for threshold in (0.5, 0.05):
-        yield [
-            Choice.RECOMPUTE if recomputed.get(number, 0.0) > threshold else Choice.OFFLOAD
-            for number in range(len(problem.units))
-        ]
+        yield [RECOMPUTE if recomputed.get(number, 0.0) > threshold else OFFLOAD for number in range(units)]
     yield [
-        Choice.RECOMPUTE
+        RECOMPUTE
         if recomputed.get(number, 0.0) > 0.5
-        else Choice.OFFLOAD
+        else OFFLOAD
         if offloaded.get(number, 0.0) > 0.01
-        else Choice.KEEP
-        for number in range(len(problem.units))
+        else KEEP
+        for number in range(units)
     ]
-    yield [Choice.KEEP] * len(problem.units)
+    yield [KEEP] * units
