@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import inf
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -72,7 +73,7 @@ class Plan:
             for (block, written, _, needed), leaves, returns in rows
             if leaves >= 0
         ]
-        return sorted(found, key=lambda absence: (absence.written, absence.block))
+        return sorted(found, key=attrgetter("written"))
 
 
 class Evaluator:
@@ -96,6 +97,12 @@ class Evaluator:
         if len(returns) != len(absences) or held.max() > budget_bytes:
             return self._infeasible(choices, program, int(held.max()))
         leaves, step_s, peak = go_forward(a, order, held, absences, returns, budget_bytes)
+        while len(stays := np.flatnonzero((returns >= 0) & (leaves < 0))) and step_s < inf:
+            for absence in stays:  # it would return before it has left: copy it neither way
+                block, _, last, _ = absences[absence]
+                held[last + 1 : returns[absence]] += a.size_bytes[block]
+            returns[stays] = -1
+            leaves, step_s, peak = go_forward(a, order, held, absences, returns, budget_bytes)
         return Plan(self.problem, tuple(choices), program, absences, leaves, returns, step_s, int(peak))
 
     def needed_bytes(self, choices: Choices) -> tuple[int, int]:

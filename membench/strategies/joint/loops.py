@@ -30,80 +30,107 @@ RELIEFS = 200
 
 @compiled
 def run_again(a: Any, choices: Any) -> Any:
-    """Return operations in order, the slots that each touches (blocks, and copies behind them), and the copies' originals.
+    """Return operations in order, where each begins among the slots that it touches, those slots, and the copies' originals.
 
-    The order is empty where it would be too long.
+    Slots are blocks, and behind them copies. The order is empty where it would be too long.
     """
     blocks = len(a.size_bytes)
-    most = LONGEST * len(a.duration_s)
-    order, slots_at = np.empty(most, np.int64), np.zeros(most + 1, np.int64)
-    slots, originals = np.empty(LONGEST * len(a.touched), np.int64), np.empty(most, np.int64)
-    copy_of, extra = np.full(blocks, -1), np.full(blocks, -1)
-    dropped = np.zeros(blocks, np.bool_)
+    dropped, repeated = np.zeros(blocks, np.bool_), np.zeros(blocks, np.bool_)
     for block in range(blocks):
-        dropped[block] = a.unit_of[block] >= 0 and choices[a.unit_of[block]] >= RECOMPUTE
-    seen = np.full(len(choices), -1)
-    steps = filled = copies = 0
-    layer = -1
+        if a.unit_of[block] >= 0:
+            dropped[block] = choices[a.unit_of[block]] >= RECOMPUTE
+            repeated[block] = choices[a.unit_of[block]] == REPEAT
+    forgotten = np.flatnonzero(repeated)
+    copy_of, seen = np.full(blocks, -1), np.full(len(choices), -1)
+    spare = np.diff(a.touched_at).max() + 1  # more than one operation fills
+    order = np.empty(LONGEST * a.tasks + spare, np.int64)
+    originals = order.copy()
+    ends, slots = np.zeros(len(order) + 1, np.int64), np.empty(LONGEST * len(a.touched) + spare, np.int64)
+    filled = np.zeros(3, np.int64)  # operations, slots, copies
+    layer: Any = -1
     for task in range(a.tasks):
         if task >= a.turn:
             if a.layer[task] != layer:
                 layer = a.layer[task]
-                for block in range(blocks):
-                    if copy_of[block] >= 0 and choices[a.unit_of[block]] == REPEAT:
-                        copy_of[block] = -1
-            stack = [
-                a.touched[i]
-                for i in range(a.touched_at[task], a.touched_at[task + 1])
-                if a.is_read[i] and dropped[a.touched[i]] and copy_of[a.touched[i]] < 0
-            ]
-            needed = stack[:0]
-            while len(stack):
-                unit = a.unit_of[stack.pop()]
-                if seen[unit] == task:
-                    continue
-                seen[unit] = task
-                for i in range(a.makers_at[unit], a.makers_at[unit + 1]):
-                    needed.append(a.makers[i])
-                for i in range(a.inputs_at[unit], a.inputs_at[unit + 1]):
-                    if dropped[a.inputs[i]] and copy_of[a.inputs[i]] < 0:
-                        stack.append(a.inputs[i])
-            first_copy = copies
-            for maker in sorted(needed):
-                operation = a.again[maker]
-                if steps + 2 > most or filled + 100 > len(slots) or copies + 100 > most:
-                    return order[:0], slots_at, slots, originals
-                for i in range(a.creates_at[operation], a.creates_at[operation + 1]):
-                    originals[copies] = a.creates[i]
-                    if dropped[a.creates[i]]:
-                        copy_of[a.creates[i]] = blocks + copies
-                    else:
-                        extra[a.creates[i]] = blocks + copies
-                    copies += 1
-                for i in range(a.touched_at[operation], a.touched_at[operation + 1]):
-                    block = a.touched[i]
-                    slots[filled] = block
-                    if extra[block] >= 0:
-                        slots[filled] = extra[block]
-                    elif copy_of[block] >= 0:
-                        slots[filled] = copy_of[block]
-                    filled += 1
-                order[steps] = operation
-                steps += 1
-                slots_at[steps] = filled
-            for copy in range(first_copy, copies):
-                extra[originals[copy]] = -1
-        if steps + 2 > most or filled + 100 > len(slots):
-            return order[:0], slots_at, slots, originals
+                copy_of[forgotten] = -1
+            makers = _makers(a, task, dropped, copy_of, seen)
+            if not _make(a, makers, dropped, copy_of, order, ends, slots, originals, filled, spare):
+                return order[:0], ends, slots, originals
+        if filled[0] == len(order) or filled[1] + spare > len(slots):
+            return order[:0], ends, slots, originals
         for i in range(a.touched_at[task], a.touched_at[task + 1]):
             block = a.touched[i]
-            use_copy = task >= a.turn and dropped[block] and copy_of[block] >= 0
-            slots[filled] = copy_of[block] if use_copy else block
-            filled += 1
-        order[steps] = task
-        steps += 1
-        slots_at[steps] = filled
-    return order[:steps], slots_at[: steps + 1], slots[:filled], originals[:copies]
+            slots[filled[1]] = copy_of[block] if task >= a.turn and copy_of[block] >= 0 else block
+            filled[1] += 1
+        order[filled[0]] = task
+        filled[0] += 1
+        ends[filled[0]] = filled[1]
+    return order[: filled[0]], ends[: filled[0] + 1], slots[: filled[1]], originals[: filled[2]]
+
+
+@compiled
+def _make(
+    a: Any,
+    makers: Any,
+    dropped: Any,
+    copy_of: Any,
+    order: Any,
+    ends: Any,
+    slots: Any,
+    originals: Any,
+    filled: Any,
+    spare: int,
+) -> bool:
+    """Append operations that make blocks again, in the order of the forward pass; return whether there was room for them."""
+    extra = {-1: -1}  # copies that are made in addition
+    while len(makers) > 0:
+        if (
+            max(
+                filled[0] + spare - len(order),
+                filled[1] + spare - len(slots),
+                filled[2] + spare - len(originals),
+            )
+            > 0
+        ):
+            return False
+        operation = a.again[heappop(makers)]
+        for i in range(a.creates_at[operation], a.creates_at[operation + 1]):
+            copy = len(a.size_bytes) + filled[2]
+            originals[filled[2]] = a.creates[i]
+            filled[2] += 1
+            if dropped[a.creates[i]]:
+                copy_of[a.creates[i]] = copy
+            else:
+                extra[a.creates[i]] = copy
+        for i in range(a.touched_at[operation], a.touched_at[operation + 1]):
+            block = a.touched[i]
+            slots[filled[1]] = copy_of[block] if copy_of[block] >= 0 else extra.get(block, block)
+            filled[1] += 1
+        order[filled[0]] = operation
+        filled[0] += 1
+        ends[filled[0]] = filled[1]
+    return True
+
+
+@compiled
+def _makers(a: Any, task: int, dropped: Any, copy_of: Any, seen: Any) -> Any:
+    """Return, as a heap, the tasks that make what a task reads and is not there, and what these read in turn."""
+    makers = [np.int64(0) for _ in range(0)]
+    left = [np.int64(0) for _ in range(0)]
+    for i in range(a.touched_at[task], a.touched_at[task + 1]):
+        if a.is_read[i] and dropped[a.touched[i]] and copy_of[a.touched[i]] < 0:
+            left.append(a.unit_of[a.touched[i]])
+    while left:
+        unit = left.pop()
+        if seen[unit] == task:
+            continue
+        seen[unit] = task
+        for i in range(a.makers_at[unit], a.makers_at[unit + 1]):
+            heappush(makers, a.makers[i])
+        for i in range(a.inputs_at[unit], a.inputs_at[unit + 1]):
+            if dropped[a.inputs[i]] and copy_of[a.inputs[i]] < 0:
+                left.append(a.unit_of[a.inputs[i]])
+    return makers
 
 
 @compiled
@@ -113,56 +140,62 @@ def find_absences(a: Any, choices: Any, program: Any, budget: int) -> Any:
     Rows are (block, written, last, first): the step that wrote the block, and its uses before and after. A unit that is
     offloaded is away for the longest time between two uses. Where a step needs more than the budget, further blocks leave.
     """
-    order, slots_at, slots, originals = program
-    steps, blocks = len(order), len(a.size_bytes)
-    first = np.full(blocks + len(originals), -1)
-    last, written = first.copy(), first.copy()
-    clock = np.zeros(steps + 1)
-    gaps = np.empty((len(slots), 4), np.int64)
-    longest = np.full(blocks, -1)
+    held, gaps, taken = _find_gaps(a, choices, program)
+    for gap in range(len(gaps)):
+        if taken[gap]:
+            held[gaps[gap, 2] + 1] -= a.size_bytes[gaps[gap, 0]]
+            held[gaps[gap, 3]] += a.size_bytes[gaps[gap, 0]]
+    held = np.cumsum(held)[: len(program[0])] + a.fixed_bytes
+    for step in range(len(held)):
+        held[step] += a.workspace_bytes[program[0][step]]
+    _relieve(a, held, gaps, taken, budget)
+    return held, gaps[taken]
+
+
+@compiled
+def _find_gaps(a: Any, choices: Any, program: Any) -> Any:
+    """Return by how much each step holds more than the one before, rows of possible absences, and those that choices ask for."""
+    order, ends, slots, originals = program
+    blocks, steps = len(a.size_bytes), len(order)
+    last = np.full(blocks + len(originals), -1)
+    written = last.copy()
+    clock, held = np.zeros(steps + 1), np.zeros(steps + 1, np.int64)
+    gaps, longest = np.empty((len(slots), 4), np.int64), np.full(blocks, -1)
     count = 0
     for step in range(steps):
-        operation = order[step]
-        clock[step + 1] = clock[step] + a.duration_s[operation]
-        shift = a.touched_at[operation] - slots_at[step]
-        for i in range(slots_at[step], slots_at[step + 1]):
+        clock[step + 1] = clock[step] + a.duration_s[order[step]]
+        shift = a.touched_at[order[step]] - ends[step]
+        for i in range(ends[step], ends[step + 1]):
             slot = slots[i]
-            if slot < blocks and last[slot] >= 0 and step > last[slot] + 1 and not a.is_result[slot]:
-                unit = a.unit_of[slot]
-                if a.size_bytes[slot] and (unit < 0 or choices[unit] == OFFLOAD):
-                    gaps[count] = (slot, written[slot], last[slot], step)
-                    best = longest[slot]
-                    if (
-                        best < 0
-                        or clock[step] - clock[last[slot] + 1]
-                        > clock[gaps[best, 3]] - clock[gaps[best, 2] + 1]
-                    ):
-                        longest[slot] = count
-                    count += 1
-            if first[slot] < 0:
-                first[slot] = step
+            if last[slot] < 0:
+                held[step] += a.size_bytes[slot if slot < blocks else originals[slot - blocks]]
+            elif slot < blocks and step > last[slot] + 1 and _may_leave(a, choices, slot):
+                gaps[count] = (slot, written[slot], last[slot], step)
+                best = longest[slot]
+                away_s = clock[step] - clock[last[slot] + 1]
+                if best < 0 or away_s > clock[gaps[best, 3]] - clock[gaps[best, 2] + 1]:
+                    longest[slot] = count
+                count += 1
             last[slot] = step
             if a.is_written[i + shift]:
                 written[slot] = step
-    held = np.zeros(steps + 1, np.int64)
-    for slot in range(len(first)):
+    for slot in range(len(last)):
         block = slot if slot < blocks else originals[slot - blocks]
-        if first[slot] >= 0:
-            held[first[slot]] += a.size_bytes[block]
-            if not a.is_result[block]:
-                held[last[slot] + 1] -= a.size_bytes[block]
+        if last[slot] >= 0 and not a.is_result[block]:
+            held[last[slot] + 1] -= a.size_bytes[block]
     taken = np.zeros(count, np.bool_)
-    for gap in range(count):
-        block = gaps[gap, 0]
-        if a.unit_of[block] >= 0 and longest[block] == gap:
-            taken[gap] = True
-            held[gaps[gap, 2] + 1] -= a.size_bytes[block]
-            held[gaps[gap, 3]] += a.size_bytes[block]
-    held = np.cumsum(held)[:steps] + a.fixed_bytes
-    for step in range(steps):
-        held[step] += a.workspace_bytes[order[step]]
-    _relieve(a, held, gaps[:count], taken, budget)
-    return held, gaps[:count][taken]
+    for block in range(blocks):
+        if longest[block] >= 0 and a.unit_of[block] >= 0:
+            taken[longest[block]] = True
+    return held, gaps[:count], taken
+
+
+@compiled
+def _may_leave(a: Any, choices: Any, block: int) -> bool:
+    """Return whether a block is not to be kept; one without a choice may leave where memory lacks."""
+    if a.is_result[block] or a.size_bytes[block] == 0:
+        return False
+    return a.unit_of[block] < 0 or choices[a.unit_of[block]] == OFFLOAD
 
 
 @compiled
@@ -173,9 +206,9 @@ def _relieve(a: Any, held: Any, gaps: Any, taken: Any, budget: int) -> None:
         while held[step] > budget and reliefs < RELIEFS:
             best = -1
             for gap in range(len(gaps)):
-                if not taken[gap] and gaps[gap, 2] < step < gaps[gap, 3]:
-                    if best < 0 or a.size_bytes[gaps[gap, 0]] > a.size_bytes[gaps[best, 0]]:
-                        best = gap
+                is_larger = best < 0 or a.size_bytes[gaps[gap, 0]] > a.size_bytes[gaps[best, 0]]
+                if is_larger and not taken[gap] and gaps[gap, 2] < step < gaps[gap, 3]:
+                    best = gap
             if best < 0:
                 return
             taken[best] = True
@@ -197,7 +230,7 @@ def go_back(a: Any, order: Any, held: Any, absences: Any, budget: int) -> Any:
     state = np.zeros(count, np.int8)  # 1: on its way, 2: done
     head = tail = at_end = 0
     time_s = link_s = 0.0
-    early = 0
+    early = np.int64(0)
     for step in range(steps - 1, -1, -1):
         while at_end < count and absences[ending[at_end], 2] >= step:
             absence = ending[at_end]
@@ -236,17 +269,15 @@ def go_forward(a: Any, order: Any, held: Any, absences: Any, returns: Any, budge
     The time is infinite where memory does not suffice.
     """
     count, steps = len(absences), len(order)
-    leaves = np.full(count, -1)
+    leaves, waiting = np.full(count, -1), np.zeros(count, np.bool_)
     writing = np.argsort(absences[:, 1], kind="mergesort")
     ending = np.argsort(absences[:, 2], kind="mergesort")
     returning = np.argsort(returns * steps + absences[:, 3], kind="mergesort")
     copied_s, here_s = np.zeros(count), np.zeros(steps + 1)
-    out_of, out_since = np.zeros(len(a.size_bytes)), np.full(len(a.size_bytes), -1)
-    waiting = np.zeros(count, np.bool_)
-    leaving = [(0.0, 0) for _ in range(0)]
+    leaving = [(0.0, np.int64(0)) for _ in range(0)]
     at_writing = at_ending = at_returning = 0
     time_s = out_s = back_s = 0.0
-    late = peak = 0
+    late = peak = np.int64(0)
     for step in range(steps):
         start = at_returning
         while at_returning < count and returns[returning[at_returning]] <= step:
@@ -255,34 +286,19 @@ def go_forward(a: Any, order: Any, held: Any, absences: Any, returns: Any, budge
                 waiting[absence] = False
                 late -= a.size_bytes[absences[absence, 0]]
             at_returning += 1
-        while len(leaving):
-            if waiting[leaving[0][1]]:
-                if leaving[0][0] > time_s and held[step] + late <= budget:
-                    break
-                absence = leaving[0][1]
-                time_s = max(time_s, leaving[0][0])
-                late -= a.size_bytes[absences[absence, 0]]
-                leaves[absence] = step
-                waiting[absence] = False
-            heappop(leaving)
+        time_s, late = _leave(a, absences, leaving, waiting, leaves, step, budget - held[step], time_s, late)
         peak = max(peak, held[step] + late)
         if held[step] + late > budget:
             return leaves, np.inf, peak
-        for i in range(start, at_returning):
-            absence = returning[i]
+        for absence in returning[start:at_returning]:
             if leaves[absence] >= 0:
                 back_s = max(back_s, time_s) + a.prefetch_s[absences[absence, 0]]
-                here_s[absences[absence, 3]] = max(here_s[absences[absence, 3]], back_s)
+                here_s[absences[absence, 3]] = back_s
         time_s = max(time_s, here_s[step]) + a.duration_s[order[step]]
+        start = at_writing
         while at_writing < count and absences[writing[at_writing], 1] == step:
-            absence = writing[at_writing]
-            block = absences[absence, 0]
-            if returns[absence] >= 0:
-                if out_since[block] != step:
-                    out_s = max(out_s, time_s) + a.offload_s[block]
-                    out_of[block], out_since[block] = out_s, step
-                copied_s[absence] = out_of[block]
             at_writing += 1
+        out_s = _copy_out(a, absences, writing[start:at_writing], returns, copied_s, time_s, out_s)
         while at_ending < count and absences[ending[at_ending], 2] == step:
             absence = ending[at_ending]
             if returns[absence] >= 0:
@@ -291,3 +307,48 @@ def go_forward(a: Any, order: Any, held: Any, absences: Any, returns: Any, budge
                 late += a.size_bytes[absences[absence, 0]]
             at_ending += 1
     return leaves, time_s, peak
+
+
+@compiled
+def _leave(
+    a: Any,
+    absences: Any,
+    leaving: Any,
+    waiting: Any,
+    leaves: Any,
+    step: int,
+    room: int,
+    time_s: float,
+    late: Any,
+) -> Any:
+    """Free blocks whose copies have ended, and wait for more copies where memory lacks; return the time and what is left."""
+    while leaving:
+        end_s, absence = leaving[0]
+        if waiting[absence]:
+            if end_s > time_s and late <= room:
+                break
+            time_s = max(time_s, end_s)
+            late -= a.size_bytes[absences[absence, 0]]
+            leaves[absence] = step
+            waiting[absence] = False
+        heappop(leaving)
+    return time_s, late
+
+
+@compiled
+def _copy_out(
+    a: Any, absences: Any, written: Any, returns: Any, copied_s: Any, time_s: float, out_s: float
+) -> float:
+    """Queue the copies of blocks that have just been written, each once; return when the link is free."""
+    for i in range(len(written)):
+        absence = written[i]
+        if returns[absence] < 0:
+            continue
+        is_new = True
+        for earlier in written[:i]:
+            if absences[earlier, 0] == absences[absence, 0] and returns[earlier] >= 0:
+                copied_s[absence], is_new = copied_s[earlier], False
+        if is_new:
+            out_s = max(out_s, time_s) + a.offload_s[absences[absence, 0]]
+            copied_s[absence] = out_s
+    return out_s

@@ -16,8 +16,14 @@ from membench.strategies.joint.search import TOLERANCE, Search, seeds
 SMALLEST_SHARE = 1 / 128
 """Blocks smaller than this share of the largest one leave only where memory lacks otherwise."""
 
-EVALUATIONS = 1000
-"""Number of plans that are tried."""
+EVALUATIONS = range(1000, 5001)
+"""Least and greatest number of plans that are tried."""
+
+EVALUATED_STEPS = 20_000_000
+"""Number of tasks of all plans that are tried, where that is between the two numbers."""
+
+ENOUGH = 1.0005
+"""The search ends at this multiple of the lower bound."""
 
 HALVINGS = 12
 """Number of budgets that are tried where none is given."""
@@ -92,9 +98,14 @@ def _problem(graph: TaskGraph, cost: CostModel) -> Problem:
 
 
 def _search(problem: Problem, relaxed: Relaxation, budget_bytes: int) -> Plan | None:
-    search = Search(Evaluator(problem), budget_bytes, evaluations=EVALUATIONS, enough_s=relaxed.step_s)
+    wanted = EVALUATED_STEPS // max(1, len(problem.graph.tasks))
+    evaluations = min(max(wanted, EVALUATIONS.start), EVALUATIONS.stop - 1)
+    search = Search(
+        Evaluator(problem), budget_bytes, evaluations=evaluations, enough_s=relaxed.step_s * ENOUGH
+    )
     for choices in seeds(len(problem.units), relaxed.offloaded, relaxed.recomputed):
         search.try_choices(choices)
     if search.best:
-        search.improve()
+        search.descend()
+        search.anneal()
     return search.best
