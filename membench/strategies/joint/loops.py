@@ -53,9 +53,12 @@ def run_again(a: Any, choices: Any) -> Any:
             if a.layer[task] != layer:
                 layer = a.layer[task]
                 copy_of[forgotten] = -1
-            makers = _makers(a, task, dropped, copy_of, seen)
-            if not _make(a, makers, dropped, copy_of, order, ends, slots, originals, filled, spare):
-                return order[:0], ends, slots, originals
+            for i in range(a.touched_at[task], a.touched_at[task + 1]):
+                if a.is_read[i] and dropped[a.touched[i]] and copy_of[a.touched[i]] < 0:
+                    makers = _makers(a, task, dropped, copy_of, seen)
+                    if not _make(a, makers, dropped, copy_of, order, ends, slots, originals, filled, spare):
+                        return order[:0], ends, slots, originals
+                    break
         if filled[0] == len(order) or filled[1] + spare > len(slots):
             return order[:0], ends, slots, originals
         for i in range(a.touched_at[task], a.touched_at[task + 1]):
@@ -161,6 +164,7 @@ def _find_gaps(a: Any, choices: Any, program: Any) -> Any:
     written = last.copy()
     clock, held = np.zeros(steps + 1), np.zeros(steps + 1, np.int64)
     gaps, longest = np.empty((len(slots), 4), np.int64), np.full(blocks, -1)
+    may_leave = _may_leave(a, choices)
     count = 0
     for step in range(steps):
         clock[step + 1] = clock[step] + a.duration_s[order[step]]
@@ -169,7 +173,7 @@ def _find_gaps(a: Any, choices: Any, program: Any) -> Any:
             slot = slots[i]
             if last[slot] < 0:
                 held[step] += a.size_bytes[slot if slot < blocks else originals[slot - blocks]]
-            elif slot < blocks and step > last[slot] + 1 and _may_leave(a, choices, slot):
+            elif slot < blocks and step > last[slot] + 1 and may_leave[slot]:
                 gaps[count] = (slot, written[slot], last[slot], step)
                 best = longest[slot]
                 away_s = clock[step] - clock[last[slot] + 1]
@@ -191,11 +195,13 @@ def _find_gaps(a: Any, choices: Any, program: Any) -> Any:
 
 
 @compiled
-def _may_leave(a: Any, choices: Any, block: int) -> bool:
-    """Return whether a block is not to be kept; one without a choice may leave where memory lacks."""
-    if a.is_result[block] or a.size_bytes[block] == 0:
-        return False
-    return a.unit_of[block] < 0 or choices[a.unit_of[block]] == OFFLOAD
+def _may_leave(a: Any, choices: Any) -> Any:
+    """Return for each block whether it is not to be kept; one without a choice may leave where memory lacks."""
+    found = (a.size_bytes > 0) & ~a.is_result
+    for block in range(len(found)):
+        if a.unit_of[block] >= 0 and choices[a.unit_of[block]] != OFFLOAD:
+            found[block] = False
+    return found
 
 
 @compiled
@@ -268,7 +274,7 @@ def go_forward(a: Any, order: Any, held: Any, absences: Any, returns: Any, budge
 
     The time is infinite where memory does not suffice.
     """
-    count, steps = len(absences), len(order)
+    count, steps, sizes = len(absences), len(order), a.size_bytes[absences[:, 0]]
     leaves, waiting = np.full(count, -1), np.zeros(count, np.bool_)
     writing = np.argsort(absences[:, 1], kind="mergesort")
     ending = np.argsort(absences[:, 2], kind="mergesort")
@@ -284,9 +290,9 @@ def go_forward(a: Any, order: Any, held: Any, absences: Any, returns: Any, budge
             absence = returning[at_returning]
             if waiting[absence]:
                 waiting[absence] = False
-                late -= a.size_bytes[absences[absence, 0]]
+                late -= sizes[absence]
             at_returning += 1
-        time_s, late = _leave(a, absences, leaving, waiting, leaves, step, budget - held[step], time_s, late)
+        time_s, late = _leave(sizes, leaving, waiting, leaves, step, budget - held[step], time_s, late)
         peak = max(peak, held[step] + late)
         if held[step] + late > budget:
             return leaves, np.inf, peak
@@ -298,21 +304,21 @@ def go_forward(a: Any, order: Any, held: Any, absences: Any, returns: Any, budge
         start = at_writing
         while at_writing < count and absences[writing[at_writing], 1] == step:
             at_writing += 1
-        out_s = _copy_out(a, absences, writing[start:at_writing], returns, copied_s, time_s, out_s)
+        if at_writing > start:
+            out_s = _copy_out(a, absences, writing[start:at_writing], returns, copied_s, time_s, out_s)
         while at_ending < count and absences[ending[at_ending], 2] == step:
             absence = ending[at_ending]
             if returns[absence] >= 0:
                 heappush(leaving, (copied_s[absence], absence))
                 waiting[absence] = True
-                late += a.size_bytes[absences[absence, 0]]
+                late += sizes[absence]
             at_ending += 1
     return leaves, time_s, peak
 
 
 @compiled
 def _leave(
-    a: Any,
-    absences: Any,
+    sizes: Any,
     leaving: Any,
     waiting: Any,
     leaves: Any,
@@ -328,7 +334,7 @@ def _leave(
             if end_s > time_s and late <= room:
                 break
             time_s = max(time_s, end_s)
-            late -= a.size_bytes[absences[absence, 0]]
+            late -= sizes[absence]
             leaves[absence] = step
             waiting[absence] = False
         heappop(leaving)

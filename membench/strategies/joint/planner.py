@@ -16,7 +16,7 @@ from membench.strategies.joint.search import TOLERANCE, Search, seeds
 SMALLEST_SHARE = 1 / 128
 """Blocks smaller than this share of the largest one leave only where memory lacks otherwise."""
 
-EVALUATIONS = range(1000, 5001)
+EVALUATIONS = range(1000, 16_001)
 """Least and greatest number of plans that are tried."""
 
 EVALUATED_STEPS = 20_000_000

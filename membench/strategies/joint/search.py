@@ -11,7 +11,7 @@ from membench.strategies.joint.loops import KEEP, OFFLOAD, RECOMPUTE, REPEAT
 TOLERANCE = 1e-9
 """Relative differences of step times below it are rounding."""
 
-WARMTH = 0.004
+WARMTH = 0.002
 """The temperature at which annealing starts, as a share of the step's time."""
 
 SEED = 0
