@@ -10,9 +10,9 @@ cost        seconds of a task by arithmetic (roofline)
 codecs      encodings of activations
 planning    what several methods share: schedule builder, validator, pools, recomputation
 frameworks  task graphs as Caffe, MXNet, TensorFlow, Torch and moDNN run them
-strategies  the methods, a file or folder for each: task graph -> schedule
 backends    schedule -> timeline: CPU, CUDA, simulated
 execution   the loop that runs a schedule
+strategies  the methods, a file or folder for each: task graph -> schedule
 profiling   times measured on the device
 steps       what `compile` and `predict` return
 pictures    one step drawn: memory over time, Chrome trace

@@ -11,8 +11,8 @@ import membench
 
 PACKAGE = Path(membench.__file__).parent
 ORDER = (
-    "core", "models", "data", "capture", "cost", "codecs", "planning", "frameworks", "strategies", "backends", "execution",
-    "profiling", "steps", "pictures", "sweep", "training", "papers", "validation", "cli",
+    "core", "models", "data", "capture", "cost", "codecs", "planning", "frameworks", "backends", "execution",
+    "strategies", "profiling", "steps", "pictures", "sweep", "training", "papers", "validation", "cli",
 )  # fmt: skip
 
 

@@ -184,6 +184,15 @@ class Schedule:
             return ""
         return "" if any(task.is_recomputed for task in self.graph.tasks) else CHANGES_NOTHING
 
+    @property
+    def certificate(self) -> str:
+        """A sentence with the lower bound on a step's time, where the method has found one; otherwise empty."""
+        found = dict(self.decisions)
+        if "lower_bound_s" not in found:
+            return ""
+        bound = f"no schedule takes less than {found['lower_bound_s']:.6g} s within this memory"
+        return f"{bound}; this one takes {found['gap']:.2%} more"
+
     def __len__(self) -> int:
         return len(self.instructions)
 
@@ -197,8 +206,7 @@ class Schedule:
             f"schedule of {graph.name} (batch {graph.batch_size}) by {self.strategy}: "
             f"{len(self)} instructions, peak {format_bytes(self.peak_bytes)}"
         )
-        if self.note:
-            yield self.note
+        yield from filter(None, (self.note, self.certificate))
         for index, instruction in enumerate(self.instructions):
             verb, stream = type(instruction).__name__.lower(), getattr(instruction, "stream", "")
             match instruction:

@@ -118,8 +118,11 @@ def recompute(repeatable: Repeatable, segments: Sequence[Segment]) -> TaskGraph:
 
     The run time is linear in the number of tasks, and for `per_layer` in the number of recomputed ones.
     """
-    graph = repeatable.graph
-    order = recomputing_order(repeatable, segments)
+    return reordered(repeatable.graph, recomputing_order(repeatable, segments))
+
+
+def reordered(graph: TaskGraph, order: Order) -> TaskGraph:
+    """Return the graph with the tasks of an order and the copies that they touch."""
     tasks = tuple(
         replace(rename_blocks(item.task, item.copies), index=index) for index, item in enumerate(order.tasks)
     )

@@ -65,8 +65,9 @@ def test_a_budget_is_kept_or_refused(variant: str) -> None:
     lower_bound_bytes = schedule.graph.lower_bound_bytes
     with pytest.raises(InfeasibleSchedule) as refusal:
         plan(case.captured.graph, VARIANTS[variant], COST, lower_bound_bytes - 1)
-    assert case.captured.graph.external_bytes < refusal.value.lower_bound_bytes == lower_bound_bytes
-    assert lower_bound_bytes <= refusal.value.needed_bytes <= peak_bytes
+    # less where the method would choose a form of the graph that needs less
+    assert case.captured.graph.external_bytes < refusal.value.lower_bound_bytes <= lower_bound_bytes
+    assert refusal.value.lower_bound_bytes <= refusal.value.needed_bytes <= peak_bytes
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
@@ -77,7 +78,8 @@ def test_schedules_are_deterministic_pickle_and_print(variant: str) -> None:
     copy = pickle.loads(pickle.dumps(schedule))
     assert copy == schedule
     validate(copy)
-    assert len(str(schedule).splitlines()) == 1 + bool(schedule.note) + len(schedule)
+    header = 1 + bool(schedule.note) + bool(schedule.certificate)
+    assert len(str(schedule).splitlines()) == header + len(schedule)
 
 
 def test_the_step_gives_its_memory_back() -> None:

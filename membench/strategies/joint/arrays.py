@@ -1,0 +1,88 @@
+"""A problem as arrays, for compiled loops."""
+
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from membench.core.task_graph import RESULT_ROLES
+from membench.strategies.joint.problem import Problem
+
+
+class Arrays(NamedTuple):
+    """Tasks, blocks and units by number; lists of numbers are concatenated, with the start of each in an array of its own.
+
+    Operations are the graph's tasks and behind them those that run again; times are in seconds, sizes in bytes.
+    """
+
+    tasks: int
+    turn: int
+    fixed_bytes: int
+    duration_s: Any
+    workspace_bytes: Any
+    layer: Any
+    again: Any  # task -> operation, or -1
+    touched_at: Any
+    touched: Any
+    is_read: Any  # of each touched block
+    is_written: Any
+    creates_at: Any
+    creates: Any
+    size_bytes: Any  # of blocks; 0 for the caller's
+    is_result: Any
+    unit_of: Any  # block -> unit, or -1
+    offload_s: Any
+    prefetch_s: Any
+    makers_at: Any
+    makers: Any
+    inputs_at: Any
+    inputs: Any
+
+
+def as_arrays(problem: Problem) -> Arrays:
+    """Return a problem as arrays."""
+    graph, operations, units = problem.graph, problem.operations, problem.units
+    again = np.full(len(graph.tasks), -1)
+    for task, operation in problem.again.items():
+        again[task] = operation
+    unit_of = np.full(len(graph.blocks), -1)
+    for block, unit in problem.unit_of.items():
+        unit_of[block] = unit
+    touched_at, touched = _concatenated(problem.touched)
+    creates_at, creates = _concatenated(task.creates for task in operations)
+    makers_at, makers = _concatenated(unit.makers for unit in units)
+    inputs_at, inputs = _concatenated(unit.inputs for unit in units)
+    return Arrays(
+        tasks=len(graph.tasks),
+        turn=problem.turn,
+        fixed_bytes=graph.external_bytes,
+        duration_s=np.array(problem.duration_s),
+        workspace_bytes=np.array([task.workspace_bytes for task in operations], dtype=np.int64),
+        layer=np.array([task.layer for task in graph.tasks], dtype=np.int64),
+        again=again,
+        touched_at=touched_at,
+        touched=touched,
+        is_read=_flags(b in t.reads for t, bs in zip(operations, problem.touched, strict=True) for b in bs),
+        is_written=_flags(b in t.writes for t, bs in zip(operations, problem.touched, strict=True) for b in bs),
+        creates_at=creates_at,
+        creates=creates,
+        size_bytes=np.array([0 if b.is_external else b.size_bytes for b in graph.blocks], dtype=np.int64),
+        is_result=_flags(block.role in RESULT_ROLES for block in graph.blocks),
+        unit_of=unit_of,
+        offload_s=np.array(problem.offload_s),
+        prefetch_s=np.array(problem.prefetch_s),
+        makers_at=makers_at,
+        makers=makers,
+        inputs_at=inputs_at,
+        inputs=inputs,
+    )  # fmt: skip
+
+
+def _flags(values: Iterable[bool]) -> Any:
+    return np.array(list(values), dtype=np.bool_)
+
+
+def _concatenated(lists: Iterable[Sequence[int]]) -> tuple[Any, Any]:
+    found = list(lists)
+    starts = np.cumsum([0, *map(len, found)], dtype=np.int64)
+    return starts, np.array([number for numbers in found for number in numbers], dtype=np.int64)

@@ -1,0 +1,124 @@
+"""Plans: choices, the order that follows from them, and the copies that keep a budget."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import inf
+from operator import attrgetter
+from typing import Any
+
+import numpy as np
+
+from membench.planning.recompute import Order, RenamedTask
+from membench.strategies.joint.arrays import as_arrays
+from membench.strategies.joint.loops import RECOMPUTE, find_absences, go_back, go_forward, run_again
+from membench.strategies.joint.problem import Problem
+
+Choices = Sequence[int]
+"""For each unit of a problem one of the choices of `loops`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Absence:
+    """A block away from the device.
+
+    Attributes:
+        written: position of the task that wrote it; its copy to the host starts then.
+        leaves: position before which it is freed.
+        returns: position before which its copy back is issued.
+        needed: position of its first use after.
+    """
+
+    block: int
+    written: int
+    leaves: int
+    returns: int
+    needed: int
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Evaluated choices.
+
+    Attributes:
+        step_s: seconds of the step; infinite where the budget cannot be kept.
+        peak_bytes: the most that it holds.
+    """
+
+    problem: Problem
+    choices: tuple[int, ...]
+    program: tuple[Any, Any, Any, Any]
+    absences: Any
+    leaves: Any
+    returns: Any
+    step_s: float
+    peak_bytes: int
+
+    def order(self) -> Order:
+        """Return the order for `planning.recompute.reordered`."""
+        problem, graph = self.problem, self.problem.graph
+        order, slots_at, slots, originals = self.program
+        tasks = []
+        for position, operation in enumerate(order.tolist()):
+            touched = slots[slots_at[position] : slots_at[position + 1]].tolist()
+            pairs = zip(problem.touched[operation], touched, strict=True)
+            copies = {block: slot for block, slot in pairs if block != slot}
+            tasks.append(RenamedTask(problem.operations[operation], copies))
+        return Order(tuple(tasks), (*graph.blocks, *(graph.blocks[block] for block in originals.tolist())))
+
+    def gone(self) -> list[Absence]:
+        """Return the absences in which the block leaves, in the order in which they are written."""
+        rows = zip(self.absences.tolist(), self.leaves.tolist(), self.returns.tolist(), strict=True)
+        found = [
+            Absence(block, written, leaves, returns, needed)
+            for (block, written, _, needed), leaves, returns in rows
+            if leaves >= 0
+        ]
+        return sorted(found, key=attrgetter("written"))
+
+
+class Evaluator:
+    """Evaluates choices of one problem."""
+
+    def __init__(self, problem: Problem) -> None:
+        self.problem = problem
+        self._arrays = as_arrays(problem)
+        self._programs: dict[bytes, tuple[Any, Any, Any, Any]] = {}
+
+    def plan(self, choices: Choices, budget_bytes: int) -> Plan:
+        """Return the plan of these choices."""
+        a = self._arrays
+        chosen = np.array(choices, dtype=np.int64)
+        program = self._program(chosen)
+        order = program[0]
+        if not len(order):
+            return self._infeasible(choices, program, 0)
+        held, absences = find_absences(a, chosen, program, budget_bytes)
+        returns = go_back(a, order, held, absences, budget_bytes)
+        if len(returns) != len(absences) or held.max() > budget_bytes:
+            return self._infeasible(choices, program, int(held.max()))
+        leaves, step_s, peak = go_forward(a, order, held, absences, returns, budget_bytes)
+        while len(stays := np.flatnonzero((returns >= 0) & (leaves < 0))) and step_s < inf:
+            for absence in stays:  # it would return before it has left: copy it neither way
+                block, _, last, _ = absences[absence]
+                held[last + 1 : returns[absence]] += a.size_bytes[block]
+            returns[stays] = -1
+            leaves, step_s, peak = go_forward(a, order, held, absences, returns, budget_bytes)
+        return Plan(self.problem, tuple(choices), program, absences, leaves, returns, step_s, int(peak))
+
+    def needed_bytes(self, choices: Choices) -> tuple[int, int]:
+        """Return the least budget that these choices can keep, and the operation that needs it."""
+        chosen = np.array(choices, dtype=np.int64)
+        program = self._program(chosen)
+        held, _ = find_absences(self._arrays, chosen, program, 0)
+        return int(held.max()), int(program[0][held.argmax()])
+
+    def _program(self, chosen: Any) -> tuple[Any, Any, Any, Any]:
+        """Return the program, the last one where the choices recompute the same."""
+        key = np.where(chosen >= RECOMPUTE, chosen, 0).tobytes()
+        if key not in self._programs:
+            self._programs = {key: run_again(self._arrays, chosen)}
+        return self._programs[key]
+
+    def _infeasible(self, choices: Choices, program: tuple[Any, Any, Any, Any], peak_bytes: int) -> Plan:
+        nothing = np.empty(0, np.int64)
+        return Plan(self.problem, tuple(choices), program, nothing, nothing, nothing, inf, peak_bytes)

@@ -1,0 +1,139 @@
+"""The choices that a graph offers: which stored blocks can leave or be made again, and what that costs."""
+
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+
+from membench.core.cost_model import CostModel
+from membench.core.task_graph import EXTERNAL_ROLES, RESULT_ROLES, Phase, Task, TaskGraph
+from membench.planning.recompute import Repeatable
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """Blocks that the same tasks write, and about which one choice is made.
+
+    Attributes:
+        makers: tasks that make the blocks again, in order; empty: they cannot be made again.
+        inputs: other blocks that may be dropped and that the makers read.
+        stored: whether the backward pass reads any of the blocks.
+    """
+
+    blocks: tuple[int, ...]
+    size_bytes: int
+    makers: tuple[int, ...]
+    inputs: tuple[int, ...]
+    remake_s: float
+    stored: bool
+
+
+class Problem:
+    """A graph with its costs, prepared for any number of choices.
+
+    Args:
+        graph: annotated.
+        least_bytes: smaller blocks are kept.
+
+    Attributes:
+        operations: the graph's tasks, and behind them those that can run again.
+        again: the position among `operations` in which a task of the graph runs again.
+        touched: the blocks that each operation touches.
+        duration_s: of each operation, with its launch.
+        units: all choices; `unit_of` finds a block's.
+    """
+
+    def __init__(self, graph: TaskGraph, cost: CostModel, least_bytes: int) -> None:
+        self.graph = graph
+        self.least_bytes = least_bytes
+        self.repeatable = Repeatable(graph, cost)
+        count = len(graph.tasks)
+        self.operations: tuple[Task, ...] = (*graph.tasks, *self.repeatable.again.values())
+        self.again = {index: count + n for n, index in enumerate(self.repeatable.again)}
+        self.touched = tuple(tuple(dict.fromkeys((*t.reads, *t.writes))) for t in self.operations)
+        self.duration_s = tuple(cost.launch_time_s(t) + cost.task_time_s(t) for t in self.operations)
+        self.offload_s = tuple(cost.offload_time_s(block.size_bytes) for block in graph.blocks)
+        self.prefetch_s = tuple(cost.prefetch_time_s(block.size_bytes) for block in graph.blocks)
+        self._writers: dict[int, list[int]] = defaultdict(list)
+        for task in graph.tasks:
+            for block in task.writes:
+                self._writers[block].append(task.index)
+        self.units = self._find_units(least_bytes)
+        self.unit_of = {block: n for n, unit in enumerate(self.units) for block in unit.blocks}
+
+    @cached_property
+    def compute_s(self) -> float:
+        """Seconds of all tasks of the graph, each once."""
+        return sum(self.duration_s[: len(self.graph.tasks)])
+
+    @cached_property
+    def turn(self) -> int:
+        """The first task of the backward pass."""
+        phases = (task.index for task in self.graph.tasks if task.phase is Phase.BACKWARD)
+        return next(phases, len(self.graph.tasks))
+
+    def _find_units(self, least_bytes: int) -> tuple[Unit, ...]:
+        graph = self.graph
+        candidates = {
+            block.index
+            for block in graph.blocks
+            if block.role not in EXTERNAL_ROLES | RESULT_ROLES
+            and block.size_bytes >= least_bytes
+            and self._writers[block.index]
+            and self._writers[block.index][0] < self.turn
+        }
+        read_backward = {b for task in graph.tasks[self.turn :] for b in task.reads}
+        units = []
+        for family in self._families(candidates):
+            makers = sorted({index for block in family for index in self._writers[block]})
+            if not all(self._can_repeat(index, family) for index in makers):
+                makers = []
+            reads = {b for index in makers for b in self.repeatable.again[index].reads}
+            units.append(
+                Unit(
+                    blocks=tuple(family),
+                    size_bytes=graph.size_bytes(family),
+                    makers=tuple(makers),
+                    inputs=tuple(sorted((reads & candidates) - set(family))),
+                    remake_s=sum(self.duration_s[self.again[index]] for index in makers),
+                    stored=not read_backward.isdisjoint(family),
+                )
+            )
+        return tuple(units)
+
+    def _families(self, candidates: Iterable[int]) -> list[list[int]]:
+        """Return the blocks in groups: two that one task writes are in the same."""
+        parent: dict[int, int] = {block: block for block in candidates}
+
+        def root(block: int) -> int:
+            while parent[block] != block:
+                parent[block] = block = parent[parent[block]]
+            return block
+
+        for task in self.graph.tasks[: self.turn]:
+            written = [block for block in task.writes if block in parent]
+            for block in written[1:]:
+                parent[root(block)] = root(written[0])
+        groups: dict[int, list[int]] = defaultdict(list)
+        for block in sorted(parent):
+            groups[root(block)].append(block)
+        return list(groups.values())
+
+    def _can_repeat(self, index: int, family: Iterable[int]) -> bool:
+        """Return whether a task gives the family's blocks again whenever what it reads is there.
+
+        It must run a second time, write nothing that lives on but the family, and read contents that no later task
+        changes. What it creates in addition is dropped again.
+        """
+        again, task = self.repeatable.again.get(index), self.graph.tasks[index]
+        if again is None:
+            return False
+        family = set(family)
+        if not family.intersection(task.writes) <= set(again.writes):
+            return False
+        if not set(again.writes) <= family | set(again.creates):
+            return False
+        others = [block for block in again.reads if block not in family]
+        last_write = self.repeatable.last_write
+        of_family = all(last_write[block] < self.turn for block in family)
+        return of_family and all(last_write.get(block, -1) <= index for block in others)

@@ -1,0 +1,114 @@
+"""Local search over the choices: first descend in groups of units, then anneal with changes of one or two."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from math import exp, inf
+from random import Random
+from typing import NamedTuple
+
+from membench.strategies.joint.evaluation import Choices, Evaluator, Plan
+from membench.strategies.joint.loops import KEEP, OFFLOAD, RECOMPUTE, REPEAT
+
+TOLERANCE = 1e-9
+"""Relative differences of step times below it are rounding."""
+
+WARMTH = 0.002
+"""The temperature at which annealing starts, as a share of the step's time."""
+
+SEED = 0
+
+
+class Search:
+    """The best plan of those tried so far within a budget.
+
+    Args:
+        evaluations: number of plans to try.
+        enough_s: a step this short ends the search.
+    """
+
+    def __init__(self, evaluator: Evaluator, budget_bytes: int, *, evaluations: int, enough_s: float) -> None:
+        self.best: Plan | None = None
+        self._evaluator = evaluator
+        self._units = evaluator.problem.units
+        self._budget_bytes = budget_bytes
+        self._left = evaluations
+        self._enough_s = enough_s * (1 + TOLERANCE)
+
+    @property
+    def is_over(self) -> bool:
+        return self._left <= 0 or (self.best is not None and self.best.step_s <= self._enough_s)
+
+    def try_choices(self, choices: Choices) -> bool:
+        """Evaluate choices, and return whether they are the best so far."""
+        return self._evaluate(choices).is_better
+
+    def _evaluate(self, choices: Choices) -> "_Trial":
+        self._left -= 1
+        plan = self._evaluator.plan(choices, self._budget_bytes)
+        is_better = plan.step_s < (self.best.step_s if self.best else inf) * (1 - TOLERANCE)
+        if is_better:
+            self.best = plan
+        return _Trial(plan.step_s, is_better)
+
+    def descend(self) -> None:
+        """Change groups of units, cheapest to recompute first, from large groups to single ones."""
+        units = self._units
+        order = sorted(range(len(units)), key=lambda n: (units[n].remake_s / max(1, units[n].size_bytes), n))
+        size = max(1, len(order) // 4)
+        found = True
+        while not self.is_over and (found or size > 1):
+            groups = [order[start : start + size] for start in range(0, len(order), size)]
+            found = sum(map(self._change, groups)) > 0  # each is tried
+            size = max(1, size // 2)
+
+    def _change(self, group: Sequence[int]) -> bool:
+        """Try each choice for a group of units, and return whether one was better."""
+        found = False
+        for choice in (KEEP, OFFLOAD, RECOMPUTE, REPEAT):
+            if self.best is None or self.is_over:
+                return found
+            changed = list(self.best.choices)
+            for number in group:
+                if choice in (KEEP, OFFLOAD) or self._units[number].makers:
+                    changed[number] = choice
+            if tuple(changed) != self.best.choices:
+                found |= self.try_choices(changed)
+        return found
+
+    def anneal(self) -> None:
+        """Change one or two units at random; accept what makes the step longer with a probability that falls to zero."""
+        if self.best is None or not self._units:
+            return
+        random, evaluations = Random(SEED), self._left
+        choices, step_s = list(self.best.choices), self.best.step_s
+        while not self.is_over:
+            warmth_s = WARMTH * step_s * self._left / evaluations
+            changed = list(choices)
+            for number in random.sample(range(len(choices)), min(len(choices), random.choice((1, 1, 2)))):
+                options = (
+                    (KEEP, OFFLOAD, RECOMPUTE, REPEAT) if self._units[number].makers else (KEEP, OFFLOAD)
+                )
+                changed[number] = random.choice(options)
+            trial = self._evaluate(changed)
+            if trial.step_s <= step_s or random.random() < exp((step_s - trial.step_s) / warmth_s):
+                choices, step_s = changed, trial.step_s
+
+
+class _Trial(NamedTuple):
+    step_s: float
+    is_better: bool
+
+
+def seeds(units: int, offloaded: Mapping[int, float], recomputed: Mapping[int, float]) -> Iterator[Choices]:
+    """Yield choices to start from: everything offloaded, and the relaxation rounded at several thresholds."""
+    yield [OFFLOAD] * units
+    for threshold in (0.5, 0.05):
+        yield [RECOMPUTE if recomputed.get(number, 0.0) > threshold else OFFLOAD for number in range(units)]
+    yield [
+        RECOMPUTE
+        if recomputed.get(number, 0.0) > 0.5
+        else OFFLOAD
+        if offloaded.get(number, 0.0) > 0.01
+        else KEEP
+        for number in range(units)
+    ]
+    yield [KEEP] * units

@@ -1,0 +1,79 @@
+"""Joint: for each stored block keep, offload or recompute, chosen together under a budget, with a lower bound on the time.
+
+A step's time is that of its tasks, of what is computed again, and of waiting for copies. The method
+
+1. solves a linear program that every schedule within the budget satisfies (`bound`): its value is a lower bound on the time,
+2. starts from its rounded solution and from offloading everything, and changes choices while that makes the step shorter
+   (`search`); each set of choices is timed by planning its copies (`transfers`): a copy to the host starts when its block is
+   written, and the block's memory is given back when the copy has ended or memory is needed; a copy back takes memory as late
+   as the link allows,
+3. takes another lossless method's schedule where that is faster within the budget: so it is never slower than any of them,
+4. states the bound (`lower_bound_s`) and by how much the step exceeds it (`gap`) in the schedule's decisions.
+
+Without a budget the step takes as long as eager's, with the least memory found that costs no time.
+
+Ours; related are POFO (Beaumont, Eyraud-Dubois, Shilova, NeurIPS 2021) and Capuchin (Peng et al., ASPLOS 2020), which choose
+between the same means by other rules.
+"""
+
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import replace
+
+from membench.backends.simulated import SimulatedBackend
+from membench.core.cost_model import CostModel
+from membench.core.errors import MembenchError
+from membench.core.schedule import Schedule
+from membench.core.task_graph import TaskGraph
+from membench.execution.executor import execute
+from membench.strategies.base import Strategy
+from membench.strategies.eager import Eager
+from membench.strategies.geeps import GeePS
+from membench.strategies.layrub.strategy import LayrubHybrid, LayrubInter, LayrubIntra
+from membench.strategies.memonger import Memonger
+from membench.strategies.superneurons import SuperNeurons
+from membench.strategies.vdnn import VdnnAll, VdnnConv, VdnnDyn
+
+OTHERS: tuple[Strategy, ...] = (
+    Eager(), SuperNeurons(), VdnnAll(), VdnnConv(), VdnnDyn(), GeePS(), Memonger(), LayrubIntra(), LayrubInter(), LayrubHybrid(),
+)  # fmt: skip
+"""Methods that give plain PyTorch's bits, and whose schedules are candidates."""
+
+
+class Joint(Strategy):
+    """Keep, offload or recompute each stored block, chosen together under a budget; states a lower bound on the time."""
+
+    name = "joint"
+
+    def schedule(self, graph: TaskGraph, cost: CostModel, budget_bytes: int | None) -> Schedule:
+        # numba and scipy take a second to import, which no other strategy needs
+        from membench.strategies.joint.emit import emit
+        from membench.strategies.joint.planner import Planner
+
+        planner = Planner(graph, cost)
+        if budget_bytes is None:
+            plan = planner.without_loss_of_time()
+            return _certified(emit(self.name, plan, None), plan.step_s, planner.compute_s)
+        candidates = [emit(self.name, plan, budget_bytes) for plan in planner.within(budget_bytes)]
+        candidates += self._of_others(graph, cost, budget_bytes)
+        if not candidates:
+            raise planner.refusal(budget_bytes)
+        timed = ((step_time_s(schedule, cost), schedule.peak_bytes, schedule) for schedule in candidates)
+        step_s, _, fastest = min(timed, key=lambda candidate: candidate[:2])
+        return _certified(fastest, step_s, planner.lower_bound_s(budget_bytes, step_s))
+
+    def _of_others(self, graph: TaskGraph, cost: CostModel, budget_bytes: int) -> Iterator[Schedule]:
+        for other in OTHERS:
+            with suppress(MembenchError):
+                yield replace(other.schedule(graph, cost, budget_bytes), strategy=self.name)
+
+
+def step_time_s(schedule: Schedule, cost: CostModel) -> float:
+    """Return the simulated seconds of a schedule."""
+    return execute(schedule, SimulatedBackend(schedule.graph, cost)).step_time_s
+
+
+def _certified(schedule: Schedule, step_s: float, lower_bound_s: float) -> Schedule:
+    """Return the schedule with the lower bound among its decisions, and by how much the step exceeds it."""
+    gap = step_s / lower_bound_s - 1 if lower_bound_s else 0.0
+    return replace(schedule, decisions=(("lower_bound_s", lower_bound_s), ("gap", max(0.0, gap))))

@@ -1,0 +1,71 @@
+"""The lower bound: below the fastest of all schedules, found by trying them, and above what no budget asks for."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from membench.core.errors import InfeasibleSchedule
+from membench.core.task_graph import Task, TaskGraph
+from membench.steps.plan import plan
+from membench.strategies.joint.bound import relax
+from membench.strategies.joint.problem import Problem
+from membench.strategies.joint.strategy import Joint, step_time_s
+from tests.helpers.chains import chain_of_convolutions, chain_of_sizes
+from tests.helpers.costs import UnitCost
+from tests.helpers.fastest import Fastest
+
+
+class WholeSeconds(UnitCost):
+    """A second for a task, and a second per byte copied."""
+
+    def launch_time_s(self, task: Task) -> float:
+        return 0.0
+
+    def task_time_s(self, task: Task) -> float:
+        return 1.0
+
+
+COST = WholeSeconds()
+SMALL_CHAINS = st.lists(st.integers(1, 2), min_size=2, max_size=3)
+
+
+def bound_s(graph: TaskGraph, budget_bytes: int) -> float | None:
+    relaxed = relax(Problem(graph, COST, 1), budget_bytes)
+    return relaxed.step_s if relaxed else None
+
+
+@settings(max_examples=12, deadline=None, derandomize=True)
+@given(sizes=SMALL_CHAINS, spare_bytes=st.integers(0, 3))
+def test_the_bound_the_fastest_schedule_and_the_method_are_in_order(
+    sizes: list[int], spare_bytes: int
+) -> None:
+    graph = chain_of_sizes(sizes)
+    budget_bytes = graph.lower_bound_bytes + spare_bytes
+    fastest_s = Fastest(graph, COST, budget_bytes).step_s()
+    bound = bound_s(graph, budget_bytes)
+    if fastest_s is None:
+        with pytest.raises(InfeasibleSchedule):
+            plan(graph, Joint(), COST, budget_bytes)
+        return
+    assert bound is not None
+    assert len(graph.tasks) <= bound <= fastest_s + 1e-6
+    try:
+        schedule = plan(graph, Joint(), COST, budget_bytes)
+    except InfeasibleSchedule:
+        return
+    assert step_time_s(schedule, COST) >= fastest_s - 1e-6
+    assert dict(schedule.decisions)["lower_bound_s"] <= fastest_s + 1e-6
+
+
+def test_the_bound_rises_as_the_budget_falls_and_ends_where_nothing_fits() -> None:
+    graph = chain_of_convolutions(6, normalized=True)
+    slow_link = UnitCost()
+    problem = Problem(graph, slow_link, 1)
+    most = sum(block.size_bytes for block in graph.blocks)
+    budgets = [graph.lower_bound_bytes - 1, graph.lower_bound_bytes + 40_000, most // 2, most]
+    found = [relax(problem, budget_bytes) for budget_bytes in budgets]
+    assert found[0] is None
+    times = [relaxed.step_s for relaxed in found[1:] if relaxed]
+    assert times == sorted(times, reverse=True)
+    assert times[0] > problem.compute_s * 1.01
+    assert times[-1] == pytest.approx(problem.compute_s)

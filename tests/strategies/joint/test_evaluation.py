@@ -1,0 +1,70 @@
+"""Evaluated plans: the time and the peak that they state are those of the schedule that they become."""
+
+import random
+
+import pytest
+import torch
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+from torchvision.models import DenseNet, ResNet
+from torchvision.models.resnet import BasicBlock
+
+from membench.planning.validate import validate
+from membench.strategies.joint.emit import emit
+from membench.strategies.joint.evaluation import Evaluator
+from membench.strategies.joint.loops import KEEP, OFFLOAD, RECOMPUTE, REPEAT
+from membench.strategies.joint.problem import Problem
+from membench.strategies.joint.strategy import step_time_s
+from tests.helpers.chains import chain_of_convolutions, graph_of
+from tests.helpers.graphs import COST
+
+NO_LIMIT = 10**15
+
+
+@pytest.fixture(scope="module")
+def evaluators() -> dict[str, Evaluator]:
+    with torch.device("meta"):
+        networks = {
+            "resnet": ResNet(BasicBlock, [1, 2, 1, 1], 10),
+            "densenet": DenseNet(growth_rate=8, block_config=(2, 3, 2), num_init_features=16, num_classes=10),
+        }
+    graphs = {name: graph_of(network, 3, 64) for name, network in networks.items()}
+    graphs["chain"] = chain_of_convolutions(8, normalized=True)
+    return {name: Evaluator(Problem(graph, COST, 1)) for name, graph in graphs.items()}
+
+
+@settings(max_examples=25, deadline=None, derandomize=True)
+@given(
+    name=st.sampled_from(["chain", "densenet", "resnet"]),
+    seed=st.integers(0, 10_000),
+    room=st.floats(0, 1),
+)
+def test_a_plan_states_the_time_and_the_peak_of_its_schedule(
+    evaluators: dict[str, Evaluator], name: str, seed: int, room: float
+) -> None:
+    evaluator = evaluators[name]
+    rng = random.Random(seed)
+    options = [
+        (KEEP, OFFLOAD, RECOMPUTE, REPEAT) if unit.makers else (KEEP, OFFLOAD)
+        for unit in evaluator.problem.units
+    ]
+    weights = [rng.random() for _ in range(4)]
+    choices = [rng.choices(each, weights[: len(each)])[0] for each in options]
+    assume(evaluator.plan(choices, NO_LIMIT).step_s < float("inf"))  # otherwise it repeats too much
+    least_bytes = evaluator.needed_bytes(choices)[0]
+    most_bytes = max(least_bytes, evaluator.needed_bytes([KEEP] * len(choices))[0])
+    budget_bytes = int(least_bytes + room * (most_bytes - least_bytes))
+    plan = evaluator.plan(choices, budget_bytes)
+    schedule = emit("joint", plan, budget_bytes)
+    validate(schedule, budget_bytes=budget_bytes)
+    assert schedule.peak_bytes == plan.peak_bytes <= budget_bytes
+    assert step_time_s(schedule, COST) == pytest.approx(plan.step_s, rel=1e-9)
+
+
+def test_less_than_the_needed_bytes_is_infeasible(evaluators: dict[str, Evaluator]) -> None:
+    for evaluator in evaluators.values():
+        choices = [OFFLOAD] * len(evaluator.problem.units)
+        needed_bytes, operation = evaluator.needed_bytes(choices)
+        assert 0 <= operation < len(evaluator.problem.operations)
+        assert evaluator.plan(choices, needed_bytes).step_s < float("inf")
+        assert evaluator.plan(choices, needed_bytes - 1).step_s == float("inf")

@@ -1,0 +1,71 @@
+"""Joint: never slower than another lossless method within its peak, and as fast as eager where memory allows."""
+
+import pytest
+import torch
+from torchvision.models import resnet18
+
+from membench.core.configuration import load
+from membench.core.errors import InfeasibleSchedule
+from membench.core.task_graph import TaskGraph
+from membench.cost.roofline import RooflineCost
+from membench.steps.plan import plan
+from membench.strategies.base import find_strategy
+from membench.strategies.joint.strategy import Joint, step_time_s
+from tests.helpers.chains import graph_of
+from tests.helpers.graphs import COST
+
+K40M = RooflineCost(load("device", "k40m"), load("framework", "pytorch").efficiency)
+LOSSLESS = (
+    "best_fit",
+    "geeps",
+    "gist",
+    "layrub_hybrid",
+    "layrub_inter",
+    "memonger",
+    "superneurons",
+    "vdnn_all",
+)
+
+
+@pytest.fixture(scope="module")
+def graph() -> TaskGraph:
+    with torch.device("meta"):
+        return graph_of(resnet18(), 3, 224)
+
+
+@pytest.mark.parametrize("name", LOSSLESS)
+def test_it_is_not_slower_than_another_method_at_its_peak(graph: TaskGraph, name: str) -> None:
+    other = plan(graph, find_strategy(name)(), K40M, None)
+    schedule = plan(graph, Joint(), K40M, other.peak_bytes)
+    assert step_time_s(schedule, K40M) <= step_time_s(other, K40M) * (1 + 1e-9)
+
+
+def test_without_a_budget_it_takes_eagers_time_with_less_memory(graph: TaskGraph) -> None:
+    eager = plan(graph, find_strategy("eager")(), K40M, None)
+    schedule = plan(graph, Joint(), K40M, None)
+    assert step_time_s(schedule, K40M) == pytest.approx(step_time_s(eager, K40M), rel=1e-9)
+    assert schedule.peak_bytes < 0.9 * eager.peak_bytes
+    assert dict(schedule.decisions) == {
+        "lower_bound_s": pytest.approx(step_time_s(eager, K40M)),
+        "gap": pytest.approx(0),
+    }
+
+
+def test_a_smaller_budget_takes_longer_until_it_is_refused(graph: TaskGraph) -> None:
+    most_bytes = plan(graph, find_strategy("eager")(), K40M, None).peak_bytes
+    with pytest.raises(InfeasibleSchedule) as refusal:
+        plan(graph, Joint(), K40M, graph.lower_bound_bytes - 1)
+    least_bytes = refusal.value.needed_bytes
+    budgets = [least_bytes, (2 * least_bytes + most_bytes) // 3, most_bytes]
+    schedules = [plan(graph, Joint(), K40M, budget_bytes) for budget_bytes in budgets]
+    times_s = [step_time_s(schedule, K40M) for schedule in schedules]
+    assert times_s == sorted(times_s, reverse=True)
+    for schedule, time_s in zip(schedules, times_s, strict=True):
+        found = dict(schedule.decisions)
+        assert found["lower_bound_s"] <= time_s * (1 + 1e-9)
+        assert found["gap"] == pytest.approx(time_s / found["lower_bound_s"] - 1, abs=1e-9)
+
+
+def test_the_certificate_is_printed(graph: TaskGraph) -> None:
+    schedule = plan(graph, Joint(), COST, None)
+    assert "no schedule takes less than" in str(schedule)

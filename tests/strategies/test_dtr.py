@@ -1,0 +1,40 @@
+"""DTR: nothing is recomputed before memory lacks, and then what is cheap, large and stale."""
+
+from membench.core.schedule import Offload
+from membench.core.task_graph import Task
+from membench.steps.plan import plan
+from membench.strategies.dtr import Dtr
+from tests.helpers.chains import chain_of_sizes
+from tests.helpers.costs import UnitCost
+
+
+class OneCostlyTask(UnitCost):
+    """The third layer's forward task takes a hundred times as long as others."""
+
+    def task_time_s(self, task: Task) -> float:
+        return 200.0 if task.name.startswith("forward2") else 2.0
+
+
+def recomputed(budget_bytes: int, cost: UnitCost) -> list[str]:
+    schedule = plan(chain_of_sizes([4] * 6), Dtr(), cost, budget_bytes)
+    assert not any(isinstance(instruction, Offload) for instruction in schedule.instructions)
+    return [task.name for task in schedule.graph.tasks if task.is_recomputed]
+
+
+def peak_bytes() -> int:
+    return plan(chain_of_sizes([4] * 6), Dtr(), UnitCost(), None).peak_bytes
+
+
+def test_nothing_is_recomputed_within_eagers_peak() -> None:
+    assert recomputed(peak_bytes(), UnitCost()) == []
+
+
+def test_a_smaller_budget_recomputes_more() -> None:
+    counts = [len(recomputed(peak_bytes() - less, UnitCost())) for less in (4, 8, 12)]
+    assert 0 < counts[0] < counts[1] < counts[2]
+
+
+def test_a_costly_result_is_not_evicted() -> None:
+    names = recomputed(peak_bytes() - 12, OneCostlyTask())
+    assert names
+    assert not any(name.startswith("forward2") for name in names)
