@@ -18,6 +18,7 @@ from membench.planning.liveness import peak_bytes
 from membench.planning.validate import validate
 from membench.strategies.base import strategies
 from membench.strategies.network_wide import NetworkWide
+from membench.strategies.pytorch import PyTorch
 from tests.helpers.graphs import COST, Doubling, captured, captured_model, held, names, sizes, tasks_of
 
 BARE = Caffe(Efficiency(1.0, 1.0), context_bytes=0, group_bytes=0, prefetched_batches=1)
@@ -69,7 +70,7 @@ def test_every_strategy_can_schedule_it(name: str, lowered: Callable[[str], Task
     validate(schedule)
     assert schedule.peak_bytes == graph.external_bytes + held(graph, *MAPS, Role.INTERNAL, Role.LOSS)
     assert peak_bytes(schedule, MAPS) == held(graph, *MAPS)
-    for strategy in strategies().values():
+    for strategy in set(strategies().values()) - {PyTorch}:
         other = strategy().schedule(graph, COST, None)
         validate(other)
         added_bytes = held(other.graph, *MAPS) - held(graph, *MAPS)  # masks, encoded forms
