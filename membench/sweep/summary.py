@@ -66,6 +66,9 @@ def _values(record: Record) -> Iterator[tuple[str, str]]:
     if "step_time_s" in metrics:
         yield "step time", format_seconds(metrics["step_time_s"])
         yield "throughput", f"{metrics['images_per_s']:,.1f} images/s"
+    if "lower_bound_s" in record.layer_metrics:
+        bound_s, gap = (record.layer_metrics[name] for name in ("lower_bound_s", "gap"))
+        yield "lower bound", f"{format_seconds(bound_s)}; the step takes {gap:.1%} more"
     if metrics.get("processes", 1) > 1:
         exchange = f"gradients exchanged in {format_seconds(metrics['exchange_time_s'])}"
         yield "processes", f"{metrics['processes']}; {exchange}"

@@ -35,6 +35,14 @@ METRICS = {
 }
 
 
+def test_a_lower_bound_is_printed_next_to_the_step_time() -> None:
+    bound = {"lower_bound_s": 0.4, "gap": 0.25}
+    text = summary(
+        Record(CONFIGURATION, "hash", Source.SIMULATED, Outcome.OK, "", METRICS, layer_metrics=bound)
+    )
+    assert re.search(r"lower bound +400 ms; the step takes 25.0% more", text)
+
+
 def test_the_summary_of_a_run_has_memory_time_and_transfers() -> None:
     text = summary(Record(CONFIGURATION, "hash", Source.SIMULATED, Outcome.OK, "", METRICS))
     assert text.splitlines()[0] == "resnet50, batch 32, eager, simulated on k40m under Caffe"

@@ -28,6 +28,9 @@ ENOUGH = 1.0005
 HALVINGS = 12
 """Number of budgets that are tried where none is given."""
 
+TRIALS = 500
+"""Number of plans that are tried for each of these budgets."""
+
 
 class Planner:
     """Plans of a graph in its variants: as eager runs it; with two tasks for a convolution's gradients; with masks of ReLUs."""
@@ -46,7 +49,7 @@ class Planner:
                 return
 
     def lower_bound_s(self, budget_bytes: int, step_s: float) -> float:
-        """Return a lower bound on the time of a step within a budget, given the time of one."""
+        """Return a lower bound on the time of a step of any variant within a budget, given the time of one."""
         bounds = [step_s]
         for problem in self._problems:
             if problem.compute_s < min(bounds) and (relaxed := self._relaxed(problem, budget_bytes)):
@@ -65,9 +68,12 @@ class Planner:
         best = evaluator.plan([KEEP] * len(problem.units), most)
         for _ in range(HALVINGS):
             middle = (least + most) // 2
-            plan = evaluator.plan(everything, middle)
-            if plan.step_s <= problem.compute_s * (1 + TOLERANCE):
-                best, most = plan, min(plan.peak_bytes, middle)
+            search = Search(evaluator, middle, evaluations=TRIALS, enough_s=problem.compute_s)
+            search.try_choices(everything)
+            if search.best:
+                search.descend()
+            if search.best and search.best.step_s <= problem.compute_s * (1 + TOLERANCE):
+                best, most = search.best, min(search.best.peak_bytes, middle)
             else:
                 least = middle
         return best
@@ -104,7 +110,8 @@ def _search(problem: Problem, relaxed: Relaxation, budget_bytes: int) -> Plan | 
         Evaluator(problem), budget_bytes, evaluations=evaluations, enough_s=relaxed.step_s * ENOUGH
     )
     for choices in seeds(len(problem.units), relaxed.offloaded, relaxed.recomputed):
-        search.try_choices(choices)
+        if not search.is_over:
+            search.try_choices(choices)
     if search.best:
         search.descend()
         search.anneal()

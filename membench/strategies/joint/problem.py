@@ -58,6 +58,8 @@ class Problem:
         for task in graph.tasks:
             for block in task.writes:
                 self._writers[block].append(task.index)
+        backward = (task.index for task in reversed(graph.tasks) if task.phase is Phase.BACKWARD)
+        self._end_of_backward = next(backward, -1)
         self.units = self._find_units(least_bytes)
         self.unit_of = {block: n for n, unit in enumerate(self.units) for block in unit.blocks}
 
@@ -122,8 +124,8 @@ class Problem:
     def _can_repeat(self, index: int, family: Iterable[int]) -> bool:
         """Return whether a task gives the family's blocks again whenever what it reads is there.
 
-        It must run a second time, write nothing that lives on but the family, and read contents that no later task
-        changes. What it creates in addition is dropped again.
+        It must run a second time, write nothing that lives on but the family, and read contents that no task changes
+        before the backward pass ends. What it creates in addition is dropped again.
         """
         again, task = self.repeatable.again.get(index), self.graph.tasks[index]
         if again is None:
@@ -136,4 +138,5 @@ class Problem:
         others = [block for block in again.reads if block not in family]
         last_write = self.repeatable.last_write
         of_family = all(last_write[block] < self.turn for block in family)
-        return of_family and all(last_write.get(block, -1) <= index for block in others)
+        writes = (write for block in others for write in self._writers.get(block, ()))
+        return of_family and not any(index < write <= self._end_of_backward for write in writes)

@@ -99,16 +99,13 @@ class _Trial(NamedTuple):
 
 
 def seeds(units: int, offloaded: Mapping[int, float], recomputed: Mapping[int, float]) -> Iterator[Choices]:
-    """Yield choices to start from: everything offloaded, and the relaxation rounded at several thresholds."""
+    """Yield choices to start from: everything kept, everything offloaded, and the relaxation rounded in several ways."""
+    yield [KEEP] * units
     yield [OFFLOAD] * units
     for threshold in (0.5, 0.05):
         yield [RECOMPUTE if recomputed.get(number, 0.0) > threshold else OFFLOAD for number in range(units)]
+    kept = [offloaded.get(number, 0.0) + recomputed.get(number, 0.0) < 0.01 for number in range(units)]
     yield [
-        RECOMPUTE
-        if recomputed.get(number, 0.0) > 0.5
-        else OFFLOAD
-        if offloaded.get(number, 0.0) > 0.01
-        else KEEP
+        KEEP if kept[number] else RECOMPUTE if recomputed.get(number, 0.0) > 0.5 else OFFLOAD
         for number in range(units)
     ]
-    yield [KEEP] * units

@@ -51,6 +51,11 @@ def test_without_a_budget_it_takes_eagers_time_with_less_memory(graph: TaskGraph
     }
 
 
+def test_nothing_leaves_where_everything_fits(graph: TaskGraph) -> None:
+    eager = plan(graph, find_strategy("eager")(), K40M, None)
+    assert plan(graph, Joint(), K40M, eager.peak_bytes).note == eager.note
+
+
 def test_a_smaller_budget_takes_longer_until_it_is_refused(graph: TaskGraph) -> None:
     most_bytes = plan(graph, find_strategy("eager")(), K40M, None).peak_bytes
     with pytest.raises(InfeasibleSchedule) as refusal:
