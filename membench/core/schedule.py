@@ -145,10 +145,8 @@ class Synchronize:
 Work = Compute | Offload | Prefetch | Encode | Decode | AllReduce
 """Instructions that join a stream's queue and can be waited for."""
 
-CHANGES_NOTHING = (
-    "nothing is offloaded, recomputed or encoded; each block is held from its first use to its last"
-)
-"""The note of eager's schedule, and of a method's that found nothing to do."""
+CHANGES_NOTHING = "nothing is offloaded, recomputed or encoded"
+"""The note of eager's and of plain PyTorch's schedule, and of a method's that found nothing to do."""
 
 Instruction = Work | Free | Reserve | Reuse | Hold | Wait | Synchronize
 
@@ -178,7 +176,7 @@ class Schedule:
 
     @property
     def note(self) -> str:
-        """A sentence if the method changes nothing: each block is held from its first use to its last; otherwise empty."""
+        """A sentence if the method changes nothing; otherwise empty."""
         changes = Offload | Prefetch | Encode | Decode | Reserve | Reuse | Hold
         if any(isinstance(item, changes) for item in self.instructions):
             return ""

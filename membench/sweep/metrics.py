@@ -13,6 +13,7 @@ from membench.planning.holders import held_at_peak_bytes
 from membench.planning.liveness import peak_bytes
 from membench.steps.measurement import StepMeasurement
 from membench.strategies.eager import Eager
+from membench.strategies.pytorch import PyTorch
 
 MAP_ROLES = frozenset({Role.ACTIVATION, Role.GRADIENT})
 """Activations and their gradients, without what a layer holds inside, as Layrub's Figures 9 to 11 count them."""
@@ -79,10 +80,10 @@ def device_memory_metrics(memory: DeviceMemory) -> Metrics:
 
 
 def plan_note(parts: Plan) -> str:
-    """Return a sentence about a method that found nothing to do in this step; empty if it did something, and for eager."""
+    """Return a sentence about a method that found nothing to do; empty if it did something, and where that is the method."""
     first = parts[0].schedule
     is_whole = sum(part.count for part in parts) == 1
-    if first.strategy == Eager.name or not is_whole or not first.note:
+    if first.strategy in (Eager.name, PyTorch.name) or not is_whole or not first.note:
         return ""
     return f"{first.strategy} found nothing to do: {first.note}"
 
