@@ -34,6 +34,7 @@ from membench.strategies.on_demand import compute_on_demand, on_demand_peak_byte
 
 if TYPE_CHECKING:
     from membench.strategies.chain.persistent import Table
+    from membench.strategies.chain.stages import Chain
 
 BEYOND = 1.25
 """Memory up to which the table is filled, in budgets."""
@@ -52,34 +53,36 @@ class Rotor(Strategy):
         self._slots = slots
 
     def schedule(self, graph: TaskGraph, cost: CostModel, budget_bytes: int | None) -> Schedule:
+        from membench.strategies.chain.stages import Chain  # not before all strategies are imported
+
         graph = join_convolution_backward(graph, cost)
-        if budget_bytes is not None:
-            graph = reordered(graph, self._order(graph, cost, budget_bytes))
+        eager = Order(tuple(RenamedTask(task, {}) for task in graph.tasks), graph.blocks)
+        eager_bytes = peak_bytes(graph, eager)
+        if budget_bytes is not None and budget_bytes < eager_bytes:
+            order = fastest_order(Chain(graph, cost), budget_bytes, eager_bytes, self._slots) or eager
+            if peak_bytes(graph, order) < eager_bytes:
+                graph = reordered(graph, order)
         builder = ScheduleBuilder(self.name, graph, budget_bytes=budget_bytes)
         compute_on_demand(builder, graph.tasks)
         return builder.finish()
 
-    def _order(self, graph: TaskGraph, cost: CostModel, budget_bytes: int) -> Order:
-        """Return the fastest order found within a budget; where none keeps it, the one that needs least."""
-        # numba takes a second to import
-        from membench.strategies.chain.persistent import fill
-        from membench.strategies.chain.stages import Chain
 
-        eager = Order(tuple(RenamedTask(task, {}) for task in graph.tasks), graph.blocks)
-        eager_bytes = peak_bytes(graph, eager)
-        if eager_bytes <= budget_bytes:
-            return eager
-        chain, least = Chain(graph, cost), eager
-        for limit_bytes in (int(BEYOND * budget_bytes), eager_bytes):
-            if limit_bytes > chain.fixed_bytes:
-                table = fill(chain, limit_bytes - chain.fixed_bytes, self._slots)
-                order = largest_within(table, budget_bytes)
-                if order is None:
-                    continue
-                if peak_bytes(graph, order) <= budget_bytes:
-                    return order
-                least = min(least, order, key=lambda candidate: peak_bytes(graph, candidate))
-        return least
+def fastest_order(chain: "Chain", budget_bytes: int, eager_bytes: int, slots: int) -> Order | None:
+    """Return the fastest order found within a budget; where none keeps it, one that needs little; None: none.
+
+    Args:
+        eager_bytes: peak without recomputation.
+        slots: the most into which the memory is divided.
+    """
+    from membench.strategies.chain.persistent import fill  # numba takes a second to import
+
+    order = None
+    for limit_bytes in (int(BEYOND * budget_bytes), eager_bytes):
+        if limit_bytes > chain.fixed_bytes:
+            order = largest_within(fill(chain, limit_bytes - chain.fixed_bytes, slots), budget_bytes) or order
+            if order and peak_bytes(chain.problem.graph, order) <= budget_bytes:
+                return order
+    return order
 
 
 def largest_within(table: "Table", budget_bytes: int) -> Order | None:
