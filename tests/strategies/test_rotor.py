@@ -5,33 +5,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from membench.core.errors import InfeasibleSchedule
-from membench.core.schedule import Offload, Schedule
-from membench.core.task_graph import Phase, Task
+from membench.core.schedule import Offload
 from membench.steps.plan import plan
 from membench.strategies.rotor import Rotor
 from tests.helpers.chains import INPUT_BYTES, chain_of_convolutions, chain_of_sizes
-from tests.helpers.costs import UnitCost
+from tests.helpers.costs import CostOfLayers, UnitCost, forward_s
 from tests.helpers.shortest import least_recomputing_s
-
-LAUNCH_S = 0.5
-
-
-class CostOfLayers(UnitCost):
-    """Forward tasks of these seconds."""
-
-    def __init__(self, forward_s: list[float]) -> None:
-        self._forward_s = forward_s
-
-    def task_time_s(self, task: Task) -> float:
-        is_forward = task.name.startswith("forward")
-        return self._forward_s[task.layer] - LAUNCH_S if is_forward else 2.0
-
-
-def forward_s(schedule: Schedule, cost: UnitCost) -> float:
-    """Return the seconds of all forward tasks, those that run again included."""
-    tasks = schedule.graph.tasks
-    forward = [task for task in tasks if task.phase is Phase.FORWARD or task.is_recomputed]
-    return sum(cost.launch_time_s(task) + cost.task_time_s(task) for task in forward)
 
 
 def test_nothing_is_recomputed_within_eagers_peak_or_without_a_budget() -> None:

@@ -186,8 +186,7 @@ def order_of(table: Table, groups: tuple[Group, ...]) -> Order:
         else:
             replay.drop_output(group.last)
             table.replay(replay, group.first, group.last, group.slots)
-    replay.update()
-    return replay.order()
+    return replay.finish()
 
 
 def choices_of(chain: Chain, groups: tuple[Group, ...]) -> list[int]:

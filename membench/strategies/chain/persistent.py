@@ -37,8 +37,7 @@ class Table:
         """Return the order of tasks of the whole chain in so many slots."""
         replay = ChainReplay(self.chain)
         self.replay(replay, 0, len(self.chain.stages) - 1, slots)
-        replay.update()
-        return replay.order()
+        return replay.finish()
 
     def replay(self, replay: ChainReplay, first: int, last: int, slots: int) -> None:
         """Run the stages forward and backward as the table has it."""

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 
+from membench.core.task_graph import Phase
 from membench.planning.recompute import Order, RenamedTask
 from membench.strategies.joint.problem import Problem
 
@@ -23,8 +24,11 @@ class Replay:
         self._copy: dict[int, int] = {}  # the present copy of a block that was made again
         self._dropped: set[int] = set()  # units
 
-    def order(self) -> Order:
-        """Return the order so far."""
+    def finish(self) -> Order:
+        """Run the update, if the graph has one, and return the order."""
+        for task in self._problem.graph.tasks:
+            if task.phase is Phase.UPDATE:
+                self.run(task.index)
         return Order(tuple(self._tasks), tuple(self._blocks))
 
     def run(self, index: int) -> None:

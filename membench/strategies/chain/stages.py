@@ -60,13 +60,17 @@ class Stage:
 class Chain:
     """The chain of a graph.
 
+    Args:
+        ends: positions behind each stage but the last, in the tasks of the forward pass; None: wherever one block is handed
+            on. Stages of such ends may read blocks of several stages, and have no output.
+
     Attributes:
         problem: finds what can be made again.
         stages: in the order of the forward pass; the last one contains the loss.
         fixed_bytes: held all the time: the caller's blocks, and what is kept.
     """
 
-    def __init__(self, graph: TaskGraph, cost: CostModel) -> None:
+    def __init__(self, graph: TaskGraph, cost: CostModel, ends: Sequence[int] | None = None) -> None:
         stored_bytes = graph.size_bytes(saved_for_backward(graph))
         self.problem = Problem(graph, cost, max(1, stored_bytes // LEAST_SHARE))
         self._graph = graph
@@ -77,7 +81,8 @@ class Chain:
         kept = saved_for_backward(graph) - self._droppable.keys()
         self.fixed_bytes = graph.external_bytes + graph.size_bytes(kept)
         self._kept = kept
-        self.stages = self._measured(*self._divided())
+        cuts = list(self._cuts()) if ends is None else [(end, None) for end in ends]
+        self.stages = self._measured(*self._divided(cuts))
 
     # ---- cuts ---------------------------------------------------------------------------------------
 
@@ -96,9 +101,10 @@ class Chain:
                 yield position + 1, next(iter(crossing), None)
                 made = set()
 
-    def _divided(self) -> tuple[list[tuple[int, int | None]], list[list[int]]]:
+    def _divided(
+        self, cuts: list[tuple[int, int | None]]
+    ) -> tuple[list[tuple[int, int | None]], list[list[int]]]:
         """Return the cuts, with the end as the last, and the tasks of the backward pass of each stage."""
-        cuts = list(self._cuts())
         if len(cuts) >= LONGEST:
             step = -(-(len(cuts) + 1) // LONGEST)
             cuts = cuts[step - 1 :: step]
@@ -111,7 +117,7 @@ class Chain:
                 of_layer.setdefault(task.layer, set()).add(number)
                 stage_of |= {block: number for block in task.creates if block in self._droppable}
             start = end
-        outputs = {output for _, output in cuts}
+        outputs = {b for b, number in stage_of.items() if self._last_forward[b] >= cuts[number][0]}
         backward: list[list[int]] = [[] for _ in cuts]
         current = len(cuts) - 1
         for task in self._backward:
@@ -146,11 +152,11 @@ class Chain:
                     backward_s=sum(seconds[index] for index in own),
                     output_bytes=size_bytes(crossing),
                     stored_bytes=size_bytes(both),
-                    forward_bytes=self._forward_peak(forward, crossing),
-                    storing_bytes=self._forward_peak(forward, both),
+                    forward_bytes=self.forward_peak_bytes(forward, crossing),
+                    storing_bytes=self.forward_peak_bytes(forward, both),
                     backward_bytes=self._backward_peak(own, stored, gradients),
                     again_s=sum(seconds[index] for index in again),
-                    again_bytes=self._forward_peak(again, stored),
+                    again_bytes=self.forward_peak_bytes(again, stored),
                     gradient_bytes=starting[own[0]] if own else 0,
                     result_bytes=sum(remaining[index] for index in own),
                 )
@@ -168,7 +174,7 @@ class Chain:
                 needed.update(b for b in task.reads if b in self._droppable)
         return found[::-1]
 
-    def _forward_peak(self, tasks: list[int], stays: frozenset[int]) -> int:
+    def forward_peak_bytes(self, tasks: list[int], stays: frozenset[int]) -> int:
         """Return the most bytes of what a stage makes, while it stores these blocks and drops others when it can."""
         graph, held = self._graph, dict[int, int]()
         last = {b: index for index in tasks for b in self.problem.touched[index]}
@@ -254,17 +260,3 @@ class ChainReplay(Replay):
         """Run a stage's backward pass."""
         for index in self._chain.stages[number].backward:
             self.run(index)
-
-    def update(self) -> None:
-        """Run what comes after the backward pass."""
-        for task in self._chain.problem.graph.tasks:
-            if task.phase is Phase.UPDATE:
-                self.run(task.index)
-
-
-def cumulated(values: Sequence[int]) -> list[int]:
-    """Return the sums of the first values, none to all."""
-    sums = [0]
-    for value in values:
-        sums.append(sums[-1] + value)
-    return sums
