@@ -10,7 +10,8 @@ of all tasks takes hours. A node has several values, one for each set of nodes t
 are one, since nothing is computed twice before the loss, and a node's backward pass ends each later epoch. A value is freed
 after its last reader of an epoch unless the next one keeps it: the paper's FREE, as a bound on what is held, without
 variables of its own. What cannot run again is kept. The solver is HiGHS (the paper: Gurobi); at its time limit the best
-program found counts. Nothing is copied to the host. Without a budget nothing is recomputed.
+solution found counts, which depends on the machine. A node's run counts all its seconds, though what it makes and nothing
+reads is not made again. Nothing is copied to the host. Without a budget nothing is recomputed.
 
 Left out: the approximation by rounding the relaxation (Section 5).
 Not `rotor`, which solves chains by dynamic programming.

@@ -1,14 +1,17 @@
 """Rotor: nothing is recomputed before memory lacks, and then as little as a search over all orders finds."""
 
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch import Tensor, nn
 
 from membench.core.errors import InfeasibleSchedule
 from membench.core.schedule import Offload
 from membench.steps.plan import plan
+from membench.strategies.chain.stages import LONGEST, Chain
 from membench.strategies.rotor import Rotor
-from tests.helpers.chains import INPUT_BYTES, chain_of_convolutions, chain_of_sizes
+from tests.helpers.chains import INPUT_BYTES, chain_of_convolutions, chain_of_sizes, graph_of
 from tests.helpers.costs import CostOfLayers, UnitCost, forward_s
 from tests.helpers.shortest import least_recomputing_s
 
@@ -59,3 +62,37 @@ def test_more_memory_takes_no_more_time() -> None:
     ]
     assert times == sorted(times, reverse=True)
     assert times[0] > times[-1]
+
+
+def test_neighbours_of_a_long_chain_are_joined_into_few_stages() -> None:
+    graph = chain_of_sizes([1] * 4 * LONGEST)
+    assert LONGEST // 2 < len(Chain(graph, UnitCost()).stages) <= LONGEST
+    budget_bytes = plan(graph, Rotor(), UnitCost(), None).peak_bytes // 4
+    assert plan(graph, Rotor(), UnitCost(), budget_bytes).peak_bytes <= budget_bytes
+
+
+class Residual(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Sequential(nn.Conv2d(8, 8, 3, padding=1), nn.Tanh(), nn.Conv2d(8, 8, 3, padding=1))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + self.inner(x)
+
+
+def test_a_stage_ends_where_one_block_is_handed_on() -> None:
+    with torch.device("meta"):
+        head = nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 3)
+        graph = graph_of(nn.Sequential(nn.Conv2d(8, 8, 1), Residual(), Residual(), *head), 8, 16)
+    layers = [
+        [
+            {graph.layers[graph.tasks[index].layer] for index in tasks}
+            for tasks in (stage.forward, stage.backward)
+        ]
+        for stage in Chain(graph, UnitCost()).stages[:3]
+    ]
+    first, second = ({f"{number}.inner.{n}" for n in range(3)} for number in (1, 2))
+    assert layers[0] == [{"0"}, {"0"}]
+    for (forward, backward), inner in zip(layers[1:], (first, second), strict=True):
+        assert inner < forward
+        assert inner <= backward <= forward

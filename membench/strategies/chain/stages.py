@@ -81,8 +81,8 @@ class Chain:
         kept = saved_for_backward(graph) - self._droppable.keys()
         self.fixed_bytes = graph.external_bytes + graph.size_bytes(kept)
         self._kept = kept
-        cuts = list(self._cuts()) if ends is None else [(end, None) for end in ends]
-        self.stages = self._measured(*self._divided(cuts))
+        cuts = self._cuts() if ends is None else ((end, None) for end in ends)
+        self.stages = self._measured(*self._divided(list(cuts)))
 
     # ---- cuts ---------------------------------------------------------------------------------------
 
