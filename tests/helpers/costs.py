@@ -1,9 +1,12 @@
 """Cost models in round numbers, for tests that follow a schedule by hand."""
 
+from collections.abc import Sequence
+
 from membench.core.codec import ActivationCodec
 from membench.core.convolution import Algorithm
 from membench.core.cost_model import CostModel
-from membench.core.task_graph import Task, TaskGraph
+from membench.core.schedule import Schedule
+from membench.core.task_graph import Phase, Task, TaskGraph
 
 WORKSPACE_BYTES = 400
 
@@ -51,3 +54,21 @@ class TwoAlgorithmCost(UnitCost):
 
     def algorithms(self, task: Task) -> tuple[Algorithm, ...]:
         return Algorithm("fast", WORKSPACE_BYTES, 1.0), Algorithm("small", 0, 2.0)
+
+
+class CostOfLayers(UnitCost):
+    """Forward tasks of `chains.chain_of_sizes` take these seconds, launches included."""
+
+    def __init__(self, forward_s: Sequence[float]) -> None:
+        self._forward_s = forward_s
+
+    def task_time_s(self, task: Task) -> float:
+        is_forward = task.name.startswith("forward")
+        return self._forward_s[task.layer] - self.launch_time_s(task) if is_forward else 2.0
+
+
+def forward_s(schedule: Schedule, cost: CostModel) -> float:
+    """Return the seconds of all forward tasks, those that run again included."""
+    tasks = schedule.graph.tasks
+    forward = [task for task in tasks if task.phase is Phase.FORWARD or task.is_recomputed]
+    return sum(cost.launch_time_s(task) + cost.task_time_s(task) for task in forward)

@@ -1,0 +1,103 @@
+"""POFO: for each stage of a chain store, recompute or offload, as one dynamic program.
+
+Beaumont, Eyraud-Dubois, Shilova, "Efficient Combination of Rematerialization and Offloading for Training DNNs", NeurIPS
+2021. A stage either stores all that its backward pass reads, or begins a run of stages that store nothing and are
+recomputed later from the run's input by `rotor`'s table in the memory that is left. Before either, its input (all that the
+stage before stores, or its output alone) is kept or offloaded. The state is (i, A, dF, dB, bar): the stage; bytes kept;
+bytes that still have to leave; bytes that have to be fetched before the stage's backward pass begins; and which input it
+has. While a stage runs, the link drains dF forward and dB backward; where memory lacks, the stage waits for the link.
+
+Readings. Stages and weight gradients as in `rotor`. The paper rounds bytes up to slots; here states whose bytes fall in the
+same classes are one, whose fastest member is continued with its bytes as they are, because a stage often drains less than
+one slot. While a run is recomputed, what is fetched ahead is there from its start, or fetched after its end. The decisions
+are taken for several budgets around the given one; of their schedules, and of `rotor`'s, which copies nothing, the fastest
+that keeps the budget in bytes is chosen.
+Copies start and return where `joint`'s walks put them: out as soon as a block is written, back as late as the link allows;
+where a task still lacks memory, these let blocks leave that have no choice here. Without a budget nothing leaves.
+
+Not `rotor`, which copies nothing; not `joint`, which decides for each block.
+"""
+
+from math import inf
+from typing import TYPE_CHECKING
+
+from membench.core.cost_model import CostModel
+from membench.core.errors import InfeasibleSchedule
+from membench.core.schedule import Schedule
+from membench.core.task_graph import TaskGraph
+from membench.planning.rewrite import join_convolution_backward
+from membench.strategies.base import Strategy
+from membench.strategies.eager import Eager
+from membench.strategies.rotor import fastest_order
+
+if TYPE_CHECKING:
+    from membench.strategies.chain.persistent import Table
+    from membench.strategies.joint.evaluation import Plan
+
+AROUND = (1.1, 1.05, 1.0, 0.97, 0.94, 0.9, 0.85)
+"""Budgets of the decisions, in given budgets."""
+
+GROWTH = 1.1
+"""Between the budgets with which a budget that can be kept is sought."""
+
+
+class Pofo(Strategy):
+    """POFO: recompute and offload the stages of a chain, by dynamic programming (Beaumont et al. 2021).
+
+    Args:
+        slots: the memory of rotor's table is divided into at most that many.
+    """
+
+    name = "pofo"
+
+    def __init__(self, slots: int = 500) -> None:
+        self._slots = slots
+
+    def schedule(self, graph: TaskGraph, cost: CostModel, budget_bytes: int | None) -> Schedule:
+        # numba takes a second to import
+        from membench.strategies.chain.persistent import fill
+        from membench.strategies.chain.stages import Chain
+        from membench.strategies.joint.emit import emit
+
+        eager = Eager().schedule(graph, cost, None)
+        if budget_bytes is None or eager.peak_bytes <= budget_bytes:
+            return Schedule(self.name, eager.graph, eager.instructions, eager.peak_bytes)
+        chain = Chain(join_convolution_backward(graph, cost), cost)
+        table = fill(chain, max(1, eager.peak_bytes - chain.fixed_bytes), self._slots)
+        plan = self._fastest(table, cost, budget_bytes, eager.peak_bytes)
+        if plan is None:
+            raise InfeasibleSchedule(
+                task="the step",
+                needed_bytes=self._needed_bytes(table, cost, budget_bytes, eager.peak_bytes),
+                budget_bytes=budget_bytes,
+                lower_bound_bytes=chain.problem.graph.lower_bound_bytes,
+            )
+        return emit(self.name, plan, budget_bytes)
+
+    def _fastest(self, table: "Table", cost: CostModel, budget_bytes: int, eager_bytes: int) -> "Plan | None":
+        """Return the fastest plan within a budget; None where there is none."""
+        from membench.strategies.chain.offloading import OrderedEvaluator, choices_of, order_of, plan_groups
+
+        chain = table.chain
+        evaluator = OrderedEvaluator(chain.problem)
+        rooms_bytes = [int(share * budget_bytes) - chain.fixed_bytes for share in AROUND]
+        different = dict.fromkeys(plan_groups(table, cost, room) for room in rooms_bytes if room > 0)
+        plans = []
+        for groups in filter(None, different):
+            evaluator.take(order_of(table, groups))
+            plans.append(evaluator.plan(choices_of(chain, groups), budget_bytes))
+        if without_copies := fastest_order(chain, budget_bytes, eager_bytes, self._slots):
+            evaluator.take(without_copies)
+            plans.append(evaluator.plan(choices_of(chain, ()), budget_bytes))
+        best = min(plans, key=lambda plan: plan.step_s, default=None)
+        return None if best is None or best.step_s == inf else best
+
+    def _needed_bytes(self, table: "Table", cost: CostModel, budget_bytes: int, eager_bytes: int) -> int:
+        """Return a budget that can be kept, above one that cannot."""
+        tried_bytes = int(budget_bytes * GROWTH) + 1
+        while tried_bytes < eager_bytes:
+            plan = self._fastest(table, cost, tried_bytes, eager_bytes)
+            if plan is not None:
+                return plan.peak_bytes
+            tried_bytes = int(tried_bytes * GROWTH) + 1
+        return eager_bytes

@@ -1,0 +1,53 @@
+"""The least seconds of recomputation of a chain within a budget, by search over all states."""
+
+from collections.abc import Iterator, Sequence
+from heapq import heappop, heappush
+from math import inf
+
+State = tuple[int, frozenset[int]]
+"""The number of backward tasks that have run, and the layers whose activations are held."""
+
+
+def least_recomputing_s(sizes: Sequence[int], forward_s: Sequence[float], room_bytes: int) -> float:
+    """Return the seconds of all forward tasks in the fastest order of `chains.chain_of_sizes`; infinite: none fits.
+
+    Args:
+        sizes: bytes of the activations.
+        forward_s: seconds of each layer's forward task.
+        room_bytes: of activations and gradients together.
+    """
+    start: State = (0, frozenset())
+    best = {start: 0.0}
+    queue: list[tuple[float, int, State]] = [(0.0, 0, start)]
+    pushed = 0
+    while queue:
+        seconds, _, state = heappop(queue)
+        if state[0] == len(sizes) + 1:
+            return seconds
+        if seconds > best[state]:
+            continue
+        for added_s, following in _next(state, sizes, forward_s, room_bytes):
+            if seconds + added_s < best.get(following, inf):
+                best[following] = seconds + added_s
+                pushed += 1
+                heappush(queue, (seconds + added_s, pushed, following))
+    return inf
+
+
+def _next(
+    state: State, sizes: Sequence[int], forward_s: Sequence[float], room_bytes: int
+) -> Iterator[tuple[float, State]]:
+    done, held = state
+    last = len(sizes) - done  # the layer whose gradient is held, if any backward task has run
+    held_bytes = sum(sizes[layer] for layer in held)
+    gradient_bytes = sizes[last] if done else 0
+    for layer in held:
+        yield 0.0, (done, held - {layer})
+    for layer in range(len(sizes)):
+        can_run = layer not in held and (layer == 0 or layer - 1 in held)
+        if can_run and held_bytes + sizes[layer] + gradient_bytes <= room_bytes:
+            yield forward_s[layer], (done, held | {layer})
+    read = len(sizes) - 1 - done  # the layer whose activation the next backward task reads
+    created_bytes = sizes[read] if read >= 0 else 0
+    if (read < 0 or read in held) and held_bytes + gradient_bytes + created_bytes <= room_bytes:
+        yield 0.0, (done + 1, held)
