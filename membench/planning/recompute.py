@@ -85,7 +85,7 @@ class Repeatable:
     Attributes:
         again: recomputed tasks, by the index of the original.
         touching: for each block the tasks of `again` that read or write it, by that index.
-        last_write: the last task that writes a block.
+        last_write: the last task that writes a block, before the update: nothing is recomputed after that.
     """
 
     def __init__(self, graph: TaskGraph, cost: CostModel) -> None:
@@ -101,7 +101,8 @@ class Repeatable:
         for index, task in self.again.items():
             for block in {*task.reads, *task.writes}:
                 self.touching[block].append(index)
-        self.last_write = {block: task.index for task in graph.tasks for block in task.writes}
+        before_update = (task for task in graph.tasks if task.phase is not Phase.UPDATE)
+        self.last_write = {block: task.index for task in before_update for block in task.writes}
 
 
 def recompute(repeatable: Repeatable, segments: Sequence[Segment]) -> TaskGraph:
