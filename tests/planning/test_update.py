@@ -19,7 +19,10 @@ from membench.planning.liveness import live_bytes
 from membench.planning.update import add_update, updated_workload
 from membench.planning.validate import validate
 from membench.steps.plan import plan, plan_step
+from membench.strategies.base import Strategy
 from membench.strategies.eager import Eager
+from membench.strategies.memonger import Memonger
+from membench.strategies.superneurons import SuperNeurons
 from tests.helpers.costs import UnitCost
 from tests.helpers.random_networks import PLANS, Layers, random_workload
 from tests.helpers.updates import RULES
@@ -164,3 +167,22 @@ def test_inference_has_nothing_to_update() -> None:
     work = linear_layers()
     with pytest.raises(MembenchError, match="no gradients"):
         updated_workload(Workload("linear", work.module.eval(), None, work.inputs), RULES["sgd"])
+
+
+@pytest.mark.parametrize("method", [Memonger(), SuperNeurons()], ids=lambda item: item.name)
+def test_an_update_does_not_keep_a_method_from_recomputing(method: Strategy) -> None:
+    layers = [
+        part for _ in range(9) for part in (nn.Conv2d(8, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU())
+    ]
+    module = nn.Sequential(*layers, nn.Flatten())
+    work = Workload(
+        "layers", module, nn.CrossEntropyLoss(), (torch.randn(4, 8, 8, 8),), (torch.randint(9, (4,)),)
+    )
+
+    def recomputed(graph: TaskGraph) -> list[str]:
+        schedule = plan(graph, method, UnitCost(), None)
+        return [task.name for task in schedule.graph.tasks if task.is_recomputed]
+
+    without = recomputed(capture(work).graph)
+    assert without
+    assert recomputed(updated(work, "momentum")) == without
