@@ -27,9 +27,9 @@ import yaml
 from hydra import compose
 
 from membench.cli.command_line import MULTIRUN, check_arguments
-from membench.cli.words import each, read_number, read_options, refuse_flags, take_config_dir, with_own_model
+from membench.cli.words import each, read_count, read_options, refuse_flags, take_config_dir, with_own_model
 from membench.core import configuration
-from membench.core.checks import COUNT, choice
+from membench.core.checks import choice
 from membench.core.configuration import IS_INSTALLED, ROOT
 from membench.core.device import file_name
 from membench.core.errors import MembenchError
@@ -99,8 +99,8 @@ def parse(words: Sequence[str]) -> Settings:
     known = [name for name in configuration.names("strategy", own) if name not in LEFT_OUT]
     readers = {
         "strategies": each(partial(choice, configuration.names("strategy", own), "strategies")),
-        "budgets": partial(read_number, COUNT, "budgets"),
-        "workers": partial(read_number, COUNT, "workers"),
+        "budgets": partial(read_count, "budgets"),
+        "workers": partial(read_count, "workers"),
         "rerun": partial(choice, (Rerun.MISSING, Rerun.ALL), "rerun"),
     }
     options = read_options([word for word in words if word.partition("=")[0] in readers], readers)
@@ -110,9 +110,9 @@ def parse(words: Sequence[str]) -> Settings:
         jobs=(_job(described, own),) if described else tuple(_committed()),
         records=(Path() if described else ROOT) / "outputs" / "records" / "frontiers",
         strategies={name: configuration.read("strategy", name, own) for name in names},
-        budgets=int(options.get("budgets", 8)),
-        workers=int(options.get("workers", 2)),
-        rerun=Rerun(options.get("rerun", Rerun.MISSING)),
+        budgets=options.get("budgets", 8),
+        workers=options.get("workers", 2),
+        rerun=options.get("rerun", Rerun.MISSING),
     )
 
 

@@ -3,6 +3,8 @@
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
+from math import hypot
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +22,7 @@ _OURS_COLOR, _BOUND_COLOR, _POINT_COLOR = "#0072b2", "#374151", "#5b6472"
 _LINE_COLORS = ("#d55e00", "#009e73", "#cc79a7", "#a16207", "#7a55b8", "#155e75")
 """Of the strategies with several points, different to those who do not see red or green (Okabe and Ito, 2008)."""
 _SIZE_IN = (6.8, 4.4)
-_MARGINS = {"left": 0.1, "right": 0.985, "bottom": 0.115, "top": 0.9}
+_MARGINS = {"left": 0.125, "right": 0.985, "bottom": 0.115, "top": 0.9}
 _FONT_POINTS = 8.0
 _SLOWEST = 4.0
 """Multiple of the fastest step's time up to which the picture reaches."""
@@ -132,8 +134,8 @@ def _set_axes(axes: Axes, frontier: Frontier) -> None:
     width = max(frontier.eager.peak_bytes - least, MIB)
     axes.set_xlim(least - 0.07 * width, frontier.eager.peak_bytes + 0.08 * width)
     axes.set_yscale("log")
-    axes.set_ylim(fastest_s / 1.05, slowest_s * 1.06)
-    axes.yaxis.set_major_locator(FixedLocator(_numbers(fastest_s / 1.05, slowest_s * 1.06)))
+    axes.set_ylim(fastest_s / 1.12, slowest_s * 1.06)
+    axes.yaxis.set_major_locator(FixedLocator(_numbers(fastest_s / 1.12, slowest_s * 1.06)))
     axes.yaxis.set_minor_locator(NullLocator())
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: format_seconds(value)))
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value / unit:,.4g}"))
@@ -205,7 +207,9 @@ def _place(axes: Axes, labels: Sequence[_Label], frontier: Frontier) -> None:
     taken = [
         (x - 3, x + 3, y - 3, y + 3)
         for line in frontier.lines().values()
-        for x, y in (_place_of(axes, point.peak_bytes, point.step_time_s, points_per_pixel) for point in line)
+        for x, y in _along(
+            [_place_of(axes, point.peak_bytes, point.step_time_s, points_per_pixel) for point in line]
+        )
     ]
     limits = [edge * points_per_pixel for edge in (frame.x0, frame.x1, frame.y0, frame.y1)]
     for label in labels:
@@ -235,6 +239,15 @@ def _place(axes: Axes, labels: Sequence[_Label], frontier: Frontier) -> None:
             color=label.color, ha="left", va="bottom", zorder=6, annotation_clip=False,
             arrowprops={"arrowstyle": "-", "color": "#9ca3af", "linewidth": 0.5} if far else None,
         )  # fmt: skip
+
+
+def _along(places: Sequence[tuple[float, float]]) -> Iterator[tuple[float, float]]:
+    """Yield places and others between them on straight lines, close enough that no label fits in between."""
+    yield from places[:1]
+    for (x, y), (next_x, next_y) in pairwise(places):
+        parts = max(1, round(hypot(next_x - x, next_y - y) / _FONT_POINTS))
+        for part in range(1, parts + 1):
+            yield x + (next_x - x) * part / parts, y + (next_y - y) * part / parts
 
 
 def _place_of(axes: Axes, x: float, y: float, points_per_pixel: float) -> tuple[float, float]:

@@ -92,7 +92,7 @@ def sweep(
     peaks = {
         name: _peak_bytes(record) for name, record in zip(strategies, free, strict=True) if _is_point(record)
     }
-    least, tried = _least_budget(
+    least, tried = least_budget(
         lambda budget: cells.run([cell(first, budget)])[0],
         int(eager.metrics["lower_bound_bytes"]),
         min([eager_bytes, *peaks.values()]),
@@ -129,7 +129,7 @@ def between(least: int, most: int, count: int) -> list[int]:
     return [*(int(least * ratio**number) for number in range(count - 1)), most]
 
 
-def _least_budget(run: Callable[[int], Record], infeasible: int, kept: int) -> tuple[int, list[Record]]:
+def least_budget(run: Callable[[int], Record], infeasible: int, kept: int) -> tuple[int, list[Record]]:
     """Return a small budget that is kept, between two others, and the records of those that were tried."""
     tried = []
     for _ in range(HALVINGS):
