@@ -27,7 +27,15 @@ import yaml
 from hydra import compose
 
 from membench.cli.command_line import MULTIRUN, check_arguments
-from membench.cli.words import each, read_count, read_options, refuse_flags, take_config_dir, with_own_model
+from membench.cli.words import (
+    Reader,
+    each,
+    read_count,
+    read_options,
+    refuse_flags,
+    take_config_dir,
+    with_own_model,
+)
 from membench.core import configuration
 from membench.core.checks import choice
 from membench.core.configuration import IS_INSTALLED, ROOT
@@ -97,7 +105,7 @@ def parse(words: Sequence[str]) -> Settings:
         )
     refuse_flags(words)
     known = [name for name in configuration.names("strategy", own) if name not in LEFT_OUT]
-    readers = {
+    readers: dict[str, Reader] = {
         "strategies": each(partial(choice, configuration.names("strategy", own), "strategies")),
         "budgets": partial(read_count, "budgets"),
         "workers": partial(read_count, "workers"),
