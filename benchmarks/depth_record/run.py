@@ -1,9 +1,10 @@
 """The record of depth: networks on cards that cannot hold their steps, planned, validated, simulated; and run on the CPU.
 
-    python benchmarks/depth_record/run.py             every network of experiments/depth_record.yaml; writes results/depth_record
-    python benchmarks/depth_record/run.py resnet1922  one; prints its rows and writes nothing
+    python benchmarks/depth_record/run.py             every network of experiments/depth_record.yaml
+    python benchmarks/depth_record/run.py resnet1922  one; the rows of the others stay
 
-Each row is planned in a process of its own, whose time and memory are part of the result.
+Each row is planned in a process of its own, whose time and memory are part of the result, and written to
+results/depth_record as soon as it is made.
 """
 
 import resource
@@ -29,7 +30,8 @@ from membench.core.record import Configuration
 from membench.core.schedule import Offload, RepeatedSchedule
 from membench.core.units import GIB, KIB
 from membench.papers.cells import cell_configuration, hydra_composition
-from membench.papers.tables import format_number, write_csv
+from membench.papers.tables import format_number, read_csv, write_csv
+from membench.planning.device_memory import AllocatorSettings, device_memory
 from membench.steps.simulated_step import simulated_step
 from membench.sweep.cell import Cell
 from membench.sweep.graphs import Graphs
@@ -37,6 +39,18 @@ from membench.sweep.simulated import planned_step
 
 DESCRIBED = ROOT / "experiments" / "depth_record.yaml"
 RESULTS = ROOT / "results" / "depth_record"
+SIMULATED, RUN = RESULTS / "simulated.csv", RESULTS / "run_on_cpu.csv"
+COLUMNS = {
+    SIMULATED: [
+        "network", "method", "outcome", "reason", "tasks", "peak_bytes", "reserved_bytes", "step_time_s", "compute_time_s", "host_bytes",
+        "transferred_bytes", "lower_bound_s", "capture_time_s", "planning_time_s", "planning_memory_bytes",
+    ],
+    RUN: [
+        "network", "method", "outcome", "reason", "exact", "layers", "samples", "image", "parameters", "step_time_s",
+        "process_memory_bytes",
+    ],
+}  # fmt: skip
+ALLOCATOR = AllocatorSettings(expandable_segments=True)
 SAMPLES = 2
 """On the CPU."""
 
@@ -52,21 +66,31 @@ def main(names: Sequence[str]) -> int:
             file=sys.stderr,
         )
         return 2
-    simulated: list[Row] = []
-    run: list[Row] = []
     for name in names or networks:
         network = networks[name]
-        for method in network["methods"]:
-            row = in_a_process(simulate, (composed([*network["words"], *method]),), limit_s)
-            simulated.append({"network": name, "method": " ".join(method), **row})
-            print(simulated[-1], flush=True)
         for strategy in network.get("cpu", {}).get("strategies", ()):
             row = in_a_process(run_on_cpu, (network["cpu"], strategy), limit_s)
-            run.append({"network": name, "strategy": strategy, **row})
-            print(run[-1], flush=True)
-    if not names:
-        write(simulated, run, networks)
+            keep(RUN, {"network": name, "method": strategy, **row}, networks)
+        for method in network["methods"]:
+            row = in_a_process(simulate, (composed([*network["words"], *method]),), limit_s)
+            keep(SIMULATED, {"network": name, "method": " ".join(method), **row}, networks)
     return 0
+
+
+def keep(table: Path, row: Row, networks: Mapping[str, Any]) -> None:
+    """Print a row, and write its table with it in its place, and the page."""
+    print(row, flush=True)
+    key = ("network", "method")
+    rows = {tuple(each[name] for name in key): each for each in read(table)}
+    rows[tuple(row[name] for name in key)] = row
+    order = list(networks)
+    ordered = sorted(rows.values(), key=lambda each: order.index(each["network"]))
+    write_csv(pd.DataFrame(ordered, columns=COLUMNS[table]).fillna(""), table)
+    write_page(read(SIMULATED), read(RUN), networks)
+
+
+def read(table: Path) -> list[Row]:
+    return read_csv(table) if table.exists() else []
 
 
 def composed(words: Sequence[str]) -> Configuration:
@@ -112,6 +136,7 @@ def simulate(configuration: Configuration) -> Row:
         "peak_bytes": str(step.predicted_peak_bytes),
         "step_time_s": format_number(step.step_time_s),
         "compute_time_s": format_number(measured.compute_time_s),
+        "reserved_bytes": str(device_memory(plan, cell.simulated_device, ALLOCATOR).reserved_bytes),
         "host_bytes": str(max(host_bytes(part) for part in plan)),
         "transferred_bytes": str(measured.offloaded_bytes + measured.prefetched_bytes),
         "lower_bound_s": format_number(dict(plan[0].schedule.decisions).get("lower_bound_s")),
@@ -169,27 +194,25 @@ def run_on_cpu(described: Mapping[str, Any], strategy: str) -> Row:
     }
 
 
-def write(simulated: Sequence[Row], run: Sequence[Row], networks: Mapping[str, Any]) -> None:
-    """Write both tables and the page."""
-    write_csv(pd.DataFrame(simulated).fillna(""), RESULTS / "simulated.csv")
-    write_csv(pd.DataFrame(run).fillna(""), RESULTS / "run_on_cpu.csv")
+def write_page(simulated: Sequence[Row], run: Sequence[Row], networks: Mapping[str, Any]) -> None:
     lines = [
         "# The record of depth",
         "",
         "Made by `make depth-record` from `experiments/depth_record.yaml`; every number in `simulated.csv` and `run_on_cpu.csv`. A",
         "step is planned, its schedule validated and then simulated; nothing was allocated. *Host* is all that has a place in host",
         "memory, each block counted once; *planning* is the seconds and the memory of the process that captured, planned and",
-        "validated.",
+        "validated. *Reserved* is what PyTorch's caching allocator would hold for it with expandable segments: moDNN plans for a",
+        "memory manager of its own, and where reserved exceeds the card, its plan needs that manager.",
         "",
-        "| network | method | outcome | peak | step | host | planning |",
-        "|---|---|---|---:|---:|---:|---:|",
+        "| network | method | outcome | peak | reserved | step | host | planning |",
+        "|---|---|---|---:|---:|---:|---:|---:|",
         *map(_line, simulated),
         "",
         *(f"- {name}: {network['record']}." for name, network in networks.items()),
         "",
         "Really run on the CPU, the loss and all gradients compared with plain PyTorch's bit by bit:",
         "",
-        "| network | method | layers | batch | outcome | exact | step |",
+        "| network | method | layers | batch | outcome | exact | step, s |",
         "|---|---|---:|---:|---|---|---:|",
         *map(_run_line, run),
     ]
@@ -204,16 +227,16 @@ def _line(row: Row) -> str:
         f"{row['planning_time_s']} s, {size['planning_memory_bytes']}" if row.get("planning_time_s") else ""
     )
     outcome = row["outcome"] if row["outcome"] != "not run" else f"not run: {row['reason']}"
-    return f"| {row['network']} | {method} | {outcome} | {size['peak_bytes']} | {step} | {size['host_bytes']} | {planning} |"
+    return f"| {row['network']} | {method} | {outcome} | {size['peak_bytes']} | {size['reserved_bytes']} | {step} | {size['host_bytes']} | {planning} |"
 
 
-SIZES = ("peak_bytes", "host_bytes", "planning_memory_bytes")
+SIZES = ("peak_bytes", "reserved_bytes", "host_bytes", "planning_memory_bytes")
 
 
 def _run_line(row: Row) -> str:
     layers, samples, time_s = (row.get(name, "") for name in ("layers", "samples", "step_time_s"))
     outcome = row["outcome"] if row["outcome"] != "not run" else f"not run: {row['reason']}"
-    return f"| {row['network']} | {row['strategy']} | {layers} | {samples} | {outcome} | {row.get('exact', '')} | {time_s} s |"
+    return f"| {row['network']} | {row['method']} | {layers} | {samples} | {outcome} | {row.get('exact', '')} | {time_s} |"
 
 
 if __name__ == "__main__":

@@ -64,7 +64,7 @@ LEFT_OUT = {
     "serial_csr": "depends on the activations' densities",
     "vdnn_inference": "schedules inference",
 }
-"""Strategies that are no choice for a step under a budget, and why."""
+"""Strategies that are left out by default, and why."""
 _SET_HERE = ("backend", "budget", "cluster", "framework", "micro_batch", "strategy")
 
 
