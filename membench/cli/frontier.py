@@ -41,6 +41,7 @@ from membench.core.checks import choice
 from membench.core.configuration import IS_INSTALLED, ROOT
 from membench.core.device import file_name
 from membench.core.errors import MembenchError
+from membench.core.files import shown
 from membench.core.record import Configuration, Record
 from membench.core.units import format_bytes, format_seconds
 from membench.papers.cells import cell_configuration, hydra_composition
@@ -174,7 +175,9 @@ def run(settings: Settings) -> int:
                 )
         _write_table(frontier, job.table)
         save(draw(frontier), job.picture)
-        print("\n".join([*_lines(frontier), *_failures(made), str(job.table), str(job.picture)]), flush=True)
+        print(
+            "\n".join([*_lines(frontier), *_failures(made), shown(job.table), shown(job.picture)]), flush=True
+        )
     return 0
 
 

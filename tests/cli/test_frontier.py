@@ -10,7 +10,7 @@ from membench.core import configuration
 from membench.papers.tables import read_csv
 
 Row = dict[str, str]
-WORDS = ["model=resnet18", "device=k40m", "batch_size=8", "budgets=4"]
+WORDS = ["model=resnet18", "device=k40m", "batch_size=8", "budgets=3"]
 STRATEGIES = ("joint", "dtr", "eager", "layrub_hybrid", "superneurons")
 
 
