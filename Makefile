@@ -7,7 +7,7 @@ STAMP := $(VENV)/.installed
 TEST := OMP_NUM_THREADS=1 $(RUN) -m pytest --numprocesses 2
 
 .DEFAULT_GOAL := help
-.PHONY: help install test test-slow test-gpu test-slurm measure validate lint format figures report scoreboard sync bench audit smoke clean
+.PHONY: help install test test-slow test-gpu test-slurm measure validate frontiers depth-record lint format figures report scoreboard sync bench audit smoke clean
 
 help:  ## show this list
 	@awk -F ':.*## ' '/^[a-z%-]+:.*## / {sub("%", "PAPER"); printf "  make %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -44,6 +44,12 @@ measure: $(STAMP)  ## measure every strategy on this machine's GPU; write result
 
 validate: $(STAMP)  ## predict what others measured on GPUs; write results/validation/ and paper_figs/validation/
 	$(RUN) -m membench validate
+
+frontiers: $(STAMP)  ## strategies under budgets, six networks on three cards; write results/frontiers/ and paper_figs/frontiers/
+	$(RUN) -m membench frontier
+
+depth-record: $(STAMP)  ## plan networks of up to 10,001 layers, run some on the CPU; write results/depth_record/ (an hour)
+	$(RUN) benchmarks/depth_record/run.py
 
 lint: $(STAMP)  ## ruff and mypy
 	$(RUN) -m ruff check .

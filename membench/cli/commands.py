@@ -15,6 +15,7 @@ COMMANDS = {
     "reproduce": "reproduce",
     "report": None,
     "timeline": "config",
+    "frontier": "config",
     "validate": None,
     "calibrate": None,
     "completion": None,

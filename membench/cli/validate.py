@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
-from membench.cli.words import each, read_number, read_options, refuse_flags
-from membench.core.checks import COUNT, choice
+from membench.cli.words import each, read_count, read_options, refuse_flags
+from membench.core.checks import choice
 from membench.core.configuration import IS_INSTALLED, ROOT
 from membench.core.errors import MembenchError
 from membench.core.files import shown
@@ -63,17 +63,12 @@ def parse(words: Sequence[str]) -> Settings:
             words,
             {
                 "dataset": each(partial(choice, known, "dataset")),
-                "rows": lambda text: _count("rows", text),
-                "workers": lambda text: _count("workers", text),
+                "rows": partial(read_count, "rows"),
+                "workers": partial(read_count, "workers"),
                 "rerun": partial(choice, (Rerun.MISSING, Rerun.ALL), "rerun"),
             },
         )
     )
-
-
-def _count(name: str, text: str) -> int:
-    value = read_number(COUNT, name, text) if not text.isdecimal() or not int(text) else int(text)
-    return int(value)
 
 
 def run(settings: Settings) -> int:

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from membench.cli.option_values import check_size
-from membench.core.checks import Requirement, check, choice, number
+from membench.core.checks import COUNT, Requirement, check, choice, number
 from membench.core.errors import MembenchError, near
 
 Reader = Callable[[str], Any]
@@ -102,6 +102,11 @@ def read_number(required: Requirement, name: str, text: str) -> float:
     value = number(text)
     check(required, **{name: value if required.holds(value) else text})
     return value
+
+
+def read_count(name: str, text: str) -> int:
+    """Return a positive whole number."""
+    return int(text) if text.isdecimal() and int(text) else int(read_number(COUNT, name, text))
 
 
 def read_size(name: str, text: str) -> str:

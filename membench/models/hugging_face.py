@@ -18,6 +18,7 @@ PUBLISHED = {
     "opt-1.3b": "opt_1_3b",
     "llama-3.2-1b": "llama_1b",
     "llama-2-7b-hf": "llama_7b",
+    "llama-2-13b-hf": "llama_13b",
 }
 """Files of ``conf/model`` by the names under which weights of these sizes are published, in small letters."""
 

@@ -25,6 +25,26 @@ BLOCKS_PER_STAGE = {
 }
 
 
+def blocks_per_stage(depth: int) -> list[int]:
+    """Return the blocks of each stage of the ImageNet network with that many weight layers.
+
+    Raises:
+        ValueError: the depth has no entry in `BLOCKS_PER_STAGE`, and is not 3n+2 beyond the deepest of them. Those have the
+            share of the second and third stage of 1001.
+    """
+    if depth in BLOCKS_PER_STAGE:
+        return BLOCKS_PER_STAGE[depth]
+    blocks, remainder = divmod(depth - 2, 3)
+    if depth < max(BLOCKS_PER_STAGE) or remainder:
+        raise ValueError(
+            f"no ImageNet ResNet of depth {depth}; choose from {sorted(BLOCKS_PER_STAGE)}, or 3n+2 beyond them"
+        )
+    first, second, third, fourth = BLOCKS_PER_STAGE[1001]
+    middle = blocks - first - fourth
+    second = round(middle * second / (second + third))
+    return [first, second, middle - second, fourth]
+
+
 class ShortcutFirstBasicBlock(BasicBlock):  # type: ignore[misc]  # torchvision is untyped
     """Torchvision's block with the shortcut's projection before its convolutions, as in He et al.'s definitions."""
 
@@ -63,14 +83,12 @@ def imagenet_resnet(
             definitions (torchvision's after them). The results are equal; what is in memory at a time is not.
 
     Raises:
-        ValueError: the depth has no entry in `BLOCKS_PER_STAGE`.
+        ValueError: there is no network of this depth, see `blocks_per_stage`.
     """
-    if depth not in BLOCKS_PER_STAGE:
-        raise ValueError(f"no ImageNet ResNet of depth {depth}; choose from {sorted(BLOCKS_PER_STAGE)}")
     basic, bottleneck = (
         (ShortcutFirstBasicBlock, ShortcutFirstBottleneck) if shortcut_first else (BasicBlock, Bottleneck)
     )
-    model = ResNet(basic if depth < 50 else bottleneck, BLOCKS_PER_STAGE[depth])
+    model = ResNet(basic if depth < 50 else bottleneck, blocks_per_stage(depth))
     for block in model.modules():
         if isinstance(block, Bottleneck):
             block.conv1.stride, block.conv2.stride = block.conv2.stride, block.conv1.stride

@@ -137,7 +137,8 @@ class _Script:
 
     def _compute(self, schedule: Schedule, task: Task, sizes: dict[int, int]) -> None:
         blocks = schedule.graph.blocks
-        self._keep(blocks[b] for b in (*task.reads, *task.writes) if blocks[b].role is Role.OPTIMIZER_STATE)
+        touched = (blocks[b] for b in (*task.reads, *task.writes))
+        self._keep(b for b in touched if b.role is Role.OPTIMIZER_STATE and not b.host_location)
         for block in task.creates:
             self._open(blocks[block], sizes)
         if has_product(task) and (thread := task.phase is Phase.BACKWARD) not in self._product_workspaces:

@@ -6,7 +6,13 @@ from torch import nn
 
 from membench.capture.capture import capture
 from membench.core.workload import Workload
-from membench.models.resnet import BLOCKS_PER_STAGE, CifarBlock, cifar_resnet, imagenet_resnet
+from membench.models.resnet import (
+    BLOCKS_PER_STAGE,
+    CifarBlock,
+    blocks_per_stage,
+    cifar_resnet,
+    imagenet_resnet,
+)
 
 
 def test_parameters_of_resnet50_are_those_of_torchvision() -> None:
@@ -106,3 +112,12 @@ def test_layrubs_resnet56_has_a_projection_in_each_stage() -> None:
     assert model(torch.randn(2, 3, 32, 32)).shape == (2, 10)
     added = sum(a * b + 2 * b for a, b in ((16, 16), (16, 32), (32, 64)))
     assert sum(parameter.numel() for parameter in model.parameters()) == 853_018 + added
+
+
+@pytest.mark.parametrize(("depth", "blocks"), [(1520, 506), (2504, 834), (10_001, 3333)])
+def test_depths_beyond_the_configured_ones_are_3n_plus_2(depth: int, blocks: int) -> None:
+    stages = blocks_per_stage(depth)
+    assert sum(stages) == blocks == (depth - 2) / 3
+    assert stages[1] / stages[2] == pytest.approx(57 / 270, rel=0.01)
+    with pytest.raises(ValueError, match=r"depth \d+; choose from"):
+        blocks_per_stage(depth + 1)

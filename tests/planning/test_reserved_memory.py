@@ -16,6 +16,7 @@ from membench.planning.builder import ScheduleBuilder
 from membench.planning.caching_allocator import LARGE_SEGMENT_BYTES
 from membench.planning.expandable_allocator import ExpandableAllocator
 from membench.planning.reserved_memory import ReservedMemory, reserved_memory
+from membench.planning.rewrite import keep_on_host
 from membench.planning.segment_allocator import SegmentAllocator
 from membench.strategies.on_demand import compute_on_demand
 from tests.helpers.four_tasks import four_tasks, migrating
@@ -157,3 +158,15 @@ def test_a_hold_is_memory_too(graph: TaskGraph) -> None:
     schedule = on_demand(with_sizes(graph, [30 * MIB, 40 * MIB, 16 * MIB, 12 * MIB, 6 * MIB]))
     holding = replace(schedule, instructions=(Hold(100 * MIB), *schedule.instructions, Hold(0)))
     assert played(holding, steps=2).reserved_bytes == played(schedule).reserved_bytes + 100 * MIB
+
+
+def test_optimizer_state_at_home_on_the_host_is_on_the_device_only_while_it_visits() -> None:
+    graph = with_sizes(four_tasks(), [30 * MIB, 40 * MIB, 16 * MIB, 12 * MIB, 6 * MIB])
+    first, *others = graph.blocks
+    graph = replace(graph, blocks=(replace(first, role=Role.OPTIMIZER_STATE), *others))
+    graph = keep_on_host(graph, frozenset({Role.OPTIMIZER_STATE}))
+    builder = ScheduleBuilder("visiting", graph, budget_bytes=None)
+    builder.prefetch(first.index)
+    compute_on_demand(builder, graph.tasks)
+    schedule = builder.finish()
+    assert played(schedule, steps=3).allocated_bytes == schedule.peak_bytes

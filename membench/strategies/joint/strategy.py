@@ -52,8 +52,8 @@ class Joint(Strategy):
 
         planner = Planner(graph, cost)
         if budget_bytes is None:
-            plan = planner.without_loss_of_time()
-            return _certified(emit(self.name, plan, None), plan.step_s, planner.compute_s)
+            least = emit(self.name, planner.without_loss_of_time(), None)
+            return _certified(least, step_time_s(least, cost), planner.compute_s)
         candidates = [emit(self.name, plan, budget_bytes) for plan in planner.within(budget_bytes)]
         candidates += self._of_others(graph, cost, budget_bytes)
         if not candidates:

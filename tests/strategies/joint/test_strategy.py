@@ -43,12 +43,14 @@ def test_it_is_not_slower_than_another_method_at_its_peak(graph: TaskGraph, name
 def test_without_a_budget_it_takes_eagers_time_with_less_memory(graph: TaskGraph) -> None:
     eager = plan(graph, find_strategy("eager")(), K40M, None)
     schedule = plan(graph, Joint(), K40M, None)
-    assert step_time_s(schedule, K40M) == pytest.approx(step_time_s(eager, K40M), rel=1e-9)
+    eager_s = step_time_s(eager, K40M)
+    assert step_time_s(schedule, K40M) == pytest.approx(eager_s, rel=1e-9)
     assert schedule.peak_bytes < 0.9 * eager.peak_bytes
-    assert dict(schedule.decisions) == {
-        "lower_bound_s": pytest.approx(step_time_s(eager, K40M)),
-        "gap": pytest.approx(0),
-    }
+    found = dict(schedule.decisions)
+    assert found["lower_bound_s"] == pytest.approx(
+        eager_s, rel=1e-3
+    )  # less the host's time before the first kernel
+    assert found["gap"] == pytest.approx(eager_s / found["lower_bound_s"] - 1, abs=1e-9)
 
 
 def test_nothing_leaves_where_everything_fits(graph: TaskGraph) -> None:

@@ -1,0 +1,234 @@
+"""Sweep memory budgets on a device: which strategy is fastest in how much memory, and how far from optimal.
+
+    membench frontier model=resnet50 device=k40m batch_size=32
+    membench frontier model=gpt2_medium device=rtx3090 precision=amp_bf16 optimizer=adamw strategies=joint,dtr budgets=12
+    membench frontier                   those of experiments/frontiers.yaml, into results/frontiers and paper_figs/frontiers
+
+Takes the options of `membench run` that describe the step, --config-dir FOLDER included; the framework is PyTorch. In
+addition:
+
+    strategies=a,b   by default every one that computes exactly what eager execution does, joint first
+    budgets=8        from the least budget that the first strategy keeps to eager's peak
+    workers=2        processes
+    rerun=missing    or all: cells with a record in outputs/records/frontiers run again
+
+Nothing runs on a device. Writes a table with a line for each point, outputs/frontiers/<model>_<device>.csv, and a picture
+(.png). A budget that a strategy cannot keep is not a point.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pandas as pd
+import yaml
+from hydra import compose
+
+from membench.cli.command_line import MULTIRUN, check_arguments
+from membench.cli.words import (
+    Reader,
+    each,
+    read_count,
+    read_options,
+    refuse_flags,
+    take_config_dir,
+    with_own_model,
+)
+from membench.core import configuration
+from membench.core.checks import choice
+from membench.core.configuration import IS_INSTALLED, ROOT
+from membench.core.device import file_name
+from membench.core.errors import MembenchError
+from membench.core.files import shown
+from membench.core.record import Configuration, Record
+from membench.core.units import format_bytes, format_seconds
+from membench.papers.cells import cell_configuration, hydra_composition
+from membench.papers.tables import format_number, write_csv
+from membench.sweep.listing import result
+from membench.sweep.records import Records, Rerun
+from membench.sweep.worker import Workers
+
+if TYPE_CHECKING:
+    from membench.pictures.frontier import Frontier, FrontierPoint
+
+COMMITTED = ROOT / "experiments" / "frontiers.yaml"
+OURS = "joint"
+LEFT_OUT = {
+    "best_fit": "eager execution in another allocator's memory",
+    "epmc": "rounds activations",
+    "mmcnn": "schedules inference",
+    "modnn": "works in micro-batches, of which batch norm takes other statistics",
+    "network_wide": "holds more than eager execution",
+    "pytorch": "plain PyTorch, which eager execution stands for",
+    "serial_csr": "depends on the activations' densities",
+    "vdnn_inference": "schedules inference",
+}
+"""Strategies that are left out by default, and why."""
+_SET_HERE = ("backend", "budget", "cluster", "framework", "micro_batch", "strategy")
+
+
+@dataclass(frozen=True)
+class Job:
+    """A network on a device: the configuration of its step by eager execution, and where the results go, without suffix."""
+
+    step: Configuration
+    table: Path
+    picture: Path
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What is swept.
+
+    Attributes:
+        records: the folder of the cells' records.
+        strategies: configurations by name.
+        budgets: how many for each strategy.
+        workers: processes at a time.
+    """
+
+    jobs: tuple[Job, ...]
+    records: Path
+    strategies: dict[str, Configuration]
+    budgets: int
+    workers: int
+    rerun: Rerun
+
+
+def parse(words: Sequence[str]) -> Settings:
+    """Return the settings that the words are."""
+    own, words = take_config_dir(words)
+    if MULTIRUN & set(words):
+        raise MembenchError(
+            "-m is not an option; name one model and one device, or none for the committed frontiers"
+        )
+    refuse_flags(words)
+    known = [name for name in configuration.names("strategy", own) if name not in LEFT_OUT]
+    readers: dict[str, Reader] = {
+        "strategies": each(partial(choice, configuration.names("strategy", own), "strategies")),
+        "budgets": partial(read_count, "budgets"),
+        "workers": partial(read_count, "workers"),
+        "rerun": partial(choice, (Rerun.MISSING, Rerun.ALL), "rerun"),
+    }
+    options = read_options([word for word in words if word.partition("=")[0] in readers], readers)
+    described = with_own_model([word for word in words if word.partition("=")[0] not in readers])
+    names = options.get("strategies") or sorted(known, key=lambda name: name != OURS)
+    return Settings(
+        jobs=(_job(described, own),) if described else tuple(_committed()),
+        records=(Path() if described else ROOT) / "outputs" / "records" / "frontiers",
+        strategies={name: configuration.read("strategy", name, own) for name in names},
+        budgets=options.get("budgets", 8),
+        workers=options.get("workers", 2),
+        rerun=options.get("rerun", Rerun.MISSING),
+    )
+
+
+def _job(words: Sequence[str], own: Path | None) -> Job:
+    given = {word.partition("=")[0] for word in words}
+    if missing := {"model", "device"} - given:
+        raise MembenchError(
+            f"name the {' and the '.join(sorted(missing))}, as in: membench frontier model=resnet50 device=k40m"
+        )
+    for name in _SET_HERE:
+        if name in given:
+            raise MembenchError(f"{name} is not an option of frontier; `membench run` simulates it")
+    words = [*words, "framework=pytorch", "strategy=eager"]
+    check_arguments(words, own)
+    folder = Path("outputs") / "frontiers"
+    with hydra_composition(own):
+        return _written_to(cell_configuration(compose("config", words)), folder, folder)
+
+
+def _committed() -> Iterator[Job]:
+    """Yield the networks and devices of `COMMITTED`."""
+    if IS_INSTALLED:
+        raise MembenchError(
+            "name a model and a device; the committed frontiers are not installed, but made in a checkout"
+        )
+    with hydra_composition():
+        for model, batch_sizes in yaml.safe_load(COMMITTED.read_text())["batch_sizes"].items():
+            for device, batch_size in batch_sizes.items():
+                words = [f"model={model}", f"device={device}", f"batch_size={batch_size}"]
+                step = cell_configuration(compose("config", [*words, "framework=pytorch", "strategy=eager"]))
+                yield _written_to(step, ROOT / "results" / "frontiers", ROOT / "paper_figs" / "frontiers")
+
+
+def _written_to(step: Configuration, tables: Path, pictures: Path) -> Job:
+    name = file_name(f"{step['model']['name']}_{step['device']['name']}")
+    return Job(step, tables / f"{name}.csv", pictures / f"{name}.png")
+
+
+def run(settings: Settings) -> int:
+    """Sweep each job, write its table and its picture, print what came out, and return the exit code."""
+    # torch and matplotlib take seconds, which a wrong word need not wait for
+    from membench.pictures.frontier import draw, save
+    from membench.sweep.frontier import Cells, sweep
+
+    for job in settings.jobs:
+        with Workers() as workers:
+            records = Records(settings.records, workers.run, settings.rerun)
+            with Cells(workers, records, job.step, settings.workers) as cells:
+                frontier, made = sweep(
+                    job.step, settings.strategies, settings.budgets, cells, _title(job.step)
+                )
+        _write_table(frontier, job.table)
+        save(draw(frontier), job.picture)
+        print(
+            "\n".join([*_lines(frontier), *_failures(made), shown(job.table), shown(job.picture)]), flush=True
+        )
+    return 0
+
+
+def _title(step: Configuration) -> str:
+    """Return the step in words."""
+    optimizer, precision = step.get("optimizer"), step.get("precision")
+    words = [
+        step["model"]["name"],
+        f"batch {step['batch_size']}",
+        *([precision] if precision else []),
+        *([optimizer["name"]] if optimizer else []),
+        f"simulated on {step['device']['name']}",
+    ]
+    return ", ".join(words)
+
+
+def _write_table(frontier: "Frontier", path: Path) -> None:
+    """Write a line for each point; a cell is empty where there is no such number."""
+    write_csv(
+        pd.DataFrame([_row(point) for point in frontier.points], columns=list(_row(frontier.eager))), path
+    )
+
+
+def _row(point: "FrontierPoint") -> dict[str, str]:
+    return {
+        "strategy": point.strategy,
+        "budget_bytes": "" if point.budget_bytes is None else str(point.budget_bytes),
+        "peak_bytes": str(point.peak_bytes),
+        "step_time_s": format_number(point.step_time_s),
+        "fits": "yes" if point.fits else "no",
+        "lower_bound_s": format_number(point.lower_bound_s),
+        "gap": "" if point.gap is None else f"{point.gap:.4f}",
+        "planning_time_s": f"{point.planning_time_s:.1f}",
+    }
+
+
+def _lines(frontier: "Frontier") -> Iterator[str]:
+    """Yield a frontier in lines: the points that no other one beats in both memory and time."""
+    yield frontier.title
+    fastest_s = float("inf")
+    for point in sorted(frontier.points, key=lambda point: (point.peak_bytes, point.step_time_s)):
+        if point.step_time_s < fastest_s:
+            fastest_s = point.step_time_s
+            over = point.step_time_s / frontier.eager.step_time_s - 1
+            bound = "" if point.gap is None else f"at most {point.gap:.1%} above optimal"
+            yield (
+                f"  {format_bytes(point.peak_bytes):>10} {format_seconds(point.step_time_s):>9} {over:+7.1%} over eager  "
+                f"{point.strategy:<14} {bound}"
+            ).rstrip()
+
+
+def _failures(records: Sequence[Record]) -> list[str]:
+    """Return a line for each cell that failed for another reason than its budget."""
+    return [f"  {result(record)}" for record in records if record.outcome.is_failure]
