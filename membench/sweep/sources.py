@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from functools import cache
 from importlib.metadata import version
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 from membench.core.errors import MembenchError
@@ -22,6 +23,8 @@ _OWN = __name__.partition(".")[0]
 _STANDARD_LIBRARY = Path(sysconfig.get_paths()["stdlib"])
 _INSTALLED = {"site-packages", "dist-packages"}
 """Folders of installed packages, those of an environment that another one builds on included."""
+_PARSING = Lock()
+"""Python 3.11's parser counts its depth for all threads together, and fails where two parse at once."""
 
 
 def sources_hash(configuration: Any) -> str:
@@ -83,7 +86,8 @@ def _read(path: Path) -> tuple[str, tuple[str, ...]]:
     content = path.read_bytes()
     names: list[str] = []
     try:
-        tree = ast.parse(content)
+        with _PARSING:
+            tree = ast.parse(content)
     except SyntaxError as error:
         raise MembenchError(f"{shown(path)}, line {error.lineno}: {error.msg}") from error
     for node in ast.walk(tree):

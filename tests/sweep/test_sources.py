@@ -1,10 +1,15 @@
 """The sources that decide a result."""
 
+import gc
+import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from hashlib import sha256
 from pathlib import Path
 
 import pytest
 
+from membench.core.configuration import ROOT
 from membench.core.errors import MembenchError
 from membench.sweep import sources
 
@@ -80,3 +85,26 @@ def test_what_is_installed_is_not_read_wherever_it_is(
     assert sources._module("theirnets.Net") is None
     assert sources._module("json.decoder") is None
     assert sources._module("sys") is None
+
+
+@pytest.fixture
+def restless_threads() -> Iterator[None]:
+    """Threads that take turns within a parse, which collects garbage."""
+
+    def take_a_while(*_: object) -> None:
+        sum(range(9999))
+
+    interval_s = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    gc.callbacks.append(take_a_while)
+    yield
+    gc.callbacks.remove(take_a_while)
+    sys.setswitchinterval(interval_s)
+
+
+@pytest.mark.usefixtures("restless_threads")
+def test_threads_may_ask_at_the_same_time() -> None:
+    paths = sorted((ROOT / "membench").rglob("*.py"))[:80]
+    with ThreadPoolExecutor(8) as pool:
+        digests = [digest for digest, _ in pool.map(sources._read.__wrapped__, 3 * paths)]
+    assert digests == 3 * [sha256(path.read_bytes()).hexdigest() for path in paths]
