@@ -1,8 +1,9 @@
 """A lower bound on the time of a step within a budget: a linear program that every schedule of the class satisfies.
 
-The class: schedules that run the graph's tasks in its order on one stream, each for the seconds of the cost model; run tasks
-of the forward pass again at any time, as often as they like; copy blocks to the host and back at any time, as often as they
-like, over a link that carries one block at a time in each direction; and hold results from when they are made to the end.
+The class: schedules that run the graph's tasks in its order on one stream, each for the seconds of its fastest algorithm or
+longer; run tasks of the forward pass again at any time, as often as they like; copy blocks to the host and back at any time,
+as often as they like, over a link that carries one block at a time in each direction; and hold results from when they are
+made to the end.
 
 Relaxations, each of which only lowers the bound. A *gap* is the time between two uses of a block, and a fraction of it may be
 kept, copied or recomputed. Copies are a fluid that flows whenever the link is free. A block whose copy returned last is

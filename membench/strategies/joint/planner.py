@@ -1,11 +1,11 @@
 """The plans of one graph: the best within a budget, the one that needs least without losing time, and bounds."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import cache
 
 from membench.core.cost_model import CostModel
 from membench.core.errors import InfeasibleSchedule
-from membench.core.task_graph import TaskGraph
+from membench.core.task_graph import Task, TaskGraph
 from membench.planning.rewrite import join_convolution_backward, mask_relu
 from membench.strategies.joint.bound import Relaxation, relax
 from membench.strategies.joint.evaluation import Evaluator, Plan
@@ -38,6 +38,13 @@ class Planner:
     def __init__(self, graph: TaskGraph, cost: CostModel) -> None:
         variants = (join_convolution_backward(graph, cost), graph, mask_relu(graph, cost))
         self._problems = [_problem(variant, cost) for variant in variants]
+        self._bounding = self._problems
+        if any(len(cost.algorithms(task)) > 1 for task in graph.tasks):  # other methods may run faster ones
+
+            def fastest_s(task: Task) -> float:
+                return min(cost.task_time_s(task), *(each.time_s for each in cost.algorithms(task)))
+
+            self._bounding = [_problem(variant, cost, fastest_s) for variant in variants]
         self._relaxed = cache(relax)
 
     def within(self, budget_bytes: int) -> Iterator[Plan]:
@@ -51,7 +58,7 @@ class Planner:
     def lower_bound_s(self, budget_bytes: int, step_s: float) -> float:
         """Return a lower bound on the time of a step of any variant within a budget, given the time of one."""
         bounds = [step_s]
-        for problem in self._problems:
+        for problem in self._bounding:
             if problem.compute_s < min(bounds) and (relaxed := self._relaxed(problem, budget_bytes)):
                 bounds.append(relaxed.step_s)
         return min(bounds)
@@ -80,8 +87,8 @@ class Planner:
 
     @property
     def compute_s(self) -> float:
-        """Seconds of the tasks as eager runs them."""
-        return self._problems[0].compute_s
+        """The least seconds of all tasks, each once, in any variant."""
+        return min(problem.compute_s for problem in self._bounding)
 
     def refusal(self, budget_bytes: int) -> InfeasibleSchedule:
         """Return the error for a budget that no plan keeps, with the least that one needs."""
@@ -98,9 +105,9 @@ class Planner:
         )
 
 
-def _problem(graph: TaskGraph, cost: CostModel) -> Problem:
+def _problem(graph: TaskGraph, cost: CostModel, time_s: Callable[[Task], float] | None = None) -> Problem:
     largest = max((block.size_bytes for block in graph.blocks if block.is_transient), default=0)
-    return Problem(graph, cost, max(1, int(largest * SMALLEST_SHARE)))
+    return Problem(graph, cost, max(1, int(largest * SMALLEST_SHARE)), time_s)
 
 
 def _search(problem: Problem, relaxed: Relaxation, budget_bytes: int) -> Plan | None:

@@ -1,7 +1,7 @@
 """The choices that a graph offers: which stored blocks can leave or be made again, and what that costs."""
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -34,6 +34,7 @@ class Problem:
     Args:
         graph: annotated.
         least_bytes: smaller blocks are kept.
+        time_s: seconds of a task; None: the cost model's, with the algorithm that the task has.
 
     Attributes:
         operations: the graph's tasks, and behind them those that can run again.
@@ -43,7 +44,14 @@ class Problem:
         units: all choices; `unit_of` finds a block's.
     """
 
-    def __init__(self, graph: TaskGraph, cost: CostModel, least_bytes: int) -> None:
+    def __init__(
+        self,
+        graph: TaskGraph,
+        cost: CostModel,
+        least_bytes: int,
+        time_s: Callable[[Task], float] | None = None,
+    ) -> None:
+        time_s = time_s or cost.task_time_s
         self.graph = graph
         self.least_bytes = least_bytes
         self.repeatable = Repeatable(graph, cost)
@@ -51,7 +59,7 @@ class Problem:
         self.operations: tuple[Task, ...] = (*graph.tasks, *self.repeatable.again.values())
         self.again = {index: count + n for n, index in enumerate(self.repeatable.again)}
         self.touched = tuple(tuple(dict.fromkeys((*t.reads, *t.writes))) for t in self.operations)
-        self.duration_s = tuple(cost.launch_time_s(t) + cost.task_time_s(t) for t in self.operations)
+        self.duration_s = tuple(cost.launch_time_s(t) + time_s(t) for t in self.operations)
         self.offload_s = tuple(cost.offload_time_s(block.size_bytes) for block in graph.blocks)
         self.prefetch_s = tuple(cost.prefetch_time_s(block.size_bytes) for block in graph.blocks)
         self._writers: dict[int, list[int]] = defaultdict(list)

@@ -2,15 +2,16 @@
 
 A step's time is that of its tasks, of what is computed again, and of waiting for copies. The method
 
-1. solves a linear program that every schedule within the budget satisfies (`bound`): its value is a lower bound on the time,
+1. solves a linear program that the schedules of a large class satisfy (`bound`): its value is a lower bound on their time,
 2. starts from its rounded solution and from offloading everything, and changes choices while that makes the step shorter
-   (`search`); each set of choices is timed by planning its copies (`transfers`): a copy to the host starts when its block is
-   written, and the block's memory is given back when the copy has ended or memory is needed; a copy back takes memory as late
-   as the link allows,
+   (`search`); each set of choices is timed by planning its copies (`evaluation`): a copy to the host starts when its block
+   is written, and the block's memory is given back when the copy has ended or memory is needed; a copy back takes memory as
+   late as the link allows,
 3. takes another lossless method's schedule where that is faster within the budget: so it is never slower than any of them,
 4. states the bound (`lower_bound_s`) and by how much the step exceeds it (`gap`) in the schedule's decisions.
 
-Without a budget the step takes as long as eager's, with the least memory found that costs no time.
+Without a budget the step takes as long as eager's, with the least memory found that costs no time. Convolutions keep the
+algorithm that they have; the bound is of the fastest ones, so that it holds for methods that choose.
 
 Ours; related are POFO (Beaumont, Eyraud-Dubois, Shilova, NeurIPS 2021) and Capuchin (Peng et al., ASPLOS 2020), which choose
 between the same means by other rules.

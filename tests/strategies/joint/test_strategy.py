@@ -53,6 +53,15 @@ def test_without_a_budget_it_takes_eagers_time_with_less_memory(graph: TaskGraph
     assert found["gap"] == pytest.approx(eager_s / found["lower_bound_s"] - 1, abs=1e-9)
 
 
+def test_the_bound_holds_for_a_method_that_chooses_faster_algorithms(graph: TaskGraph) -> None:
+    cost = RooflineCost(load("device", "k40m"), load("framework", "torch7").efficiency)
+    chooses = plan(graph, find_strategy("vdnn_dyn")(), cost, None)
+    chosen_s = step_time_s(chooses, cost)
+    assert chosen_s < step_time_s(plan(graph, find_strategy("eager")(), cost, None), cost)
+    for budget_bytes in (None, chooses.peak_bytes * 3 // 4, chooses.peak_bytes):
+        assert dict(plan(graph, Joint(), cost, budget_bytes).decisions)["lower_bound_s"] <= chosen_s
+
+
 def test_nothing_leaves_where_everything_fits(graph: TaskGraph) -> None:
     eager = plan(graph, find_strategy("eager")(), K40M, None)
     assert plan(graph, Joint(), K40M, eager.peak_bytes).note == eager.note
