@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from membench.steps.micro_batched_step import MicroBatchedStep
     from membench.steps.predict import Prediction, predict
     from membench.steps.simulated_step import SimulatedStep
+    from membench.steps.wrap import wrap
 
 __version__ = "0.1.0"
 __all__ = [
@@ -69,6 +70,7 @@ __all__ = [
     "__version__",
     "compile",
     "predict",
+    "wrap",
 ]
 
 _LAZY = {
@@ -79,6 +81,7 @@ _LAZY = {
     "StepMeasurement": "membench.steps.measurement",
     "compile": "membench.steps.compile",
     "predict": "membench.steps.predict",
+    "wrap": "membench.steps.wrap",
 }
 """Imported on first use: they need torch, which takes seconds, and reports and figures do not."""
 

@@ -27,13 +27,16 @@ class ModuleState:
 
     Args:
         module: as it was captured.
-        loss: as it was captured; None in a step of inference, which works for frozen weights too.
+        loss: as it was captured; None in a step that computes none: whether its weights are frozen is not checked.
+        has_own_hooks: hooks of the module itself belong to the step; see `Workload`.
 
     Raises:
         UnsupportedModel: a weight has a hook on its gradient.
     """
 
-    def __init__(self, module: nn.Module, loss: Callable[..., Any] | None) -> None:
+    def __init__(
+        self, module: nn.Module, loss: Callable[..., Any] | None, *, has_own_hooks: bool = True
+    ) -> None:
         self._modules = list(module.named_modules())
         if isinstance(loss, nn.Module):
             self._modules += loss.named_modules(prefix="loss")
@@ -43,7 +46,8 @@ class ModuleState:
         self._members = [each for _, each in members]
         self._earlier_members = [(path, dict(each)) for path, each in members]
         self._held = self._held_now()
-        self._hooks = [(path, hooks) for path, child in self._modules for hooks in module_hooks(child)]
+        hooked = self._modules if has_own_hooks else self._modules[1:]
+        self._hooks = [(path, hooks) for path, child in hooked for hooks in module_hooks(child)]
         self._hook_counts = [len(hooks) for _, hooks in self._hooks]
         owners = self._modules if isinstance(loss, nn.Module) else [*self._modules, ("loss", loss)]
         self._earlier_numbers = [

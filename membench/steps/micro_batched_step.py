@@ -12,7 +12,8 @@ from membench.core.schedule import RepeatedSchedule
 from membench.core.timeline import Timeline
 from membench.core.workload import Workload
 from membench.execution.measurement import peaks_bytes
-from membench.steps.compiled_step import CompiledStep, RealStep, check_arguments
+from membench.steps.bound_state import check_arguments
+from membench.steps.compiled_step import CompiledStep, RealStep
 from membench.steps.update import RealUpdate
 
 
