@@ -58,7 +58,7 @@ class DeviceTensors:
         self.update: Callable[[Callable[[Value], Tensor]], None] | None = None
         self.output_gradients: dict[int, Tensor] = {}
         self._calls = [
-            None if task.phase is Phase.UPDATE or task.index in graph.turn else self._bind(task)
+            None if task.phase is Phase.UPDATE or task.index == graph.turn else self._bind(task)
             for task in graph.tasks
         ]
         self._tensors: list[Tensor | None] = [None] * len(self._values)

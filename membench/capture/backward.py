@@ -61,8 +61,8 @@ def backward_from_caller(
 ) -> list[tuple[Tensor, Tensor]]:
     """Record the turn, and run the backward pass from there; gradients are in ``.grad``.
 
-    The gradient of an output is recorded as the result of ``empty_like``: a task that needs every output, and in place of
-    which a step takes what its caller passes.
+    The gradients of the outputs are recorded as the results of one task that needs every output, a product with a number; in
+    place of running it, a step takes what its caller passes.
 
     Args:
         output: see `separate_outputs`.
@@ -77,20 +77,20 @@ def backward_from_caller(
     }
     recorder.enter_loss("turn")
     reads = tuple(dict.fromkeys(recorder.value(leaf).block for leaf in made.values()))
-    pairs = []
-    for position, leaf in enumerate(each for each in made.values() if each.requires_grad):
-        gradient = torch.empty_like(leaf, requires_grad=False)
+    roots = [leaf for leaf in made.values() if leaf.requires_grad]
+    if not roots:
+        return []
+    with torch.no_grad():
+        gradients = torch._foreach_mul(roots, 1.0)
+    recorder.tasks[-1] = replace(recorder.tasks[-1], name="turn", kind=Kind.LOSS, reads=reads)
+    for position, gradient in enumerate(gradients):
         block = recorder.value(gradient).block
         name = f"output{position}:gradient"
         recorder.blocks[block] = replace(recorder.blocks[block], name=name, role=Role.OUTPUT_GRADIENT)
-        recorder.tasks[-1] = replace(recorder.tasks[-1], name=f"turn:{name}", kind=Kind.LOSS, reads=reads)
-        pairs.append((leaf, gradient))
-    if pairs:
-        roots, gradients = zip(*pairs, strict=True)
-        recorder.enter_backward(roots)
-        with torch.autograd.set_multithreading_enabled(False):
-            torch.autograd.backward(roots, gradients)
-    return pairs
+    recorder.enter_backward(roots)
+    with torch.autograd.set_multithreading_enabled(False):
+        torch.autograd.backward(roots, gradients)
+    return list(zip(roots, gradients, strict=True))
 
 
 def own_gradients(leaves: Sequence[Tensor], given: Iterable[Tensor]) -> list[Tensor | None]:

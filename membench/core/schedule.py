@@ -173,7 +173,7 @@ class Schedule:
         """Number of instructions before the turn, see `TaskGraph.turn`: all of them if the step has none."""
         turn = self.graph.turn
         computes = ((i, item.task) for i, item in enumerate(self.instructions) if isinstance(item, Compute))
-        return next((index for index, task in computes if task in turn), len(self))
+        return next((index for index, task in computes if task == turn), len(self))
 
     @property
     def rounding(self) -> float:

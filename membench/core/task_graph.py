@@ -257,10 +257,10 @@ class TaskGraph:
         return Mode.TRAINING if self.output is None or self.output_gradients else Mode.INFERENCE
 
     @cached_property
-    def turn(self) -> frozenset[int]:
-        """The tasks in whose place the caller passes gradients of outputs; each needs every output."""
+    def turn(self) -> int | None:
+        """The task in whose place the caller passes the outputs' gradients; None where the step computes its loss."""
         passed = {gradient.block for _, gradient in self.output_gradients}
-        return frozenset(task.index for task in self.tasks if passed.intersection(task.creates))
+        return next((task.index for task in self.tasks if passed.intersection(task.creates)), None)
 
     def size_bytes(self, blocks: Iterable[int]) -> int:
         """Return the bytes of some blocks together."""

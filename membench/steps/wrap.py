@@ -326,7 +326,7 @@ def _sharing_attributes(module: Module, calls: WrappedCalls) -> Module:
         "__reduce_ex__": reduce,
         "wrapped_calls": calls,
     }
-    subclass: Any = type(kind)(kind.__name__, (kind,), attributes)
-    wrapped: Module = object.__new__(subclass)
+    metaclass: Any = type(kind)
+    wrapped: Module = object.__new__(metaclass(kind.__name__, (kind,), attributes))
     object.__setattr__(wrapped, "__dict__", vars(module))
     return wrapped

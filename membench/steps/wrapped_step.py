@@ -75,6 +75,11 @@ class WrappedStep:
         self._idle: list[_Call] = []
         finalize(self, _close_all, self._idle)
 
+    @property
+    def backends(self) -> tuple[TensorBackend, ...]:
+        """The backends of calls that have ended, which later calls use."""
+        return tuple(call.backend for call in self._idle)
+
     @cached_property
     def held_bytes(self) -> int:
         """Bytes that a call holds while it waits for its backward pass, its outputs included."""
@@ -326,16 +331,14 @@ def _read_after_the_turn(schedule: Schedule) -> frozenset[int]:
     """Return the blocks that tasks of the backward pass read."""
     after = (item for item in schedule.instructions[schedule.turn :] if isinstance(item, Compute))
     computes = (schedule.graph.tasks[item.task] for item in after)
-    return frozenset(
-        block for task in computes if task.index not in schedule.graph.turn for block in task.reads
-    )
+    return frozenset(block for task in computes if task.index != schedule.graph.turn for block in task.reads)
 
 
 def _dependence(graph: TaskGraph, gradients: Sequence[Value]) -> list[frozenset[int]]:
     """Return for each gradient the blocks of the outputs' gradients that it is computed from."""
     reached: dict[int, frozenset[int]] = {}
     for task in graph.tasks:
-        if task.index in graph.turn:
+        if task.index == graph.turn:
             reached |= {block: frozenset({block}) for block in task.creates}
             continue
         sources = frozenset[int]().union(*(reached.get(block, frozenset()) for block in task.reads))
