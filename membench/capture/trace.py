@@ -12,7 +12,7 @@ starts from the output.
 
 import logging
 from collections.abc import Hashable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -27,6 +27,7 @@ from membench.capture.backward import (
     separate_outputs,
 )
 from membench.capture.functions import AsOperators
+from membench.capture.hooks import traced_hooks
 from membench.capture.known_masks import known_masks
 from membench.capture.lifetimes import KeptNumber
 from membench.capture.operation import layout_of
@@ -47,7 +48,6 @@ from membench.core.torch_internals import (
     FakeTensorMode,
     UnsupportedOperatorException,
     autocast,
-    module_hooks,
     tree_leaves,
     tree_map_only,
     without_value_checks,
@@ -166,7 +166,7 @@ def _trace(
                 recorder,
                 without_value_checks(),
                 known_masks(recorder.is_known),
-                nullcontext() if workload.runs_own_hooks else _without_own_hooks(module),
+                traced_hooks(module, runs_own=workload.runs_own_hooks),
                 _layer_hooks(module, recorder, buffers, state),
             ):
                 if gpu:
@@ -342,19 +342,6 @@ def _fake(
         stride = torch.empty(tensor.shape, device="meta").to(memory_format=torch.channels_last).stride()
         layout = layout._replace(stride=stride)
     return layout.fake_tensor(mode, requires_grad=requires_grad)
-
-
-@contextmanager
-def _without_own_hooks(module: nn.Module) -> Iterator[None]:
-    """Set a module's own hooks aside, which its caller runs."""
-    before = [(hooks, dict(hooks)) for hooks in module_hooks(module)]
-    for hooks, _ in before:
-        hooks.clear()
-    try:
-        yield
-    finally:
-        for hooks, earlier in before:
-            hooks.update(earlier)
 
 
 @contextmanager
