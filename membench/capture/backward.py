@@ -10,7 +10,7 @@ from torch import Tensor
 from membench.capture.recorder import Recorder
 from membench.core.errors import UnsupportedModel
 from membench.core.task_graph import Kind, Role
-from membench.core.torch_internals import storage_address, tree_leaves, tree_map_only
+from membench.core.torch_internals import multiply_each, storage_address, tree_leaves, tree_map_only
 
 
 def backward_from_loss(recorder: Recorder, loss: Any, loss_scale: float) -> None:
@@ -81,7 +81,7 @@ def backward_from_caller(
     if not roots:
         return []
     with torch.no_grad():
-        gradients = torch._foreach_mul(roots, 1.0)
+        gradients = multiply_each(roots, 1.0)
     recorder.tasks[-1] = replace(recorder.tasks[-1], name="turn", kind=Kind.LOSS, reads=reads)
     for position, gradient in enumerate(gradients):
         block = recorder.value(gradient).block

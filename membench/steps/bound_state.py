@@ -97,7 +97,7 @@ def check_arguments(expected: ExpectedArguments, given: Any) -> list[Any]:
         if _describe(captured) != _describe(argument):
             raise ShapeMismatch(
                 f"{expected.place(position)} is {_describe_briefly(argument)}; the step takes {_describe(captured)}; "
-                "move it there, or compile a step for each shape and leave out a last batch that is smaller"
+                + _remedy(captured, argument)
             )
         if isinstance(argument, Tensor):
             if argument.requires_grad and torch.is_grad_enabled():
@@ -114,6 +114,18 @@ def in_layout_of(captured: Tensor, given: Tensor) -> Tensor:
     if given.stride() == captured.stride() and not (given.is_conj() or given.is_neg()):
         return given
     return torch.empty_like(captured).copy_(given)
+
+
+def _remedy(captured: Any, argument: Any) -> str:
+    if isinstance(captured, Tensor) and isinstance(argument, Tensor) and is_dense(argument):
+        if captured.device != argument.device:
+            return "move it there"
+        if captured.dtype != argument.dtype:
+            return f"convert it with .to({captured.dtype}), or compile a step for that dtype"
+        return (
+            "compile a step for each shape, or leave out a last batch that is smaller, or use membench.wrap"
+        )
+    return "pass the same kind of value, or compile a step for it"
 
 
 def _describe_briefly(argument: Any) -> str:

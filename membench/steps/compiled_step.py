@@ -20,7 +20,7 @@ from membench.core.record import Source
 from membench.core.schedule import RepeatedSchedule, Schedule
 from membench.core.task_graph import RESULT_ROLES, Role
 from membench.core.timeline import Timeline
-from membench.core.torch_internals import GraphPool, tree_map_only
+from membench.core.torch_internals import GraphPool, autocast_dtype, tree_map_only
 from membench.core.workload import Workload
 from membench.execution.cuda_graph import ReplayedProgram
 from membench.execution.executor import Program
@@ -52,6 +52,7 @@ class RealStep(ABC):
         self._expected_inputs = ExpectedArguments("inputs", workload.inputs)
         self._expected_targets = ExpectedArguments("targets", workload.targets)
         self._one_at_a_time = Lock()
+        self._autocast_to = {device: autocast_dtype(device) for device in ("cpu", "cuda")}
 
     def __reduce__(self) -> NoReturn:
         """Refuse to be copied or pickled.
@@ -112,6 +113,21 @@ class RealStep(ABC):
                 for run, timeline in zip(self.plan, self._timelines(), strict=True)
             ]
         return whole_step(runs, samples, peak)
+
+    def _check_autocast(self) -> None:
+        """Refuse a call within autocast that the capture was not within, or outside of it.
+
+        Raises:
+            MembenchError: the call would not compute what the module computes there.
+        """
+        device, precision = self.backends[0].device.type, self.workload.precision
+        now, captured = autocast_dtype(device), self._autocast_to[device]
+        own = precision.autocast_dtype if precision else None
+        if now != captured and (own is None or now not in (None, own)):
+            raise MembenchError(
+                f"the step is called with autocast to {now} and was captured with autocast to {own or captured}; call it as it was "
+                "compiled, or compile it with precision='amp_bf16' or 'amp_fp16'"
+            )
 
     def _preserved(self) -> AbstractContextManager[None]:
         optimizer = self._update.optimizer if self._update else None
@@ -181,7 +197,7 @@ class CompiledStep(RealStep):
         Raises:
             ShapeMismatch: the data does not have the captured shapes and dtypes.
             ModuleChanged: the module has changed since the capture.
-            MembenchError: the data requires a gradient.
+            MembenchError: the data requires a gradient, or the call is within autocast and the capture was not.
         """
         if self._replayed:
             self._move_gradients()
@@ -233,6 +249,7 @@ class CompiledStep(RealStep):
         """
         with self._one_at_a_time:
             self.workload.check_gradients_are_allowed()
+            self._check_autocast()
             self._module_state.check()
             arguments = (
                 *check_arguments(self._expected_inputs, inputs),

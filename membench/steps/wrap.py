@@ -20,7 +20,7 @@ from membench.capture.capture import Captures
 from membench.core.arguments import Arguments, as_arguments, check_leaf, named_leaves
 from membench.core.errors import MembenchError, ModuleChanged, ShapeMismatch, UnsupportedStrategy
 from membench.core.precision import Precision
-from membench.core.torch_internals import FakeTensor, tree_flatten, tree_map
+from membench.core.torch_internals import FakeTensor, autocast_dtype, tree_flatten, tree_map
 from membench.core.workload import Workload
 from membench.profiling.cache import load_cache
 from membench.profiling.measured_cost import MeasuredCost
@@ -256,9 +256,9 @@ class WrappedCalls:
         Raises:
             MembenchError: it casts to neither of the two formats of half precision.
         """
-        if not torch.is_autocast_enabled(self.device.type):
+        dtype = autocast_dtype(self.device.type)
+        if dtype is None:
             return None
-        dtype = torch.get_autocast_dtype(self.device.type)
         known = {
             precision.autocast_dtype: precision for precision in (Precision.AMP_BF16, Precision.AMP_FP16)
         }

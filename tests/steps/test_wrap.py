@@ -1,9 +1,8 @@
-"""`membench.wrap`: a module in its caller's loops, compared with the module itself bit for bit."""
+"""`membench.wrap`: kinds of calls, what the wrapped module shares with the module, and what is refused."""
 
 import copy
 import logging
 import pickle
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,81 +22,7 @@ from membench.core.errors import (
 )
 from membench.steps import kept_steps
 from membench.steps.wrapped_step import WrappedStep
-
-CLASSES = 3
-
-
-class Small(nn.Module):
-    """Convolution, batch norm and dropout, with two outputs."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.features = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Dropout(0.2))
-        self.head = nn.Linear(4, CLASSES)
-        self.other = nn.Linear(4, 2)
-        self.scale = 1.0
-
-    def forward(self, images: Tensor, bias: Tensor | None = None) -> dict[str, Any]:
-        pooled = self.features(images).mean((2, 3)) * self.scale
-        if bias is not None:
-            pooled = pooled + bias
-        return {"logits": self.head(pooled), "other": self.other(pooled), "kind": "small"}
-
-
-def batch(size: int = 4, seed: int = 7) -> tuple[Tensor, Tensor]:
-    generator = torch.Generator().manual_seed(seed)
-    images = torch.randn(size, 3, 6, 6, generator=generator)
-    return images, torch.randint(CLASSES, (size,), generator=generator)
-
-
-def pair(build: Callable[[], nn.Module] = Small, **options: Any) -> Iterator[nn.Module]:
-    """Yield a module and a wrapped one with the same weights."""
-    torch.manual_seed(0)
-    module = build()
-    yield copy.deepcopy(module)
-    yield membench.wrap(module, strategy=options.pop("strategy", "layrub_hybrid"), **options)
-
-
-def state_of(module: nn.Module) -> list[Tensor | None]:
-    """Return copies of a module's weights, buffers and gradients."""
-    gradients = [None if weight.grad is None else weight.grad.clone() for weight in module.parameters()]
-    return [*(tensor.clone() for tensor in module.state_dict().values()), *gradients]
-
-
-def check_same(ours: Any, theirs: Any) -> None:
-    """Check nested tensors for the same bits."""
-    ours, theirs = (torch.utils._pytree.tree_flatten(each) for each in (ours, theirs))
-    assert ours[1] == theirs[1]
-    for one, other in zip(ours[0], theirs[0], strict=True):
-        if isinstance(one, Tensor):
-            assert (one.dtype, one.shape, one.requires_grad) == (
-                other.dtype,
-                other.shape,
-                other.requires_grad,
-            )
-            assert one.detach().view(-1).equal(other.detach().view(-1))
-        else:
-            assert one == other
-
-
-def check_loop(
-    loop: Callable[[nn.Module], Any], build: Callable[[], nn.Module] = Small, **options: Any
-) -> nn.Module:
-    """Check that a loop ends alike with a module and with the wrapped one; return the wrapped one."""
-    plain, wrapped = pair(build, **options)
-    found = []
-    for module in (plain, wrapped):
-        torch.manual_seed(1)
-        found.append((loop(module), state_of(module)))
-    check_same(*found)
-    assert wrapped.wrapped_calls.waiting_bytes == 0 or wrapped.wrapped_calls.steps == ()
-    return wrapped
-
-
-def loss_of(module: nn.Module, size: int = 4, seed: int = 7) -> Tensor:
-    images, targets = batch(size, seed)
-    outputs = module(images)
-    return functional.cross_entropy(outputs["logits"], targets) + outputs["other"].square().mean()
+from tests.helpers.wrapping import CLASSES, Small, batch, check_loop, loss_of, pair
 
 
 def test_two_steps_of_training_and_the_output_are_exact() -> None:
@@ -127,52 +52,6 @@ def test_losses_may_be_scaled_and_accumulated() -> None:
         scaler.step(optimizer)
         scaler.update()
         return norm
-
-    check_loop(loop)
-
-
-def test_several_calls_may_wait_for_their_backward_pass() -> None:
-    def loop(module: nn.Module) -> Any:
-        losses = [loss_of(module, seed=seed) for seed in range(3)]
-        if hasattr(module, "wrapped_calls"):
-            [step] = module.wrapped_calls.steps
-            assert step.waiting == 3
-            assert module.wrapped_calls.waiting_bytes == 3 * step.held_bytes > 0
-        (losses[0] + losses[2]).backward()
-        losses[1].backward()
-        return [loss.detach() for loss in losses]
-
-    check_loop(loop)
-
-
-def test_a_call_whose_history_is_dropped_gives_its_memory_back() -> None:
-    _, wrapped = pair()
-    loss = loss_of(wrapped)
-    [step] = wrapped.wrapped_calls.steps
-    assert step.waiting == 1
-    del loss
-    assert step.waiting == 0
-    loss_of(wrapped).backward()
-    assert step.waiting == 0
-
-
-def test_an_output_that_the_loss_does_not_use_leaves_its_weights_without_a_gradient() -> None:
-    def loop(module: nn.Module) -> Any:
-        images, targets = batch()
-        functional.cross_entropy(module(images)["logits"], targets).backward()
-
-    wrapped = check_loop(loop)
-    assert wrapped.other.weight.grad is None
-
-
-def test_inputs_get_gradients_through_the_wrapped_module() -> None:
-    def loop(module: nn.Module) -> Any:
-        images, _ = batch()
-        images.requires_grad_()
-        bias = torch.linspace(-1, 1, 4).requires_grad_()
-        outputs = module(images * 2, bias=bias * 3)
-        (outputs["logits"].square().sum() + outputs["other"].mean()).backward()
-        return images.grad, bias.grad
 
     check_loop(loop)
 
@@ -333,65 +212,6 @@ def test_an_average_of_the_weights_is_kept_by_torchs_own_class() -> None:
     check_loop(loop)
 
 
-def test_a_gradient_of_a_gradient_is_refused_in_one_sentence() -> None:
-    _, wrapped = pair()
-    images, _ = batch()
-    outputs = wrapped(images.requires_grad_())
-    with pytest.raises(MembenchError, match="first derivatives only.*with the module that was wrapped"):
-        torch.autograd.grad(outputs["logits"].sum(), [images], create_graph=True)
-
-
-def test_a_second_backward_pass_of_a_call_is_refused() -> None:
-    _, wrapped = pair()
-    loss = loss_of(wrapped)
-    loss.backward(retain_graph=True)
-    with pytest.raises(MembenchError, match="has run already"):
-        loss.backward()
-
-
-@pytest.mark.parametrize("strategy", ["eager", "memonger"])
-def test_what_the_backward_pass_reads_must_not_be_overwritten(strategy: str) -> None:
-    _, wrapped = pair(strategy=strategy)
-    loss = loss_of(wrapped)
-    with torch.no_grad():
-        wrapped.head.weight.add_(1)
-    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
-        loss.backward()
-    loss_of(wrapped).backward()
-
-
-class Sigmoid(nn.Module):
-    """Its backward pass reads its output."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.layer = nn.Linear(3, 3)
-
-    def forward(self, inputs: Tensor) -> tuple[Tensor, ...]:
-        made = torch.sigmoid(self.layer(inputs))
-        return inputs, made, made, made[:, 0], self.layer.bias
-
-
-def test_outputs_that_share_memory_have_the_right_gradients() -> None:
-    def loop(module: nn.Module) -> Any:
-        inputs = torch.linspace(-1, 1, 6).view(2, 3).requires_grad_()
-        given, one, other, part, bias = module(inputs)
-        assert given is inputs and one is other and bias is module.layer.bias
-        (given.sum() + one.square().sum() + 2 * other.sum() + part.prod() + bias.sum()).backward()
-        return one.detach(), part.detach(), inputs.grad
-
-    check_loop(loop, Sigmoid)
-
-
-def test_an_output_that_is_read_again_must_not_be_overwritten() -> None:
-    plain, wrapped = pair(Sigmoid)
-    for module in (plain, wrapped):
-        made = module(torch.ones(2, 3))[1]
-        made.mul_(2)
-        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
-            made.sum().backward()
-
-
 @dataclass
 class Answer:
     logits: Tensor
@@ -483,17 +303,6 @@ def test_the_predicted_peak_is_known_once_a_call_was_captured() -> None:
     assert isinstance(wrapped.wrapped_calls.steps[0], WrappedStep)
     wrapped.wrapped_calls.close()
     assert wrapped.wrapped_calls.steps == ()
-
-
-def test_a_call_that_fails_does_not_affect_the_next() -> None:
-    _, wrapped = pair(lambda: nn.Sequential(nn.Embedding(3, 2), nn.Linear(2, 2)))
-    first = wrapped(torch.tensor([0, 1]))
-    with pytest.raises(IndexError):
-        wrapped(torch.tensor([0, 3]))
-    again = wrapped(torch.tensor([0, 1]))
-    assert again.equal(first)
-    (first + again).sum().backward()
-    assert wrapped.wrapped_calls.waiting_bytes == 0
 
 
 def test_a_module_that_cannot_be_captured_is_refused_with_its_layer() -> None:
