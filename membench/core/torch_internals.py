@@ -139,7 +139,7 @@ module_members: Callable[[nn.Module], tuple[dict[str, Any], ...]] = attrgetter(
 )
 """Return the dicts of a module's own children, weights and buffers, which stay the same objects."""
 
-multiply_each: Callable[[list[Tensor], float], list[Tensor]] = torch._foreach_mul
+multiply_each: Callable[[list[Tensor], float], tuple[Tensor, ...]] = torch._foreach_mul
 """Return the product of each tensor and a number, by a single operator."""
 
 copy_to: OpOverload = torch.ops.aten._to_copy.default

@@ -9,6 +9,7 @@ evaluation mode of each layer, frozen weights, autocast, and whether gradients a
 import copy
 import inspect
 from collections.abc import Hashable, Mapping
+from dataclasses import replace
 from functools import wraps
 from typing import Any, NoReturn, TypeVar
 
@@ -240,7 +241,9 @@ class WrappedCalls:
             graph = graph_as_run(captures, self._cost, workload.batch_size)
             strategy = self.strategy if graph.mode in self.strategy.modes else Eager()
             schedule = plan(graph, strategy, self._cost, self.budget_bytes)
-        captured = captures.at(workload.batch_size)
+        # what planning alone reads would otherwise be kept with the step
+        schedule = replace(schedule, graph=replace(schedule.graph, plain=None))
+        captured = replace(captures.at(workload.batch_size), graph=schedule.graph)
         if self.device.type == "cuda":
             if any(block.host_location for block in schedule.graph.blocks):
                 raise UnsupportedStrategy(
