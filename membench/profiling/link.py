@@ -66,7 +66,7 @@ def measure_link(device: torch.device) -> Link:
 
 def _delay_s_per_byte(target: Tensor, source: Tensor) -> float:
     """Return the seconds that products of matrices on all cores lose per byte that another thread copies."""
-    matrix = torch.rand(_MATRIX_SIZE, _MATRIX_SIZE)
+    matrix = torch.ones(_MATRIX_SIZE, _MATRIX_SIZE)
     finished = Event()
 
     def copy() -> int:
