@@ -185,7 +185,7 @@ class CompiledStep(RealStep):
         )
         self._kept_accumulators: dict[str, Tensor] = {}
         self._step_blocks = [block.index for block in schedule.graph.blocks if block.role in RESULT_ROLES]
-        self._step_blocks += [block for block in captured.inputs + captured.targets if block is not None]
+        self._step_blocks += [block for block in self.argument_blocks if block is not None]
 
     def __call__(self, inputs: Any, targets: Any = ()) -> Any:
         """Run one step on new data and return the loss, a scalar without history, or the module's output.
@@ -224,6 +224,11 @@ class CompiledStep(RealStep):
 
     def _timelines(self) -> tuple[Timeline, ...]:
         return (self.timeline(),)
+
+    @property
+    def argument_blocks(self) -> tuple[int | None, ...]:
+        """The block of each leaf of inputs and targets; None if it is not a tensor."""
+        return self._captured.inputs + self._captured.targets
 
     @property
     def backends(self) -> tuple[TensorBackend, ...]:
@@ -269,13 +274,12 @@ class CompiledStep(RealStep):
 
     def _issue(self, arguments: tuple[Any, ...], *, timed: bool) -> tuple[int, ...]:
         """Issue one step; a timed one is not replayed, because a CUDA graph contains no clock."""
-        captured = self._captured
         replayed = None if timed else self._replayed
         if self._bind_state() or timed:
             self._end_replays()
         if replayed:
             arguments = replayed.stage(arguments)
-        for block, argument in zip(captured.inputs + captured.targets, arguments, strict=True):
+        for block, argument in zip(self.argument_blocks, arguments, strict=True):
             if block is not None:
                 self.backend.bind(block, argument)
         # a schedule's operators have the dtypes of the capture; autocast would change them again
