@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from membench.steps.measurement import StepMeasurement
     from membench.steps.micro_batched_step import MicroBatchedStep
     from membench.steps.predict import Prediction, predict
+    from membench.steps.shaped_step import ShapedStep
     from membench.steps.simulated_step import SimulatedStep
     from membench.steps.wrap import wrap
 
@@ -63,6 +64,7 @@ __all__ = [
     "OutOfMemory",
     "Prediction",
     "ShapeMismatch",
+    "ShapedStep",
     "SimulatedStep",
     "StepMeasurement",
     "UnsupportedModel",
@@ -77,6 +79,7 @@ _LAZY = {
     "CompiledStep": "membench.steps.compiled_step",
     "MicroBatchedStep": "membench.steps.micro_batched_step",
     "Prediction": "membench.steps.predict",
+    "ShapedStep": "membench.steps.shaped_step",
     "SimulatedStep": "membench.steps.simulated_step",
     "StepMeasurement": "membench.steps.measurement",
     "compile": "membench.steps.compile",

@@ -122,9 +122,7 @@ def _remedy(captured: Any, argument: Any) -> str:
             return "move it there"
         if captured.dtype != argument.dtype:
             return f"convert it with .to({captured.dtype}), or compile a step for that dtype"
-        return (
-            "compile a step for each shape, or leave out a last batch that is smaller, or use membench.wrap"
-        )
+        return "compile a step for each shape, or leave out a last batch that is smaller, or use shapes='any' or membench.wrap"
     return "pass the same kind of value, or compile a step for it"
 
 

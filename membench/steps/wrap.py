@@ -8,7 +8,7 @@ evaluation mode of each layer, frozen weights, autocast, and whether gradients a
 
 import copy
 import inspect
-from collections.abc import Hashable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import wraps
 from typing import Any, NoReturn, TypeVar
@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from membench.backends.real import real_backend, real_device
 from membench.capture.capture import Captures
 from membench.core.arguments import Arguments, as_arguments, check_leaf, named_leaves
+from membench.core.checks import choice
 from membench.core.errors import MembenchError, ModuleChanged, ShapeMismatch, UnsupportedStrategy
 from membench.core.precision import Precision
 from membench.core.torch_internals import FakeTensor, autocast_dtype, tree_flatten, tree_map
@@ -27,7 +28,7 @@ from membench.profiling.cache import load_cache
 from membench.profiling.measured_cost import MeasuredCost
 from membench.steps.arguments import as_bytes, as_strategy
 from membench.steps.compile import graph_as_run
-from membench.steps.kept_steps import KeptSteps
+from membench.steps.kept_steps import KeptSteps, Shapes, described, kind_of
 from membench.steps.placement import place_module
 from membench.steps.plan import plan
 from membench.steps.wrapped_step import WrappedStep
@@ -75,10 +76,9 @@ def wrap(
         raise MembenchError("the module is wrapped already; wrap the original")
     if backend not in ("cpu", "cuda"):
         raise MembenchError(f"there is no backend {backend!r} for a wrapped module; choose one of cpu, cuda")
-    if shapes not in ("any", "fixed"):
-        raise MembenchError(f"shapes is 'any' or 'fixed', not {shapes!r}")
+    is_fixed = choice(Shapes, "shapes", shapes) is Shapes.FIXED
     calls = WrappedCalls(
-        module, as_strategy(strategy), as_bytes(budget), real_device(backend), is_fixed=shapes == "fixed"
+        module, as_strategy(strategy), as_bytes(budget), real_device(backend), is_fixed=is_fixed
     )
     wrapped = _sharing_attributes(module, calls)
     if example is not None:
@@ -198,17 +198,11 @@ class WrappedCalls:
             trains,
             precision,
             structure,
-            tuple([_kind_of(leaf, trains) for leaf in leaves]),
+            tuple([kind_of(leaf, with_gradient=trains) for leaf in leaves]),
             tuple([layer.training for layer in self._layers]),
             tuple([weight.requires_grad for weight in self._weights]) if trains else (),
         )
-        try:
-            step = self._steps.find(key)
-        except TypeError as error:
-            raise MembenchError(
-                f"an argument cannot be compared from call to call ({error}); pass tensors, numbers and strings, or tuples, "
-                "lists and dicts of them"
-            ) from error
+        step = self._steps.find(key)
         if step is not None:
             return step
         if self.is_fixed and len(self._steps):
@@ -272,22 +266,9 @@ class WrappedCalls:
         return known[dtype]
 
     def _description(self, arguments: Arguments, trains: bool) -> str:
-        shapes = ", ".join(
-            f"{name} {tuple(leaf.shape)}" if isinstance(leaf, Tensor) else f"{name} {leaf!r}"
-            for name, leaf in named_leaves("inputs", arguments)
-        )
         purpose = "with gradients" if trains else "without gradients"
         mode = "training" if self.module.training else "evaluation"
-        return f"a call of {type(self.module).__name__} {purpose}, in {mode} mode, with {shapes}"
-
-
-def _kind_of(leaf: Any, trains: bool) -> Hashable:
-    """Return what a call's capture depends on in one argument."""
-    if not isinstance(leaf, Tensor):
-        return type(leaf), leaf
-    if leaf.layout is not torch.strided:
-        return leaf.layout  # refused by the capture
-    return leaf.dtype, leaf.shape, leaf.stride(), leaf.device, trains and leaf.requires_grad
+        return f"a call of {type(self.module).__name__} {purpose}, in {mode} mode, with {described('inputs', arguments)}"
 
 
 def _without_memory(leaf: Any) -> Any:

@@ -277,7 +277,7 @@ def test_a_budget_is_kept_or_refused_at_once() -> None:
     [
         ({"module": 3}, "the module is a torch.nn.Module"),
         ({"backend": "simulated"}, "no backend 'simulated' for a wrapped module"),
-        ({"shapes": "dynamic"}, "shapes is 'any' or 'fixed', not 'dynamic'"),
+        ({"shapes": "dynamic"}, "shapes is one of fixed, any, not 'dynamic'"),
         ({"strategy": "none"}, "no strategy 'none'"),
         ({"budget": "many"}, "budget"),
     ],
