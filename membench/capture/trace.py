@@ -50,6 +50,7 @@ from membench.core.torch_internals import (
     autocast,
     tree_leaves,
     tree_map_only,
+    without_saved_tensor_hooks,
     without_value_checks,
 )
 from membench.core.workload import Workload
@@ -142,6 +143,7 @@ def _trace(
         fake_mode,
         torch.set_grad_enabled(trains),
         torch.autograd.set_detect_anomaly(False),
+        without_saved_tensor_hooks(),
     ):
         gpu = VirtualGpu() if device == ANY_GPU else None
         recorder = Recorder(fake_mode, seen, random_state, gpu, _rounded_products(precision, gpu))

@@ -88,6 +88,7 @@ __all__ = [
     "view_base",
     "without_autocast",
     "without_fused_networks",
+    "without_saved_tensor_hooks",
     "without_value_checks",
 ]  # fmt: skip
 
@@ -276,6 +277,23 @@ def without_autocast(device_type: str) -> Iterator[None]:
         yield
     finally:
         torch.set_autocast_enabled(device_type, before)
+
+
+_top_hooks: Callable[[bool], Any] = torch._C._autograd._top_saved_tensors_default_hooks
+
+
+@contextmanager
+def without_saved_tensor_hooks() -> Iterator[None]:
+    """Set hooks on saved tensors aside, such as those within `torch.utils.checkpoint`, which would call the module again."""
+    hooks: list[Any] = []
+    while (top := _top_hooks(True)) is not None:
+        hooks.append(top)
+        torch._C._autograd._pop_saved_tensors_default_hooks()
+    try:
+        yield
+    finally:
+        for pack, unpack in reversed(hooks):
+            torch._C._autograd._push_saved_tensors_default_hooks(pack, unpack)
 
 
 @contextmanager

@@ -8,7 +8,6 @@ from torch import nn
 from membench.backends.tensor_backend import TensorBackend
 from membench.core.arguments import as_arguments
 from membench.core.errors import ModuleChanged
-from membench.core.timeline import Timeline
 from membench.core.torch_internals import autocast_dtype, tree_flatten
 from membench.steps.compiled_step import CompiledStep, RealStep
 from membench.steps.kept_steps import KeptSteps, described, kind_of
@@ -16,7 +15,7 @@ from membench.steps.measurement import StepMeasurement
 from membench.steps.micro_batched_step import MicroBatchedStep
 
 
-class ShapedStep(RealStep):
+class ShapedStep:
     """A step for any batch: called like a `CompiledStep`, it captures and plans each new kind of batch when it gets one.
 
     A kind is shapes, dtypes and layouts of the batch, modes of layers, frozen weights, and autocast. `measure` and `plan` are
@@ -28,6 +27,7 @@ class ShapedStep(RealStep):
         inputs, targets: the example batch.
 
     Attributes:
+        workload, plan: of the example batch; see `RealStep`.
         predicted_peak_bytes: the largest of the steps that have been made.
     """
 
@@ -42,7 +42,8 @@ class ShapedStep(RealStep):
         self._module = module
         self._kept: KeptSteps[CompiledStep | MicroBatchedStep] = KeptSteps()
         self._first = build(inputs, targets)
-        super().__init__(self._first.workload, self._first.plan)
+        self.workload, self.plan = self._first.workload, self._first.plan
+        self.predicted_peak_bytes = self._first.predicted_peak_bytes
         self._forget()
         self._kept.put(self._key(inputs, targets), self._first)
 
@@ -62,6 +63,8 @@ class ShapedStep(RealStep):
         """Measure the step of the example batch; see `RealStep`."""
         return self._first.measure(**options)
 
+    __reduce__ = RealStep.__reduce__
+
     @property
     def steps(self) -> tuple[CompiledStep | MicroBatchedStep, ...]:
         """The steps that are kept, the latest used last."""
@@ -69,9 +72,11 @@ class ShapedStep(RealStep):
 
     @property
     def backends(self) -> tuple[TensorBackend, ...]:
+        """The backends of the steps that are kept."""
         return tuple(backend for step in self._kept for backend in step.backends)
 
     def close(self) -> None:
+        """Release threads, host memory and CUDA graphs of all steps."""
         self._first.close()
         self._kept.clear()
 
@@ -100,12 +105,3 @@ class ShapedStep(RealStep):
             step = self._kept.make(key, lambda: self._build(inputs, targets), what)
             self.predicted_peak_bytes = max(self.predicted_peak_bytes, step.predicted_peak_bytes)
         return step
-
-    def _run_example(self) -> object:
-        return self._first._run_example()
-
-    def _measure_peak(self) -> int:
-        return self._first._measure_peak()
-
-    def _timelines(self) -> tuple[Timeline, ...]:
-        return self._first._timelines()

@@ -349,6 +349,26 @@ def test_tensors_are_multiplied_by_one_operator() -> None:
     assert ones.tolist() == [2, 2] and twos.tolist() == [[2, 2, 2]]
 
 
+def test_hooks_on_saved_tensors_are_set_aside_in_their_order() -> None:
+    seen: list[str] = []
+
+    def noting(name: str) -> Any:
+        return torch.autograd.graph.saved_tensors_hooks(
+            lambda tensor: seen.append(name) or tensor,  # type: ignore[func-returns-value]
+            lambda tensor: tensor,
+        )
+
+    weight = torch.ones(2, requires_grad=True)
+    with noting("outer"):
+        with noting("inner"):
+            with internals.without_saved_tensor_hooks():
+                weight.exp()
+            assert not seen
+            weight.exp()
+        weight.exp()
+    assert seen == ["inner", "outer"]
+
+
 def test_autocast_has_a_dtype_within_it_alone() -> None:
     with torch.autocast("cpu", torch.float16):
         assert internals.autocast_dtype("cpu") is torch.float16

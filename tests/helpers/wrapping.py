@@ -62,7 +62,7 @@ def check_same(ours: Any, theirs: Any) -> None:
                 other.shape,
                 other.requires_grad,
             )
-            assert one.detach().view(-1).equal(other.detach().view(-1))
+            assert one.detach().reshape(-1).equal(other.detach().reshape(-1))
         else:
             assert one == other
 

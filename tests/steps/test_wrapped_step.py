@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+from torch.utils.checkpoint import checkpoint
 
 from membench.core.errors import MembenchError
 from tests.helpers.wrapping import batch, check_loop, loss_of, pair
@@ -55,6 +56,27 @@ def test_inputs_get_gradients_through_the_wrapped_module() -> None:
         return images.grad, bias.grad
 
     check_loop(loop)
+
+
+def test_a_wrapped_module_may_lie_within_torchs_checkpoint() -> None:
+    def loop(module: nn.Module) -> Any:
+        inputs = torch.randn(6, 8, requires_grad=True)
+        checkpoint(module, inputs, use_reentrant=False).square().sum().backward()
+        return inputs.grad
+
+    check_loop(loop, lambda: nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Dropout(0.4), nn.Linear(8, 2)))
+
+
+def test_gradients_flow_from_call_to_call() -> None:
+    def loop(module: nn.Module) -> Any:
+        state, total = torch.zeros(2, 5), torch.zeros(())
+        for _ in range(4):
+            state = module(torch.randn(2, 3), state)
+            total = total + state.square().mean()
+        total.backward()
+        return total.detach()
+
+    check_loop(loop, lambda: nn.GRUCell(3, 5))
 
 
 def test_a_gradient_of_a_gradient_is_refused_in_one_sentence() -> None:
