@@ -15,19 +15,16 @@ Not memonger, which plans segments ahead.
 """
 
 from math import inf
-from typing import TYPE_CHECKING
 
 from membench.core.cost_model import CostModel
 from membench.core.schedule import Schedule
 from membench.core.task_graph import RESULT_ROLES, TaskGraph
 from membench.planning.builder import ScheduleBuilder
+from membench.planning.choices.problem import Problem
 from membench.planning.recompute import Order, RenamedTask, reordered
 from membench.planning.rewrite import join_convolution_backward
 from membench.strategies.base import Strategy
 from membench.strategies.on_demand import compute_on_demand
-
-if TYPE_CHECKING:
-    from membench.strategies.joint.problem import Problem
 
 
 class Dtr(Strategy):
@@ -36,8 +33,6 @@ class Dtr(Strategy):
     name = "dtr"
 
     def schedule(self, graph: TaskGraph, cost: CostModel, budget_bytes: int | None) -> Schedule:
-        from membench.strategies.joint.problem import Problem  # not before all strategies are imported
-
         problem = Problem(join_convolution_backward(graph, cost), cost, 1)
         runtime = _Runtime(problem, budget_bytes or inf)
         builder = ScheduleBuilder(
@@ -50,7 +45,7 @@ class Dtr(Strategy):
 class _Runtime:
     """Plays the runtime, and records the order of operations."""
 
-    def __init__(self, problem: "Problem", budget_bytes: float) -> None:
+    def __init__(self, problem: Problem, budget_bytes: float) -> None:
         self._problem, self._graph = problem, problem.graph
         self._budget_bytes = budget_bytes
         self._blocks = list(problem.graph.blocks)  # and copies

@@ -30,11 +30,11 @@ from membench.planning.pool import FixedPool
 from membench.planning.recompute import Order, RenamedTask, reordered
 from membench.planning.rewrite import join_convolution_backward
 from membench.strategies.base import Strategy
+from membench.strategies.chain.stages import Chain
 from membench.strategies.on_demand import compute_on_demand, on_demand_peak_bytes
 
 if TYPE_CHECKING:
     from membench.strategies.chain.persistent import Table
-    from membench.strategies.chain.stages import Chain
 
 BEYOND = 1.25
 """Memory up to which the table is filled, in budgets."""
@@ -53,8 +53,6 @@ class Rotor(Strategy):
         self._slots = slots
 
     def schedule(self, graph: TaskGraph, cost: CostModel, budget_bytes: int | None) -> Schedule:
-        from membench.strategies.chain.stages import Chain  # not before all strategies are imported
-
         graph = join_convolution_backward(graph, cost)
         eager = Order(tuple(RenamedTask(task, {}) for task in graph.tasks), graph.blocks)
         eager_bytes = peak_bytes(graph, eager)
@@ -67,7 +65,7 @@ class Rotor(Strategy):
         return builder.finish()
 
 
-def fastest_order(chain: "Chain", budget_bytes: int, eager_bytes: int, slots: int) -> Order | None:
+def fastest_order(chain: Chain, budget_bytes: int, eager_bytes: int, slots: int) -> Order | None:
     """Return the fastest order found within a budget; where none keeps it, one that needs little; None: none.
 
     Args:

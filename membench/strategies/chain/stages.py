@@ -10,9 +10,9 @@ from dataclasses import dataclass
 
 from membench.core.cost_model import CostModel
 from membench.core.task_graph import AFTER_THE_LOSS, RESULT_ROLES, Phase, TaskGraph
+from membench.planning.choices.problem import Problem
 from membench.planning.uses import saved_for_backward
 from membench.strategies.chain.replay import Replay
-from membench.strategies.joint.problem import Problem
 
 LEAST_SHARE = 2000
 """A block is kept if it is smaller than the bytes that the backward pass reads, divided by this."""

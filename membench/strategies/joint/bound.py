@@ -23,7 +23,7 @@ from scipy.sparse import coo_array
 
 from membench.core.task_graph import EXTERNAL_ROLES, RESULT_ROLES
 from membench.core.units import MIB
-from membench.strategies.joint.problem import Problem
+from membench.planning.choices.problem import Problem
 
 OPTIMAL, INFEASIBLE = 0, 2
 """Statuses of scipy's `linprog`."""

@@ -6,11 +6,10 @@ from functools import cache
 from membench.core.cost_model import CostModel
 from membench.core.errors import InfeasibleSchedule
 from membench.core.task_graph import Task, TaskGraph
+from membench.planning.choices.evaluation import Evaluator, Plan
+from membench.planning.choices.problem import KEEP, OFFLOAD, Problem
 from membench.planning.rewrite import join_convolution_backward, mask_relu
 from membench.strategies.joint.bound import Relaxation, relax
-from membench.strategies.joint.evaluation import Evaluator, Plan
-from membench.strategies.joint.loops import KEEP, OFFLOAD
-from membench.strategies.joint.problem import Problem
 from membench.strategies.joint.search import TOLERANCE, Search, seeds
 
 SMALLEST_SHARE = 1 / 128

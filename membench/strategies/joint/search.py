@@ -5,8 +5,8 @@ from math import exp, inf
 from random import Random
 from typing import NamedTuple
 
-from membench.strategies.joint.evaluation import Choices, Evaluator, Plan
-from membench.strategies.joint.loops import KEEP, OFFLOAD, RECOMPUTE, REPEAT
+from membench.planning.choices.evaluation import Evaluator, Plan
+from membench.planning.choices.problem import KEEP, OFFLOAD, RECOMPUTE, REPEAT, Choices
 
 TOLERANCE = 1e-9
 """Relative differences of step times below it are rounding."""

@@ -48,7 +48,7 @@ class Joint(Strategy):
 
     def schedule(self, graph: TaskGraph, cost: CostModel, budget_bytes: int | None) -> Schedule:
         # numba and scipy take a second to import, which no other strategy needs
-        from membench.strategies.joint.emit import emit
+        from membench.planning.choices.emit import emit
         from membench.strategies.joint.planner import Planner
 
         planner = Planner(graph, cost)

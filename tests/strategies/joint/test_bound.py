@@ -6,9 +6,9 @@ from hypothesis import strategies as st
 
 from membench.core.errors import InfeasibleSchedule
 from membench.core.task_graph import Task, TaskGraph
+from membench.planning.choices.problem import Problem
 from membench.steps.plan import plan
 from membench.strategies.joint.bound import relax
-from membench.strategies.joint.problem import Problem
 from membench.strategies.joint.strategy import Joint, step_time_s
 from tests.helpers.chains import chain_of_convolutions, chain_of_sizes
 from tests.helpers.costs import UnitCost

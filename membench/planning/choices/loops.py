@@ -14,12 +14,8 @@ from typing import Any
 import numpy as np
 
 from membench.codecs.loops import compiled
-
-KEEP, OFFLOAD, RECOMPUTE, REPEAT = range(4)
-"""The fate of a unit between its last use of the forward pass and its first of the backward pass.
-
-`RECOMPUTE`: once, before the first task that needs it; `REPEAT`: for each layer of the backward pass anew.
-"""
+from membench.planning.choices.arrays import Program
+from membench.planning.choices.problem import OFFLOAD, RECOMPUTE, REPEAT
 
 LONGEST = 4
 """A program has at most that many times as many steps as the graph has tasks."""
@@ -30,10 +26,7 @@ RELIEFS = 200
 
 @compiled
 def run_again(a: Any, choices: Any) -> Any:
-    """Return operations in order, where each begins among the slots that it touches, those slots, and the copies' originals.
-
-    Slots are blocks, and behind them copies. The order is empty where it would be too long.
-    """
+    """Return the program that follows from choices; its order is empty where it would be too long."""
     blocks = len(a.size_bytes)
     dropped, repeated = np.zeros(blocks, np.bool_), np.zeros(blocks, np.bool_)
     for block in range(blocks):
@@ -57,10 +50,10 @@ def run_again(a: Any, choices: Any) -> Any:
                 if a.is_read[i] and dropped[a.touched[i]] and copy_of[a.touched[i]] < 0:
                     makers = _makers(a, task, dropped, copy_of, seen)
                     if not _make(a, makers, dropped, copy_of, order, ends, slots, originals, filled, spare):
-                        return order[:0], ends, slots, originals
+                        return Program(order[:0], ends, slots, originals)
                     break
         if filled[0] == len(order) or filled[1] + spare > len(slots):
-            return order[:0], ends, slots, originals
+            return Program(order[:0], ends, slots, originals)
         for i in range(a.touched_at[task], a.touched_at[task + 1]):
             block = a.touched[i]
             slots[filled[1]] = copy_of[block] if task >= a.turn and copy_of[block] >= 0 else block
@@ -68,7 +61,8 @@ def run_again(a: Any, choices: Any) -> Any:
         order[filled[0]] = task
         filled[0] += 1
         ends[filled[0]] = filled[1]
-    return order[: filled[0]], ends[: filled[0] + 1], slots[: filled[1]], originals[: filled[2]]
+    ends = ends[: filled[0] + 1]
+    return Program(order[: filled[0]], ends, slots[: filled[1]], originals[: filled[2]])
 
 
 @compiled

@@ -1,4 +1,4 @@
-"""A problem as arrays, for compiled loops."""
+"""A problem as arrays, for compiled loops, and the program of a step."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from membench.core.task_graph import RESULT_ROLES
-from membench.strategies.joint.problem import Problem
+from membench.planning.choices.problem import Problem
 
 
 class Arrays(NamedTuple):
@@ -37,6 +37,22 @@ class Arrays(NamedTuple):
     makers: Any
     inputs_at: Any
     inputs: Any
+
+
+class Program(NamedTuple):
+    """Operations in the order in which they run. Slots are blocks, and behind them copies of blocks that are made again.
+
+    Attributes:
+        order: numbers of operations, int64.
+        starts: where each operation begins in `slots`, and the end of the last.
+        slots: what each operation touches.
+        originals: the block of each copy.
+    """
+
+    order: Any
+    starts: Any
+    slots: Any
+    originals: Any
 
 
 def as_arrays(problem: Problem) -> Arrays:

@@ -4,8 +4,8 @@ from collections import defaultdict
 
 from membench.core.schedule import Schedule
 from membench.planning.builder import ScheduleBuilder
+from membench.planning.choices.evaluation import Absence, Plan
 from membench.planning.recompute import reordered
-from membench.strategies.joint.evaluation import Absence, Plan
 
 COPY_BACK_STREAM = "copy back"
 

@@ -1,13 +1,22 @@
 """The choices that a graph offers: which stored blocks can leave or be made again, and what that costs."""
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
 from membench.core.cost_model import CostModel
 from membench.core.task_graph import EXTERNAL_ROLES, RESULT_ROLES, Phase, Task, TaskGraph
 from membench.planning.recompute import Repeatable
+
+KEEP, OFFLOAD, RECOMPUTE, REPEAT = range(4)
+"""The fate of a unit between its last use of the forward pass and its first of the backward pass.
+
+`RECOMPUTE`: once, before the first task that needs it; `REPEAT`: for each layer of the backward pass anew.
+"""
+
+Choices = Sequence[int]
+"""The fate of each unit of a problem."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,5 @@
 """Plans: choices, the order that follows from them, and the copies that keep a budget."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from math import inf
 from operator import attrgetter
@@ -8,13 +7,10 @@ from typing import Any
 
 import numpy as np
 
+from membench.planning.choices.arrays import Program, as_arrays
+from membench.planning.choices.loops import find_absences, go_back, go_forward, run_again
+from membench.planning.choices.problem import RECOMPUTE, Choices, Problem
 from membench.planning.recompute import Order, RenamedTask
-from membench.strategies.joint.arrays import as_arrays
-from membench.strategies.joint.loops import RECOMPUTE, find_absences, go_back, go_forward, run_again
-from membench.strategies.joint.problem import Problem
-
-Choices = Sequence[int]
-"""For each unit of a problem one of the choices of `loops`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +42,7 @@ class Plan:
 
     problem: Problem
     choices: tuple[int, ...]
-    program: tuple[Any, Any, Any, Any]
+    program: Program
     absences: Any
     leaves: Any
     returns: Any
@@ -82,14 +78,16 @@ class Evaluator:
     def __init__(self, problem: Problem) -> None:
         self.problem = problem
         self._arrays = as_arrays(problem)
-        self._programs: dict[bytes, tuple[Any, Any, Any, Any]] = {}
+        self._programs: dict[bytes, Program] = {}
 
     def plan(self, choices: Choices, budget_bytes: int) -> Plan:
-        """Return the plan of these choices."""
-        a = self._arrays
+        """Return the plan of these choices, in the order that follows from them."""
+        return self.plan_of(self._program(np.array(choices, dtype=np.int64)), choices, budget_bytes)
+
+    def plan_of(self, program: Program, choices: Choices, budget_bytes: int) -> Plan:
+        """Return the plan of a program, in which units that `choices` offload leave, and others where memory lacks."""
+        a, order = self._arrays, program.order
         chosen = np.array(choices, dtype=np.int64)
-        program = self._program(chosen)
-        order = program[0]
         if not len(order):
             return self._infeasible(choices, program, 0)
         held, absences = find_absences(a, chosen, program, budget_bytes)
@@ -110,15 +108,29 @@ class Evaluator:
         chosen = np.array(choices, dtype=np.int64)
         program = self._program(chosen)
         held, _ = find_absences(self._arrays, chosen, program, 0)
-        return int(held.max()), int(program[0][held.argmax()])
+        return int(held.max()), int(program.order[held.argmax()])
 
-    def _program(self, chosen: Any) -> tuple[Any, Any, Any, Any]:
+    def program_of(self, order: Order) -> Program:
+        """Return an order of the problem's tasks, nested recomputation included, as a program."""
+        problem = self.problem
+        count = len(problem.graph.tasks)
+        operations, slots, starts = [], list[int](), [0]
+        for item in order.tasks:
+            operation = item.task.index + (count if item.task.is_recomputed else 0)
+            operations.append(operation)
+            slots += (item.copies.get(block, block) for block in problem.touched[operation])
+            starts.append(len(slots))
+        originals = [block.index for block in order.blocks[len(problem.graph.blocks) :]]
+        lists = (operations, starts, slots, originals)
+        return Program(*(np.array(numbers, dtype=np.int64) for numbers in lists))
+
+    def _program(self, chosen: Any) -> Program:
         """Return the program, the last one where the choices recompute the same."""
         key = np.where(chosen >= RECOMPUTE, chosen, 0).tobytes()
         if key not in self._programs:
             self._programs = {key: run_again(self._arrays, chosen)}
         return self._programs[key]
 
-    def _infeasible(self, choices: Choices, program: tuple[Any, Any, Any, Any], peak_bytes: int) -> Plan:
+    def _infeasible(self, choices: Choices, program: Program, peak_bytes: int) -> Plan:
         nothing = np.empty(0, np.int64)
         return Plan(self.problem, tuple(choices), program, nothing, nothing, nothing, inf, peak_bytes)
