@@ -7,13 +7,10 @@ from membench.core.cost_model import CostModel
 from membench.core.errors import InfeasibleSchedule
 from membench.core.task_graph import Task, TaskGraph
 from membench.planning.choices.evaluation import Evaluator, Plan
-from membench.planning.choices.problem import KEEP, OFFLOAD, Problem
+from membench.planning.choices.problem import KEEP, OFFLOAD, Problem, large_bytes
 from membench.planning.rewrite import join_convolution_backward, mask_relu
 from membench.strategies.joint.bound import Relaxation, relax
 from membench.strategies.joint.search import TOLERANCE, Search, seeds
-
-SMALLEST_SHARE = 1 / 128
-"""Blocks smaller than this share of the largest one leave only where memory lacks otherwise."""
 
 EVALUATIONS = range(1000, 16_001)
 """Least and greatest number of plans that are tried."""
@@ -105,8 +102,7 @@ class Planner:
 
 
 def _problem(graph: TaskGraph, cost: CostModel, time_s: Callable[[Task], float] | None = None) -> Problem:
-    largest = max((block.size_bytes for block in graph.blocks if block.is_transient), default=0)
-    return Problem(graph, cost, max(1, int(largest * SMALLEST_SHARE)), time_s)
+    return Problem(graph, cost, large_bytes(graph), time_s)
 
 
 def _search(problem: Problem, relaxed: Relaxation, budget_bytes: int) -> Plan | None:
