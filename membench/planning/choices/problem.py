@@ -131,7 +131,7 @@ class Problem:
         return tuple(units)
 
     def _families(self, candidates: Iterable[int]) -> list[list[int]]:
-        """Return the blocks in groups: two that one task writes are in the same."""
+        """Return the blocks in groups: two that one task writes are in the same, unless it runs again without one of them."""
         parent: dict[int, int] = {block: block for block in candidates}
 
         def root(block: int) -> int:
@@ -140,7 +140,8 @@ class Problem:
             return block
 
         for task in self.graph.tasks[: self.turn]:
-            written = [block for block in task.writes if block in parent]
+            again = self.repeatable.again.get(task.index, task)
+            written = [block for block in again.writes if block in parent]
             for block in written[1:]:
                 parent[root(block)] = root(written[0])
         groups: dict[int, list[int]] = defaultdict(list)
