@@ -2,11 +2,11 @@
 
 The class: schedules that run the graph's tasks in its order on one stream, each for the seconds of its fastest algorithm or
 longer; run tasks of the forward pass again at any time, as often as they like; copy blocks to the host and back at any time,
-as often as they like, over a link that carries one block at a time in each direction; and hold results from when they are
-made to the end.
+as often as they like, over a link that carries one block at a time in each direction; hold results from when they are made
+to the end; and spend seconds on savings (`Saving`: an encoding, or an algorithm with less workspace).
 
 Relaxations, each of which only lowers the bound. A *gap* is the time between two uses of a block, and a fraction of it may be
-kept, copied or recomputed. Copies are a fluid that flows whenever the link is free. A block whose copy returned last is
+kept, copied or recomputed, or saved. Copies are a fluid that flows whenever the link is free. A block whose copy returned last is
 counted as away as soon as the fluid allows; one that was recomputed last, from its use on until the segment of the step in
 which it is recomputed. Recomputation takes the seconds of the tasks that write the block, and neither memory nor their inputs.
 """
@@ -52,6 +52,24 @@ class Gap:
     unit: int
 
 
+@dataclass(frozen=True, slots=True)
+class Saving:
+    """Bytes that are not held in exchange for seconds of computing.
+
+    Attributes:
+        group: at most one of a group is taken. For the block and the first use of a gap: neither is the block then copied
+            nor recomputed in that gap.
+        frees: bytes, and the tasks from which and before which they are not held.
+        cost_s: seconds in addition to those of the tasks.
+        task: in whose segment of the step they are spent; `ANYWHERE`: at any time.
+    """
+
+    group: tuple[int, int]
+    frees: tuple[tuple[int, int, int], ...]
+    cost_s: float
+    task: int = ANYWHERE
+
+
 @dataclass
 class _Rows:
     """Inequalities, coefficients times variables at most a limit."""
@@ -78,16 +96,20 @@ class Relaxation:
     Attributes:
         step_s: the lower bound.
         offloaded: the fraction of each unit that is copied, `recomputed` that is recomputed, by unit.
+        saved: the fraction of each saving that is taken.
     """
 
     step_s: float
     offloaded: dict[int, float]
     recomputed: dict[int, float]
+    saved: dict[Saving, float] = field(default_factory=dict)
 
 
-def relax(problem: Problem, budget_bytes: int, segments: int = 3) -> Relaxation | None:
+def relax(
+    problem: Problem, budget_bytes: int, savings: Sequence[Saving] = (), segments: int = 3
+) -> Relaxation | None:
     """Solve the program; None where the solver proves that no schedule of the class keeps the budget."""
-    return _Program(problem, budget_bytes, segments).solve()
+    return _Program(problem, budget_bytes, savings, segments).solve()
 
 
 def find_gaps(problem: Problem, least_bytes: int) -> Iterator[Gap]:
@@ -128,7 +150,9 @@ class _Program:
     (`leaving`); bytes fetched ahead while it runs (`ahead`) and when it starts (`before`); bytes that are away (`away`).
     """
 
-    def __init__(self, problem: Problem, budget_bytes: int, segments: int) -> None:
+    def __init__(
+        self, problem: Problem, budget_bytes: int, savings: Sequence[Saving], segments: int
+    ) -> None:
         self._problem = problem
         self._count = len(problem.graph.tasks)
         self._duration_s = problem.duration_s[: self._count]
@@ -147,7 +171,11 @@ class _Program:
             defaultdict[int, dict[int, float]](dict) for _ in range(5)
         )
         self._remakes: dict[tuple[int, int], int] = {}  # of a unit in a segment
+        self._groups: defaultdict[tuple[int, int], dict[int, float]] = defaultdict(dict)
+        self._saved = {saving: self._add_saving(saving) for saving in savings}
         self._offload = [self._add_choices(gap) for gap in self._gaps]
+        for group in self._groups.values():
+            self._rows.add(1.0, group)
         self._add_queues()
         self._add_memory()
         self._add_seconds()
@@ -175,7 +203,8 @@ class _Program:
         recomputed: dict[int, float] = {}
         for (unit, _), variable in self._remakes.items():
             recomputed[unit] = recomputed.get(unit, 0.0) + float(solution.x[variable])
-        return Relaxation(sum(self._duration_s) + solution.fun, offloaded, recomputed)
+        saved = {saving: float(solution.x[variable]) for saving, variable in self._saved.items()}
+        return Relaxation(sum(self._duration_s) + solution.fun, offloaded, recomputed, saved)
 
     def _new(self, count: int) -> int:
         """Add variables, and return the number of the first."""
@@ -214,8 +243,17 @@ class _Program:
             self._make_away(remade_and_copied, size, gap.last + 1, gap.first)
             self._back[gap.first][remade_and_copied] = size
             self._spent[ANYWHERE][remade_and_copied] = gap.remake_s
-        self._rows.add(1.0, choices)
+        self._rows.add(1.0, choices | self._groups.pop((gap.block, gap.first), {}))
         return offload
+
+    def _add_saving(self, saving: Saving) -> int:
+        variable = self._new(1)
+        self._groups[saving.group][variable] = 1.0
+        for size_bytes, start, end in saving.frees:
+            self._make_away(variable, size_bytes / MIB, start, end)
+        segment = ANYWHERE if saving.task == ANYWHERE else self._segment[saving.task]
+        self._spent[segment][variable] = saving.cost_s
+        return variable
 
     def _make_away(self, variable: int, size: float, start: int, end: int) -> None:
         for task, change in ((start, size), (end, -size)):

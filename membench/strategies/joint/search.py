@@ -1,6 +1,6 @@
 """Local search over the choices: first descend in groups of units, then anneal with changes of one or two."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from math import exp, inf
 from random import Random
 from typing import NamedTuple
@@ -40,6 +40,12 @@ class Search:
     def try_choices(self, choices: Choices) -> bool:
         """Evaluate choices, and return whether they are the best so far."""
         return self._evaluate(choices).is_better
+
+    def start(self, seeds: Iterable[Choices]) -> None:
+        """Try choices to start from."""
+        for choices in seeds:
+            if not self.is_over:
+                self.try_choices(choices)
 
     def _evaluate(self, choices: Choices) -> "_Trial":
         self._left -= 1

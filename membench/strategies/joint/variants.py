@@ -1,0 +1,252 @@
+"""Variants of a graph: for each layer forms that give the same bits, of which some need less memory and others less time.
+
+- A ReLU's backward pass reads a mask in place of the ReLU's output (`planning.rewrite.mask_relu`).
+- The index map of max pooling is stored in fewer bits (`planning.narrow`).
+- A convolution has one of the device's algorithms, each with its workspace and its time.
+- Both gradients of a convolution are computed by one call, where the device offers no choice of algorithms for each.
+
+The linear program of `bound` has each of these as a `Saving`; its solution, rounded, is a `Variant`.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import cache, cached_property
+from itertools import accumulate
+
+from membench.core.cost_model import CostModel
+from membench.core.task_graph import Task, TaskGraph
+from membench.planning.choices.problem import Problem
+from membench.planning.narrow import index_maps, narrow_indices
+from membench.planning.rewrite import is_backward_relu, join_convolution_backward, mask_relu, maskable_relus
+from membench.strategies.joint.bound import Relaxation, Saving
+
+SMALLEST_SHARE = 1 / 128
+"""Blocks smaller than this share of the largest one leave only where memory lacks otherwise."""
+
+THRESHOLDS = (0.5, 0.01)
+"""A saving is taken where the linear program takes more than this fraction of it."""
+
+
+_OF_A_TASK = -1
+"""In place of a block in the group of a saving."""
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """One algorithm of a task; an empty name: the one that it has."""
+
+    name: str
+    workspace_bytes: int
+    time_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """A form of the graph.
+
+    Attributes:
+        is_joined: one call computes both gradients of a convolution.
+        masked: layers of ReLUs; `narrowed`: blocks of index maps.
+        algorithms: number of the option of each task that has several, by task; a lower number is a faster one.
+    """
+
+    is_joined: bool
+    masked: frozenset[int] = frozenset()
+    narrowed: frozenset[int] = frozenset()
+    algorithms: tuple[tuple[int, int], ...] = ()
+
+
+class Variants:
+    """The variants of one graph, each built once.
+
+    Attributes:
+        options: of each task with a choice of algorithms those of which no other is both as fast and as small, the
+            fastest first.
+    """
+
+    def __init__(self, graph: TaskGraph, cost: CostModel) -> None:
+        self._graph, self._cost = graph, cost
+        self.options = {task.index: found for task in graph.tasks if len(found := _options(task, cost)) > 1}
+        self._relus = maskable_relus(graph)
+        self._maps = index_maps(graph)
+        self.problem: Callable[[Variant], Problem] = cache(self._problem)
+
+    @property
+    def fastest(self) -> Variant:
+        """The variant that computes for the fewest seconds."""
+        return Variant(not self.options, algorithms=tuple((task, 0) for task in self.options))
+
+    @property
+    def smallest(self) -> Variant:
+        """The variant whose tasks need the least memory."""
+        least = tuple((task, len(options) - 1) for task, options in self.options.items())
+        return Variant(False, frozenset(self._relus), frozenset(self._maps), least)
+
+    @property
+    def least(self) -> tuple[Variant, ...]:
+        """Variants of which one needs the least memory: masks and narrow forms take memory themselves."""
+        return replace(self.smallest, masked=frozenset(), narrowed=frozenset()), self.smallest
+
+    def rounded(self, relaxed: Relaxation) -> Iterator[Variant]:
+        """Yield variants to try: what the linear program saves, in several roundings; nothing; everything."""
+        found = [self.fastest, self.smallest]
+        for threshold in THRESHOLDS:
+            taken = {saving for saving, fraction in relaxed.saved.items() if fraction > threshold}
+            variant = Variant(
+                not self.options,
+                frozenset(layer for layer, saving in self._mask_savings.items() if saving in taken),
+                frozenset(block for block, saving in self._map_savings.items() if saving in taken),
+                tuple((task, self._chosen(task, relaxed)) for task in self.options),
+            )
+            found += [variant, replace(variant, is_joined=False)]
+        yield from dict.fromkeys(found)
+
+    def upgraded(self, variant: Variant, room_bytes: Mapping[int, int]) -> Variant:
+        """Return the variant with the fastest algorithms whose workspaces fit.
+
+        Args:
+            room_bytes: for a workspace, by task of the graph.
+        """
+
+        def fitting(task: int) -> int:
+            sizes = [option.workspace_bytes for option in self.options[task]]
+            return next((n for n, size in enumerate(sizes) if size <= room_bytes[task]), len(sizes) - 1)
+
+        return replace(variant, algorithms=tuple((task, fitting(task)) for task in self.options))
+
+    @cached_property
+    def bounding(self) -> Problem:
+        """The problem whose linear program every variant satisfies: two gradients, and of each task the fastest form."""
+        return self.problem(replace(self.fastest, is_joined=False))
+
+    @cached_property
+    def savings(self) -> tuple[Saving, ...]:
+        """What variants save, for the linear program of `bounding`."""
+        of_algorithms = (saving for savings in self._algorithm_savings.values() for saving in savings)
+        return (*self._mask_savings.values(), *self._map_savings.values(), *of_algorithms)
+
+    @cached_property
+    def spared_s(self) -> float:
+        """The most seconds by which a variant computes for less time than `bounding`: one call where that has two."""
+        joined = join_convolution_backward(self._graph, self._cost) if not self.options else self._graph
+        makers = {block: task for task in self._graph.tasks for block in task.creates}
+        calls = {id(task.call) for task in self._graph.tasks}
+        spared_s = 0.0
+        for task in joined.tasks:
+            if id(task.call) not in calls:
+                halves = {makers[block].index: makers[block] for block in task.creates}.values()
+                spared_s += max(0.0, sum(map(self._task_s, halves)) - self._task_s(task))
+        return spared_s - sum(min(0.0, extra_s) for extra_s in self._mask_s.values())
+
+    @cached_property
+    def _masked(self) -> TaskGraph:
+        return mask_relu(self._graph, self._cost)
+
+    @cached_property
+    def _mask_s(self) -> dict[int, float]:
+        """Seconds that a mask adds in both passes together, by layer."""
+        added = dict.fromkeys(self._relus, 0.0)
+        for graph, sign in ((self._masked, 1), (self._graph, -1)):
+            for task in graph.tasks:
+                if task.layer in added:
+                    added[task.layer] += sign * self._task_s(task)
+        return added
+
+    @cached_property
+    def _mask_savings(self) -> dict[int, Saving]:
+        """By layer. The bytes of the mask are not counted: it may be on the host, or in bits as Gist has it."""
+        graph, found = self._graph, {}
+        by_layer = {task.layer: task for task in self._masked.tasks if is_backward_relu(task)}
+        for layer, relu in self._relus.items():
+            task, after = graph.tasks[relu.backward], relu.backward + 1
+            in_place_bytes = graph.size_bytes(set(task.creates) - set(by_layer[layer].creates))
+            size_bytes = graph.blocks[relu.block].size_bytes
+            frees = (size_bytes, self._use_before(relu.block, relu.backward) + 1, after)
+            cost_s = max(0.0, self._mask_s[layer])
+            found[layer] = Saving(
+                (relu.block, relu.backward), (frees, (in_place_bytes, relu.backward, after)), cost_s
+            )
+        return found
+
+    @cached_property
+    def _map_savings(self) -> dict[int, Saving]:
+        """By block. The bytes of the narrow form are not counted: it may be on the host."""
+        graph, found = self._graph, {}
+        narrowed = narrow_indices(graph, self._cost, self._maps)
+        of = {block: block for block in self._maps}  # its forms as well
+        cost_s = dict.fromkeys(self._maps, 0.0)
+        for task in narrowed.tasks:
+            if task.creates and task.creates[0] >= len(graph.blocks):
+                of[task.creates[0]] = of[task.reads[0]]
+                cost_s[of[task.reads[0]]] += self._task_s(task)
+        for block in self._maps:
+            first = next(t.index for t in graph.tasks if block in t.reads)
+            frees = (graph.blocks[block].size_bytes, self._use_before(block, first) + 1, first)
+            found[block] = Saving((block, first), (frees,), cost_s[block])
+        return found
+
+    @cached_property
+    def _algorithm_savings(self) -> dict[int, tuple[Saving, ...]]:
+        """By task, of each algorithm but the fastest."""
+        return {
+            task: tuple(
+                Saving(
+                    (_OF_A_TASK, task),
+                    ((fastest.workspace_bytes - option.workspace_bytes, task, task + 1),),
+                    option.time_s - fastest.time_s,
+                    task,
+                )
+                for option in others
+            )
+            for task, (fastest, *others) in self.options.items()
+        }
+
+    def _chosen(self, task: int, relaxed: Relaxation) -> int:
+        """Return the fastest option with as little workspace as the linear program has for a task."""
+        options = self.options[task]
+        workspace_bytes = options[0].workspace_bytes
+        for option, saving in zip(options[1:], self._algorithm_savings[task], strict=True):
+            saved = relaxed.saved.get(saving, 0.0)
+            workspace_bytes -= round(saved * (options[0].workspace_bytes - option.workspace_bytes))
+        return next(
+            (n for n, option in enumerate(options) if option.workspace_bytes <= workspace_bytes),
+            len(options) - 1,
+        )
+
+    def _use_before(self, block: int, task: int) -> int:
+        """Return the last task before another that reads or writes a block."""
+        before = reversed(self._graph.tasks[:task])
+        return next(earlier.index for earlier in before if block in (*earlier.reads, *earlier.writes))
+
+    def _task_s(self, task: Task) -> float:
+        return self._cost.launch_time_s(task) + self._cost.task_time_s(task)
+
+    def _problem(self, variant: Variant) -> Problem:
+        tasks = list(self._graph.tasks)
+        for task, number in variant.algorithms:
+            option = self.options[task][number]
+            tasks[task] = replace(
+                tasks[task], algorithm=option.name, workspace_bytes=option.workspace_bytes
+            )
+        graph = replace(self._graph, tasks=tuple(tasks))
+        if variant.is_joined:
+            graph = join_convolution_backward(graph, self._cost)
+        if variant.narrowed:
+            graph = narrow_indices(graph, self._cost, variant.narrowed)
+        if variant.masked:
+            graph = mask_relu(graph, self._cost, variant.masked)
+        largest = max((block.size_bytes for block in graph.blocks if block.is_transient), default=0)
+        return Problem(graph, self._cost, max(1, int(largest * SMALLEST_SHARE)))
+
+
+def _options(task: Task, cost: CostModel) -> tuple[Option, ...]:
+    """Return the algorithms of a task of which no other is both as fast and as small, the fastest first."""
+    found = [Option(task.algorithm, task.workspace_bytes, cost.task_time_s(task))]
+    found += (Option(each.name, each.workspace_bytes, each.time_s) for each in cost.algorithms(task))
+    found.sort(key=lambda option: (option.time_s, option.workspace_bytes))
+    smallest = list(accumulate((option.workspace_bytes for option in found), min))
+    return tuple(
+        option
+        for n, option in enumerate(found)
+        if n == 0 or option.workspace_bytes < smallest[n - 1]
+    )
