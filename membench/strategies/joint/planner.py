@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 from functools import cache
-from math import inf
 
 from membench.core.cost_model import CostModel
 from membench.core.errors import InfeasibleSchedule
@@ -31,6 +30,9 @@ HALVINGS = 12
 TRIALS = 500
 """Number of plans that are tried for each of these budgets, and for each further choice of algorithms."""
 
+STARTED_SHARE = 1 / 2
+"""Of the plans that are tried: the most for the choice of a variant."""
+
 UPGRADES = 4
 """Number of further choices of algorithms."""
 
@@ -53,18 +55,38 @@ class Planner:
         if relaxed is None:
             return None
         enough_s = self._lower(relaxed) * ENOUGH
-        searches = {}
-        for variant in self._variants.rounded(relaxed):
-            problem = self._variants.problem(variant)
-            search = Search(self._evaluator(variant), budget_bytes, evaluations=_evaluations(problem), enough_s=enough_s)
-            search.start(seeds(len(problem.units), *self._of_units(problem, relaxed)))
-            searches[variant] = search
-        variant, search = min(searches.items(), key=lambda item: item[1].best.step_s if item[1].best else inf)
-        if search.best is None:
+
+        def started(variant: Variant) -> Search:
+            if variant not in searches:
+                searches[variant] = self._started(variant, relaxed, budget_bytes, enough_s)
+            return searches[variant]
+
+        searches: dict[Variant, Search] = {}
+        for variants in self._variants.rounded(relaxed):
+            next((variant for variant in variants if started(variant).best), None)
+        best = min(searches, key=lambda variant: searches[variant].step_s)
+        plan = searches[best].best
+        if plan is None:
             return None
+        evaluations = _evaluations(plan.problem)
+        for encoding in self._variants.encodings:
+            tried = sum(search.tried for search in searches.values())
+            if searches[best].step_s > enough_s and tried < evaluations * STARTED_SHARE:
+                best = min(best, self._variants.toggled(best, encoding), key=lambda variant: started(variant).step_s)
+        search = searches[best]
+        search.left += evaluations - sum(each.tried for each in searches.values())
         search.descend()
         search.anneal()
-        return self._upgraded(variant, search.best, budget_bytes, enough_s)
+        return self._upgraded(best, search.best or plan, budget_bytes, enough_s)
+
+    def _started(self, variant: Variant, relaxed: Relaxation, budget_bytes: int, enough_s: float) -> Search:
+        """Return a search that has descended for a share of the evaluations, if it has found a plan."""
+        problem = self._variants.problem(variant)
+        evaluations = int(STARTED_SHARE / 2 * _evaluations(problem))
+        search = Search(self._evaluator(variant), budget_bytes, evaluations=evaluations, enough_s=enough_s)
+        search.start(seeds(len(problem.units), *self._of_units(problem, relaxed)))
+        search.descend()
+        return search
 
     def _of_units(self, problem: Problem, relaxed: Relaxation) -> list[Mapping[int, float]]:
         """Return the fractions of the linear program by a variant's units: copied, and recomputed."""

@@ -14,10 +14,10 @@ from functools import cache, cached_property
 from itertools import accumulate
 
 from membench.core.cost_model import CostModel
-from membench.core.task_graph import Task, TaskGraph
+from membench.core.task_graph import Kind, Phase, Task, TaskGraph
 from membench.planning.choices.problem import Problem
 from membench.planning.narrow import index_maps, narrow_indices
-from membench.planning.rewrite import is_backward_relu, join_convolution_backward, mask_relu, maskable_relus
+from membench.planning.rewrite import join_convolution_backward, mask_relu, maskable_relus
 from membench.strategies.joint.bound import Relaxation, Saving
 
 SMALLEST_SHARE = 1 / 128
@@ -87,9 +87,9 @@ class Variants:
         """Variants of which one needs the least memory: masks and narrow forms take memory themselves."""
         return replace(self.smallest, masked=frozenset(), narrowed=frozenset()), self.smallest
 
-    def rounded(self, relaxed: Relaxation) -> Iterator[Variant]:
-        """Yield variants to try: what the linear program saves, in several roundings; nothing; everything."""
-        found = [self.fastest, self.smallest]
+    def rounded(self, relaxed: Relaxation) -> Iterator[tuple[Variant, ...]]:
+        """Yield variants to try, the faster and the smaller: with what the linear program saves, in two roundings; the extremes."""
+        found = []
         for threshold in THRESHOLDS:
             taken = {saving for saving, fraction in relaxed.saved.items() if fraction > threshold}
             variant = Variant(
@@ -98,8 +98,20 @@ class Variants:
                 frozenset(block for block, saving in self._map_savings.items() if saving in taken),
                 tuple((task, self._chosen(task, relaxed)) for task in self.options),
             )
-            found += [variant, replace(variant, is_joined=False)]
-        yield from dict.fromkeys(found)
+            found.append((variant, replace(variant, is_joined=False)))
+        yield from dict.fromkeys([*found, (self.fastest, replace(self.fastest, is_joined=False), *self.least)])
+
+    @property
+    def encodings(self) -> list[Saving]:
+        """Savings that a variant may take or not, those of the most bytes first."""
+        found = [*self._mask_savings.values(), *self._map_savings.values()]
+        return sorted(found, key=lambda saving: -saving.frees[0][0])
+
+    def toggled(self, variant: Variant, encoding: Saving) -> Variant:
+        """Return the variant without an encoding that it has, or with one that it lacks."""
+        masked = {layer for layer, saving in self._mask_savings.items() if saving == encoding}
+        narrowed = {block for block, saving in self._map_savings.items() if saving == encoding}
+        return replace(variant, masked=variant.masked ^ masked, narrowed=variant.narrowed ^ narrowed)
 
     def upgraded(self, variant: Variant, room_bytes: Mapping[int, int]) -> Variant:
         """Return the variant with the fastest algorithms whose workspaces fit.
@@ -156,10 +168,11 @@ class Variants:
     def _mask_savings(self) -> dict[int, Saving]:
         """By layer. The bytes of the mask are not counted: it may be on the host, or in bits as Gist has it."""
         graph, found = self._graph, {}
-        by_layer = {task.layer: task for task in self._masked.tasks if is_backward_relu(task)}
+        tasks = (task for task in self._masked.tasks if task.phase is Phase.BACKWARD)
+        created = {task.layer: set(task.creates) for task in tasks if task.kind is Kind.RELU}
         for layer, relu in self._relus.items():
             task, after = graph.tasks[relu.backward], relu.backward + 1
-            in_place_bytes = graph.size_bytes(set(task.creates) - set(by_layer[layer].creates))
+            in_place_bytes = graph.size_bytes(set(task.creates) - created[layer])
             size_bytes = graph.blocks[relu.block].size_bytes
             frees = (size_bytes, self._use_before(relu.block, relu.backward) + 1, after)
             cost_s = max(0.0, self._mask_s[layer])
