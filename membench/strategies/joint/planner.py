@@ -30,7 +30,7 @@ HALVINGS = 12
 TRIALS = 500
 """Number of plans that are tried for each of these budgets, and for each further choice of algorithms."""
 
-STARTED_SHARE = 1 / 2
+STARTED_SHARE = 1 / 4
 """Of the plans that are tried: the most for the choice of a variant."""
 
 UPGRADES = 4
@@ -74,7 +74,7 @@ class Planner:
             if searches[best].step_s > enough_s and tried < evaluations * STARTED_SHARE:
                 best = min(best, self._variants.toggled(best, encoding), key=lambda variant: started(variant).step_s)
         search = searches[best]
-        search.left += evaluations - sum(each.tried for each in searches.values())
+        search.left = evaluations - sum(each.tried for each in searches.values())
         search.descend()
         search.anneal()
         return self._upgraded(best, search.best or plan, budget_bytes, enough_s)
