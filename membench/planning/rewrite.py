@@ -54,7 +54,8 @@ def mask_relu(graph: TaskGraph, cost: CostModel, layers: Container[int] | None =
         layers: those whose ReLUs are masked; None: all of `maskable_relus`.
     """
     masked = {
-        layer: backward.block for layer, backward in maskable_relus(graph).items()
+        layer: backward.block
+        for layer, backward in maskable_relus(graph).items()
         if layers is None or layer in layers
     }
     rewriter = _MaskRewriter(graph, masked)

@@ -150,9 +150,7 @@ class _Program:
     (`leaving`); bytes fetched ahead while it runs (`ahead`) and when it starts (`before`); bytes that are away (`away`).
     """
 
-    def __init__(
-        self, problem: Problem, budget_bytes: int, savings: Sequence[Saving], segments: int
-    ) -> None:
+    def __init__(self, problem: Problem, budget_bytes: int, savings: Sequence[Saving], segments: int) -> None:
         self._problem = problem
         self._count = len(problem.graph.tasks)
         self._duration_s = problem.duration_s[: self._count]

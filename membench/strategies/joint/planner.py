@@ -47,7 +47,9 @@ class Planner:
         self._evaluator = cache(lambda variant: Evaluator(self._variants.problem(variant)))
 
     def _relax(self, budget_bytes: int) -> Relaxation | None:
-        return relax(self._variants.bounding, budget_bytes, self._variants.savings)
+        return relax(
+            self._variants.bounding(budget_bytes), budget_bytes, self._variants.savings(budget_bytes)
+        )
 
     def within(self, budget_bytes: int) -> Plan | None:
         """Return the best plan found, of the variant that seemed the best; None where none keeps the budget."""
@@ -62,7 +64,7 @@ class Planner:
             return searches[variant]
 
         searches: dict[Variant, Search] = {}
-        for variants in self._variants.rounded(relaxed):
+        for variants in self._variants.rounded(relaxed, budget_bytes):
             next((variant for variant in variants if started(variant).best), None)
         best = min(searches, key=lambda variant: searches[variant].step_s)
         plan = searches[best].best
@@ -72,7 +74,9 @@ class Planner:
         for encoding in self._variants.encodings:
             tried = sum(search.tried for search in searches.values())
             if searches[best].step_s > enough_s and tried < evaluations * STARTED_SHARE:
-                best = min(best, self._variants.toggled(best, encoding), key=lambda variant: started(variant).step_s)
+                best = min(
+                    best, self._variants.toggled(best, encoding), key=lambda variant: started(variant).step_s
+                )
         search = searches[best]
         search.left = evaluations - sum(each.tried for each in searches.values())
         search.descend()
@@ -90,9 +94,13 @@ class Planner:
 
     def _of_units(self, problem: Problem, relaxed: Relaxation) -> list[Mapping[int, float]]:
         """Return the fractions of the linear program by a variant's units: copied, and recomputed."""
-        units = self._variants.bounding.units
+        units = self._variants.bounding(None).units
         return [
-            {problem.unit_of[units[unit].blocks[0]]: fraction for unit, fraction in fractions.items() if unit >= 0}
+            {
+                problem.unit_of[units[unit].blocks[0]]: fraction
+                for unit, fraction in fractions.items()
+                if unit >= 0
+            }
             for fractions in (relaxed.offloaded, relaxed.recomputed)
         ]
 
@@ -109,6 +117,7 @@ class Planner:
                 return plan
             plan = search.best
         return plan
+
     def _room_bytes(self, variant: Variant, plan: Plan, budget_bytes: int) -> dict[int, int]:
         """Return the room for a workspace where a plan runs each task with a choice of algorithms, the least of its runs."""
         schedule = emit("", plan, None)
@@ -154,7 +163,7 @@ class Planner:
     @property
     def compute_s(self) -> float:
         """The least seconds of all tasks, each once, in any variant."""
-        return self._variants.bounding.compute_s - self._variants.spared_s
+        return self._variants.bounding(None).compute_s - self._variants.spared_s
 
     def refusal(self, budget_bytes: int) -> InfeasibleSchedule:
         """Return the error for a budget that no plan keeps, with the least that one needs."""

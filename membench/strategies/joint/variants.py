@@ -14,7 +14,7 @@ from functools import cache, cached_property
 from itertools import accumulate
 
 from membench.core.cost_model import CostModel
-from membench.core.task_graph import Kind, Phase, Task, TaskGraph
+from membench.core.task_graph import RESULT_ROLES, Kind, Phase, Task, TaskGraph
 from membench.planning.choices.problem import Problem
 from membench.planning.narrow import index_maps, narrow_indices
 from membench.planning.rewrite import join_convolution_backward, mask_relu, maskable_relus
@@ -26,6 +26,9 @@ SMALLEST_SHARE = 1 / 128
 THRESHOLDS = (0.5, 0.01)
 """A saving is taken where the linear program takes more than this fraction of it."""
 
+
+LIMITS = 5
+"""Number of limits of all workspaces that are tried."""
 
 _OF_A_TASK = -1
 """In place of a block in the group of a saving."""
@@ -87,7 +90,7 @@ class Variants:
         """Variants of which one needs the least memory: masks and narrow forms take memory themselves."""
         return replace(self.smallest, masked=frozenset(), narrowed=frozenset()), self.smallest
 
-    def rounded(self, relaxed: Relaxation) -> Iterator[tuple[Variant, ...]]:
+    def rounded(self, relaxed: Relaxation, budget_bytes: int) -> Iterator[tuple[Variant, ...]]:
         """Yield variants to try, the faster and the smaller: with what the linear program saves, in two roundings; the extremes."""
         found = []
         for threshold in THRESHOLDS:
@@ -96,10 +99,22 @@ class Variants:
                 not self.options,
                 frozenset(layer for layer, saving in self._mask_savings.items() if saving in taken),
                 frozenset(block for block, saving in self._map_savings.items() if saving in taken),
-                tuple((task, self._chosen(task, relaxed)) for task in self.options),
+                self._chosen(relaxed, budget_bytes),
             )
             found.append((variant, replace(variant, is_joined=False)))
-        yield from dict.fromkeys([*found, (self.fastest, replace(self.fastest, is_joined=False), *self.least)])
+            found += ((self.limited(variant, size_bytes),) for size_bytes in self._workspaces())
+        yield from dict.fromkeys(
+            [*found, (self.fastest, replace(self.fastest, is_joined=False), *self.least)]
+        )
+
+    def _workspaces(self) -> list[int]:
+        """Return sizes to try as a limit of all workspaces: halves of the largest, of which each has another effect."""
+        sizes = {options[0].workspace_bytes for options in self.options.values()}
+        return [max(sizes) >> n for n in range(LIMITS)] if sizes else []
+
+    def limited(self, variant: Variant, workspace_bytes: int) -> Variant:
+        """Return the variant with the fastest algorithms whose workspaces are no larger."""
+        return self.upgraded(variant, dict.fromkeys(self.options, workspace_bytes))
 
     @property
     def encodings(self) -> list[Saving]:
@@ -120,22 +135,52 @@ class Variants:
             room_bytes: for a workspace, by task of the graph.
         """
 
-        def fitting(task: int) -> int:
-            sizes = [option.workspace_bytes for option in self.options[task]]
-            return next((n for n, size in enumerate(sizes) if size <= room_bytes[task]), len(sizes) - 1)
+        return replace(variant, algorithms=self._with_room(room_bytes))
 
-        return replace(variant, algorithms=tuple((task, fitting(task)) for task in self.options))
+    def _with_room(self, room_bytes: Mapping[int, int]) -> tuple[tuple[int, int], ...]:
+        """Return of each task the fastest option whose workspace fits, or the smallest."""
+        return tuple(
+            (
+                task,
+                next(
+                    (n for n, each in enumerate(options) if each.workspace_bytes <= room_bytes[task]),
+                    len(options) - 1,
+                ),
+            )
+            for task, options in self.options.items()
+        )
 
-    @cached_property
-    def bounding(self) -> Problem:
-        """The problem whose linear program every variant satisfies: two gradients, and of each task the fastest form."""
-        return self.problem(replace(self.fastest, is_joined=False))
+    def bounding(self, budget_bytes: int | None) -> Problem:
+        """Return the problem whose linear program every variant satisfies: of each task the fastest form that fits alone."""
+        return self.problem(Variant(False, algorithms=self._fitting(budget_bytes)))
 
-    @cached_property
-    def savings(self) -> tuple[Saving, ...]:
-        """What variants save, for the linear program of `bounding`."""
-        of_algorithms = (saving for savings in self._algorithm_savings.values() for saving in savings)
+    def savings(self, budget_bytes: int) -> tuple[Saving, ...]:
+        """Return what variants save, for the linear program of `bounding`."""
+        of_algorithms = (
+            saving for savings in self._algorithm_savings(budget_bytes).values() for saving in savings
+        )
         return (*self._mask_savings.values(), *self._map_savings.values(), *of_algorithms)
+
+    def _fitting(self, budget_bytes: int | None) -> tuple[tuple[int, int], ...]:
+        """Return the fastest option of each task that fits together with the task's blocks and the results before it."""
+
+        def fits(task: int, option: Option) -> bool:
+            return budget_bytes is None or self._needed_bytes[task] + option.workspace_bytes <= budget_bytes
+
+        return tuple(
+            (task, next((n for n, option in enumerate(options) if fits(task, option)), len(options) - 1))
+            for task, options in self.options.items()
+        )
+
+    @cached_property
+    def _needed_bytes(self) -> list[int]:
+        """The bytes that any schedule holds while each task runs, without its workspace."""
+        graph, found, results = self._graph, [], set[int]()
+        for task, needed_bytes in zip(graph.tasks, graph.needed_bytes, strict=True):
+            before = graph.size_bytes(results.difference(task.reads, task.writes))
+            found.append(needed_bytes - task.workspace_bytes + before)
+            results.update(block for block in task.creates if graph.blocks[block].role in RESULT_ROLES)
+        return found
 
     @cached_property
     def spared_s(self) -> float:
@@ -198,33 +243,30 @@ class Variants:
             found[block] = Saving((block, first), (frees,), cost_s[block])
         return found
 
-    @cached_property
-    def _algorithm_savings(self) -> dict[int, tuple[Saving, ...]]:
-        """By task, of each algorithm but the fastest."""
-        return {
-            task: tuple(
+    def _algorithm_savings(self, budget_bytes: int) -> dict[int, list[Saving]]:
+        """Return by task the savings of each option but the fastest that fits."""
+        found = {}
+        for task, fastest in self._fitting(budget_bytes):
+            first, *others = self.options[task][fastest:]
+            found[task] = [
                 Saving(
                     (_OF_A_TASK, task),
-                    ((fastest.workspace_bytes - option.workspace_bytes, task, task + 1),),
-                    option.time_s - fastest.time_s,
+                    ((first.workspace_bytes - option.workspace_bytes, task, task + 1),),
+                    option.time_s - first.time_s,
                     task,
                 )
                 for option in others
-            )
-            for task, (fastest, *others) in self.options.items()
-        }
+            ]
+        return found
 
-    def _chosen(self, task: int, relaxed: Relaxation) -> int:
-        """Return the fastest option with as little workspace as the linear program has for a task."""
-        options = self.options[task]
-        workspace_bytes = options[0].workspace_bytes
-        for option, saving in zip(options[1:], self._algorithm_savings[task], strict=True):
-            saved = relaxed.saved.get(saving, 0.0)
-            workspace_bytes -= round(saved * (options[0].workspace_bytes - option.workspace_bytes))
-        return next(
-            (n for n, option in enumerate(options) if option.workspace_bytes <= workspace_bytes),
-            len(options) - 1,
-        )
+    def _chosen(self, relaxed: Relaxation, budget_bytes: int) -> tuple[tuple[int, int], ...]:
+        """Return the fastest options with as little workspace as the linear program has for each task."""
+        room_bytes = {}
+        savings = self._algorithm_savings(budget_bytes)
+        for task, fastest in self._fitting(budget_bytes):
+            saved = sum(relaxed.saved.get(saving, 0.0) * saving.frees[0][0] for saving in savings[task])
+            room_bytes[task] = self.options[task][fastest].workspace_bytes - round(saved)
+        return self._with_room(room_bytes)
 
     def _use_before(self, block: int, task: int) -> int:
         """Return the last task before another that reads or writes a block."""
@@ -238,9 +280,7 @@ class Variants:
         tasks = list(self._graph.tasks)
         for task, number in variant.algorithms:
             option = self.options[task][number]
-            tasks[task] = replace(
-                tasks[task], algorithm=option.name, workspace_bytes=option.workspace_bytes
-            )
+            tasks[task] = replace(tasks[task], algorithm=option.name, workspace_bytes=option.workspace_bytes)
         graph = replace(self._graph, tasks=tuple(tasks))
         if variant.is_joined:
             graph = join_convolution_backward(graph, self._cost)
@@ -259,7 +299,5 @@ def _options(task: Task, cost: CostModel) -> tuple[Option, ...]:
     found.sort(key=lambda option: (option.time_s, option.workspace_bytes))
     smallest = list(accumulate((option.workspace_bytes for option in found), min))
     return tuple(
-        option
-        for n, option in enumerate(found)
-        if n == 0 or option.workspace_bytes < smallest[n - 1]
+        option for n, option in enumerate(found) if n == 0 or option.workspace_bytes < smallest[n - 1]
     )

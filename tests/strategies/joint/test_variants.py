@@ -80,7 +80,9 @@ def any_variant(variants: Variants, rng: random.Random) -> Variant:
 
 
 @settings(max_examples=25, deadline=None, derandomize=True)
-@given(layers=LAYERS, framework=st.sampled_from(FRAMEWORKS), seed=st.integers(0, 10_000), room=st.floats(0, 1))
+@given(
+    layers=LAYERS, framework=st.sampled_from(FRAMEWORKS), seed=st.integers(0, 10_000), room=st.floats(0, 1)
+)
 def test_no_plan_of_a_variant_is_faster_than_the_bound(
     layers: list[str], framework: str, seed: int, room: float
 ) -> None:
@@ -90,7 +92,10 @@ def test_no_plan_of_a_variant_is_faster_than_the_bound(
         evaluator = Evaluator(variants.problem(any_variant(variants, rng)))
         units = evaluator.problem.units
         weights = [rng.random() for _ in CHOICES]
-        choices = [rng.choices(CHOICES if u.makers else CHOICES[:2], weights[: 4 if u.makers else 2])[0] for u in units]
+        choices = [
+            rng.choices(CHOICES if u.makers else CHOICES[:2], weights[: 4 if u.makers else 2])[0]
+            for u in units
+        ]
         least_bytes = evaluator.needed_bytes(choices)[0]
         most_bytes = evaluator.needed_bytes([KEEP] * len(units))[0]
         budget_bytes = int(least_bytes + room * max(0, most_bytes - least_bytes))
