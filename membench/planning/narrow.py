@@ -11,7 +11,7 @@ from math import prod
 
 import torch
 
-from membench.core.call import Call, ShapeOf, Value
+from membench.core.call import Call, Value
 from membench.core.cost_model import CostModel
 from membench.core.task_graph import Block, Kind, Phase, Role, Task, TaskGraph, rename_blocks
 

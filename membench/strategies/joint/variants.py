@@ -134,7 +134,6 @@ class Variants:
         Args:
             room_bytes: for a workspace, by task of the graph.
         """
-
         return replace(variant, algorithms=self._with_room(room_bytes))
 
     def _with_room(self, room_bytes: Mapping[int, int]) -> tuple[tuple[int, int], ...]:

@@ -3,7 +3,6 @@
 import random
 from functools import cache
 
-import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -12,7 +11,7 @@ from torch import nn
 from membench.core.configuration import load
 from membench.core.cost_model import CostModel
 from membench.core.errors import MembenchError
-from membench.core.task_graph import Kind, TaskGraph
+from membench.core.task_graph import TaskGraph
 from membench.cost.roofline import RooflineCost
 from membench.planning.choices.evaluation import Evaluator
 from membench.planning.choices.problem import KEEP, OFFLOAD, RECOMPUTE, REPEAT
@@ -21,8 +20,7 @@ from membench.strategies.base import find_strategy
 from membench.strategies.joint.planner import Planner
 from membench.strategies.joint.strategy import OTHERS, Joint, step_time_s
 from membench.strategies.joint.variants import Variant, Variants
-from tests.helpers.chains import chain_of_kinds, graph_of
-from tests.helpers.costs import TwoAlgorithmCost
+from tests.helpers.chains import graph_of
 
 FRAMEWORKS = ("modnn", "pytorch", "torch7")
 CHOICES = (KEEP, OFFLOAD, RECOMPUTE, REPEAT)
