@@ -15,13 +15,10 @@ from itertools import accumulate
 
 from membench.core.cost_model import CostModel
 from membench.core.task_graph import RESULT_ROLES, Kind, Phase, Task, TaskGraph
-from membench.planning.choices.problem import Problem
+from membench.planning.choices.problem import Problem, large_bytes
 from membench.planning.narrow import index_maps, narrow_indices
 from membench.planning.rewrite import join_convolution_backward, mask_relu, maskable_relus
 from membench.strategies.joint.bound import Relaxation, Saving
-
-SMALLEST_SHARE = 1 / 128
-"""Blocks smaller than this share of the largest one leave only where memory lacks otherwise."""
 
 THRESHOLDS = (0.5, 0.01)
 """A saving is taken where the linear program takes more than this fraction of it."""
@@ -287,8 +284,7 @@ class Variants:
             graph = narrow_indices(graph, self._cost, variant.narrowed)
         if variant.masked:
             graph = mask_relu(graph, self._cost, variant.masked)
-        largest = max((block.size_bytes for block in graph.blocks if block.is_transient), default=0)
-        return Problem(graph, self._cost, max(1, int(largest * SMALLEST_SHARE)))
+        return Problem(graph, self._cost, large_bytes(graph))
 
 
 def _options(task: Task, cost: CostModel) -> tuple[Option, ...]:
