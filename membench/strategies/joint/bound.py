@@ -32,6 +32,9 @@ from membench.strategies.joint.gaps import ANYWHERE, Gap, Saving, find_gaps
 OPTIMAL, INFEASIBLE = 0, 2
 """Statuses of scipy's `linprog`."""
 
+UNITS = 1e4
+"""Units of time in the computing of a step."""
+
 MOMENTS = 750
 """Number of moments: more of them raise the bound of a deep network by less than 0.1 %."""
 
@@ -118,7 +121,10 @@ class _Span:
 
 
 class _Program:
-    """The linear program; memory in MiB, so that coefficients are of one magnitude.
+    """The linear program; memory in MiB and time in `UNITS` of the step, so that coefficients are of one magnitude.
+
+    The solver takes a coefficient below 1e-7 of an objective for zero: in seconds, a saving of a short task would be taken
+    without need.
 
     Variables of each moment: `extra` seconds between it and the one before; bytes that have not left when its task ends
     (`ended`) and when it starts (`leaving`); bytes fetched ahead while it runs (`ahead`) and when it starts (`before`); bytes
@@ -129,7 +135,9 @@ class _Program:
         self, problem: Problem, budget_bytes: int, savings: Sequence[Saving], segments: int, moments: int
     ) -> None:
         self._problem = problem
-        self._duration_s = problem.duration_s[: len(problem.graph.tasks)]
+        durations_s = problem.duration_s[: len(problem.graph.tasks)]
+        self._unit_s = sum(durations_s) / UNITS or 1.0
+        self._durations = [duration_s / self._unit_s for duration_s in durations_s]
         self._gaps = list(find_gaps(problem, problem.least_bytes))
         self._budget = budget_bytes / MIB
         self._segment = self._segments(segments)
@@ -176,7 +184,7 @@ class _Program:
         if solution.status == INFEASIBLE:
             return None
         if solution.status != OPTIMAL:  # of little use, but valid
-            return Relaxation(sum(self._duration_s), {}, {})
+            return Relaxation(sum(self._durations) * self._unit_s, {}, {})
         offloaded: dict[int, float] = {}
         recomputed: dict[int, float] = {}
         for (_, units), (offloads, remakes) in zip(self._groups, self._shared, strict=True):
@@ -190,7 +198,8 @@ class _Program:
             for number, group in enumerate(groups):
                 for saving, variable in zip(self._savings[group], variables, strict=True):
                     saved[saving] = min(1.0, max(0.0, float(solution.x[variable]) - number))
-        return Relaxation(sum(self._duration_s) + solution.fun, offloaded, recomputed, saved)
+        step_s = (sum(self._durations) + solution.fun) * self._unit_s
+        return Relaxation(step_s, offloaded, recomputed, saved)
 
     def _new(self, count: int) -> int:
         """Add variables, and return the number of the first."""
@@ -200,19 +209,19 @@ class _Program:
     def _segments(self, segments: int) -> list[int]:
         """Return the segment of each task: the forward pass is one, the backward pass has parts of equal time."""
         turn = self._problem.turn
-        backward_s = sum(self._duration_s[turn:]) or 1.0
-        found, passed_s = [0] * turn, 0.0
-        for duration_s in self._duration_s[turn:]:
-            found.append(1 + min(segments - 2, int(passed_s / backward_s * (segments - 1))))
-            passed_s += duration_s
+        backward = sum(self._durations[turn:]) or 1.0
+        found, passed = [0] * turn, 0.0
+        for duration in self._durations[turn:]:
+            found.append(1 + min(segments - 2, int(passed / backward * (segments - 1))))
+            passed += duration
         return found
 
     def _choose_moments(self, held: Sequence[float], moments: int) -> list[int]:
         """Return tasks in order: in parts of equal time the one that holds most, and the last task of each segment."""
         if len(held) <= 2 * moments:
             return list(range(len(held)))
-        ends_s = np.cumsum(self._duration_s)
-        part = (ends_s * (moments / ends_s[-1])).astype(np.int64)
+        ends = np.cumsum(self._durations)
+        part = (ends * (moments / ends[-1])).astype(np.int64)
         most: dict[int, int] = {}
         for task, number in enumerate(part.tolist()):
             if held[task] > held[most.setdefault(number, task)]:
@@ -280,7 +289,7 @@ class _Program:
         variables = [self._new(1) for _ in savings]
         self._saved.append((variables, groups))
         for variable, saving in zip(variables, savings, strict=True):
-            self._spent[saving.segment][variable] = saving.cost_s
+            self._spent[saving.segment][variable] = saving.cost_s / self._unit_s
             for size_bytes, start, end in saving.frees:
                 self._make_away(variable, size_bytes / MIB, start, end)
         return dict.fromkeys(variables, 1.0)
@@ -312,13 +321,13 @@ class _Program:
                 self._make_away(variable, size, span.start, away_until)
                 if segment not in remakes:  # once for all blocks of a unit
                     remakes[segment] = self._new(1)
-                    self._spent[segment][remakes[segment]] = span.remake_s
+                    self._spent[segment][remakes[segment]] = span.remake_s / self._unit_s
                 self._rows.add(0.0, {variable: 1.0, remakes[segment]: -1.0})
             remade_and_copied = self._new(1)
             choices[remade_and_copied] = 1.0
             self._make_away(remade_and_copied, size, span.start, span.end)
             self._back[span.end][remade_and_copied] = size
-            self._spent[ANYWHERE][remade_and_copied] = span.remake_s
+            self._spent[ANYWHERE][remade_and_copied] = span.remake_s / self._unit_s
         self._rows.add(float(count), choices)
         return offload
 
@@ -332,22 +341,23 @@ class _Program:
         """Add the fluid on the link, out in the order of time and back with time reversed."""
         out_rate = self._rate(self._problem.offload_s)
         back_rate = self._rate(self._problem.prefetch_s)
-        starts_s = np.concatenate(([0.0], np.cumsum(self._duration_s)))
+        starts = np.concatenate(([0.0], np.cumsum(self._durations)))
         for moment, task in enumerate(self._moments):
             following, extra = moment + 1, self._extra + moment + 1
-            duration_s = self._duration_s[task]
-            self._rows.add(out_rate * duration_s, {self._leaving + moment: 1.0, self._ended + moment: -1.0})
-            self._rows.add(back_rate * duration_s, {self._ahead + moment: 1.0, self._before + moment: -1.0})
+            duration = self._durations[task]
+            self._rows.add(out_rate * duration, {self._leaving + moment: 1.0, self._ended + moment: -1.0})
+            self._rows.add(back_rate * duration, {self._ahead + moment: 1.0, self._before + moment: -1.0})
             if following < self._count:
-                between_s = max(0.0, float(starts_s[self._moments[following]] - starts_s[task + 1]))
+                between = max(0.0, float(starts[self._moments[following]] - starts[task + 1]))
                 queue = {self._ended + moment: 1.0, self._leaving + following: -1.0, extra: -out_rate}
-                self._rows.add(out_rate * between_s, queue | self._out[following])
+                self._rows.add(out_rate * between, queue | self._out[following])
                 queue = {self._before + following: 1.0, self._ahead + moment: -1.0, extra: -back_rate}
-                self._rows.add(back_rate * between_s, queue | self._back[following])
+                self._rows.add(back_rate * between, queue | self._back[following])
 
     def _rate(self, seconds: Sequence[float]) -> float:
-        """Return MiB per second of the fastest copy."""
-        return max((gap.size_bytes / MIB / seconds[gap.block] for gap in self._gaps), default=1.0)
+        """Return MiB per unit of time of the fastest copy."""
+        per_s = (gap.size_bytes / MIB / seconds[gap.block] for gap in self._gaps)
+        return max(per_s, default=1.0) * self._unit_s
 
     def _add_memory(self, held: Sequence[float]) -> None:
         for moment, held_there in enumerate(held):
