@@ -30,6 +30,7 @@ from membench.execution.executor import execute
 from membench.strategies.base import Strategy
 from membench.strategies.eager import Eager
 from membench.strategies.geeps import GeePS
+from membench.strategies.gist import Gist
 from membench.strategies.layrub.strategy import LayrubHybrid, LayrubInter, LayrubIntra
 from membench.strategies.memonger import Memonger
 from membench.strategies.superneurons import SuperNeurons
@@ -37,6 +38,7 @@ from membench.strategies.vdnn import VdnnAll, VdnnConv, VdnnDyn
 
 OTHERS: tuple[Strategy, ...] = (
     Eager(), SuperNeurons(), VdnnAll(), VdnnConv(), VdnnDyn(), GeePS(), Memonger(), LayrubIntra(), LayrubInter(), LayrubHybrid(),
+    Gist(),
 )  # fmt: skip
 """Methods that give plain PyTorch's bits, and whose schedules are candidates."""
 
@@ -55,7 +57,8 @@ class Joint(Strategy):
         if budget_bytes is None:
             least = emit(self.name, planner.without_loss_of_time(), None)
             return _certified(least, step_time_s(least, cost), planner.compute_s)
-        candidates = [emit(self.name, plan, budget_bytes) for plan in planner.within(budget_bytes)]
+        plan = planner.within(budget_bytes)
+        candidates = [emit(self.name, plan, budget_bytes)] if plan else []
         candidates += self._of_others(graph, cost, budget_bytes)
         if not candidates:
             raise planner.refusal(budget_bytes)
