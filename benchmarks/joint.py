@@ -27,7 +27,7 @@ from membench.cost.roofline import RooflineCost
 from membench.models.timm_networks import options_of
 from membench.steps.plan import plan
 from membench.strategies.base import find_strategy
-from membench.strategies.joint.strategy import step_time_s
+from membench.strategies.joint.others import step_time_s
 from membench.sweep.model import Model
 
 AT_THEIR_PEAKS = ("memonger", "superneurons", "layrub_inter", "layrub_hybrid", "vdnn_all", "geeps")

@@ -64,7 +64,9 @@ class _Runtime:
         self._read_s = np.zeros(len(self._blocks))
         self._again_s = np.zeros(len(self._blocks))  # c(t), or where it is stale at most that
         self._stale = set(range(len(problem.units)))
-        self._affects: defaultdict[int, set[int]] = defaultdict(set)  # units whose c(t) a unit's eviction changes
+        self._affects: defaultdict[int, set[int]] = defaultdict(
+            set
+        )  # units whose c(t) a unit's eviction changes
         self._last_needed = self._find_last_needed()
         self._dying: defaultdict[int, list[int]] = defaultdict(list)
 
@@ -180,4 +182,3 @@ class _Runtime:
             for number in affected if is_resident else ():
                 unit = self._problem.units[number]
                 self._again_s[list(unit.blocks)] = unit.remake_s
-

@@ -18,6 +18,7 @@ where a task still lacks memory, these let blocks leave that have no choice here
 Not `rotor`, which copies nothing; not `joint`, which decides for each block.
 """
 
+from collections.abc import Sequence
 from math import inf
 from typing import TYPE_CHECKING
 
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
 AROUND = (1.1, 1.05, 1.0, 0.97, 0.94, 0.9, 0.85)
 """Budgets of the decisions, in given budgets."""
 
-GROWTH = 1.1
+GROWTH = 1.05
 """Between the budgets with which a budget that can be kept is sought."""
 
 
@@ -74,14 +75,21 @@ class Pofo(Strategy):
             )
         return emit(self.name, plan, budget_bytes)
 
-    def _fastest(self, table: "Table", cost: CostModel, budget_bytes: int, eager_bytes: int) -> "Plan | None":
-        """Return the fastest plan within a budget; None where there is none."""
+    def _fastest(
+        self,
+        table: "Table",
+        cost: CostModel,
+        budget_bytes: int,
+        eager_bytes: int,
+        shares: Sequence[float] = AROUND,
+    ) -> "Plan | None":
+        """Return the fastest plan within a budget, with decisions for these shares of it; None where there is none."""
         from membench.planning.choices.evaluation import Evaluator
         from membench.strategies.chain.offloading import choices_of, order_of, plan_groups
 
         chain = table.chain
         evaluator = Evaluator(chain.problem)
-        rooms_bytes = [int(share * budget_bytes) - chain.fixed_bytes for share in AROUND]
+        rooms_bytes = [int(share * budget_bytes) - chain.fixed_bytes for share in shares]
         different = dict.fromkeys(plan_groups(table, cost, room) for room in rooms_bytes if room > 0)
         plans = []
         for groups in filter(None, different):
@@ -97,8 +105,7 @@ class Pofo(Strategy):
         """Return a budget that can be kept, above one that cannot."""
         tried_bytes = int(budget_bytes * GROWTH) + 1
         while tried_bytes < eager_bytes:
-            plan = self._fastest(table, cost, tried_bytes, eager_bytes)
-            if plan is not None:
-                return plan.peak_bytes
+            if self._fastest(table, cost, tried_bytes, eager_bytes, (1.0,)):
+                return tried_bytes
             tried_bytes = int(tried_bytes * GROWTH) + 1
         return eager_bytes

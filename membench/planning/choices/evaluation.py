@@ -12,6 +12,9 @@ from membench.planning.choices.loops import find_absences, go_back, go_forward, 
 from membench.planning.choices.problem import RECOMPUTE, Choices, Problem
 from membench.planning.recompute import Order, RenamedTask
 
+NO_LIMIT = 2**62
+"""Bytes that nothing exceeds."""
+
 
 @dataclass(frozen=True, slots=True)
 class Absence:
@@ -104,11 +107,20 @@ class Evaluator:
         return Plan(self.problem, tuple(choices), program, absences, leaves, returns, step_s, int(peak))
 
     def needed_bytes(self, choices: Choices) -> tuple[int, int]:
-        """Return the least budget that these choices can keep, and the operation that needs it."""
+        """Return the least budget found that these choices can keep, and the operation that needs it."""
         chosen = np.array(choices, dtype=np.int64)
         program = self._program(chosen)
-        held, _ = find_absences(self._arrays, chosen, program, 0)
-        return int(held.max()), int(program.order[held.argmax()])
+        low, high = self.problem.graph.lower_bound_bytes, NO_LIMIT
+        tried, needing = 0, 0
+        while low < high:
+            held, _ = find_absences(self._arrays, chosen, program, tried)
+            most = int(held.max(initial=0))
+            if most <= tried or high == NO_LIMIT:
+                high, needing = tried or most, int(held.argmax())
+            else:
+                low = tried + 1
+            tried = (low + high) // 2
+        return high, int(program.order[needing])
 
     def program_of(self, order: Order) -> Program:
         """Return an order of the problem's tasks, nested recomputation included, as a program."""

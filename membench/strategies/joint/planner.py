@@ -12,6 +12,7 @@ from membench.planning.choices.evaluation import Evaluator, Plan
 from membench.planning.choices.problem import KEEP, OFFLOAD, Problem
 from membench.planning.liveness import live_bytes
 from membench.strategies.joint.bound import Relaxation, relax
+from membench.strategies.joint.others import Others
 from membench.strategies.joint.search import TOLERANCE, Search, seeds
 from membench.strategies.joint.variants import Variant, Variants
 
@@ -42,6 +43,7 @@ class Planner:
 
     def __init__(self, graph: TaskGraph, cost: CostModel) -> None:
         self._graph = graph
+        self._start_s = cost.task_issue_time_s(graph.tasks[0])  # the host's, before the device begins
         self._variants = Variants(graph, cost)
         self._relaxed = cache(self._relax)
         self._evaluator = cache(lambda variant: Evaluator(self._variants.problem(variant)))
@@ -51,8 +53,12 @@ class Planner:
             self._variants.bounding(budget_bytes), budget_bytes, self._variants.savings(budget_bytes)
         )
 
-    def within(self, budget_bytes: int) -> Plan | None:
-        """Return the best plan found, of the variant that seemed the best; None where none keeps the budget."""
+    def within(self, budget_bytes: int, others: Others) -> Plan | None:
+        """Return the best plan found, of the variant that seemed the best; None where none keeps the budget.
+
+        Args:
+            others: where the search starts, in addition.
+        """
         relaxed = self._relaxed(budget_bytes)
         if relaxed is None:
             return None
@@ -79,6 +85,8 @@ class Planner:
                 )
         search = searches[best]
         search.left = evaluations - sum(each.tried for each in searches.values())
+        if not search.is_over:
+            search.start(others.choices(self._variants.problem(best)))
         search.descend()
         search.anneal()
         return self._upgraded(best, search.best or plan, budget_bytes, enough_s)
@@ -133,7 +141,7 @@ class Planner:
     def lower_bound_s(self, budget_bytes: int, step_s: float) -> float:
         """Return a lower bound on the time of a step of any variant within a budget, given the time of one."""
         relaxed = self._relaxed(budget_bytes)
-        return min(step_s, self._lower(relaxed)) if relaxed else step_s
+        return min(step_s, self._start_s + self._lower(relaxed)) if relaxed else step_s
 
     def _lower(self, relaxed: Relaxation) -> float:
         return relaxed.step_s - self._variants.spared_s
@@ -163,7 +171,7 @@ class Planner:
     @property
     def compute_s(self) -> float:
         """The least seconds of all tasks, each once, in any variant."""
-        return self._variants.bounding(None).compute_s - self._variants.spared_s
+        return self._start_s + self._variants.bounding(None).compute_s - self._variants.spared_s
 
     def refusal(self, budget_bytes: int) -> InfeasibleSchedule:
         """Return the error for a budget that no plan keeps, with the least that one needs."""

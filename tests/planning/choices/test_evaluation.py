@@ -13,7 +13,7 @@ from membench.planning.choices.emit import emit
 from membench.planning.choices.evaluation import Evaluator
 from membench.planning.choices.problem import KEEP, OFFLOAD, RECOMPUTE, REPEAT, Problem
 from membench.planning.validate import validate
-from membench.strategies.joint.strategy import step_time_s
+from membench.strategies.joint.others import step_time_s
 from tests.helpers.chains import chain_of_convolutions, graph_of
 from tests.helpers.graphs import COST
 

@@ -9,7 +9,8 @@ from membench.core.task_graph import Task, TaskGraph
 from membench.planning.choices.problem import Problem
 from membench.steps.plan import plan
 from membench.strategies.joint.bound import relax
-from membench.strategies.joint.strategy import Joint, step_time_s
+from membench.strategies.joint.others import step_time_s
+from membench.strategies.joint.strategy import Joint
 from tests.helpers.chains import chain_of_convolutions, chain_of_sizes
 from tests.helpers.costs import UnitCost
 from tests.helpers.fastest import Fastest

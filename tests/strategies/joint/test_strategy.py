@@ -10,7 +10,8 @@ from membench.core.task_graph import TaskGraph
 from membench.cost.roofline import RooflineCost
 from membench.steps.plan import plan
 from membench.strategies.base import find_strategy
-from membench.strategies.joint.strategy import Joint, step_time_s
+from membench.strategies.joint.others import step_time_s
+from membench.strategies.joint.strategy import Joint
 from tests.helpers.chains import graph_of
 from tests.helpers.graphs import COST
 

@@ -17,8 +17,9 @@ from membench.planning.choices.evaluation import Evaluator
 from membench.planning.choices.problem import KEEP, OFFLOAD, RECOMPUTE, REPEAT
 from membench.steps.plan import plan
 from membench.strategies.base import find_strategy
+from membench.strategies.joint.others import METHODS, step_time_s
 from membench.strategies.joint.planner import Planner
-from membench.strategies.joint.strategy import OTHERS, Joint, step_time_s
+from membench.strategies.joint.strategy import Joint
 from membench.strategies.joint.variants import Variant, Variants
 from tests.helpers.chains import graph_of
 
@@ -110,7 +111,7 @@ def test_no_other_method_is_faster_than_the_bound_or_than_joint(
     budget_bytes = int(share * plan(graph, find_strategy("eager")(), cost, None).peak_bytes)
     planner = Planner(graph, cost)
     times_s = []
-    for other in OTHERS:
+    for other in METHODS:
         try:
             times_s.append(step_time_s(plan(graph, other, cost, budget_bytes), cost))
         except MembenchError:
