@@ -25,8 +25,9 @@ from membench.backends.simulated import SimulatedBackend
 from membench.core.cost_model import CostModel
 from membench.core.errors import MembenchError
 from membench.core.schedule import Schedule
-from membench.core.task_graph import TaskGraph
+from membench.core.task_graph import Role, TaskGraph
 from membench.execution.executor import execute
+from membench.planning.rewrite import keep_on_host
 from membench.strategies.base import Strategy
 from membench.strategies.eager import Eager
 from membench.strategies.geeps import GeePS
@@ -39,6 +40,13 @@ OTHERS: tuple[Strategy, ...] = (
     Eager(), SuperNeurons(), VdnnAll(), VdnnConv(), VdnnDyn(), GeePS(), Memonger(), LayrubIntra(), LayrubInter(), LayrubHybrid(),
 )  # fmt: skip
 """Methods that give plain PyTorch's bits, and whose schedules are candidates."""
+
+
+OF_WEIGHTS = frozenset({Role.WEIGHT, Role.ACCUMULATED, Role.OPTIMIZER_STATE})
+"""What can have its home in host memory."""
+
+SMALLEST_HOME = 1 / 256
+"""Blocks smaller than this share of the largest one of them stay on the device."""
 
 
 class Joint(Strategy):
@@ -55,8 +63,13 @@ class Joint(Strategy):
         if budget_bytes is None:
             least = emit(self.name, planner.without_loss_of_time(), None)
             return _certified(least, step_time_s(least, cost), planner.compute_s)
-        candidates = [emit(self.name, plan, budget_bytes) for plan in planner.within(budget_bytes)]
-        candidates += self._of_others(graph, cost, budget_bytes)
+        candidates: list[Schedule] = []
+        if budget_bytes >= graph.lower_bound_bytes:
+            candidates += (emit(self.name, plan, budget_bytes) for plan in planner.within(budget_bytes))
+            candidates += self._of_others(graph, cost, budget_bytes)
+        if not candidates:
+            planner = Planner(with_homes(graph), cost)
+            candidates += (emit(self.name, plan, budget_bytes) for plan in planner.within(budget_bytes))
         if not candidates:
             raise planner.refusal(budget_bytes)
         timed = ((step_time_s(schedule, cost), schedule.peak_bytes, schedule) for schedule in candidates)
@@ -67,6 +80,13 @@ class Joint(Strategy):
         for other in OTHERS:
             with suppress(MembenchError):
                 yield replace(other.schedule(graph, cost, budget_bytes), strategy=self.name)
+
+
+def with_homes(graph: TaskGraph) -> TaskGraph:
+    """Return the graph with weights, accumulators and an optimizer's states in host memory, but for small ones."""
+    sizes = (block.size_bytes for block in graph.blocks if block.role in OF_WEIGHTS)
+    least_bytes = int(max(sizes, default=0) * SMALLEST_HOME)
+    return keep_on_host(graph, OF_WEIGHTS, updated=True, least_bytes=least_bytes)
 
 
 def step_time_s(schedule: Schedule, cost: CostModel) -> float:
