@@ -20,13 +20,15 @@ between the same means by other rules.
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from membench.backends.simulated import SimulatedBackend
 from membench.core.cost_model import CostModel
 from membench.core.errors import MembenchError
 from membench.core.schedule import Schedule
-from membench.core.task_graph import TaskGraph
+from membench.core.task_graph import Role, TaskGraph
 from membench.execution.executor import execute
+from membench.planning.rewrite import keep_on_host
 from membench.strategies.base import Strategy
 from membench.strategies.eager import Eager
 from membench.strategies.geeps import GeePS
@@ -36,11 +38,21 @@ from membench.strategies.memonger import Memonger
 from membench.strategies.superneurons import SuperNeurons
 from membench.strategies.vdnn import VdnnAll, VdnnConv, VdnnDyn
 
+if TYPE_CHECKING:
+    from membench.strategies.joint.planner import Planner
+
 OTHERS: tuple[Strategy, ...] = (
     Eager(), SuperNeurons(), VdnnAll(), VdnnConv(), VdnnDyn(), GeePS(), Memonger(), LayrubIntra(), LayrubInter(), LayrubHybrid(),
     Gist(),
 )  # fmt: skip
 """Methods that give plain PyTorch's bits, and whose schedules are candidates."""
+
+
+OF_WEIGHTS = frozenset({Role.WEIGHT, Role.ACCUMULATED, Role.OPTIMIZER_STATE})
+"""What can have its home in host memory."""
+
+SMALLEST_HOME = 1 / 256
+"""Blocks smaller than this share of the largest one of them stay on the device."""
 
 
 class Joint(Strategy):
@@ -57,19 +69,34 @@ class Joint(Strategy):
         if budget_bytes is None:
             least = emit(self.name, planner.without_loss_of_time(), None)
             return _certified(least, step_time_s(least, cost), planner.compute_s)
-        plan = planner.within(budget_bytes)
-        candidates = [emit(self.name, plan, budget_bytes)] if plan else []
+        candidates = self._of_planner(planner, budget_bytes)
         candidates += self._of_others(graph, cost, budget_bytes)
+        if not candidates:
+            planner = Planner(with_homes(graph), cost)
+            candidates += self._of_planner(planner, budget_bytes)
         if not candidates:
             raise planner.refusal(budget_bytes)
         timed = ((step_time_s(schedule, cost), schedule.peak_bytes, schedule) for schedule in candidates)
         step_s, _, fastest = min(timed, key=lambda candidate: candidate[:2])
         return _certified(fastest, step_s, planner.lower_bound_s(budget_bytes, step_s))
 
+    def _of_planner(self, planner: "Planner", budget_bytes: int) -> list[Schedule]:
+        from membench.planning.choices.emit import emit
+
+        plan = planner.within(budget_bytes)
+        return [emit(self.name, plan, budget_bytes)] if plan else []
+
     def _of_others(self, graph: TaskGraph, cost: CostModel, budget_bytes: int) -> Iterator[Schedule]:
         for other in OTHERS:
             with suppress(MembenchError):
                 yield replace(other.schedule(graph, cost, budget_bytes), strategy=self.name)
+
+
+def with_homes(graph: TaskGraph) -> TaskGraph:
+    """Return the graph with weights, accumulators and an optimizer's states in host memory, but for small ones."""
+    sizes = (block.size_bytes for block in graph.blocks if block.role in OF_WEIGHTS)
+    least_bytes = int(max(sizes, default=0) * SMALLEST_HOME)
+    return keep_on_host(graph, OF_WEIGHTS, updated=True, least_bytes=least_bytes)
 
 
 def step_time_s(schedule: Schedule, cost: CostModel) -> float:
