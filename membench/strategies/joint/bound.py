@@ -26,40 +26,23 @@ from itertools import compress, pairwise
 
 import numpy as np
 from scipy.optimize import linprog
-from scipy.sparse import coo_array
 
 from membench.core.task_graph import RESULT_ROLES
-from membench.core.units import MIB
 from membench.planning.choices.problem import Problem
 from membench.strategies.joint.gaps import ANYWHERE, Gap, Saving, find_gaps
+from membench.strategies.joint.inequalities import Inequalities
 
 OPTIMAL, INFEASIBLE = 0, 2
 """Statuses of scipy's `linprog`."""
 
-UNITS = 1e4
-"""Units of time in the computing of a step."""
+UNITS_OF_TIME = 1e4
+"""In the computing of a step."""
+
+UNITS_OF_BYTES = 1e3
+"""In the largest block."""
 
 MOMENTS = 750
 """Number of moments: more of them raise the bound of a deep network by less than 0.1 %."""
-
-
-@dataclass
-class _Rows:
-    """Inequalities, coefficients times variables at most a limit."""
-
-    limits: list[float] = field(default_factory=list)
-    _rows: list[int] = field(default_factory=list)
-    _columns: list[int] = field(default_factory=list)
-    _values: list[float] = field(default_factory=list)
-
-    def add(self, limit: float, terms: dict[int, float]) -> None:
-        self._rows += [len(self.limits)] * len(terms)
-        self._columns += terms
-        self._values += terms.values()
-        self.limits.append(limit)
-
-    def matrix(self, columns: int) -> coo_array:
-        return coo_array((self._values, (self._rows, self._columns)), shape=(len(self.limits), columns))
 
 
 @dataclass(frozen=True)
@@ -129,10 +112,7 @@ class _Span:
 
 
 class _Program:
-    """The linear program; memory in MiB and time in `UNITS` of the step, so that coefficients are of one magnitude.
-
-    The solver takes a coefficient below 1e-7 of an objective for zero: in seconds, a saving of a short task would be taken
-    without need.
+    """The linear program; bytes and seconds in units of the largest block and of the step: small numbers are zero to the solver.
 
     Variables of each moment: `extra` seconds between it and the one before; bytes that have not left when its task ends
     (`ended`) and when it starts (`leaving`); bytes fetched ahead while it runs (`ahead`) and when it starts (`before`); bytes
@@ -144,10 +124,12 @@ class _Program:
     ) -> None:
         self._problem = problem
         durations_s = problem.duration_s[: len(problem.graph.tasks)]
-        self._unit_s = sum(durations_s) / UNITS or 1.0
+        self._compute_s = sum(durations_s)
+        self._unit_s = self._compute_s / UNITS_OF_TIME or 1.0
         self._durations = [duration_s / self._unit_s for duration_s in durations_s]
         self._gaps = list(find_gaps(problem, problem.least_bytes))
-        self._budget = budget_bytes / MIB
+        self._unit_bytes = max((gap.size_bytes for gap in self._gaps), default=1) / UNITS_OF_BYTES
+        self._budget = budget_bytes / self._unit_bytes
         self._segment = self._segments(segments)
         held = self._held()
         self._moments = self._choose_moments(held, moments)
@@ -155,7 +137,7 @@ class _Program:
         self._starts = np.concatenate(([0.0], np.cumsum(self._durations)))
         self._segment_end = {segment: task + 1 for task, segment in enumerate(self._segment)}
         self._variables = 0
-        self._rows, self._equal = _Rows(), _Rows()
+        self._rows, self._equal = Inequalities(), Inequalities()
         new = partial(self._new, self._count)
         self._extra, self._ended, self._leaving, self._ahead, self._before, self._away = (
             new() for _ in range(6)
@@ -194,7 +176,7 @@ class _Program:
         if solution.status == INFEASIBLE:
             return None
         if solution.status != OPTIMAL:  # of little use, but valid
-            return Relaxation(sum(self._durations) * self._unit_s, {}, {})
+            return Relaxation(self._compute_s, {}, {})
         offloaded: dict[int, float] = {}
         recomputed: dict[int, float] = {}
         for (_, units), (offloads, remakes) in zip(self._groups, self._shared, strict=True):
@@ -208,7 +190,7 @@ class _Program:
             for number, group in enumerate(groups):
                 for saving, variable in zip(self._savings[group], variables, strict=True):
                     saved[saving] = min(1.0, max(0.0, float(solution.x[variable]) - number))
-        step_s = (sum(self._durations) + solution.fun) * self._unit_s
+        step_s = self._compute_s + max(0.0, solution.fun) * self._unit_s
         return Relaxation(step_s, offloaded, recomputed, saved)
 
     def _new(self, count: int) -> int:
@@ -302,7 +284,7 @@ class _Program:
         for variable, saving in zip(variables, savings, strict=True):
             self._spent[saving.segment][variable] = saving.cost_s / self._unit_s
             for size_bytes, start, end in saving.frees:
-                self._make_away(variable, size_bytes / MIB, start, end)
+                self._make_away(variable, size_bytes / self._unit_bytes, start, end)
         return dict.fromkeys(variables, 1.0)
 
     def _add_other_savings(self) -> None:
@@ -316,7 +298,7 @@ class _Program:
 
     def _add_choices(self, span: _Span, saved: dict[int, float], count: int, remakes: dict[int, int]) -> int:
         """Add the variables of a gap, and return the one for copying; what is left of their number is kept."""
-        size = span.size_bytes / MIB
+        size = span.size_bytes / self._unit_bytes
         offload = self._new(1)
         choices = {offload: 1.0} | saved
         self._make_away(offload, size, span.start, span.end)
@@ -371,8 +353,8 @@ class _Program:
                 self._rows.add(back_rate * between, queue | self._back[following])
 
     def _rate(self, seconds: Sequence[float]) -> float:
-        """Return MiB per unit of time of the fastest copy."""
-        per_s = (gap.size_bytes / MIB / seconds[gap.block] for gap in self._gaps)
+        """Return the rate of the fastest copy, in the program's units."""
+        per_s = (gap.size_bytes / self._unit_bytes / seconds[gap.block] for gap in self._gaps)
         return max(per_s, default=1.0) * self._unit_s
 
     def _add_memory(self, held: Sequence[float]) -> None:
@@ -413,5 +395,5 @@ class _Program:
             touched = (graph.blocks[block] for block in problem.touched[task.index])
             used = sum(b.size_bytes for b in touched if not b.is_external and b.role not in RESULT_ROLES)
             results += graph.size_bytes(b for b in task.creates if graph.blocks[b].role in RESULT_ROLES)
-            found.append((held + used + results + task.workspace_bytes) / MIB)
+            found.append((held + used + results + task.workspace_bytes) / self._unit_bytes)
         return found

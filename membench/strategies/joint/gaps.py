@@ -8,7 +8,6 @@ from itertools import pairwise
 from membench.core.task_graph import EXTERNAL_ROLES, RESULT_ROLES, Block
 from membench.planning.choices.problem import Problem
 
-
 ANYWHERE = -1
 """In place of a task or a segment: at any time of the step."""
 

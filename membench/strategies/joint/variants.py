@@ -90,7 +90,7 @@ class Variants:
 
     def rounded(self, relaxed: Relaxation, budget_bytes: int) -> Iterator[tuple[Variant, ...]]:
         """Yield variants to try, the faster and the smaller: with what the linear program saves, in two roundings; the extremes."""
-        found = []
+        found: list[tuple[Variant, ...]] = []
         for threshold in THRESHOLDS:
             taken = {saving for saving, fraction in relaxed.saved.items() if fraction > threshold}
             variant = Variant(
