@@ -24,20 +24,25 @@ from membench.core.task_graph import (
 from membench.core.torch_internals import tree_leaves
 
 
-def keep_on_host(graph: TaskGraph, roles: frozenset[Role], *, updated: bool = False) -> TaskGraph:
+def keep_on_host(
+    graph: TaskGraph, roles: frozenset[Role], *, updated: bool = False, least_bytes: int = 0
+) -> TaskGraph:
     """Return the graph with the caller's blocks of these roles in host memory, from where a strategy prefetches them.
 
     Blocks that the step returns stay on the device. Tasks, and so their workspaces, stay as they are.
 
     Args:
         updated: include blocks that the step updates, for a strategy that copies them back.
+        least_bytes: smaller blocks stay on the device.
     """
     stay = set() if updated else {block for task in graph.tasks for block in task.writes}
     returned = tree_leaves((graph.output, graph.loss))
     stay |= {value.block for value in returned if isinstance(value, Value)}
     blocks = (
         replace(block, host_location=HostLocation(block.index))
-        if block.role in roles & EXTERNAL_ROLES and block.index not in stay
+        if block.role in roles & EXTERNAL_ROLES
+        and block.index not in stay
+        and block.size_bytes >= least_bytes
         else block
         for block in graph.blocks
     )

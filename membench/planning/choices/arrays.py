@@ -30,6 +30,7 @@ class Arrays(NamedTuple):
     creates: Any
     size_bytes: Any  # of blocks; 0 for the caller's
     is_result: Any
+    is_at_home: Any  # in host memory before and after the step
     unit_of: Any  # block -> unit, or -1
     offload_s: Any
     prefetch_s: Any
@@ -84,6 +85,7 @@ def as_arrays(problem: Problem) -> Arrays:
         creates=creates,
         size_bytes=np.array([0 if b.is_external else b.size_bytes for b in graph.blocks], dtype=np.int64),
         is_result=_flags(block.role in RESULT_ROLES for block in graph.blocks),
+        is_at_home=_flags(block.host_location is not None for block in graph.blocks),
         unit_of=unit_of,
         offload_s=np.array(problem.offload_s),
         prefetch_s=np.array(problem.prefetch_s),

@@ -1,15 +1,17 @@
 """Plans: choices, the order that follows from them, and the copies that keep a budget."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import inf
 from operator import attrgetter
 from typing import Any
 
 import numpy as np
 
+from membench.core.task_graph import TaskGraph
+from membench.planning.choices.absences import find_absences
 from membench.planning.choices.arrays import Program, as_arrays
-from membench.planning.choices.loops import find_absences, go_back, go_forward, run_again
-from membench.planning.choices.problem import RECOMPUTE, Choices, Problem
+from membench.planning.choices.loops import go_back, go_forward, run_again
+from membench.planning.choices.problem import OFFLOAD, RECOMPUTE, Choices, Problem
 from membench.planning.recompute import Order, RenamedTask
 
 NO_LIMIT = 2**62
@@ -21,15 +23,15 @@ class Absence:
     """A block away from the device.
 
     Attributes:
-        written: position of the task that wrote it; its copy to the host starts then.
-        leaves: position before which it is freed.
+        written: position of the task that wrote it; its copy to the host starts then. -1: none has, and the host has it.
+        leaves: position before which it is freed; None: it has not been on the device.
         returns: position before which its copy back is issued.
         needed: position of its first use after.
     """
 
     block: int
     written: int
-    leaves: int
+    leaves: int | None
     returns: int
     needed: int
 
@@ -52,6 +54,17 @@ class Plan:
     step_s: float
     peak_bytes: int
 
+    def graph(self) -> TaskGraph:
+        """Return the problem's graph, with the blocks on the device throughout that are to be there."""
+        graph, unit_of = self.problem.graph, self.problem.unit_of
+        blocks = (
+            replace(block, host_location=None)
+            if block.host_location and self.choices[unit_of.get(block.index, 0)] != OFFLOAD
+            else block
+            for block in graph.blocks
+        )
+        return replace(graph, blocks=tuple(blocks)) if any(b.host_location for b in graph.blocks) else graph
+
     def order(self) -> Order:
         """Return the order for `planning.recompute.reordered`."""
         problem, graph = self.problem, self.problem.graph
@@ -68,8 +81,8 @@ class Plan:
         """Return the absences in which the block leaves, in the order in which they are written."""
         rows = zip(self.absences.tolist(), self.leaves.tolist(), self.returns.tolist(), strict=True)
         found = [
-            Absence(block, written, leaves, returns, needed)
-            for (block, written, _, needed), leaves, returns in rows
+            Absence(block, written, leaves if last >= 0 else None, returns, needed)
+            for (block, written, last, needed), leaves, returns in rows
             if leaves >= 0
         ]
         return sorted(found, key=attrgetter("written"))

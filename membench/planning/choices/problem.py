@@ -6,13 +6,14 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from membench.core.cost_model import CostModel
-from membench.core.task_graph import EXTERNAL_ROLES, RESULT_ROLES, Phase, Task, TaskGraph
+from membench.core.task_graph import EXTERNAL_ROLES, RESULT_ROLES, Phase, Role, Task, TaskGraph
 from membench.planning.recompute import Repeatable
 
 KEEP, OFFLOAD, RECOMPUTE, REPEAT = range(4)
 """The fate of a unit between its last use of the forward pass and its first of the backward pass.
 
-`RECOMPUTE`: once, before the first task that needs it; `REPEAT`: for each layer of the backward pass anew.
+`RECOMPUTE`: once, before the first task that needs it; `REPEAT`: for each layer of the backward pass anew. A block whose
+home is in host memory is on the device throughout (`KEEP`), or comes for its uses and leaves after them (`OFFLOAD`).
 """
 
 Choices = Sequence[int]
@@ -111,6 +112,7 @@ class Problem:
             and self._writers[block.index]
             and self._writers[block.index][0] < self.turn
         }
+        candidates |= self._find_visitors()
         read_backward = {b for task in graph.tasks[self.turn :] for b in task.reads}
         units = []
         for family in self._families(candidates):
@@ -129,6 +131,14 @@ class Problem:
                 )
             )
         return tuple(units)
+
+    def _find_visitors(self) -> set[int]:
+        """Return the blocks whose home is in host memory, and the gradients that wait for an update of these."""
+        used = (self.graph.blocks[block] for task in self.graph.tasks for block in self.touched[task.index])
+        at_home = {block.index for block in used if block.host_location}
+        updates = [task for task in self.graph.tasks if task.phase is Phase.UPDATE]
+        read = {b for task in updates if at_home.intersection(task.writes) for b in task.reads}
+        return at_home | {b for b in read if self.graph.blocks[b].role is Role.APPLIED_GRADIENT}
 
     def _families(self, candidates: Iterable[int]) -> list[list[int]]:
         """Return the blocks in groups: two that one task writes are in the same, unless it runs again without one of them."""

@@ -3,12 +3,16 @@
 The class: schedules that run the graph's tasks in its order on one stream, each for the seconds of its fastest algorithm or
 longer; run tasks of the forward pass again at any time, as often as they like; copy blocks to the host and back at any time,
 as often as they like, over a link that carries one block at a time in each direction; hold results from when they are made
-to the end; and spend seconds on savings (`Saving`: an encoding, or an algorithm with less workspace).
+to the end; and spend seconds on savings (`Saving`: an encoding, or an algorithm with less workspace). Of the caller's blocks
+those with a home in host memory are there before and after the step, or on the device throughout; the others are on the device
+throughout.
 
 Relaxations, each of which only lowers the bound. A *gap* is the time between two uses of a block, and a fraction of it may be
 kept, copied, recomputed or saved. Copies are a fluid that flows whenever the link is free. A block whose copy returned last is
 counted as away as soon as the fluid allows; one that was recomputed last, from its use on until the segment of the step in
-which it is recomputed. Recomputation takes the seconds of the tasks that write the block, and neither memory nor their inputs.
+which it is recomputed. A block with its home in host memory is counted as away before its first use and behind its last one if
+it is copied to the device, and that share of it is copied back where it is written. Recomputation takes the seconds of the
+tasks that write the block, and neither memory nor their inputs.
 Of a long step memory is limited only at some tasks, its *moments*: of tasks that follow one another, at the one that holds
 most. Units that no moment tells apart share their variables, which are then sums over them.
 """
@@ -18,44 +22,27 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import pairwise
+from itertools import compress, pairwise
 
 import numpy as np
 from scipy.optimize import linprog
-from scipy.sparse import coo_array
 
 from membench.core.task_graph import RESULT_ROLES
-from membench.core.units import MIB
 from membench.planning.choices.problem import Problem
 from membench.strategies.joint.gaps import ANYWHERE, Gap, Saving, find_gaps
+from membench.strategies.joint.inequalities import Inequalities
 
 OPTIMAL, INFEASIBLE = 0, 2
 """Statuses of scipy's `linprog`."""
 
-UNITS = 1e4
-"""Units of time in the computing of a step."""
+UNITS_OF_TIME = 1e4
+"""In the computing of a step."""
+
+UNITS_OF_BYTES = 1e3
+"""In the largest block."""
 
 MOMENTS = 750
 """Number of moments: more of them raise the bound of a deep network by less than 0.1 %."""
-
-
-@dataclass
-class _Rows:
-    """Inequalities, coefficients times variables at most a limit."""
-
-    limits: list[float] = field(default_factory=list)
-    _rows: list[int] = field(default_factory=list)
-    _columns: list[int] = field(default_factory=list)
-    _values: list[float] = field(default_factory=list)
-
-    def add(self, limit: float, terms: dict[int, float]) -> None:
-        self._rows += [len(self.limits)] * len(terms)
-        self._columns += terms
-        self._values += terms.values()
-        self.limits.append(limit)
-
-    def matrix(self, columns: int) -> coo_array:
-        return coo_array((self._values, (self._rows, self._columns)), shape=(len(self.limits), columns))
 
 
 @dataclass(frozen=True)
@@ -108,6 +95,8 @@ class _Span:
     Attributes:
         start: the first moment in the gap; `end`: the first one behind it.
         out: the moment before which its copy to the host may start at the earliest; None: as in `Gap`.
+        in_use: the moments after `out` at which it is still used.
+        again: the first moment behind the last use, where `Gap.end` has one; otherwise None.
         remakes: the segments in which the block may be recomputed, each with the moment up to which it is away then.
     """
 
@@ -115,16 +104,15 @@ class _Span:
     start: int
     end: int
     out: int | None
+    in_use: range
+    again: int | None
     remakes: tuple[tuple[int, int], ...]
     remake_s: float | None
     savings: tuple[_Saved, ...]
 
 
 class _Program:
-    """The linear program; memory in MiB and time in `UNITS` of the step, so that coefficients are of one magnitude.
-
-    The solver takes a coefficient below 1e-7 of an objective for zero: in seconds, a saving of a short task would be taken
-    without need.
+    """The linear program; bytes and seconds in units of the largest block and of the step: small numbers are zero to the solver.
 
     Variables of each moment: `extra` seconds between it and the one before; bytes that have not left when its task ends
     (`ended`) and when it starts (`leaving`); bytes fetched ahead while it runs (`ahead`) and when it starts (`before`); bytes
@@ -136,21 +124,25 @@ class _Program:
     ) -> None:
         self._problem = problem
         durations_s = problem.duration_s[: len(problem.graph.tasks)]
-        self._unit_s = sum(durations_s) / UNITS or 1.0
+        self._compute_s = sum(durations_s)
+        self._unit_s = self._compute_s / UNITS_OF_TIME or 1.0
         self._durations = [duration_s / self._unit_s for duration_s in durations_s]
         self._gaps = list(find_gaps(problem, problem.least_bytes))
-        self._budget = budget_bytes / MIB
+        self._unit_bytes = max((gap.size_bytes for gap in self._gaps), default=1) / UNITS_OF_BYTES
+        self._budget = budget_bytes / self._unit_bytes
         self._segment = self._segments(segments)
         held = self._held()
         self._moments = self._choose_moments(held, moments)
         self._count = len(self._moments)
+        self._starts = np.concatenate(([0.0], np.cumsum(self._durations)))
         self._segment_end = {segment: task + 1 for task, segment in enumerate(self._segment)}
         self._variables = 0
-        self._rows, self._equal = _Rows(), _Rows()
+        self._rows, self._equal = Inequalities(), Inequalities()
         new = partial(self._new, self._count)
         self._extra, self._ended, self._leaving, self._ahead, self._before, self._away = (
             new() for _ in range(6)
         )
+        self._last_extra = self._new(1)  # behind the last task
         # by moment, or by segment: variables and their coefficients
         self._becomes_away, self._out, self._back, self._in_use, self._spent = (
             defaultdict[int, dict[int, float]](dict) for _ in range(5)
@@ -171,7 +163,7 @@ class _Program:
 
     def solve(self) -> Relaxation | None:
         objective = np.zeros(self._variables)
-        objective[self._extra : self._extra + self._count] = 1.0
+        objective[[*range(self._extra, self._extra + self._count), self._last_extra]] = 1.0
         solution = linprog(
             objective,
             A_ub=self._rows.matrix(self._variables),
@@ -184,7 +176,7 @@ class _Program:
         if solution.status == INFEASIBLE:
             return None
         if solution.status != OPTIMAL:  # of little use, but valid
-            return Relaxation(sum(self._durations) * self._unit_s, {}, {})
+            return Relaxation(self._compute_s, {}, {})
         offloaded: dict[int, float] = {}
         recomputed: dict[int, float] = {}
         for (_, units), (offloads, remakes) in zip(self._groups, self._shared, strict=True):
@@ -198,7 +190,7 @@ class _Program:
             for number, group in enumerate(groups):
                 for saving, variable in zip(self._savings[group], variables, strict=True):
                     saved[saving] = min(1.0, max(0.0, float(solution.x[variable]) - number))
-        step_s = (sum(self._durations) + solution.fun) * self._unit_s
+        step_s = self._compute_s + max(0.0, solution.fun) * self._unit_s
         return Relaxation(step_s, offloaded, recomputed, saved)
 
     def _new(self, count: int) -> int:
@@ -236,7 +228,8 @@ class _Program:
     def _span(self, gap: Gap) -> _Span | None:
         """Return the gap in moments; None where none lies in it."""
         start, end = self._at(gap.last + 1), self._at(gap.first)
-        if start == end:
+        again = self._at(gap.end + 1) if gap.last < 0 else None
+        if start == end and again in (None, self._count):
             return None
         remakes = []
         if gap.remake_s is not None:
@@ -245,8 +238,9 @@ class _Program:
                 if away_until > start:
                     remakes.append((segment, away_until))
         out = None if gap.written is None else self._at(gap.written + 1)
+        in_use = range(0) if out is None else range(out, start if again is None else again)
         savings = self._in_moments((gap.block, gap.first))
-        return _Span(gap.size_bytes, start, end, out, tuple(remakes), gap.remake_s, savings)
+        return _Span(gap.size_bytes, start, end, out, in_use, again, tuple(remakes), gap.remake_s, savings)
 
     def _in_moments(self, group: tuple[int, int]) -> tuple[_Saved, ...]:
         """Return the savings of a group in moments."""
@@ -280,9 +274,8 @@ class _Program:
         for number, span in enumerate(spans):
             saved = self._add_savings(span.savings, [self._keys[unit][number] for unit in units])
             offloads.append(self._add_choices(span, saved, len(units), remakes))
-        return [v for v, span in zip(offloads, spans, strict=True) if span.out is not None], list(
-            remakes.values()
-        )
+        leaves = [span.out is not None or span.again is not None for span in spans]
+        return list(compress(offloads, leaves)), list(remakes.values())
 
     def _add_savings(self, savings: Sequence[_Saved], groups: list[tuple[int, int]]) -> dict[int, float]:
         """Add the variables of equal groups of savings, and return them with their coefficients among the choices."""
@@ -291,7 +284,7 @@ class _Program:
         for variable, saving in zip(variables, savings, strict=True):
             self._spent[saving.segment][variable] = saving.cost_s / self._unit_s
             for size_bytes, start, end in saving.frees:
-                self._make_away(variable, size_bytes / MIB, start, end)
+                self._make_away(variable, size_bytes / self._unit_bytes, start, end)
         return dict.fromkeys(variables, 1.0)
 
     def _add_other_savings(self) -> None:
@@ -305,15 +298,17 @@ class _Program:
 
     def _add_choices(self, span: _Span, saved: dict[int, float], count: int, remakes: dict[int, int]) -> int:
         """Add the variables of a gap, and return the one for copying; what is left of their number is kept."""
-        size = span.size_bytes / MIB
+        size = span.size_bytes / self._unit_bytes
         offload = self._new(1)
         choices = {offload: 1.0} | saved
         self._make_away(offload, size, span.start, span.end)
         self._back[span.end][offload] = size
         if span.out is not None:
             self._out[span.out][offload] = size
-            for moment in range(span.out, span.start):
-                self._in_use[moment][offload] = size
+        for moment in span.in_use:
+            self._in_use[moment][offload] = size
+        if span.again is not None:
+            self._make_away(offload, size, span.again, self._count)
         if span.remake_s is not None:
             for segment, away_until in span.remakes:
                 variable = self._new(1)
@@ -341,22 +336,25 @@ class _Program:
         """Add the fluid on the link, out in the order of time and back with time reversed."""
         out_rate = self._rate(self._problem.offload_s)
         back_rate = self._rate(self._problem.prefetch_s)
-        starts = np.concatenate(([0.0], np.cumsum(self._durations)))
+        first = float(self._starts[self._moments[0]]) if self._moments else 0.0
+        self._rows.add(back_rate * first, {self._before: 1.0, self._extra: -back_rate} | self._back[0])
+        last = self._ended + self._count - 1
+        self._rows.add(0.0, {last: 1.0, self._last_extra: -out_rate} | self._out[self._count])
         for moment, task in enumerate(self._moments):
             following, extra = moment + 1, self._extra + moment + 1
             duration = self._durations[task]
             self._rows.add(out_rate * duration, {self._leaving + moment: 1.0, self._ended + moment: -1.0})
             self._rows.add(back_rate * duration, {self._ahead + moment: 1.0, self._before + moment: -1.0})
             if following < self._count:
-                between = max(0.0, float(starts[self._moments[following]] - starts[task + 1]))
+                between = max(0.0, float(self._starts[self._moments[following]] - self._starts[task + 1]))
                 queue = {self._ended + moment: 1.0, self._leaving + following: -1.0, extra: -out_rate}
                 self._rows.add(out_rate * between, queue | self._out[following])
                 queue = {self._before + following: 1.0, self._ahead + moment: -1.0, extra: -back_rate}
                 self._rows.add(back_rate * between, queue | self._back[following])
 
     def _rate(self, seconds: Sequence[float]) -> float:
-        """Return MiB per unit of time of the fastest copy."""
-        per_s = (gap.size_bytes / MIB / seconds[gap.block] for gap in self._gaps)
+        """Return the rate of the fastest copy, in the program's units."""
+        per_s = (gap.size_bytes / self._unit_bytes / seconds[gap.block] for gap in self._gaps)
         return max(per_s, default=1.0) * self._unit_s
 
     def _add_memory(self, held: Sequence[float]) -> None:
@@ -374,7 +372,7 @@ class _Program:
         everything: dict[int, float] = {}
         for terms in self._spent.values():
             everything |= terms
-        extra = {self._extra + moment: -1.0 for moment in range(self._count)}
+        extra = {self._extra + moment: -1.0 for moment in range(self._count)} | {self._last_extra: -1.0}
         self._rows.add(0.0, extra | everything)
         of_segment: defaultdict[int, dict[int, float]] = defaultdict(dict)
         for moment, task in enumerate(self._moments):
@@ -389,11 +387,13 @@ class _Program:
         for gap in self._gaps:
             change[gap.last + 1] += gap.size_bytes
             change[gap.first] -= gap.size_bytes
+            if gap.last < 0:
+                change[gap.end + 1] += gap.size_bytes
         held, results, found = graph.external_bytes, 0, []
         for task in graph.tasks:
             held += change[task.index]
             touched = (graph.blocks[block] for block in problem.touched[task.index])
             used = sum(b.size_bytes for b in touched if not b.is_external and b.role not in RESULT_ROLES)
             results += graph.size_bytes(b for b in task.creates if graph.blocks[b].role in RESULT_ROLES)
-            found.append((held + used + results + task.workspace_bytes) / MIB)
+            found.append((held + used + results + task.workspace_bytes) / self._unit_bytes)
         return found

@@ -37,21 +37,29 @@ METHODS: tuple[Strategy, ...] = (
 )  # fmt: skip
 
 
+Timed = tuple[float, Schedule]
+"""Simulated seconds of a step, and its schedule."""
+
+
 class Others:
     """The schedules of the methods that keep a budget, made when they are asked for first."""
 
     def __init__(self, graph: TaskGraph, cost: CostModel, budget_bytes: int) -> None:
-        self._graph, self._cost, self._budget_bytes = graph, cost, budget_bytes
+        self._graph, self._cost, self.budget_bytes = graph, cost, budget_bytes
 
     @cached_property
-    def timed(self) -> tuple[tuple[float, Schedule], ...]:
-        """Seconds of a step and its schedule, of each method that keeps the budget."""
-        return tuple((step_time_s(schedule, self._cost), schedule) for schedule in self._schedules())
+    def timed(self) -> tuple[Timed, ...]:
+        """Of each method that keeps the budget."""
+        return tuple(map(self.timed_of, self._schedules()))
+
+    def timed_of(self, schedule: Schedule) -> Timed:
+        """Return a schedule with its seconds."""
+        return step_time_s(schedule, self._cost), schedule
 
     def _schedules(self) -> Iterator[Schedule]:
         for method in METHODS:
             with suppress(MembenchError):
-                yield method.schedule(self._graph, self._cost, self._budget_bytes)
+                yield method.schedule(self._graph, self._cost, self.budget_bytes)
 
     def choices(self, problem: Problem) -> Iterator[Choices]:
         """Yield the choices for the units of a variant of the graph that come closest to each schedule, the fastest first."""

@@ -90,7 +90,7 @@ class Variants:
 
     def rounded(self, relaxed: Relaxation, budget_bytes: int) -> Iterator[tuple[Variant, ...]]:
         """Yield variants to try, the faster and the smaller: with what the linear program saves, in two roundings; the extremes."""
-        found = []
+        found: list[tuple[Variant, ...]] = []
         for threshold in THRESHOLDS:
             taken = {saving for saving, fraction in relaxed.saved.items() if fraction > threshold}
             variant = Variant(
@@ -111,7 +111,7 @@ class Variants:
         return [max(sizes) >> n for n in range(LIMITS)] if sizes else []
 
     def limited(self, variant: Variant, workspace_bytes: int) -> Variant:
-        """Return the variant with the fastest algorithms whose workspaces are no larger."""
+        """Return the variant with the fastest algorithms whose workspaces are at most as large."""
         return self.upgraded(variant, dict.fromkeys(self.options, workspace_bytes))
 
     @property
