@@ -9,7 +9,9 @@ and what that reads, while evicting as before. Nothing is copied to the host.
 Readings. The runtime is played with the cost model's times, and becomes a schedule in which a tensor is freed when its last
 reader before an eviction has run, earlier than the runtime would. Neighbours are found by following evicted inputs (the
 paper's e*, of which its union-find is an approximation), and not those that would be computed from a tensor. What the
-runtime is computing, with all that it reads, is locked. Without a budget nothing is evicted.
+runtime is computing, with all that it reads, is locked. What cannot be computed again (masks of dropout) is counted for as
+long as something may be computed from it. h is found anew only for tensors that may have the least. Without a budget nothing
+is evicted.
 
 Not memonger, which plans segments ahead.
 """

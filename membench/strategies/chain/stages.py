@@ -86,7 +86,7 @@ class Chain:
         self._droppable = {b: n for b, n in self.problem.unit_of.items() if self.problem.units[n].makers}
         self._kept = set[int]()
         self._last_forward = {b: p for p, t in enumerate(self._forward) for b in (*t.reads, *t.writes)}
-        cuts = self._find_cuts() if ends is None else [(end, None) for end in ends]
+        cuts: list[Cut] = self._find_cuts() if ends is None else [(end, None) for end in ends]
         self._kept |= self._saved - self._droppable.keys()
         self.fixed_bytes = graph.external_bytes + graph.size_bytes(self._kept)
         self.stages = self._measured(*self._divided(cuts))
