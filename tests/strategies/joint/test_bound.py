@@ -6,10 +6,11 @@ from hypothesis import strategies as st
 
 from membench.core.errors import InfeasibleSchedule
 from membench.core.task_graph import Task, TaskGraph
+from membench.planning.choices.problem import Problem
 from membench.steps.plan import plan
 from membench.strategies.joint.bound import relax
-from membench.strategies.joint.problem import Problem
-from membench.strategies.joint.strategy import Joint, step_time_s
+from membench.strategies.joint.others import step_time_s
+from membench.strategies.joint.strategy import Joint
 from tests.helpers.chains import chain_of_convolutions, chain_of_sizes
 from tests.helpers.costs import UnitCost
 from tests.helpers.fastest import Fastest
@@ -49,6 +50,8 @@ def test_the_bound_the_fastest_schedule_and_the_method_are_in_order(
         return
     assert bound is not None
     assert len(graph.tasks) <= bound <= fastest_s + 1e-6
+    coarse = relax(Problem(graph, COST, 1), budget_bytes, moments=3)
+    assert coarse and len(graph.tasks) <= coarse.step_s <= bound + 1e-6
     try:
         schedule = plan(graph, Joint(), COST, budget_bytes)
     except InfeasibleSchedule:
@@ -69,3 +72,17 @@ def test_the_bound_rises_as_the_budget_falls_and_ends_where_nothing_fits() -> No
     assert times == sorted(times, reverse=True)
     assert times[0] > problem.compute_s * 1.01
     assert times[-1] == pytest.approx(problem.compute_s)
+
+
+@settings(max_examples=10, deadline=None, derandomize=True)
+@given(length=st.integers(6, 12), share=st.floats(0.2, 0.9), moments=st.integers(2, 12))
+def test_fewer_moments_lower_the_bound(length: int, share: float, moments: int) -> None:
+    graph = chain_of_convolutions(length, normalized=True)
+    problem = Problem(graph, UnitCost(), 1)
+    most = sum(block.size_bytes for block in graph.blocks)
+    budget_bytes = int(graph.lower_bound_bytes * (1 - share) + most * share)
+    fine, coarse = relax(problem, budget_bytes), relax(problem, budget_bytes, moments=moments)
+    if fine is None:
+        return
+    assert coarse is not None
+    assert problem.compute_s * (1 - 1e-9) <= coarse.step_s <= fine.step_s * (1 + 1e-9)

@@ -1,0 +1,123 @@
+"""Variants: no plan of any of them, and no other method that gives the same bits, takes less time than the lower bound."""
+
+import random
+from functools import cache
+
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+
+from membench.core.configuration import load
+from membench.core.cost_model import CostModel
+from membench.core.errors import MembenchError
+from membench.core.task_graph import TaskGraph
+from membench.cost.roofline import RooflineCost
+from membench.planning.choices.evaluation import Evaluator
+from membench.planning.choices.problem import KEEP, OFFLOAD, RECOMPUTE, REPEAT
+from membench.steps.plan import plan
+from membench.strategies.base import find_strategy
+from membench.strategies.joint.others import METHODS, step_time_s
+from membench.strategies.joint.planner import Planner
+from membench.strategies.joint.strategy import Joint
+from membench.strategies.joint.variants import Variant, Variants
+from tests.helpers.chains import graph_of
+
+FRAMEWORKS = ("modnn", "pytorch", "torch7")
+CHOICES = (KEEP, OFFLOAD, RECOMPUTE, REPEAT)
+
+
+class Residual(nn.Module):
+    """A convolution with batch norm, added to its input."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(nn.Conv2d(channels, channels, 3, padding=1), nn.BatchNorm2d(channels))
+        self.relu = nn.ReLU(True)
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        return self.relu(self.layers(images) + images)
+
+
+def network(layers: list[str]) -> nn.Sequential:
+    found: list[nn.Module] = [nn.Conv2d(3, 16, 5, padding=2)]
+    for layer in layers:
+        found.append(
+            {
+                "convolution": lambda: nn.Conv2d(16, 16, 3, padding=1),
+                "relu": nn.ReLU,
+                "in place": lambda: nn.Sequential(nn.Conv2d(16, 16, 1), nn.ReLU(True)),
+                "pool": lambda: nn.MaxPool2d(2, padding=1),
+                "residual": lambda: Residual(16),
+            }[layer]()
+        )
+    return nn.Sequential(*found, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(16, 10))
+
+
+LAYERS = st.lists(
+    st.sampled_from(["convolution", "in place", "pool", "relu", "residual"]), min_size=2, max_size=5
+)
+
+
+@cache
+def lowered(layers: tuple[str, ...], framework: str) -> tuple[TaskGraph, CostModel]:
+    chosen = load("framework", framework)
+    cost = RooflineCost(load("device", "k40m"), chosen.efficiency)
+    with torch.device("meta"):
+        graph = graph_of(network(list(layers)), 3, 64)
+    return cost.annotate(chosen.lower(graph)), cost
+
+
+def any_variant(variants: Variants, rng: random.Random) -> Variant:
+    def some(items: frozenset[int]) -> frozenset[int]:
+        return frozenset(item for item in sorted(items) if rng.random() < 0.5)
+
+    algorithms = tuple((task, rng.randrange(len(options))) for task, options in variants.options.items())
+    most = variants.smallest
+    is_joined = not variants.options and rng.random() < 0.5
+    return Variant(is_joined, some(most.masked), some(most.narrowed), algorithms)
+
+
+@settings(max_examples=25, deadline=None, derandomize=True)
+@given(
+    layers=LAYERS, framework=st.sampled_from(FRAMEWORKS), seed=st.integers(0, 10_000), room=st.floats(0, 1)
+)
+def test_no_plan_of_a_variant_is_faster_than_the_bound(
+    layers: list[str], framework: str, seed: int, room: float
+) -> None:
+    graph, cost = lowered(tuple(layers), framework)
+    planner, variants, rng = Planner(graph, cost), Variants(graph, cost), random.Random(seed)
+    for _ in range(20):
+        evaluator = Evaluator(variants.problem(any_variant(variants, rng)))
+        units = evaluator.problem.units
+        weights = [rng.random() for _ in CHOICES]
+        choices = [
+            rng.choices(CHOICES if u.makers else CHOICES[:2], weights[: 4 if u.makers else 2])[0]
+            for u in units
+        ]
+        least_bytes = evaluator.needed_bytes(choices)[0]
+        most_bytes = evaluator.needed_bytes([KEEP] * len(units))[0]
+        budget_bytes = int(least_bytes + room * max(0, most_bytes - least_bytes))
+        step_s = evaluator.plan(choices, budget_bytes).step_s
+        assert planner.lower_bound_s(budget_bytes, float("inf")) <= step_s * (1 + 1e-9)
+
+
+@settings(max_examples=12, deadline=None, derandomize=True)
+@given(layers=LAYERS, framework=st.sampled_from(FRAMEWORKS), share=st.floats(0.3, 1))
+def test_no_other_method_is_faster_than_the_bound_or_than_joint(
+    layers: list[str], framework: str, share: float
+) -> None:
+    graph, cost = lowered(tuple(layers), framework)
+    budget_bytes = int(share * plan(graph, find_strategy("eager")(), cost, None).peak_bytes)
+    planner = Planner(graph, cost)
+    times_s = []
+    for other in METHODS:
+        try:
+            times_s.append(step_time_s(plan(graph, other, cost, budget_bytes), cost))
+        except MembenchError:
+            continue
+    if times_s:
+        schedule = plan(graph, Joint(), cost, budget_bytes)
+        assert planner.lower_bound_s(budget_bytes, float("inf")) <= min(times_s) * (1 + 1e-9)
+        assert dict(schedule.decisions)["lower_bound_s"] <= step_time_s(schedule, cost) * (1 + 1e-9)
+        assert step_time_s(schedule, cost) <= min(times_s) * (1 + 1e-9)
