@@ -111,7 +111,7 @@ class Variants:
         return [max(sizes) >> n for n in range(LIMITS)] if sizes else []
 
     def limited(self, variant: Variant, workspace_bytes: int) -> Variant:
-        """Return the variant with the fastest algorithms whose workspaces are no larger."""
+        """Return the variant with the fastest algorithms with workspaces of at most this size."""
         return self.upgraded(variant, dict.fromkeys(self.options, workspace_bytes))
 
     @property
