@@ -206,7 +206,7 @@ class _Program:
         """Return the gap in moments; None where none lies in it."""
         start, end = self._at(gap.last + 1), self._at(gap.first)
         again = self._at(gap.end + 1) if gap.last < 0 else None
-        if start == end and again in (None, self._count):
+        if start == end and again is None:
             return None
         remakes = []
         if gap.remake_s is not None:
@@ -235,6 +235,9 @@ class _Program:
         remakes: dict[int, int] = {}  # by segment
         offloads = [self._add_choices(span, count, remakes) for span in spans]
         leaves = [span.out is not None or span.again is not None for span in spans]
+        if spans[0].again is not None:  # a block that is on the device before the step leaves in no other gap
+            for offload in offloads[1:]:
+                self._rows.add(0.0, {offload: 1.0, offloads[0]: -1.0})
         return list(compress(offloads, leaves)), list(remakes.values())
 
     def _add_choices(self, span: _Span, count: int, remakes: dict[int, int]) -> int:
