@@ -20,9 +20,12 @@ def find_absences(a: Any, choices: Any, program: Any, budget: int) -> Any:
     """Return the bytes that each step holds with all absent blocks away, and a row for each absence.
 
     Rows are (block, written, last, first): the step that wrote the block, and its uses before and after. A unit that is
-    offloaded is away for the longest time between two uses. Where a step needs more than the budget, further blocks leave.
+    offloaded is away for the longest time between two uses. Where a step needs more than the budget, further blocks leave; all
+    that can where it is negative.
     """
     held, gaps, taken = _find_gaps(a, choices, program)
+    if budget < 0:
+        taken[:] = True
     for gap in range(len(gaps)):
         if taken[gap]:
             held[gaps[gap, 2] + 1] -= a.size_bytes[gaps[gap, 0]]

@@ -120,7 +120,7 @@ class Evaluator:
         """Return the least budget that these choices can keep, and the operation that needs it."""
         chosen = np.array(choices, dtype=np.int64)
         program = self._program(chosen)
-        held, _ = find_absences(self._arrays, chosen, program, 0)
+        held, _ = find_absences(self._arrays, chosen, program, -1)
         return int(held.max()), int(program.order[held.argmax()])
 
     def program_of(self, order: Order) -> Program:
