@@ -158,3 +158,14 @@ def test_no_other_method_is_faster_than_the_bound_or_than_joint(
         assert planner.lower_bound_s(budget_bytes, float("inf")) <= min(times_s) * (1 + 1e-9)
         assert dict(schedule.decisions)["lower_bound_s"] <= step_time_s(schedule, cost) * (1 + 1e-9)
         assert step_time_s(schedule, cost) <= min(times_s) * (1 + 1e-9)
+
+
+def test_the_bound_of_a_step_of_a_millisecond_is_exact_where_everything_fits_to_the_byte() -> None:
+    graph, cost = lowered(("convolution", "relu", "relu"), "modnn")
+    variants = Variants(graph, cost)
+    evaluator = Evaluator(variants.problem(variants.fastest))
+    choices = [OFFLOAD] * len(evaluator.problem.units)
+    budget_bytes = evaluator.needed_bytes(choices)[0]
+    step_s = evaluator.plan(choices, budget_bytes).step_s
+    assert step_s < 1e-3
+    assert Planner(graph, cost).lower_bound_s(budget_bytes, float("inf")) == pytest.approx(step_s, rel=1e-9)
