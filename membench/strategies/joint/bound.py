@@ -229,7 +229,7 @@ class _Program:
         """Return the gap in moments; None where none lies in it."""
         start, end = self._at(gap.last + 1), self._at(gap.first)
         again = self._at(gap.end + 1) if gap.last < 0 else None
-        if start == end and again in (None, self._count):
+        if start == end and again is None:
             return None
         remakes = []
         if gap.remake_s is not None:
@@ -275,6 +275,9 @@ class _Program:
             saved = self._add_savings(span.savings, [self._keys[unit][number] for unit in units])
             offloads.append(self._add_choices(span, saved, len(units), remakes))
         leaves = [span.out is not None or span.again is not None for span in spans]
+        if spans[0].again is not None:  # a block that is on the device before the step leaves in no other gap
+            for offload in offloads[1:]:
+                self._rows.add(0.0, {offload: 1.0, offloads[0]: -1.0})
         return list(compress(offloads, leaves)), list(remakes.values())
 
     def _add_savings(self, savings: Sequence[_Saved], groups: list[tuple[int, int]]) -> dict[int, float]:

@@ -1,19 +1,23 @@
-"""Joint: for each stored block keep, offload or recompute, chosen together under a budget, with a lower bound on the time.
+"""Joint: keep, offload, recompute or encode each stored block, chosen together under a budget, with a lower bound on the time.
 
 A step's time is that of its tasks, of what is computed again, and of waiting for copies. The method
 
 1. solves a linear program that the schedules of a large class satisfy (`bound`): its value is a lower bound on their time,
-2. starts from its rounded solution and from offloading everything, and changes choices while that makes the step shorter
+2. takes from its solution, rounded, which ReLUs have masks, which index maps of pooling are stored in fewer bits, and which
+   algorithm each convolution has (`variants`), compares some such variants of the graph, and adds or drops single encodings,
+3. starts from the rounded solution and from offloading everything, and changes choices while that makes the step shorter
    (`search`); each set of choices is timed by planning its copies (`evaluation`): a copy to the host starts when its block
    is written, and the block's memory is given back when the copy has ended or memory is needed; a copy back takes memory as
-   late as the link allows,
-3. asks the other lossless methods, the published planners included (`others`), unless its step is as short as the bound:
+   late as the link allows. Convolutions then get the fastest algorithms for which this leaves room,
+4. asks the other lossless methods, the published planners included (`others`), unless its step is as short as the bound:
    their decisions are starting points of the search, and the fastest of all schedules is taken, so that it is never slower
-   than any of them within the same budget,
-4. states the bound (`lower_bound_s`) and by how much the step exceeds it (`gap`) in the schedule's decisions.
+   than any of them within the same budget (`checkmate` is asked on small graphs only),
+5. states the bound (`lower_bound_s`) and by how much the step exceeds it (`gap`) in the schedule's decisions.
 
-Without a budget the step takes as long as eager's, with the least memory found that costs no time. Convolutions keep the
-algorithm that they have; the bound is of the fastest ones, so that it holds for methods that choose.
+Without a budget the step takes the time of the fastest algorithms, which is eager's where the device offers no choice, with the
+least memory found that costs no time. Masks and narrow index maps are written by PyTorch's operators, a byte and two or four
+bytes for each element; Gist's bits are finer, and its schedule is one of those under 4. Not its codec for sparse maps, whose
+size depends on the data.
 
 Ours; related are POFO (Beaumont, Eyraud-Dubois, Shilova, NeurIPS 2021) and Capuchin (Peng et al., ASPLOS 2020), which choose
 between the same means by other rules.

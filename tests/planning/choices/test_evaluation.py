@@ -1,6 +1,7 @@
 """Evaluated plans: the time and the peak that they state are those of the schedule that they become."""
 
 import random
+from dataclasses import replace
 
 import pytest
 import torch
@@ -9,13 +10,17 @@ from hypothesis import strategies as st
 from torchvision.models import DenseNet, ResNet
 from torchvision.models.resnet import BasicBlock
 
+from membench.core.optimizer import Implementation
 from membench.planning.choices.emit import emit
 from membench.planning.choices.evaluation import Evaluator
 from membench.planning.choices.problem import KEEP, OFFLOAD, RECOMPUTE, REPEAT, Problem
+from membench.planning.update import add_update
 from membench.planning.validate import validate
 from membench.strategies.joint.others import step_time_s
+from membench.strategies.joint.strategy import with_homes
 from tests.helpers.chains import chain_of_convolutions, graph_of
 from tests.helpers.graphs import COST
+from tests.helpers.updates import RULES
 
 NO_LIMIT = 10**15
 
@@ -29,12 +34,14 @@ def evaluators() -> dict[str, Evaluator]:
         }
     graphs = {name: graph_of(network, 3, 64) for name, network in networks.items()}
     graphs["chain"] = chain_of_convolutions(8, normalized=True)
+    rule = replace(RULES["adamw"], implementation=Implementation.FOR_LOOP)
+    graphs["with homes"] = with_homes(add_update(graphs["resnet"], rule))
     return {name: Evaluator(Problem(graph, COST, 1)) for name, graph in graphs.items()}
 
 
 @settings(max_examples=25, deadline=None, derandomize=True)
 @given(
-    name=st.sampled_from(["chain", "densenet", "resnet"]),
+    name=st.sampled_from(["chain", "densenet", "resnet", "with homes"]),
     seed=st.integers(0, 10_000),
     room=st.floats(0, 1),
 )

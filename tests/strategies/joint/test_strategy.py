@@ -1,23 +1,34 @@
 """Joint: never slower than another lossless method within its peak, and as fast as eager where memory allows."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import nn
 from torchvision.models import DenseNet, ResNet, resnet18
 from torchvision.models.resnet import BasicBlock
 
+from membench.capture.capture import Captures, capture
 from membench.core.configuration import load
 from membench.core.errors import InfeasibleSchedule
-from membench.core.task_graph import TaskGraph
+from membench.core.optimizer import Implementation
+from membench.core.schedule import Offload
+from membench.core.task_graph import Phase, TaskGraph
+from membench.core.workload import Workload
 from membench.cost.roofline import RooflineCost
+from membench.planning.update import add_update
+from membench.steps.compile import build_step
 from membench.steps.plan import plan
 from membench.strategies.base import find_strategy
 from membench.strategies.joint.others import Others, step_time_s
 from membench.strategies.joint.planner import Planner
 from membench.strategies.joint.strategy import Joint
+from membench.strategies.layrub.strategy import LayrubHybrid
 from tests.helpers.chains import chain_of_convolutions, chain_of_sizes, graph_of
 from tests.helpers.costs import UnitCost
 from tests.helpers.graphs import COST
+from tests.helpers.networks import COST as MEASURED
+from tests.helpers.updates import RULES
 
 K40M = RooflineCost(load("device", "k40m"), load("framework", "pytorch").efficiency)
 LOSSLESS = (
@@ -147,7 +158,7 @@ def test_nothing_leaves_where_everything_fits(graph: TaskGraph) -> None:
 def test_a_smaller_budget_takes_longer_until_it_is_refused(graph: TaskGraph) -> None:
     most_bytes = plan(graph, find_strategy("eager")(), K40M, None).peak_bytes
     with pytest.raises(InfeasibleSchedule) as refusal:
-        plan(graph, Joint(), K40M, graph.lower_bound_bytes - 1)
+        plan(graph, Joint(), K40M, 1)
     least_bytes = refusal.value.needed_bytes
     budgets = [least_bytes, (2 * least_bytes + most_bytes) // 3, most_bytes]
     schedules = [plan(graph, Joint(), K40M, budget_bytes) for budget_bytes in budgets]
@@ -162,3 +173,42 @@ def test_a_smaller_budget_takes_longer_until_it_is_refused(graph: TaskGraph) -> 
 def test_the_certificate_is_printed(graph: TaskGraph) -> None:
     schedule = plan(graph, Joint(), COST, None)
     assert "no schedule takes less than" in str(schedule)
+
+
+@pytest.mark.parametrize("name", ["sgd", "adamw"])
+def test_less_memory_than_weights_and_states_need_is_enough(name: str) -> None:
+    rule = replace(RULES[name], implementation=Implementation.FOR_LOOP)
+    layers = [module for _ in range(6) for module in (nn.Linear(64, 64), nn.ReLU())]
+    with torch.device("meta"):
+        work = Workload("wide", nn.Sequential(*layers), nn.CrossEntropyLoss(), (torch.empty(2, 64),), (torch.empty(2, dtype=torch.int64),))  # fmt: skip
+    graph = COST.annotate(add_update(capture(work).graph, rule))
+    budget_bytes = graph.external_bytes * 3 // 4
+    with pytest.raises(InfeasibleSchedule):
+        plan(graph, LayrubHybrid(), COST, budget_bytes)
+    schedule = plan(graph, Joint(), COST, budget_bytes)
+    assert schedule.peak_bytes <= budget_bytes
+    found = dict(schedule.decisions)
+    assert found["lower_bound_s"] <= step_time_s(schedule, COST) <= 1.15 * found["lower_bound_s"]
+    at_home = {block.index for block in schedule.graph.blocks if block.host_location}
+    changed = {block for task in graph.tasks if task.phase is Phase.UPDATE for block in task.writes}
+    offloaded = {item.block for item in schedule.instructions if isinstance(item, Offload)}
+    assert at_home and at_home & changed <= offloaded
+
+
+def test_a_step_whose_weights_come_from_the_host_gives_the_same_bits() -> None:
+    torch.manual_seed(0)
+    layers = [module for _ in range(6) for module in (nn.Linear(64, 64), nn.ReLU())]
+    module, images, labels = nn.Sequential(*layers), torch.randn(2, 64), torch.randint(64, (2,))
+    expected = nn.functional.cross_entropy(module(images), labels)
+    expected.backward()
+    gradients = [weight.grad for weight in module.parameters()]
+    module.zero_grad(set_to_none=True)
+    captures = Captures(Workload("wide", module, nn.functional.cross_entropy, (images,), (labels,)))
+    graph = captures.graph_at(2)
+    budget_bytes = graph.external_bytes + graph.result_bytes * 3 // 4
+    with pytest.raises(InfeasibleSchedule):
+        build_step(captures, LayrubHybrid(), MEASURED, budget_bytes)
+    step = build_step(captures, Joint(), MEASURED, budget_bytes)
+    assert any(block.host_location for block in step.plan[0].schedule.graph.blocks)
+    assert torch.equal(step(images, labels), expected.detach())
+    assert all(torch.equal(a.grad, b) for a, b in zip(module.parameters(), gradients, strict=True))
