@@ -10,6 +10,10 @@ A step's time is that of its tasks, of what is computed again, and of waiting fo
 3. takes another lossless method's schedule where that is faster within the budget: so it is never slower than any of them,
 4. states the bound (`lower_bound_s`) and by how much the step exceeds it (`gap`) in the schedule's decisions.
 
+Where no plan keeps the budget with weights, accumulators and an optimizer's states on the device, these have their home in
+host memory, and each stays on the device throughout or comes for its uses and leaves after them. The update runs on the
+device. The bound is then that of the schedules that may do so; at larger budgets, of those that leave them on the device.
+
 Without a budget the step takes as long as eager's, with the least memory found that costs no time. Convolutions keep the
 algorithm that they have; the bound is of the fastest ones, so that it holds for methods that choose.
 
