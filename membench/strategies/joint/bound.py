@@ -12,9 +12,8 @@ kept, copied, recomputed or saved. Copies are a fluid that flows whenever the li
 counted as away as soon as the fluid allows; one that was recomputed last, from its use on until the segment of the step in
 which it is recomputed. A block with its home in host memory is counted as away before its first use and behind its last one if
 it is copied to the device, and that share of it is copied back where it is written. Recomputation takes the seconds of the
-tasks that write the block, and neither memory nor their inputs.
-Of a long step memory is limited only at some tasks, its *moments*: of tasks that follow one another, at the one that holds
-most. Units that no moment tells apart share their variables, which are then sums over them.
+tasks that write the block, and neither memory nor their inputs. Memory of a long step is limited at some tasks, its *moments*:
+of tasks in a row, at the one that holds most. Units between the same moments share variables, which are sums over them.
 """
 
 from bisect import bisect_left

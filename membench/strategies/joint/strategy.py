@@ -14,6 +14,10 @@ A step's time is that of its tasks, of what is computed again, and of waiting fo
    than any of them within the same budget (`checkmate` is asked on small graphs only),
 5. states the bound (`lower_bound_s`) and by how much the step exceeds it (`gap`) in the schedule's decisions.
 
+Where no plan keeps the budget with weights, accumulators and an optimizer's states on the device, these have their home in
+host memory, and each stays on the device throughout or comes for its uses and leaves after them. The update runs on the
+device. The bound is then that of the schedules that may do so; at larger budgets, of those that leave them on the device.
+
 Without a budget the step takes the time of the fastest algorithms, which is eager's where the device offers no choice, with the
 least memory found that costs no time. Masks and narrow index maps are written by PyTorch's operators, a byte and two or four
 bytes for each element; Gist's bits are finer, and its schedule is one of those under 4. Not its codec for sparse maps, whose
