@@ -11,9 +11,10 @@ fastest one for stages s to t in m slots of memory (Theorem 1, Algorithm 1): eit
 
 Nothing is copied to the host. Without a budget nothing is recomputed.
 
-Readings. A stage ends wherever the forward pass hands one block on (`chain.stages`); a network that is not a chain there is
-one stage, and its peak is eager's. Weight gradients, which the paper counts with the model, take slots once they are
-computed. What cannot be computed again (masks of dropout) and blocks below a two-thousandth of what is stored are kept.
+Readings. A stage ends wherever the forward pass hands one block on (`chain.stages`). The paper groups what is not a chain into
+one stage; where that would be large, blocks that skip over others are kept in addition, and the rest is cut. Weight
+gradients, which the paper counts with the model, take slots once they are computed. What cannot be computed again (masks of
+dropout) and small blocks are kept.
 Sizes are rounded up to slots; in return the table is filled beyond the budget, and of its schedules the one with the most
 slots is taken whose peak, counted in bytes, keeps the budget.
 

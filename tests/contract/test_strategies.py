@@ -63,7 +63,9 @@ def test_a_budget_is_kept_or_refused(variant: str) -> None:
     with suppress(InfeasibleSchedule):  # a method may find a schedule that needs less
         assert plan(case.captured.graph, VARIANTS[variant], COST, peak_bytes - 1).peak_bytes < peak_bytes
     lower_bound_bytes = schedule.graph.lower_bound_bytes
-    with suppress(InfeasibleSchedule):  # a method may keep weights in host memory where nothing else is enough
+    with suppress(
+        InfeasibleSchedule
+    ):  # a method may keep weights in host memory where nothing else is enough
         less = plan(case.captured.graph, VARIANTS[variant], COST, lower_bound_bytes - 1)
         assert less.peak_bytes < lower_bound_bytes
         assert less.graph.external_bytes < schedule.graph.external_bytes

@@ -20,6 +20,16 @@ Choices = Sequence[int]
 """The fate of each unit of a problem."""
 
 
+SMALLEST_SHARE = 1 / 128
+"""Blocks smaller than this share of the largest one are not worth a choice."""
+
+
+def large_bytes(graph: TaskGraph) -> int:
+    """Return the size from which on a choice about a block is worth while."""
+    largest = max((block.size_bytes for block in graph.blocks if block.is_transient), default=0)
+    return max(1, int(largest * SMALLEST_SHARE))
+
+
 @dataclass(frozen=True, slots=True)
 class Unit:
     """Blocks that the same tasks write, and about which one choice is made.

@@ -1,4 +1,4 @@
-"""Gaps: the times between two uses of a block, in which it can be away."""
+"""What the linear program of `bound` chooses from: the gaps between two uses of a block, and savings."""
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
@@ -7,6 +7,9 @@ from itertools import pairwise
 
 from membench.core.task_graph import EXTERNAL_ROLES, RESULT_ROLES, Block
 from membench.planning.choices.problem import Problem
+
+ANYWHERE = -1
+"""In place of a task or a segment: at any time of the step."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +33,24 @@ class Gap:
     remake_s: float | None
     unit: int
     end: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Saving:
+    """Bytes that are not held in exchange for seconds of computing.
+
+    Attributes:
+        group: at most one of a group is taken. Of a block in a gap: the block and its first use after; then it is neither
+            copied nor recomputed in that gap.
+        frees: bytes, and the tasks from which and before which they are not held.
+        cost_s: seconds in addition to those of the tasks.
+        task: in whose segment of the step they are spent; `ANYWHERE`: at any time.
+    """
+
+    group: tuple[int, int]
+    frees: tuple[tuple[int, int, int], ...]
+    cost_s: float
+    task: int = ANYWHERE
 
 
 def find_gaps(problem: Problem, least_bytes: int) -> Iterator[Gap]:

@@ -65,13 +65,25 @@ def test_without_a_budget_it_takes_eagers_time_with_less_memory(graph: TaskGraph
     assert found["gap"] == pytest.approx(eager_s / found["lower_bound_s"] - 1, abs=1e-9)
 
 
-def test_the_bound_holds_for_a_method_that_chooses_faster_algorithms(graph: TaskGraph) -> None:
-    cost = RooflineCost(load("device", "k40m"), load("framework", "torch7").efficiency)
-    chooses = plan(graph, find_strategy("vdnn_dyn")(), cost, None)
-    chosen_s = step_time_s(chooses, cost)
-    assert chosen_s < step_time_s(plan(graph, find_strategy("eager")(), cost, None), cost)
-    for budget_bytes in (None, chooses.peak_bytes * 3 // 4, chooses.peak_bytes):
-        assert dict(plan(graph, Joint(), cost, budget_bytes).decisions)["lower_bound_s"] <= chosen_s
+@pytest.mark.parametrize("framework", ["modnn", "torch7"])
+def test_it_chooses_algorithms_as_well_as_a_method_that_chooses_them_alone(
+    graph: TaskGraph, framework: str
+) -> None:
+    chosen = load("framework", framework)
+    cost, lowered = RooflineCost(load("device", "k40m"), chosen.efficiency), chosen.lower(graph)
+    eager = plan(lowered, find_strategy("eager")(), cost, None)
+    alone = plan(lowered, find_strategy("vdnn_dyn")(), cost, None)
+    fastest_s = step_time_s(alone, cost)
+    assert fastest_s < 0.98 * step_time_s(eager, cost)
+    without_budget = plan(lowered, Joint(), cost, None)
+    assert step_time_s(without_budget, cost) == pytest.approx(fastest_s, rel=1e-9)
+    for share in (1.0, 0.9, 0.8):
+        budget_bytes = int(share * alone.peak_bytes)
+        schedule = plan(lowered, Joint(), cost, budget_bytes)
+        step_s, bound_s = step_time_s(schedule, cost), dict(schedule.decisions)["lower_bound_s"]
+        rival_s = step_time_s(plan(lowered, find_strategy("vdnn_dyn")(), cost, budget_bytes), cost)
+        assert fastest_s * (1 - 1e-9) <= bound_s <= step_s <= rival_s * (1 + 1e-9)
+        assert step_s <= bound_s * 1.15
 
 
 def test_nothing_leaves_where_everything_fits(graph: TaskGraph) -> None:
