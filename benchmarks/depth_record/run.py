@@ -84,8 +84,12 @@ def keep(table: Path, row: Row, networks: Mapping[str, Any]) -> None:
     key = ("network", "method")
     rows = {tuple(each[name] for name in key): each for each in read(table)}
     rows[tuple(row[name] for name in key)] = row
-    order = list(networks)
-    ordered = sorted(rows.values(), key=lambda each: order.index(each["network"]))
+    order = [
+        (name, method)
+        for name, network in networks.items()
+        for method in (*network.get("cpu", {}).get("strategies", ()), *map(" ".join, network["methods"]))
+    ]
+    ordered = [rows[of] for of in order if of in rows]
     write_csv(pd.DataFrame(ordered, columns=COLUMNS[table], dtype=object).fillna(""), table)
     write_page(read(SIMULATED), read(RUN), networks)
 

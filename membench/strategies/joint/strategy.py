@@ -64,10 +64,12 @@ class Joint(Strategy):
             least = emit(self.name, planner.without_loss_of_time(), None)
             return _certified(least, step_time_s(least, cost), planner.compute_s)
         others = Others(graph, cost, budget_bytes)
-        candidates = self._of_planner(planner, others)
-        bounds_s = [planner.lower_bound_s(budget_bytes, step_s) for step_s, _ in candidates]
-        if not candidates or candidates[0][0] > bounds_s[0] * (1 + TOLERANCE):
-            candidates += others.timed  # otherwise none of them is faster
+        candidates: list[Timed] = []
+        if budget_bytes >= graph.external_bytes:
+            candidates += self._of_planner(planner, others)
+            bounds_s = [planner.lower_bound_s(budget_bytes, step_s) for step_s, _ in candidates]
+            if not candidates or candidates[0][0] > bounds_s[0] * (1 + TOLERANCE):
+                candidates += others.timed  # otherwise none of them is faster
         if not candidates:
             planner = Planner(with_homes(graph), cost)
             candidates += self._of_planner(planner, others)
