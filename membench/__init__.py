@@ -46,7 +46,9 @@ if TYPE_CHECKING:
     from membench.steps.measurement import StepMeasurement
     from membench.steps.micro_batched_step import MicroBatchedStep
     from membench.steps.predict import Prediction, predict
+    from membench.steps.shaped_step import ShapedStep
     from membench.steps.simulated_step import SimulatedStep
+    from membench.steps.wrap import wrap
 
 __version__ = "0.1.0"
 __all__ = [
@@ -62,6 +64,7 @@ __all__ = [
     "OutOfMemory",
     "Prediction",
     "ShapeMismatch",
+    "ShapedStep",
     "SimulatedStep",
     "StepMeasurement",
     "UnsupportedModel",
@@ -69,16 +72,19 @@ __all__ = [
     "__version__",
     "compile",
     "predict",
+    "wrap",
 ]
 
 _LAZY = {
     "CompiledStep": "membench.steps.compiled_step",
     "MicroBatchedStep": "membench.steps.micro_batched_step",
     "Prediction": "membench.steps.predict",
+    "ShapedStep": "membench.steps.shaped_step",
     "SimulatedStep": "membench.steps.simulated_step",
     "StepMeasurement": "membench.steps.measurement",
     "compile": "membench.steps.compile",
     "predict": "membench.steps.predict",
+    "wrap": "membench.steps.wrap",
 }
 """Imported on first use: they need torch, which takes seconds, and reports and figures do not."""
 

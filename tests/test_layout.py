@@ -15,6 +15,7 @@ BEHAVIOURS = {
     "capture": {"aten_on_cuda"},
     "codecs": {"cuda_kernels"},
     "models": {"model_configurations"},
+    "steps": {"loops"},
     "strategies": {"shared_weights"},
     "sweep": {"cluster", "slurm", "sweep"},
 }

@@ -46,6 +46,7 @@ class DeviceTensors:
 
     Attributes:
         update: runs the task of the update; takes a function that returns a value's tensor.
+        output_gradients: by block; a step takes them in place of running the tasks of the turn.
     """
 
     def __init__(self, graph: TaskGraph, device: torch.device) -> None:
@@ -55,7 +56,11 @@ class DeviceTensors:
         self._numbers: dict[Value, int] = {}
         self._values_of_block: list[list[int]] = [[] for _ in graph.blocks]
         self.update: Callable[[Callable[[Value], Tensor]], None] | None = None
-        self._calls = [None if task.phase is Phase.UPDATE else self._bind(task) for task in graph.tasks]
+        self.output_gradients: dict[int, Tensor] = {}
+        self._calls = [
+            None if task.phase is Phase.UPDATE or task.index == graph.turn else self._bind(task)
+            for task in graph.tasks
+        ]
         self._tensors: list[Tensor | None] = [None] * len(self._values)
         self._owners: list[Tensor | None] = [None] * len(graph.blocks)
         self._unverified = set(range(len(graph.tasks)))
@@ -118,8 +123,7 @@ class DeviceTensors:
         """Run a task now."""
         call = self._calls[task.index]
         if call is None:
-            assert self.update is not None, "the step has no optimizer"
-            self.update(self.tensor)
+            self._take_turn(task)
             return
         tensors = self._tensors
         for number in call.numbers:
@@ -133,7 +137,7 @@ class DeviceTensors:
         Results of tasks that have not run yet are looked up when it runs.
         """
         call = self._calls[task.index]
-        assert call is not None, "the update runs on the compute stream"
+        assert call is not None, "updates and gradients of the caller join the compute stream"
         arguments: dict[int, Tensor] = {}
 
         def look_up() -> None:
@@ -148,6 +152,15 @@ class DeviceTensors:
 
         look_up()
         return run
+
+    def _take_turn(self, task: Task) -> None:
+        """Let the optimizer update the weights, or take the gradient of an output from the caller."""
+        if task.phase is Phase.UPDATE:
+            assert self.update is not None, "the step has no optimizer"
+            self.update(self.tensor)
+            return
+        for block in task.creates:
+            self.hold(block, self.output_gradients.pop(block))
 
     def _keep(self, task: Task, call: _BoundCall, result: Any) -> None:
         if self._unverified and task.index in self._unverified:

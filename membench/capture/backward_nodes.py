@@ -1,14 +1,15 @@
-"""Nodes of autograd's graph behind a loss."""
+"""Nodes of autograd's graph behind a loss or outputs."""
 
 from collections import Counter
+from collections.abc import Iterable
 from typing import Any
 
 from torch import Tensor
 
 
-def autograd_nodes(loss: Tensor) -> Counter[Any]:
-    """Return the nodes of the backward pass, and the number of gradients that each receives."""
-    stack: list[Any] = [loss.grad_fn]
+def autograd_nodes(roots: Iterable[Tensor]) -> Counter[Any]:
+    """Return the nodes of the backward pass from these tensors, and the number of gradients that each receives."""
+    stack: list[Any] = list(dict.fromkeys(root.grad_fn for root in roots))
     uses = Counter(stack)
     while stack:
         for following, _ in stack.pop().next_functions:

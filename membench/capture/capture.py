@@ -88,7 +88,7 @@ def _with_roles(recording: Recording) -> list[Block]:
             blocks[value.block] = replace(blocks[value.block], name=named, role=Role.WEIGHT_GRADIENT)
     if recording.loss is not None:
         blocks[recording.loss.block] = replace(blocks[recording.loss.block], role=Role.LOSS, name="loss")
-    for value in tree_leaves(recording.output):
+    for value in tree_leaves((recording.output, recording.input_gradients)):
         if isinstance(value, Value) and blocks[value.block].role not in EXTERNAL_ROLES:
             blocks[value.block] = replace(blocks[value.block], role=Role.OUTPUT)
     return blocks
@@ -121,6 +121,8 @@ def _graph(
         loss=loss,
         gradients=tuple(results.items()),
         output=recording.output,
+        output_gradients=tuple(recording.output_gradients),
+        input_gradients=tuple(recording.input_gradients),
     )
 
 

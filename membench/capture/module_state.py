@@ -16,6 +16,7 @@ from membench.core.torch_internals import MODULE_ATTRIBUTES, WEIGHT_HOOKS, modul
 _MODE, _IS_TRAINED = attrgetter("training"), attrgetter("requires_grad")
 PLAIN = (bool, int, float, str)
 """Types of attributes whose values can be compared."""
+_CONTAINERS = (list, tuple, dict)
 _ABSENT = object()
 
 
@@ -23,17 +24,21 @@ class ModuleState:
     """The modes, layers, weights, buffers, hooks and numbers with which a module and its loss were captured.
 
     The values of tensors and their addresses may change. The set of tensors and the computation may not: the step would
-    go on computing what the module no longer does. Attributes with a leading underscore are not checked.
+    go on computing what the module no longer does. Numbers in lists, tuples and dicts count as well, except those that are
+    appended to a list, as notes are. Attributes with a leading underscore are not checked.
 
     Args:
         module: as it was captured.
-        loss: as it was captured; None in a step of inference, which works for frozen weights too.
+        loss: as it was captured; None in a step that computes none: whether its weights are frozen is not checked.
+        has_own_hooks: hooks of the module itself belong to the step; see `Workload`.
 
     Raises:
         UnsupportedModel: a weight has a hook on its gradient.
     """
 
-    def __init__(self, module: nn.Module, loss: Callable[..., Any] | None) -> None:
+    def __init__(
+        self, module: nn.Module, loss: Callable[..., Any] | None, *, has_own_hooks: bool = True
+    ) -> None:
         self._modules = list(module.named_modules())
         if isinstance(loss, nn.Module):
             self._modules += loss.named_modules(prefix="loss")
@@ -43,7 +48,8 @@ class ModuleState:
         self._members = [each for _, each in members]
         self._earlier_members = [(path, dict(each)) for path, each in members]
         self._held = self._held_now()
-        self._hooks = [(path, hooks) for path, child in self._modules for hooks in module_hooks(child)]
+        hooked = self._modules if has_own_hooks else self._modules[1:]
+        self._hooks = [(path, hooks) for path, child in hooked for hooks in module_hooks(child)]
         self._hook_counts = [len(hooks) for _, hooks in self._hooks]
         owners = self._modules if isinstance(loss, nn.Module) else [*self._modules, ("loss", loss)]
         self._earlier_numbers = [
@@ -52,7 +58,7 @@ class ModuleState:
         self._attributes = [
             (itemgetter(*numbers), of_owner) for _, of_owner, numbers in self._earlier_numbers
         ]
-        self._numbers = self._numbers_now()
+        self._numbers = [itemgetter(*numbers)(numbers) for _, _, numbers in self._earlier_numbers]
         self._weights = dict(module.named_parameters()) if loss is not None else {}
         self._trained = [weight.requires_grad for weight in self._weights.values()]
         self._check_gradient_hooks()
@@ -83,9 +89,21 @@ class ModuleState:
 
     def _has_other_numbers(self) -> bool:
         try:
-            return self._numbers_now() != self._numbers
+            return self._numbers_now() != self._numbers and self._changed_number() is not None
         except (KeyError, RuntimeError, ValueError):
             return True  # one was deleted, or is an array, which has no single truth value
+
+    def _changed_number(self) -> tuple[str, str, Any, Any] | None:
+        """Return the first that differs: path, name, and its values now and at the capture."""
+        return next(
+            (
+                (path, name, attributes.get(name), number)
+                for path, attributes, numbers in self._earlier_numbers
+                for name, number in numbers.items()
+                if _differs(attributes.get(name), number)
+            ),
+            None,
+        )
 
     def _numbers_now(self) -> list[Any]:
         return [numbers_of(attributes) for numbers_of, attributes in self._attributes]
@@ -129,12 +147,9 @@ class ModuleState:
         )
 
     def _refuse_number(self) -> NoReturn:
-        path, name, now, then = next(
-            (path, name, attributes.get(name), number)
-            for path, attributes, numbers in self._earlier_numbers
-            for name, number in numbers.items()
-            if type(attributes.get(name)) is not type(number) or attributes[name] != number
-        )
+        changed = self._changed_number()
+        assert changed is not None
+        path, name, now, then = changed
         raise ModuleChanged(
             f"{_layer(path)} has {name}={now!r}, but had {then!r} when the step was captured; compile again, or put a "
             "value that changes into a buffer or a target"
@@ -196,12 +211,26 @@ def _restore(optimizer: torch.optim.Optimizer, state: _OptimizerState) -> None:
 
 
 def _public_numbers(owner: object) -> dict[str, Any]:
-    """Return the numbers and strings that a layer or a loss computes with."""
+    """Return the numbers and strings that a layer or a loss computes with, and copies of containers of nothing else."""
     return {
-        name: value
+        name: deepcopy(value)
         for name, value in own_attributes(owner).items()
-        if type(value) in PLAIN and not name.startswith("_")
+        if _is_plain(value) and not name.startswith("_")
     }
+
+
+def _differs(now: Any, then: Any) -> bool:
+    if type(now) is not type(then):
+        return True
+    return bool((now[: len(then)] if isinstance(then, list) else now) != then)
+
+
+def _is_plain(value: Any) -> bool:
+    """Return whether a value is a number or a string, or a container of such and of None."""
+    if type(value) not in _CONTAINERS:
+        return type(value) in PLAIN
+    items = value.items() if isinstance(value, dict) else enumerate(value)
+    return all(item is None or _is_plain(item) for _, item in items)
 
 
 def own_attributes(owner: object) -> dict[str, Any]:

@@ -105,20 +105,20 @@ class Recorder(TorchDispatchMode):
         self._module_path.pop()
         self._leaf_layer = None
 
-    def enter_loss(self) -> None:
+    def enter_loss(self, layer: str = "loss") -> None:
         self.phase = Phase.LOSS
-        self._leaf_layer = self._layer = self._new_layer("loss")
+        self._leaf_layer = self._layer = self._new_layer(layer)
 
-    def enter_backward(self, loss: Tensor) -> None:
-        """Hook every autograd node so that it sets its layer while it runs.
+    def enter_backward(self, roots: Sequence[Tensor]) -> None:
+        """Hook every autograd node behind some tensors so that it sets its layer while it runs.
 
         Raises:
-            UnsupportedModel: the loss depends on a trained tensor that is not a parameter of the module.
+            UnsupportedModel: they depend on a trained tensor that is not a parameter of the module.
         """
         self.lifetimes.follow_numbers()
         self.phase = Phase.BACKWARD
         known = sorted(self._layer_of_node)
-        uses = autograd_nodes(loss)
+        uses = autograd_nodes(roots)
         for node in uses:
             leaf = getattr(node, "variable", None)  # keeps its gradient, in the layer whose node made it
             if (reader := self._constant_layers.get(id(leaf))) is not None:

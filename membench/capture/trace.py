@@ -6,7 +6,8 @@
         walk the autograd graph of the loss:       hooks on its nodes say which layer's backward is running
         gradients = autograd.grad(loss, weights)
 
-A step of inference ends with the module's output, and autograd is off.
+A step of inference ends with the module's output, and autograd is off. Where the loss is the caller's, the backward pass
+starts from the output.
 """
 
 import logging
@@ -19,7 +20,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from membench.capture.backward import (
+    backward_from_caller,
+    backward_from_loss,
+    own_gradients,
+    separate_outputs,
+)
 from membench.capture.functions import AsOperators
+from membench.capture.hooks import traced_hooks
 from membench.capture.known_masks import known_masks
 from membench.capture.lifetimes import KeptNumber
 from membench.capture.operation import layout_of
@@ -40,7 +48,6 @@ from membench.core.torch_internals import (
     FakeTensorMode,
     UnsupportedOperatorException,
     autocast,
-    storage_address,
     tree_leaves,
     tree_map_only,
     without_value_checks,
@@ -65,9 +72,10 @@ class Recording:
 
     Attributes:
         constants: tensors that the model made, or holds outside its parameters and buffers, by block.
-        loss: None in a step of inference.
+        loss: None in a step that returns the module's output.
         gradients: `Value` of each trained weight's gradient, None where the loss does not depend on it.
-        output: of a step of inference, with `Value` in place of tensors.
+        output: of the module with `Value` in place of tensors, in a step that returns it.
+        output_gradients, input_gradients: see `TaskGraph`.
         weights, buffers: blocks by qualified name.
         inputs, targets: blocks in the order of the workload's arguments; see `CapturedStep`.
         releases, numbers: see `Lifetimes`.
@@ -82,6 +90,8 @@ class Recording:
     loss: Value | None
     gradients: dict[str, Value | None]
     output: Any
+    output_gradients: list[tuple[Value, Value]]
+    input_gradients: list[Value | None]
     weights: dict[str, int]
     buffers: dict[str, int]
     inputs: list[int | None]
@@ -122,7 +132,7 @@ def _trace(
 ) -> Recording:
     module = workload.module
     fake_mode = FakeTensorMode(allow_non_fake_inputs=True)
-    trains = workload.loss is not None
+    trains = workload.trains
     precision = workload.precision
     fake = partial(_fake, fake_mode, device=device)
     converted = partial(fake, dtype=precision and precision.dtype, channels_last=workload.channels_last)
@@ -140,7 +150,12 @@ def _trace(
             for name, weight in module.named_parameters()
         }
         buffers = {name: converted(buffer) for name, buffer in module.named_buffers()}
-        inputs = tree_map_only(Tensor, converted, workload.inputs)
+        of_inputs = workload.gradients_from_caller
+        inputs = tree_map_only(
+            Tensor,
+            lambda each: converted(each, requires_grad=of_inputs and each.requires_grad),
+            workload.inputs,
+        )
         targets = tree_map_only(Tensor, fake, workload.targets)
         weight_blocks = {name: recorder.external(name, t, Role.WEIGHT) for name, t in weights.items()}
         buffer_blocks = {name: recorder.external(name, t, Role.BUFFER) for name, t in buffers.items()}
@@ -151,6 +166,7 @@ def _trace(
                 recorder,
                 without_value_checks(),
                 known_masks(recorder.is_known),
+                traced_hooks(module, runs_own=workload.runs_own_hooks),
                 _layer_hooks(module, recorder, buffers, state),
             ):
                 if gpu:
@@ -158,25 +174,36 @@ def _trace(
                 tensors = _by_every_name(module, {**weights, **buffers})
                 with AsOperators(gpu), _autocast(precision, _device_type(workload, device)):
                     output = call_with(partial(_call_with_tensors, module, tensors), inputs)
-                    loss, gradients = None, {}
+                    loss, returned, pairs = None, None, []
+                    given = [*weights.values(), *buffers.values(), *tensors_in(inputs)]
                     if workload.loss is None:
                         _check_output(output)
+                        returned = separate_outputs(output, given) if trains else output
                     else:
                         recorder.enter_loss()
                         loss = call_with(workload.loss, targets, output)
-                        del output  # as in loss(module(inputs), targets).backward()
-                if loss is not None:
-                    gradients = _gradients(recorder, loss, weights, workload.loss_scale)
+                    del output  # as in loss(module(inputs), targets).backward()
+                if workload.loss is not None:
+                    backward_from_loss(recorder, loss, workload.loss_scale)
+                elif trains:
+                    pairs = backward_from_caller(recorder, returned, given)
+                trained = {name: weight for name, weight in weights.items() if weight.requires_grad}
+                found = own_gradients(
+                    [*trained.values(), *tensors_in(inputs)], [gradient for _, gradient in pairs]
+                )
             state.check_tensors((*weights.values(), *buffers.values()))
             random_state.check("the model")
+        gradients = [None if gradient is None else recorder.value(gradient) for gradient in found]
         return Recording(
             blocks=recorder.blocks,
             tasks=recorder.tasks,
             layers=recorder.layers,
             constants=recorder.constants,
             loss=None if loss is None else recorder.value(loss),
-            gradients={n: None if g is None else recorder.value(g) for n, g in gradients.items()},
-            output=None if trains else tree_map_only(Tensor, recorder.value, output),
+            gradients=dict(zip(trained, gradients, strict=False)),
+            output=tree_map_only(Tensor, recorder.value, returned),
+            output_gradients=[(recorder.value(each), recorder.value(gradient)) for each, gradient in pairs],
+            input_gradients=gradients[len(trained) :],
             releases=tuple(recorder.lifetimes.releases),
             numbers=tuple(recorder.lifetimes.numbers),
             sums=frozenset(recorder.sums),
@@ -315,39 +342,6 @@ def _fake(
         stride = torch.empty(tensor.shape, device="meta").to(memory_format=torch.channels_last).stride()
         layout = layout._replace(stride=stride)
     return layout.fake_tensor(mode, requires_grad=requires_grad)
-
-
-def _gradients(
-    recorder: Recorder, loss: Tensor, weights: dict[str, Tensor], loss_scale: float
-) -> dict[str, Tensor | None]:
-    trained = {name: weight for name, weight in weights.items() if weight.requires_grad}
-    if not isinstance(loss, Tensor) or loss.dim() != 0:
-        shape = f"a tensor of shape {tuple(loss.shape)}" if isinstance(loss, Tensor) else type(loss).__name__
-        raise UnsupportedModel("loss", f"it returns {shape}, not a scalar", "return a mean or a sum")
-    if loss.grad_fn is None:
-        raise UnsupportedModel(
-            "loss",
-            "it does not depend on any trainable weight",
-            "unfreeze a weight, or pass loss=None for a step of inference",
-        )
-    recorder.enter_backward(loss)
-    with torch.autograd.set_multithreading_enabled(False):  # the recorder sees only this thread
-        loss.backward(None if loss_scale == 1 else torch.full_like(loss, loss_scale))
-    results: dict[str, Tensor | None] = {}
-    taken: set[int] = set()
-    for name, weight in trained.items():
-        gradient = weight.grad
-        if gradient is not None and _needs_own_storage(gradient, taken):
-            gradient = gradient.clone(memory_format=torch.contiguous_format)
-        if gradient is not None:
-            taken.add(storage_address(gradient.untyped_storage()))
-        results[name] = gradient
-    return results
-
-
-def _needs_own_storage(gradient: Tensor, taken: set[int]) -> bool:
-    storage = gradient.untyped_storage()
-    return storage_address(storage) in taken or storage.nbytes() != gradient.numel() * gradient.itemsize
 
 
 @contextmanager

@@ -27,6 +27,7 @@ Semantics that every backend implements:
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 
 from membench.core.codec import ActivationCodec
 from membench.core.task_graph import TaskGraph
@@ -166,6 +167,13 @@ class Schedule:
     instructions: tuple[Instruction, ...]
     peak_bytes: int
     decisions: tuple[tuple[str, float], ...] = ()
+
+    @cached_property
+    def turn(self) -> int:
+        """Number of instructions before the turn, see `TaskGraph.turn`: all of them if the step has none."""
+        turn = self.graph.turn
+        computes = ((i, item.task) for i, item in enumerate(self.instructions) if isinstance(item, Compute))
+        return next((index for index, task in computes if task == turn), len(self))
 
     @property
     def rounding(self) -> float:

@@ -34,7 +34,8 @@ class Role(StrEnum):
     PARTIAL_GRADIENT = "partial weight gradient"  # of one use of a shared weight, until added to the others
     ACCUMULATED = "accumulated"  # gradients and loss, over the micro-batches of a step
     LOSS = "loss"
-    OUTPUT = "output"  # of the module, in a step of inference
+    OUTPUT = "output"  # of the module, or the gradient of an input
+    OUTPUT_GRADIENT = "output gradient"  # passed by the caller at the turn, and held until the step ends
 
 
 ARGUMENT_ROLES = frozenset({Role.INPUT, Role.LABEL})
@@ -45,8 +46,8 @@ EXTERNAL_ROLES = ARGUMENT_ROLES.union(
 )
 """Blocks that the caller owns and that live before, during and after the step: on the device or in host memory."""
 
-RESULT_ROLES = frozenset({Role.LOSS, Role.WEIGHT_GRADIENT, Role.OUTPUT})
-"""Blocks that a step returns to its caller."""
+RESULT_ROLES = frozenset({Role.LOSS, Role.WEIGHT_GRADIENT, Role.OUTPUT, Role.OUTPUT_GRADIENT})
+"""Blocks that the caller holds when the step ends: what the step returns, and the gradients that its outputs received."""
 
 WEIGHT_GRADIENT_ROLES = frozenset({Role.WEIGHT_GRADIENT, Role.PARTIAL_GRADIENT})
 
@@ -226,7 +227,10 @@ class TaskGraph:
         loss: None in a step of inference.
         gradients: the `Value` of each trained weight's gradient, by the weight's name (None: unused). In a micro-batch
             these are the accumulators, to which the gradients of all micro-batches are added.
-        output: the module's result in a step of inference, with `Value` in place of tensors.
+        output: what the module returns, with `Value` in place of tensors; None in a step that returns a loss.
+        output_gradients: an output and its gradient, for each that has one, in a step of training whose loss is computed by
+            the caller. Between the output and these is the turn from the forward to the backward pass.
+        input_gradients: in such a step the gradient of each tensor of the inputs; None where none is asked for.
         overhead_bytes: memory that the framework holds in addition to the blocks (context, library handles).
         plain: the step as plain PyTorch runs it, with tasks whose results are not used and with `Task.releases`; None in
             that graph itself and in another framework's.
@@ -240,6 +244,8 @@ class TaskGraph:
     loss: Value | None = None
     gradients: tuple[tuple[str, Value | None], ...] = ()
     output: Any = None
+    output_gradients: tuple[tuple[Value, Value], ...] = ()
+    input_gradients: tuple[Value | None, ...] = ()
     overhead_bytes: int = 0
     plain: "TaskGraph | None" = None
 
@@ -248,7 +254,13 @@ class TaskGraph:
 
     @property
     def mode(self) -> Mode:
-        return Mode.TRAINING if self.output is None else Mode.INFERENCE
+        return Mode.TRAINING if self.output is None or self.output_gradients else Mode.INFERENCE
+
+    @cached_property
+    def turn(self) -> int | None:
+        """The task in whose place the caller passes the outputs' gradients; None where the step computes its loss."""
+        passed = {gradient.block for _, gradient in self.output_gradients}
+        return next((task.index for task in self.tasks if passed.intersection(task.creates)), None)
 
     def size_bytes(self, blocks: Iterable[int]) -> int:
         """Return the bytes of some blocks together."""

@@ -56,6 +56,7 @@ __all__ = [
     "TorchDispatchMode",
     "UnsupportedOperatorException",
     "autocast",
+    "autocast_dtype",
     "clear_cublas_workspaces",
     "conjugate_view",
     "convolution_kernel",
@@ -69,6 +70,7 @@ __all__ = [
     "memory_efficient_attention",
     "module_hooks",
     "module_members",
+    "multiply_each",
     "negative_view",
     "next_sequence_number",
     "no_dispatch",
@@ -136,6 +138,9 @@ module_members: Callable[[nn.Module], tuple[dict[str, Any], ...]] = attrgetter(
     "_modules", "_parameters", "_buffers"
 )
 """Return the dicts of a module's own children, weights and buffers, which stay the same objects."""
+
+multiply_each: Callable[[list[Tensor], float], tuple[Tensor, ...]] = torch._foreach_mul
+"""Return the product of each tensor and a number, by a single operator."""
 
 copy_to: OpOverload = torch.ops.aten._to_copy.default
 """The operator below ``Tensor.to``."""
@@ -255,6 +260,11 @@ def autocast(device_type: str, dtype: torch.dtype) -> Iterator[None]:
         torch.autocast_decrement_nesting()
         torch.clear_autocast_cache()
         set_state(*before)
+
+
+def autocast_dtype(device_type: str) -> torch.dtype | None:
+    """Return the dtype that autocast casts to now, None outside of it."""
+    return torch.get_autocast_dtype(device_type) if torch.is_autocast_enabled(device_type) else None
 
 
 @contextmanager

@@ -21,6 +21,8 @@ from membench.core.torch_internals import tree_map_only
 class Workload:
     """One step to be captured: ``loss(module(*inputs), *targets)`` and its gradients, or only ``module(*inputs)``.
 
+    Or ``module(*inputs)`` and, from gradients that its caller passes for the outputs, the gradients of weights and inputs.
+
     Inputs or targets in a dict are passed by name: ``module(**inputs)``.
 
     Attributes:
@@ -33,6 +35,9 @@ class Workload:
             lists and dicts.
         targets: further arguments of the loss.
         loss_scale: factor of the loss in the step that this is a micro-batch of.
+        gradients_from_caller: the loss is the caller's: the step returns the module's output, and computes gradients once
+            the caller has passed those of the output. Inputs that require a gradient get one.
+        runs_own_hooks: the hooks of the module itself belong to the step; those of its layers always do.
         accumulates: gradients are added to those of the step's earlier micro-batches.
         precision: in which the step computes, as on a module that is converted, or within `torch.autocast`; None: as the
             module is.
@@ -50,6 +55,8 @@ class Workload:
     inputs: Arguments
     targets: Arguments = ()
     loss_scale: float = 1.0
+    gradients_from_caller: bool = False
+    runs_own_hooks: bool = True
     accumulates: bool = False
     precision: Precision | None = None
     channels_last: bool = False
@@ -73,6 +80,11 @@ class Workload:
             raise MembenchError("the batch is empty; pass at least one sample")
 
     @property
+    def trains(self) -> bool:
+        """Whether the step computes gradients."""
+        return self.loss is not None or self.gradients_from_caller
+
+    @property
     def batch_size(self) -> int:
         """Samples in the batch: the first dimension of the first tensor; 1 without a tensor."""
         first = next(iter(tensors_in(self.inputs)), None)
@@ -93,7 +105,7 @@ class Workload:
         Raises:
             MembenchError: `torch.inference_mode` is on.
         """
-        if self.loss is not None and torch.is_inference_mode_enabled():
+        if self.trains and torch.is_inference_mode_enabled():
             raise MembenchError(
                 "a training step needs gradients; compile and call it outside torch.inference_mode() "
                 "(torch.no_grad() is fine)"

@@ -5,6 +5,7 @@ for each instruction, in the order of the program:
     work (compute, offload, prefetch, encode, decode, all-reduce) joins its stream and leaves an event
     a wait makes its stream wait for such an event
     reserve, reuse, hold and free allocate and free memory at once
+    at the turn, where the loss is the caller's: the loop stops, and goes on in the backward pass
 end: the compute stream has waited for every other
 """
 
@@ -32,6 +33,9 @@ from membench.core.schedule import (
 from membench.core.task_graph import Task
 from membench.core.timeline import Timeline
 
+_Bound = tuple[Callable[..., Event], tuple[Any, ...]]
+"""A method of a backend, and its arguments."""
+
 
 def execute(schedule: Schedule, backend: Backend) -> Timeline:
     """Run one step of a validated schedule, wait for it, and return its timeline."""
@@ -48,7 +52,9 @@ class Program:
         self.schedule = schedule
         self._backend = backend
         self._events: list[Event] = [None] * len(schedule.instructions)
-        self._calls = [self._bind(instruction, schedule.graph.tasks) for instruction in schedule.instructions]
+        calls = [self._bind(instruction, schedule.graph.tasks) for instruction in schedule.instructions]
+        numbered = tuple(enumerate(calls))
+        self._forward, self._backward = numbered[: schedule.turn], numbered[schedule.turn :]
         self._work = tuple(
             index for index, instruction in enumerate(schedule.instructions) if isinstance(instruction, Work)
         )
@@ -59,16 +65,26 @@ class Program:
         Args:
             timed: the backend's `timeline` will be called.
         """
-        events = self._events
+        self.issue_forward(timed=timed)
+        return self.issue_backward()
+
+    def issue_forward(self, *, timed: bool) -> None:
+        """Issue a step's instructions up to the turn, all of them if it has none."""
         self._backend.begin(timed=timed)
-        for index, (call, arguments) in enumerate(self._calls):
-            events[index] = call(*arguments)
+        self._issue(self._forward)
+
+    def issue_backward(self) -> tuple[int, ...]:
+        """Issue the other instructions of a step; return the positions of all that joined a stream."""
+        self._issue(self._backward)
         self._backend.end()
         return self._work
 
-    def _bind(
-        self, instruction: Instruction, tasks: Sequence[Task]
-    ) -> tuple[Callable[..., Event], tuple[Any, ...]]:
+    def _issue(self, calls: tuple[tuple[int, _Bound], ...]) -> None:
+        events = self._events
+        for index, (call, arguments) in calls:
+            events[index] = call(*arguments)
+
+    def _bind(self, instruction: Instruction, tasks: Sequence[Task]) -> _Bound:
         backend = self._backend
         match instruction:
             case Compute(task, stream):
@@ -96,9 +112,7 @@ def _wait(backend: Backend, events: Sequence[Event], stream: str, earlier: int) 
     backend.wait(stream, events[earlier])
 
 
-def _move(
-    instruction: Offload | Prefetch | Encode | Decode, backend: Backend
-) -> tuple[Callable[..., Event], tuple[Any, ...]]:
+def _move(instruction: Offload | Prefetch | Encode | Decode, backend: Backend) -> _Bound:
     match instruction:
         case Offload(block, stream):
             return backend.offload, (block, stream)

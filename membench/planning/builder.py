@@ -212,9 +212,10 @@ class ScheduleBuilder:
         """Give a block's memory back, once the compute stream has waited for all that still use it."""
         if not self.is_resident(block):
             self._refuse(f"{self._name(block)!r} is not resident and cannot be freed")
-        if not (self.is_dead(block) or self.is_on_host(block) or self.is_encoded(block)):
+        has_copy = self.is_on_host(block) or self.is_encoded(block)
+        if not (self.graph.blocks[block].is_transient and (self.is_dead(block) or has_copy)):
             self._refuse(
-                f"{self._name(block)!r} is still needed and has no copy on the host, and no encoded form"
+                f"{self._name(block)!r} is the caller's, or still needed and has no copy on the host, and no encoded form"
             )
         self._wait_for_users(COMPUTE_STREAM, block)
         piece = self._region.piece_of(block)

@@ -69,7 +69,7 @@ def plan_region(schedule: Schedule, members: Collection[int] | None = None) -> R
 
 
 def keep_apart(schedule: Schedule, region: Region) -> Region:
-    """Return the region without the blocks that would meet another one in their piece.
+    """Return the region without the blocks that would meet another one in their piece, and without results.
 
     Args:
         schedule: an on-demand schedule of these blocks.
@@ -78,6 +78,8 @@ def keep_apart(schedule: Schedule, region: Region) -> Region:
     pieces = [_Piece(size_bytes) for size_bytes in region.piece_bytes]
     chosen: dict[int, int] = {}
     for block, number in sorted(region.pieces.items()):
+        if schedule.graph.blocks[block].role in RESULT_ROLES:
+            continue  # the caller keeps its memory
         if all(pieces[number].is_vacant(interval) for interval in intervals.get(block, ())):
             for interval in intervals.get(block, ()):
                 insort(pieces[number].taken, interval)

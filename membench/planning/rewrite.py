@@ -12,6 +12,7 @@ from membench.core.call import Call, Value
 from membench.core.cost_model import CostModel
 from membench.core.task_graph import (
     EXTERNAL_ROLES,
+    RESULT_ROLES,
     Block,
     HostLocation,
     Kind,
@@ -163,7 +164,7 @@ class _MaskRewriter:
         [result] = task.call.outputs
         assert result is not None
         condition = replace(output, block=mask, dtype=torch.bool)
-        if self._dies_here(task, gradient):
+        if self._dies_here(task, gradient, result):
             self.renamed[result.block] = gradient.block
             self.latest[gradient.block] = result.block
             call = Call("aten.masked_fill_.Scalar", (gradient, condition, 0), (), (None,))
@@ -171,9 +172,10 @@ class _MaskRewriter:
         call = Call("aten.where.ScalarSelf", (condition, 0, gradient), (), (result,))
         return replace(task, reads=reads, call=call)
 
-    def _dies_here(self, task: Task, gradient: Value) -> bool:
+    def _dies_here(self, task: Task, gradient: Value, result: Value) -> bool:
         last_use = self.graph.last_use[self.latest.get(gradient.block, gradient.block)]
-        return last_use == task.index and self.blocks[gradient.block].role is Role.GRADIENT
+        is_result = self.blocks[result.block].role in RESULT_ROLES
+        return last_use == task.index and self.blocks[gradient.block].role is Role.GRADIENT and not is_result
 
 
 def _written_value(relu: Task) -> Value:

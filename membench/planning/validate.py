@@ -307,8 +307,8 @@ class _Walk:
 
     def _close(self, block: int) -> None:
         memory = self.memory[block]
-        if not memory.filled or self.graph.blocks[block].is_external:
-            self._hazard(f"{self._name(block)} is given back although the step does not hold it")
+        if not (memory.filled and self.graph.blocks[block].is_transient):
+            self._hazard(f"{self._name(block)} is given back although the step does not hold it alone")
         self._check_unused(block, COMPUTE_STREAM, "given back")
         memory.resident = memory.filled = False
         memory.writer, memory.readers = None, []

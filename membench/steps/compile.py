@@ -30,9 +30,11 @@ from membench.profiling.measured_cost import MeasuredCost
 from membench.profiling.operators import OutputMismatch
 from membench.steps.arguments import as_bytes, as_device, as_rule, as_strategy, workload_of
 from membench.steps.compiled_step import CompiledStep
+from membench.steps.kept_steps import Shapes
 from membench.steps.micro_batched_step import MicroBatchedStep
 from membench.steps.placement import place_workload
 from membench.steps.plan import plan_step
+from membench.steps.shaped_step import ShapedStep
 from membench.steps.simulated_step import SimulatedStep, check_capacity, simulated_step
 from membench.steps.update import real_update
 from membench.strategies.base import Strategy
@@ -54,7 +56,8 @@ def compile(  # noqa: A001 (the field's term)
     precision: str | None = None,
     channels_last: bool = False,
     cuda_graph: bool = False,
-) -> CompiledStep | MicroBatchedStep | SimulatedStep:
+    shapes: str = "fixed",
+) -> CompiledStep | MicroBatchedStep | ShapedStep | SimulatedStep:
     """Capture a step of training or inference and put it under a memory strategy.
 
     Args:
@@ -90,6 +93,9 @@ def compile(  # noqa: A001 (the field's term)
             as ``module.to`` would, and takes inputs of that dtype; a simulated one leaves it alone.
         channels_last: weights and inputs with four dimensions have that memory format; of a real step, the module's too.
         cuda_graph: for the cuda backend: replay the step as one CUDA graph, for models bound by launches.
+        shapes: ``"fixed"`` refuses batches that are not like the example; ``"any"`` captures and plans each new kind of a real
+            step's batch when it first gets one, and keeps up to `membench.steps.kept_steps.MOST_KEPT` of them, each with its
+            first batch.
 
     Raises:
         UnsupportedModel: the module cannot be captured, or a weight's gradient has a hook; names the layer.
@@ -106,6 +112,11 @@ def compile(  # noqa: A001 (the field's term)
         raise MembenchError(f"there is no backend {backend!r}; choose one of cpu, cuda, simulated")
     if cuda_graph and backend != "cuda":
         raise MembenchError("cuda_graph=True needs backend='cuda'; leave it out")
+    is_fixed = choice(Shapes, "shapes", shapes) is Shapes.FIXED
+    if not is_fixed and (backend == "simulated" or when or isinstance(optimizer, str | UpdateRule)):
+        raise MembenchError(
+            "shapes='any' is for real steps of one process; with an optimizer, pass an instance of torch.optim, which all shapes share"
+        )
     if Source.of(backend) is Source.SIMULATED:
         rule = as_rule(optimizer)
         return _simulate(workload, chosen, device, cluster, budget_bytes, micro_batch, when, rule)
@@ -123,16 +134,23 @@ def compile(  # noqa: A001 (the field's term)
     cache = load_cache(target) if backend == "cuda" else None
     measured = MeasuredCost(target, cache, cuda_graph=cuda_graph)
     updated_by = optimizer if isinstance(optimizer, torch.optim.Optimizer) else as_rule(optimizer)
-    return build_step(
-        Captures(updated_workload(workload.converted(), updated_by), target),
-        chosen,
-        measured,
-        budget_bytes,
-        micro_batch=micro_batch,
-        exchange=when,
-        optimizer=updated_by,
-        cuda_graph=cuda_graph,
-    )
+
+    def build(inputs: Any, targets: Any) -> CompiledStep | MicroBatchedStep:
+        example = workload_of(
+            module, loss, (inputs, targets), precision=precision, channels_last=channels_last
+        )
+        return build_step(
+            Captures(updated_workload(example.converted(), updated_by), target),
+            chosen,
+            measured,
+            budget_bytes,
+            micro_batch=micro_batch,
+            exchange=when,
+            optimizer=updated_by,
+            cuda_graph=cuda_graph,
+        )
+
+    return build(*batch) if is_fixed else ShapedStep(build, module, *batch)
 
 
 def _simulate(

@@ -1,9 +1,8 @@
 """CompiledStep: a captured step under a schedule, callable by the user."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from operator import attrgetter
 from threading import Lock
 from typing import Any, NoReturn
 
@@ -14,25 +13,23 @@ from membench.backends.cuda_memory import capacity_bytes
 from membench.backends.tensor_backend import TensorBackend
 from membench.capture.capture import CapturedStep
 from membench.capture.module_state import ModuleState, preserve_state
-from membench.core.arguments import ExpectedArguments, is_dense
+from membench.core.arguments import ExpectedArguments
 from membench.core.call import Value
-from membench.core.errors import MembenchError, ModuleChanged, OutOfMemory, ShapeMismatch
+from membench.core.errors import MembenchError, OutOfMemory
 from membench.core.record import Source
 from membench.core.schedule import RepeatedSchedule, Schedule
 from membench.core.task_graph import RESULT_ROLES, Role
 from membench.core.timeline import Timeline
-from membench.core.torch_internals import GraphPool, tree_map_only
+from membench.core.torch_internals import GraphPool, autocast_dtype, tree_map_only
 from membench.core.workload import Workload
 from membench.execution.cuda_graph import ReplayedProgram
 from membench.execution.executor import Program
 from membench.execution.measurement import Throughput, peak_bytes, throughput
+from membench.steps.bound_state import BoundState, check_arguments
 from membench.steps.measurement import StepMeasurement, one_run, whole_step
 from membench.steps.update import RealUpdate
 
 _WINDOWS, _STEPS_PER_WINDOW = 3, 2
-_SHAPE = attrgetter("shape")
-_Memory = tuple[int, torch.Size, tuple[int, ...]]
-"""A tensor's address, shape and strides."""
 
 
 class RealStep(ABC):
@@ -55,6 +52,7 @@ class RealStep(ABC):
         self._expected_inputs = ExpectedArguments("inputs", workload.inputs)
         self._expected_targets = ExpectedArguments("targets", workload.targets)
         self._one_at_a_time = Lock()
+        self._autocast_to = {device: autocast_dtype(device) for device in ("cpu", "cuda")}
 
     def __reduce__(self) -> NoReturn:
         """Refuse to be copied or pickled.
@@ -116,6 +114,21 @@ class RealStep(ABC):
             ]
         return whole_step(runs, samples, peak)
 
+    def _check_autocast(self) -> None:
+        """Refuse a call within autocast that the capture was not within, or outside of it.
+
+        Raises:
+            MembenchError: the call would not compute what the module computes there.
+        """
+        device, precision = self.backends[0].device.type, self.workload.precision
+        now, captured = autocast_dtype(device), self._autocast_to[device]
+        own = precision.autocast_dtype if precision else None
+        if now != captured and (own is None or now not in (None, own)):
+            raise MembenchError(
+                f"the step is called with autocast to {now} and was captured with autocast to {own or captured}; call it as it was "
+                "compiled, or compile it with precision='amp_bf16' or 'amp_fp16'"
+            )
+
     def _preserved(self) -> AbstractContextManager[None]:
         optimizer = self._update.optimizer if self._update else None
         return preserve_state(self.workload.module, self.backends[0].device, optimizer)
@@ -158,13 +171,10 @@ class CompiledStep(RealStep):
         self._replayed = None if graph_pool is None else ReplayedProgram(self._program, backend, graph_pool)
         self._module_state = ModuleState(workload.module, workload.loss)
         self._weights = dict(workload.module.named_parameters())
-        self._state: dict[int, Tensor] = {
-            **{captured.weights[name]: weight for name, weight in self._weights.items()},
-            **{captured.buffers[name]: buffer for name, buffer in workload.module.named_buffers()},
-            **{block: backend.place(block, tensor) for block, tensor in captured.constants.items()},
-        }
+        accumulated = {}
         if loss_accumulator is not None and schedule.graph.loss is not None:
-            self._state[schedule.graph.loss.block] = loss_accumulator
+            accumulated[schedule.graph.loss.block] = loss_accumulator
+        self._state = BoundState(schedule.graph, backend, captured, workload.module, accumulated)
         gradients = {n: v for n, v in schedule.graph.gradients if v}
         roles = {name: schedule.graph.blocks[value.block].role for name, value in gradients.items()}
         self._accumulators = {n: v for n, v in gradients.items() if roles[n] is Role.ACCUMULATED}
@@ -174,10 +184,8 @@ class CompiledStep(RealStep):
             backend.is_host_resident(value.block) for value in self._accumulators.values()
         )
         self._kept_accumulators: dict[str, Tensor] = {}
-        self._captured_layouts = {block: _describe_layout(tensor) for block, tensor in self._state.items()}
-        self._bound_memory: dict[int, _Memory] = {}
         self._step_blocks = [block.index for block in schedule.graph.blocks if block.role in RESULT_ROLES]
-        self._step_blocks += [block for block in captured.inputs + captured.targets if block is not None]
+        self._step_blocks += [block for block in self.argument_blocks if block is not None]
 
     def __call__(self, inputs: Any, targets: Any = ()) -> Any:
         """Run one step on new data and return the loss, a scalar without history, or the module's output.
@@ -189,7 +197,7 @@ class CompiledStep(RealStep):
         Raises:
             ShapeMismatch: the data does not have the captured shapes and dtypes.
             ModuleChanged: the module has changed since the capture.
-            MembenchError: the data requires a gradient.
+            MembenchError: the data requires a gradient, or the call is within autocast and the capture was not.
         """
         if self._replayed:
             self._move_gradients()
@@ -218,6 +226,11 @@ class CompiledStep(RealStep):
         return (self.timeline(),)
 
     @property
+    def argument_blocks(self) -> tuple[int | None, ...]:
+        """The block of each leaf of inputs and targets; None if it is not a tensor."""
+        return self._captured.inputs + self._captured.targets
+
+    @property
     def backends(self) -> tuple[TensorBackend, ...]:
         return (self.backend,)
 
@@ -241,6 +254,7 @@ class CompiledStep(RealStep):
         """
         with self._one_at_a_time:
             self.workload.check_gradients_are_allowed()
+            self._check_autocast()
             self._module_state.check()
             arguments = (
                 *check_arguments(self._expected_inputs, inputs),
@@ -260,13 +274,12 @@ class CompiledStep(RealStep):
 
     def _issue(self, arguments: tuple[Any, ...], *, timed: bool) -> tuple[int, ...]:
         """Issue one step; a timed one is not replayed, because a CUDA graph contains no clock."""
-        captured = self._captured
         replayed = None if timed else self._replayed
         if self._bind_state() or timed:
             self._end_replays()
         if replayed:
             arguments = replayed.stage(arguments)
-        for block, argument in zip(captured.inputs + captured.targets, arguments, strict=True):
+        for block, argument in zip(self.argument_blocks, arguments, strict=True):
             if block is not None:
                 self.backend.bind(block, argument)
         # a schedule's operators have the dtypes of the capture; autocast would change them again
@@ -280,7 +293,7 @@ class CompiledStep(RealStep):
         """Release all memory of a step that did not end, including the caller's tensors."""
         self._end_replays()
         self.backend.abandon()
-        self._bound_memory.clear()
+        self._state.forget()
 
     def _end_replays(self) -> None:
         """Release the CUDA graph and its results: the step now runs in other memory, in addition to the graph's."""
@@ -294,26 +307,9 @@ class CompiledStep(RealStep):
         Raises:
             ModuleChanged: a tensor has another shape, layout or dtype.
         """
-        tensors = self._state | {
-            value.block: self._accumulator(name, value) for name, value in self._accumulators.items()
-        }
-        memory = dict(zip(tensors, _memory_of(tensors.values()), strict=True))
-        if memory == self._bound_memory:
-            return False
-        for block, tensor in tensors.items():
-            if self._bound_memory.get(block) != memory[block]:
-                self._check_layout(block, tensor)
-                self.backend.bind(block, tensor.detach())
-        self._bound_memory = memory
-        return True
-
-    def _check_layout(self, block: int, tensor: Tensor) -> None:
-        now, captured = _describe_layout(tensor), self._captured_layouts.get(block)
-        if captured and captured != now:
-            name = self.schedule.graph.blocks[block].name
-            raise ModuleChanged(
-                f"{name!r} is {now}, but was {captured} when the step was captured; compile again"
-            )
+        return self._state.bind(
+            {value.block: self._accumulator(name, value) for name, value in self._accumulators.items()}
+        )
 
     def _accumulator(self, name: str, value: Value) -> Tensor:
         """Return the accumulated gradient in the step's layout; zero before the first micro-batch."""
@@ -343,53 +339,4 @@ class CompiledStep(RealStep):
         for block in self._step_blocks:
             self.backend.unbind(block)
         if not self._keeps_accumulators:
-            for value in self._accumulators.values():
-                self.backend.unbind(value.block)
-                self._bound_memory.pop(value.block, None)
-
-
-def check_arguments(expected: ExpectedArguments, given: Any) -> list[Any]:
-    """Check arguments against the captured ones; return their leaves in the captured order and memory layout.
-
-    Raises:
-        ShapeMismatch: their number or nesting differs, or a shape, dtype, device or value.
-        MembenchError: one requires a gradient.
-    """
-    leaves = expected.leaves_of(given)
-    for position, (captured, argument) in enumerate(zip(expected.leaves, leaves, strict=True)):
-        if _describe(captured) != _describe(argument):
-            raise ShapeMismatch(
-                f"{expected.place(position)} is {_describe_briefly(argument)}; the step takes {_describe(captured)}; "
-                "move it there, or compile a step for each shape and leave out a last batch that is smaller"
-            )
-        if isinstance(argument, Tensor):
-            if argument.requires_grad and torch.is_grad_enabled():
-                raise MembenchError(
-                    f"{expected.place(position)} requires a gradient, which the step does not compute; detach it, or move "
-                    "the computation of it into the module"
-                )
-            if argument.stride() != captured.stride() or argument.is_conj() or argument.is_neg():
-                leaves[position] = torch.empty_like(captured).copy_(argument)
-    return leaves
-
-
-def _describe_briefly(argument: Any) -> str:
-    text = _describe(argument)
-    return text if isinstance(argument, Tensor) or len(text) < 60 else f"a {type(argument).__name__}"
-
-
-def _memory_of(tensors: Collection[Tensor]) -> Iterator[_Memory]:
-    """Return where tensors lie; loops in C, because each step checks all tensors of a module."""
-    return zip(map(Tensor.data_ptr, tensors), map(_SHAPE, tensors), map(Tensor.stride, tensors), strict=True)
-
-
-def _describe_layout(tensor: Tensor) -> str:
-    return f"{_describe(tensor)} with strides {tensor.stride()}"
-
-
-def _describe(argument: Any) -> str:
-    if isinstance(argument, Tensor):
-        if not is_dense(argument):
-            return "a sparse or nested tensor"
-        return f"a {argument.device.type} tensor of shape {tuple(argument.shape)} and {argument.dtype}"
-    return repr(argument)
+            self._state.unbind(value.block for value in self._accumulators.values())

@@ -12,7 +12,9 @@ from membench.core.schedule import RepeatedSchedule
 from membench.core.timeline import Timeline
 from membench.core.workload import Workload
 from membench.execution.measurement import peaks_bytes
-from membench.steps.compiled_step import CompiledStep, RealStep, check_arguments
+from membench.steps.bound_state import check_arguments
+from membench.steps.compiled_step import CompiledStep, RealStep
+from membench.steps.ignored_targets import IgnoredTargets
 from membench.steps.update import RealUpdate
 
 
@@ -27,6 +29,9 @@ class MicroBatchedStep(RealStep):
         workload: the whole batch, placed for the schedules.
         steps: one for each of `plan`.
         loss: the scalar to which they add their losses.
+
+    Raises:
+        UnsupportedModel: the loss is a mean that is weighted by the targets' classes.
     """
 
     def __init__(
@@ -39,6 +44,7 @@ class MicroBatchedStep(RealStep):
     ) -> None:
         super().__init__(workload, plan, update)
         self._steps = steps
+        self._ignored_targets = IgnoredTargets(plan[0].schedule.graph, steps[0].argument_blocks)
         self._loss = loss
 
     def __call__(self, inputs: Any, targets: Any) -> Tensor:
@@ -50,11 +56,12 @@ class MicroBatchedStep(RealStep):
 
         Raises:
             ShapeMismatch: the data does not have those shapes and dtypes.
+            MembenchError: the loss ignores some of the targets.
         """
-        inputs, targets = (
-            expected.nested(check_arguments(expected, given))
-            for expected, given in ((self._expected_inputs, inputs), (self._expected_targets, targets))
-        )
+        of_inputs = check_arguments(self._expected_inputs, inputs)
+        of_targets = check_arguments(self._expected_targets, targets)
+        self._ignored_targets.check([*of_inputs, *of_targets])
+        inputs, targets = self._expected_inputs.nested(of_inputs), self._expected_targets.nested(of_targets)
         with self._one_at_a_time:
             self._loss.zero_()
             if self._update:

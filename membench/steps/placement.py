@@ -3,10 +3,22 @@
 from dataclasses import replace
 from typing import Any
 
+from torch import nn
+
 from membench.backends.tensor_backend import TensorBackend
 from membench.capture.capture import CapturedStep
 from membench.core.arguments import map_leaves
 from membench.core.workload import Workload
+
+
+def place_module(module: nn.Module, captured: CapturedStep, backend: TensorBackend) -> None:
+    """Move a module's weights, gradients and buffers in place; see `place_workload`."""
+    for name, weight in module.named_parameters():
+        gradient, weight.grad = weight.grad, None
+        weight.data = backend.place(captured.weights[name], weight.data)
+        weight.grad = None if gradient is None else gradient.to(weight.device)
+    for name, buffer in module.named_buffers():
+        buffer.data = backend.place(captured.buffers[name], buffer.data)
 
 
 def place_workload(workload: Workload, captured: CapturedStep, backend: TensorBackend) -> Workload:
@@ -16,12 +28,7 @@ def place_workload(workload: Workload, captured: CapturedStep, backend: TensorBa
         captured: the workload, or a micro-batch of it.
         backend: the backend of the captured step, which determines where its blocks are kept.
     """
-    for name, weight in workload.module.named_parameters():
-        gradient, weight.grad = weight.grad, None
-        weight.data = backend.place(captured.weights[name], weight.data)
-        weight.grad = None if gradient is None else gradient.to(weight.device)
-    for name, buffer in workload.module.named_buffers():
-        buffer.data = backend.place(captured.buffers[name], buffer.data)
+    place_module(workload.module, captured, backend)
 
     def place(argument: Any, block: int | None) -> Any:
         return argument if block is None else backend.place(block, argument)

@@ -25,7 +25,7 @@ from itertools import groupby
 
 from membench.core.cost_model import CostModel
 from membench.core.schedule import Schedule
-from membench.core.task_graph import EXTERNAL_ROLES, Kind, LayerTasks, Role, TaskGraph
+from membench.core.task_graph import EXTERNAL_ROLES, RESULT_ROLES, Kind, LayerTasks, Role, TaskGraph
 from membench.planning.builder import ScheduleBuilder
 from membench.planning.recompute import Repeatable, Segment, recompute
 from membench.strategies.base import Strategy
@@ -55,7 +55,7 @@ class _Checkpoints:
 
     Attributes:
         layers: checkpoints of the forward pass, linear layers included.
-        results: blocks that they write, without those of linear layers.
+        results: blocks that they write, without those of linear layers and those that the caller gets.
     """
 
     def __init__(self, graph: TaskGraph) -> None:
@@ -63,7 +63,8 @@ class _Checkpoints:
         found = [layer for layer in graph.forward_layers if layer.has_kind(*COSTLY) or _is_join(graph, layer)]
         self.layers = frozenset(layer.layer for layer in found)
         self._written = frozenset(block for layer in found for block in layer.writes)
-        self.results = frozenset(b for t in found if not t.has_kind(Kind.LINEAR) for b in t.writes)
+        kept = frozenset(block.index for block in graph.blocks if block.role in RESULT_ROLES)
+        self.results = frozenset(b for t in found if not t.has_kind(Kind.LINEAR) for b in t.writes) - kept
 
     def segments(self) -> Iterator[Segment]:
         """Yield the segments between two checkpoints, with how they are recomputed."""

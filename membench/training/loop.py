@@ -24,7 +24,6 @@ from membench.execution.measurement import synchronize
 from membench.steps.compile import compile as compile_step
 from membench.steps.compiled_step import CompiledStep
 from membench.steps.micro_batched_step import MicroBatchedStep
-from membench.steps.simulated_step import SimulatedStep
 from membench.strategies.base import Strategy
 from membench.training.recipe import Recipe
 
@@ -79,7 +78,7 @@ def train(
     def step_for(batch_size: int) -> CompiledStep | MicroBatchedStep:
         example = _on(device, images.batch(torch.arange(batch_size)))
         step = compile_step(module, loss, example, strategy=strategy, backend=backend, budget=budget)
-        assert not isinstance(step, SimulatedStep)
+        assert isinstance(step, CompiledStep | MicroBatchedStep)
         return step
 
     steps = {len(part): step_for(len(part)) for part in torch.arange(len(images)).split(recipe.batch_size)}

@@ -17,7 +17,9 @@ DATA = torch.randn(4, 3), torch.randint(2, (4,))
 
 @pytest.fixture
 def module() -> nn.Module:
-    return nn.Sequential(nn.Linear(3, 5), nn.BatchNorm1d(5), nn.Dropout(0.5), nn.Linear(5, 2))
+    module = nn.Sequential(nn.Linear(3, 5), nn.BatchNorm1d(5), nn.Dropout(0.5), nn.Linear(5, 2))
+    module[0].scales, module[0].options = [1.0, 2.0], {"name": "first", "rates": {"low": 1, "high": None}}
+    return module
 
 
 def step_of(module: nn.Module) -> CompiledStep:
@@ -54,6 +56,14 @@ CHANGES: dict[str, tuple[Callable[[nn.Sequential], object], str]] = {
     "a hook on the backward pass": (
         lambda module: module.register_full_backward_hook(lambda *_: None),
         "the hooks of the module have changed",
+    ),
+    "a number in a list": (
+        lambda module: module[0].scales.__setitem__(1, 3.0),
+        r"layer '0' has scales=\[1.0, 3.0\], but had \[1.0, 2.0\] when the step was captured",
+    ),
+    "a number in a dict": (
+        lambda module: module[0].options["rates"].update(low=3),
+        "layer '0' has options=.*'low': 3.* but had .*'low': 1",
     ),
     "a number": (
         lambda module: setattr(module[2], "p", 0.1),
@@ -118,6 +128,7 @@ def test_what_a_module_notes_about_itself_may_change(module: nn.Sequential) -> N
     module._epoch = 1
     step = step_of(module)
     module._epoch, module.best_accuracy = 2, 0.5
+    module[0].scales.append(3.0)
     step(*DATA)
     assert module[0].weight.grad is not None
 

@@ -344,6 +344,17 @@ def test_autocast_keeps_cast_weights_until_it_ends() -> None:
     assert casts[0] is casts[1]
 
 
+def test_tensors_are_multiplied_by_one_operator() -> None:
+    ones, twos = internals.multiply_each([torch.ones(2), torch.ones(1, 3)], 2.0)
+    assert ones.tolist() == [2, 2] and twos.tolist() == [[2, 2, 2]]
+
+
+def test_autocast_has_a_dtype_within_it_alone() -> None:
+    with torch.autocast("cpu", torch.float16):
+        assert internals.autocast_dtype("cpu") is torch.float16
+    assert internals.autocast_dtype("cpu") is None
+
+
 def test_the_base_of_a_view_is_known() -> None:
     whole = torch.zeros(4)
     assert internals.view_base(whole[1:]) is whole

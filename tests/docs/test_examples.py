@@ -52,6 +52,20 @@ def test_a_compiled_model_trains_to_the_same_loss_in_less_memory(tmp_path: Path)
     assert "a budget of 4.0 MB is too small" in output
 
 
+def test_a_wrapped_module_ends_a_loop_with_the_same_bits_and_resumes_to_them(tmp_path: Path) -> None:
+    output = output_of("wrap_your_module.py", tmp_path)
+    assert output.startswith("2 kinds of calls, at most ")
+    assert "\nthe same weights, bit for bit\nresumed to the same weights, bit for bit" in output
+
+
+def test_the_program_of_the_page_trains_batches_of_two_sizes() -> None:
+    names: dict[str, Any] = {}
+    [program] = [code for code in code_of("docs/wrap.md") if code.language == "python"]
+    exec(program.text, names)
+    calls = names["model"].wrapped_calls
+    assert len(calls.steps) == 2 and calls.predicted_peak_bytes <= 20 * MIB and calls.waiting_bytes == 0
+
+
 def test_a_written_strategy_keeps_the_gradients_and_saves_memory(tmp_path: Path) -> None:
     output = output_of("write_a_strategy.py", tmp_path)
     peaks = sizes_of(output, "MB")

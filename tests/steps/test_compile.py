@@ -224,20 +224,29 @@ def test_data_that_requires_a_gradient_is_refused(batch: tuple[Tensor, Tensor]) 
         step(images * 2, batch[1])
 
 
-def test_a_step_computes_what_was_captured_within_autocast_too(batch: tuple[Tensor, Tensor]) -> None:
+def test_a_call_within_autocast_is_refused_unless_it_was_captured_so(batch: tuple[Tensor, Tensor]) -> None:
     torch.manual_seed(0)
     module = digits_cnn().eval()
-    step = membench.compile(module, CRITERION, batch)
+    step, casting = (
+        membench.compile(module, CRITERION, batch, precision=precision) for precision in (None, "amp_bf16")
+    )
     with torch.autocast("cpu", torch.bfloat16):
-        within = step(*batch)
-    assert within.dtype is torch.float32 and torch.equal(within, step(*batch))
+        with pytest.raises(
+            MembenchError, match="called with autocast to torch.bfloat16 and was captured with"
+        ):
+            step(*batch)
+        within, captured_within = casting(*batch), membench.compile(module, CRITERION, batch)
+        assert captured_within(*batch).equal(within)
+    assert within.equal(casting(*batch)) and not within.equal(step(*batch))
+    with pytest.raises(MembenchError, match="called with autocast to None"):
+        captured_within(*batch)
 
 
 def test_other_data_than_captured_is_refused(batch: tuple[Tensor, Tensor]) -> None:
     step = membench.compile(digits_cnn(), CRITERION, batch)
     with pytest.raises(ShapeMismatch, match=r"shape \(4, 1, 8, 8\).*the step takes .*\(8, 1, 8, 8\)"):
         step(batch[0][:4], batch[1][:4])
-    with pytest.raises(ShapeMismatch, match="float64"):
+    with pytest.raises(ShapeMismatch, match=r"float64; .* convert it with .to\(torch.float32\)"):
         step(batch[0].double(), batch[1])
     with pytest.raises(ShapeMismatch, match=r"inputs\[0\] is a ndarray; the step takes"):
         step(batch[0].numpy(), batch[1])

@@ -1,0 +1,65 @@
+"""Hooks of a module in a trace: what they compute is captured; what they do in Python happens once."""
+
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from torch import nn
+
+from membench.core.torch_internals import FakeTensor, module_hooks
+
+_log = logging.getLogger("membench")
+
+
+@contextmanager
+def traced_hooks(module: nn.Module, *, runs_own: bool) -> Iterator[None]:
+    """Trace the hooks of a module's layers, and log a warning if one is called for nothing but an effect in Python.
+
+    A hook computes if it returns a new value or makes a tensor of its layer anew. Hooks of the module's own package belong to
+    its forward pass: they may note what it reads later.
+
+    Args:
+        runs_own: trace the module's own hooks as well; otherwise they are set aside.
+    """
+    before = [(hooks, dict(hooks)) for layer in module.modules() for hooks in module_hooks(layer)]
+    package = type(module).__module__.partition(".")[0]
+    without_result: dict[str, None] = {}
+    for path, layer in module.named_modules():
+        for hooks in module_hooks(layer):
+            for key, hook in hooks.items():
+                if package == "__main__" or _package_of(hook) != package:
+                    hooks[key] = _noting(hook, path or "the module", without_result)
+    if not runs_own:
+        for hooks in module_hooks(module):
+            hooks.clear()
+    try:
+        yield
+    finally:
+        for hooks, earlier in before:
+            hooks |= earlier
+    if without_result:
+        _log.warning(
+            "hooks return nothing: %s; they were called at the capture, and steps will not call them; remove them, or return "
+            "what they read from the module",
+            ", ".join(without_result),
+        )
+
+
+def _package_of(hook: Any) -> str:
+    return (getattr(hook, "__module__", None) or type(hook).__module__).partition(".")[0]
+
+
+def _noting(hook: Callable[..., Any], layer: str, without_result: dict[str, None]) -> Callable[..., Any]:
+    def call(of: nn.Module, *args: Any, **kwargs: Any) -> Any:
+        before = _made_tensors(of)
+        result = hook(of, *args, **kwargs)
+        if _made_tensors(of) == before and (result is None or any(result is each for each in args)):
+            without_result[f"{getattr(hook, '__qualname__', type(hook).__qualname__)} of {layer}"] = None
+        return result
+
+    return call
+
+
+def _made_tensors(layer: nn.Module) -> dict[str, int]:
+    return {name: id(value) for name, value in vars(layer).items() if isinstance(value, FakeTensor)}

@@ -1,0 +1,148 @@
+"""The caller's tensors that a step computes on, and what a call passes: bound to a backend, and checked."""
+
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from operator import attrgetter
+from types import MappingProxyType
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from membench.backends.tensor_backend import TensorBackend
+from membench.capture.capture import CapturedStep
+from membench.core.arguments import ExpectedArguments, is_dense
+from membench.core.errors import MembenchError, ModuleChanged, ShapeMismatch
+from membench.core.task_graph import TaskGraph
+
+_SHAPE = attrgetter("shape")
+_Memory = tuple[int, torch.Size, tuple[int, ...]]
+"""A tensor's address, shape and strides."""
+
+
+class BoundState:
+    """Weights, buffers and constants of a captured step, each bound to its block again where it has moved in memory.
+
+    Args:
+        graph: whose blocks they are.
+        backend: of the same graph.
+        captured: the step.
+        module: as it was captured, placed for the backend.
+        others: further tensors of the caller by block.
+    """
+
+    def __init__(
+        self,
+        graph: TaskGraph,
+        backend: TensorBackend,
+        captured: CapturedStep,
+        module: nn.Module,
+        others: Mapping[int, Tensor] = MappingProxyType({}),
+    ) -> None:
+        self._graph = graph
+        self._backend = backend
+        self._tensors: dict[int, Tensor] = {
+            **{captured.weights[name]: weight for name, weight in module.named_parameters()},
+            **{captured.buffers[name]: buffer for name, buffer in module.named_buffers()},
+            **{block: backend.place(block, tensor) for block, tensor in captured.constants.items()},
+            **others,
+        }
+        self._captured_layouts = {block: _describe_layout(tensor) for block, tensor in self._tensors.items()}
+        self._bound: dict[int, _Memory] = {}
+
+    def bind(self, others: Mapping[int, Tensor] = MappingProxyType({})) -> bool:
+        """Bind the state and others of the caller's tensors; return whether any has moved since the last call.
+
+        Raises:
+            ModuleChanged: a tensor has another shape, layout or dtype.
+        """
+        tensors = {**self._tensors, **others}
+        memory = dict(zip(tensors, _memory_of(tensors.values()), strict=True))
+        if memory == self._bound:
+            return False
+        for block, tensor in tensors.items():
+            if self._bound.get(block) != memory[block]:
+                self._check_layout(block, tensor)
+                self._backend.bind(block, tensor.detach())
+        self._bound = memory
+        return True
+
+    def unbind(self, blocks: Iterable[int]) -> None:
+        """Release tensors of these blocks."""
+        for block in blocks:
+            self._backend.unbind(block)
+            self._bound.pop(block, None)
+
+    def forget(self) -> None:
+        """Bind all tensors at the next call: the backend has released them."""
+        self._bound.clear()
+
+    def _check_layout(self, block: int, tensor: Tensor) -> None:
+        now, captured = _describe_layout(tensor), self._captured_layouts.get(block)
+        if captured and captured != now:
+            name = self._graph.blocks[block].name
+            raise ModuleChanged(
+                f"{name!r} is {now}, but was {captured} when the step was captured; compile again"
+            )
+
+
+def check_arguments(expected: ExpectedArguments, given: Any) -> list[Any]:
+    """Check arguments against the captured ones; return their leaves in the captured order and memory layout.
+
+    Raises:
+        ShapeMismatch: their number or nesting differs, or a shape, dtype, device or value.
+        MembenchError: one requires a gradient.
+    """
+    leaves = expected.leaves_of(given)
+    for position, (captured, argument) in enumerate(zip(expected.leaves, leaves, strict=True)):
+        if _describe(captured) != _describe(argument):
+            raise ShapeMismatch(
+                f"{expected.place(position)} is {_describe_briefly(argument)}; the step takes {_describe(captured)}; "
+                + _remedy(captured, argument)
+            )
+        if isinstance(argument, Tensor):
+            if argument.requires_grad and torch.is_grad_enabled():
+                raise MembenchError(
+                    f"{expected.place(position)} requires a gradient, which the step does not compute; detach it, or move "
+                    "the computation of it into the module"
+                )
+            leaves[position] = in_layout_of(captured, argument)
+    return leaves
+
+
+def in_layout_of(captured: Tensor, given: Tensor) -> Tensor:
+    """Return a tensor as it is, or a copy with the strides of the captured one where it has others."""
+    if given.stride() == captured.stride() and not (given.is_conj() or given.is_neg()):
+        return given
+    return torch.empty_like(captured).copy_(given)
+
+
+def _remedy(captured: Any, argument: Any) -> str:
+    if isinstance(captured, Tensor) and isinstance(argument, Tensor) and is_dense(argument):
+        if captured.device != argument.device:
+            return "move it there"
+        if captured.dtype != argument.dtype:
+            return f"convert it with .to({captured.dtype}), or compile a step for that dtype"
+        return "compile a step for each shape, or leave out a last batch that is smaller, or use shapes='any' or membench.wrap"
+    return "pass the same kind of value, or compile a step for it"
+
+
+def _describe_briefly(argument: Any) -> str:
+    text = _describe(argument)
+    return text if isinstance(argument, Tensor) or len(text) < 60 else f"a {type(argument).__name__}"
+
+
+def _memory_of(tensors: Collection[Tensor]) -> Iterator[_Memory]:
+    """Return where tensors lie; loops in C, because each step checks all tensors of a module."""
+    return zip(map(Tensor.data_ptr, tensors), map(_SHAPE, tensors), map(Tensor.stride, tensors), strict=True)
+
+
+def _describe_layout(tensor: Tensor) -> str:
+    return f"{_describe(tensor)} with strides {tensor.stride()}"
+
+
+def _describe(argument: Any) -> str:
+    if isinstance(argument, Tensor):
+        if not is_dense(argument):
+            return "a sparse or nested tensor"
+        return f"a {argument.device.type} tensor of shape {tuple(argument.shape)} and {argument.dtype}"
+    return repr(argument)

@@ -1,0 +1,316 @@
+"""`membench.wrap`: a module whose forward and backward pass run under a memory strategy, in any training loop.
+
+    the module's class <- a subclass with another forward <- the wrapped module, which shares the module's attributes
+
+A call is captured and planned on the first use of its kind: shapes, dtypes and layouts of its arguments, training or
+evaluation mode of each layer, frozen weights, autocast, and whether gradients are asked for.
+"""
+
+import copy
+import inspect
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import wraps
+from typing import Any, NoReturn, TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from membench.backends.real import real_backend, real_device
+from membench.capture.capture import Captures
+from membench.core.arguments import Arguments, as_arguments, check_leaf, named_leaves
+from membench.core.checks import choice
+from membench.core.errors import MembenchError, ModuleChanged, ShapeMismatch, UnsupportedStrategy
+from membench.core.precision import Precision
+from membench.core.torch_internals import FakeTensor, autocast_dtype, tree_flatten, tree_map
+from membench.core.workload import Workload
+from membench.profiling.cache import load_cache
+from membench.profiling.measured_cost import MeasuredCost
+from membench.steps.arguments import as_bytes, as_strategy
+from membench.steps.compile import graph_as_run
+from membench.steps.kept_steps import KeptSteps, Shapes, described, kind_of
+from membench.steps.placement import place_module
+from membench.steps.plan import plan
+from membench.steps.wrapped_step import WrappedStep
+from membench.strategies.base import Strategy
+from membench.strategies.eager import Eager
+
+Module = TypeVar("Module", bound=nn.Module)
+
+
+def wrap(
+    module: Module,
+    *,
+    strategy: str | Strategy = "eager",
+    budget: str | float | None = None,
+    backend: str = "cpu",
+    example: Any = None,
+    shapes: str = "any",
+) -> Module:
+    """Return a module with the same weights whose forward and backward pass run under a memory strategy.
+
+    It is called like the module and returns the same, to the bit; its backward pass runs when autograd reaches it, from
+    whatever loss. Both share weights, buffers, mode, hooks and all other attributes; the module itself stays as it is. Calls
+    without gradients run under the strategy if it schedules inference, otherwise under ``eager``.
+
+    Args:
+        module: the network.
+        strategy: a name (``"layrub_hybrid"``) or an instance.
+        budget: the most device memory that a call may hold, with weights, inputs, outputs and their gradients:
+            ``"200 MB"`` (1 MB is 1024 x 1024 bytes) or a number of bytes.
+        backend: ``"cpu"`` or ``"cuda"``, to which the module is moved as by ``module.to``.
+        example: arguments of a call as `membench.compile` takes inputs; the call is captured and planned now, so that errors
+            are raised here. None: at the first call.
+        shapes: ``"any"`` captures and plans each new kind of call when it is first made, and keeps up to
+            `membench.steps.kept_steps.MOST_KEPT` of them; ``"fixed"`` refuses all calls but those like the first.
+
+    Raises:
+        UnsupportedModel: the module cannot be captured; names the layer. Calls raise it too.
+        UnsupportedStrategy: there is no such strategy, or it cannot schedule this graph. Calls raise it too.
+        InfeasibleSchedule: the strategy cannot keep the budget. Calls raise it too.
+        MembenchError: an argument is invalid, or there is no GPU.
+    """
+    if not isinstance(module, nn.Module):
+        raise MembenchError(f"the module is a torch.nn.Module, not {module!r}")
+    if hasattr(type(module), "wrapped_calls"):
+        raise MembenchError("the module is wrapped already; wrap the original")
+    if backend not in ("cpu", "cuda"):
+        raise MembenchError(f"there is no backend {backend!r} for a wrapped module; choose one of cpu, cuda")
+    is_fixed = choice(Shapes, "shapes", shapes) is Shapes.FIXED
+    calls = WrappedCalls(
+        module, as_strategy(strategy), as_bytes(budget), real_device(backend), is_fixed=is_fixed
+    )
+    wrapped = _sharing_attributes(module, calls)
+    if example is not None:
+        calls.prepare(as_arguments(example))
+    return wrapped
+
+
+class WrappedCalls:
+    """The calls of a wrapped module, which has this object as its attribute ``wrapped_calls``; for one thread at a time.
+
+    Args:
+        module: whose forward is captured.
+        strategy: schedules calls of the modes that it has; ``eager`` the others.
+        budget_bytes: of each call; None: no limit.
+        device: where calls run.
+        is_fixed: only calls like the first are made.
+    """
+
+    def __init__(
+        self,
+        module: nn.Module,
+        strategy: Strategy,
+        budget_bytes: int | None,
+        device: torch.device,
+        *,
+        is_fixed: bool,
+    ) -> None:
+        self.module = module
+        self.strategy = strategy
+        self.budget_bytes = budget_bytes
+        self.device = device
+        self.is_fixed = is_fixed
+        self._cost = MeasuredCost(device, load_cache(device) if device.type == "cuda" else None)
+        self._signature = inspect.signature(module.forward)
+        self._steps: KeptSteps[WrappedStep] = KeptSteps()
+        self._forget()
+
+    @property
+    def steps(self) -> tuple[WrappedStep, ...]:
+        """The steps that are kept, the latest used last; each has a schedule, which prints as text."""
+        return tuple(self._steps)
+
+    @property
+    def predicted_peak_bytes(self) -> int:
+        """The largest predicted peak of a call; see `WrappedStep`.
+
+        Raises:
+            MembenchError: nothing has been captured.
+        """
+        if not self._steps:
+            raise MembenchError("the wrapped module has not been called; call it, or pass an example to wrap")
+        return max(step.predicted_peak_bytes for step in self._steps)
+
+    @property
+    def waiting_bytes(self) -> int:
+        """Bytes that calls hold now while they wait for their backward pass, of steps that are kept."""
+        return sum(step.waiting * step.held_bytes for step in self._steps)
+
+    def __call__(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        """Run a call of the module.
+
+        Raises:
+            ShapeMismatch: the call is not like the first, and shapes are fixed, or a tensor is on another device.
+            MembenchError: see `wrap`.
+        """
+        arguments = self._arguments(args, kwargs)
+        leaves, structure = tree_flatten(arguments)
+        try:
+            return self._step_for(arguments, leaves, structure)(leaves)
+        except ModuleChanged:
+            if self.is_fixed:
+                raise
+            self._forget()
+            return self._step_for(arguments, leaves, structure)(leaves)
+
+    def prepare(self, arguments: Arguments) -> None:
+        """Capture and plan a call without running it; see `__call__`."""
+        given = self._arguments((), arguments) if isinstance(arguments, dict) else arguments
+        self._step_for(given, *tree_flatten(given))
+
+    def close(self) -> None:
+        """Release threads, host memory and what was captured; a later call captures again."""
+        self._forget()
+
+    def _forget(self) -> None:
+        self._steps.clear()
+        self._layers = list(self.module.modules())
+        self._weights = list(self.module.parameters())
+
+    def _arguments(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Arguments:
+        """Return arguments as a tuple, or by name if one is given by name."""
+        if not kwargs:
+            return args
+        if not args:
+            return dict(sorted(kwargs.items()))
+        try:
+            bound = self._signature.bind(*args, **kwargs)
+        except TypeError as error:
+            raise MembenchError(f"the module's forward takes {self._signature}: {error}") from error
+        named: dict[str, Any] = {}
+        for name, value in bound.arguments.items():
+            kind = self._signature.parameters[name].kind
+            if kind in (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.POSITIONAL_ONLY):
+                raise MembenchError(
+                    f"the module's forward takes {self._signature}; pass all arguments by position, or all by name"
+                )
+            named |= value if kind is inspect.Parameter.VAR_KEYWORD else {name: value}
+        return dict(sorted(named.items()))
+
+    def _step_for(self, arguments: Arguments, leaves: list[Any], structure: Any) -> WrappedStep:
+        trains = torch.is_grad_enabled() and (
+            any(weight.requires_grad for weight in self._weights)
+            or any(isinstance(leaf, Tensor) and leaf.requires_grad for leaf in leaves)
+        )
+        precision = self._autocast()
+        key = (
+            trains,
+            precision,
+            structure,
+            tuple([kind_of(leaf, with_gradient=trains) for leaf in leaves]),
+            tuple([layer.training for layer in self._layers]),
+            tuple([weight.requires_grad for weight in self._weights]) if trains else (),
+        )
+        step = self._steps.find(key)
+        if step is not None:
+            return step
+        if self.is_fixed and len(self._steps):
+            raise ShapeMismatch(
+                f"{self._description(arguments, trains)} is not like the first one, and shapes are fixed; leave "
+                "shapes='fixed' out, or wrap the module once more for such calls"
+            )
+        return self._steps.make(
+            key, lambda: self._capture(arguments, precision, trains), self._description(arguments, trains)
+        )
+
+    def _capture(self, arguments: Arguments, precision: Precision | None, trains: bool) -> WrappedStep:
+        for name, leaf in named_leaves("inputs", arguments):
+            check_leaf(name, leaf)
+            if isinstance(leaf, FakeTensor):
+                raise MembenchError("a wrapped module cannot be captured; pass the module that was wrapped")
+            if isinstance(leaf, Tensor) and leaf.device != self.device:
+                raise ShapeMismatch(f"{name} is on {leaf.device}, not on {self.device}; move it there")
+        workload = Workload(
+            type(self.module).__name__,
+            self.module,
+            None,
+            tree_map(_without_memory, arguments),
+            precision=precision,
+            gradients_from_caller=trains,
+            runs_own_hooks=False,
+        )
+        captures = Captures(workload, self.device)
+        with torch.autocast(self.device.type, enabled=False):
+            graph = graph_as_run(captures, self._cost, workload.batch_size)
+            strategy = self.strategy if graph.mode in self.strategy.modes else Eager()
+            schedule = plan(graph, strategy, self._cost, self.budget_bytes)
+        # what planning alone reads would otherwise be kept with the step
+        schedule = replace(schedule, graph=replace(schedule.graph, plain=None))
+        captured = replace(captures.at(workload.batch_size), graph=schedule.graph)
+        if self.device.type == "cuda":
+            if any(block.host_location for block in schedule.graph.blocks):
+                raise UnsupportedStrategy(
+                    f"strategy {schedule.strategy!r} keeps weights in host memory, where other calls of a wrapped module would not "
+                    "find them; choose another one, or use membench.compile"
+                )
+            place_module(self.module, captured, real_backend(schedule, self.device))
+        return WrappedStep(workload, captured, schedule, self.device)
+
+    def _autocast(self) -> Precision | None:
+        """Return the precision of the autocast that the caller runs in.
+
+        Raises:
+            MembenchError: it casts to neither of the two formats of half precision.
+        """
+        dtype = autocast_dtype(self.device.type)
+        if dtype is None:
+            return None
+        known = {
+            precision.autocast_dtype: precision for precision in (Precision.AMP_BF16, Precision.AMP_FP16)
+        }
+        if dtype not in known:
+            raise MembenchError(
+                f"autocast to {dtype} is not supported; cast to torch.bfloat16 or torch.float16"
+            )
+        return known[dtype]
+
+    def _description(self, arguments: Arguments, trains: bool) -> str:
+        purpose = "with gradients" if trains else "without gradients"
+        mode = "training" if self.module.training else "evaluation"
+        return f"a call of {type(self.module).__name__} {purpose}, in {mode} mode, with {described('inputs', arguments)}"
+
+
+def _without_memory(leaf: Any) -> Any:
+    """Return a tensor's layout as a tensor without memory, so that a step does not keep its example."""
+    if not isinstance(leaf, Tensor):
+        return leaf
+    return torch.empty_strided(
+        leaf.shape, leaf.stride(), dtype=leaf.dtype, device="meta", requires_grad=leaf.requires_grad
+    )
+
+
+def _sharing_attributes(module: Module, calls: WrappedCalls) -> Module:
+    """Return an object of a subclass of the module's class that has the module's own dict of attributes."""
+    kind = type(module)
+
+    @wraps(kind.forward)
+    def forward(_: nn.Module, *args: Any, **kwargs: Any) -> Any:
+        return calls(args, kwargs)
+
+    def deep_copy(_: nn.Module, memo: dict[int, Any]) -> nn.Module:
+        copied = copy.deepcopy(module, memo)
+        again = WrappedCalls(
+            copied, calls.strategy, calls.budget_bytes, calls.device, is_fixed=calls.is_fixed
+        )
+        return _sharing_attributes(copied, again)
+
+    def reduce(*_: object) -> NoReturn:
+        raise MembenchError(
+            "a wrapped module cannot be pickled: it is bound to this process; save its state_dict(), or the module that was "
+            "wrapped"
+        )
+
+    attributes = {
+        "__doc__": kind.__doc__,
+        "__module__": kind.__module__,
+        "__qualname__": kind.__qualname__,
+        "forward": forward,
+        "__deepcopy__": deep_copy,
+        "__reduce_ex__": reduce,
+        "wrapped_calls": calls,
+    }
+    metaclass: Any = type(kind)
+    wrapped: Module = object.__new__(metaclass(kind.__name__, (kind,), attributes))
+    object.__setattr__(wrapped, "__dict__", vars(module))
+    return wrapped

@@ -1,0 +1,75 @@
+"""A wrapped module gives the bits of the module itself under a loss of its caller, at its predicted peak."""
+
+from functools import partial
+
+import pytest
+import torch
+from torch import Tensor
+
+import membench
+from membench.backends.cpu import Chaos, CpuBackend
+from membench.core.arguments import call_with
+from membench.core.schedule import Schedule
+from membench.core.torch_internals import tree_leaves
+from membench.execution.measurement import cpu_peak_bytes
+from membench.steps import wrapped_step
+from tests.helpers.networks import Reference, reference, run_step
+from tests.helpers.timings import has_parallel_tasks
+from tests.helpers.variants import VARIANTS
+
+OF_EVERY_KIND = ("alexnet", "googlenet", "lstm", "vit")
+"""Dropout, several outputs, weights that are used several times, attention."""
+ALWAYS = "vit"
+EACH_VARIANT_AND_NETWORK = [
+    pytest.param(
+        variant,
+        name,
+        marks=()
+        if name == ALWAYS or variant in ("eager", "layrub_hybrid", "superneurons")
+        else pytest.mark.slow,
+    )
+    for name in OF_EVERY_KIND
+    for variant in VARIANTS
+]
+
+
+def run_forward_and_backward(module: torch.nn.Module, case: Reference) -> None:
+    """Run a call with gradients of its outputs that are made at the turn, as a loss makes them."""
+    outputs = [each for each in tree_leaves(call_with(module, case.work.inputs)) if isinstance(each, Tensor)]
+    torch.autograd.backward(outputs, [torch.ones_like(each) for each in outputs])
+
+
+def check_wrapped(case: Reference, variant: str) -> None:
+    module = membench.wrap(case.work.module, strategy=VARIANTS[variant], example=case.work.inputs)
+    [step] = module.wrapped_calls.steps
+    work, schedule = case.work, step.schedule
+
+    def run() -> Tensor:
+        loss = call_with(work.loss, work.targets, call_with(module, work.inputs))
+        loss.backward()
+        return loss
+
+    case.results.check(run_step(work, run, case.buffers), rounding=schedule.rounding)
+    run = partial(run_forward_and_backward, module, case)
+    measured_bytes = schedule.graph.external_bytes + cpu_peak_bytes(run, step.backends)
+    work.module.zero_grad(set_to_none=True)
+    if has_parallel_tasks(schedule):
+        assert measured_bytes <= step.predicted_peak_bytes
+    else:
+        assert measured_bytes == step.predicted_peak_bytes
+    assert step.waiting == 0
+    module.wrapped_calls.close()
+
+
+@pytest.mark.parametrize(("variant", "network"), EACH_VARIANT_AND_NETWORK)
+def test_results_and_peak_are_exact_even_when_copies_are_late_and_freed_memory_is_poisoned(
+    network: str, variant: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    case = reference(network)
+    check_wrapped(case, variant)
+
+    def late(schedule: Schedule, _: torch.device) -> CpuBackend:
+        return CpuBackend(schedule.graph, chaos=Chaos(seed=3, longest_delay_s=0.0005))
+
+    monkeypatch.setattr(wrapped_step, "real_backend", late)
+    check_wrapped(case, variant)
