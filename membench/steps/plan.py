@@ -1,10 +1,10 @@
 """Planning of a step: from captured graphs, costs and a strategy to validated schedules."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache
 
 from membench.core.cost_model import CostModel
-from membench.core.errors import InfeasibleSchedule, UnsupportedStrategy
+from membench.core.errors import InfeasibleSchedule, OutOfMemory, UnsupportedStrategy
 from membench.core.optimizer import UpdateOf
 from membench.core.schedule import RepeatedSchedule, Schedule
 from membench.core.task_graph import TaskGraph
@@ -20,6 +20,9 @@ from membench.planning.update import add_states, add_update
 from membench.planning.validate import validate
 from membench.steps.simulated_step import simulated_step
 from membench.strategies.base import Strategy, strategies
+
+BUDGETS = 3
+"""How many budgets are tried where the device's allocator finds no room for a plan that keeps one."""
 
 
 def plan_step(
@@ -105,6 +108,35 @@ def _least(refusals: Mapping[int, InfeasibleSchedule], batch_size: int) -> Infea
         refusals.items(), key=lambda tried: (tried[1].lower_bound_bytes, tried[1].needed_bytes)
     )
     return refusal if list(refusals) == [batch_size] else refusal.of_micro_batch(size)
+
+
+def plan_to_fit(
+    plan: Callable[[int | None], tuple[RepeatedSchedule, ...]],
+    excess_bytes: Callable[[tuple[RepeatedSchedule, ...]], int],
+    room_bytes: int,
+) -> tuple[tuple[RepeatedSchedule, ...], int | None]:
+    """Return a plan that fits a device and its budget: without one if that fits, otherwise within the room that there is.
+
+    Args:
+        plan: plans a step within a budget.
+        excess_bytes: by how much a plan exceeds what the device has; 0: it fits.
+        room_bytes: the greatest budget. Where the allocator wastes memory, smaller ones are tried.
+
+    Raises:
+        InfeasibleSchedule: no plan keeps the budget.
+        OutOfMemory: the plans keep it, but the allocator finds no room for them.
+    """
+    runs = plan(None)
+    if not excess_bytes(runs):
+        return runs, None
+    budget_bytes = room_bytes
+    for _ in range(BUDGETS):
+        runs = plan(budget_bytes)
+        excess = excess_bytes(runs)
+        if not excess:
+            return runs, budget_bytes
+        budget_bytes = max(1, budget_bytes - excess)
+    raise OutOfMemory(needed_bytes=room_bytes + excess, capacity_bytes=room_bytes)
 
 
 def plan(graph: TaskGraph, strategy: Strategy, cost: CostModel, budget_bytes: int | None) -> Schedule:
