@@ -170,8 +170,8 @@ class Adviser:
             return device_memory(self._plain(planners, size), target.device).reserved_bytes
 
         try:
-            points = [(size, reserved_bytes(size)) for size in (first, 2 * first)]
-            guess = max(1, by_line(*points, target.room_bytes))
+            one, two = ((size, reserved_bytes(size)) for size in (first, 2 * first))
+            guess = max(1, by_line(one, two, target.room_bytes))
             return largest_fitting(
                 lambda size: not target.excess_bytes(self._plain(planners, size)), guess=guess
             )

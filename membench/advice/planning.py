@@ -1,6 +1,7 @@
 """One method planned for a device that may lack the memory; what runs in the processes of an advice."""
 
 from dataclasses import dataclass
+from math import inf
 
 from membench.advice.advice import AdvisedPlan
 from membench.core.device import DeviceProfile
@@ -9,10 +10,10 @@ from membench.core.optimizer import UpdateRule
 from membench.core.schedule import Offload, Prefetch, RepeatedSchedule
 from membench.core.task_graph import Kind
 from membench.cost.roofline import RooflineCost
+from membench.planning.device_memory import device_memory
 from membench.planning.micro_batch import GraphAt
 from membench.steps.plan import plan_step, plan_to_fit
 from membench.steps.simulated_step import simulated_step
-from membench.planning.device_memory import device_memory
 from membench.strategies.base import Strategy
 
 LESS = 0.99
@@ -125,6 +126,5 @@ def share_of_need(graph_at: GraphAt, batch_size: int, strategy: Strategy, target
     except InfeasibleSchedule as refusal:
         return min(LESS, refusal.budget_bytes / max(1, refusal.needed_bytes))
     except OutOfMemory as refusal:
-        assert refusal.needed_bytes is not None, "planned steps state it"
-        return min(LESS, refusal.capacity_bytes / refusal.needed_bytes)
+        return min(LESS, refusal.capacity_bytes / (refusal.needed_bytes or inf))
     return 1.0

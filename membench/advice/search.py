@@ -22,8 +22,8 @@ def largest_batch(
         share: of what a batch needs, when planned, the part that the device has; at least 1: it fits.
         batch_size: a size with a graph at hand; twice as much is the other end of the line.
     """
-    points = [(size, needed_bytes(size)) for size in (batch_size, 2 * batch_size)]
-    candidate = rounded(max(1, min(by_line(*points, room_bytes), MOST)))
+    first, second = ((size, needed_bytes(size)) for size in (batch_size, 2 * batch_size))
+    candidate = rounded(max(1, min(by_line(first, second, room_bytes), MOST)))
     for _ in range(TRIALS):
         found = share(candidate)
         if found >= 1:
