@@ -12,14 +12,12 @@ from membench.core.task_graph import Kind
 from membench.cost.roofline import RooflineCost
 from membench.planning.device_memory import device_memory
 from membench.planning.micro_batch import GraphAt
-from membench.steps.plan import plan_step, plan_to_fit
+from membench.steps.plan import Runs, plan_step, plan_within
 from membench.steps.simulated_step import simulated_step
 from membench.strategies.base import Strategy
 
 LESS = 0.99
 """The share of a need that is not met, where the numbers do not state that it is less."""
-
-Runs = tuple[RepeatedSchedule, ...]
 
 
 @dataclass(frozen=True)
@@ -47,12 +45,9 @@ class Target:
         return self.free_bytes if self.budget_bytes is None else min(self.budget_bytes, self.free_bytes)
 
     def excess_bytes(self, runs: Runs) -> int:
-        """Return by how much a plan exceeds the budget, or its reserved memory the device; 0: it fits."""
+        """Return by how much a plan exceeds the budget or the device; 0: it fits."""
         memory = device_memory(runs, self.device)
-        if memory.allocated_bytes > self.room_bytes:
-            return memory.allocated_bytes - self.room_bytes
-        wasted_bytes = max(memory.reserved_bytes - self.free_bytes, self.free_bytes // 100)
-        return 0 if memory.fits else wasted_bytes
+        return max(0, memory.allocated_bytes - self.room_bytes) or memory.excess_bytes
 
 
 def plan_method(graph_at: GraphAt, batch_size: int, strategy: Strategy, target: Target) -> AdvisedPlan:
@@ -63,11 +58,13 @@ def plan_method(graph_at: GraphAt, batch_size: int, strategy: Strategy, target: 
         OutOfMemory: PyTorch's allocator finds no room for what the method holds.
         UnsupportedStrategy: the method cannot schedule this graph.
     """
-    runs, budget_bytes = plan_to_fit(
-        lambda budget: plan_step(graph_at, batch_size, strategy, target.cost, budget, update=target.update),
-        target.excess_bytes,
-        target.room_bytes,
-    )
+
+    def plan(budget_bytes: int | None) -> Runs:
+        return plan_step(graph_at, batch_size, strategy, target.cost, budget_bytes, update=target.update)
+
+    runs, budget_bytes = plan(None), None
+    if target.excess_bytes(runs):
+        runs, budget_bytes = plan_within(plan, target.excess_bytes, target.room_bytes)
     measured, memory = simulated_step(runs, target.cost).measure(), device_memory(runs, target.device)
     return AdvisedPlan(
         name=strategy.name,

@@ -1,10 +1,11 @@
 """An advice as text for a terminal, as values for JSON, and as the lines of code that use it."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 from membench.advice.advice import Advice, AdvisedPlan
 from membench.core.units import format_bytes, format_seconds
+from membench.sweep.listing import table
 
 HEADER = (
     "method", "peak", "step time", "samples/s", "copied", "exposed", "gap", "host memory", "parts", "largest batch", "",
@@ -21,7 +22,7 @@ def lines(advice: Advice) -> Iterator[str]:
     yield ""
     if advice.plans:
         yield "Methods that fit, the fastest first:"
-        yield from _table([HEADER, *map(_row, advice.plans)])
+        yield from table([HEADER, *map(_row, advice.plans)])
     else:
         yield "No method fits."
     if any(not each.is_exact for each in advice.plans):
@@ -134,15 +135,3 @@ def _row(plan: AdvisedPlan) -> tuple[str, ...]:
         "" if plan.largest_batch is None else str(plan.largest_batch),
         "" if plan.is_exact else "*",
     )
-
-
-def _table(rows: Sequence[Sequence[str]]) -> Iterator[str]:
-    """Yield rows in aligned columns, the first to the left; columns without a value are left out."""
-    columns = [column for column in zip(*rows, strict=True) if any(column[1:])]
-    widths = [max(map(len, column)) for column in columns]
-    for row in zip(*columns, strict=True):
-        cells = [
-            f"{cell:<{width}}" if i == 0 else f"{cell:>{width}}"
-            for i, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ]
-        yield "  " + "  ".join(cells).rstrip()
