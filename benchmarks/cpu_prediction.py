@@ -6,6 +6,7 @@
 Predicted over measured; the median of alternating rounds, in each of which operators are timed anew.
 """
 
+import os
 import statistics
 import sys
 from dataclasses import replace
@@ -17,6 +18,7 @@ from membench.profiling.measured_cost import MeasuredCost
 from membench.steps.compile import build_step
 from membench.steps.simulated_step import simulated_step
 from membench.strategies.base import find_strategy
+from membench.sweep.measured import CPU_ENVIRONMENT
 from membench.sweep.model import Model
 
 NETWORKS = {"resnet18": 4, "resnet50": 2, "vgg16": 1, "mobilenet_v2": 4, "vit_b_16": 1, "gpt2": 1}
@@ -43,6 +45,7 @@ def ratio(network: str, strategy: str) -> float:
 
 
 def main(networks: list[str]) -> None:
+    os.environ.update(CPU_ENVIRONMENT)  # torch reads it at its first allocation
     for network in networks or NETWORKS:
         ratios: dict[str, list[float]] = {strategy: [] for strategy in STRATEGIES}
         for _ in range(ROUNDS):

@@ -112,14 +112,14 @@ class CpuBackend(TensorBackend):
         return self._do(partial(self.tensors.run, task))
 
     def offload(self, block: int, stream: str) -> _Job:
-        return self._submit(self._reading(block, self._host_buffer(block).copy_), stream)
+        return self._submit(self._reading(block, partial(copy_bytes, self._host_buffer(block))), stream)
 
     def prefetch(self, block: int, stream: str) -> _Job:
         self._allocate(block)
         target, source = self.tensors.as_bytes(block), self._host_buffer(block)
         if self._chaos:
             target.fill_(_POISON)
-        return self._submit(partial(target.copy_, source), stream)
+        return self._submit(partial(copy_bytes, target, source), stream)
 
     def all_reduce(self, block: int, root: int | None, stream: str) -> _Job:
         return self._submit(partial(self._average_over_processes, block, root), stream)
@@ -216,6 +216,11 @@ class CpuBackend(TensorBackend):
 
     def _allocate_host_memory(self, size_bytes: int) -> Tensor:
         return torch.from_numpy(np.empty(size_bytes, dtype=np.uint8))
+
+
+def copy_bytes(target: Tensor, source: Tensor) -> None:
+    """Copy a tensor of bytes on the calling thread only: a copy on all cores would compete with the kernels for them."""
+    np.copyto(target.numpy(), source.numpy())
 
 
 _Ticket = tuple[_Job, Callable[[], object]]

@@ -2,7 +2,8 @@
 
 Streams are in-order queues. Kernels of different streams overlap only in their launch, since one kernel fills the
 device; each copy engine moves one block at a time, in the order in which blocks are ready. Encoding and decoding overlap
-with kernels, but not with each other. The host issues one instruction after another, each for the time that the cost
+with kernels, but not with each other. Where copies take cores from kernels, as on a CPU, each one makes the next kernel longer,
+unless kernels wait meanwhile. The host issues one instruction after another, each for the time that the cost
 model gives, and waits at a synchronize.
 
 Of a cluster one device is simulated, because all do the same at the same time: a device that shares its link has its
@@ -11,6 +12,7 @@ of step, and losses from unequal ones, are not modelled.
 """
 
 from bisect import bisect_left, insort
+from collections.abc import Callable
 
 from membench.backends.base import Backend
 from membench.backends.simulated_exchange import COPY_BACK, COPY_OUT, exchange_stages
@@ -42,26 +44,30 @@ class SimulatedBackend(Backend):
         self._stage_free_s: dict[int, float] = {}  # of the exchange
         self._engines: dict[str, _Engine] = {}
         self._host_s = 0.0
+        self._kernels_end_s = 0.0
+        self._delay_s = 0.0  # by copies, of the next kernel
 
     def begin(self, *, timed: bool) -> None:
         self._spans.clear()
         self._stream_free_s.clear()
         self._stage_free_s.clear()
         self._engines.clear()
-        self._host_s = 0.0
+        self._host_s = self._kernels_end_s = self._delay_s = 0.0
 
     def compute(self, task: Task, stream: str) -> float:
         self._host_s += self._cost.task_issue_time_s(task)
         launch_s = self._cost.launch_time_s(task)
-        return self._work(stream, _KERNELS, launch_s, self._cost.task_time_s(task))
+        idle_s = max(0.0, self._ready_s(stream) + launch_s - self._kernels_end_s)
+        delay_s, self._delay_s = max(0.0, self._delay_s - idle_s), 0.0
+        end_s = self._work(stream, _KERNELS, launch_s, self._cost.task_time_s(task) + delay_s)
+        self._kernels_end_s = max(self._kernels_end_s, end_s)
+        return end_s
 
     def offload(self, block: int, stream: str) -> float:
-        self._host_s += self._cost.copy_issue_time_s
-        return self._work(stream, COPY_OUT, 0.0, self._cost.offload_time_s(self._blocks[block].size_bytes))
+        return self._copy(stream, COPY_OUT, block, self._cost.offload_time_s)
 
     def prefetch(self, block: int, stream: str) -> float:
-        self._host_s += self._cost.copy_issue_time_s
-        return self._work(stream, COPY_BACK, 0.0, self._cost.prefetch_time_s(self._blocks[block].size_bytes))
+        return self._copy(stream, COPY_BACK, block, self._cost.prefetch_time_s)
 
     def all_reduce(self, block: int, root: int | None, stream: str) -> float:
         """Pass a block through the exchange's stages; each is a queue, so that blocks are pipelined."""
@@ -107,6 +113,12 @@ class SimulatedBackend(Backend):
     def timeline(self, issued: tuple[int, ...]) -> Timeline:
         spans = (Span(index, *span) for index, span in zip(issued, self._spans, strict=True))
         return Timeline(tuple(spans), self._host_s)
+
+    def _copy(self, stream: str, engine: str, block: int, time_s: Callable[[int], float]) -> float:
+        size_bytes = self._blocks[block].size_bytes
+        self._host_s += self._cost.copy_issue_time_s
+        self._delay_s += self._cost.copy_delay_s(size_bytes)
+        return self._work(stream, engine, 0.0, time_s(size_bytes))
 
     def _work(self, stream: str, engine: str, launch_s: float, busy_s: float) -> float:
         start_s = self._serve(engine, self._ready_s(stream) + launch_s, busy_s)

@@ -48,6 +48,10 @@ class CostModel(ABC):
     def prefetch_time_s(self, size_bytes: int) -> float:
         """Return the seconds of a copy from the host to the device."""
 
+    def copy_delay_s(self, size_bytes: int) -> float:
+        """Return the seconds by which a copy delays tasks that run at the same time: 0 where an engine of its own copies."""
+        return 0.0
+
     @abstractmethod
     def codec_time_s(self, codec: ActivationCodec, size_bytes: int, encoded_bytes: int) -> float:
         """Return the seconds of encoding an activation of that size into so many bytes, or of decoding it."""

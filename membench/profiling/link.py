@@ -2,11 +2,14 @@
 
 import statistics
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from threading import Event
 
 import torch
 from torch import Tensor
 
+from membench.backends.cpu import copy_bytes
 from membench.backends.pinned import PinnedMemory
 from membench.core.units import KIB, MIB
 from membench.execution.measurement import keep_busy
@@ -15,6 +18,8 @@ _CPU_BYTES = 64 * MIB
 _CUDA_BYTES = 512 * MIB
 _SMALL_BYTES = 4 * KIB
 _REPETITIONS = 5
+_MATRIX_SIZE = 1024
+_PRODUCTS = 10
 _ISSUING_S = 1e-3
 """Longer than the host takes to issue a measurement's copies, so that these wait only for each other."""
 
@@ -26,6 +31,7 @@ class Link:
     Attributes:
         pageable_device_to_host_bytes_per_s, pageable_host_to_device_bytes_per_s: with host memory that is not pinned.
         latency_s: of a small copy.
+        delay_s_per_byte: by which a copy delays tasks that run at the same time; 0 where an engine of its own copies.
     """
 
     device_to_host_bytes_per_s: float
@@ -35,6 +41,7 @@ class Link:
     latency_s: float
     pageable_device_to_host_bytes_per_s: float
     pageable_host_to_device_bytes_per_s: float
+    delay_s_per_byte: float = 0.0
 
     @property
     def full_duplex(self) -> bool:
@@ -51,10 +58,37 @@ def measure_link(device: torch.device) -> Link:
     times_s = []
     for _ in range(_REPETITIONS):
         start_s = time.perf_counter()
-        target.copy_(source)
+        copy_bytes(target, source)
         times_s.append(time.perf_counter() - start_s)
     rate = _CPU_BYTES / statistics.median(times_s[1:])  # the first copy is a cold start
-    return Link(rate, rate, rate, rate, 0.0, rate, rate)
+    return Link(rate, rate, rate, rate, 0.0, rate, rate, _delay_s_per_byte(target, source))
+
+
+def _delay_s_per_byte(target: Tensor, source: Tensor) -> float:
+    """Return the seconds that products of matrices on all cores lose per byte that another thread copies."""
+    matrix = torch.ones(_MATRIX_SIZE, _MATRIX_SIZE)
+    finished = Event()
+
+    def copy() -> int:
+        copies = 0
+        while not finished.is_set():
+            copy_bytes(target, source)
+            copies += 1
+        return copies
+
+    def products_s() -> float:
+        start_s = time.perf_counter()
+        for _ in range(_PRODUCTS):
+            matrix @ matrix
+        return time.perf_counter() - start_s
+
+    products_s()  # a cold start
+    alone_s = products_s()
+    with ThreadPoolExecutor(1) as other:
+        copies = other.submit(copy)
+        together_s = products_s()
+        finished.set()
+        return max(0.0, together_s - alone_s) / (copies.result() * len(source))
 
 
 def _cuda_link(device: torch.device) -> Link:

@@ -115,6 +115,11 @@ class MeasuredCost(CostModel):
     def prefetch_time_s(self, size_bytes: int) -> float:
         return self.link.latency_s + size_bytes / self.link.host_to_device_bytes_per_s
 
+    def copy_delay_s(self, size_bytes: int) -> float:
+        if self.device.type == "cuda":
+            return 0.0
+        return self._issue_times.copy_s + size_bytes * self.link.delay_s_per_byte
+
     def codec_time_s(self, codec: ActivationCodec, size_bytes: int, encoded_bytes: int) -> float:
         """Return the seconds of encoding an activation with half as many non-zeros as there is room for."""
         key = (codec, size_bytes, encoded_bytes)

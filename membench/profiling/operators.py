@@ -29,10 +29,12 @@ _RANDOM_NUMBERS = 2**15
 _SMALL_BYTES = 64 * KIB
 """Read and written by an operator whose tensors stay in the caches."""
 _CACHES_BYTES = 32 * MIB
-_CPU_REPETITIONS = 3
-"""The most runs by which an operator is timed on the CPU."""
-_CPU_TIMED_S = 0.5
-"""Time from which on it does not run again."""
+_SHARE_TRUE = 0.5
+"""Of a mask's elements."""
+_CPU_REPETITIONS = (3, 9)
+"""The fewest and the most runs by which an operator is timed on the CPU."""
+_CPU_TIMED_S = (0.5, 0.1)
+"""Times from which on it does not run again: before and after the fewest runs."""
 _MARGIN = 1.5
 """Ratio of the time for which a GPU is kept busy to the host's measured time for issuing."""
 
@@ -176,7 +178,8 @@ def _warm_on_cpu_s(run: "_IsolatedCall") -> float:
     """
     evicts = run.task.moved_bytes > _SMALL_BYTES
     times_s: list[float] = []
-    while len(times_s) < _CPU_REPETITIONS and sum(times_s) < _CPU_TIMED_S:
+    fewest, most = _CPU_REPETITIONS
+    while len(times_s) < most and sum(times_s) < _CPU_TIMED_S[len(times_s) >= fewest]:
         if evicts:
             _evicting().add_(1)
         start_s = time.perf_counter()
@@ -219,13 +222,16 @@ class _IsolatedCall:
 def _example(call: Call, argument: Any, device: torch.device, fill: int) -> Any:
     """Return a tensor for a value: zeros, which are valid indices everywhere, or ones; floating-point numbers are random.
 
-    Sizes do not depend on contents, but times do: a GPU's clock rises on zeros, and a CPU predicts their comparisons.
+    Sizes do not depend on contents, but times do: a GPU's clock rises on zeros, and a CPU predicts their comparisons. So masks
+    are random instead of zero.
     """
     if isinstance(argument, Value):
         reach = [(n - 1) * step for n, step in zip(argument.shape, argument.stride, strict=True)]
         size = 1 + sum(reach) if 0 not in argument.shape else 0
         if argument.dtype.is_floating_point:
             base = _random(size, argument.dtype, device)
+        elif argument.dtype is torch.bool and not fill:
+            base = _random(size, torch.float32, device) < _SHARE_TRUE
         else:
             base = torch.full((size,), fill, dtype=argument.dtype, device=device)
         return as_read(base.as_strided(argument.shape, argument.stride), argument)

@@ -44,6 +44,16 @@ def test_a_copy_overlaps_what_comes_after_it() -> None:
     assert step_time_s(Compute(0), Wait("copy", 0), Offload(0), Compute(1)) == pytest.approx(2.5 + 3)
 
 
+def test_a_copy_that_takes_cores_delays_kernels_unless_they_wait() -> None:
+    class SharedCores(UnitCost):
+        def copy_delay_s(self, size_bytes: int) -> float:
+            return 0.5 * self.offload_time_s(size_bytes)
+
+    copied = (Compute(0), Wait("copy", 0), Offload(0))
+    assert step_time_s(*copied, Compute(1), cost=SharedCores()) == pytest.approx(2.5 + 0.5 + (1.5 - 0.5) + 2)
+    assert step_time_s(*copied, Wait("compute", 2), Compute(1), cost=SharedCores()) == pytest.approx(8)
+
+
 def test_a_wait_and_a_synchronize_expose_the_copy() -> None:
     copied = (Compute(0), Wait("copy", 0), Offload(0))
     assert step_time_s(*copied, Wait("compute", 2), Compute(1)) == pytest.approx(2.5 + 3 + 2.5)

@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from membench.backends.cuda import CudaBackend
 from membench.profiling.issue import measure_issue
 from tests.helpers.fake_cuda import fake_cuda
 
@@ -10,6 +11,7 @@ from tests.helpers.fake_cuda import fake_cuda
 def test_a_chain_is_issued_with_and_without_copies_and_leaves_no_memory_locked(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr("membench.profiling.issue.real_backend", CudaBackend)
     with fake_cuda(monkeypatch) as cuda:
         times = measure_issue(torch.device("cpu"))
     assert 0 <= times.task_s < 1e-2
@@ -17,3 +19,9 @@ def test_a_chain_is_issued_with_and_without_copies_and_leaves_no_memory_locked(
     copies = [what for _, what, _ in cuda.calls].count("copy")
     assert copies and copies % 2 == 0
     assert not cuda.locked_bytes
+
+
+def test_a_copy_of_the_cpu_is_handed_to_another_thread() -> None:
+    times = measure_issue(torch.device("cpu"))
+    assert 0 <= times.task_s < 1e-2
+    assert 0 < times.copy_s < 1e-1

@@ -1,10 +1,14 @@
 """Tasks are measured on synthetic arguments that their operators take."""
 
+from collections.abc import Callable
+
 import pytest
 import torch
 from torch import nn
 
+from membench.backends.kernels import find_kernel
 from membench.capture.capture import Captures, capture
+from membench.core.call import Call
 from membench.core.errors import UnsupportedModel
 from membench.core.workload import Workload
 from membench.profiling.measured_cost import MeasuredCost
@@ -32,6 +36,25 @@ def test_an_operator_that_takes_neither_is_refused_by_layer() -> None:
     lengths = torch.tensor([2, 1])  # their sum is the size of what they divide
     with pytest.raises(UnsupportedModel, match="'segment_reduce' is not .* does not run on synthetic data"):
         _measure(lambda m, inputs: torch.segment_reduce(m.inner(inputs), "sum", lengths=lengths))
+
+
+def test_masks_hold_both_values(monkeypatch: pytest.MonkeyPatch) -> None:
+    masks: list[torch.Tensor] = []
+
+    def recording(call: Call, device: torch.device) -> Callable[..., object]:
+        kernel = find_kernel(call, device)
+
+        def run(*args: object, **kwargs: object) -> object:
+            masks.extend(arg for arg in args if isinstance(arg, torch.Tensor) and arg.dtype is torch.bool)
+            return kernel(*args, **kwargs)
+
+        return run
+
+    monkeypatch.setattr("membench.profiling.operators.find_kernel", recording)
+    mask = torch.ones(3, 3, dtype=torch.bool)
+    _measure(lambda m, inputs: m.inner(inputs).masked_fill(mask, 0.0))
+    assert masks
+    assert all(found.any() and not found.all() for found in masks)
 
 
 def test_a_step_is_captured_again_with_what_its_operators_return() -> None:
