@@ -67,12 +67,25 @@ class AdvisedPlan:
 
 
 @dataclass(frozen=True)
+class Refusal:
+    """A method that does not fit, or cannot schedule the step.
+
+    Attributes:
+        needed_bytes: the least that it needs; None: it cannot schedule the step.
+    """
+
+    reason: str
+    needed_bytes: int | None
+
+
+@dataclass(frozen=True)
 class Advice:
     """Whether a step fits a device under plain PyTorch, and the methods with which it fits.
 
     Attributes:
         model: name of the module.
         plain: the step under plain PyTorch.
+        channels_last: memory format of the step.
         budget_bytes: the most that the step's tensors may hold; None: what the device has.
         fits: whether plain PyTorch keeps the budget and the device has the memory.
         parts_bytes: what plain PyTorch's allocated peak consists of.
@@ -95,7 +108,7 @@ class Advice:
     activations_bytes: Mapping[str, int]
     largest_batch: int | None
     plans: tuple[AdvisedPlan, ...]
-    refused: Mapping[str, str]
+    refused: Mapping[str, Refusal]
     trust: tuple[Trust, ...]
 
     @property

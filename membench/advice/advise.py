@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 from torch import Tensor, nn
 from tqdm import tqdm
 
-from membench.advice.advice import Advice, AdvisedPlan
+from membench.advice.advice import Advice, AdvisedPlan, Refusal
 from membench.advice.planning import Runs, Target, least_bytes, plan_method, share_of_need
 from membench.advice.processes import Planners
 from membench.advice.search import largest_batch
@@ -40,6 +40,7 @@ from membench.strategies.base import Strategy, strategies
 from membench.strategies.pytorch import PyTorch
 from membench.sweep.limits import by_line
 from membench.sweep.limits import largest as largest_fitting
+from membench.sweep.this_device import THIS, this_device
 
 Result = TypeVar("Result")
 LEFT_OUT = {
@@ -73,7 +74,8 @@ def advise(
 
     Args:
         module, loss, batch: see `membench.compile`.
-        device, precision, optimizer, channels_last: see `membench.predict`.
+        device: a name (``"rtx3090"``), a profile, or ``"this"`` for the GPU at hand.
+        precision, optimizer, channels_last: see `membench.predict`.
         budget: the most that the step's tensors may hold, ``"20 GB"`` or a number of bytes; None: what the device has.
         methods: names of strategies; None: all but `LEFT_OUT`.
         largest: whose largest batch is searched for: ``"plain"`` PyTorch's, ``"all"`` methods' too, or ``"none"``.
@@ -86,7 +88,8 @@ def advise(
         MembenchError: an argument is invalid.
     """
     workload = workload_of(module, loss, batch, precision=precision, channels_last=channels_last)
-    return Adviser(workload, as_device(device), as_bytes(budget), as_rule(optimizer)).advice(
+    profile = this_device() if device == THIS else as_device(device)
+    return Adviser(workload, profile, as_bytes(budget), as_rule(optimizer)).advice(
         methods, largest=largest, processes=processes, progress=progress
     )
 
@@ -149,7 +152,10 @@ class Adviser:
             activations_bytes=activations_at_peak_bytes(runs[0].schedule),
             largest_batch=of_plain,
             plans=tuple(sorted(plans, key=lambda each: (each.step_time_s, each.peak_bytes))),
-            refused={name: str(each) for name, each in refusals.items()},
+            refused={
+                name: Refusal(str(each), getattr(each, "needed_bytes", None))
+                for name, each in refusals.items()
+            },
             trust=trusts(workload.name, target.device.name),
         )
 

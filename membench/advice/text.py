@@ -1,6 +1,7 @@
 """An advice as text for a terminal, as values for JSON, and as the lines of code that use it."""
 
 from collections.abc import Iterator
+from dataclasses import asdict
 from typing import Any
 
 from membench.advice.advice import Advice, AdvisedPlan
@@ -27,7 +28,7 @@ def lines(advice: Advice) -> Iterator[str]:
         yield "No method fits."
     if any(not each.is_exact for each in advice.plans):
         yield "  * other results than plain PyTorch's: numbers are rounded, or batch norm sees parts of the batch"
-    yield from (f"  {name} does not fit: {reason}" for name, reason in sorted(advice.refused.items()))
+    yield from _refused(advice)
     if best := advice.best:
         yield from ("", f"The fastest one that gives plain PyTorch's results, {best.name}:", "")
         yield from (f"    {line}" for line in code(advice, best))
@@ -43,7 +44,7 @@ def code(advice: Advice, plan: AdvisedPlan) -> list[str]:
         *(["channels_last=True"] * advice.channels_last),
     ]
     arguments = ", ".join(["model", "criterion", "(inputs, targets)", *options, _DEVICE])
-    return ["import membench, torch", f"step = membench.compile({arguments})", "loss = step(inputs, targets)"]
+    return ["import torch, membench", f"step = membench.compile({arguments})", "loss = step(inputs, targets)"]
 
 
 def trust(advice: Advice) -> list[str]:
@@ -65,7 +66,7 @@ def values(advice: Advice) -> dict[str, Any]:
         "parts_bytes": dict(advice.parts_bytes),
         "activations_bytes": dict(advice.activations_bytes),
         "plans": [_plan_values(plan) for plan in advice.plans],
-        "refused": dict(advice.refused),
+        "refused": {name: asdict(each) for name, each in advice.refused.items()},
         "code": code(advice, advice.best) if advice.best else [],
         "trust": [{**each.values(), "sentence": each.sentence()} for each in advice.trust],
     }
@@ -118,6 +119,19 @@ def _plain(advice: Advice) -> Iterator[tuple[str, str]]:
     )
     if advice.largest_batch is not None:
         yield "largest batch", f"{advice.largest_batch}"
+
+
+def _refused(advice: Advice) -> Iterator[str]:
+    """Yield in a line those that need more memory, the least of it first, and in a line each the others."""
+    needs = {
+        name: each.needed_bytes for name, each in advice.refused.items() if each.needed_bytes is not None
+    }
+    if needs:
+        least_first = sorted(needs, key=lambda name: (needs[name], name))
+        yield "  need more: " + ", ".join(f"{name} {format_bytes(needs[name])}" for name in least_first)
+    for name, each in sorted(advice.refused.items()):
+        if each.needed_bytes is None:
+            yield f"  {name}: {each.reason}"
 
 
 def _row(plan: AdvisedPlan) -> tuple[str, ...]:

@@ -38,6 +38,7 @@ from membench.core.checks import choice
 from membench.core.errors import MembenchError
 from membench.core.record import Configuration
 from membench.papers.cells import cell_configuration, hydra_composition
+from membench.sweep.this_device import THIS, this_device
 
 if TYPE_CHECKING:
     from membench.advice.advice import Advice
@@ -84,7 +85,7 @@ def parse(words: Sequence[str]) -> Settings:
     for name in _SET_HERE:
         if name in given:
             raise MembenchError(f"{name} is not an option of advise; `membench run` simulates it")
-    described = [*described, "framework=pytorch", "strategy=pytorch"]
+    described = [*_with_this_device(described), "framework=pytorch", "strategy=pytorch"]
     check_arguments(described, own)
     with hydra_composition(own):
         step = cell_configuration(compose("config", described))
@@ -95,6 +96,15 @@ def parse(words: Sequence[str]) -> Settings:
         output=options.get("output", "text"),
         processes=options.get("processes"),
     )
+
+
+def _with_this_device(words: Sequence[str]) -> list[str]:
+    """Return the words with the card at hand in place of device=this."""
+    if f"device={THIS}" not in words:
+        return list(words)
+    card = this_device()
+    others = [word for word in words if word != f"device={THIS}"]
+    return [*others, f"device={card.name}", f"device.memory_bytes={card.memory_bytes}"]
 
 
 def run(settings: Settings) -> int:
