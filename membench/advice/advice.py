@@ -28,6 +28,7 @@ class AdvisedPlan:
         micro_batches: samples of the parts in which the batch is computed, with the number of such parts.
         gap: by what share the step exceeds the lower bound on its time; None: the method states no bound.
         is_exact: whether results are plain PyTorch's: nothing is rounded, and batch norm takes the statistics of the whole batch.
+        is_idle: whether the method changes nothing at this size: nothing is offloaded, recomputed or encoded.
         largest_batch: a batch size that was planned and fits, the largest found; None: not searched for, or none found.
     """
 
@@ -44,6 +45,7 @@ class AdvisedPlan:
     micro_batches: tuple[tuple[int, int], ...]
     gap: float | None
     is_exact: bool
+    is_idle: bool
     largest_batch: int | None = None
     _step: Callable[..., Any] = field(default=_not_bound, repr=False, compare=False)
 

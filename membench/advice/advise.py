@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from tqdm import tqdm
 
 from membench.advice.advice import Advice, AdvisedPlan, Refusal
-from membench.advice.planning import Runs, Target, least_bytes, plan_method, share_of_need
+from membench.advice.planning import Target, least_bytes, plan_method, share_of_need
 from membench.advice.processes import Planners
 from membench.advice.search import largest_batch
 from membench.advice.trust import trusts
@@ -34,7 +34,7 @@ from membench.planning.holders import activations_at_peak_bytes
 from membench.planning.update import updated_workload
 from membench.steps.arguments import as_bytes, as_device, as_rule, as_strategy, workload_of
 from membench.steps.compile import compile  # noqa: A004 (the field's word for it)
-from membench.steps.plan import plan_step
+from membench.steps.plan import Runs, plan_step
 from membench.steps.predict import predicted
 from membench.strategies.base import Strategy, strategies
 from membench.strategies.pytorch import PyTorch

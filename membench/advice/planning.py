@@ -80,6 +80,7 @@ def plan_method(graph_at: GraphAt, batch_size: int, strategy: Strategy, target: 
         micro_batches=tuple((run.schedule.graph.batch_size, run.count) for run in runs),
         gap=dict(runs[0].schedule.decisions).get("gap"),
         is_exact=is_exact(runs),
+        is_idle=len(runs) == runs[0].count == 1 and bool(runs[0].schedule.note),
     )
 
 

@@ -23,7 +23,15 @@ def lines(advice: Advice) -> Iterator[str]:
     yield ""
     if advice.plans:
         yield "Methods that fit, the fastest first:"
-        yield from table([HEADER, *map(_row, advice.plans)])
+        idle = [each for each in advice.plans if each.is_idle]
+        at_work = [each for each in advice.plans if not each.is_idle]
+        yield from table(
+            [HEADER, *map(_row, sorted([*idle[:1], *at_work], key=lambda each: each.step_time_s))]
+        )
+        if idle[1:]:
+            yield "  with nothing to offload, recompute or encode, the same: " + ", ".join(
+                each.name for each in idle[1:]
+            )
     else:
         yield "No method fits."
     if any(not each.is_exact for each in advice.plans):
@@ -75,7 +83,7 @@ def values(advice: Advice) -> dict[str, Any]:
 def _plan_values(plan: AdvisedPlan) -> dict[str, Any]:
     names = (
         "name", "peak_bytes", "reserved_bytes", "used_bytes", "budget_bytes", "step_time_s", "samples_per_s", "copied_bytes",
-        "exposed_copy_time_s", "host_bytes", "gap", "is_exact", "largest_batch",
+        "exposed_copy_time_s", "host_bytes", "gap", "is_exact", "is_idle", "largest_batch",
     )  # fmt: skip
     parts = [{"samples": samples, "count": count} for samples, count in plan.micro_batches]
     return {**{name: getattr(plan, name) for name in names}, "micro_batches": parts}

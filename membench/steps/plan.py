@@ -129,14 +129,18 @@ def plan_within(plan: PlanWithin, excess_bytes: Callable[[Runs], int], room_byte
         InfeasibleSchedule: no plan keeps the budget.
         OutOfMemory: the allocator finds no room for the plans that keep it.
     """
-    budget_bytes = room_bytes
+    runs, budget_bytes = plan(room_bytes), room_bytes
+    needed_bytes = room_bytes + excess_bytes(runs)
     for _ in range(BUDGETS):
-        runs = plan(budget_bytes)
         excess = excess_bytes(runs)
         if not excess:
             return runs, budget_bytes
         budget_bytes = max(1, budget_bytes - excess)
-    raise OutOfMemory(needed_bytes=room_bytes + excess, capacity_bytes=room_bytes)
+        try:
+            runs = plan(budget_bytes)
+        except InfeasibleSchedule:  # it needs its memory, and what the allocator wastes in addition
+            break
+    raise OutOfMemory(needed_bytes=needed_bytes, capacity_bytes=room_bytes)
 
 
 def plan_to_fit(plan: PlanWithin, excess_bytes: Callable[[Runs], int], room_bytes: int) -> Runs:

@@ -12,7 +12,20 @@ from membench.steps.predict import Prediction
 
 PLAIN = Prediction("t4", 8, 20 * GIB, 21 * GIB, None, 0.5, False, 16 * GIB, {"activations": 20 * GIB})
 PLAN = AdvisedPlan(
-    "joint", 8, 10 * GIB, 11 * GIB, None, 12 * GIB, 0.4, 3 * GIB, 0.01, GIB, ((8, 1),), 0.02, is_exact=True
+    "joint",
+    8,
+    10 * GIB,
+    11 * GIB,
+    None,
+    12 * GIB,
+    0.4,
+    3 * GIB,
+    0.01,
+    GIB,
+    ((8, 1),),
+    0.02,
+    is_exact=True,
+    is_idle=False,
 )
 ADVICE = Advice(
     model="net",
@@ -38,6 +51,16 @@ def test_the_best_is_the_fastest_with_plain_pytorchs_results() -> None:
     assert "The fastest one that gives plain PyTorch's results, joint:" in text
     assert "No published measurement" in text
     assert "channels_last=True" in "\n".join(code(ADVICE, PLAN))
+
+
+def test_methods_that_change_nothing_share_a_line() -> None:
+    idle = [replace(PLAN, name=name, step_time_s=0.3, is_idle=True) for name in ("eager", "dtr", "rotor")]
+    text = list(lines(replace(ADVICE, plans=(*idle, PLAN))))
+    assert "  with nothing to offload, recompute or encode, the same: dtr, rotor" in text
+    assert [line.split()[0] for line in text if "12.0 GB" not in line and " ms" in line][1:] == [
+        "eager",
+        "joint",
+    ]
 
 
 def test_where_nothing_fits_there_is_nothing_to_paste() -> None:
