@@ -95,7 +95,8 @@ class Advice:
         fragmentation_bytes: what the caching allocator reserves in addition to the allocated peak.
         context_bytes: of the device; None: not known.
         largest_batch: of plain PyTorch; None: not even one sample fits.
-        plans: of the methods that fit, the fastest first; of equally fast ones that with the lower peak.
+        plans: of the methods that fit, the fastest first; of those within a thousandth plain PyTorch, then that with the lowest
+            peak.
         refused: why the others do not fit, by name.
         trust: how far published measurements differ from such predictions.
     """

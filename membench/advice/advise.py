@@ -36,6 +36,7 @@ from membench.steps.arguments import as_bytes, as_device, as_rule, as_strategy, 
 from membench.steps.compile import compile  # noqa: A004 (the field's word for it)
 from membench.steps.plan import Runs, plan_step
 from membench.steps.predict import predicted
+from membench.steps.simulated_step import SimulatedStep
 from membench.strategies.base import Strategy, strategies
 from membench.strategies.pytorch import PyTorch
 from membench.sweep.limits import by_line
@@ -151,13 +152,18 @@ class Adviser:
             fits=not target.excess_bytes(runs),
             activations_bytes=activations_at_peak_bytes(runs[0].schedule),
             largest_batch=of_plain,
-            plans=tuple(sorted(plans, key=lambda each: (each.step_time_s, each.peak_bytes))),
+            plans=tuple(ranked(plans)),
             refused={
                 name: Refusal(str(each), getattr(each, "needed_bytes", None))
                 for name, each in refusals.items()
             },
             trust=trusts(workload.name, target.device.name),
         )
+
+    def simulated(self, plan: AdvisedPlan) -> SimulatedStep:
+        """Return the step of one of the advice's plans, simulated on the device."""
+        step: SimulatedStep = plan.compile("simulated", device=self._target.device)
+        return step
 
     def _captures(self, batch_size: int) -> Captures:
         workload = self._workload.with_batch(batch_size)
@@ -223,6 +229,15 @@ class Adviser:
         return compile(
             workload.module, workload.loss, (workload.inputs, workload.targets), **{**fixed, **options}
         )
+
+
+def ranked(plans: Sequence[AdvisedPlan]) -> list[AdvisedPlan]:
+    """Return plans with the fastest first; of those within a thousandth plain PyTorch, then that with the lowest peak."""
+    fastest_s = min((plan.step_time_s for plan in plans), default=1.0)
+    return sorted(
+        plans,
+        key=lambda plan: (round(plan.step_time_s / fastest_s, 3), plan.name != PyTorch.name, plan.peak_bytes),
+    )
 
 
 def _check_lower_bound(refusals: Iterable[MembenchError], room_bytes: int) -> None:

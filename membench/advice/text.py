@@ -1,6 +1,6 @@
 """An advice as text for a terminal, as values for JSON, and as the lines of code that use it."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -18,25 +18,19 @@ _DEVICE = 'backend="cuda" if torch.cuda.is_available() else "cpu"'
 
 def lines(advice: Advice) -> Iterator[str]:
     """Yield the advice in lines."""
-    yield ", ".join(_step(advice))
-    yield from (f"  {name:<14} {value}" for name, value in _plain(advice))
+    yield ", ".join(step_words(advice))
+    yield from (f"  {name:<14} {value}" for name, value in facts(advice))
     yield ""
     if advice.plans:
         yield "Methods that fit, the fastest first:"
-        idle = [each for each in advice.plans if each.is_idle]
-        at_work = [each for each in advice.plans if not each.is_idle]
-        yield from table(
-            [HEADER, *map(_row, sorted([*idle[:1], *at_work], key=lambda each: each.step_time_s))]
-        )
-        if idle[1:]:
-            yield "  with nothing to offload, recompute or encode, the same: " + ", ".join(
-                each.name for each in idle[1:]
-            )
+        yield from table(cells(advice.plans))
+        if idle := [plan.name for plan in advice.plans if plan.is_idle][1:]:
+            yield f"  with nothing to offload, recompute or encode, the same: {', '.join(idle)}"
     else:
         yield "No method fits."
     if any(not each.is_exact for each in advice.plans):
         yield "  * other results than plain PyTorch's: numbers are rounded, or batch norm sees parts of the batch"
-    yield from _refused(advice)
+    yield from (f"  {line}" for line in needs(advice))
     if best := advice.best:
         yield from ("", f"The fastest one that gives plain PyTorch's results, {best.name}:", "")
         yield from (f"    {line}" for line in code(advice, best))
@@ -89,7 +83,8 @@ def _plan_values(plan: AdvisedPlan) -> dict[str, Any]:
     return {**{name: getattr(plan, name) for name in names}, "micro_batches": parts}
 
 
-def _step(advice: Advice) -> list[str]:
+def step_words(advice: Advice) -> list[str]:
+    """Return the step in words."""
     return [
         advice.model,
         f"batch {advice.batch_size}",
@@ -100,7 +95,8 @@ def _step(advice: Advice) -> list[str]:
     ]
 
 
-def _plain(advice: Advice) -> Iterator[tuple[str, str]]:
+def facts(advice: Advice) -> Iterator[tuple[str, str]]:
+    """Yield the names and values of plain PyTorch's prediction."""
     budget = "" if advice.budget_bytes is None else f" and a budget of {format_bytes(advice.budget_bytes)}"
     room = f"in {format_bytes(advice.capacity_bytes)}{budget}"
     yield "plain PyTorch", f"fits {room}" if advice.fits else f"does not fit {room}"
@@ -129,17 +125,23 @@ def _plain(advice: Advice) -> Iterator[tuple[str, str]]:
         yield "largest batch", f"{advice.largest_batch}"
 
 
-def _refused(advice: Advice) -> Iterator[str]:
+def cells(plans: Sequence[AdvisedPlan]) -> list[tuple[str, ...]]:
+    """Return the rows of the table, its header first; of methods that change nothing, the fastest stands for all."""
+    idle = [plan for plan in plans if plan.is_idle]
+    return [HEADER, *(_row(plan) for plan in plans if plan not in idle[1:])]
+
+
+def needs(advice: Advice) -> Iterator[str]:
     """Yield in a line those that need more memory, the least of it first, and in a line each the others."""
-    needs = {
+    needed = {
         name: each.needed_bytes for name, each in advice.refused.items() if each.needed_bytes is not None
     }
-    if needs:
-        least_first = sorted(needs, key=lambda name: (needs[name], name))
-        yield "  need more: " + ", ".join(f"{name} {format_bytes(needs[name])}" for name in least_first)
+    if needed:
+        least_first = sorted(needed, key=lambda name: (needed[name], name))
+        yield "need more: " + ", ".join(f"{name} {format_bytes(needed[name])}" for name in least_first)
     for name, each in sorted(advice.refused.items()):
         if each.needed_bytes is None:
-            yield f"  {name}: {each.reason}"
+            yield f"{name}: {each.reason}"
 
 
 def _row(plan: AdvisedPlan) -> tuple[str, ...]:

@@ -9,7 +9,7 @@ addition:
 
     methods=a,b      by default all that schedule such a step
     largest=plain    or all: search for the largest batch of each method too; none
-    output=text      or json
+    output=text      or json; html writes a page, outputs/advice/<model>_<device>.html
     processes=2      that plan; by default one for each processor
 
 Nothing runs on a device and nothing is allocated.
@@ -19,6 +19,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hydra import compose
@@ -35,15 +36,18 @@ from membench.cli.words import (
 )
 from membench.core import configuration
 from membench.core.checks import choice
+from membench.core.device import file_name
 from membench.core.errors import MembenchError
+from membench.core.files import shown, write_whole
 from membench.core.record import Configuration
 from membench.papers.cells import cell_configuration, hydra_composition
 from membench.sweep.this_device import THIS, this_device
 
 if TYPE_CHECKING:
     from membench.advice.advice import Advice
+    from membench.advice.advise import Adviser
 
-OUTPUTS = ("text", "json")
+OUTPUTS = ("text", "json", "html")
 _SET_HERE = ("backend", "cluster", "framework", "micro_batch", "strategy")
 
 
@@ -119,11 +123,23 @@ def run(settings: Settings) -> int:
     advice = adviser.advice(
         settings.methods, largest=settings.largest, processes=settings.processes, progress=True
     )
-    print(_shown(advice, settings.output))
+    if settings.output == "html":
+        path = Path("outputs") / "advice" / f"{file_name(f'{advice.model}_{advice.device}')}.html"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_whole(path, _page(adviser, advice))
+        print(shown(path))
+    else:
+        print(_text(advice, settings.output))
     return 0
 
 
-def _shown(advice: "Advice", output: str) -> str:
+def _page(adviser: "Adviser", advice: "Advice") -> str:
+    from membench.advice.page import page
+
+    return page(advice, adviser.simulated(advice.plans[0]) if advice.plans else None)
+
+
+def _text(advice: "Advice", output: str) -> str:
     from membench.advice.text import lines, values
 
     return json.dumps(values(advice), indent=2) if output == "json" else "\n".join(lines(advice))
