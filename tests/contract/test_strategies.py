@@ -84,7 +84,7 @@ def test_schedules_are_deterministic_pickle_and_print(variant: str) -> None:
     copy = pickle.loads(pickle.dumps(schedule))
     assert copy == schedule
     validate(copy)
-    header = 1 + bool(schedule.note) + bool(schedule.certificate)
+    header = 1 + bool(schedule.reason) + bool(schedule.note) + bool(schedule.certificate)
     assert len(str(schedule).splitlines()) == header + len(schedule)
 
 
