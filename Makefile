@@ -48,7 +48,7 @@ validate: $(STAMP)  ## predict what others measured on GPUs; write results/valid
 frontiers: $(STAMP)  ## strategies under budgets, six networks on three cards; write results/frontiers/ and paper_figs/frontiers/
 	$(RUN) -m membench frontier
 
-depth-record: $(STAMP)  ## plan networks of up to 10,001 layers, run some on the CPU; write results/depth_record/ (an hour)
+depth-record: $(STAMP)  ## plan networks of up to 10,001 layers, run some on the CPU; write results/depth_record/ (half an hour)
 	$(RUN) benchmarks/depth_record/run.py
 
 lint: $(STAMP)  ## ruff and mypy

@@ -1,136 +1,213 @@
-"""Joint against the other methods at their own peaks: ratios of step times, gaps to the lower bound, seconds of planning.
+"""Joint against other methods, at their own peaks and at equal budgets: step times, gaps to the lower bound, seconds of planning.
 
-    python benchmarks/joint.py [models [devices]]
+    python benchmarks/joint.py [--networks a,b] [--devices c,d] [--rows FILE] [--workers 2]
 
-Names separated by commas; by default ten networks, three of which are in no configuration here, on three simulated devices.
+By default ten networks, three of which are in no configuration here, on three simulated devices: some hours. Prints a line for
+each network, device, budget and method, and a summary. `--rows` adds each line to a file of JSON objects, one per line.
 """
 
-import sys
+import argparse
+import json
 import time
-from collections.abc import Callable, Sequence
-from itertools import pairwise
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import asdict, dataclass
+from itertools import product
+from multiprocessing import get_context
+from pathlib import Path
 from statistics import geometric_mean, median
-
-import torch
-from torch import Tensor, nn
-from torchvision import models as zoo
 
 from membench.capture.capture import Captures
 from membench.core.configuration import load
-from membench.core.schedule import RepeatedSchedule, Schedule
+from membench.core.errors import InfeasibleSchedule, MembenchError
+from membench.core.schedule import Schedule
 from membench.core.task_graph import TaskGraph
 from membench.core.units import MIB
-from membench.core.workload import Workload
 from membench.cost.roofline import RooflineCost
-from membench.planning.validate import validate
-from membench.steps.simulated_step import simulated_step
+from membench.models.timm_networks import options_of
+from membench.steps.plan import plan
 from membench.strategies.base import find_strategy
+from membench.strategies.joint.others import step_time_s
 from membench.sweep.model import Model
 
-OTHERS = ("memonger", "superneurons", "layrub_inter", "layrub_hybrid", "vdnn_all", "geeps")
+AT_THEIR_PEAKS = ("memonger", "superneurons", "layrub_inter", "layrub_hybrid", "vdnn_all", "geeps")
+AT_EQUAL_BUDGETS = ("rotor", "pofo", "capuchin", "dtr")
+SHARES = (0.8, 0.6, 0.45)
+"""Of eager's peak: the equal budgets."""
 DEVICES = ("k40m", "rtx3090", "a100_40gb")
-CONFIGURED = {
-    "resnet50": 32, "vgg16": 32, "densenet121": 32, "googlenet": 64, "inception_v3": 32, "vit_b_16": 32, "swin_t": 32
+NETWORKS = {
+    "resnet50": 32, "vgg16": 32, "densenet121": 32, "googlenet": 64, "unet": 8, "vit_b_16": 32, "gpt2_medium": 2,
+    "timm/regnety_032": 32, "timm/hrnet_w18": 32, "timm/pvt_v2_b2": 32,
 }  # fmt: skip
 """Batch sizes."""
+OTHERS_BATCH_SIZE = 32
 
 
-class UNet(nn.Module):
-    """Four levels of two convolutions with batch norm, down and up (Ronneberger et al. 2015)."""
+@dataclass(frozen=True)
+class Row:
+    """Joint and another method within one budget.
 
-    def __init__(self, widths: Sequence[int] = (64, 128, 256, 512, 1024)) -> None:
-        super().__init__()
-        pairs = list(pairwise(widths))
-        self.down = nn.ModuleList([_twice(3, widths[0]), *(_twice(a, b) for a, b in pairs)])
-        self.up = nn.ModuleList([nn.ConvTranspose2d(b, a, 2, 2) for a, b in reversed(pairs)])
-        self.joined = nn.ModuleList([_twice(2 * a, a) for a, _ in reversed(pairs)])
-        self.pool, self.head = nn.MaxPool2d(2), nn.Conv2d(widths[0], 2, 1)
+    Attributes:
+        share: the budget, in eager's peaks; None: the other method's peak without a budget.
+        other_s: seconds of the other method's step; None: it cannot keep the budget. `joint_s`: of joint's.
+        other_planning_s: seconds of CPU time to plan and validate; `joint_planning_s`: of joint's plan.
+    """
 
-    def forward(self, x: Tensor) -> Tensor:
-        skipped: list[Tensor] = []
-        for level in self.down[:-1]:
-            skipped.append(level(x))
-            x = self.pool(skipped[-1])
-        x = self.down[-1](x)
-        for up, joined in zip(self.up, self.joined, strict=True):
-            x = joined(torch.cat([skipped.pop(), up(x)], 1))
-        return self.head(x)
+    network: str
+    batch_size: int
+    device: str
+    eager_s: float
+    eager_bytes: int
+    other: str
+    share: float | None
+    budget_bytes: int
+    other_s: float | None
+    other_planning_s: float
+    joint_s: float | None
+    joint_planning_s: float
+    lower_bound_s: float | None
+    gap: float | None
 
+    @property
+    def ratio(self) -> float | None:
+        """Joint's time in the other's."""
+        return self.joint_s / self.other_s if self.joint_s and self.other_s else None
 
-def _twice(inputs: int, outputs: int) -> nn.Sequential:
-    layers: list[nn.Module] = []
-    for channels in (inputs, outputs):
-        layers += [
-            nn.Conv2d(channels, outputs, 3, padding=1, bias=False),
-            nn.BatchNorm2d(outputs),
-            nn.ReLU(True),
-        ]
-    return nn.Sequential(*layers)
+    @property
+    def is_lost(self) -> bool:
+        """Whether the other method keeps a budget that joint refuses."""
+        return self.other_s is not None and self.joint_s is None
 
-
-class Bert(nn.Module):
-    """BERT-base's encoder with a classifier of two classes on the first token."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        layer = nn.TransformerEncoderLayer(768, 12, 3072, batch_first=True)
-        self.embedding, self.encoder = nn.Embedding(30522, 768), nn.TransformerEncoder(layer, 12)
-        self.head = nn.Linear(768, 2)
-
-    def forward(self, tokens: Tensor) -> Tensor:
-        return self.head(self.encoder(self.embedding(tokens))[:, 0])
-
-
-OWN: dict[str, Callable[[], tuple[nn.Module, Tensor, Tensor]]] = {
-    "resnext50": lambda: (zoo.resnext50_32x4d(), torch.randn(32, 3, 224, 224), torch.randint(1000, (32,))),
-    "unet": lambda: (UNet(), torch.randn(8, 3, 256, 256), torch.randint(2, (8, 256, 256))),
-    "bert": lambda: (Bert(), torch.randint(30522, (16, 256)), torch.randint(2, (16,))),
-}
+    def __str__(self) -> str:
+        at = "its peak" if self.share is None else f"{self.share:.0%}"
+        return (
+            f"{self.network:17s} {self.device:10s} {self.other:14s} {at:9s}{self.budget_bytes / MIB:7.0f} MiB   "
+            f"eager {_ms(self.eager_s)}   {self.other} {_ms(self.other_s)}   joint {_ms(self.joint_s)}   "
+            f"ratio {'-' if self.ratio is None else format(self.ratio, '.4f'):6s}   "
+            f"gap {'-' if self.gap is None else format(self.gap, '.2%'):6s}   planned in {self.joint_planning_s:5.1f} s "
+            f"({self.other} {self.other_planning_s:.1f} s)"
+        )
 
 
-def captured(name: str) -> TaskGraph:
-    if name in CONFIGURED:
-        batch_size = CONFIGURED[name]
-        return Captures(Model.named(name).workload(batch_size, seed=0, device="meta")).graph_at(batch_size)
-    with torch.device("meta"):
-        module, inputs, targets = OWN[name]()
-    workload = Workload(name, module, nn.CrossEntropyLoss(), (inputs,), (targets,))
-    return Captures(workload).graph_at(workload.batch_size)
+def rows_of(network: str, device: str) -> Iterator[Row]:
+    """Yield the rows of a network on a device."""
+    framework = load("framework", "pytorch")
+    cost = RooflineCost(load("device", device), framework.efficiency)
+    batch_size = NETWORKS.get(network, OTHERS_BATCH_SIZE)
+    graph = framework.lower(captured(network, batch_size))
+    _, eager, _ = planned(graph, "eager", cost, None)
+    assert eager is not None, "it takes no budget"
+    eager_s = step_time_s(eager, cost)
+    plans: dict[int, tuple[float, Schedule | None, float | None]] = {}
+
+    def row(other: str, share: float | None) -> Row | None:
+        budget_bytes = None if share is None else int(share * eager.peak_bytes)
+        other_planning_s, schedule, other_s = planned(graph, other, cost, budget_bytes)
+        if budget_bytes is None:
+            if schedule is None:
+                return None  # it cannot schedule this network
+            budget_bytes = schedule.peak_bytes
+        if budget_bytes not in plans:
+            plans[budget_bytes] = planned(graph, "joint", cost, budget_bytes)
+        joint_planning_s, joint, joint_s = plans[budget_bytes]
+        found = dict(joint.decisions) if joint else {}
+        return Row(
+            network=network,
+            batch_size=batch_size,
+            device=device,
+            eager_s=eager_s,
+            eager_bytes=eager.peak_bytes,
+            other=other,
+            share=share,
+            budget_bytes=budget_bytes,
+            other_s=other_s,
+            other_planning_s=other_planning_s,
+            joint_s=joint_s,
+            joint_planning_s=joint_planning_s,
+            lower_bound_s=found.get("lower_bound_s"),
+            gap=found.get("gap"),
+        )
+
+    pairs = [(other, None) for other in AT_THEIR_PEAKS] + list(product(AT_EQUAL_BUDGETS, SHARES))
+    yield from filter(None, (row(other, share) for other, share in pairs))
 
 
-def time_s(schedule: Schedule, cost: RooflineCost) -> float:
-    return simulated_step((RepeatedSchedule(schedule),), cost).step_time_s
+def captured(network: str, batch_size: int) -> TaskGraph:
+    library, _, name = network.rpartition("/")
+    model = Model.from_configuration(options_of(name)) if library == "timm" else Model.named(name)
+    return Captures(model.workload(batch_size, seed=0, device="meta")).graph_at(batch_size)
 
 
-def main(names: Sequence[str], devices: Sequence[str]) -> None:
-    """Print a line for each network, device and method, and a summary."""
-    ratios, gaps, seconds = [], [], []
-    efficiency = load("framework", "pytorch").efficiency
-    for name in names:
-        graph = captured(name)
-        for device in devices:
-            cost = RooflineCost(load("device", device), efficiency)
-            eager_s = time_s(find_strategy("eager")().schedule(graph, cost, None), cost)
-            for other in OTHERS:
-                rival = find_strategy(other)().schedule(graph, cost, None)
-                start_s = time.process_time()
-                joint = find_strategy("joint")().schedule(graph, cost, rival.peak_bytes)
-                seconds.append(time.process_time() - start_s)
-                validate(joint, budget_bytes=rival.peak_bytes)
-                rival_s, joint_s = time_s(rival, cost), time_s(joint, cost)
-                ratios.append(joint_s / rival_s)
-                gaps.append(dict(joint.decisions)["gap"])
-                print(
-                    f"{name:13s} {device:10s} {other:14s} {rival.peak_bytes / MIB:7.0f} MiB   eager {eager_s * 1e3:7.1f} ms   "
-                    f"{other} {rival_s * 1e3:7.1f} ms   joint {joint_s * 1e3:7.1f} ms   ratio {ratios[-1]:.3f}   "
-                    f"gap {gaps[-1]:6.2%}   planned in {seconds[-1]:5.1f} s",
-                    flush=True,
-                )
-    print(f"ratios: geometric mean {geometric_mean(ratios):.3f}, largest {max(ratios):.4f}")
-    print(f"gaps to the lower bound: median {median(gaps):.2%}, largest {max(gaps):.2%}")
-    print(f"planning: median {median(seconds):.1f} s, longest {max(seconds):.1f} s of CPU time")
+def planned(
+    graph: TaskGraph, name: str, cost: RooflineCost, budget_bytes: int | None
+) -> tuple[float, Schedule | None, float | None]:
+    """Return seconds of CPU time to plan and validate, the schedule, and its seconds; None where it is refused."""
+    start_s = time.process_time()
+    try:
+        schedule = plan(graph, find_strategy(name)(), cost, budget_bytes)
+    except InfeasibleSchedule:
+        return time.process_time() - start_s, None, None
+    return time.process_time() - start_s, schedule, step_time_s(schedule, cost)
+
+
+def summary(rows: Sequence[Row]) -> Iterator[str]:
+    """Yield lines: ratios by kind of budget, gaps and seconds of joint's plans, and refusals."""
+    for title, chosen in (
+        ("at the peaks of the papers' methods", [row for row in rows if row.share is None]),
+        ("at equal budgets", [row for row in rows if row.share is not None]),
+    ):
+        ratios = [row.ratio for row in chosen if row.ratio is not None]
+        if ratios:
+            mean, largest = geometric_mean(ratios), max(ratios)
+            yield f"{title}: {len(ratios)} ratios, geometric mean {mean:.3f}, largest {largest:.6f}"
+        refused, lost = sum(row.other_s is None for row in chosen), sum(row.is_lost for row in chosen)
+        yield f"{title}: the others refuse {refused} of {len(chosen)}, joint alone {lost}"
+    plans = {(row.network, row.device, row.budget_bytes): row for row in rows}.values()
+    if gaps := [row.gap for row in plans if row.gap is not None]:
+        yield f"gaps to the lower bound of {len(gaps)} plans: median {median(gaps):.2%}, worst {max(gaps):.2%}"
+    if seconds := [row.joint_planning_s for row in plans]:
+        yield f"planning: median {median(seconds):.1f} s, longest {max(seconds):.1f} s of CPU time"
+
+
+def main(arguments: argparse.Namespace) -> None:
+    cells = list(product(arguments.networks, arguments.devices))
+    rows: list[Row] = []
+    with ProcessPoolExecutor(arguments.workers, mp_context=get_context("spawn")) as pool:
+        for found in pool.map(_cell, *zip(*cells, strict=True)):
+            for row in found:
+                print(row, flush=True)
+            rows += found
+            if arguments.rows:
+                with arguments.rows.open("a") as file:
+                    file.writelines(json.dumps(_written(row)) + "\n" for row in found)
+    print(*summary(rows), sep="\n")
+
+
+def _cell(network: str, device: str) -> list[Row]:
+    try:
+        return list(rows_of(network, device))
+    except MembenchError as error:
+        raise SystemExit(f"{network} on {device}: {error}") from None
+
+
+def _written(row: Row) -> Mapping[str, object]:
+    return asdict(row) | {"ratio": row.ratio}
+
+
+def _ms(time_s: float | None) -> str:
+    return "refused " if time_s is None else f"{time_s * 1e3:7.1f} ms"
+
+
+def _names(text: str) -> list[str]:
+    return text.split(",")
 
 
 if __name__ == "__main__":
-    chosen = [argument.split(",") for argument in sys.argv[1:]]
-    main(chosen[0] if chosen else [*CONFIGURED, *OWN], chosen[1] if len(chosen) > 1 else DEVICES)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--networks", type=_names, default=list(NETWORKS))
+    parser.add_argument("--devices", type=_names, default=list(DEVICES))
+    parser.add_argument("--rows", type=Path)
+    parser.add_argument("--workers", type=int, default=1)
+    main(parser.parse_args())

@@ -20,6 +20,7 @@ sweep       cells (model, method, device) run in processes, and their records
 training    training to accuracy
 papers      experiments of the papers, their numbers next to ours, the verdicts
 validation  published measurements of others, predicted
+advice      whether a step fits a device, and the fastest method with which it does
 cli         the commands
 """
 
@@ -41,6 +42,8 @@ from membench.core.errors import (
 )
 
 if TYPE_CHECKING:
+    from membench.advice.advice import Advice, AdvisedPlan
+    from membench.advice.advise import advise
     from membench.steps.compile import compile  # noqa: A004 (the field's word for it)
     from membench.steps.compiled_step import CompiledStep
     from membench.steps.measurement import StepMeasurement
@@ -52,6 +55,8 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 __all__ = [
+    "Advice",
+    "AdvisedPlan",
     "CompiledStep",
     "DeviceProfile",
     "ExchangeFailed",
@@ -70,18 +75,22 @@ __all__ = [
     "UnsupportedModel",
     "UnsupportedStrategy",
     "__version__",
+    "advise",
     "compile",
     "predict",
     "wrap",
 ]
 
 _LAZY = {
+    "Advice": "membench.advice.advice",
+    "AdvisedPlan": "membench.advice.advice",
     "CompiledStep": "membench.steps.compiled_step",
     "MicroBatchedStep": "membench.steps.micro_batched_step",
     "Prediction": "membench.steps.predict",
     "ShapedStep": "membench.steps.shaped_step",
     "SimulatedStep": "membench.steps.simulated_step",
     "StepMeasurement": "membench.steps.measurement",
+    "advise": "membench.advice.advise",
     "compile": "membench.steps.compile",
     "predict": "membench.steps.predict",
     "wrap": "membench.steps.wrap",

@@ -12,7 +12,7 @@ import membench
 PACKAGE = Path(membench.__file__).parent
 ORDER = (
     "core", "models", "data", "capture", "cost", "codecs", "planning", "frameworks", "backends", "execution",
-    "strategies", "profiling", "steps", "pictures", "sweep", "training", "papers", "validation", "cli",
+    "strategies", "profiling", "steps", "pictures", "sweep", "training", "papers", "validation", "advice", "cli",
 )  # fmt: skip
 
 

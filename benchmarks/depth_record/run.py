@@ -46,7 +46,7 @@ COLUMNS = {
         "transferred_bytes", "lower_bound_s", "capture_time_s", "planning_time_s", "planning_memory_bytes",
     ],
     RUN: [
-        "network", "method", "outcome", "reason", "exact", "layers", "samples", "image", "parameters", "step_time_s",
+        "network", "method", "outcome", "reason", "exact", "layers", "samples", "image", "parameters", "budget", "peak_bytes", "step_time_s",
         "process_memory_bytes",
     ],
 }  # fmt: skip
@@ -69,8 +69,8 @@ def main(names: Sequence[str]) -> int:
         return 2
     for name in names or networks:
         network = networks[name]
-        for strategy in network.get("cpu", {}).get("strategies", ()):
-            row = in_a_process(run_on_cpu, (network["cpu"], strategy), limit_s)
+        for strategy, budget in network.get("cpu", {}).get("strategies", {}).items():
+            row = in_a_process(run_on_cpu, (network["cpu"], strategy, budget), limit_s)
             keep(RUN, {"network": name, "method": strategy, **row}, networks)
         for method in network["methods"]:
             row = in_a_process(simulate, (composed([*network["words"], *method]),), limit_s)
@@ -84,9 +84,13 @@ def keep(table: Path, row: Row, networks: Mapping[str, Any]) -> None:
     key = ("network", "method")
     rows = {tuple(each[name] for name in key): each for each in read(table)}
     rows[tuple(row[name] for name in key)] = row
-    order = list(networks)
-    ordered = sorted(rows.values(), key=lambda each: order.index(each["network"]))
-    write_csv(pd.DataFrame(ordered, columns=COLUMNS[table]).fillna(""), table)
+    order = [
+        (name, method)
+        for name, network in networks.items()
+        for method in (*network.get("cpu", {}).get("strategies", ()), *map(" ".join, network["methods"]))
+    ]
+    ordered = [rows[of] for of in order if of in rows]
+    write_csv(pd.DataFrame(ordered, columns=COLUMNS[table], dtype=object).fillna(""), table)
     write_page(read(SIMULATED), read(RUN), networks)
 
 
@@ -104,6 +108,8 @@ def in_a_process(function: Callable[..., Row], arguments: Sequence[Any], limit_s
     with ProcessPoolExecutor(1, get_context("spawn")) as pool:
         try:
             return pool.submit(function, *arguments).result(limit_s)
+        except MembenchError as error:
+            return {"outcome": "not run", "reason": one_line(error)}
         except TimeoutError:
             for process in (pool._processes or {}).values():
                 process.kill()
@@ -169,7 +175,7 @@ def spent(since_s: float) -> Row:
     }
 
 
-def run_on_cpu(described: Mapping[str, Any], strategy: str) -> Row:
+def run_on_cpu(described: Mapping[str, Any], strategy: str, budget: str | None) -> Row:
     """Run a step on the CPU, and compare loss and gradients with plain PyTorch's, bit by bit."""
     torch.manual_seed(0)
     module, size = instantiate(described["module"]), described["image"]
@@ -182,7 +188,7 @@ def run_on_cpu(described: Mapping[str, Any], strategy: str) -> Row:
     for name, buffer in module.named_buffers():
         buffer.copy_(buffers[name])
     step = membench.compile(
-        module, torch.nn.functional.cross_entropy, batch, strategy=strategy, backend="cpu"
+        module, torch.nn.functional.cross_entropy, batch, strategy=strategy, budget=budget, backend="cpu"
     )
     start_s = time.perf_counter()
     loss = step(*batch)
@@ -196,6 +202,8 @@ def run_on_cpu(described: Mapping[str, Any], strategy: str) -> Row:
         "layers": str(described["module"]["depth"]),
         "samples": str(SAMPLES),
         "image": str(size),
+        "budget": budget or "",
+        "peak_bytes": str(step.predicted_peak_bytes),
         "parameters": str(sum(weight.numel() for weight in module.parameters())),
         "step_time_s": format_number(time_s),
         "process_memory_bytes": str(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * KIB),
@@ -220,8 +228,8 @@ def write_page(simulated: Sequence[Row], run: Sequence[Row], networks: Mapping[s
         "",
         "Really run on the CPU, the loss and all gradients compared with plain PyTorch's bit by bit:",
         "",
-        "| network | method | layers | batch | outcome | exact | step, s |",
-        "|---|---|---:|---:|---|---|---:|",
+        "| network | method | layers | batch | outcome | exact | peak | step, s |",
+        "|---|---|---:|---:|---|---|---:|---:|",
         *map(_run_line, run),
     ]
     write_whole(Path(RESULTS / "README.md"), "\n".join(lines) + "\n")
@@ -253,7 +261,8 @@ SIZES = ("peak_bytes", "reserved_bytes", "host_bytes", "planning_memory_bytes")
 def _run_line(row: Row) -> str:
     layers, samples, time_s = (row.get(name, "") for name in ("layers", "samples", "step_time_s"))
     outcome = row["outcome"] if row["outcome"] != "not run" else f"not run: {row['reason']}"
-    return f"| {row['network']} | {row['method']} | {layers} | {samples} | {outcome} | {row.get('exact', '')} | {time_s} |"
+    peak = f"{int(row['peak_bytes']) / GIB:,.2f} GB" if row.get("peak_bytes") else ""
+    return f"| {row['network']} | {row['method']} | {layers} | {samples} | {outcome} | {row.get('exact', '')} | {peak} | {time_s} |"
 
 
 if __name__ == "__main__":

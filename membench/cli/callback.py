@@ -14,7 +14,7 @@ from membench.core.configuration import method_of
 from membench.core.launched import launched
 from membench.core.record import Configuration, Record, framework_name
 from membench.papers.cells import resolved
-from membench.sweep.listing import has_failed, plan, totals
+from membench.sweep.listing import has_failed, plan, ranking, totals
 from membench.sweep.records import Records, Rerun, directory_of
 from membench.sweep.tracking import Sweep, Tracking, log_sweep
 from membench.sweep.worker import Workers
@@ -54,9 +54,12 @@ class SweepCallback(Callback):
             return
         paths = [folder / RECORD for folder in folders]
         records = [Record.from_json(path.read_text()) if path.exists() else None for path in paths]
+        made = [record for record in records if record]
+        if len(made) > 1:
+            print(ranking(made))
         if len(records) > 1:
             print(totals(records))
-        if made := [record for record in records if record]:
+        if made:
             _log(config, sweep, made)
         if config.strict and has_failed(records):
             sys.exit(1)

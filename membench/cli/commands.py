@@ -10,6 +10,7 @@ from membench.core import configuration
 COMMANDS = {
     "run": "config",
     "predict": "config",
+    "advise": "config",
     "train": "train",
     "measure": None,
     "reproduce": "reproduce",

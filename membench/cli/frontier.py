@@ -56,6 +56,7 @@ if TYPE_CHECKING:
 COMMITTED = ROOT / "experiments" / "frontiers.yaml"
 OURS = "joint"
 LEFT_OUT = {
+    "auto": "chooses among the others",
     "best_fit": "eager execution in another allocator's memory",
     "epmc": "rounds activations",
     "mmcnn": "schedules inference",

@@ -7,6 +7,7 @@ from functools import cache
 from pathlib import Path
 
 from hydra.core.hydra_config import HydraConfig
+from hydra.types import RunMode
 from omegaconf import DictConfig
 
 from membench.cli.main import exit_code
@@ -15,6 +16,7 @@ from membench.core.files import shown, write_whole
 from membench.core.launched import launched
 from membench.core.record import Configuration, Outcome, Record
 from membench.papers.cells import cell_configuration
+from membench.sweep.listing import result
 from membench.sweep.records import Records, Rerun, directory_of
 from membench.sweep.summary import summary
 from membench.sweep.worker import Workers
@@ -53,6 +55,9 @@ def _run(config: DictConfig) -> None:
         record = records.run(cell)
     if launched().rank == 0:
         write_whole(folder / RECORD, record.to_json() + "\n")
+        if HydraConfig.get().mode is RunMode.MULTIRUN:  # a table of all follows
+            print(result(record), flush=True)
+            return
         known = "" if is_new else f", copied from {shown(directory)}; rerun=all runs it again"
         print(summary(record))
         print(f"  {'record':<20} {shown(folder / RECORD)}{known}", flush=True)

@@ -160,6 +160,7 @@ class Schedule:
         strategy: name of the method that made it.
         peak_bytes: the most device memory that the step holds at any instruction, everything included.
         decisions: further decisions of the method, numbers by name, for records.
+        reason: why it is this schedule and not another method's, a sentence; empty: the method does not compare.
     """
 
     strategy: str
@@ -167,6 +168,7 @@ class Schedule:
     instructions: tuple[Instruction, ...]
     peak_bytes: int
     decisions: tuple[tuple[str, float], ...] = ()
+    reason: str = ""
 
     @cached_property
     def turn(self) -> int:
@@ -212,7 +214,7 @@ class Schedule:
             f"schedule of {graph.name} (batch {graph.batch_size}) by {self.strategy}: "
             f"{len(self)} instructions, peak {format_bytes(self.peak_bytes)}"
         )
-        yield from filter(None, (self.note, self.certificate))
+        yield from filter(None, (self.reason, self.note, self.certificate))
         for index, instruction in enumerate(self.instructions):
             verb, stream = type(instruction).__name__.lower(), getattr(instruction, "stream", "")
             match instruction:

@@ -169,6 +169,22 @@ class Workload:
             )
         return replace(self._part(0, size), loss_scale=size / self.batch_size, accumulates=True)
 
+    def with_batch(self, size: int) -> "Workload":
+        """Return the step on another number of samples, of which only the shapes are known.
+
+        Raises:
+            UnsupportedModel: a tensor's first dimension is not the batch.
+        """
+        if size == self.batch_size:
+            return self
+
+        def resized(tensor: Tensor) -> Tensor:
+            return torch.empty((size, *tensor.shape[1:]), dtype=tensor.dtype, device="meta")
+
+        first = (self.samples(each, 0, 1) for each in (self.inputs, self.targets))
+        inputs, targets = (tree_map_only(Tensor, resized, each) for each in first)
+        return replace(self, inputs=inputs, targets=targets)
+
     def share(self, process: int, processes: int) -> "Workload":
         """Return the workload of one of several processes that divide a batch into equal shares.
 

@@ -103,7 +103,7 @@ def kernels_of(task: Task) -> tuple[Kernel, ...]:
     """Return the kernels of a task: two where it computes both gradients of a convolution, else one."""
     if task.call is None:
         return (_kernel_by_kind(task),)
-    if not _has_both_gradients(task):
+    if not computes_both_gradients(task):
         return (_kernel_by_call(task, task.call),)
     upstream, images, weight = (value.extent_bytes for value in values_in(task.call.args[:3]))
     moved_bytes = upstream + images + weight  # a gradient is as large as what it is of
@@ -113,7 +113,7 @@ def kernels_of(task: Task) -> tuple[Kernel, ...]:
     )
 
 
-def _has_both_gradients(task: Task) -> bool:
+def computes_both_gradients(task: Task) -> bool:
     """Return whether a task is the whole backward pass of a convolution, as plain PyTorch calls it."""
     if task.call is None or task.convolution is None or not task.call.operator.endswith("_backward.default"):
         return False

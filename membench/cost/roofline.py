@@ -12,7 +12,7 @@ from membench.core.efficiency import Efficiency
 from membench.core.errors import MembenchError
 from membench.core.task_graph import Kind, Phase, Task, TaskGraph
 from membench.cost.convolution import ConvolutionAlgorithm, algorithm_work
-from membench.cost.kernels import kernels_of
+from membench.cost.kernels import computes_both_gradients, kernels_of
 from membench.cost.rates import kernel_time_s
 from membench.cost.waves import task_waves, wave_efficiency
 
@@ -90,9 +90,10 @@ class RooflineCost(CostModel):
     def algorithms(self, task: Task) -> tuple[Algorithm, ...]:
         """Return cuDNN's algorithms that apply to a convolution; other tasks have one, the framework's own.
 
+        Another task is also one that computes both gradients of a convolution: cuDNN has no such call.
         Those without workspace are among them even if the task's tensors alone exceed the device's memory.
         """
-        if task.convolution is None or not self._fractions:
+        if task.convolution is None or not self._fractions or computes_both_gradients(task):
             return (Algorithm("", task.workspace_bytes, self.task_time_s(task)),)
         found: Iterable[Algorithm] = filter(None, (self._algorithm(task, name) for name in self._fractions))
         if self._efficiency.algorithms_fit_alone:

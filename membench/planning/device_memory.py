@@ -72,14 +72,21 @@ class DeviceMemory:
         reserved_bytes: the most that PyTorch reserves for it; where the device has too little, on one with enough.
         fragmentation_bytes: reserved but not in use when the most is reserved for the first time.
         used_bytes: reserved, with the device's context; None where that is not known.
-        fits: whether PyTorch finds room for it on the device, next to the context.
+        free_bytes: of the device, next to the context.
+        fits: whether PyTorch finds room for it there.
     """
 
     allocated_bytes: int
     reserved_bytes: int
     fragmentation_bytes: int
     used_bytes: int | None
+    free_bytes: int
     fits: bool
+
+    @property
+    def excess_bytes(self) -> int:
+        """By how much it has to be less to fit, estimated where the allocator reserves no more than there is; 0: it fits."""
+        return 0 if self.fits else max(self.reserved_bytes - self.free_bytes, self.free_bytes // 100, 1)
 
 
 def device_memory(
@@ -89,8 +96,9 @@ def device_memory(
 ) -> DeviceMemory:
     """Return the memory of a planned step on a device under PyTorch."""
     context_bytes = device.context_bytes or 0
+    free_bytes = max(0, device.memory_bytes - context_bytes)
     try:
-        fitting = settings.allocator(max(0, device.memory_bytes - context_bytes))
+        fitting = settings.allocator(free_bytes)
         reserved, fits = reserved_memory(plan, fitting, device), True
     except OutOfMemory:
         reserved, fits = reserved_memory(plan, settings.allocator(), device), False
@@ -99,5 +107,6 @@ def device_memory(
         reserved_bytes=reserved.reserved_bytes,
         fragmentation_bytes=reserved.fragmentation_bytes,
         used_bytes=None if device.context_bytes is None else reserved.reserved_bytes + context_bytes,
+        free_bytes=free_bytes,
         fits=fits,
     )

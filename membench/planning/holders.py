@@ -1,5 +1,6 @@
 """Holders of device memory: the categories that a picture shows and that the parts of a prediction are."""
 
+from collections import Counter
 from collections.abc import Mapping
 
 import numpy as np
@@ -7,7 +8,7 @@ from numpy.typing import NDArray
 
 from membench.core.schedule import Schedule
 from membench.core.task_graph import Role
-from membench.planning.liveness import live_bytes, workspace_bytes
+from membench.planning.liveness import live_bytes, residencies, workspace_bytes
 
 _HOLDERS: Mapping[Role, str] = {
     Role.WEIGHT: "weights",
@@ -47,6 +48,21 @@ def held_bytes(schedule: Schedule) -> dict[str, NDArray[np.int64]]:
 
 def held_at_peak_bytes(schedule: Schedule) -> dict[str, int]:
     """Return what each holder has at the schedule's first peak; together they are its peak. Holders of nothing are left out."""
-    by_holder = held_bytes(schedule)
-    peak = int(np.sum(list(by_holder.values()), axis=0).argmax())
+    by_holder, peak = held_bytes(schedule), _first_peak(schedule)
     return {name: int(held[peak]) for name, held in by_holder.items() if held[peak]}
+
+
+def activations_at_peak_bytes(schedule: Schedule) -> dict[str, int]:
+    """Return the activations at the schedule's first peak by the layer that makes them, the largest first."""
+    graph, resident = schedule.graph, dict[int, bool]()
+    for block_index, is_resident in residencies(schedule, until=_first_peak(schedule) + 1):
+        resident[block_index] = is_resident
+    found: Counter[str] = Counter()
+    for block in (graph.blocks[index] for index, is_resident in resident.items() if is_resident):
+        if holder_of(block.role) == _HOLDERS[Role.ACTIVATION]:
+            found[graph.layers[block.layer] if block.layer >= 0 else block.name] += block.size_bytes
+    return dict(found.most_common())
+
+
+def _first_peak(schedule: Schedule) -> int:
+    return int(np.argmax(live_bytes(schedule)))

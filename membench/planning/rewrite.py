@@ -3,7 +3,8 @@
 A rewrite that changes tasks takes the cost model and returns an annotated graph.
 """
 
-from dataclasses import replace
+from collections.abc import Container
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -24,43 +25,68 @@ from membench.core.task_graph import (
 from membench.core.torch_internals import tree_leaves
 
 
-def keep_on_host(graph: TaskGraph, roles: frozenset[Role], *, updated: bool = False) -> TaskGraph:
+def keep_on_host(
+    graph: TaskGraph, roles: frozenset[Role], *, updated: bool = False, least_bytes: int = 0
+) -> TaskGraph:
     """Return the graph with the caller's blocks of these roles in host memory, from where a strategy prefetches them.
 
     Blocks that the step returns stay on the device. Tasks, and so their workspaces, stay as they are.
 
     Args:
         updated: include blocks that the step updates, for a strategy that copies them back.
+        least_bytes: smaller blocks stay on the device.
     """
     stay = set() if updated else {block for task in graph.tasks for block in task.writes}
     returned = tree_leaves((graph.output, graph.loss))
     stay |= {value.block for value in returned if isinstance(value, Value)}
     blocks = (
         replace(block, host_location=HostLocation(block.index))
-        if block.role in roles & EXTERNAL_ROLES and block.index not in stay
+        if block.role in roles & EXTERNAL_ROLES
+        and block.index not in stay
+        and block.size_bytes >= least_bytes
         else block
         for block in graph.blocks
     )
     return replace(graph, blocks=tuple(blocks))
 
 
-def mask_relu(graph: TaskGraph, cost: CostModel) -> TaskGraph:
+def mask_relu(graph: TaskGraph, cost: CostModel, layers: Container[int] | None = None) -> TaskGraph:
     """Make the backward of each ReLU read a one-byte mask instead of the ReLU's output (Layrub 4.2, Equation 7).
 
     The forward pass writes where the output is not positive; the backward pass sets the gradient to zero there, in place
     where no other task reads the incoming gradient. Without a reader, the output's memory is free for its gradient.
+
+    Args:
+        layers: those whose ReLUs are masked; None: all of `maskable_relus`.
     """
-    forward = {task.layer: task for task in graph.tasks if _is_forward_relu(task)}
     masked = {
-        task.layer: forward[task.layer].writes[-1]
-        for task in graph.tasks
-        if is_backward_relu(task) and task.layer in forward and _can_mask(graph, forward[task.layer], task)
+        layer: backward.block
+        for layer, backward in maskable_relus(graph).items()
+        if layers is None or layer in layers
     }
     rewriter = _MaskRewriter(graph, masked)
     for task in graph.tasks:
         rewriter.rewrite(task)
     tasks = tuple(replace(task, index=index) for index, task in enumerate(rewriter.tasks))
     return cost.annotate(replace(graph, blocks=tuple(rewriter.blocks), tasks=tasks))
+
+
+def maskable_relus(graph: TaskGraph) -> dict[int, "MaskableRelu"]:
+    """Return by layer the ReLUs whose backward pass can read a mask."""
+    forward = {task.layer: task for task in graph.tasks if _is_forward_relu(task)}
+    return {
+        task.layer: MaskableRelu(forward[task.layer].writes[-1], task.index)
+        for task in graph.tasks
+        if is_backward_relu(task) and task.layer in forward and _can_mask(graph, forward[task.layer], task)
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class MaskableRelu:
+    """A ReLU whose backward pass can read a mask: its output's block, and the task of its backward pass."""
+
+    block: int
+    backward: int
 
 
 def _is_forward_relu(task: Task) -> bool:

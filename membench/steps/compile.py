@@ -33,7 +33,7 @@ from membench.steps.compiled_step import CompiledStep
 from membench.steps.kept_steps import Shapes
 from membench.steps.micro_batched_step import MicroBatchedStep
 from membench.steps.placement import place_workload
-from membench.steps.plan import plan_step
+from membench.steps.plan import Runs, plan_step, plan_to_fit
 from membench.steps.shaped_step import ShapedStep
 from membench.steps.simulated_step import SimulatedStep, check_capacity, simulated_step
 from membench.steps.update import real_update
@@ -76,7 +76,8 @@ def compile(  # noqa: A001 (the field's term)
         cluster: for the simulated backend: the number of such devices, each with a batch like this one, and their links;
             a name (``"modnn_k40x4"``) or a description.
         budget: the most device memory that the step may hold, including weights and inputs: ``"200 MB"``
-            (1 MB is 1024 x 1024 bytes) or a number of bytes.
+            (1 MB is 1024 x 1024 bytes) or a number of bytes. None: on a simulated device what it has, where the step needs more
+            without a budget; otherwise no limit.
         micro_batch: number of samples to compute at a time; ``"fitted"`` for the most that Equation 8 of moDNN finds room
             for, or ``"fastest"`` for those with which a step takes the least time, which plans each size from there on.
             None: the strategy chooses, most strategies the whole batch.
@@ -168,7 +169,16 @@ def _simulate(
     framework = configuration.load("framework", "pytorch")
     cost = RooflineCost(joined.loaded(profile), framework.efficiency)
     graph_at = Captures(updated_workload(workload, update), framework.captured_on).graph_at
-    runs = plan_step(graph_at, workload.batch_size, strategy, cost, budget_bytes, micro_batch, update)
+
+    def plan(budget_bytes: int | None) -> Runs:
+        return plan_step(graph_at, workload.batch_size, strategy, cost, budget_bytes, micro_batch, update)
+
+    def excess_bytes(runs: Runs) -> int:
+        return max(0, max(run.schedule.peak_bytes for run in runs) - profile.memory_bytes)
+
+    runs = (
+        plan_to_fit(plan, excess_bytes, profile.memory_bytes) if budget_bytes is None else plan(budget_bytes)
+    )
     if joined.devices > 1:
         runs = exchange_in_last_run(runs, exchange or Exchange.AS_MADE)
     check_capacity(runs, profile)

@@ -1,10 +1,11 @@
 """Planning of a step: from captured graphs, costs and a strategy to validated schedules."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import cache
 
 from membench.core.cost_model import CostModel
-from membench.core.errors import InfeasibleSchedule, UnsupportedStrategy
+from membench.core.errors import InfeasibleSchedule, MembenchError, OutOfMemory, UnsupportedStrategy
 from membench.core.optimizer import UpdateOf
 from membench.core.schedule import RepeatedSchedule, Schedule
 from membench.core.task_graph import TaskGraph
@@ -20,6 +21,15 @@ from membench.planning.update import add_states, add_update
 from membench.planning.validate import validate
 from membench.steps.simulated_step import simulated_step
 from membench.strategies.base import Strategy, strategies
+
+Runs = tuple[RepeatedSchedule, ...]
+"""The schedules of a step, one after another."""
+
+PlanWithin = Callable[[int | None], Runs]
+"""Plans a step within a budget in bytes; None: without one."""
+
+BUDGETS = 3
+"""How many budgets are tried where the device's allocator finds no room for a plan that keeps one."""
 
 
 def plan_step(
@@ -105,6 +115,48 @@ def _least(refusals: Mapping[int, InfeasibleSchedule], batch_size: int) -> Infea
         refusals.items(), key=lambda tried: (tried[1].lower_bound_bytes, tried[1].needed_bytes)
     )
     return refusal if list(refusals) == [batch_size] else refusal.of_micro_batch(size)
+
+
+def plan_within(plan: PlanWithin, excess_bytes: Callable[[Runs], int], room_bytes: int) -> tuple[Runs, int]:
+    """Return a plan within a device's memory, and its budget.
+
+    Args:
+        plan: plans a step within a budget.
+        excess_bytes: by how much a plan exceeds what the device has; 0: it fits.
+        room_bytes: the greatest budget. Where the allocator wastes memory, smaller ones are tried.
+
+    Raises:
+        InfeasibleSchedule: no plan keeps the budget.
+        OutOfMemory: the allocator finds no room for the plans that keep it.
+    """
+    runs, budget_bytes = plan(room_bytes), room_bytes
+    needed_bytes = room_bytes + excess_bytes(runs)
+    for _ in range(BUDGETS):
+        excess = excess_bytes(runs)
+        if not excess:
+            return runs, budget_bytes
+        budget_bytes = max(1, budget_bytes - excess)
+        try:
+            runs = plan(budget_bytes)
+        except InfeasibleSchedule:  # it needs its memory, and what the allocator wastes in addition
+            break
+    raise OutOfMemory(needed_bytes=needed_bytes, capacity_bytes=room_bytes)
+
+
+def plan_to_fit(plan: PlanWithin, excess_bytes: Callable[[Runs], int], room_bytes: int) -> Runs:
+    """Return a plan without a budget if it fits a device, otherwise one within its memory; if none fits, the former.
+
+    Args:
+        plan, excess_bytes, room_bytes: see `plan_within`.
+
+    Raises:
+        MembenchError: the step cannot be planned without a budget.
+    """
+    free = plan(None)
+    if excess_bytes(free):
+        with suppress(MembenchError):  # such as of a method that takes no budget
+            return plan_within(plan, excess_bytes, room_bytes)[0]
+    return free
 
 
 def plan(graph: TaskGraph, strategy: Strategy, cost: CostModel, budget_bytes: int | None) -> Schedule:

@@ -11,8 +11,10 @@ from torch import Tensor, nn
 
 from membench.capture.capture import Captures
 from membench.core import configuration
+from membench.core.cost_model import CostModel
 from membench.core.device import DeviceProfile
 from membench.core.optimizer import UpdateRule
+from membench.core.schedule import RepeatedSchedule
 from membench.core.task_graph import TaskGraph
 from membench.core.workload import Workload
 from membench.cost.roofline import RooflineCost
@@ -93,19 +95,24 @@ class Predictor:
         runs = plan_step(
             self._captures.graph_at, batch_size, self._strategy, cost, self._budget_bytes, update=self._update
         )
-        largest = max((run.schedule for run in runs), key=lambda schedule: schedule.peak_bytes)
-        memory = device_memory(runs, device)
-        return Prediction(
-            device=device.name,
-            batch_size=batch_size,
-            allocated_bytes=memory.allocated_bytes,
-            reserved_bytes=memory.reserved_bytes,
-            used_bytes=memory.used_bytes,
-            step_time_s=simulated_step(runs, cost).step_time_s,
-            fits=memory.fits,
-            capacity_bytes=device.memory_bytes,
-            parts_bytes=held_at_peak_bytes(largest),
-        )
+        return predicted(runs, cost, device)
+
+
+def predicted(runs: tuple[RepeatedSchedule, ...], cost: CostModel, device: DeviceProfile) -> Prediction:
+    """Return the prediction of a planned step."""
+    largest = max((run.schedule for run in runs), key=lambda schedule: schedule.peak_bytes)
+    memory = device_memory(runs, device)
+    return Prediction(
+        device=device.name,
+        batch_size=sum(run.samples for run in runs),
+        allocated_bytes=memory.allocated_bytes,
+        reserved_bytes=memory.reserved_bytes,
+        used_bytes=memory.used_bytes,
+        step_time_s=simulated_step(runs, cost).step_time_s,
+        fits=memory.fits,
+        capacity_bytes=device.memory_bytes,
+        parts_bytes=held_at_peak_bytes(largest),
+    )
 
 
 def predict(

@@ -11,7 +11,7 @@ of all accesses. Where memory does not suffice, tensors are evicted in this orde
 Readings. A tensor's next access is its first of the backward pass. Time is the cost model's, not measured in a first step of
 its own; a tensor whose inputs are evicted is charged for the ones that are recomputed as well, and what depends on it is
 charged anew once it is chosen (Algorithm 1). In-triggers and out-triggers, which the paper adjusts by feedback from step to
-step, are where `joint`'s walks put them: a copy out starts when a tensor is written, and a copy back as late as the link
+step, are where `planning.choices` puts them: a copy out starts when a tensor is written, and a copy back as late as the link
 allows. A tensor that is recomputed stays until its last use (collective recomputation, Section 4.4).
 
 Left out: tensors leave on access in the first, passive step, which no schedule contains. Not SuperNeurons, which goes by the
@@ -19,17 +19,14 @@ kinds of layers; not `joint`, which compares whole steps.
 """
 
 from math import inf
-from typing import TYPE_CHECKING
 
 from membench.core.cost_model import CostModel
 from membench.core.errors import InfeasibleSchedule
 from membench.core.schedule import Schedule
 from membench.core.task_graph import TaskGraph
+from membench.planning.choices.problem import KEEP, OFFLOAD, RECOMPUTE, Problem
 from membench.planning.rewrite import join_convolution_backward
 from membench.strategies.base import Strategy
-
-if TYPE_CHECKING:
-    from membench.strategies.joint.problem import Problem
 
 
 class Capuchin(Strategy):
@@ -39,10 +36,8 @@ class Capuchin(Strategy):
 
     def schedule(self, graph: TaskGraph, cost: CostModel, budget_bytes: int | None) -> Schedule:
         # numba takes a second to import
-        from membench.strategies.joint.emit import emit
-        from membench.strategies.joint.evaluation import Evaluator
-        from membench.strategies.joint.loops import KEEP, OFFLOAD, RECOMPUTE
-        from membench.strategies.joint.problem import Problem
+        from membench.planning.choices.emit import emit
+        from membench.planning.choices.evaluation import Evaluator
 
         problem = Problem(join_convolution_backward(graph, cost), cost, 1)
         evaluator = Evaluator(problem)
@@ -72,7 +67,7 @@ class Evictions:
         problem: with all tensors, the smallest as well.
     """
 
-    def __init__(self, problem: "Problem") -> None:
+    def __init__(self, problem: Problem) -> None:
         self._problem = problem
         self._left = [n for n, unit in enumerate(problem.units) if unit.stored]
         self._recomputed: set[int] = set()

@@ -18,7 +18,6 @@ Not `rotor`, which solves chains by dynamic programming.
 """
 
 from itertools import pairwise
-from typing import TYPE_CHECKING
 
 from membench.core.cost_model import CostModel
 from membench.core.errors import UnsupportedStrategy
@@ -28,11 +27,9 @@ from membench.planning.builder import ScheduleBuilder
 from membench.planning.recompute import Order, RenamedTask, reordered
 from membench.planning.rewrite import join_convolution_backward
 from membench.strategies.base import Strategy
+from membench.strategies.chain.stages import Chain
 from membench.strategies.on_demand import compute_on_demand
 from membench.strategies.rotor import peak_bytes
-
-if TYPE_CHECKING:
-    from membench.strategies.chain.stages import Chain
 
 
 class Checkmate(Strategy):
@@ -60,14 +57,12 @@ class Checkmate(Strategy):
         compute_on_demand(builder, graph.tasks)
         return builder.finish()
 
-    def _chain(self, graph: TaskGraph, cost: CostModel) -> "Chain":
+    def _chain(self, graph: TaskGraph, cost: CostModel) -> Chain:
         """Return the graph in nodes.
 
         Raises:
             UnsupportedStrategy: there are too many.
         """
-        from membench.strategies.chain.stages import Chain  # not before all strategies are imported
-
         ends = layer_ends(graph)
         if len(ends) < self._most_nodes:
             return Chain(graph, cost, ends)
@@ -79,7 +74,7 @@ class Checkmate(Strategy):
             )
         return chain
 
-    def _order(self, chain: "Chain", budget_bytes: int) -> Order:
+    def _order(self, chain: Chain, budget_bytes: int) -> Order:
         """Return the fastest order within a budget; where there is none, the one that needs least.
 
         Raises:

@@ -9,25 +9,27 @@ and what that reads, while evicting as before. Nothing is copied to the host.
 Readings. The runtime is played with the cost model's times, and becomes a schedule in which a tensor is freed when its last
 reader before an eviction has run, earlier than the runtime would. Neighbours are found by following evicted inputs (the
 paper's e*, of which its union-find is an approximation), and not those that would be computed from a tensor. What the
-runtime is computing, with all that it reads, is locked. Without a budget nothing is evicted.
+runtime is computing, with all that it reads, is locked. What cannot be computed again (masks of dropout) is counted for as
+long as something may be computed from it. h is found anew only for tensors that may have the least. Without a budget nothing
+is evicted.
 
 Not memonger, which plans segments ahead.
 """
 
+from collections import defaultdict
 from math import inf
-from typing import TYPE_CHECKING
+
+import numpy as np
 
 from membench.core.cost_model import CostModel
 from membench.core.schedule import Schedule
 from membench.core.task_graph import RESULT_ROLES, TaskGraph
 from membench.planning.builder import ScheduleBuilder
+from membench.planning.choices.problem import Problem
 from membench.planning.recompute import Order, RenamedTask, reordered
 from membench.planning.rewrite import join_convolution_backward
 from membench.strategies.base import Strategy
 from membench.strategies.on_demand import compute_on_demand
-
-if TYPE_CHECKING:
-    from membench.strategies.joint.problem import Problem
 
 
 class Dtr(Strategy):
@@ -36,8 +38,6 @@ class Dtr(Strategy):
     name = "dtr"
 
     def schedule(self, graph: TaskGraph, cost: CostModel, budget_bytes: int | None) -> Schedule:
-        from membench.strategies.joint.problem import Problem  # not before all strategies are imported
-
         problem = Problem(join_convolution_backward(graph, cost), cost, 1)
         runtime = _Runtime(problem, budget_bytes or inf)
         builder = ScheduleBuilder(
@@ -50,7 +50,7 @@ class Dtr(Strategy):
 class _Runtime:
     """Plays the runtime, and records the order of operations."""
 
-    def __init__(self, problem: "Problem", budget_bytes: float) -> None:
+    def __init__(self, problem: Problem, budget_bytes: float) -> None:
         self._problem, self._graph = problem, problem.graph
         self._budget_bytes = budget_bytes
         self._blocks = list(problem.graph.blocks)  # and copies
@@ -58,20 +58,43 @@ class _Runtime:
         self._copy: dict[int, int] = {}  # the present copy of a block that was computed again
         self._resident: set[int] = set()  # blocks, by their original
         self._made: set[int] = set()
-        self._read_s: dict[int, float] = {}
         self._held_bytes = problem.graph.external_bytes
         self._now_s = 0.0
         self._evictable = {b for unit in problem.units if unit.makers for b in unit.blocks}
+        self._may_leave = np.zeros(len(self._blocks), np.bool_)  # resident and evictable
+        self._size_bytes = np.array([max(1, block.size_bytes) for block in self._blocks], dtype=np.float64)
+        self._read_s = np.zeros(len(self._blocks))
+        self._again_s = np.zeros(len(self._blocks))  # c(t), or where it is stale at most that
+        self._stale = set(range(len(problem.units)))
+        self._affects: defaultdict[int, set[int]] = defaultdict(
+            set
+        )  # units whose c(t) a unit's eviction changes
+        self._last_needed = self._find_last_needed()
+        self._dying: defaultdict[int, list[int]] = defaultdict(list)
 
     def run(self) -> Order:
         """Run all tasks and return their order."""
         for task in self._graph.tasks:
             self._provide(task.index, set())
             for block in self._problem.touched[task.index]:
-                is_last = self._graph.last_use[block] == task.index
-                if is_last and block in self._resident and self._graph.blocks[block].role not in RESULT_ROLES:
+                self._dying[self._last_needed[block]].append(block)
+            for block in self._dying.pop(task.index, ()):
+                if block in self._resident and self._graph.blocks[block].role not in RESULT_ROLES:
                     self._drop(block)
         return Order(tuple(self._tasks), tuple(self._blocks))
+
+    def _find_last_needed(self) -> list[int]:
+        """Return the last task that needs each block; one that is not evictable, for what is computed from it as well."""
+        found = list(self._graph.last_use)
+        behind = found.copy()
+        for index in sorted((m for unit in self._problem.units for m in unit.makers), reverse=True):
+            again = self._problem.operations[self._problem.again[index]]
+            latest = max(behind[block] for block in again.writes)
+            for block in again.reads:
+                behind[block] = max(behind[block], latest)
+                if block not in self._evictable:
+                    found[block] = behind[block]
+        return found
 
     def _provide(self, index: int, locked: set[int]) -> None:
         """Compute what a task reads and is evicted, in the order of the graph, and then run the task."""
@@ -87,7 +110,7 @@ class _Runtime:
         operation = problem.again[index] if again else index
         task = problem.operations[operation]
         created = [block for block in task.creates if not (again and block in self._resident)]
-        size_bytes = self._graph.size_bytes(created) + task.workspace_bytes
+        size_bytes = self._graph.size_bytes(task.creates) + task.workspace_bytes
         self._make_room(size_bytes, locked | set(problem.touched[operation]))
         copies = {block: self._copy[block] for block in problem.touched[operation] if block in self._copy}
         for block in task.creates if again else ():
@@ -99,40 +122,65 @@ class _Runtime:
             self._resident.add(block)
             self._made.add(block)
             self._held_bytes += self._graph.blocks[block].size_bytes
+            self._set_evictable(block, is_resident=True)
         self._tasks.append(RenamedTask(task, copies))
         self._now_s += problem.duration_s[operation]
-        for block in problem.touched[operation]:
-            self._read_s[block] = self._now_s
+        self._read_s[list(problem.touched[operation])] = self._now_s
 
     def _make_room(self, size_bytes: int, locked: set[int]) -> None:
         """Evict the tensors of least h until there is room, or nothing is left to evict."""
-        while self._held_bytes + size_bytes > self._budget_bytes:
-            candidates = (self._resident & self._evictable) - locked
-            if not candidates:
-                return
-            self._drop(min(candidates, key=lambda block: (self._h(block), block)))
+        if self._held_bytes + size_bytes <= self._budget_bytes:
+            return
+        may_leave = self._may_leave.copy()
+        may_leave[list(locked)] = False
+        staleness_s = np.maximum(self._now_s - self._read_s, 1e-12)
+        while self._held_bytes + size_bytes > self._budget_bytes and may_leave.any():
+            h = np.where(may_leave, self._again_s / (self._size_bytes * staleness_s), inf)
+            block = int(h.argmin())
+            unit = self._problem.unit_of[block]
+            if unit in self._stale:  # it may be larger
+                self._refresh(unit)
+            else:
+                may_leave[block] = False
+                self._drop(block)
 
-    def _h(self, block: int) -> float:
-        problem = self._problem
-        unit = problem.units[problem.unit_of[block]]
-        neighbours = self._evicted_behind(set(unit.inputs))
-        seconds = unit.remake_s + sum(problem.units[n].remake_s for n in neighbours)
-        staleness_s = self._now_s - self._read_s[block]
-        return seconds / (self._graph.blocks[block].size_bytes * max(staleness_s, 1e-12))
+    def _refresh(self, number: int) -> None:
+        """Find the time to compute a unit again, with its evicted neighbours."""
+        self._stale.remove(number)
+        units = self._problem.units
+        neighbours = self._evicted_behind(set(units[number].inputs), number)
+        neighbours_s = sum(units[n].remake_s for n in sorted(neighbours))
+        self._again_s[list(units[number].blocks)] = units[number].remake_s + neighbours_s
 
-    def _evicted_behind(self, reads: set[int]) -> set[int]:
-        """Return the units that have to be computed before these blocks can be read."""
+    def _evicted_behind(self, reads: set[int], of: int | None = None) -> set[int]:
+        """Return the units that have to be computed before these blocks can be read.
+
+        Args:
+            of: the unit whose c(t) depends on them.
+        """
         problem, found = self._problem, set[int]()
         left = [block for block in reads if block in self._evictable]
         while left:
             block = left.pop()
             unit = problem.unit_of[block]
+            if of is not None:
+                self._affects[unit].add(of)
             if block in self._resident or block not in self._made or unit in found:
                 continue
             found.add(unit)
-            left += problem.units[unit].inputs
+            left += (b for b in problem.units[unit].inputs if b in self._evictable)
         return found
 
     def _drop(self, block: int) -> None:
         self._resident.remove(block)
         self._held_bytes -= self._graph.blocks[block].size_bytes
+        self._set_evictable(block, is_resident=False)
+
+    def _set_evictable(self, block: int, *, is_resident: bool) -> None:
+        if block in self._evictable:
+            self._may_leave[block] = is_resident
+            affected = self._affects.pop(self._problem.unit_of[block], set())
+            self._stale |= affected
+            for number in affected if is_resident else ():
+                unit = self._problem.units[number]
+                self._again_s[list(unit.blocks)] = unit.remake_s

@@ -12,12 +12,13 @@ same classes are one, whose fastest member is continued with its bytes as they a
 one slot. While a run is recomputed, what is fetched ahead is there from its start, or fetched after its end. The decisions
 are taken for several budgets around the given one; of their schedules, and of `rotor`'s, which copies nothing, the fastest
 that keeps the budget in bytes is chosen.
-Copies start and return where `joint`'s walks put them: out as soon as a block is written, back as late as the link allows;
+Copies start and return where `planning.choices` puts them: out as soon as a block is written, back as late as the link allows;
 where a task still lacks memory, these let blocks leave that have no choice here. Without a budget nothing leaves.
 
 Not `rotor`, which copies nothing; not `joint`, which decides for each block.
 """
 
+from collections.abc import Sequence
 from math import inf
 from typing import TYPE_CHECKING
 
@@ -27,17 +28,18 @@ from membench.core.schedule import Schedule
 from membench.core.task_graph import TaskGraph
 from membench.planning.rewrite import join_convolution_backward
 from membench.strategies.base import Strategy
+from membench.strategies.chain.stages import Chain
 from membench.strategies.eager import Eager
 from membench.strategies.rotor import fastest_order
 
 if TYPE_CHECKING:
+    from membench.planning.choices.evaluation import Plan
     from membench.strategies.chain.persistent import Table
-    from membench.strategies.joint.evaluation import Plan
 
 AROUND = (1.1, 1.05, 1.0, 0.97, 0.94, 0.9, 0.85)
 """Budgets of the decisions, in given budgets."""
 
-GROWTH = 1.1
+GROWTH = 1.05
 """Between the budgets with which a budget that can be kept is sought."""
 
 
@@ -55,9 +57,8 @@ class Pofo(Strategy):
 
     def schedule(self, graph: TaskGraph, cost: CostModel, budget_bytes: int | None) -> Schedule:
         # numba takes a second to import
+        from membench.planning.choices.emit import emit
         from membench.strategies.chain.persistent import fill
-        from membench.strategies.chain.stages import Chain
-        from membench.strategies.joint.emit import emit
 
         eager = Eager().schedule(graph, cost, None)
         if budget_bytes is None or eager.peak_bytes <= budget_bytes:
@@ -74,21 +75,29 @@ class Pofo(Strategy):
             )
         return emit(self.name, plan, budget_bytes)
 
-    def _fastest(self, table: "Table", cost: CostModel, budget_bytes: int, eager_bytes: int) -> "Plan | None":
-        """Return the fastest plan within a budget; None where there is none."""
-        from membench.strategies.chain.offloading import OrderedEvaluator, choices_of, order_of, plan_groups
+    def _fastest(
+        self,
+        table: "Table",
+        cost: CostModel,
+        budget_bytes: int,
+        eager_bytes: int,
+        shares: Sequence[float] = AROUND,
+    ) -> "Plan | None":
+        """Return the fastest plan within a budget, with decisions for these shares of it; None where there is none."""
+        from membench.planning.choices.evaluation import Evaluator
+        from membench.strategies.chain.offloading import choices_of, order_of, plan_groups
 
         chain = table.chain
-        evaluator = OrderedEvaluator(chain.problem)
-        rooms_bytes = [int(share * budget_bytes) - chain.fixed_bytes for share in AROUND]
+        evaluator = Evaluator(chain.problem)
+        rooms_bytes = [int(share * budget_bytes) - chain.fixed_bytes for share in shares]
         different = dict.fromkeys(plan_groups(table, cost, room) for room in rooms_bytes if room > 0)
         plans = []
         for groups in filter(None, different):
-            evaluator.take(order_of(table, groups))
-            plans.append(evaluator.plan(choices_of(chain, groups), budget_bytes))
+            program = evaluator.program_of(order_of(table, groups))
+            plans.append(evaluator.plan_of(program, choices_of(chain, groups), budget_bytes))
         if without_copies := fastest_order(chain, budget_bytes, eager_bytes, self._slots):
-            evaluator.take(without_copies)
-            plans.append(evaluator.plan(choices_of(chain, ()), budget_bytes))
+            program = evaluator.program_of(without_copies)
+            plans.append(evaluator.plan_of(program, choices_of(chain, ()), budget_bytes))
         best = min(plans, key=lambda plan: plan.step_s, default=None)
         return None if best is None or best.step_s == inf else best
 
@@ -96,8 +105,7 @@ class Pofo(Strategy):
         """Return a budget that can be kept, above one that cannot."""
         tried_bytes = int(budget_bytes * GROWTH) + 1
         while tried_bytes < eager_bytes:
-            plan = self._fastest(table, cost, tried_bytes, eager_bytes)
-            if plan is not None:
-                return plan.peak_bytes
+            if self._fastest(table, cost, tried_bytes, eager_bytes, (1.0,)):
+                return tried_bytes
             tried_bytes = int(tried_bytes * GROWTH) + 1
         return eager_bytes

@@ -11,9 +11,10 @@ fastest one for stages s to t in m slots of memory (Theorem 1, Algorithm 1): eit
 
 Nothing is copied to the host. Without a budget nothing is recomputed.
 
-Readings. A stage ends wherever the forward pass hands one block on (`chain.stages`); a network that is not a chain there is
-one stage, and its peak is eager's. Weight gradients, which the paper counts with the model, take slots once they are
-computed. What cannot be computed again (masks of dropout) and blocks below a two-thousandth of what is stored are kept.
+Readings. A stage ends wherever the forward pass hands one block on (`chain.stages`). The paper groups what is not a chain into
+one stage; where that would be large, blocks that skip over others are kept in addition, and the rest is cut. Weight
+gradients, which the paper counts with the model, take slots once they are computed. What cannot be computed again (masks of
+dropout) and small blocks are kept.
 Sizes are rounded up to slots; in return the table is filled beyond the budget, and of its schedules the one with the most
 slots is taken whose peak, counted in bytes, keeps the budget.
 
@@ -30,11 +31,11 @@ from membench.planning.pool import FixedPool
 from membench.planning.recompute import Order, RenamedTask, reordered
 from membench.planning.rewrite import join_convolution_backward
 from membench.strategies.base import Strategy
+from membench.strategies.chain.stages import Chain
 from membench.strategies.on_demand import compute_on_demand, on_demand_peak_bytes
 
 if TYPE_CHECKING:
     from membench.strategies.chain.persistent import Table
-    from membench.strategies.chain.stages import Chain
 
 BEYOND = 1.25
 """Memory up to which the table is filled, in budgets."""
@@ -53,8 +54,6 @@ class Rotor(Strategy):
         self._slots = slots
 
     def schedule(self, graph: TaskGraph, cost: CostModel, budget_bytes: int | None) -> Schedule:
-        from membench.strategies.chain.stages import Chain  # not before all strategies are imported
-
         graph = join_convolution_backward(graph, cost)
         eager = Order(tuple(RenamedTask(task, {}) for task in graph.tasks), graph.blocks)
         eager_bytes = peak_bytes(graph, eager)
@@ -67,7 +66,7 @@ class Rotor(Strategy):
         return builder.finish()
 
 
-def fastest_order(chain: "Chain", budget_bytes: int, eager_bytes: int, slots: int) -> Order | None:
+def fastest_order(chain: Chain, budget_bytes: int, eager_bytes: int, slots: int) -> Order | None:
     """Return the fastest order found within a budget; where none keeps it, one that needs little; None: none.
 
     Args:

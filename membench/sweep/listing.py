@@ -1,12 +1,14 @@
 """Plans and results of sweeps as text for a terminal."""
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
 
 from membench.core.configuration import method_of
 from membench.core.record import Configuration, Outcome, Record, framework_name, limits_of
 from membench.core.units import format_bytes, format_seconds
 from membench.sweep.records import Records
+from membench.sweep.summary import place
 
 SKIPPED = "skipped"
 """Outcome of a cell that was not reached."""
@@ -104,6 +106,67 @@ def totals(records: Sequence[Record | None]) -> str:
     failures = [f"  {result(record)}" for record in records if record and record.outcome.is_failure]
     again = ["rerun=failed runs the failed ones again"] if failures else []
     return "\n".join([f"{_cells(len(records))}: {counts}", *failures, *again])
+
+
+RANKING = ("peak", "step time", "samples/s", "copied", "exposed", "gap")
+
+
+def ranking(records: Sequence[Record]) -> str:
+    """Return cells as a table: of each model, batch and device those that fit, the fastest first, and then the others."""
+    options = differences([record.configuration for record in records])
+    named = list(dict.fromkeys(name for each in options for name in each))
+    names = named or ["strategy"]
+
+    def order(position: int) -> tuple[Any, ...]:
+        cell, outcome = records[position].configuration, records[position].outcome
+        step = (cell["model"]["name"], cell["batch_size"], str(cell["device"] and cell["device"]["name"]))
+        return *step, outcome is not Outcome.OK, records[position].metrics.get("step_time_s", 0.0), position
+
+    rows = [[*names, *RANKING, ""]]
+    for position in sorted(range(len(records)), key=order):
+        record, given = records[position], options[position]
+        own = [
+            given.get(name, method_of(record.configuration) if name == "strategy" else "") for name in names
+        ]
+        outcome = "" if record.outcome is Outcome.OK else record.outcome.words
+        rows.append([*own, *(_numbers(record) if not outcome else [""] * len(RANKING)), outcome])
+    return "\n".join([", ".join(filter(None, _shared(records))), *table(rows)])
+
+
+def _shared(records: Sequence[Record]) -> Iterator[str]:
+    """Yield the model, the batch and the place, as far as all cells have the same."""
+    parts = (
+        (each["model"]["name"], f"batch {each['batch_size']}", place(each))
+        for each in (record.configuration for record in records)
+    )
+    for values in zip(*parts, strict=True):
+        yield values[0] if len(set(values)) == 1 else ""
+
+
+def _numbers(record: Record) -> list[str]:
+    metrics, gap = record.metrics, record.layer_metrics.get("gap")
+    copied, exposed_s = metrics.get("transferred_bytes"), metrics.get("exposed_transfer_s")
+    return [
+        format_bytes(metrics["peak_memory_bytes"]),
+        format_seconds(metrics["step_time_s"]),
+        f"{metrics['images_per_s']:,.1f}",
+        format_bytes(copied) if copied else "",
+        format_seconds(exposed_s) if exposed_s else "",
+        "" if gap is None else f"{gap:.1%}",
+    ]
+
+
+def table(rows: Sequence[Sequence[str]]) -> Iterator[str]:
+    """Yield rows, the first with the columns' names, in aligned columns; columns without a value are left out."""
+    columns = [column for column in zip(*rows, strict=True) if any(column[1:])]
+    widths = [max(map(len, column)) for column in columns]
+    is_number = [not any(cell[:1].isalpha() for cell in column[1:]) for column in columns]
+    for row in zip(*columns, strict=True):
+        cells = zip(row, widths, is_number, strict=True)
+        yield (
+            "  "
+            + "  ".join(f"{cell:{'>' if right else '<'}{width}}" for cell, width, right in cells).rstrip()
+        )
 
 
 def has_failed(records: Sequence[Record | None]) -> bool:

@@ -3,12 +3,11 @@
 import torch
 
 from membench.core.errors import OutOfMemory, UnsupportedStrategy
-from membench.core.schedule import RepeatedSchedule
 from membench.core.workload import share_size
 from membench.frameworks.pytorch import PyTorch
 from membench.planning.device_memory import DeviceMemory, device_memory
 from membench.planning.exchange import exchange_in_last_run
-from membench.steps.plan import plan_step
+from membench.steps.plan import Runs, plan_step, plan_to_fit
 from membench.steps.simulated_step import SimulatedStep, check_capacity, simulated_step
 from membench.strategies.base import Strategy
 from membench.sweep.cell import Cell
@@ -38,7 +37,7 @@ def simulate(cell: Cell, graphs: Graphs, found: CellNumbers) -> None:
     local = planned_step(cell, graphs)
     step = played_step(cell, local)
     metrics.update(plan_metrics(step.plan), capacity_bytes=device.memory_bytes, devices=cell.cluster.devices)
-    memory = _card_memory(cell, step)
+    memory = _card_memory(cell, step.plan)
     metrics.update(device_memory_metrics(memory) if memory else {})
     found.note = plan_note(step.plan)
     metrics.update(oracular_metrics(step.plan, step.timelines))
@@ -62,14 +61,14 @@ def simulate(cell: Cell, graphs: Graphs, found: CellNumbers) -> None:
         )
 
 
-def _card_memory(cell: Cell, step: SimulatedStep) -> DeviceMemory | None:
+def _card_memory(cell: Cell, runs: Runs) -> DeviceMemory | None:
     """Return a step's memory as a card shows it: under PyTorch, on a device whose context is known."""
     if not isinstance(cell.framework, PyTorch) or cell.simulated_device.context_bytes is None:
         return None
-    return device_memory(step.plan, cell.simulated_device, cell.allocator)
+    return device_memory(runs, cell.simulated_device, cell.allocator)
 
 
-def planned_step(cell: Cell, graphs: Graphs) -> tuple[RepeatedSchedule, ...]:
+def planned_step(cell: Cell, graphs: Graphs) -> Runs:
     """Plan a simulated cell's step on one device's share of the batch, before any exchange with others."""
     if cell.optimizer and not isinstance(cell.framework, PyTorch):
         raise UnsupportedStrategy(
@@ -79,8 +78,20 @@ def planned_step(cell: Cell, graphs: Graphs) -> tuple[RepeatedSchedule, ...]:
     strategy = _strategy(cell)
     share = share_size(cell.batch_size, cell.cluster.devices)
     graph_at = graphs.lowered_at(cell, share)
-    return plan_step(
-        graph_at, share, strategy, cell.cost, cell.budget_bytes, cell.micro_batch, cell.optimizer
+
+    def plan(budget_bytes: int | None) -> Runs:
+        return plan_step(graph_at, share, strategy, cell.cost, budget_bytes, cell.micro_batch, cell.optimizer)
+
+    def excess_bytes(runs: Runs) -> int:
+        memory = _card_memory(cell, runs)
+        allocated_bytes = max(run.schedule.peak_bytes for run in runs)
+        return max(0, allocated_bytes - room_bytes) or (memory.excess_bytes if memory else 0)
+
+    device = cell.simulated_device
+    context_bytes = device.context_bytes or 0 if isinstance(cell.framework, PyTorch) else 0
+    room_bytes = device.memory_bytes - context_bytes
+    return (
+        plan_to_fit(plan, excess_bytes, room_bytes) if cell.budget_bytes is None else plan(cell.budget_bytes)
     )
 
 
@@ -98,7 +109,7 @@ def _strategy(cell: Cell) -> Strategy:
     return cell.method.strategy_for(workload, torch.device("cpu"))
 
 
-def played_step(cell: Cell, local: tuple[RepeatedSchedule, ...]) -> SimulatedStep:
+def played_step(cell: Cell, local: Runs) -> SimulatedStep:
     """Play a plan on the cell's devices, whether they have the memory or not."""
     parts = exchange_in_last_run(local, cell.exchange) if cell.cluster.devices > 1 else local
     return simulated_step(parts, cell.cost, cell.cluster)

@@ -29,14 +29,16 @@ def summary(record: Record) -> str:
 
 def title(configuration: Configuration) -> str:
     """Return a cell's model, batch, method, limits and place in a line."""
-    where = (
-        f"simulated on {_devices(configuration)} under {framework_name(configuration)}"
-        if is_simulated(configuration)
-        else f"measured on this machine's {_MACHINE[configuration['backend']['name']]}"
-    )
     model, batch_size = configuration["model"]["name"], configuration["batch_size"]
     method, limits = method_of(configuration), limits_of(configuration)
-    return ", ".join([model, f"batch {batch_size}", method, *limits, where])
+    return ", ".join([model, f"batch {batch_size}", method, *limits, place(configuration)])
+
+
+def place(configuration: Configuration) -> str:
+    """Return where a cell runs, or is simulated to."""
+    if is_simulated(configuration):
+        return f"simulated on {_devices(configuration)} under {framework_name(configuration)}"
+    return f"measured on this machine's {_MACHINE[configuration['backend']['name']]}"
 
 
 def _devices(configuration: Configuration) -> str:

@@ -3,8 +3,10 @@
 from dataclasses import replace
 
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch import nn
 
 from membench.core.convolution import Convolution
 from membench.core.device import DeviceProfile
@@ -12,7 +14,10 @@ from membench.core.efficiency import Efficiency
 from membench.core.errors import MembenchError
 from membench.core.task_graph import GradientOf, Kind, Phase, Task
 from membench.cost.convolution import ConvolutionAlgorithm, algorithm_work
+from membench.cost.kernels import computes_both_gradients
 from membench.cost.roofline import RooflineCost
+from membench.planning.rewrite import join_convolution_backward
+from tests.helpers.chains import graph_of
 
 PASSES = (None, GradientOf.WEIGHT, GradientOf.DATA)
 FRACTIONS = dict.fromkeys(ConvolutionAlgorithm, 0.25)
@@ -253,3 +258,16 @@ def test_unknown_algorithms_are_named() -> None:
 def test_a_choice_needs_the_algorithm_that_always_applies() -> None:
     with pytest.raises(MembenchError, match="needs implicit_gemm"):
         RooflineCost(DEVICE, Efficiency(0.5, 0.5, convolution={"fft": 0.5}))
+
+
+def test_a_call_of_both_gradients_has_the_frameworks_algorithm_alone() -> None:
+    with torch.device("meta"):
+        graph = graph_of(
+            nn.Sequential(nn.Conv2d(3, 8, 3), nn.Conv2d(8, 8, 3), nn.Flatten(), nn.Linear(1152, 3)), 3, 16
+        )
+    choices = [len(COST.algorithms(each)) for each in graph.tasks if each.convolution]
+    joined = join_convolution_backward(graph, COST)
+    assert len(joined.tasks) < len(graph.tasks)
+    both = [each for each in joined.tasks if computes_both_gradients(each)]
+    assert min(choices) > 1
+    assert [[a.name for a in COST.algorithms(each)] for each in both] == [[""]] * len(both)

@@ -29,7 +29,8 @@ class Fastest:
     """Breadth-first search over all states of a step.
 
     Args:
-        graph: in which no task updates a block, so that a block's contents never change.
+        graph: in which a block's contents never change but by an update of the caller's, after which it is copied back to
+            its home where that is in host memory.
         cost: whole seconds; no launches.
     """
 
@@ -37,13 +38,15 @@ class Fastest:
         self._graph, self._cost, self._budget_bytes = graph, cost, budget_bytes
         self._own = frozenset(block.index for block in graph.blocks if not block.is_external)
         self._last_use = graph.last_use
+        self._homes = frozenset(block.index for block in graph.blocks if block.host_location)
         self._maker = {b: t for t in graph.tasks if t.phase is Phase.FORWARD for b in t.creates}
 
     def step_s(self) -> int | None:
         """Return the least seconds of a step, or None where no schedule keeps the budget."""
-        states, seen, time_s = {_State()}, {_State()}, 0
+        start = _State(on_host=self._homes)
+        states, seen, time_s = {start}, {start}, 0
         while states:
-            if any(state.done == len(self._graph.tasks) and state.task is None for state in states):
+            if any(state.done == len(self._graph.tasks) and state.on_host >= self._homes for state in states):
                 return time_s
             states = {self._after_a_second(s) for state in states for s in self._started(state)} - seen
             seen |= states
@@ -59,6 +62,7 @@ class Fastest:
             on_host |= {state.out[0]}
         done = state.done
         if state.task and state.task[1] == 1 and state.task[0] == done:
+            on_host -= self._homes & {*self._graph.tasks[done].writes}
             done += 1
         passed = map(pass_on, (state.task, state.out, state.back))
         return _State(done, state.held, on_host, *passed)
@@ -78,6 +82,7 @@ class Fastest:
         used = {*running.reads, *running.writes} if running else set()
         used |= {busy[0] for busy in (state.out, state.back) if busy}
         dead = {b for b in state.held - used if self._last_use[b] < state.done}
+        dead -= self._homes - state.on_host
         free = [b for b in sorted(state.held - used - dead) if b in state.on_host or b in self._maker]
         for count in range(len(free) + 1):
             for given in combinations(free, count):
@@ -107,7 +112,8 @@ class Fastest:
         }
         for index in sorted(again | {state.done} & set(range(len(tasks)))):
             task = tasks[index]
-            if usable >= self._own & set(task.reads):
+            changed = self._homes.intersection(task.writes)
+            if usable >= self._own & set(task.reads) and not (state.out and state.out[0] in changed):
                 busy = (index, int(self._cost.task_time_s(task)))
                 yield replace(state, task=busy, held=state.held | set(task.creates))
 

@@ -4,8 +4,54 @@ from collections.abc import Iterator, Sequence
 from heapq import heappop, heappush
 from math import inf
 
+from hypothesis import strategies as st
+
+from membench.core.errors import InfeasibleSchedule
+from membench.core.schedule import Offload
+from membench.steps.plan import plan
+from membench.strategies.base import Strategy
+from tests.helpers.chains import INPUT_BYTES, chain_of_sizes
+from tests.helpers.costs import CostOfLayers, UnitCost, forward_s
+
 State = tuple[int, frozenset[int]]
 """The number of backward tasks that have run, and the layers whose activations are held."""
+
+
+def chains(longest: int) -> st.SearchStrategy[list[tuple[int, int]]]:
+    """Draw the bytes and the seconds of each layer of a chain."""
+    return st.lists(st.tuples(st.integers(1, 4), st.integers(1, 5)), min_size=2, max_size=longest)
+
+
+def check_free(strategy: Strategy) -> None:
+    """Assert that nothing is recomputed within eager's peak or without a budget."""
+    graph = chain_of_sizes([3, 1, 4, 1, 5])
+    free = plan(graph, strategy, UnitCost(), None)
+    assert plan(graph, strategy, UnitCost(), free.peak_bytes).graph == free.graph == graph
+
+
+def check_shortest(
+    strategy: Strategy, layers: Sequence[tuple[int, int]], share: float, *, times_longer: float = 1.0
+) -> None:
+    """Assert that a search over all orders finds none that is faster within a budget, and none where it is refused.
+
+    Args:
+        layers: bytes and seconds of each.
+        share: where the budget is between the least of the graph and eager's peak.
+        times_longer: how much longer than that order the strategy's may take.
+    """
+    sizes, times = [size for size, _ in layers], [float(time) for _, time in layers]
+    graph, cost = chain_of_sizes(sizes), CostOfLayers(times)
+    peak_bytes = plan(graph, strategy, cost, None).peak_bytes
+    lowest_bytes = graph.lower_bound_bytes
+    budget_bytes = round(lowest_bytes + share * (peak_bytes - lowest_bytes))
+    expected_s = least_recomputing_s(sizes, times, budget_bytes - INPUT_BYTES)
+    try:
+        schedule = plan(graph, strategy, cost, budget_bytes)
+    except InfeasibleSchedule:
+        assert expected_s == inf
+        return
+    assert not any(isinstance(instruction, Offload) for instruction in schedule.instructions)
+    assert expected_s - 1e-6 <= forward_s(schedule, cost) <= times_longer * expected_s + 1e-6
 
 
 def least_recomputing_s(sizes: Sequence[int], forward_s: Sequence[float], room_bytes: int) -> float:

@@ -65,7 +65,9 @@ def test_a_step_fits_by_what_the_allocator_needs_next_to_the_context(graph: Task
 def test_where_it_does_not_fit_memory_is_that_of_a_larger_card(graph: TaskGraph) -> None:
     plan = plan_of(graph, [size * MIB for size in (30, 40, 12, 12, 14)])
     small = device_memory(plan, replace(DEVICE, memory_bytes=CONTEXT_BYTES + MIB))
-    assert small == replace(device_memory(plan, DEVICE), fits=False)
+    assert small == replace(device_memory(plan, DEVICE), free_bytes=MIB, fits=False)
+    assert small.excess_bytes == small.reserved_bytes - MIB
+    assert device_memory(plan, DEVICE).excess_bytes == 0
 
 
 def test_settings_are_pytorch_s() -> None:

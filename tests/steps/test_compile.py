@@ -1,6 +1,7 @@
 """The library entry as its users meet it."""
 
 import copy
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from sklearn.datasets import load_digits
 from torch import Tensor, nn
 
 import membench
+from membench.core.configuration import load
 from membench.core.errors import (
     InfeasibleSchedule,
     MembenchError,
@@ -326,3 +328,22 @@ def test_shared_unused_and_frozen_weights_and_constants() -> None:
             assert (weight.grad is None) == (gradient is None), name
             assert gradient is None or torch.equal(weight.grad, gradient), name
         module.zero_grad()
+
+
+@pytest.mark.parametrize("strategy", ["joint", "modnn", "vdnn_dyn", "dtr", "eager"])
+def test_without_a_budget_a_step_takes_what_the_simulated_device_has(strategy: str) -> None:
+    torch.manual_seed(0)
+    layers = [layer for _ in range(8) for layer in (nn.Conv2d(16, 16, 3, padding=1), nn.ReLU())]
+    module = nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(16, 10))
+    step = (module, CRITERION, (torch.randn(16, 16, 32, 32), torch.randint(10, (16,))))
+    large = load("device", "k40m")
+    free = membench.compile(*step, strategy=strategy, backend="simulated", device=large)
+    least = membench.compile(*step, strategy="joint", backend="simulated", device=large)
+    small = replace(large, memory_bytes=int(0.95 * least.predicted_peak_bytes))
+    assert free.predicted_peak_bytes > small.memory_bytes
+    if strategy == "eager":
+        with pytest.raises(OutOfMemory):
+            membench.compile(*step, strategy=strategy, backend="simulated", device=small)
+    else:
+        found = membench.compile(*step, strategy=strategy, backend="simulated", device=small)
+        assert found.predicted_peak_bytes <= small.memory_bytes

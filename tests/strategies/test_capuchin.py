@@ -4,9 +4,9 @@ import pytest
 
 from membench.core.schedule import Offload
 from membench.core.task_graph import TaskGraph
+from membench.planning.choices.problem import Problem
 from membench.steps.plan import plan
 from membench.strategies.capuchin import Capuchin, Evictions
-from membench.strategies.joint.problem import Problem
 from tests.helpers.chains import chain_of_sizes
 from tests.helpers.costs import UnitCost
 

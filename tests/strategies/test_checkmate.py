@@ -4,43 +4,25 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from membench.core.errors import InfeasibleSchedule, UnsupportedStrategy
-from membench.core.schedule import Offload
+from membench.core.errors import UnsupportedStrategy
 from membench.steps.plan import plan
 from membench.strategies.checkmate import Checkmate, layer_ends
 from membench.strategies.rotor import Rotor
 from tests.helpers.chains import INPUT_BYTES, chain_of_convolutions, chain_of_sizes
-from tests.helpers.costs import CostOfLayers, UnitCost, forward_s
-from tests.helpers.shortest import least_recomputing_s
+from tests.helpers.costs import UnitCost, forward_s
+from tests.helpers.shortest import chains, check_free, check_shortest
 
 
 def test_nothing_is_recomputed_within_eagers_peak_or_without_a_budget() -> None:
-    graph = chain_of_sizes([3, 1, 4, 1, 5])
-    free = plan(graph, Checkmate(), UnitCost(), None)
-    assert plan(graph, Checkmate(), UnitCost(), free.peak_bytes).graph == free.graph == graph
+    check_free(Checkmate())
 
 
 @settings(max_examples=20, deadline=None, derandomize=True)
-@given(
-    layers=st.lists(st.tuples(st.integers(1, 4), st.integers(1, 5)), min_size=2, max_size=5),
-    share=st.floats(0, 1),
-)
+@given(layers=chains(5), share=st.floats(0, 1))
 def test_a_search_over_all_orders_finds_none_that_is_faster(
     layers: list[tuple[int, int]], share: float
 ) -> None:
-    sizes, times = [size for size, _ in layers], [float(time) for _, time in layers]
-    graph, cost = chain_of_sizes(sizes), CostOfLayers(times)
-    peak_bytes = plan(graph, Checkmate(), cost, None).peak_bytes
-    lowest_bytes = graph.lower_bound_bytes
-    budget_bytes = round(lowest_bytes + share * (peak_bytes - lowest_bytes))
-    expected_s = least_recomputing_s(sizes, times, budget_bytes - INPUT_BYTES)
-    try:
-        schedule = plan(graph, Checkmate(), cost, budget_bytes)
-    except InfeasibleSchedule:
-        assert expected_s == float("inf")
-        return
-    assert not any(isinstance(instruction, Offload) for instruction in schedule.instructions)
-    assert forward_s(schedule, cost) == pytest.approx(expected_s)
+    check_shortest(Checkmate(), layers, share)
 
 
 @pytest.mark.parametrize("share", [0.6, 0.75, 0.9])

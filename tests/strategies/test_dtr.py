@@ -1,10 +1,13 @@
 """DTR: nothing is recomputed before memory lacks, and then what is cheap, large and stale."""
 
+import torch
+from torch import nn
+
 from membench.core.schedule import Offload
 from membench.core.task_graph import Task
 from membench.steps.plan import plan
 from membench.strategies.dtr import Dtr
-from tests.helpers.chains import chain_of_sizes
+from tests.helpers.chains import chain_of_sizes, graph_of
 from tests.helpers.costs import UnitCost
 
 
@@ -38,3 +41,14 @@ def test_a_costly_result_is_not_evicted() -> None:
     names = recomputed(peak_bytes() - 12, OneCostlyTask())
     assert names
     assert not any(name.startswith("forward2") for name in names)
+
+
+def test_a_budget_is_kept_where_masks_of_dropout_are_read_again() -> None:
+    layers = [layer for _ in range(6) for layer in (nn.Conv2d(8, 8, 3, padding=1), nn.Dropout(), nn.Tanh())]
+    head = nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 3)
+    with torch.device("meta"):
+        graph = graph_of(nn.Sequential(*layers, *head), 8, 16)
+    eager_bytes = plan(graph, Dtr(), UnitCost(), None).peak_bytes
+    for share in (0.9, 0.8, 0.7):
+        schedule = plan(graph, Dtr(), UnitCost(), int(share * eager_bytes))
+        assert any(task.is_recomputed for task in schedule.graph.tasks)

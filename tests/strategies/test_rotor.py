@@ -1,48 +1,32 @@
 """Rotor: nothing is recomputed before memory lacks, and then as little as a search over all orders finds."""
 
-import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from membench.core.errors import InfeasibleSchedule
-from membench.core.schedule import Offload
 from membench.steps.plan import plan
 from membench.strategies.chain.stages import LONGEST, Chain
+from membench.strategies.pofo import Pofo
 from membench.strategies.rotor import Rotor
 from tests.helpers.chains import INPUT_BYTES, chain_of_convolutions, chain_of_sizes, graph_of
-from tests.helpers.costs import CostOfLayers, UnitCost, forward_s
-from tests.helpers.shortest import least_recomputing_s
+from tests.helpers.costs import UnitCost, forward_s
+from tests.helpers.shortest import chains, check_free, check_shortest
+
+PERSISTENCE = 1.25
+"""How much longer than the shortest order one may take in which what is stored stays until it is used."""
 
 
 def test_nothing_is_recomputed_within_eagers_peak_or_without_a_budget() -> None:
-    graph = chain_of_sizes([3, 1, 4, 1, 5])
-    free = plan(graph, Rotor(), UnitCost(), None)
-    assert plan(graph, Rotor(), UnitCost(), free.peak_bytes).graph == free.graph == graph
+    check_free(Rotor())
 
 
 @settings(max_examples=60, deadline=None, derandomize=True)
-@given(
-    layers=st.lists(st.tuples(st.integers(1, 4), st.integers(1, 5)), min_size=2, max_size=7),
-    share=st.floats(0, 1),
-)
-def test_a_search_over_all_orders_finds_none_that_is_faster(
+@given(layers=chains(7), share=st.floats(0, 1))
+def test_a_search_over_all_orders_finds_none_that_is_much_faster(
     layers: list[tuple[int, int]], share: float
 ) -> None:
-    sizes, times = [size for size, _ in layers], [float(time) for _, time in layers]
-    graph, cost = chain_of_sizes(sizes), CostOfLayers(times)
-    peak_bytes = plan(graph, Rotor(), cost, None).peak_bytes
-    lowest_bytes = graph.lower_bound_bytes
-    budget_bytes = round(lowest_bytes + share * (peak_bytes - lowest_bytes))
-    expected_s = least_recomputing_s(sizes, times, budget_bytes - INPUT_BYTES)
-    try:
-        schedule = plan(graph, Rotor(), cost, budget_bytes)
-    except InfeasibleSchedule:
-        assert expected_s == float("inf")
-        return
-    assert not any(isinstance(instruction, Offload) for instruction in schedule.instructions)
-    assert forward_s(schedule, cost) == pytest.approx(expected_s)
+    check_shortest(Rotor(), layers, share, times_longer=PERSISTENCE)
 
 
 def test_a_stage_is_recomputed_more_than_once_where_memory_is_least() -> None:
@@ -80,10 +64,25 @@ class Residual(nn.Module):
         return x + self.inner(x)
 
 
+class Skipping(nn.Module):
+    """The first layer's output skips over all others."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Conv2d(8, 8, 3, padding=1)
+        layers = [(nn.Conv2d(8, 8, 3, padding=1), nn.Tanh()) for _ in range(6)]
+        self.inner = nn.Sequential(*(layer for pair in layers for layer in pair))
+        self.head = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.first(x)
+        return self.head(x * self.inner(x))
+
+
 def test_a_stage_ends_where_one_block_is_handed_on() -> None:
     with torch.device("meta"):
         head = nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 3)
-        graph = graph_of(nn.Sequential(nn.Conv2d(8, 8, 1), Residual(), Residual(), *head), 8, 16)
+        graph = graph_of(nn.Sequential(nn.Conv2d(8, 8, 1), *(Residual() for _ in range(8)), *head), 8, 16)
     layers = [
         [
             {graph.layers[graph.tasks[index].layer] for index in tasks}
@@ -96,3 +95,16 @@ def test_a_stage_ends_where_one_block_is_handed_on() -> None:
     for (forward, backward), inner in zip(layers[1:], (first, second), strict=True):
         assert inner < forward
         assert inner <= backward <= forward
+
+
+def test_what_skips_over_a_large_stage_is_kept_so_that_it_is_cut() -> None:
+    with torch.device("meta"):
+        graph = graph_of(Skipping(), 8, 16)
+    chain = Chain(graph, UnitCost())
+    (skipping,) = (block for block in graph.blocks if block.name.startswith("first:"))
+    assert chain.fixed_bytes >= graph.external_bytes + skipping.size_bytes
+    assert len(chain.stages) > 8
+    peak_bytes = plan(graph, Rotor(), UnitCost(), None).peak_bytes
+    for method in (Rotor(), Pofo()):
+        budget_bytes = round(0.65 * peak_bytes)
+        assert plan(graph, method, UnitCost(), budget_bytes).peak_bytes <= budget_bytes

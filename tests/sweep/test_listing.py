@@ -1,9 +1,11 @@
 """Cells are listed by the options in which they differ."""
 
+from dataclasses import replace
 from typing import Any
 
 from membench.core.configuration import read
-from membench.sweep.listing import differences, plan
+from membench.core.record import Outcome, Record
+from membench.sweep.listing import differences, plan, ranking
 from membench.sweep.records import Records
 from membench.sweep.tracking import run_names
 from tests.helpers.cells import small_cell
@@ -65,3 +67,23 @@ def test_cells_that_differ_are_listed_differently(tmp_path: Any) -> None:
 def test_the_name_of_a_run_has_its_model_and_what_else_distinguishes_it() -> None:
     cells = [small_cell(), small_cell(seed=1, budget="1 GB")]
     assert run_names(cells) == ["lenet batch 4 eager seed=0", "lenet batch 4 eager budget 1.0 GB seed=1"]
+
+
+def _of(strategy: str, outcome: Outcome, step_time_s: float) -> Record:
+    cell = small_cell(strategy=_strategy(strategy))
+    made = Record.of_failure(cell, outcome, "too large") if outcome is not Outcome.OK else answer(cell)
+    metrics = {"peak_memory_bytes": 2**30, "step_time_s": step_time_s, "images_per_s": 8 / step_time_s}
+    return replace(made, outcome=outcome, metrics=metrics if outcome is Outcome.OK else {})
+
+
+def test_a_sweep_ends_with_those_that_fit_the_fastest_first() -> None:
+    records = [
+        _of("eager", Outcome.OUT_OF_MEMORY, 0.5),
+        _of("vdnn_all", Outcome.OK, 2.0),
+        _of("joint", Outcome.OK, 1.0),
+    ]
+    title, header, *rows = ranking(records).splitlines()
+    assert "simulated on" in title
+    assert header.split()[0] == "strategy"
+    assert [row.split()[0] for row in rows] == ["joint", "vdnn_all", "eager"]
+    assert rows[-1].endswith("out of memory") and "1 s" in rows[0] and "2 s" in rows[1]

@@ -9,12 +9,10 @@ import numpy as np
 from membench.codecs.loops import compiled
 from membench.core.cost_model import CostModel
 from membench.core.units import MIB
+from membench.planning.choices.problem import KEEP, OFFLOAD
 from membench.planning.recompute import Order
 from membench.strategies.chain.persistent import Table
 from membench.strategies.chain.stages import Chain, ChainReplay
-from membench.strategies.joint.evaluation import Evaluator
-from membench.strategies.joint.loops import KEEP, OFFLOAD
-from membench.strategies.joint.problem import Problem
 
 MOST_CLASSES = 32
 """Of the bytes in one part of a state."""
@@ -199,29 +197,3 @@ def choices_of(chain: Chain, groups: tuple[Group, ...]) -> list[int]:
             for block in output | (stage.stored if before.slots < 0 else frozenset()):
                 choices[chain.problem.unit_of[block]] = OFFLOAD
     return choices
-
-
-class OrderedEvaluator(Evaluator):
-    """Plans the copies of an order that is given, instead of one that follows from choices."""
-
-    def __init__(self, problem: Problem) -> None:
-        super().__init__(problem)
-        self._given: tuple[Any, Any, Any, Any] | None = None
-
-    def take(self, order: Order) -> None:
-        """Plan the copies of this order from now on."""
-        problem = self.problem
-        count = len(problem.graph.tasks)
-        operations, slots, starts = [], list[int](), [0]
-        for item in order.tasks:
-            operation = item.task.index + (count if item.task.is_recomputed else 0)
-            operations.append(operation)
-            slots += (item.copies.get(block, block) for block in problem.touched[operation])
-            starts.append(len(slots))
-        originals = [block.index for block in order.blocks[len(problem.graph.blocks) :]]
-        lists = (operations, starts, slots, originals)
-        self._given = tuple(np.array(numbers, dtype=np.int64) for numbers in lists)  # type: ignore[assignment]
-
-    def _program(self, chosen: Any) -> tuple[Any, Any, Any, Any]:
-        assert self._given is not None, "an order was taken"
-        return self._given

@@ -3,8 +3,8 @@
 from collections.abc import Iterable
 
 from membench.core.task_graph import Phase
+from membench.planning.choices.problem import Problem
 from membench.planning.recompute import Order, RenamedTask
-from membench.strategies.joint.problem import Problem
 
 
 class Replay:

@@ -1,24 +1,31 @@
 """A network cut into a chain of stages, with the bytes and seconds that planners of chains compute with.
 
 The forward pass is cut wherever at most one block that can be made again is read later, and no earlier one is written
-later. Blocks below a share of what the step stores, and those that cannot be made again (masks of dropout, the loss), are
-kept all the time and do not count for the cuts.
+later. Blocks below a share of the largest one, and those that cannot be made again (masks of dropout, the loss), are kept
+all the time and do not count for the cuts. Nor do blocks that skip over others (the skip connections of a U-Net, the features
+of a DenseNet) within what would be a large stage: the longest is kept, until the stages are small or nothing skips.
 """
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from membench.core.cost_model import CostModel
 from membench.core.task_graph import AFTER_THE_LOSS, RESULT_ROLES, Phase, TaskGraph
+from membench.planning.choices.problem import Problem, large_bytes
 from membench.planning.uses import saved_for_backward
 from membench.strategies.chain.replay import Replay
-from membench.strategies.joint.problem import Problem
 
-LEAST_SHARE = 2000
-"""A block is kept if it is smaller than the bytes that the backward pass reads, divided by this."""
+LARGE_SHARE = 6
+"""A stage is large if it stores more than the bytes that the backward pass reads, divided by this."""
 
 LONGEST = 150
 """Number of stages above which neighbours are joined, so that tables stay small."""
+
+
+Cut = tuple[int, int | None]
+"""A position in the forward pass, and the block that is handed on there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,22 +78,51 @@ class Chain:
     """
 
     def __init__(self, graph: TaskGraph, cost: CostModel, ends: Sequence[int] | None = None) -> None:
-        stored_bytes = graph.size_bytes(saved_for_backward(graph))
-        self.problem = Problem(graph, cost, max(1, stored_bytes // LEAST_SHARE))
+        self.problem = Problem(graph, cost, large_bytes(graph))
         self._graph = graph
+        self._saved = saved_for_backward(graph)
         self._forward = [task for task in graph.tasks if task.phase not in AFTER_THE_LOSS]
         self._backward = [task for task in graph.tasks if task.phase is Phase.BACKWARD]
         self._droppable = {b: n for b, n in self.problem.unit_of.items() if self.problem.units[n].makers}
+        self._kept = set[int]()
         self._last_forward = {b: p for p, t in enumerate(self._forward) for b in (*t.reads, *t.writes)}
-        kept = saved_for_backward(graph) - self._droppable.keys()
-        self.fixed_bytes = graph.external_bytes + graph.size_bytes(kept)
-        self._kept = kept
-        cuts = self._cuts() if ends is None else ((end, None) for end in ends)
-        self.stages = self._measured(*self._divided(list(cuts)))
+        cuts: list[Cut] = self._find_cuts() if ends is None else [(end, None) for end in ends]
+        self._kept |= self._saved - self._droppable.keys()
+        self.fixed_bytes = graph.external_bytes + graph.size_bytes(self._kept)
+        self.stages = self._measured(*self._divided(cuts))
 
     # ---- cuts ---------------------------------------------------------------------------------------
 
-    def _cuts(self) -> Iterator[tuple[int, int | None]]:
+    def _find_cuts(self) -> list[Cut]:
+        """Return the cuts, after what skips over others within large stages has been kept."""
+        large_bytes = self._graph.size_bytes(self._saved) // LARGE_SHARE
+        while True:
+            cuts, skipping = list(self._cuts()), set[int]()
+            for start, end in pairwise((0, *(end for end, _ in cuts), len(self._forward))):
+                made = {block for task in self._forward[start:end] for block in task.creates}
+                if self._graph.size_bytes(made & self._saved & self._droppable.keys()) > large_bytes:
+                    skipping |= self._longest(start, end)
+            if not skipping:
+                return cuts
+            units = {self._droppable[block] for block in skipping}
+            blocks = {block for unit in units for block in self.problem.units[unit].blocks}
+            self._kept |= blocks
+            for block in blocks:
+                self._droppable.pop(block, None)
+
+    def _longest(self, start: int, end: int) -> set[int]:
+        """Return of the blocks that are held together with another after a task of a stage the one that is held longest."""
+        made_at = {block: at for at, task in enumerate(self._forward) for block in task.creates}
+        spans = {}
+        for block in self._droppable:
+            first, last = max(start, made_at[block]), min(end - 1, self._last_forward[block])
+            if last > first:
+                spans[block] = range(first, last)
+        counts = Counter(position for span in spans.values() for position in span)
+        skipping = [block for block, span in spans.items() if any(counts[position] > 1 for position in span)]
+        return {max(skipping, key=lambda block: (len(spans[block]), block))} if skipping else set()
+
+    def _cuts(self) -> Iterator[Cut]:
         """Yield the position behind each stage, and the block that crosses there."""
         crossing, made = set[int](), set[int]()
         latest = -1
@@ -101,9 +137,7 @@ class Chain:
                 yield position + 1, next(iter(crossing), None)
                 made = set()
 
-    def _divided(
-        self, cuts: list[tuple[int, int | None]]
-    ) -> tuple[list[tuple[int, int | None]], list[list[int]]]:
+    def _divided(self, cuts: list[Cut]) -> tuple[list[Cut], list[list[int]]]:
         """Return the cuts, with the end as the last, and the tasks of the backward pass of each stage."""
         if len(cuts) >= LONGEST:
             step = -(-(len(cuts) + 1) // LONGEST)
@@ -129,7 +163,7 @@ class Chain:
 
     # ---- sizes --------------------------------------------------------------------------------------
 
-    def _measured(self, cuts: list[tuple[int, int | None]], backward: list[list[int]]) -> tuple[Stage, ...]:
+    def _measured(self, cuts: list[Cut], backward: list[list[int]]) -> tuple[Stage, ...]:
         gradients, starting, remaining = self._gradient_bytes()
         stages, start, seconds = [], 0, self.problem.duration_s
         size_bytes, tasks = self._graph.size_bytes, self._graph.tasks

@@ -2,73 +2,46 @@
 
 The class: schedules that run the graph's tasks in its order on one stream, each for the seconds of its fastest algorithm or
 longer; run tasks of the forward pass again at any time, as often as they like; copy blocks to the host and back at any time,
-as often as they like, over a link that carries one block at a time in each direction; and hold results from when they are
-made to the end.
+as often as they like, over a link that carries one block at a time in each direction; hold results from when they are made
+to the end; and spend seconds on savings (`Saving`: an encoding, or an algorithm with less workspace). Of the caller's blocks
+those with a home in host memory are there before and after the step, or on the device throughout; the others are on the device
+throughout.
 
 Relaxations, each of which only lowers the bound. A *gap* is the time between two uses of a block, and a fraction of it may be
-kept, copied or recomputed. Copies are a fluid that flows whenever the link is free. A block whose copy returned last is
+kept, copied, recomputed or saved. Copies are a fluid that flows whenever the link is free. A block whose copy returned last is
 counted as away as soon as the fluid allows; one that was recomputed last, from its use on until the segment of the step in
-which it is recomputed. Recomputation takes the seconds of the tasks that write the block, and neither memory nor their inputs.
+which it is recomputed. A block with its home in host memory is counted as away before its first use and behind its last one if
+it is copied to the device, and that share of it is copied back where it is written. Recomputation takes the seconds of the
+tasks that write the block, and neither memory nor their inputs. Memory of a long step is limited at some tasks, its *moments*:
+of tasks in a row, at the one that holds most. Units between the same moments share variables, which are sums over them.
 """
 
+from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import pairwise
+from itertools import compress, pairwise
 
 import numpy as np
 from scipy.optimize import linprog
-from scipy.sparse import coo_array
 
-from membench.core.task_graph import EXTERNAL_ROLES, RESULT_ROLES
-from membench.core.units import MIB
-from membench.strategies.joint.problem import Problem
+from membench.core.task_graph import RESULT_ROLES
+from membench.planning.choices.problem import Problem
+from membench.strategies.joint.gaps import ANYWHERE, Gap, Saving, find_gaps
+from membench.strategies.joint.inequalities import Inequalities
 
 OPTIMAL, INFEASIBLE = 0, 2
 """Statuses of scipy's `linprog`."""
 
-ANYWHERE = -1
-"""In place of a segment: at any time of the step."""
+UNITS_OF_TIME = 1e4
+"""In the computing of a step."""
 
+UNITS_OF_BYTES = 1e3
+"""In the largest block."""
 
-@dataclass(frozen=True, slots=True)
-class Gap:
-    """The time between two uses of a block.
-
-    Attributes:
-        last: position of the use before; `first`: of the use after.
-        written: position after which the copy to the host may start; None: it is on the host, or another gap pays for it.
-        remake_s: seconds to compute the block again; None: impossible.
-        unit: recomputed together with others of this number.
-    """
-
-    block: int
-    size_bytes: int
-    last: int
-    first: int
-    written: int | None
-    remake_s: float | None
-    unit: int
-
-
-@dataclass
-class _Rows:
-    """Inequalities, coefficients times variables at most a limit."""
-
-    limits: list[float] = field(default_factory=list)
-    _rows: list[int] = field(default_factory=list)
-    _columns: list[int] = field(default_factory=list)
-    _values: list[float] = field(default_factory=list)
-
-    def add(self, limit: float, terms: dict[int, float]) -> None:
-        self._rows += [len(self.limits)] * len(terms)
-        self._columns += terms
-        self._values += terms.values()
-        self.limits.append(limit)
-
-    def matrix(self, columns: int) -> coo_array:
-        return coo_array((self._values, (self._rows, self._columns)), shape=(len(self.limits), columns))
+MOMENTS = 750
+"""Number of moments: more of them raise the bound of a deep network by less than 0.1 %."""
 
 
 @dataclass(frozen=True)
@@ -78,83 +51,118 @@ class Relaxation:
     Attributes:
         step_s: the lower bound.
         offloaded: the fraction of each unit that is copied, `recomputed` that is recomputed, by unit.
+        saved: the fraction of each saving that is taken.
     """
 
     step_s: float
     offloaded: dict[int, float]
     recomputed: dict[int, float]
+    saved: dict[Saving, float] = field(default_factory=dict)
 
 
-def relax(problem: Problem, budget_bytes: int, segments: int = 3) -> Relaxation | None:
-    """Solve the program; None where the solver proves that no schedule of the class keeps the budget."""
-    return _Program(problem, budget_bytes, segments).solve()
+def relax(
+    problem: Problem,
+    budget_bytes: int,
+    savings: Sequence[Saving] = (),
+    *,
+    segments: int = 3,
+    moments: int = MOMENTS,
+) -> Relaxation | None:
+    """Solve the program; None where the solver proves that no schedule of the class keeps the budget.
+
+    Args:
+        savings: what schedules may save in addition.
+        segments: parts of the step: the forward pass, and the others of the backward pass.
+        moments: number of tasks whose memory is limited; all tasks where there are at most twice as many.
+    """
+    return _Program(problem, budget_bytes, savings, segments, moments).solve()
 
 
-def find_gaps(problem: Problem, least_bytes: int) -> Iterator[Gap]:
-    """Yield the gaps of blocks of at least that size."""
-    graph = problem.graph
-    uses: dict[int, list[int]] = defaultdict(list)
-    written: dict[int, int] = {}
-    for task in graph.tasks:
-        for block in problem.touched[task.index]:
-            uses[block].append(task.index)
-        for block in task.writes:
-            written[block] = task.index
-    for described in graph.blocks:
-        block, positions = described.index, uses[described.index]
-        if described.role in EXTERNAL_ROLES | RESULT_ROLES or described.size_bytes < least_bytes:
-            continue
-        gaps = [(a, b) for a, b in pairwise(positions) if b > a + 1]
-        longest = max(gaps, key=lambda gap: gap[1] - gap[0], default=None)
-        unit = problem.unit_of.get(block, -1)
-        for last, first in gaps:
-            can_repeat = unit >= 0 and problem.units[unit].makers and last >= written[block]
-            start = max((p for p in positions if p <= last and block in graph.tasks[p].writes), default=last)
-            yield Gap(
-                block,
-                described.size_bytes,
-                last,
-                first,
-                start if (last, first) == longest else None,
-                problem.units[unit].remake_s if can_repeat else None,
-                unit,
-            )
+@dataclass(frozen=True, slots=True)
+class _Saved:
+    """A saving in moments of the program."""
+
+    frees: tuple[tuple[int, int, int], ...]
+    cost_s: float
+    segment: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Span:
+    """A gap in moments of the program; spans that are equal have equal variables.
+
+    Attributes:
+        start: the first moment in the gap; `end`: the first one behind it.
+        out: the moment before which its copy to the host may start at the earliest; None: as in `Gap`.
+        in_use: the moments after `out` at which it is still used.
+        again: the first moment behind the last use, where `Gap.end` has one; otherwise None.
+        remakes: the segments in which the block may be recomputed, each with the moment up to which it is away then.
+    """
+
+    size_bytes: int
+    start: int
+    end: int
+    out: int | None
+    in_use: range
+    again: int | None
+    remakes: tuple[tuple[int, int], ...]
+    remake_s: float | None
+    savings: tuple[_Saved, ...]
 
 
 class _Program:
-    """The linear program; memory in MiB, so that coefficients are of one magnitude.
+    """The linear program; bytes and seconds in units of the largest block and of the step: small numbers are zero to the solver.
 
-    Variables of each task: `extra` seconds before it; bytes that have not left when it ends (`ended`) and when it starts
-    (`leaving`); bytes fetched ahead while it runs (`ahead`) and when it starts (`before`); bytes that are away (`away`).
+    Variables of each moment: `extra` seconds between it and the one before; bytes that have not left when its task ends
+    (`ended`) and when it starts (`leaving`); bytes fetched ahead while it runs (`ahead`) and when it starts (`before`); bytes
+    that are away (`away`).
     """
 
-    def __init__(self, problem: Problem, budget_bytes: int, segments: int) -> None:
+    def __init__(
+        self, problem: Problem, budget_bytes: int, savings: Sequence[Saving], segments: int, moments: int
+    ) -> None:
         self._problem = problem
-        self._count = len(problem.graph.tasks)
-        self._duration_s = problem.duration_s[: self._count]
+        durations_s = problem.duration_s[: len(problem.graph.tasks)]
+        self._compute_s = sum(durations_s)
+        self._unit_s = self._compute_s / UNITS_OF_TIME or 1.0
+        self._durations = [duration_s / self._unit_s for duration_s in durations_s]
         self._gaps = list(find_gaps(problem, problem.least_bytes))
-        self._budget = budget_bytes / MIB
+        self._unit_bytes = max((gap.size_bytes for gap in self._gaps), default=1) / UNITS_OF_BYTES
+        self._budget = budget_bytes / self._unit_bytes
         self._segment = self._segments(segments)
+        held = self._held()
+        self._moments = self._choose_moments(held, moments)
+        self._count = len(self._moments)
+        self._starts = np.concatenate(([0.0], np.cumsum(self._durations)))
         self._segment_end = {segment: task + 1 for task, segment in enumerate(self._segment)}
         self._variables = 0
-        self._rows, self._equal = _Rows(), _Rows()
+        self._rows, self._equal = Inequalities(), Inequalities()
         new = partial(self._new, self._count)
         self._extra, self._ended, self._leaving, self._ahead, self._before, self._away = (
             new() for _ in range(6)
         )
-        # by task, or by segment: variables and their coefficients
+        self._last_extra = self._new(1)  # behind the last task
+        # by moment, or by segment: variables and their coefficients
         self._becomes_away, self._out, self._back, self._in_use, self._spent = (
             defaultdict[int, dict[int, float]](dict) for _ in range(5)
         )
-        self._remakes: dict[tuple[int, int], int] = {}  # of a unit in a segment
-        self._offload = [self._add_choices(gap) for gap in self._gaps]
+        self._savings: dict[tuple[int, int], list[Saving]] = defaultdict(list)
+        for saving in savings:
+            self._savings[saving.group].append(saving)
+        self._saved: list[tuple[list[int], list[tuple[int, int]]]] = []  # variables, and groups of savings
+        self._keys: dict[int, list[tuple[int, int]]] = defaultdict(
+            list
+        )  # of a unit's spans, as groups of savings
+        self._groups = self._equal_units()
+        self._shared = [self._add_unit(spans, units) for spans, units in self._groups]
+        self._add_other_savings()
         self._add_queues()
-        self._add_memory()
+        self._add_memory([held[task] for task in self._moments])
         self._add_seconds()
 
     def solve(self) -> Relaxation | None:
         objective = np.zeros(self._variables)
-        objective[self._extra : self._extra + self._count] = 1.0
+        objective[[*range(self._extra, self._extra + self._count), self._last_extra]] = 1.0
         solution = linprog(
             objective,
             A_ub=self._rows.matrix(self._variables),
@@ -162,20 +170,27 @@ class _Program:
             A_eq=self._equal.matrix(self._variables),
             b_eq=self._equal.limits,
             bounds=(0, None),
-            method="highs",
+            method="highs-ipm",
         )
         if solution.status == INFEASIBLE:
             return None
         if solution.status != OPTIMAL:  # of little use, but valid
-            return Relaxation(sum(self._duration_s), {}, {})
+            return Relaxation(self._compute_s, {}, {})
         offloaded: dict[int, float] = {}
-        for gap, variable in zip(self._gaps, self._offload, strict=True):
-            if gap.written is not None:
-                offloaded[gap.unit] = max(offloaded.get(gap.unit, 0.0), float(solution.x[variable]))
         recomputed: dict[int, float] = {}
-        for (unit, _), variable in self._remakes.items():
-            recomputed[unit] = recomputed.get(unit, 0.0) + float(solution.x[variable])
-        return Relaxation(sum(self._duration_s) + solution.fun, offloaded, recomputed)
+        for (_, units), (offloads, remakes) in zip(self._groups, self._shared, strict=True):
+            copied = max((float(solution.x[variable]) for variable in offloads), default=0.0)
+            remade = sum(float(solution.x[variable]) for variable in remakes)
+            for number, unit in enumerate(units):  # the first of them are recomputed, the next are copied
+                recomputed[unit] = min(1.0, max(0.0, remade - number))
+                offloaded[unit] = min(1.0, max(0.0, remade + copied - number)) - recomputed[unit]
+        saved: dict[Saving, float] = {}
+        for variables, groups in self._saved:
+            for number, group in enumerate(groups):
+                for saving, variable in zip(self._savings[group], variables, strict=True):
+                    saved[saving] = min(1.0, max(0.0, float(solution.x[variable]) - number))
+        step_s = self._compute_s + max(0.0, solution.fun) * self._unit_s
+        return Relaxation(step_s, offloaded, recomputed, saved)
 
     def _new(self, count: int) -> int:
         """Add variables, and return the number of the first."""
@@ -185,102 +200,202 @@ class _Program:
     def _segments(self, segments: int) -> list[int]:
         """Return the segment of each task: the forward pass is one, the backward pass has parts of equal time."""
         turn = self._problem.turn
-        backward_s = sum(self._duration_s[turn:]) or 1.0
-        found, passed_s = [0] * turn, 0.0
-        for duration_s in self._duration_s[turn:]:
-            found.append(1 + min(segments - 2, int(passed_s / backward_s * (segments - 1))))
-            passed_s += duration_s
+        backward = sum(self._durations[turn:]) or 1.0
+        found, passed = [0] * turn, 0.0
+        for duration in self._durations[turn:]:
+            found.append(1 + min(segments - 2, int(passed / backward * (segments - 1))))
+            passed += duration
         return found
 
-    def _add_choices(self, gap: Gap) -> int:
-        """Add the variables of a gap, and return the one for copying; what is left of 1 is kept."""
-        size = gap.size_bytes / MIB
-        offload = self._new(1)
-        choices = {offload: 1.0}
-        self._make_away(offload, size, gap.last + 1, gap.first)
-        self._back[gap.first][offload] = size
-        if gap.written is not None:
-            self._out[gap.written][offload] = size
-            for position in range(gap.written + 1, gap.last + 1):
-                self._in_use[position][offload] = size
+    def _choose_moments(self, held: Sequence[float], moments: int) -> list[int]:
+        """Return tasks in order: in parts of equal time the one that holds most, and the last task of each segment."""
+        if len(held) <= 2 * moments:
+            return list(range(len(held)))
+        ends = np.cumsum(self._durations)
+        part = (ends * (moments / ends[-1])).astype(np.int64)
+        most: dict[int, int] = {}
+        for task, number in enumerate(part.tolist()):
+            if held[task] > held[most.setdefault(number, task)]:
+                most[number] = task
+        last_of_segment = (task for task, (a, b) in enumerate(pairwise([*self._segment, -1])) if a != b)
+        return sorted({*most.values(), *last_of_segment})
+
+    def _at(self, position: int) -> int:
+        """Return the first moment at or behind the task at this position."""
+        return bisect_left(self._moments, position)
+
+    def _span(self, gap: Gap) -> _Span | None:
+        """Return the gap in moments; None where none lies in it."""
+        start, end = self._at(gap.last + 1), self._at(gap.first)
+        again = self._at(gap.end + 1) if gap.last < 0 else None
+        if start == end and again is None:
+            return None
+        remakes = []
         if gap.remake_s is not None:
             for segment in range(self._segment[gap.last + 1], self._segment[gap.first] + 1):
+                away_until = min(end, self._at(self._segment_end[segment]))
+                if away_until > start:
+                    remakes.append((segment, away_until))
+        out = None if gap.written is None else self._at(gap.written + 1)
+        in_use = range(0) if out is None else range(out, start if again is None else again)
+        savings = self._in_moments((gap.block, gap.first))
+        return _Span(gap.size_bytes, start, end, out, in_use, again, tuple(remakes), gap.remake_s, savings)
+
+    def _in_moments(self, group: tuple[int, int]) -> tuple[_Saved, ...]:
+        """Return the savings of a group in moments."""
+        return tuple(
+            _Saved(
+                tuple((size, self._at(a), self._at(b)) for size, a, b in saving.frees),
+                saving.cost_s,
+                ANYWHERE if saving.task == ANYWHERE else self._segment[saving.task],
+            )
+            for saving in self._savings.get(group, ())
+        )
+
+    def _equal_units(self) -> list[tuple[tuple[_Span, ...], list[int]]]:
+        """Return the spans of units, each with the units that have these."""
+        spans: dict[int, list[_Span]] = defaultdict(list)
+        for gap in self._gaps:
+            alone = -1 - gap.block  # a block that is in no unit
+            if span := self._span(gap):
+                unit = gap.unit if gap.unit >= 0 else alone
+                spans[unit].append(span)
+                self._keys[unit].append((gap.block, gap.first))
+        units: dict[tuple[_Span, ...], list[int]] = defaultdict(list)
+        for unit, spans_of_unit in spans.items():
+            units[tuple(spans_of_unit)].append(unit)
+        return list(units.items())
+
+    def _add_unit(self, spans: Sequence[_Span], units: Sequence[int]) -> tuple[list[int], list[int]]:
+        """Add the variables of equal units, and return those for copying to the host, and those for recomputing."""
+        remakes: dict[int, int] = {}  # by segment
+        offloads = []
+        for number, span in enumerate(spans):
+            saved = self._add_savings(span.savings, [self._keys[unit][number] for unit in units])
+            offloads.append(self._add_choices(span, saved, len(units), remakes))
+        leaves = [span.out is not None or span.again is not None for span in spans]
+        if spans[0].again is not None:  # a block that is on the device before the step leaves in no other gap
+            for offload in offloads[1:]:
+                self._rows.add(0.0, {offload: 1.0, offloads[0]: -1.0})
+        return list(compress(offloads, leaves)), list(remakes.values())
+
+    def _add_savings(self, savings: Sequence[_Saved], groups: list[tuple[int, int]]) -> dict[int, float]:
+        """Add the variables of equal groups of savings, and return them with their coefficients among the choices."""
+        variables = [self._new(1) for _ in savings]
+        self._saved.append((variables, groups))
+        for variable, saving in zip(variables, savings, strict=True):
+            self._spent[saving.segment][variable] = saving.cost_s / self._unit_s
+            for size_bytes, start, end in saving.frees:
+                self._make_away(variable, size_bytes / self._unit_bytes, start, end)
+        return dict.fromkeys(variables, 1.0)
+
+    def _add_other_savings(self) -> None:
+        """Add the savings that are not of a gap."""
+        added = {group for _, groups in self._saved for group in groups}
+        groups: dict[tuple[_Saved, ...], list[tuple[int, int]]] = defaultdict(list)
+        for group in self._savings.keys() - added:
+            groups[self._in_moments(group)].append(group)
+        for savings, equal in sorted(groups.items(), key=lambda item: min(item[1])):
+            self._rows.add(float(len(equal)), self._add_savings(savings, sorted(equal)))
+
+    def _add_choices(self, span: _Span, saved: dict[int, float], count: int, remakes: dict[int, int]) -> int:
+        """Add the variables of a gap, and return the one for copying; what is left of their number is kept."""
+        size = span.size_bytes / self._unit_bytes
+        offload = self._new(1)
+        choices = {offload: 1.0} | saved
+        self._make_away(offload, size, span.start, span.end)
+        self._back[span.end][offload] = size
+        if span.out is not None:
+            self._out[span.out][offload] = size
+        for moment in span.in_use:
+            self._in_use[moment][offload] = size
+        if span.again is not None:
+            self._make_away(offload, size, span.again, self._count)
+        if span.remake_s is not None:
+            for segment, away_until in span.remakes:
                 variable = self._new(1)
                 choices[variable] = 1.0
-                self._make_away(variable, size, gap.last + 1, min(gap.first, self._segment_end[segment]))
-                self._rows.add(0.0, {variable: 1.0, self._remake(gap.unit, segment, gap.remake_s): -1.0})
+                self._make_away(variable, size, span.start, away_until)
+                if segment not in remakes:  # once for all blocks of a unit
+                    remakes[segment] = self._new(1)
+                    self._spent[segment][remakes[segment]] = span.remake_s / self._unit_s
+                self._rows.add(0.0, {variable: 1.0, remakes[segment]: -1.0})
             remade_and_copied = self._new(1)
             choices[remade_and_copied] = 1.0
-            self._make_away(remade_and_copied, size, gap.last + 1, gap.first)
-            self._back[gap.first][remade_and_copied] = size
-            self._spent[ANYWHERE][remade_and_copied] = gap.remake_s
-        self._rows.add(1.0, choices)
+            self._make_away(remade_and_copied, size, span.start, span.end)
+            self._back[span.end][remade_and_copied] = size
+            self._spent[ANYWHERE][remade_and_copied] = span.remake_s / self._unit_s
+        self._rows.add(float(count), choices)
         return offload
 
     def _make_away(self, variable: int, size: float, start: int, end: int) -> None:
-        for task, change in ((start, size), (end, -size)):
-            self._becomes_away[task][variable] = self._becomes_away[task].get(variable, 0.0) + change
-
-    def _remake(self, unit: int, segment: int, remake_s: float) -> int:
-        """Return the variable for computing a unit again in a segment, once for all its blocks."""
-        if (unit, segment) not in self._remakes:
-            self._remakes[unit, segment] = self._new(1)
-            self._spent[segment][self._remakes[unit, segment]] = remake_s
-        return self._remakes[unit, segment]
+        if start == end:
+            return
+        for moment, change in ((start, size), (end, -size)):
+            self._becomes_away[moment][variable] = self._becomes_away[moment].get(variable, 0.0) + change
 
     def _add_queues(self) -> None:
         """Add the fluid on the link, out in the order of time and back with time reversed."""
         out_rate = self._rate(self._problem.offload_s)
         back_rate = self._rate(self._problem.prefetch_s)
-        for task, duration_s in enumerate(self._duration_s):
-            following, extra = task + 1, self._extra + task + 1
-            self._rows.add(out_rate * duration_s, {self._leaving + task: 1.0, self._ended + task: -1.0})
-            self._rows.add(back_rate * duration_s, {self._ahead + task: 1.0, self._before + task: -1.0})
+        first = float(self._starts[self._moments[0]]) if self._moments else 0.0
+        self._rows.add(back_rate * first, {self._before: 1.0, self._extra: -back_rate} | self._back[0])
+        last = self._ended + self._count - 1
+        self._rows.add(0.0, {last: 1.0, self._last_extra: -out_rate} | self._out[self._count])
+        for moment, task in enumerate(self._moments):
+            following, extra = moment + 1, self._extra + moment + 1
+            duration = self._durations[task]
+            self._rows.add(out_rate * duration, {self._leaving + moment: 1.0, self._ended + moment: -1.0})
+            self._rows.add(back_rate * duration, {self._ahead + moment: 1.0, self._before + moment: -1.0})
             if following < self._count:
-                queue = {self._ended + task: 1.0, self._leaving + following: -1.0, extra: -out_rate}
-                self._rows.add(0.0, queue | self._out[task])
-                queue = {self._before + following: 1.0, self._ahead + task: -1.0, extra: -back_rate}
-                self._rows.add(0.0, queue | self._back[following])
+                between = max(0.0, float(self._starts[self._moments[following]] - self._starts[task + 1]))
+                queue = {self._ended + moment: 1.0, self._leaving + following: -1.0, extra: -out_rate}
+                self._rows.add(out_rate * between, queue | self._out[following])
+                queue = {self._before + following: 1.0, self._ahead + moment: -1.0, extra: -back_rate}
+                self._rows.add(back_rate * between, queue | self._back[following])
 
     def _rate(self, seconds: Sequence[float]) -> float:
-        """Return MiB per second of the fastest copy."""
-        return max((gap.size_bytes / MIB / seconds[gap.block] for gap in self._gaps), default=1.0)
+        """Return the rate of the fastest copy, in the program's units."""
+        per_s = (gap.size_bytes / self._unit_bytes / seconds[gap.block] for gap in self._gaps)
+        return max(per_s, default=1.0) * self._unit_s
 
-    def _add_memory(self) -> None:
-        for task, held in enumerate(self._held()):
-            change = {variable: -value for variable, value in self._becomes_away[task].items()}
-            before = {self._away + task - 1: -1.0} if task else {}
-            self._equal.add(0.0, {self._away + task: 1.0} | before | change)
-            terms = {self._away + task: -1.0, self._ahead + task: 1.0}
-            self._rows.add(self._budget - held, terms)
-            in_use = {variable: -value for variable, value in self._in_use[task].items()}
-            self._rows.add(self._budget - held, terms | {self._leaving + task: 1.0} | in_use)
+    def _add_memory(self, held: Sequence[float]) -> None:
+        for moment, held_there in enumerate(held):
+            change = {variable: -value for variable, value in self._becomes_away[moment].items()}
+            before = {self._away + moment - 1: -1.0} if moment else {}
+            self._equal.add(0.0, {self._away + moment: 1.0} | before | change)
+            terms = {self._away + moment: -1.0, self._ahead + moment: 1.0}
+            self._rows.add(self._budget - held_there, terms)
+            in_use = {variable: -value for variable, value in self._in_use[moment].items()}
+            self._rows.add(self._budget - held_there, terms | {self._leaving + moment: 1.0} | in_use)
 
     def _add_seconds(self) -> None:
         """Add that the extra seconds, of each segment and of all, suffice for what is computed again in them."""
         everything: dict[int, float] = {}
         for terms in self._spent.values():
             everything |= terms
-        extra = {self._extra + task: -1.0 for task in range(self._count)}
+        extra = {self._extra + moment: -1.0 for moment in range(self._count)} | {self._last_extra: -1.0}
         self._rows.add(0.0, extra | everything)
         of_segment: defaultdict[int, dict[int, float]] = defaultdict(dict)
-        for task, segment in enumerate(self._segment):
-            of_segment[segment][self._extra + task] = -1.0
+        for moment, task in enumerate(self._moments):
+            of_segment[self._segment[task]][self._extra + moment] = -1.0
         for segment, seconds in of_segment.items():
             self._rows.add(0.0, seconds | self._spent[segment])
 
     def _held(self) -> list[float]:
         """Return what each task holds if blocks stay in their gaps; blocks without a gap count only while they are used."""
         problem, graph = self._problem, self._problem.graph
-        change = [0] * (self._count + 1)
+        change = [0] * (len(graph.tasks) + 1)
         for gap in self._gaps:
             change[gap.last + 1] += gap.size_bytes
             change[gap.first] -= gap.size_bytes
+            if gap.last < 0:
+                change[gap.end + 1] += gap.size_bytes
         held, results, found = graph.external_bytes, 0, []
         for task in graph.tasks:
             held += change[task.index]
             touched = (graph.blocks[block] for block in problem.touched[task.index])
             used = sum(b.size_bytes for b in touched if not b.is_external and b.role not in RESULT_ROLES)
             results += graph.size_bytes(b for b in task.creates if graph.blocks[b].role in RESULT_ROLES)
-            found.append((held + used + results + task.workspace_bytes) / MIB)
+            found.append((held + used + results + task.workspace_bytes) / self._unit_bytes)
         return found

@@ -1,20 +1,20 @@
 """The plans of one graph: the best within a budget, the one that needs least without losing time, and bounds."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Mapping
 from functools import cache
 
 from membench.core.cost_model import CostModel
 from membench.core.errors import InfeasibleSchedule
-from membench.core.task_graph import Task, TaskGraph
-from membench.planning.rewrite import join_convolution_backward, mask_relu
+from membench.core.schedule import Compute
+from membench.core.task_graph import RECOMPUTED_SUFFIX, TaskGraph
+from membench.planning.choices.emit import emit
+from membench.planning.choices.evaluation import Evaluator, Plan
+from membench.planning.choices.problem import KEEP, OFFLOAD, Problem
+from membench.planning.liveness import live_bytes
 from membench.strategies.joint.bound import Relaxation, relax
-from membench.strategies.joint.evaluation import Evaluator, Plan
-from membench.strategies.joint.loops import KEEP, OFFLOAD
-from membench.strategies.joint.problem import Problem
+from membench.strategies.joint.others import Others
 from membench.strategies.joint.search import TOLERANCE, Search, seeds
-
-SMALLEST_SHARE = 1 / 128
-"""Blocks smaller than this share of the largest one leave only where memory lacks otherwise."""
+from membench.strategies.joint.variants import Variant, Variants
 
 EVALUATIONS = range(1000, 16_001)
 """Least and greatest number of plans that are tried."""
@@ -29,44 +29,127 @@ HALVINGS = 12
 """Number of budgets that are tried where none is given."""
 
 TRIALS = 500
-"""Number of plans that are tried for each of these budgets."""
+"""Number of plans that are tried for each of these budgets, and for each further choice of algorithms."""
+
+STARTED_SHARE = 1 / 4
+"""Of the plans that are tried: the most for the choice of a variant."""
+
+UPGRADES = 4
+"""Number of further choices of algorithms."""
 
 
 class Planner:
-    """Plans of a graph in its variants: as eager runs it; with two tasks for a convolution's gradients; with masks of ReLUs."""
+    """Plans of a graph in its variants."""
 
     def __init__(self, graph: TaskGraph, cost: CostModel) -> None:
-        variants = (join_convolution_backward(graph, cost), graph, mask_relu(graph, cost))
-        self._problems = [_problem(variant, cost) for variant in variants]
-        self._bounding = self._problems
-        if any(len(cost.algorithms(task)) > 1 for task in graph.tasks):  # other methods may run faster ones
+        self._graph = graph
+        self._start_s = cost.task_issue_time_s(graph.tasks[0])  # the host's, before the device begins
+        self._variants = Variants(graph, cost)
+        self._relaxed = cache(self._relax)
+        self._evaluator = cache(lambda variant: Evaluator(self._variants.problem(variant)))
 
-            def fastest_s(task: Task) -> float:
-                return min(cost.task_time_s(task), *(each.time_s for each in cost.algorithms(task)))
+    def _relax(self, budget_bytes: int) -> Relaxation | None:
+        return relax(
+            self._variants.bounding(budget_bytes), budget_bytes, self._variants.savings(budget_bytes)
+        )
 
-            self._bounding = [_problem(variant, cost, fastest_s) for variant in variants]
-        self._relaxed = cache(relax)
+    def within(self, budget_bytes: int, others: Others) -> Plan | None:
+        """Return the best plan found, of the variant that seemed the best; None where none keeps the budget.
 
-    def within(self, budget_bytes: int) -> Iterator[Plan]:
-        """Yield the best plan of the first variant with which one keeps the budget."""
-        for problem in self._problems:
-            relaxed = self._relaxed(problem, budget_bytes)
-            if relaxed and (plan := _search(problem, relaxed, budget_bytes)):
-                yield plan
-                return
+        Args:
+            others: where the search starts, in addition.
+        """
+        relaxed = self._relaxed(budget_bytes)
+        if relaxed is None:
+            return None
+        enough_s = self._lower(relaxed) * ENOUGH
+
+        def started(variant: Variant) -> Search:
+            if variant not in searches:
+                searches[variant] = self._started(variant, relaxed, budget_bytes, enough_s)
+            return searches[variant]
+
+        searches: dict[Variant, Search] = {}
+        for variants in self._variants.rounded(relaxed, budget_bytes):
+            next((variant for variant in variants if started(variant).best), None)
+        best = min(searches, key=lambda variant: searches[variant].step_s)
+        plan = searches[best].best
+        if plan is None:
+            return None
+        evaluations = _evaluations(plan.problem)
+        for encoding in self._variants.encodings:
+            tried = sum(search.tried for search in searches.values())
+            if searches[best].step_s > enough_s and tried < evaluations * STARTED_SHARE:
+                best = min(
+                    best, self._variants.toggled(best, encoding), key=lambda variant: started(variant).step_s
+                )
+        search = searches[best]
+        search.left = evaluations - sum(each.tried for each in searches.values())
+        if not search.is_over:
+            search.start(others.choices(self._variants.problem(best)))
+        search.descend()
+        search.anneal()
+        return self._upgraded(best, search.best or plan, budget_bytes, enough_s)
+
+    def _started(self, variant: Variant, relaxed: Relaxation, budget_bytes: int, enough_s: float) -> Search:
+        """Return a search that has descended for a share of the evaluations, if it has found a plan."""
+        problem = self._variants.problem(variant)
+        evaluations = int(STARTED_SHARE / 2 * _evaluations(problem))
+        search = Search(self._evaluator(variant), budget_bytes, evaluations=evaluations, enough_s=enough_s)
+        search.start(seeds(len(problem.units), *self._of_units(problem, relaxed)))
+        search.descend()
+        return search
+
+    def _of_units(self, problem: Problem, relaxed: Relaxation) -> list[Mapping[int, float]]:
+        """Return the fractions of the linear program by a variant's units: copied, and recomputed."""
+        units = self._variants.bounding(None).units
+        return [
+            {
+                problem.unit_of[units[unit].blocks[0]]: fraction
+                for unit, fraction in fractions.items()
+                if unit >= 0
+            }
+            for fractions in (relaxed.offloaded, relaxed.recomputed)
+        ]
+
+    def _upgraded(self, variant: Variant, plan: Plan, budget_bytes: int, enough_s: float) -> Plan:
+        """Give convolutions the fastest algorithms for which a plan leaves room, and plan again, while that helps."""
+        for _ in range(UPGRADES if self._variants.options else 0):
+            variant = self._variants.upgraded(variant, self._room_bytes(variant, plan, budget_bytes))
+            search = Search(self._evaluator(variant), budget_bytes, evaluations=TRIALS, enough_s=enough_s)
+            search.try_choices(plan.choices)
+            if search.best is None:
+                return plan
+            search.descend()
+            if search.best.step_s >= plan.step_s * (1 - TOLERANCE):
+                return plan
+            plan = search.best
+        return plan
+
+    def _room_bytes(self, variant: Variant, plan: Plan, budget_bytes: int) -> dict[int, int]:
+        """Return the room for a workspace where a plan runs each task with a choice of algorithms, the least of its runs."""
+        schedule = emit("", plan, None)
+        found: dict[str, int] = {}
+        for item, held_bytes in zip(schedule.instructions, live_bytes(schedule), strict=True):
+            if isinstance(item, Compute):
+                task = schedule.graph.tasks[item.task]
+                name = task.name.removesuffix(RECOMPUTED_SUFFIX)
+                room_bytes = budget_bytes - held_bytes + task.workspace_bytes
+                found[name] = min(room_bytes, found.get(name, room_bytes))
+        return {task: found[self._graph.tasks[task].name] for task in self._variants.options}
 
     def lower_bound_s(self, budget_bytes: int, step_s: float) -> float:
         """Return a lower bound on the time of a step of any variant within a budget, given the time of one."""
-        bounds = [step_s]
-        for problem in self._bounding:
-            if problem.compute_s < min(bounds) and (relaxed := self._relaxed(problem, budget_bytes)):
-                bounds.append(relaxed.step_s)
-        return min(bounds)
+        relaxed = self._relaxed(budget_bytes)
+        return min(step_s, self._start_s + self._lower(relaxed)) if relaxed else step_s
+
+    def _lower(self, relaxed: Relaxation) -> float:
+        return relaxed.step_s - self._variants.spared_s
 
     def without_loss_of_time(self) -> Plan:
         """Return the plan with the least budget found at which no copy is waited for."""
-        problem = self._problems[0]
-        evaluator = Evaluator(problem)
+        evaluator = self._evaluator(self._variants.fastest)
+        problem = evaluator.problem
         everything = [OFFLOAD] * len(problem.units)
         least, most = (
             evaluator.needed_bytes(everything)[0],
@@ -88,12 +171,13 @@ class Planner:
     @property
     def compute_s(self) -> float:
         """The least seconds of all tasks, each once, in any variant."""
-        return min(problem.compute_s for problem in self._bounding)
+        return self._start_s + self._variants.bounding(None).compute_s - self._variants.spared_s
 
     def refusal(self, budget_bytes: int) -> InfeasibleSchedule:
         """Return the error for a budget that no plan keeps, with the least that one needs."""
         needs = []
-        for problem in self._problems:
+        problems = [self._variants.problem(variant) for variant in self._variants.least]
+        for problem in problems:
             needed_bytes, operation = Evaluator(problem).needed_bytes([OFFLOAD] * len(problem.units))
             needs.append((needed_bytes, problem.operations[operation].name))
         needed_bytes, task = min(needs)
@@ -101,25 +185,10 @@ class Planner:
             task=task,
             needed_bytes=needed_bytes,
             budget_bytes=budget_bytes,
-            lower_bound_bytes=min(problem.graph.lower_bound_bytes for problem in self._problems),
+            lower_bound_bytes=min(problem.graph.lower_bound_bytes for problem in problems),
         )
 
 
-def _problem(graph: TaskGraph, cost: CostModel, time_s: Callable[[Task], float] | None = None) -> Problem:
-    largest = max((block.size_bytes for block in graph.blocks if block.is_transient), default=0)
-    return Problem(graph, cost, max(1, int(largest * SMALLEST_SHARE)), time_s)
-
-
-def _search(problem: Problem, relaxed: Relaxation, budget_bytes: int) -> Plan | None:
+def _evaluations(problem: Problem) -> int:
     wanted = EVALUATED_STEPS // max(1, len(problem.graph.tasks))
-    evaluations = min(max(wanted, EVALUATIONS.start), EVALUATIONS.stop - 1)
-    search = Search(
-        Evaluator(problem), budget_bytes, evaluations=evaluations, enough_s=relaxed.step_s * ENOUGH
-    )
-    for choices in seeds(len(problem.units), relaxed.offloaded, relaxed.recomputed):
-        if not search.is_over:
-            search.try_choices(choices)
-    if search.best:
-        search.descend()
-        search.anneal()
-    return search.best
+    return min(max(wanted, EVALUATIONS.start), EVALUATIONS.stop - 1)

@@ -1,12 +1,12 @@
 """Local search over the choices: first descend in groups of units, then anneal with changes of one or two."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from math import exp, inf
 from random import Random
 from typing import NamedTuple
 
-from membench.strategies.joint.evaluation import Choices, Evaluator, Plan
-from membench.strategies.joint.loops import KEEP, OFFLOAD, RECOMPUTE, REPEAT
+from membench.planning.choices.evaluation import Evaluator, Plan
+from membench.planning.choices.problem import KEEP, OFFLOAD, RECOMPUTE, REPEAT, Choices
 
 TOLERANCE = 1e-9
 """Relative differences of step times below it are rounding."""
@@ -23,6 +23,10 @@ class Search:
     Args:
         evaluations: number of plans to try.
         enough_s: a step this short ends the search.
+
+    Attributes:
+        best: of the plans tried so far.
+        tried: their number; `left`: how many more may be tried.
     """
 
     def __init__(self, evaluator: Evaluator, budget_bytes: int, *, evaluations: int, enough_s: float) -> None:
@@ -30,27 +34,41 @@ class Search:
         self._evaluator = evaluator
         self._units = evaluator.problem.units
         self._budget_bytes = budget_bytes
-        self._left = evaluations
+        self.left, self.tried = evaluations, 0
+        self._descended: Plan | None = None
         self._enough_s = enough_s * (1 + TOLERANCE)
 
     @property
+    def step_s(self) -> float:
+        """Seconds of the best plan; infinite where there is none."""
+        return self.best.step_s if self.best else inf
+
+    @property
     def is_over(self) -> bool:
-        return self._left <= 0 or (self.best is not None and self.best.step_s <= self._enough_s)
+        return self.left <= 0 or (self.best is not None and self.best.step_s <= self._enough_s)
 
     def try_choices(self, choices: Choices) -> bool:
         """Evaluate choices, and return whether they are the best so far."""
         return self._evaluate(choices).is_better
 
+    def start(self, seeds: Iterable[Choices]) -> None:
+        """Try choices to start from."""
+        for choices in seeds:
+            if not self.is_over:
+                self.try_choices(choices)
+
     def _evaluate(self, choices: Choices) -> "_Trial":
-        self._left -= 1
+        self.left, self.tried = self.left - 1, self.tried + 1
         plan = self._evaluator.plan(choices, self._budget_bytes)
-        is_better = plan.step_s < (self.best.step_s if self.best else inf) * (1 - TOLERANCE)
+        is_better = plan.step_s < self.step_s * (1 - TOLERANCE)
         if is_better:
             self.best = plan
         return _Trial(plan.step_s, is_better)
 
     def descend(self) -> None:
         """Change groups of units, cheapest to recompute first, from large groups to single ones."""
+        if self.best is None or self.best is self._descended:
+            return
         units = self._units
         order = sorted(range(len(units)), key=lambda n: (units[n].remake_s / max(1, units[n].size_bytes), n))
         size = max(1, len(order) // 4)
@@ -59,6 +77,8 @@ class Search:
             groups = [order[start : start + size] for start in range(0, len(order), size)]
             found = sum(map(self._change, groups)) > 0  # each is tried
             size = max(1, size // 2)
+        if self.left > 0:
+            self._descended = self.best
 
     def _change(self, group: Sequence[int]) -> bool:
         """Try each choice for a group of units, and return whether one was better."""
@@ -78,10 +98,10 @@ class Search:
         """Change one or two units at random; accept what makes the step longer with a probability that falls to zero."""
         if self.best is None or not self._units:
             return
-        random, evaluations = Random(SEED), self._left
+        random, evaluations = Random(SEED), self.left
         choices, step_s = list(self.best.choices), self.best.step_s
         while not self.is_over:
-            warmth_s = WARMTH * step_s * self._left / evaluations
+            warmth_s = WARMTH * step_s * self.left / evaluations
             changed = list(choices)
             for number in random.sample(range(len(choices)), min(len(choices), random.choice((1, 1, 2)))):
                 options = (

@@ -1,18 +1,34 @@
 """Joint: never slower than another lossless method within its peak, and as fast as eager where memory allows."""
 
+from dataclasses import replace
+
 import pytest
 import torch
-from torchvision.models import resnet18
+from torch import nn
+from torchvision.models import DenseNet, ResNet, resnet18
+from torchvision.models.resnet import BasicBlock
 
+from membench.capture.capture import Captures, capture
 from membench.core.configuration import load
 from membench.core.errors import InfeasibleSchedule
-from membench.core.task_graph import TaskGraph
+from membench.core.optimizer import Implementation
+from membench.core.schedule import Offload
+from membench.core.task_graph import Phase, TaskGraph
+from membench.core.workload import Workload
 from membench.cost.roofline import RooflineCost
+from membench.planning.update import add_update
+from membench.steps.compile import build_step
 from membench.steps.plan import plan
 from membench.strategies.base import find_strategy
-from membench.strategies.joint.strategy import Joint, step_time_s
-from tests.helpers.chains import graph_of
+from membench.strategies.joint.others import Others, step_time_s
+from membench.strategies.joint.planner import Planner
+from membench.strategies.joint.strategy import Joint
+from membench.strategies.layrub.strategy import LayrubHybrid
+from tests.helpers.chains import chain_of_convolutions, chain_of_sizes, graph_of
+from tests.helpers.costs import UnitCost
 from tests.helpers.graphs import COST
+from tests.helpers.networks import COST as MEASURED
+from tests.helpers.updates import RULES
 
 K40M = RooflineCost(load("device", "k40m"), load("framework", "pytorch").efficiency)
 LOSSLESS = (
@@ -40,6 +56,66 @@ def test_it_is_not_slower_than_another_method_at_its_peak(graph: TaskGraph, name
     assert step_time_s(schedule, K40M) <= step_time_s(other, K40M) * (1 + 1e-9)
 
 
+@pytest.mark.parametrize("name", ["capuchin", "dtr", "pofo", "rotor"])
+@pytest.mark.parametrize("share", [0.75, 0.5])
+def test_it_is_not_slower_than_a_published_planner_within_the_same_budget(name: str, share: float) -> None:
+    graph = chain_of_convolutions(9, normalized=True)
+    budget_bytes = int(share * plan(graph, find_strategy("eager")(), K40M, None).peak_bytes)
+    other = plan(graph, find_strategy(name)(), K40M, budget_bytes)
+    schedule = plan(graph, Joint(), K40M, budget_bytes)
+    assert step_time_s(schedule, K40M) <= step_time_s(other, K40M) * (1 + 1e-9)
+
+
+def test_a_tiny_graph_takes_as_long_as_by_checkmate_at_most() -> None:
+    graph, cost = chain_of_sizes([4, 3, 4, 5, 4]), UnitCost()
+    most_bytes = plan(graph, find_strategy("eager")(), cost, None).peak_bytes
+    for share in (0.7, 0.8, 0.9):
+        other, schedule = (
+            plan(graph, find_strategy(name)(), cost, int(share * most_bytes))
+            for name in ("checkmate", "joint")
+        )
+        assert step_time_s(schedule, cost) <= step_time_s(other, cost) * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("name", ["capuchin", "dtr", "pofo"])
+def test_another_methods_schedule_is_taken_where_it_is_faster(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    graph = chain_of_convolutions(9, normalized=True)
+
+    def nothing(self: Planner, budget_bytes: int, others: Others) -> None:
+        return None
+
+    budget_bytes = plan(graph, find_strategy("eager")(), K40M, None).peak_bytes // 2
+    method = find_strategy(name)()
+    monkeypatch.setattr(Planner, "within", nothing)
+    monkeypatch.setattr("membench.strategies.joint.others.METHODS", (method,))
+    taken, given = (plan(graph, each, K40M, budget_bytes) for each in (Joint(), method))
+    assert taken.instructions == given.instructions
+    assert (taken.strategy, given.strategy) == ("joint", name)
+
+
+def small_networks() -> dict[str, TaskGraph]:
+    with torch.device("meta"):
+        networks = {
+            "convolutions": nn.Sequential(*(nn.Conv2d(8, 8, 3, padding=1) for _ in range(5)), nn.AvgPool2d(32), nn.Flatten()),
+            "densenet": DenseNet(growth_rate=8, block_config=(2, 2), num_init_features=8, num_classes=10),
+            "resnet": ResNet(BasicBlock, [1, 1, 1, 1], 10),
+        }  # fmt: skip
+        return {
+            name: graph_of(network, 8 if name == "convolutions" else 3, 32)
+            for name, network in networks.items()
+        }
+
+
+@pytest.mark.parametrize("network", small_networks().values(), ids=small_networks())
+def test_the_budget_that_a_refusal_names_is_kept(network: TaskGraph) -> None:
+    with pytest.raises(InfeasibleSchedule) as refusal:
+        plan(network, Joint(), K40M, network.lower_bound_bytes // 3)
+    needed_bytes = refusal.value.needed_bytes
+    assert plan(network, Joint(), K40M, needed_bytes).peak_bytes <= needed_bytes
+
+
 def test_without_a_budget_it_takes_eagers_time_with_less_memory(graph: TaskGraph) -> None:
     eager = plan(graph, find_strategy("eager")(), K40M, None)
     schedule = plan(graph, Joint(), K40M, None)
@@ -53,13 +129,25 @@ def test_without_a_budget_it_takes_eagers_time_with_less_memory(graph: TaskGraph
     assert found["gap"] == pytest.approx(eager_s / found["lower_bound_s"] - 1, abs=1e-9)
 
 
-def test_the_bound_holds_for_a_method_that_chooses_faster_algorithms(graph: TaskGraph) -> None:
-    cost = RooflineCost(load("device", "k40m"), load("framework", "torch7").efficiency)
-    chooses = plan(graph, find_strategy("vdnn_dyn")(), cost, None)
-    chosen_s = step_time_s(chooses, cost)
-    assert chosen_s < step_time_s(plan(graph, find_strategy("eager")(), cost, None), cost)
-    for budget_bytes in (None, chooses.peak_bytes * 3 // 4, chooses.peak_bytes):
-        assert dict(plan(graph, Joint(), cost, budget_bytes).decisions)["lower_bound_s"] <= chosen_s
+@pytest.mark.parametrize("framework", ["modnn", "torch7"])
+def test_it_chooses_algorithms_as_well_as_a_method_that_chooses_them_alone(
+    graph: TaskGraph, framework: str
+) -> None:
+    chosen = load("framework", framework)
+    cost, lowered = RooflineCost(load("device", "k40m"), chosen.efficiency), chosen.lower(graph)
+    eager = plan(lowered, find_strategy("eager")(), cost, None)
+    alone = plan(lowered, find_strategy("vdnn_dyn")(), cost, None)
+    fastest_s = step_time_s(alone, cost)
+    assert fastest_s < 0.98 * step_time_s(eager, cost)
+    without_budget = plan(lowered, Joint(), cost, None)
+    assert step_time_s(without_budget, cost) == pytest.approx(fastest_s, rel=1e-9)
+    for share in (1.0, 0.9, 0.8):
+        budget_bytes = int(share * alone.peak_bytes)
+        schedule = plan(lowered, Joint(), cost, budget_bytes)
+        step_s, bound_s = step_time_s(schedule, cost), dict(schedule.decisions)["lower_bound_s"]
+        rival_s = step_time_s(plan(lowered, find_strategy("vdnn_dyn")(), cost, budget_bytes), cost)
+        assert fastest_s * (1 - 1e-9) <= bound_s <= step_s <= rival_s * (1 + 1e-9)
+        assert step_s <= bound_s * 1.15
 
 
 def test_nothing_leaves_where_everything_fits(graph: TaskGraph) -> None:
@@ -70,7 +158,7 @@ def test_nothing_leaves_where_everything_fits(graph: TaskGraph) -> None:
 def test_a_smaller_budget_takes_longer_until_it_is_refused(graph: TaskGraph) -> None:
     most_bytes = plan(graph, find_strategy("eager")(), K40M, None).peak_bytes
     with pytest.raises(InfeasibleSchedule) as refusal:
-        plan(graph, Joint(), K40M, graph.lower_bound_bytes - 1)
+        plan(graph, Joint(), K40M, 1)
     least_bytes = refusal.value.needed_bytes
     budgets = [least_bytes, (2 * least_bytes + most_bytes) // 3, most_bytes]
     schedules = [plan(graph, Joint(), K40M, budget_bytes) for budget_bytes in budgets]
@@ -85,3 +173,42 @@ def test_a_smaller_budget_takes_longer_until_it_is_refused(graph: TaskGraph) -> 
 def test_the_certificate_is_printed(graph: TaskGraph) -> None:
     schedule = plan(graph, Joint(), COST, None)
     assert "no schedule takes less than" in str(schedule)
+
+
+@pytest.mark.parametrize("name", ["sgd", "adamw"])
+def test_less_memory_than_weights_and_states_need_is_enough(name: str) -> None:
+    rule = replace(RULES[name], implementation=Implementation.FOR_LOOP)
+    layers = [module for _ in range(6) for module in (nn.Linear(64, 64), nn.ReLU())]
+    with torch.device("meta"):
+        work = Workload("wide", nn.Sequential(*layers), nn.CrossEntropyLoss(), (torch.empty(2, 64),), (torch.empty(2, dtype=torch.int64),))  # fmt: skip
+    graph = COST.annotate(add_update(capture(work).graph, rule))
+    budget_bytes = graph.external_bytes * 3 // 4
+    with pytest.raises(InfeasibleSchedule):
+        plan(graph, LayrubHybrid(), COST, budget_bytes)
+    schedule = plan(graph, Joint(), COST, budget_bytes)
+    assert schedule.peak_bytes <= budget_bytes
+    found = dict(schedule.decisions)
+    assert found["lower_bound_s"] <= step_time_s(schedule, COST) <= 1.15 * found["lower_bound_s"]
+    at_home = {block.index for block in schedule.graph.blocks if block.host_location}
+    changed = {block for task in graph.tasks if task.phase is Phase.UPDATE for block in task.writes}
+    offloaded = {item.block for item in schedule.instructions if isinstance(item, Offload)}
+    assert at_home and at_home & changed <= offloaded
+
+
+def test_a_step_whose_weights_come_from_the_host_gives_the_same_bits() -> None:
+    torch.manual_seed(0)
+    layers = [module for _ in range(6) for module in (nn.Linear(64, 64), nn.ReLU())]
+    module, images, labels = nn.Sequential(*layers), torch.randn(2, 64), torch.randint(64, (2,))
+    expected = nn.functional.cross_entropy(module(images), labels)
+    expected.backward()
+    gradients = [weight.grad for weight in module.parameters()]
+    module.zero_grad(set_to_none=True)
+    captures = Captures(Workload("wide", module, nn.functional.cross_entropy, (images,), (labels,)))
+    graph = captures.graph_at(2)
+    budget_bytes = graph.external_bytes + graph.result_bytes * 3 // 4
+    with pytest.raises(InfeasibleSchedule):
+        build_step(captures, LayrubHybrid(), MEASURED, budget_bytes)
+    step = build_step(captures, Joint(), MEASURED, budget_bytes)
+    assert any(block.host_location for block in step.plan[0].schedule.graph.blocks)
+    assert torch.equal(step(images, labels), expected.detach())
+    assert all(torch.equal(a.grad, b) for a, b in zip(module.parameters(), gradients, strict=True))

@@ -4,22 +4,23 @@ from collections import defaultdict
 
 from membench.core.schedule import Schedule
 from membench.planning.builder import ScheduleBuilder
+from membench.planning.choices.evaluation import Absence, Plan
 from membench.planning.recompute import reordered
-from membench.strategies.joint.evaluation import Absence, Plan
 
 COPY_BACK_STREAM = "copy back"
 
 
 def emit(name: str, plan: Plan, budget_bytes: int | None) -> Schedule:
     """Return the schedule; copies back have a stream of their own, so that they wait for no copy out."""
-    graph = reordered(plan.problem.graph, plan.order())
+    graph = reordered(plan.graph(), plan.order())
     builder = ScheduleBuilder(name, graph, budget_bytes=budget_bytes)
     written: defaultdict[int, list[Absence]] = defaultdict(list)
     leaves: defaultdict[int, list[Absence]] = defaultdict(list)
     returns: defaultdict[int, list[Absence]] = defaultdict(list)
     for absence in plan.gone():
         written[absence.written].append(absence)
-        leaves[absence.leaves].append(absence)
+        if absence.leaves is not None:
+            leaves[absence.leaves].append(absence)
         returns[absence.returns].append(absence)
     for position, task in enumerate(graph.tasks):
         for absence in leaves[position]:
@@ -31,4 +32,6 @@ def emit(name: str, plan: Plan, budget_bytes: int | None) -> Schedule:
         for absence in written[position]:
             if not builder.is_on_host(absence.block):
                 builder.offload(absence.block)
+    for absence in leaves[len(graph.tasks)]:
+        builder.free(absence.block)
     return builder.finish()

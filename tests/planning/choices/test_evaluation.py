@@ -1,6 +1,7 @@
 """Evaluated plans: the time and the peak that they state are those of the schedule that they become."""
 
 import random
+from dataclasses import replace
 
 import pytest
 import torch
@@ -9,14 +10,17 @@ from hypothesis import strategies as st
 from torchvision.models import DenseNet, ResNet
 from torchvision.models.resnet import BasicBlock
 
+from membench.core.optimizer import Implementation
+from membench.planning.choices.emit import emit
+from membench.planning.choices.evaluation import Evaluator
+from membench.planning.choices.problem import KEEP, OFFLOAD, RECOMPUTE, REPEAT, Problem
+from membench.planning.update import add_update
 from membench.planning.validate import validate
-from membench.strategies.joint.emit import emit
-from membench.strategies.joint.evaluation import Evaluator
-from membench.strategies.joint.loops import KEEP, OFFLOAD, RECOMPUTE, REPEAT
-from membench.strategies.joint.problem import Problem
-from membench.strategies.joint.strategy import step_time_s
+from membench.strategies.joint.others import step_time_s
+from membench.strategies.joint.strategy import with_homes
 from tests.helpers.chains import chain_of_convolutions, graph_of
 from tests.helpers.graphs import COST
+from tests.helpers.updates import RULES
 
 NO_LIMIT = 10**15
 
@@ -30,12 +34,14 @@ def evaluators() -> dict[str, Evaluator]:
         }
     graphs = {name: graph_of(network, 3, 64) for name, network in networks.items()}
     graphs["chain"] = chain_of_convolutions(8, normalized=True)
+    rule = replace(RULES["adamw"], implementation=Implementation.FOR_LOOP)
+    graphs["with homes"] = with_homes(add_update(graphs["resnet"], rule))
     return {name: Evaluator(Problem(graph, COST, 1)) for name, graph in graphs.items()}
 
 
 @settings(max_examples=25, deadline=None, derandomize=True)
 @given(
-    name=st.sampled_from(["chain", "densenet", "resnet"]),
+    name=st.sampled_from(["chain", "densenet", "resnet", "with homes"]),
     seed=st.integers(0, 10_000),
     room=st.floats(0, 1),
 )
@@ -59,6 +65,18 @@ def test_a_plan_states_the_time_and_the_peak_of_its_schedule(
     validate(schedule, budget_bytes=budget_bytes)
     assert schedule.peak_bytes == plan.peak_bytes <= budget_bytes
     assert step_time_s(schedule, COST) == pytest.approx(plan.step_s, rel=1e-9)
+
+
+def test_a_given_order_is_planned_as_the_choices_that_it_follows_from(
+    evaluators: dict[str, Evaluator],
+) -> None:
+    for evaluator in evaluators.values():
+        choices = [RECOMPUTE if unit.makers else OFFLOAD for unit in evaluator.problem.units]
+        budget_bytes = evaluator.needed_bytes(choices)[0] * 5 // 4
+        plan = evaluator.plan(choices, budget_bytes)
+        given = evaluator.plan_of(evaluator.program_of(plan.order()), choices, budget_bytes)
+        assert (given.step_s, given.peak_bytes) == (plan.step_s, plan.peak_bytes)
+        assert given.order() == plan.order()
 
 
 def test_less_than_the_needed_bytes_is_infeasible(evaluators: dict[str, Evaluator]) -> None:

@@ -1,7 +1,7 @@
 """Compiled loops over a problem's arrays: the order of operations under a choice, and the copies that keep a budget.
 
-`run_again` puts what is dropped right before the task of the backward pass that needs it. `find_absences`, `go_back` and
-`go_forward` decide when blocks leave and return, so that a copy is waited for only where memory lacks. `go_back` walks from
+`run_again` puts what is dropped right before the task of the backward pass that needs it. `go_back` and `go_forward` decide
+when the blocks of `absences` leave and return, so that a copy is waited for only where memory lacks. `go_back` walks from
 the end of the step to its start: a block's copy back ends where the block is needed, or earlier where the link is busy, and
 its memory is taken at the task during which the copy begins; where the memory is needed before, the step waits. `go_forward`
 is the same rule with time reversed: copies out start as soon as a block is written, in that order; its memory is given back
@@ -14,26 +14,16 @@ from typing import Any
 import numpy as np
 
 from membench.codecs.loops import compiled
-
-KEEP, OFFLOAD, RECOMPUTE, REPEAT = range(4)
-"""The fate of a unit between its last use of the forward pass and its first of the backward pass.
-
-`RECOMPUTE`: once, before the first task that needs it; `REPEAT`: for each layer of the backward pass anew.
-"""
+from membench.planning.choices.arrays import Program
+from membench.planning.choices.problem import RECOMPUTE, REPEAT
 
 LONGEST = 4
 """A program has at most that many times as many steps as the graph has tasks."""
 
-RELIEFS = 200
-"""Number of blocks that leave, though no choice says so, where memory lacks otherwise."""
-
 
 @compiled
 def run_again(a: Any, choices: Any) -> Any:
-    """Return operations in order, where each begins among the slots that it touches, those slots, and the copies' originals.
-
-    Slots are blocks, and behind them copies. The order is empty where it would be too long.
-    """
+    """Return the program that follows from choices; its order is empty where it would be too long."""
     blocks = len(a.size_bytes)
     dropped, repeated = np.zeros(blocks, np.bool_), np.zeros(blocks, np.bool_)
     for block in range(blocks):
@@ -57,10 +47,10 @@ def run_again(a: Any, choices: Any) -> Any:
                 if a.is_read[i] and dropped[a.touched[i]] and copy_of[a.touched[i]] < 0:
                     makers = _makers(a, task, dropped, copy_of, seen)
                     if not _make(a, makers, dropped, copy_of, order, ends, slots, originals, filled, spare):
-                        return order[:0], ends, slots, originals
+                        return Program(order[:0], ends, slots, originals)
                     break
         if filled[0] == len(order) or filled[1] + spare > len(slots):
-            return order[:0], ends, slots, originals
+            return Program(order[:0], ends, slots, originals)
         for i in range(a.touched_at[task], a.touched_at[task + 1]):
             block = a.touched[i]
             slots[filled[1]] = copy_of[block] if task >= a.turn and copy_of[block] >= 0 else block
@@ -68,7 +58,8 @@ def run_again(a: Any, choices: Any) -> Any:
         order[filled[0]] = task
         filled[0] += 1
         ends[filled[0]] = filled[1]
-    return order[: filled[0]], ends[: filled[0] + 1], slots[: filled[1]], originals[: filled[2]]
+    ends = ends[: filled[0] + 1]
+    return Program(order[: filled[0]], ends, slots[: filled[1]], originals[: filled[2]])
 
 
 @compiled
@@ -137,92 +128,6 @@ def _makers(a: Any, task: int, dropped: Any, copy_of: Any, seen: Any) -> Any:
 
 
 @compiled
-def find_absences(a: Any, choices: Any, program: Any, budget: int) -> Any:
-    """Return the bytes that each step holds with all absent blocks away, and a row for each absence.
-
-    Rows are (block, written, last, first): the step that wrote the block, and its uses before and after. A unit that is
-    offloaded is away for the longest time between two uses. Where a step needs more than the budget, further blocks leave.
-    """
-    held, gaps, taken = _find_gaps(a, choices, program)
-    for gap in range(len(gaps)):
-        if taken[gap]:
-            held[gaps[gap, 2] + 1] -= a.size_bytes[gaps[gap, 0]]
-            held[gaps[gap, 3]] += a.size_bytes[gaps[gap, 0]]
-    held = np.cumsum(held)[: len(program[0])] + a.fixed_bytes
-    for step in range(len(held)):
-        held[step] += a.workspace_bytes[program[0][step]]
-    _relieve(a, held, gaps, taken, budget)
-    return held, gaps[taken]
-
-
-@compiled
-def _find_gaps(a: Any, choices: Any, program: Any) -> Any:
-    """Return by how much each step holds more than the one before, rows of possible absences, and those that choices ask for."""
-    order, ends, slots, originals = program
-    blocks, steps = len(a.size_bytes), len(order)
-    last = np.full(blocks + len(originals), -1)
-    written = last.copy()
-    clock, held = np.zeros(steps + 1), np.zeros(steps + 1, np.int64)
-    gaps, longest = np.empty((len(slots), 4), np.int64), np.full(blocks, -1)
-    may_leave = _may_leave(a, choices)
-    count = 0
-    for step in range(steps):
-        clock[step + 1] = clock[step] + a.duration_s[order[step]]
-        shift = a.touched_at[order[step]] - ends[step]
-        for i in range(ends[step], ends[step + 1]):
-            slot = slots[i]
-            if last[slot] < 0:
-                held[step] += a.size_bytes[slot if slot < blocks else originals[slot - blocks]]
-            elif slot < blocks and step > last[slot] + 1 and may_leave[slot]:
-                gaps[count] = (slot, written[slot], last[slot], step)
-                best = longest[slot]
-                away_s = clock[step] - clock[last[slot] + 1]
-                if best < 0 or away_s > clock[gaps[best, 3]] - clock[gaps[best, 2] + 1]:
-                    longest[slot] = count
-                count += 1
-            last[slot] = step
-            if a.is_written[i + shift]:
-                written[slot] = step
-    for slot in range(len(last)):
-        block = slot if slot < blocks else originals[slot - blocks]
-        if last[slot] >= 0 and not a.is_result[block]:
-            held[last[slot] + 1] -= a.size_bytes[block]
-    taken = np.zeros(count, np.bool_)
-    for block in range(blocks):
-        if longest[block] >= 0 and a.unit_of[block] >= 0:
-            taken[longest[block]] = True
-    return held, gaps[:count], taken
-
-
-@compiled
-def _may_leave(a: Any, choices: Any) -> Any:
-    """Return for each block whether it is not to be kept; one without a choice may leave where memory lacks."""
-    found = (a.size_bytes > 0) & ~a.is_result
-    for block in range(len(found)):
-        if a.unit_of[block] >= 0 and choices[a.unit_of[block]] != OFFLOAD:
-            found[block] = False
-    return found
-
-
-@compiled
-def _relieve(a: Any, held: Any, gaps: Any, taken: Any, budget: int) -> None:
-    """Let further blocks leave where a step holds too much: of those that can, the one with the most bytes first."""
-    reliefs = 0
-    for step in range(len(held)):
-        while held[step] > budget and reliefs < RELIEFS:
-            best = -1
-            for gap in range(len(gaps)):
-                is_larger = best < 0 or a.size_bytes[gaps[gap, 0]] > a.size_bytes[gaps[best, 0]]
-                if is_larger and not taken[gap] and gaps[gap, 2] < step < gaps[gap, 3]:
-                    best = gap
-            if best < 0:
-                return
-            taken[best] = True
-            reliefs += 1
-            held[gaps[best, 2] + 1 : gaps[best, 3]] -= a.size_bytes[gaps[best, 0]]
-
-
-@compiled
 def go_back(a: Any, order: Any, held: Any, absences: Any, budget: int) -> Any:
     """Return for each absence the step before which it returns, or -1 where it is too short; add to `held` what is early.
 
@@ -230,13 +135,17 @@ def go_back(a: Any, order: Any, held: Any, absences: Any, budget: int) -> Any:
     """
     count, steps = len(absences), len(order)
     returns = np.full(count, -1)
-    queue = np.argsort(-absences[:, 3] * steps + absences[:, 2], kind="mergesort")
+    queue = np.argsort(-absences[:, 3] * (steps + 1) + absences[:, 2] + 1, kind="mergesort")
     ending = np.argsort(-absences[:, 2], kind="mergesort")
     ends_s = np.zeros(count)
     state = np.zeros(count, np.int8)  # 1: on its way, 2: done
     head = tail = at_end = 0
     time_s = link_s = 0.0
     early = np.int64(0)
+    while tail < count and absences[queue[tail], 3] == steps:
+        returns[queue[tail]] = steps
+        state[queue[tail]] = 2
+        tail += 1
     for step in range(steps - 1, -1, -1):
         while at_end < count and absences[ending[at_end], 2] >= step:
             absence = ending[at_end]
@@ -265,6 +174,7 @@ def go_back(a: Any, order: Any, held: Any, absences: Any, budget: int) -> Any:
             state[absence] = 1
             early += a.size_bytes[absences[absence, 0]]
             tail += 1
+    returns[state == 1] = 0
     return returns
 
 
@@ -281,7 +191,8 @@ def go_forward(a: Any, order: Any, held: Any, absences: Any, returns: Any, budge
     returning = np.argsort(returns * steps + absences[:, 3], kind="mergesort")
     copied_s, here_s = np.zeros(count), np.zeros(steps + 1)
     leaving = [(0.0, np.int64(0)) for _ in range(0)]
-    at_writing = at_ending = at_returning = 0
+    at_writing, at_ending, at_returning = np.sum(absences[:, 1] < 0), np.sum(absences[:, 2] < 0), 0
+    leaves[ending[:at_ending]] = 0
     time_s = out_s = back_s = 0.0
     late = peak = np.int64(0)
     for step in range(steps):
@@ -313,6 +224,7 @@ def go_forward(a: Any, order: Any, held: Any, absences: Any, returns: Any, budge
                 waiting[absence] = True
                 late += sizes[absence]
             at_ending += 1
+    time_s, late = _leave(sizes, leaving, waiting, leaves, steps, -1, time_s, late)
     return leaves, time_s, peak
 
 

@@ -1,13 +1,33 @@
 """The choices that a graph offers: which stored blocks can leave or be made again, and what that costs."""
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
 from membench.core.cost_model import CostModel
-from membench.core.task_graph import EXTERNAL_ROLES, RESULT_ROLES, Phase, Task, TaskGraph
+from membench.core.task_graph import EXTERNAL_ROLES, RESULT_ROLES, Phase, Role, Task, TaskGraph
 from membench.planning.recompute import Repeatable
+
+KEEP, OFFLOAD, RECOMPUTE, REPEAT = range(4)
+"""The fate of a unit between its last use of the forward pass and its first of the backward pass.
+
+`RECOMPUTE`: once, before the first task that needs it; `REPEAT`: for each layer of the backward pass anew. A block whose
+home is in host memory is on the device throughout (`KEEP`), or comes for its uses and leaves after them (`OFFLOAD`).
+"""
+
+Choices = Sequence[int]
+"""The fate of each unit of a problem."""
+
+
+SMALLEST_SHARE = 1 / 128
+"""Blocks smaller than this share of the largest one are not worth a choice."""
+
+
+def large_bytes(graph: TaskGraph) -> int:
+    """Return the size from which on a choice about a block is worth while."""
+    largest = max((block.size_bytes for block in graph.blocks if block.is_transient), default=0)
+    return max(1, int(largest * SMALLEST_SHARE))
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +112,7 @@ class Problem:
             and self._writers[block.index]
             and self._writers[block.index][0] < self.turn
         }
+        candidates |= self._find_visitors()
         read_backward = {b for task in graph.tasks[self.turn :] for b in task.reads}
         units = []
         for family in self._families(candidates):
@@ -111,8 +132,16 @@ class Problem:
             )
         return tuple(units)
 
+    def _find_visitors(self) -> set[int]:
+        """Return the blocks whose home is in host memory, and the gradients that wait for an update of these."""
+        used = (self.graph.blocks[block] for task in self.graph.tasks for block in self.touched[task.index])
+        at_home = {block.index for block in used if block.host_location}
+        updates = [task for task in self.graph.tasks if task.phase is Phase.UPDATE]
+        read = {b for task in updates if at_home.intersection(task.writes) for b in task.reads}
+        return at_home | {b for b in read if self.graph.blocks[b].role is Role.APPLIED_GRADIENT}
+
     def _families(self, candidates: Iterable[int]) -> list[list[int]]:
-        """Return the blocks in groups: two that one task writes are in the same."""
+        """Return the blocks in groups: two that one task writes are in the same, unless it runs again without one of them."""
         parent: dict[int, int] = {block: block for block in candidates}
 
         def root(block: int) -> int:
@@ -121,7 +150,8 @@ class Problem:
             return block
 
         for task in self.graph.tasks[: self.turn]:
-            written = [block for block in task.writes if block in parent]
+            again = self.repeatable.again.get(task.index, task)
+            written = [block for block in again.writes if block in parent]
             for block in written[1:]:
                 parent[root(block)] = root(written[0])
         groups: dict[int, list[int]] = defaultdict(list)

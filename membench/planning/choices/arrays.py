@@ -1,4 +1,4 @@
-"""A problem as arrays, for compiled loops."""
+"""A problem as arrays, for compiled loops, and the program of a step."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from membench.core.task_graph import RESULT_ROLES
-from membench.strategies.joint.problem import Problem
+from membench.planning.choices.problem import Problem
 
 
 class Arrays(NamedTuple):
@@ -30,6 +30,7 @@ class Arrays(NamedTuple):
     creates: Any
     size_bytes: Any  # of blocks; 0 for the caller's
     is_result: Any
+    is_at_home: Any  # in host memory before and after the step
     unit_of: Any  # block -> unit, or -1
     offload_s: Any
     prefetch_s: Any
@@ -37,6 +38,22 @@ class Arrays(NamedTuple):
     makers: Any
     inputs_at: Any
     inputs: Any
+
+
+class Program(NamedTuple):
+    """Operations in the order in which they run. Slots are blocks, and behind them copies of blocks that are made again.
+
+    Attributes:
+        order: numbers of operations, int64.
+        starts: where each operation begins in `slots`, and the end of the last.
+        slots: what each operation touches.
+        originals: the block of each copy.
+    """
+
+    order: Any
+    starts: Any
+    slots: Any
+    originals: Any
 
 
 def as_arrays(problem: Problem) -> Arrays:
@@ -68,6 +85,7 @@ def as_arrays(problem: Problem) -> Arrays:
         creates=creates,
         size_bytes=np.array([0 if b.is_external else b.size_bytes for b in graph.blocks], dtype=np.int64),
         is_result=_flags(block.role in RESULT_ROLES for block in graph.blocks),
+        is_at_home=_flags(block.host_location is not None for block in graph.blocks),
         unit_of=unit_of,
         offload_s=np.array(problem.offload_s),
         prefetch_s=np.array(problem.prefetch_s),

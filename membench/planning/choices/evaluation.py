@@ -1,20 +1,21 @@
 """Plans: choices, the order that follows from them, and the copies that keep a budget."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import inf
 from operator import attrgetter
 from typing import Any
 
 import numpy as np
 
+from membench.core.task_graph import TaskGraph
+from membench.planning.choices.absences import find_absences
+from membench.planning.choices.arrays import Program, as_arrays
+from membench.planning.choices.loops import go_back, go_forward, run_again
+from membench.planning.choices.problem import OFFLOAD, RECOMPUTE, Choices, Problem
 from membench.planning.recompute import Order, RenamedTask
-from membench.strategies.joint.arrays import as_arrays
-from membench.strategies.joint.loops import RECOMPUTE, find_absences, go_back, go_forward, run_again
-from membench.strategies.joint.problem import Problem
 
-Choices = Sequence[int]
-"""For each unit of a problem one of the choices of `loops`."""
+NO_LIMIT = 2**62
+"""Bytes that nothing exceeds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,15 +23,15 @@ class Absence:
     """A block away from the device.
 
     Attributes:
-        written: position of the task that wrote it; its copy to the host starts then.
-        leaves: position before which it is freed.
+        written: position of the task that wrote it; its copy to the host starts then. -1: none has, and the host has it.
+        leaves: position before which it is freed; None: it has not been on the device.
         returns: position before which its copy back is issued.
         needed: position of its first use after.
     """
 
     block: int
     written: int
-    leaves: int
+    leaves: int | None
     returns: int
     needed: int
 
@@ -46,12 +47,23 @@ class Plan:
 
     problem: Problem
     choices: tuple[int, ...]
-    program: tuple[Any, Any, Any, Any]
+    program: Program
     absences: Any
     leaves: Any
     returns: Any
     step_s: float
     peak_bytes: int
+
+    def graph(self) -> TaskGraph:
+        """Return the problem's graph, with the blocks on the device throughout that are to be there."""
+        graph, unit_of = self.problem.graph, self.problem.unit_of
+        blocks = (
+            replace(block, host_location=None)
+            if block.host_location and self.choices[unit_of.get(block.index, 0)] != OFFLOAD
+            else block
+            for block in graph.blocks
+        )
+        return replace(graph, blocks=tuple(blocks)) if any(b.host_location for b in graph.blocks) else graph
 
     def order(self) -> Order:
         """Return the order for `planning.recompute.reordered`."""
@@ -69,8 +81,8 @@ class Plan:
         """Return the absences in which the block leaves, in the order in which they are written."""
         rows = zip(self.absences.tolist(), self.leaves.tolist(), self.returns.tolist(), strict=True)
         found = [
-            Absence(block, written, leaves, returns, needed)
-            for (block, written, _, needed), leaves, returns in rows
+            Absence(block, written, leaves if last >= 0 else None, returns, needed)
+            for (block, written, last, needed), leaves, returns in rows
             if leaves >= 0
         ]
         return sorted(found, key=attrgetter("written"))
@@ -82,14 +94,16 @@ class Evaluator:
     def __init__(self, problem: Problem) -> None:
         self.problem = problem
         self._arrays = as_arrays(problem)
-        self._programs: dict[bytes, tuple[Any, Any, Any, Any]] = {}
+        self._programs: dict[bytes, Program] = {}
 
     def plan(self, choices: Choices, budget_bytes: int) -> Plan:
-        """Return the plan of these choices."""
-        a = self._arrays
+        """Return the plan of these choices, in the order that follows from them."""
+        return self.plan_of(self._program(np.array(choices, dtype=np.int64)), choices, budget_bytes)
+
+    def plan_of(self, program: Program, choices: Choices, budget_bytes: int) -> Plan:
+        """Return the plan of a program, in which units that `choices` offload leave, and others where memory lacks."""
+        a, order = self._arrays, program.order
         chosen = np.array(choices, dtype=np.int64)
-        program = self._program(chosen)
-        order = program[0]
         if not len(order):
             return self._infeasible(choices, program, 0)
         held, absences = find_absences(a, chosen, program, budget_bytes)
@@ -106,19 +120,42 @@ class Evaluator:
         return Plan(self.problem, tuple(choices), program, absences, leaves, returns, step_s, int(peak))
 
     def needed_bytes(self, choices: Choices) -> tuple[int, int]:
-        """Return the least budget that these choices can keep, and the operation that needs it."""
+        """Return the least budget found that these choices can keep, and the operation that needs it."""
         chosen = np.array(choices, dtype=np.int64)
         program = self._program(chosen)
-        held, _ = find_absences(self._arrays, chosen, program, 0)
-        return int(held.max()), int(program[0][held.argmax()])
+        low, high = self.problem.graph.lower_bound_bytes, NO_LIMIT
+        tried, needing = 0, 0
+        while low < high:
+            held, _ = find_absences(self._arrays, chosen, program, tried)
+            most = int(held.max(initial=0))
+            if most <= tried or high == NO_LIMIT:
+                high, needing = tried or most, int(held.argmax())
+            else:
+                low = tried + 1
+            tried = (low + high) // 2
+        return high, int(program.order[needing])
 
-    def _program(self, chosen: Any) -> tuple[Any, Any, Any, Any]:
+    def program_of(self, order: Order) -> Program:
+        """Return an order of the problem's tasks, nested recomputation included, as a program."""
+        problem = self.problem
+        count = len(problem.graph.tasks)
+        operations, slots, starts = [], list[int](), [0]
+        for item in order.tasks:
+            operation = item.task.index + (count if item.task.is_recomputed else 0)
+            operations.append(operation)
+            slots += (item.copies.get(block, block) for block in problem.touched[operation])
+            starts.append(len(slots))
+        originals = [block.index for block in order.blocks[len(problem.graph.blocks) :]]
+        lists = (operations, starts, slots, originals)
+        return Program(*(np.array(numbers, dtype=np.int64) for numbers in lists))
+
+    def _program(self, chosen: Any) -> Program:
         """Return the program, the last one where the choices recompute the same."""
         key = np.where(chosen >= RECOMPUTE, chosen, 0).tobytes()
         if key not in self._programs:
             self._programs = {key: run_again(self._arrays, chosen)}
         return self._programs[key]
 
-    def _infeasible(self, choices: Choices, program: tuple[Any, Any, Any, Any], peak_bytes: int) -> Plan:
+    def _infeasible(self, choices: Choices, program: Program, peak_bytes: int) -> Plan:
         nothing = np.empty(0, np.int64)
         return Plan(self.problem, tuple(choices), program, nothing, nothing, nothing, inf, peak_bytes)

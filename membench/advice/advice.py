@@ -1,0 +1,165 @@
+"""The nouns of an advice, all of them simulated numbers."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from membench.advice.trust import Trust
+from membench.core.errors import MembenchError
+from membench.steps.predict import Prediction
+
+
+def _not_bound(**_: Any) -> Any:
+    raise MembenchError("this plan was not made by membench.advise, which knows the module")
+
+
+@dataclass(frozen=True)
+class AdvisedPlan:
+    """A method that fits, and what it takes.
+
+    Attributes:
+        name: of the strategy.
+        peak_bytes: the most that the step's tensors hold.
+        reserved_bytes, used_bytes: see `membench.Prediction`.
+        budget_bytes: with which it was planned; None: it fits without one.
+        copied_bytes: to the host and back.
+        exposed_copy_time_s: time for which copies ran and no task did.
+        host_bytes: page-locked host memory that the copies need.
+        micro_batches: samples of the parts in which the batch is computed, with the number of such parts.
+        gap: by what share the step exceeds the lower bound on its time; None: the method states no bound.
+        is_exact: whether results are plain PyTorch's: nothing is rounded, and batch norm takes the statistics of the whole batch.
+        is_idle: whether the method changes nothing at this size: nothing is offloaded, recomputed or encoded.
+        largest_batch: a batch size that was planned and fits, the largest found; None: not searched for, or none found.
+    """
+
+    name: str
+    batch_size: int
+    peak_bytes: int
+    reserved_bytes: int
+    used_bytes: int | None
+    budget_bytes: int | None
+    step_time_s: float
+    copied_bytes: int
+    exposed_copy_time_s: float
+    host_bytes: int
+    micro_batches: tuple[tuple[int, int], ...]
+    gap: float | None
+    is_exact: bool
+    is_idle: bool
+    largest_batch: int | None = None
+    _step: Callable[..., Any] = field(default=_not_bound, repr=False, compare=False)
+
+    @property
+    def samples_per_s(self) -> float:
+        return self.batch_size / self.step_time_s
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """The arguments of `membench.compile` that choose this plan."""
+        return {"strategy": self.name, **({} if self.budget_bytes is None else {"budget": self.budget_bytes})}
+
+    def compile(self, backend: str = "cuda", **changed: Any) -> Any:
+        """Return the step of this plan; see `membench.compile`.
+
+        Args:
+            backend: where it is to run; a simulated step needs a `device` among the changes.
+            changed: further arguments of `membench.compile`.
+        """
+        return self._step(**{"backend": backend, **self.options, **changed})
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """A method that does not fit, or cannot schedule the step.
+
+    Attributes:
+        needed_bytes: the least that it needs; None: it cannot schedule the step.
+    """
+
+    reason: str
+    needed_bytes: int | None
+
+
+@dataclass(frozen=True)
+class Advice:
+    """Whether a step fits a device under plain PyTorch, and the methods with which it fits.
+
+    Attributes:
+        model: name of the module.
+        plain: the step under plain PyTorch.
+        channels_last: memory format of the step.
+        budget_bytes: the most that the step's tensors may hold; None: what the device has.
+        fits: whether plain PyTorch keeps the budget and the device has the memory.
+        parts_bytes: what plain PyTorch's allocated peak consists of.
+        activations_bytes: of the activations at that peak, by layer.
+        fragmentation_bytes: what the caching allocator reserves in addition to the allocated peak.
+        context_bytes: of the device; None: not known.
+        largest_batch: of plain PyTorch; None: not even one sample fits.
+        plans: of the methods that fit, the fastest first; of those within a thousandth plain PyTorch, then that with the lowest
+            peak.
+        refused: why the others do not fit, by name.
+        trust: how far published measurements differ from such predictions.
+    """
+
+    model: str
+    precision: str | None
+    optimizer: str | None
+    channels_last: bool
+    plain: Prediction
+    budget_bytes: int | None
+    fits: bool
+    activations_bytes: Mapping[str, int]
+    largest_batch: int | None
+    plans: tuple[AdvisedPlan, ...]
+    refused: Mapping[str, Refusal]
+    trust: tuple[Trust, ...]
+
+    @property
+    def device(self) -> str:
+        return self.plain.device
+
+    @property
+    def batch_size(self) -> int:
+        return self.plain.batch_size
+
+    @property
+    def capacity_bytes(self) -> int:
+        """Memory of the device."""
+        return self.plain.capacity_bytes
+
+    @property
+    def step_time_s(self) -> float:
+        """Of plain PyTorch, on a device that has the memory if this one has not."""
+        return self.plain.step_time_s
+
+    @property
+    def allocated_bytes(self) -> int:
+        """The most that plain PyTorch's tensors and workspaces take."""
+        return self.plain.allocated_bytes
+
+    @property
+    def reserved_bytes(self) -> int:
+        """The most that plain PyTorch's caching allocator reserves for them."""
+        return self.plain.reserved_bytes
+
+    @property
+    def used_bytes(self) -> int | None:
+        """The most that nvidia-smi shows for plain PyTorch; None: the device's context is not known."""
+        return self.plain.used_bytes
+
+    @property
+    def parts_bytes(self) -> Mapping[str, int]:
+        return self.plain.parts_bytes
+
+    @property
+    def fragmentation_bytes(self) -> int:
+        return self.plain.reserved_bytes - self.plain.allocated_bytes
+
+    @property
+    def context_bytes(self) -> int | None:
+        return None if self.used_bytes is None else self.used_bytes - self.reserved_bytes
+
+    @property
+    def best(self) -> AdvisedPlan | None:
+        """The fastest plan that fits and gives plain PyTorch's results; None: there is none."""
+        return next((plan for plan in self.plans if plan.is_exact), None)

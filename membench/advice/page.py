@@ -1,0 +1,87 @@
+"""An advice as one HTML page that needs no other file: the table, the frontier, and memory and streams over the step."""
+
+from base64 import b64encode
+from collections.abc import Iterator
+from io import BytesIO
+
+from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
+from matplotlib.figure import Figure
+
+from membench.advice.advice import Advice, AdvisedPlan
+from membench.advice.text import cells, code, facts, needs, step_words, trust
+from membench.core.units import format_bytes
+from membench.pictures import frontier, picture
+from membench.pictures.frontier import Frontier, FrontierPoint
+from membench.pictures.observed_step import ObservedStep, RepeatedRun
+from membench.steps.simulated_step import SimulatedStep
+
+LAYERS = 12
+"""How many layers' activations are listed."""
+
+
+def page(advice: Advice, step: SimulatedStep | None) -> str:
+    """Return the page.
+
+    Args:
+        step: of the first of the advice's plans, which is drawn; None: no method fits.
+    """
+    environment = Environment(
+        loader=ChoiceLoader([PackageLoader("membench.advice"), PackageLoader("membench.papers")]),
+        autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True,
+    )  # fmt: skip
+    header, *rows = cells(advice.plans)
+    return environment.get_template("advice.html").render(
+        title=", ".join(step_words(advice)),
+        fits=advice.fits,
+        facts=list(facts(advice)),
+        layers=[(name, format_bytes(size)) for name, size in list(advice.activations_bytes.items())[:LAYERS]],
+        header=header,
+        rows=rows,
+        is_exact=all(plan.is_exact for plan in advice.plans),
+        needs=list(needs(advice)),
+        best=advice.best and advice.best.name,
+        code="\n".join(code(advice, advice.best)) if advice.best else "",
+        trust=trust(advice),
+        pictures=[(caption, _address(figure)) for caption, figure in _pictures(advice, step)],
+    )
+
+
+def _pictures(advice: Advice, step: SimulatedStep | None) -> Iterator[tuple[str, Figure]]:
+    if step:
+        yield (
+            "Peak memory and step time of plain PyTorch and of each method that fits",
+            frontier.draw(_frontier(advice)),
+        )
+        runs = (
+            RepeatedRun(run.schedule, line, run.count)
+            for run, line in zip(step.plan, step.timelines, strict=True)
+        )
+        observed = ObservedStep(f"{advice.plans[0].name}, simulated", tuple(runs), advice.capacity_bytes)
+        yield "Memory and streams over one step of the fastest", picture.draw(observed)
+
+
+def _frontier(advice: Advice) -> Frontier:
+    plain = FrontierPoint(
+        "plain PyTorch", None, advice.allocated_bytes, advice.step_time_s, advice.fits, None, None, 0.0
+    )
+    others = [_point(plan) for plan in advice.plans if not plan.is_idle]
+    largest = max([plain, *others], key=lambda point: point.peak_bytes)
+    return Frontier(
+        ", ".join(step_words(advice)),
+        eager=largest,
+        points=(plain, *others),
+        capacity_bytes=advice.capacity_bytes,
+    )
+
+
+def _point(plan: AdvisedPlan) -> FrontierPoint:
+    return FrontierPoint(
+        plan.name, plan.budget_bytes, plan.peak_bytes, plan.step_time_s, True, None, plan.gap, 0.0
+    )
+
+
+def _address(figure: Figure) -> str:
+    """Return a picture as the address of an image that contains it."""
+    drawn = BytesIO()
+    figure.savefig(drawn, format="svg", metadata={"Date": None})
+    return f"data:image/svg+xml;base64,{b64encode(drawn.getvalue()).decode()}"

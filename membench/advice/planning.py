@@ -1,0 +1,128 @@
+"""One method planned for a device that may lack the memory; what runs in the processes of an advice."""
+
+from dataclasses import dataclass
+from math import inf
+
+from membench.advice.advice import AdvisedPlan
+from membench.core.device import DeviceProfile
+from membench.core.errors import InfeasibleSchedule, MembenchError, OutOfMemory
+from membench.core.optimizer import UpdateRule
+from membench.core.schedule import Offload, Prefetch, RepeatedSchedule
+from membench.core.task_graph import Kind
+from membench.cost.roofline import RooflineCost
+from membench.planning.device_memory import device_memory
+from membench.planning.micro_batch import GraphAt
+from membench.steps.plan import Runs, plan_step, plan_within
+from membench.steps.simulated_step import simulated_step
+from membench.strategies.base import Strategy
+
+LESS = 0.99
+"""The share of a need that is not met, where the numbers do not state that it is less."""
+
+
+@dataclass(frozen=True)
+class Target:
+    """What a method is planned for.
+
+    Attributes:
+        cost: of the device.
+        budget_bytes: the most that the step's tensors may hold; None: what the device has.
+    """
+
+    device: DeviceProfile
+    cost: RooflineCost
+    budget_bytes: int | None
+    update: UpdateRule | None
+
+    @property
+    def free_bytes(self) -> int:
+        """What the context leaves of the device."""
+        return self.device.memory_bytes - (self.device.context_bytes or 0)
+
+    @property
+    def room_bytes(self) -> int:
+        """The most that the step's tensors may hold."""
+        return self.free_bytes if self.budget_bytes is None else min(self.budget_bytes, self.free_bytes)
+
+    def excess_bytes(self, runs: Runs) -> int:
+        """Return by how much a plan exceeds the budget or the device; 0: it fits."""
+        memory = device_memory(runs, self.device)
+        return max(0, memory.allocated_bytes - self.room_bytes) or memory.excess_bytes
+
+
+def plan_method(graph_at: GraphAt, batch_size: int, strategy: Strategy, target: Target) -> AdvisedPlan:
+    """Plan a method so that the device has the memory.
+
+    Raises:
+        InfeasibleSchedule: the method needs more memory.
+        OutOfMemory: PyTorch's allocator finds no room for what the method holds.
+        UnsupportedStrategy: the method cannot schedule this graph.
+    """
+
+    def plan(budget_bytes: int | None) -> Runs:
+        return plan_step(graph_at, batch_size, strategy, target.cost, budget_bytes, update=target.update)
+
+    runs, budget_bytes = plan(None), None
+    if target.excess_bytes(runs):
+        runs, budget_bytes = plan_within(plan, target.excess_bytes, target.room_bytes)
+    measured, memory = simulated_step(runs, target.cost).measure(), device_memory(runs, target.device)
+    return AdvisedPlan(
+        name=strategy.name,
+        batch_size=batch_size,
+        peak_bytes=memory.allocated_bytes,
+        reserved_bytes=memory.reserved_bytes,
+        used_bytes=memory.used_bytes,
+        budget_bytes=budget_bytes,
+        step_time_s=measured.step_time_s,
+        copied_bytes=measured.offloaded_bytes + measured.prefetched_bytes,
+        exposed_copy_time_s=measured.exposed_transfer_s,
+        host_bytes=sum(map(host_bytes, runs)),
+        micro_batches=tuple((run.schedule.graph.batch_size, run.count) for run in runs),
+        gap=dict(runs[0].schedule.decisions).get("gap"),
+        is_exact=is_exact(runs),
+        is_idle=len(runs) == runs[0].count == 1 and bool(runs[0].schedule.note),
+    )
+
+
+def host_bytes(run: RepeatedSchedule) -> int:
+    """Return the size of the blocks of a schedule that have a place in host memory: each that is copied has its own."""
+    graph = run.schedule.graph
+    copied = {item.block for item in run.schedule.instructions if isinstance(item, Offload | Prefetch)}
+    return graph.size_bytes(copied | {block.index for block in graph.blocks if block.host_location})
+
+
+def is_exact(runs: Runs) -> bool:
+    """Return whether nothing is rounded, and batch norm takes the statistics of the whole batch."""
+    is_whole = sum(run.count for run in runs) == 1
+    tasks = (task for run in runs for task in run.schedule.graph.tasks)
+    return not any(run.schedule.rounding for run in runs) and (
+        is_whole or not any(task.kind is Kind.BATCH_NORM for task in tasks)
+    )
+
+
+def least_bytes(graph_at: GraphAt, batch_size: int, strategy: Strategy, target: Target) -> int:
+    """Return the least that a method needs, as its refusal of a budget of one byte states.
+
+    Raises:
+        UnsupportedStrategy: the method cannot schedule this graph.
+    """
+    try:
+        plan_step(graph_at, batch_size, strategy, target.cost, 1, update=target.update)
+    except InfeasibleSchedule as refusal:
+        return refusal.needed_bytes
+    raise MembenchError(f"{strategy.name} kept a budget of one byte")
+
+
+def share_of_need(graph_at: GraphAt, batch_size: int, strategy: Strategy, target: Target) -> float:
+    """Return which part of the memory that a method needs there is; 1: it fits.
+
+    Raises:
+        UnsupportedStrategy: the method cannot schedule this graph.
+    """
+    try:
+        plan_method(graph_at, batch_size, strategy, target)
+    except InfeasibleSchedule as refusal:
+        return min(LESS, refusal.budget_bytes / max(1, refusal.needed_bytes))
+    except OutOfMemory as refusal:
+        return min(LESS, refusal.capacity_bytes / (refusal.needed_bytes or inf))
+    return 1.0

@@ -1,0 +1,145 @@
+"""Advise on a step: does it fit a device, how large may its batch be, and which method is the fastest that fits?
+
+    membench advise model=resnet50 device=rtx3090 batch_size=256 precision=amp_fp16 optimizer=adamw
+    membench advise model=resnet50 device=rtx3090 batch_size=256 budget=5GB output=json
+    membench advise model=hf/gpt2 device=this batch_size=16 precision=amp_bf16 optimizer=adamw
+
+Takes the options of `membench run` that describe the step, --config-dir FOLDER included; device=this is the GPU at hand. In
+addition:
+
+    methods=a,b      by default all that schedule such a step
+    largest=plain    or all: search for the largest batch of each method too; none
+    output=text      or json; html writes a page, outputs/advice/<model>_<device>.html
+    processes=2      that plan; by default one for each processor
+
+Nothing runs on a device and nothing is allocated.
+"""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from hydra import compose
+
+from membench.cli.command_line import MULTIRUN, check_arguments
+from membench.cli.words import (
+    Reader,
+    each,
+    read_count,
+    read_options,
+    refuse_flags,
+    take_config_dir,
+    with_own_model,
+)
+from membench.core import configuration
+from membench.core.checks import choice
+from membench.core.device import file_name
+from membench.core.errors import MembenchError
+from membench.core.files import shown, write_whole
+from membench.core.record import Configuration
+from membench.papers.cells import cell_configuration, hydra_composition
+from membench.sweep.this_device import THIS, this_device
+
+if TYPE_CHECKING:
+    from membench.advice.advice import Advice
+    from membench.advice.advise import Adviser
+
+OUTPUTS = ("text", "json", "html")
+_SET_HERE = ("backend", "cluster", "framework", "micro_batch", "strategy")
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What is asked.
+
+    Attributes:
+        step: the configuration of the step.
+        methods: names; None: all.
+        largest: whose largest batch is searched for.
+        processes: that plan; None: one for each processor.
+    """
+
+    step: Configuration
+    methods: tuple[str, ...] | None
+    largest: str
+    output: str
+    processes: int | None
+
+
+def parse(words: Sequence[str]) -> Settings:
+    """Return the settings that the words are."""
+    own, words = take_config_dir(words)
+    if MULTIRUN & set(words):
+        raise MembenchError("-m is not an option; an advice is on one step")
+    refuse_flags(words)
+    readers: dict[str, Reader] = {
+        "methods": each(partial(choice, configuration.names("strategy"), "methods")),
+        "largest": partial(choice, ("plain", "all", "none"), "largest"),
+        "output": partial(choice, OUTPUTS, "output"),
+        "processes": partial(read_count, "processes"),
+    }
+    options = read_options([word for word in words if word.partition("=")[0] in readers], readers)
+    described = with_own_model([word for word in words if word.partition("=")[0] not in readers])
+    given = {word.partition("=")[0] for word in described}
+    if "device" not in given:
+        raise MembenchError("name the device, as in: membench advise model=resnet50 device=rtx4090")
+    for name in _SET_HERE:
+        if name in given:
+            raise MembenchError(f"{name} is not an option of advise; `membench run` simulates it")
+    described = [*_with_this_device(described), "framework=pytorch", "strategy=pytorch"]
+    check_arguments(described, own)
+    with hydra_composition(own):
+        step = cell_configuration(compose("config", described))
+    return Settings(
+        step,
+        methods=options.get("methods"),
+        largest=options.get("largest", "plain"),
+        output=options.get("output", "text"),
+        processes=options.get("processes"),
+    )
+
+
+def _with_this_device(words: Sequence[str]) -> list[str]:
+    """Return the words with the card at hand in place of device=this."""
+    if f"device={THIS}" not in words:
+        return list(words)
+    card = this_device()
+    others = [word for word in words if word != f"device={THIS}"]
+    return [*others, f"device={card.name}", f"device.memory_bytes={card.memory_bytes}"]
+
+
+def run(settings: Settings) -> int:
+    """Print the advice and return the exit code."""
+    # torch takes seconds, which a wrong word need not wait for
+    from membench.advice.advise import Adviser
+    from membench.sweep.cell import Cell
+
+    cell = Cell.from_configuration(settings.step)
+    workload = cell.workload(cell.batch_size)
+    adviser = Adviser(workload, cell.simulated_device, cell.budget_bytes, cell.optimizer)
+    advice = adviser.advice(
+        settings.methods, largest=settings.largest, processes=settings.processes, progress=True
+    )
+    if settings.output == "html":
+        path = Path("outputs") / "advice" / f"{file_name(f'{advice.model}_{advice.device}')}.html"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_whole(path, _page(adviser, advice))
+        print(shown(path))
+    else:
+        print(_text(advice, settings.output))
+    return 0
+
+
+def _page(adviser: "Adviser", advice: "Advice") -> str:
+    from membench.advice.page import page
+
+    return page(advice, adviser.simulated(advice.plans[0]) if advice.plans else None)
+
+
+def _text(advice: "Advice", output: str) -> str:
+    from membench.advice.text import lines, values
+
+    return json.dumps(values(advice), indent=2) if output == "json" else "\n".join(lines(advice))

@@ -1,0 +1,97 @@
+"""What the linear program of `bound` chooses from: the gaps between two uses of a block, and savings."""
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from membench.core.task_graph import EXTERNAL_ROLES, RESULT_ROLES, Block
+from membench.planning.choices.problem import Problem
+
+ANYWHERE = -1
+"""In place of a task or a segment: at any time of the step."""
+
+
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """The time between two uses of a block.
+
+    Attributes:
+        last: position of the use before; `first`: of the use after. Before the first use of a block whose home is in host
+            memory `last` is -1, and the gap is also that behind its last use.
+        written: position after which the copy to the host may start; None: it is on the host, or another gap pays for it.
+        end: position of the last use, where `last` is -1.
+        remake_s: seconds to compute the block again; None: impossible.
+        unit: recomputed together with others of this number.
+    """
+
+    block: int
+    size_bytes: int
+    last: int
+    first: int
+    written: int | None
+    remake_s: float | None
+    unit: int
+    end: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Saving:
+    """Bytes that are not held in exchange for seconds of computing.
+
+    Attributes:
+        group: at most one of a group is taken. Of a block in a gap: the block and its first use after; then it is neither
+            copied nor recomputed in that gap.
+        frees: bytes, and the tasks from which and before which they are not held.
+        cost_s: seconds in addition to those of the tasks.
+        task: in whose segment of the step they are spent; `ANYWHERE`: at any time.
+    """
+
+    group: tuple[int, int]
+    frees: tuple[tuple[int, int, int], ...]
+    cost_s: float
+    task: int = ANYWHERE
+
+
+def find_gaps(problem: Problem, least_bytes: int) -> Iterator[Gap]:
+    """Yield the gaps of blocks of at least that size."""
+    graph = problem.graph
+    uses: dict[int, list[int]] = defaultdict(list)
+    written: dict[int, int] = {}
+    for task in graph.tasks:
+        for block in problem.touched[task.index]:
+            uses[block].append(task.index)
+        for block in task.writes:
+            written[block] = task.index
+    for described in graph.blocks:
+        block, positions = described.index, uses[described.index]
+        unit = problem.unit_of.get(block, -1)
+        if described.host_location is not None:
+            yield from _gaps_at_home(described, positions, written.get(block), unit)
+            continue
+        if described.role in EXTERNAL_ROLES | RESULT_ROLES or described.size_bytes < least_bytes:
+            continue
+        gaps = [(a, b) for a, b in pairwise(positions) if b > a + 1]
+        longest = max(gaps, key=lambda gap: gap[1] - gap[0], default=None)
+        for last, first in gaps:
+            can_repeat = unit >= 0 and problem.units[unit].makers and last >= written[block]
+            start = max((p for p in positions if p <= last and block in graph.tasks[p].writes), default=last)
+            yield Gap(
+                block,
+                described.size_bytes,
+                last,
+                first,
+                start if (last, first) == longest else None,
+                problem.units[unit].remake_s if can_repeat else None,
+                unit,
+            )
+
+
+def _gaps_at_home(block: Block, positions: Sequence[int], written: int | None, unit: int) -> Iterator[Gap]:
+    """Yield the gaps of a block with its home in host memory, which the copy to its home is a part of."""
+    if not positions:
+        return
+    yield Gap(block.index, block.size_bytes, -1, positions[0], written, None, unit, positions[-1])
+    for last, first in pairwise(positions):
+        if first > last + 1:
+            yield Gap(block.index, block.size_bytes, last, first, None, None, unit)

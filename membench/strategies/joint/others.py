@@ -1,0 +1,87 @@
+"""Schedules of other methods within a budget: candidates, and starting points of the search.
+
+All give plain PyTorch's bits. `rotor` is not asked: `pofo` considers its schedules. `checkmate` is, where its program is so small
+that it is solved in a second.
+"""
+
+from collections.abc import Iterator
+from contextlib import suppress
+from functools import cached_property
+
+from membench.backends.simulated import SimulatedBackend
+from membench.core.cost_model import CostModel
+from membench.core.errors import MembenchError
+from membench.core.schedule import Offload, Schedule
+from membench.core.task_graph import RECOMPUTED_SUFFIX, TaskGraph
+from membench.execution.executor import execute
+from membench.planning.choices.problem import KEEP, OFFLOAD, RECOMPUTE, Choices, Problem
+from membench.strategies.base import Strategy
+from membench.strategies.capuchin import Capuchin
+from membench.strategies.checkmate import Checkmate
+from membench.strategies.dtr import Dtr
+from membench.strategies.eager import Eager
+from membench.strategies.geeps import GeePS
+from membench.strategies.gist import Gist
+from membench.strategies.layrub.strategy import LayrubHybrid, LayrubInter, LayrubIntra
+from membench.strategies.memonger import Memonger
+from membench.strategies.pofo import Pofo
+from membench.strategies.superneurons import SuperNeurons
+from membench.strategies.vdnn import VdnnAll, VdnnConv, VdnnDyn
+
+MOST_NODES = 8
+"""The largest program of `checkmate` that is solved."""
+
+METHODS: tuple[Strategy, ...] = (
+    Eager(), SuperNeurons(), VdnnAll(), VdnnConv(), VdnnDyn(), GeePS(), Memonger(), LayrubIntra(), LayrubInter(), LayrubHybrid(),
+    Gist(), Capuchin(), Dtr(), Pofo(), Checkmate(most_nodes=MOST_NODES),
+)  # fmt: skip
+
+
+Timed = tuple[float, Schedule]
+"""Simulated seconds of a step, and its schedule."""
+
+
+class Others:
+    """The schedules of the methods that keep a budget, made when they are asked for first."""
+
+    def __init__(self, graph: TaskGraph, cost: CostModel, budget_bytes: int) -> None:
+        self._graph, self._cost, self.budget_bytes = graph, cost, budget_bytes
+
+    @cached_property
+    def timed(self) -> tuple[Timed, ...]:
+        """Of each method that keeps the budget."""
+        return tuple(map(self.timed_of, self._schedules()))
+
+    def timed_of(self, schedule: Schedule) -> Timed:
+        """Return a schedule with its seconds."""
+        return step_time_s(schedule, self._cost), schedule
+
+    def _schedules(self) -> Iterator[Schedule]:
+        for method in METHODS:
+            with suppress(MembenchError):
+                yield method.schedule(self._graph, self._cost, self.budget_bytes)
+
+    def choices(self, problem: Problem) -> Iterator[Choices]:
+        """Yield the choices for the units of a variant of the graph that come closest to each schedule, the fastest first."""
+        for _, schedule in sorted(self.timed, key=lambda timed: timed[0]):
+            yield self._choices_of(problem, schedule)
+
+    def _choices_of(self, problem: Problem, schedule: Schedule) -> Choices:
+        """Return recompute where any block of a unit has a copy, or else offload where any is copied to the host."""
+        rewritten = schedule.graph.blocks[len(self._graph.blocks) :]
+        copied = {block.name for block in rewritten if block.name.endswith(RECOMPUTED_SUFFIX)}
+        again = {block.index for block in self._graph.blocks if f"{block.name}{RECOMPUTED_SUFFIX}" in copied}
+        away = {each.block for each in schedule.instructions if isinstance(each, Offload)}
+        return [
+            RECOMPUTE
+            if unit.makers and not again.isdisjoint(unit.blocks)
+            else KEEP
+            if away.isdisjoint(unit.blocks)
+            else OFFLOAD
+            for unit in problem.units
+        ]
+
+
+def step_time_s(schedule: Schedule, cost: CostModel) -> float:
+    """Return the simulated seconds of a schedule."""
+    return execute(schedule, SimulatedBackend(schedule.graph, cost)).step_time_s

@@ -1,0 +1,54 @@
+"""The GPU at hand as one of the described devices, by its product name and its memory."""
+
+import re
+from dataclasses import replace
+from itertools import combinations
+
+from membench.core import configuration
+from membench.core.device import DeviceProfile
+from membench.core.errors import MembenchError
+from membench.core.units import format_bytes
+from membench.profiling.nvml import visible_gpus
+from membench.sweep.provenance import device_facts_from_outside
+
+THIS = "this"
+"""The name that stands for the GPU at hand."""
+_TOLERANCE = 0.1
+"""By what share a card's memory may differ from its description's: drivers keep some of it."""
+_VARIANTS = frozenset({"ti", "super", "laptop", "max", "mobile"})
+"""Words of a product name that make it another card."""
+
+
+def this_device() -> DeviceProfile:
+    """Return the description of the GPU at hand, with the memory that its driver states.
+
+    Raises:
+        MembenchError: there is no GPU, or none of `conf/device` describes it.
+    """
+    if not visible_gpus():
+        raise MembenchError(
+            "device=this is the GPU at hand, and there is none; name a card, such as device=rtx3090"
+        )
+    facts = device_facts_from_outside("cuda")
+    return described_as(facts["device"], facts["device_memory_bytes"])
+
+
+def described_as(product: str, memory_bytes: int) -> DeviceProfile:
+    """Return the description of a card.
+
+    Raises:
+        MembenchError: none of `conf/device` describes it.
+    """
+    words = re.findall(r"[a-z0-9]+", product.lower())
+    written = {"".join(words[start:stop]) for start, stop in combinations(range(len(words) + 1), 2)}
+    variants = _VARIANTS & set(words)
+    names = configuration.names("device")
+    for name in names:
+        if set(name.split("_")) <= written and all(name.endswith(variant) for variant in variants):
+            found: DeviceProfile = configuration.load("device", name)
+            if abs(memory_bytes / found.memory_bytes - 1) < _TOLERANCE:
+                return replace(found, memory_bytes=memory_bytes)
+    raise MembenchError(
+        f"the GPU at hand, {product} of {format_bytes(memory_bytes)}, is not described in conf/device, which has "
+        f"{', '.join(names)}; describe it as docs/device.md explains"
+    )

@@ -1,0 +1,174 @@
+"""`membench.advise`: plain PyTorch's prediction, plans that can be compiled, and nothing allocated."""
+
+import subprocess
+import sys
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import membench
+from membench.advice.text import code
+from membench.core import configuration
+from membench.core.errors import MembenchError, UnsupportedModel
+from membench.core.units import MIB
+
+CARD = configuration.load("device", "rtx3090")
+METHODS = ("pytorch", "eager", "joint", "modnn", "epmc", "layrub_hybrid", "vdnn_conv")
+SIZE = 32
+
+
+def network(device: str = "meta") -> nn.Module:
+    torch.manual_seed(0)
+    with torch.device(device):
+        layers = [
+            layer
+            for _ in range(6)
+            for layer in (nn.Conv2d(32, 32, 3, padding=1), nn.BatchNorm2d(32), nn.ReLU())
+        ]
+        return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(32, 10))
+
+
+def batch(size: int = SIZE, device: str = "meta") -> tuple[Tensor, Tensor]:
+    with torch.device(device):
+        return torch.randn(size, 32, 64, 64), torch.randint(10, (size,))
+
+
+def small_card() -> membench.DeviceProfile:
+    """Return a card on which plain PyTorch does not fit, with a context of 1 MiB."""
+    plain = membench.predict(network(), nn.CrossEntropyLoss(), batch(), device=CARD, optimizer="adamw")
+    return replace(CARD, memory_bytes=int(0.7 * plain.reserved_bytes) + MIB, context_bytes=MIB)
+
+
+@pytest.fixture(scope="module")
+def advice() -> membench.Advice:
+    step = (network(), nn.functional.cross_entropy, batch())
+    return membench.advise(*step, device=small_card(), optimizer="adamw", methods=METHODS, processes=1)
+
+
+def test_plain_pytorch_is_what_predict_predicts(advice: membench.Advice) -> None:
+    step = (network(), nn.CrossEntropyLoss(), batch())
+    assert advice.plain == membench.predict(*step, device=small_card(), optimizer="adamw")
+    assert not advice.fits
+    assert sum(advice.parts_bytes.values()) == advice.allocated_bytes
+    assert sum(advice.activations_bytes.values()) == advice.parts_bytes["activations"]
+    assert advice.allocated_bytes + advice.fragmentation_bytes == advice.reserved_bytes
+    assert advice.used_bytes == advice.reserved_bytes + (advice.context_bytes or 0)
+
+
+def test_the_largest_batch_of_plain_pytorch_fits_and_one_more_does_not(advice: membench.Advice) -> None:
+    assert advice.largest_batch is not None and advice.largest_batch < SIZE
+    fits = [
+        membench.predict(
+            network(), nn.CrossEntropyLoss(), batch(size), device=small_card(), optimizer="adamw"
+        ).fits
+        for size in (advice.largest_batch, advice.largest_batch + 1)
+    ]
+    assert fits == [True, False]
+
+
+def test_plans_are_those_of_compile_the_fastest_first(advice: membench.Advice) -> None:
+    assert {"joint", "modnn"} <= {plan.name for plan in advice.plans}
+    assert {"pytorch", "eager"} <= advice.refused.keys()
+    times = [plan.step_time_s for plan in advice.plans]
+    assert all(later > 0.999 * earlier for earlier, later in pairwise(times))
+    for plan in advice.plans:
+        step = membench.compile(
+            network(),
+            nn.CrossEntropyLoss(),
+            batch(),
+            backend="simulated",
+            device=small_card(),
+            optimizer="adamw",
+            **plan.options,
+        )
+        assert (plan.peak_bytes, plan.step_time_s) == (step.predicted_peak_bytes, step.step_time_s)
+        assert plan.peak_bytes <= plan.reserved_bytes <= small_card().memory_bytes
+        measured = step.measure()
+        assert plan.copied_bytes == measured.offloaded_bytes + measured.prefetched_bytes
+        assert (plan.copied_bytes > 0) == (plan.host_bytes > 0)
+        assert sum(samples * count for samples, count in plan.micro_batches) == SIZE
+
+
+def test_a_plan_with_another_batch_norm_is_not_the_best(advice: membench.Advice) -> None:
+    by_name = {plan.name: plan for plan in advice.plans}
+    assert by_name["joint"].is_exact and by_name["joint"].gap is not None
+    parts = by_name["modnn"].micro_batches
+    assert by_name["modnn"].is_exact == (parts == ((SIZE, 1),))
+    assert advice.best is not None and advice.best.is_exact
+
+
+def test_a_method_that_saves_memory_has_a_larger_batch() -> None:
+    step = (network(), nn.CrossEntropyLoss(), batch())
+    found = membench.advise(
+        *step, device=small_card(), optimizer="adamw", methods=["layrub_hybrid"], largest="all", processes=1
+    )
+    (plan,) = found.plans
+    assert plan.largest_batch is not None and plan.largest_batch > SIZE
+    larger = membench.predict(
+        network(), nn.CrossEntropyLoss(), batch(plan.largest_batch),
+        device=small_card(), optimizer="adamw", strategy="layrub_hybrid", budget=plan.budget_bytes,
+    )  # fmt: skip
+    assert larger.fits
+
+
+def test_of_equally_fast_methods_plain_pytorch_comes_first() -> None:
+    found = membench.advise(
+        network(),
+        nn.CrossEntropyLoss(),
+        batch(),
+        device=CARD,
+        methods=["joint", "eager", "pytorch"],
+        processes=1,
+    )
+    assert [plan.name for plan in found.plans] == ["pytorch", "joint", "eager"]
+    assert found.fits and found.best is found.plans[0]
+
+
+def test_the_lines_to_paste_run_and_so_does_the_plan() -> None:
+    model, criterion, (inputs, targets) = network("cpu"), nn.CrossEntropyLoss(), batch(2, "cpu")
+    found = membench.advise(
+        model, criterion, (inputs, targets), device=CARD, precision="amp_bf16", optimizer="adamw",
+        budget=9 * MIB, methods=["joint"], largest="none", processes=1,
+    )  # fmt: skip
+    assert found.best is not None
+    names = {"model": network("cpu"), "criterion": criterion, "inputs": inputs, "targets": targets}
+    lines = code(found, found.best)
+    assert len(lines) == 3
+    exec("\n".join(lines), names)
+    assert isinstance(names["loss"], Tensor)
+    step = found.best.compile("cpu")
+    assert torch.equal(step(inputs, targets), names["loss"])
+    assert step.schedule.strategy == "joint"
+
+
+def test_what_is_impossible_is_refused() -> None:
+    step = (network(), nn.CrossEntropyLoss(), batch())
+    with pytest.raises(MembenchError, match="are too little: no schedule of this step can do with less than"):
+        membench.advise(*step, device=CARD, budget=1000, methods=["eager"], processes=1)
+
+    class Untraceable(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return x * x.sum().item()
+
+    with pytest.raises(UnsupportedModel):
+        membench.advise(Untraceable(), None, (torch.randn(2, 3), ()), device=CARD, processes=1)
+
+
+def test_processes_do_not_run_the_program_again(tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(
+        """
+import torch, membench
+print("once")
+class Net(torch.nn.Linear):
+    pass
+found = membench.advise(Net(4, 4), lambda y: y.mean(), (torch.randn(2, 4), ()), device="t4", methods=["eager"])
+print(found.fits, [plan.name for plan in found.plans])
+"""
+    )
+    done = subprocess.run([sys.executable, program], capture_output=True, text=True, check=True, timeout=120)
+    assert done.stdout == "once\nTrue ['eager']\n"

@@ -1,0 +1,75 @@
+"""An advice as text: those that need more memory in one line, and a sentence where no measurement is published."""
+
+from dataclasses import replace
+
+import pytest
+
+from membench.advice.advice import Advice, AdvisedPlan, Refusal
+from membench.advice.text import code, lines, values
+from membench.core.errors import MembenchError
+from membench.core.units import GIB
+from membench.steps.predict import Prediction
+
+PLAIN = Prediction("t4", 8, 20 * GIB, 21 * GIB, None, 0.5, False, 16 * GIB, {"activations": 20 * GIB})
+PLAN = AdvisedPlan(
+    "joint",
+    8,
+    10 * GIB,
+    11 * GIB,
+    None,
+    12 * GIB,
+    0.4,
+    3 * GIB,
+    0.01,
+    GIB,
+    ((8, 1),),
+    0.02,
+    is_exact=True,
+    is_idle=False,
+)
+ADVICE = Advice(
+    model="net",
+    precision="amp_fp16",
+    optimizer=None,
+    channels_last=True,
+    plain=PLAIN,
+    budget_bytes=None,
+    fits=False,
+    activations_bytes={"one": 20 * GIB},
+    largest_batch=5,
+    plans=(replace(PLAN, name="modnn", micro_batches=((4, 2),), gap=None, is_exact=False), PLAN),
+    refused={"eager": Refusal("too large", 20 * GIB), "dtr": Refusal("too large", 17 * GIB), "gist": Refusal("no ReLU", None)},
+    trust=(),
+)  # fmt: skip
+
+
+def test_the_best_is_the_fastest_with_plain_pytorchs_results() -> None:
+    text = "\n".join(lines(ADVICE))
+    assert "plain PyTorch  does not fit in 16.0 GB" in text
+    assert "need more: dtr 17.0 GB, eager 20.0 GB" in text and "gist: no ReLU" in text
+    assert "2 x 4" in text and "2.0%" in text
+    assert "The fastest one that gives plain PyTorch's results, joint:" in text
+    assert "No published measurement" in text
+    assert "channels_last=True" in "\n".join(code(ADVICE, PLAN))
+
+
+def test_methods_that_change_nothing_share_a_line() -> None:
+    idle = [replace(PLAN, name=name, step_time_s=0.3, is_idle=True) for name in ("eager", "dtr", "rotor")]
+    text = list(lines(replace(ADVICE, plans=(*idle, PLAN))))
+    assert "  with nothing to offload, recompute or encode, the same: dtr, rotor" in text
+    assert [line.split()[0] for line in text if "12.0 GB" not in line and " ms" in line][1:] == [
+        "eager",
+        "joint",
+    ]
+
+
+def test_where_nothing_fits_there_is_nothing_to_paste() -> None:
+    nothing = replace(ADVICE, plans=())
+    assert nothing.best is None
+    assert "No method fits." in list(lines(nothing)) and not any("compile" in line for line in lines(nothing))
+    assert values(nothing)["code"] == []
+
+
+def test_a_plan_by_itself_cannot_be_compiled() -> None:
+    with pytest.raises(MembenchError, match="not made by membench.advise"):
+        PLAN.compile("cpu")
