@@ -1,15 +1,18 @@
 """Joint against other methods, at their own peaks and at equal budgets: step times, gaps to the lower bound, seconds of planning.
 
-    python benchmarks/joint.py [--networks a,b] [--devices c,d] [--rows FILE] [--workers 2]
+    python benchmarks/joint.py                                        one network on one device
+    python benchmarks/joint.py --networks all --devices all           ten networks, three of which are in no configuration
+                                                                      here, on three devices: two hours
+    python benchmarks/joint.py --networks unet,vgg16 --rows FILE --workers 2
 
-By default ten networks, three of which are in no configuration here, on three simulated devices: some hours. Prints a line for
-each network, device, budget and method, and a summary. `--rows` adds each line to a file of JSON objects, one per line.
+Devices are simulated. Prints a line for each network, device, budget and method, and a summary. `--rows` adds each line to a
+file of JSON objects, one per line.
 """
 
 import argparse
 import json
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass
 from itertools import product
@@ -198,16 +201,16 @@ def _ms(time_s: float | None) -> str:
     return "refused " if time_s is None else f"{time_s * 1e3:7.1f} ms"
 
 
-def _names(text: str) -> list[str]:
-    return text.split(",")
+def _names(known: Iterable[str]) -> Callable[[str], list[str]]:
+    return lambda text: list(known) if text == "all" else text.split(",")
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--networks", type=_names, default=list(NETWORKS))
-    parser.add_argument("--devices", type=_names, default=list(DEVICES))
+    parser.add_argument("--networks", type=_names(NETWORKS), default="resnet50")
+    parser.add_argument("--devices", type=_names(DEVICES), default="k40m")
     parser.add_argument("--rows", type=Path)
     parser.add_argument("--workers", type=int, default=1)
     main(parser.parse_args())
