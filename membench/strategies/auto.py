@@ -11,13 +11,11 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 
-from membench.backends.simulated import SimulatedBackend
 from membench.core.cost_model import CostModel
 from membench.core.errors import InfeasibleSchedule, UnsupportedStrategy
 from membench.core.schedule import Schedule
 from membench.core.task_graph import Mode, TaskGraph
 from membench.core.units import format_bytes, format_seconds
-from membench.execution.executor import execute
 from membench.strategies.base import Strategy, strategies
 
 
@@ -28,6 +26,9 @@ class Auto(Strategy):
     modes = frozenset(Mode)
 
     def schedule(self, graph: TaskGraph, cost: CostModel, budget_bytes: int | None) -> Schedule:
+        # numba takes a second to import, which the other strategies but `joint` do not need
+        from membench.strategies.joint.others import step_time_s
+
         found: list[Schedule] = []
         refusals: list[InfeasibleSchedule] = []
         for method in strategies(graph.mode).values():
@@ -42,11 +43,6 @@ class Auto(Strategy):
             raise min(refusals, key=lambda refusal: refusal.needed_bytes)
         ranked = sorted(timed, key=lambda candidate: candidate[:2])
         return replace(ranked[0][2], strategy=self.name, reason=_reason(ranked, len(refusals), budget_bytes))
-
-
-def step_time_s(schedule: Schedule, cost: CostModel) -> float:
-    """Return the simulated seconds of a schedule."""
-    return execute(schedule, SimulatedBackend(schedule.graph, cost)).step_time_s
 
 
 def _reason(ranked: Sequence[tuple[float, int, Schedule]], refusals: int, budget_bytes: int | None) -> str:
