@@ -3,16 +3,17 @@
     python benchmarks/joint.py                                        one network on one device
     python benchmarks/joint.py --networks all --devices all           ten networks, three of which are in no configuration
                                                                       here, on three devices: two hours
-    python benchmarks/joint.py --networks unet,vgg16 --rows FILE --workers 2
+    python benchmarks/joint.py --networks unet,vgg16 --results FOLDER --workers 2
 
-Devices are simulated. Prints a line for each network, device, budget and method, and a summary. `--rows` adds each line to a
-file of JSON objects, one per line.
+Devices are simulated. Prints a line for each network, device, budget and method, and a summary. `--results` adds each line to
+FOLDER/rows.jsonl as soon as its network and device are done, goes on where an earlier run ended, and writes FOLDER/README.md, a
+table of all rows there. `results/joint` holds those of all networks and devices.
 """
 
 import argparse
 import json
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass
 from itertools import product
@@ -23,14 +24,15 @@ from statistics import geometric_mean, median
 from membench.capture.capture import Captures
 from membench.core.configuration import load
 from membench.core.errors import InfeasibleSchedule, MembenchError
+from membench.core.files import write_whole
 from membench.core.schedule import Schedule
 from membench.core.task_graph import TaskGraph
 from membench.core.units import MIB
 from membench.cost.roofline import RooflineCost
+from membench.execution.simulation import step_time_s
 from membench.models.timm_networks import options_of
 from membench.steps.plan import plan
 from membench.strategies.base import find_strategy
-from membench.strategies.joint.others import step_time_s
 from membench.sweep.model import Model
 
 AT_THEIR_PEAKS = ("memonger", "superneurons", "layrub_inter", "layrub_hybrid", "vdnn_all", "geeps")
@@ -44,6 +46,18 @@ NETWORKS = {
 }  # fmt: skip
 """Batch sizes."""
 OTHERS_BATCH_SIZE = 32
+LARGE_GAP = 0.15
+PAGE = """# `joint` against other methods
+
+Made by `python benchmarks/joint.py --networks all --devices all --results results/joint` on simulated cards; every row is in
+`rows.jsonl`. *At their peaks*: `joint` with the peak of memonger, superneurons, layrub_inter, layrub_hybrid, vdnn_all and geeps as
+its budget, its step time over theirs, the geometric mean and the largest. *At equal budgets*: 80, 60 and 45 % of eager's peak,
+against rotor, pofo, capuchin and dtr, where both keep the budget. *Only joint*: where `joint` alone keeps it; *only other*: where
+`joint` refuses what the other keeps. The gap is that to `joint`'s lower bound. Planning is CPU time, that of the longest plan.
+
+| network | plans | at their peaks: mean | largest | at equal budgets: mean | largest | only joint | only other | gap: median | worst | above 15 % | planning |
+|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|
+"""
 
 
 @dataclass(frozen=True)
@@ -173,17 +187,47 @@ def summary(rows: Sequence[Row]) -> Iterator[str]:
 
 
 def main(arguments: argparse.Namespace) -> None:
-    cells = list(product(arguments.networks, arguments.devices))
-    rows: list[Row] = []
-    with ProcessPoolExecutor(arguments.workers, mp_context=get_context("spawn")) as pool:
-        for found in pool.map(_cell, *zip(*cells, strict=True)):
-            for row in found:
-                print(row, flush=True)
-            rows += found
-            if arguments.rows:
-                with arguments.rows.open("a") as file:
-                    file.writelines(json.dumps(_written(row)) + "\n" for row in found)
+    file = arguments.results / "rows.jsonl" if arguments.results else None
+    rows = (
+        [Row(**json.loads(line)) for line in file.read_text().splitlines()] if file and file.exists() else []
+    )
+    done = {(row.network, row.device) for row in rows}
+    if cells := [cell for cell in product(arguments.networks, arguments.devices) if cell not in done]:
+        with ProcessPoolExecutor(arguments.workers, mp_context=get_context("spawn")) as pool:
+            for found in pool.map(_cell, *zip(*cells, strict=True)):
+                print(*found, sep="\n", flush=True)
+                rows += found
+                if file:
+                    file.parent.mkdir(parents=True, exist_ok=True)
+                    with file.open("a") as opened:
+                        opened.writelines(json.dumps(asdict(row)) + "\n" for row in found)
     print(*summary(rows), sep="\n")
+    if file:
+        write_whole(file.parent / "README.md", page(rows))
+
+
+def page(rows: Sequence[Row]) -> str:
+    """Return a Markdown table of ratios and gaps by network."""
+    networks = dict.fromkeys(row.network for row in rows)
+    lines = [_line(name, [row for row in rows if row.network == name]) for name in networks]
+    return PAGE + "\n".join([*lines, _line("all", rows)]) + "\n"
+
+
+def _line(name: str, rows: Sequence[Row]) -> str:
+    plans = {(row.network, row.device, row.budget_bytes): row for row in rows}.values()
+    gaps = [row.gap for row in plans if row.gap is not None]
+    equal = [row for row in rows if row.share is not None]
+    cells = [name, str(len(plans))]
+    for chosen in ([row for row in rows if row.share is None], equal):
+        ratios = [row.ratio for row in chosen if row.ratio is not None]
+        cells += [f"{geometric_mean(ratios):.3f}", f"{max(ratios):.3f}"]
+    cells += [str(sum(row.other_s is None and row.joint_s is not None for row in equal))]
+    cells += [str(sum(row.is_lost for row in rows)), f"{median(gaps):.1%}", f"{max(gaps):.1%}"]
+    cells += [
+        str(sum(gap > LARGE_GAP for gap in gaps)),
+        f"{max(row.joint_planning_s for row in plans):.1f} s",
+    ]
+    return f"| {' | '.join(cells)} |"
 
 
 def _cell(network: str, device: str) -> list[Row]:
@@ -191,10 +235,6 @@ def _cell(network: str, device: str) -> list[Row]:
         return list(rows_of(network, device))
     except MembenchError as error:
         raise SystemExit(f"{network} on {device}: {error}") from None
-
-
-def _written(row: Row) -> Mapping[str, object]:
-    return asdict(row) | {"ratio": row.ratio}
 
 
 def _ms(time_s: float | None) -> str:
@@ -211,6 +251,6 @@ if __name__ == "__main__":
     )
     parser.add_argument("--networks", type=_names(NETWORKS), default="resnet50")
     parser.add_argument("--devices", type=_names(DEVICES), default="k40m")
-    parser.add_argument("--rows", type=Path)
+    parser.add_argument("--results", type=Path)
     parser.add_argument("--workers", type=int, default=1)
     main(parser.parse_args())

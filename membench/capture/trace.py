@@ -11,7 +11,7 @@ starts from the output.
 """
 
 import logging
-from collections.abc import Hashable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -135,8 +135,6 @@ def _trace(
     fake_mode = FakeTensorMode(allow_non_fake_inputs=True)
     trains = workload.trains
     precision = workload.precision
-    fake = partial(_fake, fake_mode, device=device)
-    converted = partial(fake, dtype=precision and precision.dtype, channels_last=workload.channels_last)
     # anomaly detection would read the gradients' values, which fake tensors do not have
     with (
         RandomState() as random_state,
@@ -147,18 +145,7 @@ def _trace(
     ):
         gpu = VirtualGpu() if device == ANY_GPU else None
         recorder = Recorder(fake_mode, seen, random_state, gpu, _rounded_products(precision, gpu))
-        weights = {
-            name: converted(weight, requires_grad=trains and weight.requires_grad)
-            for name, weight in module.named_parameters()
-        }
-        buffers = {name: converted(buffer) for name, buffer in module.named_buffers()}
-        of_inputs = workload.gradients_from_caller
-        inputs = tree_map_only(
-            Tensor,
-            lambda each: converted(each, requires_grad=of_inputs and each.requires_grad),
-            workload.inputs,
-        )
-        targets = tree_map_only(Tensor, fake, workload.targets)
+        weights, buffers, inputs, targets = _fakes(workload, fake_mode, device)
         weight_blocks = {name: recorder.external(name, t, Role.WEIGHT) for name, t in weights.items()}
         buffer_blocks = {name: recorder.external(name, t, Role.BUFFER) for name, t in buffers.items()}
         input_blocks = _argument_blocks(recorder, "input", inputs, Role.INPUT)
@@ -175,16 +162,10 @@ def _trace(
                     gpu.own(weights.values())
                 tensors = _by_every_name(module, {**weights, **buffers})
                 with AsOperators(gpu), _autocast(precision, _device_type(workload, device)):
-                    output = call_with(partial(_call_with_tensors, module, tensors), inputs)
-                    loss, returned, pairs = None, None, []
                     given = [*weights.values(), *buffers.values(), *tensors_in(inputs)]
-                    if workload.loss is None:
-                        _check_output(output)
-                        returned = separate_outputs(output, given) if trains else output
-                    else:
-                        recorder.enter_loss()
-                        loss = call_with(workload.loss, targets, output)
-                    del output  # as in loss(module(inputs), targets).backward()
+                    call = partial(_call_with_tensors, module, tensors)
+                    loss, returned = _forward(workload, recorder, call, inputs, targets, given)
+                pairs: list[tuple[Tensor, Tensor]] = []
                 if workload.loss is not None:
                     backward_from_loss(recorder, loss, workload.loss_scale)
                 elif trains:
@@ -215,6 +196,44 @@ def _trace(
             inputs=input_blocks,
             targets=target_blocks,
         )
+
+
+def _fakes(
+    workload: Workload, fake_mode: FakeTensorMode, device: torch.device | None
+) -> tuple[dict[str, Tensor], dict[str, Tensor], Arguments, Arguments]:
+    """Return weights, buffers, inputs and targets without data, in the precision and the layout of the step."""
+    precision, module = workload.precision, workload.module
+    fake = partial(_fake, fake_mode, device=device)
+    converted = partial(fake, dtype=precision and precision.dtype, channels_last=workload.channels_last)
+    weights = {
+        name: converted(weight, requires_grad=workload.trains and weight.requires_grad)
+        for name, weight in module.named_parameters()
+    }
+    buffers = {name: converted(buffer) for name, buffer in module.named_buffers()}
+    of_inputs = workload.gradients_from_caller
+    inputs = tree_map_only(
+        Tensor,
+        lambda each: converted(each, requires_grad=of_inputs and each.requires_grad),
+        workload.inputs,
+    )
+    return weights, buffers, inputs, tree_map_only(Tensor, fake, workload.targets)
+
+
+def _forward(
+    workload: Workload,
+    recorder: Recorder,
+    call: Callable[..., Any],
+    inputs: Arguments,
+    targets: Arguments,
+    given: list[Tensor],
+) -> tuple[Any, Any]:
+    """Return the loss, or else the module's output; the output that a loss was made of is gone then, as in a caller's loop."""
+    output = call_with(call, inputs)
+    if workload.loss is not None:
+        recorder.enter_loss()
+        return call_with(workload.loss, targets, output), None
+    _check_output(output)
+    return None, separate_outputs(output, given) if workload.trains else output
 
 
 def _rounded_products(precision: Precision | None, gpu: VirtualGpu | None) -> frozenset[Kind]:

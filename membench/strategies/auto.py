@@ -16,6 +16,7 @@ from membench.core.errors import InfeasibleSchedule, UnsupportedStrategy
 from membench.core.schedule import Schedule
 from membench.core.task_graph import Mode, TaskGraph
 from membench.core.units import format_bytes, format_seconds
+from membench.execution.simulation import step_time_s
 from membench.strategies.base import Strategy, strategies
 
 
@@ -26,9 +27,6 @@ class Auto(Strategy):
     modes = frozenset(Mode)
 
     def schedule(self, graph: TaskGraph, cost: CostModel, budget_bytes: int | None) -> Schedule:
-        # numba takes a second to import, which the other strategies but `joint` do not need
-        from membench.strategies.joint.others import step_time_s
-
         found: list[Schedule] = []
         refusals: list[InfeasibleSchedule] = []
         for method in strategies(graph.mode).values():

@@ -34,11 +34,8 @@ from membench.strategies.joint.inequalities import Inequalities
 OPTIMAL, INFEASIBLE = 0, 2
 """Statuses of scipy's `linprog`."""
 
-UNITS_OF_TIME = 1e4
-"""In the computing of a step."""
-
-UNITS_OF_BYTES = 1e3
-"""In the largest block."""
+UNITS_OF_TIME, UNITS_OF_BYTES = 1e4, 1e3
+"""In the computing of a step, and in the largest block."""
 
 MOMENTS = 750
 """Number of moments: more of them raise the bound of a deep network by less than 0.1 %."""

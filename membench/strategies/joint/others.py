@@ -8,12 +8,11 @@ from collections.abc import Iterator
 from contextlib import suppress
 from functools import cached_property
 
-from membench.backends.simulated import SimulatedBackend
 from membench.core.cost_model import CostModel
 from membench.core.errors import MembenchError
 from membench.core.schedule import Offload, Schedule
 from membench.core.task_graph import RECOMPUTED_SUFFIX, TaskGraph
-from membench.execution.executor import execute
+from membench.execution.simulation import step_time_s
 from membench.planning.choices.problem import KEEP, OFFLOAD, RECOMPUTE, Choices, Problem
 from membench.strategies.base import Strategy
 from membench.strategies.capuchin import Capuchin
@@ -80,8 +79,3 @@ class Others:
             else OFFLOAD
             for unit in problem.units
         ]
-
-
-def step_time_s(schedule: Schedule, cost: CostModel) -> float:
-    """Return the simulated seconds of a schedule."""
-    return execute(schedule, SimulatedBackend(schedule.graph, cost)).step_time_s

@@ -33,6 +33,7 @@ from typing import TYPE_CHECKING
 from membench.core.cost_model import CostModel
 from membench.core.schedule import Schedule
 from membench.core.task_graph import Role, TaskGraph
+from membench.execution.simulation import step_time_s
 from membench.planning.rewrite import keep_on_host
 from membench.strategies.base import Strategy
 
@@ -55,7 +56,7 @@ class Joint(Strategy):
     def schedule(self, graph: TaskGraph, cost: CostModel, budget_bytes: int | None) -> Schedule:
         # numba and scipy take a second to import, which no other strategy needs
         from membench.planning.choices.emit import emit
-        from membench.strategies.joint.others import Others, step_time_s
+        from membench.strategies.joint.others import Others
         from membench.strategies.joint.planner import Planner
         from membench.strategies.joint.search import TOLERANCE
 

@@ -11,12 +11,12 @@ from torchvision.models import DenseNet, ResNet
 from torchvision.models.resnet import BasicBlock
 
 from membench.core.optimizer import Implementation
+from membench.execution.simulation import step_time_s
 from membench.planning.choices.emit import emit
 from membench.planning.choices.evaluation import Evaluator
 from membench.planning.choices.problem import KEEP, OFFLOAD, RECOMPUTE, REPEAT, Problem
 from membench.planning.update import add_update
 from membench.planning.validate import validate
-from membench.strategies.joint.others import step_time_s
 from membench.strategies.joint.strategy import with_homes
 from tests.helpers.chains import chain_of_convolutions, graph_of
 from tests.helpers.graphs import COST

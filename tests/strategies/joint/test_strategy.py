@@ -16,11 +16,12 @@ from membench.core.schedule import Offload
 from membench.core.task_graph import Phase, TaskGraph
 from membench.core.workload import Workload
 from membench.cost.roofline import RooflineCost
+from membench.execution.simulation import step_time_s
 from membench.planning.update import add_update
 from membench.steps.compile import build_step
 from membench.steps.plan import plan
 from membench.strategies.base import find_strategy
-from membench.strategies.joint.others import Others, step_time_s
+from membench.strategies.joint.others import Others
 from membench.strategies.joint.planner import Planner
 from membench.strategies.joint.strategy import Joint
 from membench.strategies.layrub.strategy import LayrubHybrid

@@ -15,12 +15,13 @@ from membench.core.cost_model import CostModel
 from membench.core.errors import MembenchError
 from membench.core.task_graph import TaskGraph
 from membench.cost.roofline import RooflineCost
+from membench.execution.simulation import step_time_s
 from membench.planning.choices.emit import emit
 from membench.planning.choices.evaluation import Evaluator
 from membench.planning.choices.problem import KEEP, OFFLOAD, RECOMPUTE, REPEAT
 from membench.steps.plan import plan
 from membench.strategies.base import find_strategy
-from membench.strategies.joint.others import METHODS, step_time_s
+from membench.strategies.joint.others import METHODS
 from membench.strategies.joint.planner import Planner
 from membench.strategies.joint.strategy import Joint
 from membench.strategies.joint.variants import Variant, Variants
