@@ -5,6 +5,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from torch import nn
+from torchvision.models.vgg import VGG
 
 from membench.core.configuration import read
 from membench.core.workload import Workload
@@ -32,7 +33,7 @@ class Network:
         """Return a step of training with the seed's weights and batch."""
         options = {**read("model", self.model), **self.size}
         workload = Model.from_configuration(options).workload(self.batch_size, seed=0, device=DEVICE)
-        if self.model == "vgg16":
+        if isinstance(workload.module, VGG):
             workload.module.features = _grouped(workload.module.features)
         return workload
 

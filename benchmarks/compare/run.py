@@ -109,6 +109,7 @@ def all_together(network: str, mode: str, alone: Sequence[Row], backend: str) ->
             continue
         numbers = all_numbers(planned.step, initial, expected, device)
         timed.append((replace(planned.row, **numbers), planned.step))
+        print(f"  {planned.row.label}: planned in {planned.row.ready_time_s:.1f} s", flush=True)
     for row in alone:
         if row.outcome == OK:
             step = PEERS[mode][row.method].step(workload, NETWORKS[network].blocks)
