@@ -112,16 +112,18 @@ def all_numbers(step: Step, initial: InitialState, expected: Results, device: to
     }
 
 
-def times_in_turns_s(steps: Sequence[Step], device: torch.device, rounds: int) -> list[list[float]]:
-    """Return each step's seconds in each of the rounds in which all take their turn."""
-    times_s: list[list[float]] = [[] for _ in steps]
+def times_in_turns_s(
+    steps: Sequence[Step], device: torch.device, rounds: int
+) -> list[list[tuple[float, float]]]:
+    """Return each step's seconds, elapsed and on all threads, in each of the rounds in which all take their turn."""
+    times_s: list[list[tuple[float, float]]] = [[] for _ in steps]
     for _ in range(rounds):
         for step, taken_s in zip(steps, times_s, strict=True):
             synchronize(device)
-            start_s = time.perf_counter()
+            start_s, threads_start_s = time.perf_counter(), time.process_time()
             step.run()
             synchronize(device)
-            taken_s.append(time.perf_counter() - start_s)
+            taken_s.append((time.perf_counter() - start_s, time.process_time() - threads_start_s))
             step.clear()
     return times_s
 

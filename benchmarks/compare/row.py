@@ -27,6 +27,10 @@ class Row:
         statistics_updates: how often the step updated the batch norms' statistics; None: there are none.
         has_exact_buffers: whether statistics and other buffers equal eager's bit for bit after the step.
         step_time_s: the median of the rounds in which all methods of the network took turns; `eager_time_s`: eager's there.
+            Of a GPU seconds that passed; on the CPU those that all threads of the process spent computing and copying, which
+            do not depend on the machine's other processes.
+        elapsed_time_s: the median of the seconds that passed. On a CPU with more processes than cores, one that sleeps
+            while its copies run waits less for a core, so these compare only where nothing else runs.
         ready_time_s: seconds of CPU time until it was ready: capture excluded, plan or compilation included.
         same_as: the strategy whose schedule is the same; it was measured once.
     """
@@ -51,6 +55,7 @@ class Row:
     has_exact_buffers: bool | None = None
     step_time_s: float | None = None
     eager_time_s: float | None = None
+    elapsed_time_s: float | None = None
     ready_time_s: float | None = None
     rounds: int | None = None
     same_as: str = ""

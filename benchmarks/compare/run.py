@@ -30,8 +30,8 @@ PEERS: Mapping[str, Mapping[str, Peer]] = {TRAINING: TRAINING_PEERS, INFERENCE: 
 LEFT_OUT = "left out of this run"
 SAME_PEAK = 0.01
 """Peaks of peers that differ by less are one budget, the lower."""
-LEAST_ROUNDS, MOST_ROUNDS = 3, 9
-TURNS_S = 120.0
+LEAST_ROUNDS, MOST_ROUNDS = 3, 7
+TURNS_S = 60.0
 """About how long the rounds of a network take, unless that is fewer than the least."""
 
 
@@ -119,14 +119,18 @@ def all_together(network: str, mode: str, alone: Sequence[Row], backend: str) ->
         else:
             rest.append(row)
     steps = [step for _, step in timed]
-    once_s = sum(times_s[0] for times_s in times_in_turns_s(steps, device, 1))
+    once_s = sum(elapsed_s for ((elapsed_s, _),) in times_in_turns_s(steps, device, 1))
     rounds = min(MOST_ROUNDS, max(LEAST_ROUNDS, round(TURNS_S / once_s)))
-    medians_s = [median(taken_s) for taken_s in times_in_turns_s(steps, device, rounds)]
+    taken_s = times_in_turns_s(steps, device, rounds)
     for step in steps:
         step.close()
+    elapsed_s, of_threads_s = (
+        [median(times_s[kind] for times_s in each) for each in taken_s] for kind in (0, 1)
+    )
+    judged_s = elapsed_s if device.type == "cuda" else of_threads_s
     rows = [
-        replace(row, step_time_s=time_s, eager_time_s=medians_s[0], rounds=rounds)
-        for (row, _), time_s in zip(timed, medians_s, strict=True)
+        replace(row, step_time_s=time_s, eager_time_s=judged_s[0], elapsed_time_s=passed_s, rounds=rounds)
+        for (row, _), time_s, passed_s in zip(timed, judged_s, elapsed_s, strict=True)
     ]
     by_label = {row.label: row for row in rows}
     return rows + [_as_measured(row, by_label[row.same_as]) if row.same_as else row for row in rest]
