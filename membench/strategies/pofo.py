@@ -93,7 +93,8 @@ class Pofo(Strategy):
         from membench.planning.choices.evaluation import Evaluator
         from membench.strategies.chain.offloading import choices_of, order_of, plan_groups
 
-        chain, table, plans = tables.chain, tables.largest, []
+        chain, table = tables.chain, tables.largest
+        plans: list[Plan] = []
         evaluator = Evaluator(chain.problem)
         rooms_bytes = [int(share * budget_bytes) - chain.fixed_bytes for share in shares]
         different = dict.fromkeys(plan_groups(table, cost, room) for room in rooms_bytes if room > 0)
