@@ -134,7 +134,9 @@ class _Runtime:
             self._set_evictable(block, is_resident=True)
         self._tasks.append(RenamedTask(task, copies))
         if len(self._tasks) > self._most_tasks:
-            raise MembenchError(f"dtr runs more than {self._most_tasks:,.0f} tasks within {self._budget_bytes:,} bytes")
+            raise MembenchError(
+                f"dtr runs more than {self._most_tasks:,.0f} tasks within {self._budget_bytes:,} bytes"
+            )
         self._now_s += problem.duration_s[operation]
         self._read_s[list(problem.touched[operation])] = self._now_s
 

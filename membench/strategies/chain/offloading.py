@@ -80,7 +80,9 @@ def _plan(
     width = classes + 1
     per_stage = 2 * width**3
     best_s = np.full((count + 1) * per_stage, np.inf)
-    best = np.empty((len(best_s), 3))  # kept, leaving, ahead; few states are reached, and the others never touched
+    best = np.empty(
+        (len(best_s), 3)
+    )  # kept, leaving, ahead; few states are reached, and the others never touched
     rows = np.empty((len(best_s), 5), np.int32)  # of Group, and the state before
     best_s[0], best[0] = 0.0, 0.0
     after = np.zeros(count + 1)  # weight gradients of later stages

@@ -176,7 +176,9 @@ class Planner:
     @property
     def lower_bound_bytes(self) -> int:
         """What any schedule of any variant needs."""
-        return min(self._variants.problem(variant).graph.lower_bound_bytes for variant in self._variants.least)
+        return min(
+            self._variants.problem(variant).graph.lower_bound_bytes for variant in self._variants.least
+        )
 
     def refusal(self, budget_bytes: int) -> InfeasibleSchedule:
         """Return the error for a budget that no plan keeps, with the least that one needs."""
