@@ -76,9 +76,9 @@ class Joint(Strategy):
         if budget_bytes is None:
             least = emit(self.name, planner.without_loss_of_time(), None)
             return _certified(least, step_time_s(least, cost), planner.compute_s)
-        others = Others(graph, cost, budget_bytes)
+        others = Others(graph, cost, budget_bytes, planner.lower_bound_bytes)
         candidates: list[Timed] = []
-        if budget_bytes >= graph.external_bytes:
+        if budget_bytes >= planner.lower_bound_bytes:
             candidates += self._of_planner(planner, others)
             bounds_s = [planner.lower_bound_s(budget_bytes, step_s) for step_s, _ in candidates]
             if not candidates or candidates[0][0] > bounds_s[0] * (1 + TOLERANCE):
