@@ -25,6 +25,7 @@ class AdvisedPlan:
         copied_bytes: to the host and back.
         exposed_copy_time_s: time for which copies ran and no task did.
         host_bytes: page-locked host memory that the copies need.
+        micro_batch: with which it was planned; None: as the method chooses.
         micro_batches: samples of the parts in which the batch is computed, with the number of such parts.
         gap: by what share the step exceeds the lower bound on its time; None: the method states no bound.
         is_exact: whether results are plain PyTorch's: nothing is rounded, and batch norm takes the statistics of the whole batch.
@@ -42,6 +43,7 @@ class AdvisedPlan:
     copied_bytes: int
     exposed_copy_time_s: float
     host_bytes: int
+    micro_batch: int | None
     micro_batches: tuple[tuple[int, int], ...]
     gap: float | None
     is_exact: bool
@@ -56,7 +58,8 @@ class AdvisedPlan:
     @property
     def options(self) -> dict[str, Any]:
         """The arguments of `membench.compile` that choose this plan."""
-        return {"strategy": self.name, **({} if self.budget_bytes is None else {"budget": self.budget_bytes})}
+        limits = {"budget": self.budget_bytes, "micro_batch": self.micro_batch}
+        return {"strategy": self.name, **{name: value for name, value in limits.items() if value is not None}}
 
     def compile(self, backend: str = "cuda", **changed: Any) -> Any:
         """Return the step of this plan; see `membench.compile`.
@@ -74,10 +77,14 @@ class Refusal:
 
     Attributes:
         needed_bytes: the least that it needs; None: it cannot schedule the step.
+        lower_bound_bytes: the least that any schedule needs; None: not known.
+        largest_batch: see `AdvisedPlan`.
     """
 
     reason: str
     needed_bytes: int | None
+    lower_bound_bytes: int | None = None
+    largest_batch: int | None = None
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,6 @@
 """One method planned for a device that may lack the memory; what runs in the processes of an advice."""
 
 from dataclasses import dataclass
-from math import inf
 
 from membench.advice.advice import AdvisedPlan
 from membench.core.device import DeviceProfile
@@ -16,8 +15,8 @@ from membench.steps.plan import Runs, plan_step, plan_within
 from membench.steps.simulated_step import simulated_step
 from membench.strategies.base import Strategy
 
-LESS = 0.99
-"""The share of a need that is not met, where the numbers do not state that it is less."""
+MORE = 1.01
+"""The part of the memory that is needed of what does not fit, where the numbers do not state that it is more."""
 
 
 @dataclass(frozen=True)
@@ -49,22 +48,27 @@ class Target:
         memory = device_memory(runs, self.device)
         return max(0, memory.allocated_bytes - self.room_bytes) or memory.excess_bytes
 
+    def load(self, runs: Runs) -> float:
+        """Return the part of the budget, or of the device where that is more, that a plan needs."""
+        memory = device_memory(runs, self.device)
+        return max(memory.allocated_bytes / self.room_bytes, memory.reserved_bytes / self.free_bytes)
 
-def plan_method(graph_at: GraphAt, batch_size: int, strategy: Strategy, target: Target) -> AdvisedPlan:
+
+def plan_method(
+    graph_at: GraphAt, batch_size: int, strategy: Strategy, target: Target, micro_batch: int | None = None
+) -> AdvisedPlan:
     """Plan a method so that the device has the memory.
+
+    Args:
+        micro_batch: samples at a time; None: as the method chooses.
 
     Raises:
         InfeasibleSchedule: the method needs more memory.
         OutOfMemory: PyTorch's allocator finds no room for what the method holds.
         UnsupportedStrategy: the method cannot schedule this graph.
+        UnsupportedModel: the batch cannot be divided.
     """
-
-    def plan(budget_bytes: int | None) -> Runs:
-        return plan_step(graph_at, batch_size, strategy, target.cost, budget_bytes, update=target.update)
-
-    runs, budget_bytes = plan(None), None
-    if target.excess_bytes(runs):
-        runs, budget_bytes = plan_within(plan, target.excess_bytes, target.room_bytes)
+    runs, budget_bytes = _fitting(graph_at, batch_size, strategy, target, micro_batch)
     measured, memory = simulated_step(runs, target.cost).measure(), device_memory(runs, target.device)
     return AdvisedPlan(
         name=strategy.name,
@@ -73,6 +77,7 @@ def plan_method(graph_at: GraphAt, batch_size: int, strategy: Strategy, target: 
         reserved_bytes=memory.reserved_bytes,
         used_bytes=memory.used_bytes,
         budget_bytes=budget_bytes,
+        micro_batch=micro_batch,
         step_time_s=measured.step_time_s,
         copied_bytes=measured.offloaded_bytes + measured.prefetched_bytes,
         exposed_copy_time_s=measured.exposed_transfer_s,
@@ -82,6 +87,47 @@ def plan_method(graph_at: GraphAt, batch_size: int, strategy: Strategy, target: 
         is_exact=is_exact(runs),
         is_idle=len(runs) == runs[0].count == 1 and bool(runs[0].schedule.note),
     )
+
+
+def load(
+    graph_at: GraphAt, batch_size: int, strategy: Strategy, target: Target, *, unlimited: bool = True
+) -> float:
+    """Return the part of the memory that a method needs; above 1: it does not fit; exactly 1: it fits within a budget.
+
+    Args:
+        unlimited: plan without a budget first, which may fit.
+
+    Raises:
+        UnsupportedStrategy: the method cannot schedule this graph.
+    """
+    try:
+        runs, budget_bytes = _fitting(graph_at, batch_size, strategy, target, unlimited=unlimited)
+    except InfeasibleSchedule as refusal:
+        return max(MORE, refusal.needed_bytes / max(1, refusal.budget_bytes))
+    except OutOfMemory as refusal:
+        return max(MORE, (refusal.needed_bytes or 0) / refusal.capacity_bytes)
+    return min(1.0, target.load(runs)) if budget_bytes is None else 1.0
+
+
+def _fitting(
+    graph_at: GraphAt,
+    batch_size: int,
+    strategy: Strategy,
+    target: Target,
+    micro_batch: int | None = None,
+    *,
+    unlimited: bool = True,
+) -> tuple[Runs, int | None]:
+    """Return a plan that fits and its budget; None: it fits without one."""
+
+    def plan(budget_bytes: int | None) -> Runs:
+        return plan_step(
+            graph_at, batch_size, strategy, target.cost, budget_bytes, micro_batch, update=target.update
+        )
+
+    if unlimited and not target.excess_bytes(runs := plan(None)):
+        return runs, None
+    return plan_within(plan, target.excess_bytes, target.room_bytes)
 
 
 def host_bytes(run: RepeatedSchedule) -> int:
@@ -111,18 +157,3 @@ def least_bytes(graph_at: GraphAt, batch_size: int, strategy: Strategy, target: 
     except InfeasibleSchedule as refusal:
         return refusal.needed_bytes
     raise MembenchError(f"{strategy.name} kept a budget of one byte")
-
-
-def share_of_need(graph_at: GraphAt, batch_size: int, strategy: Strategy, target: Target) -> float:
-    """Return which part of the memory that a method needs there is; 1: it fits.
-
-    Raises:
-        UnsupportedStrategy: the method cannot schedule this graph.
-    """
-    try:
-        plan_method(graph_at, batch_size, strategy, target)
-    except InfeasibleSchedule as refusal:
-        return min(LESS, refusal.budget_bytes / max(1, refusal.needed_bytes))
-    except OutOfMemory as refusal:
-        return min(LESS, refusal.capacity_bytes / (refusal.needed_bytes or inf))
-    return 1.0

@@ -96,7 +96,7 @@ def parse(words: Sequence[str]) -> Settings:
     return Settings(
         step,
         methods=options.get("methods"),
-        largest=options.get("largest", "plain"),
+        largest=options.get("largest", "all"),
         output=options.get("output", "text"),
         processes=options.get("processes"),
     )

@@ -1,0 +1,106 @@
+"""The largest batch of plain PyTorch, to the sample, and of each method, to a part in 32."""
+
+from collections.abc import Callable
+from functools import cached_property, partial
+
+from membench.advice.advice import AdvisedPlan, Refusal
+from membench.advice.planning import Target, least_bytes, load
+from membench.advice.processes import Planners, Result
+from membench.advice.resized import ResizedGraph
+from membench.advice.search import largest_batch, next_guess
+from membench.core.errors import UnsupportedModel, UnsupportedStrategy
+from membench.core.task_graph import ARGUMENT_ROLES, EXTERNAL_ROLES, TaskGraph
+from membench.planning.device_memory import device_memory
+from membench.planning.update import add_update
+from membench.steps.plan import Runs, plan_step
+from membench.strategies.base import Strategy
+from membench.strategies.pytorch import PyTorch
+from membench.sweep.limits import by_line
+from membench.sweep.limits import largest as largest_fitting
+
+
+class Batches:
+    """Searches for the largest batches of one step.
+
+    Graphs at other batches are captured, or where the captures of three lie on a line taken from it.
+
+    Args:
+        planners: that plan; they get the line.
+        batch_size: of the step.
+    """
+
+    def __init__(self, planners: Planners, batch_size: int, target: Target) -> None:
+        self._planners, self._batch_size, self._target = planners, batch_size, target
+
+    @cached_property
+    def of_plain(self) -> int | None:
+        """The largest batch of plain PyTorch; None: not even one sample fits, or another batch cannot be captured."""
+        try:
+            resized = ResizedGraph.of(self._captured, self._batch_size)
+            if resized:
+                found = self._largest_plain(resized.at)
+                if resized.contains(self._captured(found or 1)):
+                    self._planners.resize(resized)
+                    return found
+            return self._largest_plain(self._captured)
+        except UnsupportedModel:
+            return None
+
+    def of_method(self, strategy: Strategy, outcome: AdvisedPlan | Refusal) -> int | None:
+        """Return the largest batch found with which a method fits; None: none, or another batch cannot be captured.
+
+        Args:
+            outcome: at the step's batch.
+        """
+        if type(strategy).micro_batch_sizes is not Strategy.micro_batch_sizes:
+            return None  # it has no limit
+        if isinstance(strategy, PyTorch):
+            return self.of_plain
+        first, target = self._batch_size, self._target
+        fits = isinstance(outcome, AdvisedPlan)
+
+        def result(job: Callable[..., Result], size: int) -> Result:
+            return self._planners.run(partial(job, batch_size=size, strategy=strategy, target=target), size)
+
+        limited = None if isinstance(outcome, AdvisedPlan) and outcome.budget_bytes is None else first
+
+        def load_at(size: int) -> float:
+            nonlocal limited
+            unlimited = limited is None or size < limited
+            found = result(partial(load, unlimited=unlimited), size)
+            if found >= 1:
+                limited = min(size, limited or size)
+            return found
+
+        try:
+            needed = result(least_bytes, first) / target.room_bytes
+            fixed = min(needed, 1.0, self._fixed_bytes / target.room_bytes)
+            known = {"good": first} if fits else {"bad": first}
+            return largest_batch(load_at, next_guess(first, needed, fixed), fixed=fixed, **known)
+        except (UnsupportedModel, UnsupportedStrategy):
+            return None
+
+    def _captured(self, size: int) -> TaskGraph:
+        return self._planners.graph(size, size)
+
+    @cached_property
+    def _fixed_bytes(self) -> int:
+        """Return what the step holds at any batch: weights and the optimizer's state."""
+        graph = add_update(self._captured(self._batch_size), self._target.update)
+        kept = EXTERNAL_ROLES - ARGUMENT_ROLES
+        return sum(block.size_bytes for block in graph.blocks if block.role in kept)
+
+    def _largest_plain(self, graph_at: Callable[[int], TaskGraph]) -> int | None:
+        target, first = self._target, self._batch_size
+
+        def runs(size: int) -> Runs:
+            return plan_step(
+                lambda _: graph_at(size), size, PyTorch(), target.cost, None, update=target.update
+            )
+
+        def reserved_bytes(size: int) -> int:
+            return device_memory(runs(size), target.device).reserved_bytes
+
+        one, two = ((size, reserved_bytes(size)) for size in (first, 2 * first))
+        guess = max(1, by_line(one, two, target.room_bytes))
+        return largest_fitting(lambda size: not target.excess_bytes(runs(size)), guess=guess)
