@@ -1,13 +1,13 @@
 """The largest batch of plain PyTorch, to the sample, and of each method, to a part in 32."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import cached_property, partial
 
 from membench.advice.advice import AdvisedPlan, Refusal
-from membench.advice.planning import Target, least_bytes, load
-from membench.advice.processes import Planners, Result
+from membench.advice.planning import MORE, Target, load
+from membench.advice.processes import Planners
 from membench.advice.resized import ResizedGraph
-from membench.advice.search import largest_batch, next_guess
+from membench.advice.search import MOST, largest_batch
 from membench.core.errors import UnsupportedModel, UnsupportedStrategy
 from membench.core.task_graph import ARGUMENT_ROLES, EXTERNAL_ROLES, TaskGraph
 from membench.planning.device_memory import device_memory
@@ -17,6 +17,9 @@ from membench.strategies.base import Strategy
 from membench.strategies.pytorch import PyTorch
 from membench.sweep.limits import by_line
 from membench.sweep.limits import largest as largest_fitting
+
+CHOICES = 2
+"""Batches that are tried of a method that takes the schedules of others."""
 
 
 class Batches:
@@ -52,33 +55,47 @@ class Batches:
         Args:
             outcome: at the step's batch.
         """
-        if type(strategy).micro_batch_sizes is not Strategy.micro_batch_sizes:
-            return None  # it has no limit
         if isinstance(strategy, PyTorch):
             return self.of_plain
-        first, target = self._batch_size, self._target
-        fits = isinstance(outcome, AdvisedPlan)
-
-        def result(job: Callable[..., Result], size: int) -> Result:
-            return self._planners.run(partial(job, batch_size=size, strategy=strategy, target=target), size)
-
-        limited = None if isinstance(outcome, AdvisedPlan) and outcome.budget_bytes is None else first
+        known = self._load(outcome)
+        if type(strategy).micro_batch_sizes is not Strategy.micro_batch_sizes or known is None:
+            return None  # it has no limit, or cannot schedule the step
+        limited = self._batch_size if known >= 1 else MOST + 1  # from there on it does not fit without a budget
 
         def load_at(size: int) -> float:
             nonlocal limited
-            unlimited = limited is None or size < limited
-            found = result(partial(load, unlimited=unlimited), size)
-            if found >= 1:
-                limited = min(size, limited or size)
+            found = self._load_of(strategy, size, unlimited=size < limited)
+            limited = min(limited, size) if found >= 1 else limited
             return found
 
         try:
-            needed = result(least_bytes, first) / target.room_bytes
-            fixed = min(needed, 1.0, self._fixed_bytes / target.room_bytes)
-            known = {"good": first} if fits else {"bad": first}
-            return largest_batch(load_at, next_guess(first, needed, fixed), fixed=fixed, **known)
+            fixed = min(1.0, self._fixed_bytes / self._target.room_bytes)
+            return largest_batch(load_at, self._batch_size, known, fixed=fixed)
         except (UnsupportedModel, UnsupportedStrategy):
             return None
+
+    def of_chooser(self, strategy: Strategy, outcome: AdvisedPlan | Refusal, others: Iterable[int]) -> int | None:
+        """Return the largest of the batches of other methods with which one fits that takes their schedules.
+
+        Args:
+            outcome: at the step's batch.
+            others: largest batches of those methods; one search of its own would take longer than all of theirs.
+        """
+        sizes = sorted({size for size in others if size > self._batch_size}, reverse=True)
+        fits = (size for size in sizes[:CHOICES] if self._load_of(strategy, size, unlimited=False) <= 1)
+        fallback = self._batch_size if isinstance(outcome, AdvisedPlan) else None
+        return next(fits, fallback)
+
+    def _load(self, outcome: AdvisedPlan | Refusal) -> float | None:
+        """Return the part of the memory that the step needs; see `load`."""
+        target = self._target
+        if isinstance(outcome, AdvisedPlan):
+            return min(1.0, outcome.reserved_bytes / target.free_bytes if outcome.budget_bytes is None else 1.0)
+        return outcome.needed_bytes and max(MORE, outcome.needed_bytes / target.room_bytes)
+
+    def _load_of(self, strategy: Strategy, size: int, *, unlimited: bool) -> float:
+        job = partial(load, batch_size=size, strategy=strategy, target=self._target, unlimited=unlimited)
+        return self._planners.run(job, size)
 
     def _captured(self, size: int) -> TaskGraph:
         return self._planners.graph(size, size)

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from membench.advice.advice import AdvisedPlan
 from membench.core.device import DeviceProfile
-from membench.core.errors import InfeasibleSchedule, MembenchError, OutOfMemory
+from membench.core.errors import InfeasibleSchedule, OutOfMemory
 from membench.core.optimizer import UpdateRule
 from membench.core.schedule import Offload, Prefetch, RepeatedSchedule
 from membench.core.task_graph import Kind
@@ -144,16 +144,3 @@ def is_exact(runs: Runs) -> bool:
     return not any(run.schedule.rounding for run in runs) and (
         is_whole or not any(task.kind is Kind.BATCH_NORM for task in tasks)
     )
-
-
-def least_bytes(graph_at: GraphAt, batch_size: int, strategy: Strategy, target: Target) -> int:
-    """Return the least that a method needs, as its refusal of a budget of one byte states.
-
-    Raises:
-        UnsupportedStrategy: the method cannot schedule this graph.
-    """
-    try:
-        plan_step(graph_at, batch_size, strategy, target.cost, 1, update=target.update)
-    except InfeasibleSchedule as refusal:
-        return refusal.needed_bytes
-    raise MembenchError(f"{strategy.name} kept a budget of one byte")

@@ -11,26 +11,25 @@ MOST = 1 << 16
 """The largest batch that is looked for."""
 
 
-def largest_batch(
-    load: Callable[[int], float], guess: float, *, fixed: float = 0.0, good: int = 0, bad: int = MOST + 1
-) -> int | None:
+def largest_batch(load: Callable[[int], float], size: int, found: float, *, fixed: float = 0.0) -> int | None:
     """Return a batch that fits, the largest found; None: none was found.
 
     Args:
         load: the part of the device's memory that a batch needs. Above 1 it does not fit; exactly 1 is of a plan that takes
             what there is, from which the largest batch cannot be estimated.
-        guess: of the largest batch.
+        size, found: a batch, and its load.
         fixed: the part that is needed at any batch.
-        good: one that fits; 0: none is known.
-        bad: one that does not fit.
     """
+    good, bad = (size, MOST + 1) if found <= 1 else (0, size)
     for _ in range(TRIALS):
+        guess = next_guess(size, found, fixed)
+        if found == 1 or size == good >= rounded(int(guess)):  # a method that takes a budget may need less than here
+            guess = sqrt(good * min(bad, 4 * good))
         candidate = _between(good, bad, guess)
         if candidate is None:
             break
-        found = load(candidate)
-        good, bad = (candidate, bad) if found <= 1 else (good, candidate)
-        guess = sqrt(good * min(bad, 4 * good)) if found == 1 else next_guess(candidate, found, fixed)
+        size, found = candidate, load(candidate)
+        good, bad = (size, bad) if found <= 1 else (good, size)
     return good or None
 
 
