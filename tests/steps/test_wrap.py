@@ -1,9 +1,11 @@
 """`membench.wrap`: kinds of calls, what the wrapped module shares with the module, and what is refused."""
 
 import copy
+import inspect
 import logging
 import pickle
 from dataclasses import dataclass
+from types import MethodType
 from typing import Any
 
 import pytest
@@ -22,7 +24,7 @@ from membench.core.errors import (
 )
 from membench.steps import kept_steps
 from membench.steps.wrapped_step import WrappedStep
-from tests.helpers.wrapping import CLASSES, Small, batch, check_loop, loss_of, pair
+from tests.helpers.wrapping import CLASSES, Small, batch, check_loop, loss_of, pair, state_of
 
 
 def test_two_steps_of_training_and_the_output_are_exact() -> None:
@@ -262,6 +264,27 @@ def test_hooks_of_the_module_and_of_gradients_run_in_every_step() -> None:
         return seen
 
     check_loop(loop, lambda: nn.Sequential(nn.Linear(3, 4), nn.Dropout(0.5), nn.Linear(4, 2)))
+
+
+def test_a_forward_that_a_program_puts_another_around_runs_under_the_strategy() -> None:
+    def loop(module: nn.Module) -> Any:
+        before = module.forward
+        assert not hasattr(before, "__wrapped__")  # following it would leave the strategy out
+        assert list(inspect.signature(before).parameters) == ["images", "bias"]
+        module.kept_method = before  # as accelerate does
+        module.forward = MethodType(torch.autocast("cpu", torch.bfloat16)(before.__func__), module)
+        loss = loss_of(module)
+        loss.backward()
+        copied = copy.deepcopy(module)
+        loss_of(copied).backward()
+        del module.forward
+        with pytest.raises(AttributeError):
+            del module.forward
+        loss_of(module).backward()
+        return loss.detach(), state_of(copied)
+
+    wrapped = check_loop(loop)
+    assert len(wrapped.wrapped_calls.steps) == 2
 
 
 def test_a_budget_is_kept_or_refused_at_once() -> None:
