@@ -1,32 +1,23 @@
 """The library entry `membench.advise`: does a step fit a device, how large may its batch be, which method is the fastest?"""
 
-from collections.abc import Callable, Collection, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 from torch import Tensor, nn
-from tqdm import tqdm
 
 from membench.advice.advice import Advice, AdvisedPlan, Refusal
 from membench.advice.batches import Batches
-from membench.advice.micro_batches import accumulated
-from membench.advice.planning import Target, plan_method
+from membench.advice.methods import CHOICES, Methods
+from membench.advice.planning import Target
 from membench.advice.processes import Planners
 from membench.advice.trust import trusts
+from membench.advice.work import Work
 from membench.capture.capture import Captures
 from membench.core import configuration
 from membench.core.device import DeviceProfile
-from membench.core.errors import (
-    InfeasibleSchedule,
-    MembenchError,
-    OutOfMemory,
-    UnsupportedStrategy,
-)
 from membench.core.optimizer import UpdateRule
 from membench.core.task_graph import Mode
-from membench.core.units import format_bytes
 from membench.core.workload import Workload
 from membench.cost.roofline import RooflineCost
 from membench.planning.holders import activations_at_peak_bytes
@@ -36,7 +27,7 @@ from membench.steps.compile import compile  # noqa: A004 (the field's word for i
 from membench.steps.plan import Runs, plan_step
 from membench.steps.predict import predicted
 from membench.steps.simulated_step import SimulatedStep
-from membench.strategies.base import Strategy, strategies
+from membench.strategies.base import strategies
 from membench.strategies.pytorch import PyTorch
 from membench.sweep.this_device import THIS, this_device
 
@@ -123,43 +114,29 @@ class Adviser:
         mode = Mode.TRAINING if workload.loss else Mode.INFERENCE
         names = [name for name in strategies(mode) if name not in LEFT_OUT] if methods is None else methods
         chosen = [as_strategy(name) for name in names]
-        steps = 1 + len(chosen) * (2 if largest == "all" else 1)
+        # the planners end first, and with them what the work waits for
         with (
-            tqdm(None, "planned", steps, disable=None if progress else True, dynamic_ncols=True) as bar,
-            ThreadPoolExecutor(len(chosen)) as threads,
-            Planners(
-                self._captures, processes
-            ) as planners,  # ends first, and with it what the threads wait for
+            Work(2 * len(chosen) + CHOICES, progress=progress) as work,
+            Planners(self._captures, processes) as planners,
         ):
             runs = self._plain(planners)
             batches = Batches(planners, workload.batch_size, target)
-            planning = {threads.submit(self._planned, planners, each): each for each in chosen}
-            of_plain = None if largest == "none" else batches.of_plain
-            bar.update()
-            outcomes, searches = {}, {}
-            for future in as_completed(planning):
-                strategy, outcome = planning[future], future.result()
-                outcomes[strategy.name] = outcome
-                if largest == "all":
-                    searches[threads.submit(batches.of_method, strategy, outcome)] = strategy.name
-                bar.update()
-            _check_lower_bound(outcomes.values(), target.room_bytes)
-            for search in as_completed(searches):
-                name = searches[search]
-                outcomes[name] = replace(outcomes[name], largest_batch=search.result())
-                bar.update()
-        plain = predicted(runs, target.cost, target.device)
+            of_plain = work.start(batches.plain) if largest != "none" else None
+            asked = Methods(work, planners, batches, workload.batch_size, target)
+            outcomes = asked.outcomes(chosen, search=largest == "all")
+            largest_batch = of_plain and of_plain.result()
+        plans = [each for each in outcomes.values() if isinstance(each, AdvisedPlan)]
         return Advice(
             model=workload.name,
             precision=None if workload.precision is None else str(workload.precision),
             optimizer=None if target.update is None else target.update.name,
             channels_last=workload.channels_last,
-            plain=plain,
+            plain=predicted(runs, target.cost, target.device),
             budget_bytes=target.budget_bytes,
             fits=not target.excess_bytes(runs),
             activations_bytes=activations_at_peak_bytes(runs[0].schedule),
-            largest_batch=of_plain,
-            plans=tuple(ranked([each for each in outcomes.values() if isinstance(each, AdvisedPlan)])),
+            largest_batch=largest_batch,
+            plans=tuple(replace(each, _step=self._compiled) for each in ranked(plans)),
             refused={name: each for name, each in outcomes.items() if isinstance(each, Refusal)},
             trust=trusts(workload.name, target.device.name),
         )
@@ -177,21 +154,6 @@ class Adviser:
         target, size = self._target, self._workload.batch_size
         graph = planners.graph(size, size)
         return plan_step(lambda _: graph, size, PyTorch(), target.cost, None, update=target.update)
-
-    def _planned(self, planners: Planners, strategy: Strategy) -> AdvisedPlan | Refusal:
-        """Return a method's plan, or why it does not fit."""
-        batch_size, target = self._workload.batch_size, self._target
-        job = partial(plan_method, batch_size=batch_size, strategy=strategy, target=target)
-        found: AdvisedPlan | None = None
-        try:
-            found = planners.run(job, batch_size)
-        except UnsupportedStrategy as error:
-            return Refusal(str(error), None)
-        except (InfeasibleSchedule, OutOfMemory) as error:
-            refusal = Refusal(str(error), error.needed_bytes, getattr(error, "lower_bound_bytes", None))
-            if isinstance(strategy, PyTorch):
-                found = accumulated(planners, batch_size, target, error.needed_bytes or 0)
-        return replace(found, _step=self._compiled) if found else refusal
 
     def _compiled(self, **options: Any) -> Any:
         workload = self._workload
@@ -212,21 +174,3 @@ def ranked(plans: Sequence[AdvisedPlan]) -> list[AdvisedPlan]:
         plans,
         key=lambda plan: (round(plan.step_time_s / fastest_s, 3), plan.name != PyTorch.name, plan.peak_bytes),
     )
-
-
-def _check_lower_bound(outcomes: Collection[AdvisedPlan | Refusal], room_bytes: int) -> None:
-    """Refuse memory that is too little for any schedule.
-
-    Raises:
-        MembenchError: it is.
-    """
-    if any(isinstance(each, AdvisedPlan) for each in outcomes):
-        return
-    bounds = [
-        each.lower_bound_bytes for each in outcomes if isinstance(each, Refusal) and each.lower_bound_bytes
-    ]
-    if bounds and room_bytes < min(bounds):
-        raise MembenchError(
-            f"{format_bytes(room_bytes)} are too little: no schedule of this step can do with less than "
-            f"{format_bytes(min(bounds))}; raise the budget, take a larger device, or lower the batch size"
-        )

@@ -1,7 +1,8 @@
 """The largest batch of plain PyTorch, to the sample, and of each method, to a part in 32."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from functools import cached_property, partial
+from threading import Lock
 
 from membench.advice.advice import AdvisedPlan, Refusal
 from membench.advice.planning import MORE, Target, load
@@ -18,9 +19,6 @@ from membench.strategies.pytorch import PyTorch
 from membench.sweep.limits import by_line
 from membench.sweep.limits import largest as largest_fitting
 
-CHOICES = 2
-"""Batches that are tried of a method that takes the schedules of others."""
-
 
 class Batches:
     """Searches for the largest batches of one step.
@@ -34,10 +32,15 @@ class Batches:
 
     def __init__(self, planners: Planners, batch_size: int, target: Target) -> None:
         self._planners, self._batch_size, self._target = planners, batch_size, target
+        self._lock = Lock()
+
+    def plain(self) -> int | None:
+        """Return the largest batch of plain PyTorch; None: not even one sample fits, or another batch cannot be captured."""
+        with self._lock:  # the graphs of other batches are searched for once
+            return self._plain
 
     @cached_property
-    def of_plain(self) -> int | None:
-        """The largest batch of plain PyTorch; None: not even one sample fits, or another batch cannot be captured."""
+    def _plain(self) -> int | None:
         try:
             resized = ResizedGraph.of(self._captured, self._batch_size)
             if resized:
@@ -56,11 +59,14 @@ class Batches:
             outcome: at the step's batch.
         """
         if isinstance(strategy, PyTorch):
-            return self.of_plain
+            return self.plain()
+        self.plain()
         known = self._load(outcome)
         if type(strategy).micro_batch_sizes is not Strategy.micro_batch_sizes or known is None:
             return None  # it has no limit, or cannot schedule the step
-        limited = self._batch_size if known >= 1 else MOST + 1  # from there on it does not fit without a budget
+        limited = (
+            self._batch_size if known >= 1 else MOST + 1
+        )  # from there on it does not fit without a budget
 
         def load_at(size: int) -> float:
             nonlocal limited
@@ -74,23 +80,17 @@ class Batches:
         except (UnsupportedModel, UnsupportedStrategy):
             return None
 
-    def of_chooser(self, strategy: Strategy, outcome: AdvisedPlan | Refusal, others: Iterable[int]) -> int | None:
-        """Return the largest of the batches of other methods with which one fits that takes their schedules.
-
-        Args:
-            outcome: at the step's batch.
-            others: largest batches of those methods; one search of its own would take longer than all of theirs.
-        """
-        sizes = sorted({size for size in others if size > self._batch_size}, reverse=True)
-        fits = (size for size in sizes[:CHOICES] if self._load_of(strategy, size, unlimited=False) <= 1)
-        fallback = self._batch_size if isinstance(outcome, AdvisedPlan) else None
-        return next(fits, fallback)
+    def fits(self, strategy: Strategy, size: int) -> bool:
+        """Return whether a method fits with a batch."""
+        return self._load_of(strategy, size, unlimited=False) <= 1
 
     def _load(self, outcome: AdvisedPlan | Refusal) -> float | None:
         """Return the part of the memory that the step needs; see `load`."""
         target = self._target
         if isinstance(outcome, AdvisedPlan):
-            return min(1.0, outcome.reserved_bytes / target.free_bytes if outcome.budget_bytes is None else 1.0)
+            return min(
+                1.0, outcome.reserved_bytes / target.free_bytes if outcome.budget_bytes is None else 1.0
+            )
         return outcome.needed_bytes and max(MORE, outcome.needed_bytes / target.room_bytes)
 
     def _load_of(self, strategy: Strategy, size: int, *, unlimited: bool) -> float:

@@ -23,7 +23,9 @@ def largest_batch(load: Callable[[int], float], size: int, found: float, *, fixe
     good, bad = (size, MOST + 1) if found <= 1 else (0, size)
     for _ in range(TRIALS):
         guess = next_guess(size, found, fixed)
-        if found == 1 or size == good >= rounded(int(guess)):  # a method that takes a budget may need less than here
+        if found == 1 or size == good >= rounded(
+            int(guess)
+        ):  # a method that takes a budget may need less than here
             guess = sqrt(good * min(bad, 4 * good))
         candidate = _between(good, bad, guess)
         if candidate is None:
