@@ -30,7 +30,9 @@ class AdvisedPlan:
         gap: by what share the step exceeds the lower bound on its time; None: the method states no bound.
         is_exact: whether results are plain PyTorch's: nothing is rounded, and batch norm takes the statistics of the whole batch.
         is_idle: whether the method changes nothing at this size: nothing is offloaded, recomputed or encoded.
-        largest_batch: a batch size that was planned and fits, the largest found; None: not searched for, or none found.
+        divides_batch: whether the method divides a batch into micro-batches by itself, so that any fits.
+        largest_batch: a batch that was planned and fits, the largest found, within a part in 16 of the largest; of plain PyTorch
+            the largest, undivided. None: not searched for, or none found, or any.
     """
 
     name: str
@@ -48,6 +50,7 @@ class AdvisedPlan:
     gap: float | None
     is_exact: bool
     is_idle: bool
+    divides_batch: bool = False
     largest_batch: int | None = None
     _step: Callable[..., Any] = field(default=_not_bound, repr=False, compare=False)
 
@@ -170,3 +173,8 @@ class Advice:
     def best(self) -> AdvisedPlan | None:
         """The fastest plan that fits and gives plain PyTorch's results; None: there is none."""
         return next((plan for plan in self.plans if plan.is_exact), None)
+
+    @property
+    def shown(self) -> AdvisedPlan | None:
+        """The plan that is drawn: the best, or else the fastest."""
+        return self.best or next(iter(self.plans), None)

@@ -124,7 +124,7 @@ class Adviser:
             of_plain = work.start(batches.plain) if largest != "none" else None
             asked = Methods(work, planners, batches, workload.batch_size, target)
             outcomes = asked.outcomes(chosen, search=largest == "all")
-            largest_batch = of_plain and of_plain.result()
+            largest_batch = of_plain.result() if of_plain else None
         plans = [each for each in outcomes.values() if isinstance(each, AdvisedPlan)]
         return Advice(
             model=workload.name,

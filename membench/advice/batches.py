@@ -1,6 +1,7 @@
-"""The largest batch of plain PyTorch, to the sample, and of each method, to a part in 32."""
+"""The largest batch of plain PyTorch, to the sample, and of each method, to a part in 16."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cached_property, partial
 from threading import Lock
 
@@ -18,6 +19,9 @@ from membench.strategies.base import Strategy
 from membench.strategies.pytorch import PyTorch
 from membench.sweep.limits import by_line
 from membench.sweep.limits import largest as largest_fitting
+
+PLANNED_SHARE = 0.75
+"""The part of the memory for which a method is planned that plans for seconds; PyTorch's allocator gets the rest."""
 
 
 class Batches:
@@ -62,8 +66,8 @@ class Batches:
             return self.plain()
         self.plain()
         known = self._load(outcome)
-        if type(strategy).micro_batch_sizes is not Strategy.micro_batch_sizes or known is None:
-            return None  # it has no limit, or cannot schedule the step
+        if known is None or (isinstance(outcome, AdvisedPlan) and outcome.divides_batch):
+            return None  # it cannot schedule the step, or has no limit
         limited = (
             self._batch_size if known >= 1 else MOST + 1
         )  # from there on it does not fit without a budget
@@ -81,8 +85,10 @@ class Batches:
             return None
 
     def fits(self, strategy: Strategy, size: int) -> bool:
-        """Return whether a method fits with a batch."""
-        return self._load_of(strategy, size, unlimited=False) <= 1
+        """Return whether a method fits with a batch, planned once, with room for fragmentation."""
+        target = replace(self._target, budget_bytes=int(PLANNED_SHARE * self._target.room_bytes))
+        job = partial(load, batch_size=size, strategy=strategy, target=target, unlimited=False)
+        return self._planners.run(job, size) <= 1
 
     def _load(self, outcome: AdvisedPlan | Refusal) -> float | None:
         """Return the part of the memory that the step needs; see `load`."""

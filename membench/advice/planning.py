@@ -45,8 +45,10 @@ class Target:
 
     def excess_bytes(self, runs: Runs) -> int:
         """Return by how much a plan exceeds the budget or the device; 0: it fits."""
-        memory = device_memory(runs, self.device)
-        return max(0, memory.allocated_bytes - self.room_bytes) or memory.excess_bytes
+        allocated_bytes = max(run.schedule.peak_bytes for run in runs)
+        if allocated_bytes > self.room_bytes:
+            return allocated_bytes - self.room_bytes
+        return device_memory(runs, self.device).excess_bytes
 
     def load(self, runs: Runs) -> float:
         """Return the part of the budget, or of the device where that is more, that a plan needs."""
@@ -86,6 +88,7 @@ def plan_method(
         gap=dict(runs[0].schedule.decisions).get("gap"),
         is_exact=is_exact(runs),
         is_idle=len(runs) == runs[0].count == 1 and bool(runs[0].schedule.note),
+        divides_batch=type(strategy).micro_batch_sizes is not Strategy.micro_batch_sizes,
     )
 
 

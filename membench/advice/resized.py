@@ -73,7 +73,7 @@ def _on_line(first: Any, second: Any, more: int) -> Any:
     """
     if first is second:
         return first
-    kind = type(first)
+    kind: type[Any] = type(first)
     if kind is not type(second):
         raise _NotOnALine
     if kind is int:
@@ -91,5 +91,5 @@ def _on_line(first: Any, second: Any, more: int) -> Any:
 
 
 @cache
-def _names(kind: type) -> tuple[str, ...]:
+def _names(kind: type[Any]) -> tuple[str, ...]:
     return tuple(field.name for field in fields(kind))

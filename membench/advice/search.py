@@ -3,9 +3,9 @@
 from collections.abc import Callable
 from math import sqrt
 
-DIGITS = 6
-"""Binary digits of a batch size before its zeros: it is found to within a part in 32."""
-TRIALS = 6
+DIGITS = 5
+"""Binary digits of a batch size before its zeros: it is found to within a part in 16."""
+TRIALS = 5
 """The most batches that are planned."""
 MOST = 1 << 16
 """The largest batch that is looked for."""

@@ -34,7 +34,7 @@ class Work:
 
     def start(self, call: Callable[..., Result], *arguments: object) -> Future[Result]:
         """Begin a call."""
-        self._bar.total += 1
+        self._bar.total = (self._bar.total or 0) + 1
         future = self._threads.submit(call, *arguments)
         future.add_done_callback(lambda _: self._bar.update())
         return future

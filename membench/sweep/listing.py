@@ -80,7 +80,7 @@ def result(record: Record) -> str:
     head, metrics = cell_line(record.configuration), record.metrics
     if record.outcome is not Outcome.OK:
         return f"{head} {record.outcome.words}: {record.reason}"
-    return f"{head} {format_bytes(metrics['peak_memory_bytes']):>10} {metrics['images_per_s']:10.1f} images/s"
+    return f"{head} {format_bytes(metrics['peak_memory_bytes']):>10} {metrics['images_per_s']:10.1f} samples/s"
 
 
 def announced(run: Callable[[Configuration], Record]) -> Callable[[Configuration], Record]:
