@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from membench.advice.advice import Advice, AdvisedPlan, Refusal
 from membench.advice.batches import Batches
-from membench.advice.methods import CHOICES, Methods
+from membench.advice.methods import Methods
 from membench.advice.planning import Target
 from membench.advice.processes import Planners
 from membench.advice.trust import trusts
@@ -116,7 +116,7 @@ class Adviser:
         chosen = [as_strategy(name) for name in names]
         # the planners end first, and with them what the work waits for
         with (
-            Work(2 * len(chosen) + CHOICES, progress=progress) as work,
+            Work(1 + 2 * len(chosen), progress=progress) as work,
             Planners(self._captures, processes) as planners,
         ):
             runs = self._plain(planners)

@@ -1,12 +1,11 @@
 """The largest batch of plain PyTorch, to the sample, and of each method, to a part in 16."""
 
 from collections.abc import Callable
-from dataclasses import replace
 from functools import cached_property, partial
 from threading import Lock
 
 from membench.advice.advice import AdvisedPlan, Refusal
-from membench.advice.planning import MORE, Target, load
+from membench.advice.planning import MORE, Target, load, load_without_budget
 from membench.advice.processes import Planners
 from membench.advice.resized import ResizedGraph
 from membench.advice.search import MOST, largest_batch
@@ -19,9 +18,6 @@ from membench.strategies.base import Strategy
 from membench.strategies.pytorch import PyTorch
 from membench.sweep.limits import by_line
 from membench.sweep.limits import largest as largest_fitting
-
-PLANNED_SHARE = 0.75
-"""The part of the memory for which a method is planned that plans for seconds; PyTorch's allocator gets the rest."""
 
 
 class Batches:
@@ -74,21 +70,30 @@ class Batches:
 
         def load_at(size: int) -> float:
             nonlocal limited
-            found = self._load_of(strategy, size, unlimited=size < limited)
+            found = self._run(partial(load, unlimited=size < limited), strategy, size)
             limited = min(limited, size) if found >= 1 else limited
             return found
 
+        return self._search(load_at, known)
+
+    def of_method_without_budget(self, strategy: Strategy, outcome: AdvisedPlan | Refusal) -> int | None:
+        """Return the same over plans that are free to hold what they like, and the step's batch if that fits at all."""
+        fits = isinstance(outcome, AdvisedPlan)
+        if not fits or outcome.budget_bytes is not None:
+            return self._batch_size if fits else None
+        self.plain()
+
+        def load_at(size: int) -> float:
+            return self._run(load_without_budget, strategy, size)
+
+        return self._search(load_at, self._load(outcome) or 1.0)
+
+    def _search(self, load_at: Callable[[int], float], known: float) -> int | None:
         try:
             fixed = min(1.0, self._fixed_bytes / self._target.room_bytes)
             return largest_batch(load_at, self._batch_size, known, fixed=fixed)
         except (UnsupportedModel, UnsupportedStrategy):
             return None
-
-    def fits(self, strategy: Strategy, size: int) -> bool:
-        """Return whether a method fits with a batch, planned once, with room for fragmentation."""
-        target = replace(self._target, budget_bytes=int(PLANNED_SHARE * self._target.room_bytes))
-        job = partial(load, batch_size=size, strategy=strategy, target=target, unlimited=False)
-        return self._planners.run(job, size) <= 1
 
     def _load(self, outcome: AdvisedPlan | Refusal) -> float | None:
         """Return the part of the memory that the step needs; see `load`."""
@@ -99,9 +104,8 @@ class Batches:
             )
         return outcome.needed_bytes and max(MORE, outcome.needed_bytes / target.room_bytes)
 
-    def _load_of(self, strategy: Strategy, size: int, *, unlimited: bool) -> float:
-        job = partial(load, batch_size=size, strategy=strategy, target=self._target, unlimited=unlimited)
-        return self._planners.run(job, size)
+    def _run(self, job: Callable[..., float], strategy: Strategy, size: int) -> float:
+        return self._planners.run(partial(job, batch_size=size, strategy=strategy, target=self._target), size)
 
     def _captured(self, size: int) -> TaskGraph:
         return self._planners.graph(size, size)

@@ -18,12 +18,8 @@ from membench.strategies.pytorch import PyTorch
 
 Outcome = AdvisedPlan | Refusal
 
-CHOOSERS = frozenset({"joint"})
-"""Methods that take the schedules of others, if those are better, and plan for seconds. Their largest batch is one of the
-others'."""
-
-CHOICES = 2
-"""Batches that are tried of such a method, the largest."""
+SLOW = frozenset({"joint"})
+"""Methods that plan for seconds where memory is scarce: the search for their largest batch is over plans without a budget."""
 
 
 class Methods:
@@ -54,32 +50,23 @@ class Methods:
         searches: dict[str, Future[int | None]] = {}
 
         def start(strategy: Strategy) -> None:
-            outcome = found[strategy.name]
-            searches[strategy.name] = self._work.start(self._batches.of_method, strategy, outcome)
+            batches, outcome = self._batches, found[strategy.name]
+            call = batches.of_method_without_budget if strategy.name in SLOW else batches.of_method
+            searches[strategy.name] = self._work.start(call, strategy, outcome)
 
         for future in as_completed(planning):
             strategy = planning[future]
             found[strategy.name] = future.result()
-            if search and strategy.name not in CHOOSERS and isinstance(found[strategy.name], AdvisedPlan):
+            if search and isinstance(found[strategy.name], AdvisedPlan):
                 start(strategy)
         check_lower_bound(found.values(), self._target.room_bytes)
         if not search:
             return found
         for strategy in chosen:
-            if strategy.name not in {*searches, *CHOOSERS}:
+            if strategy.name not in searches:
                 start(strategy)
         largest = {name: future.result() for name, future in searches.items()}
-        choosers = [strategy for strategy in chosen if strategy.name in CHOOSERS]
-        others = [size for name, size in largest.items() if size and _gives_plain_results(found[name])]
-        largest |= {each.name: self._of_chooser(each, found[each.name], others) for each in choosers}
         return {name: replace(each, largest_batch=largest[name]) for name, each in found.items()}
-
-    def _of_chooser(self, strategy: Strategy, outcome: Outcome, others: Collection[int]) -> int | None:
-        """Return the largest batch of the others with which a method fits, or else the largest found in a search."""
-        sizes = sorted({size for size in others if size > self._batch_size}, reverse=True)[:CHOICES]
-        fits = {size: self._work.start(self._batches.fits, strategy, size) for size in sizes}
-        found = [size for size, future in fits.items() if future.result()]
-        return max(found) if found else self._batches.of_method(strategy, outcome)
 
     def _planned(self, strategy: Strategy) -> Outcome:
         """Return a method's plan, or why it does not fit."""
@@ -94,10 +81,6 @@ class Methods:
         if not isinstance(strategy, PyTorch):
             return refusal
         return accumulated(self._planners, self._batch_size, self._target, needed_bytes or 0) or refusal
-
-
-def _gives_plain_results(outcome: Outcome) -> bool:
-    return isinstance(outcome, Refusal) or outcome.is_exact
 
 
 def check_lower_bound(outcomes: Collection[Outcome], room_bytes: int) -> None:

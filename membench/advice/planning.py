@@ -112,6 +112,17 @@ def load(
     return min(1.0, target.load(runs)) if budget_bytes is None else 1.0
 
 
+def load_without_budget(graph_at: GraphAt, batch_size: int, strategy: Strategy, target: Target) -> float:
+    """Return the part of the memory that a method needs which is free to hold what it likes; see `load`.
+
+    Raises:
+        UnsupportedStrategy: the method cannot schedule this graph.
+    """
+    runs = plan_step(graph_at, batch_size, strategy, target.cost, None, update=target.update)
+    part = target.load(runs)
+    return max(MORE, part) if target.excess_bytes(runs) else part
+
+
 def _fitting(
     graph_at: GraphAt,
     batch_size: int,
