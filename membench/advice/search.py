@@ -7,6 +7,8 @@ DIGITS = 5
 """Binary digits of a batch size before its zeros: it is found to within a part in 16."""
 TRIALS = 5
 """The most batches that are planned."""
+NEAR = 0.95
+"""Part of a guess from which on the guess is not tried."""
 MOST = 1 << 16
 """The largest batch that is looked for."""
 
