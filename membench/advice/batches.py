@@ -78,9 +78,10 @@ class Batches:
 
     def of_method_without_budget(self, strategy: Strategy, outcome: AdvisedPlan | Refusal) -> int | None:
         """Return the same over plans that are free to hold what they like, and the step's batch if that fits at all."""
-        fits = isinstance(outcome, AdvisedPlan)
-        if not fits or outcome.budget_bytes is not None:
-            return self._batch_size if fits else None
+        if not isinstance(outcome, AdvisedPlan):
+            return None
+        if outcome.budget_bytes is not None:
+            return self._batch_size
         self.plain()
 
         def load_at(size: int) -> float:

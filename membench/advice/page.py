@@ -14,6 +14,7 @@ from membench.pictures import frontier, picture
 from membench.pictures.frontier import Frontier, FrontierPoint
 from membench.pictures.observed_step import ObservedStep, RepeatedRun
 from membench.steps.simulated_step import SimulatedStep
+from membench.sweep.listing import with_values
 
 LAYERS = 12
 """How many layers' activations are listed."""
@@ -29,7 +30,7 @@ def page(advice: Advice, pictures: Mapping[str, Figure]) -> str:
         loader=ChoiceLoader([PackageLoader("membench.advice"), PackageLoader("membench.papers")]),
         autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True,
     )  # fmt: skip
-    header, *rows = cells(advice.plans)
+    header, *rows = with_values(cells(advice.plans))
     return environment.get_template("advice.html").render(
         title=", ".join(step_words(advice)),
         fits=advice.fits,

@@ -4,7 +4,7 @@ Capture takes as long as most methods take to plan, and the search for the large
 A third capture, of a batch far from the first two, has to be the graph that the line has there.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import cache
 from typing import Any
@@ -91,5 +91,7 @@ def _on_line(first: Any, second: Any, more: int) -> Any:
 
 
 @cache
-def _names(kind: type[Any]) -> tuple[str, ...]:
+def _names(kind: Hashable) -> tuple[str, ...]:
+    """Return the names of a dataclass's fields."""
+    assert isinstance(kind, type)
     return tuple(field.name for field in fields(kind))

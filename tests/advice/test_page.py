@@ -73,6 +73,7 @@ def test_it_has_the_answer_the_table_the_frontier_and_memory_over_time(text: str
     assert pictures[0].startswith("Peak memory and step time of plain PyTorch and of each method")
     assert pictures[1].startswith("Memory and streams over one step of")
     assert text.count("<tr>") >= 3
+    assert ">step time</th>" in text and ">gap</th>" not in text  # a column without a value is left out
 
 
 def test_where_nothing_fits_it_has_no_pictures() -> None:
