@@ -115,6 +115,7 @@ class WrappedCalls:
         self._cost = MeasuredCost(device, load_cache(device) if device.type == "cuda" else None)
         self._signature = inspect.signature(module.forward)
         self._steps: KeptSteps[WrappedStep] = KeptSteps()
+        self._first = ""  # call, described
         self._layers: list[nn.Module] = []
         self._weights: list[nn.Parameter] = []
 
@@ -204,14 +205,15 @@ class WrappedCalls:
         step = self._steps.find(key)
         if step is not None:
             return step
-        if self.is_fixed and len(self._steps):
+        description = self._description(arguments, trains)
+        if not len(self._steps):
+            self._first = description
+        elif self.is_fixed:
             raise ShapeMismatch(
-                f"{self._description(arguments, trains)} is not like the first one, and shapes are fixed; leave "
+                f"{description} is not like the first one, {self._first}, and shapes are fixed; leave "
                 "shapes='fixed' out, or wrap the module once more for such calls"
             )
-        return self._steps.make(
-            key, lambda: self._capture(arguments, precision, trains), self._description(arguments, trains)
-        )
+        return self._steps.make(key, lambda: self._capture(arguments, precision, trains), description)
 
     def _capture(self, arguments: Arguments, precision: Precision | None, trains: bool) -> WrappedStep:
         for name, leaf in named_leaves("inputs", arguments):

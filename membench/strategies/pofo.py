@@ -73,26 +73,35 @@ class Pofo(Strategy):
             )
         return emit(self.name, plan, budget_bytes)
 
-    def _fastest(
-        self, tables: Tables, cost: CostModel, budget_bytes: int, shares: Sequence[float] = AROUND
-    ) -> "Plan | None":
-        """Return the fastest plan within a budget, with decisions for these shares of it; None where there is none."""
+    def _fastest(self, tables: Tables, cost: CostModel, budget_bytes: int) -> "Plan | None":
+        """Return the fastest plan within a budget; None where there is none."""
+        from membench.planning.choices.evaluation import Evaluator
+        from membench.strategies.chain.offloading import choices_of
+
+        plans = self._offloading(tables, cost, budget_bytes, AROUND)
+        if without_copies := tables.fastest(budget_bytes):
+            evaluator = Evaluator(tables.chain.problem)
+            program = evaluator.program_of(without_copies)
+            plans.append(evaluator.plan_of(program, choices_of(tables.chain, ()), budget_bytes))
+        best = min(plans, key=lambda plan: plan.step_s, default=None)
+        return None if best is None or best.step_s == inf else best
+
+    def _offloading(
+        self, tables: Tables, cost: CostModel, budget_bytes: int, shares: Sequence[float]
+    ) -> "list[Plan]":
+        """Return plans within a budget, with decisions for these shares of it; infinitely long where it is not kept."""
         from membench.planning.choices.evaluation import Evaluator
         from membench.strategies.chain.offloading import choices_of, order_of, plan_groups
 
         chain, table = tables.chain, tables.largest
+        plans: list[Plan] = []
         evaluator = Evaluator(chain.problem)
         rooms_bytes = [int(share * budget_bytes) - chain.fixed_bytes for share in shares]
         different = dict.fromkeys(plan_groups(table, cost, room) for room in rooms_bytes if room > 0)
-        plans = []
         for groups in filter(None, different):
             program = evaluator.program_of(order_of(table, groups))
             plans.append(evaluator.plan_of(program, choices_of(chain, groups), budget_bytes))
-        if without_copies := tables.fastest(budget_bytes):
-            program = evaluator.program_of(without_copies)
-            plans.append(evaluator.plan_of(program, choices_of(chain, ()), budget_bytes))
-        best = min(plans, key=lambda plan: plan.step_s, default=None)
-        return None if best is None or best.step_s == inf else best
+        return plans
 
     def _needed_bytes(self, tables: Tables, cost: CostModel, budget_bytes: int, eager_bytes: int) -> int:
         """Return a budget that can be kept, above one that cannot: by halving, up to what `rotor` needs."""
@@ -100,10 +109,11 @@ class Pofo(Strategy):
         without_copies = tables.fastest(budget_bytes)
         least = max(budget_bytes, graph.lower_bound_bytes - 1, tables.chain.fixed_bytes)
         most = min(eager_bytes, peak_bytes(graph, without_copies)) if without_copies else eager_bytes
-        while most - least > most * FINENESS:
+        while most - least > max(1, most * FINENESS):
             middle = (least + most) // 2
-            if plan := self._fastest(tables, cost, middle, (1.0,)):
-                most = plan.peak_bytes
+            kept = [plan for plan in self._offloading(tables, cost, middle, (1.0,)) if plan.step_s < inf]
+            if kept:
+                most = kept[0].peak_bytes
             else:
                 least = middle
         return most

@@ -125,11 +125,22 @@ def test_a_smaller_last_batch_is_captured_on_first_use_and_kept(caplog: pytest.L
 def test_fixed_shapes_refuse_another_call_and_name_it() -> None:
     _, wrapped = pair(shapes="fixed", example=batch()[0])
     loss_of(wrapped).backward()
-    with pytest.raises(ShapeMismatch, match=r"inputs\[0\] \(3, 3, 6, 6\) is not like the first one"):
+    with pytest.raises(
+        ShapeMismatch, match=r"\(3, 3, 6, 6\) float32 is not like the .*\(4, 3, 6, 6\) float32, and"
+    ):
         loss_of(wrapped, 3)
+    with pytest.raises(ShapeMismatch, match=r"\(4, 3, 6, 6\) float64 is not like"):
+        wrapped(batch()[0].double())
     wrapped.eval()
     with pytest.raises(ShapeMismatch, match="in evaluation mode"):
         loss_of(wrapped)
+
+
+def test_a_wrong_dtype_is_named_at_the_first_call() -> None:
+    with pytest.raises(
+        UnsupportedModel, match="the module is not.* same dtype.* pass tensors of the dtypes that it takes"
+    ):
+        membench.wrap(nn.Linear(3, 2))(torch.ones(2, 3, dtype=torch.float64))
 
 
 def test_the_step_used_the_longest_ago_makes_room(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -151,6 +162,10 @@ def test_a_changed_number_of_a_layer_is_captured_again() -> None:
         module.scale = 0.5
         loss_of(module).backward()
         module.features[3].p = 0.4
+        loss_of(module).backward()
+        module.options["scale"] = 3.0
+        loss_of(module).backward()
+        module.options["activation"] = functional.silu
         loss_of(module).backward()
         module.head = nn.Linear(4, CLASSES, bias=False)
         nn.init.ones_(module.head.weight)
