@@ -74,6 +74,7 @@ __all__ = [
     "negative_view",
     "next_sequence_number",
     "no_dispatch",
+    "operator_function",
     "operator_schema",
     "saved_tensors",
     "sequence_number",
@@ -106,6 +107,9 @@ storage_address: Callable[[torch.UntypedStorage], int] = attrgetter("_cdata")
 
 operator_schema: Callable[[OpOverload], Any] = attrgetter("_schema")
 """Return an operator's schema: ``arguments`` and ``returns``, each with ``name`` and ``alias_info``."""
+
+operator_function: Callable[[OpOverload], Callable[..., Any]] = attrgetter("_op")
+"""Return the function that an operator's object calls: a call of it takes less time."""
 
 sequence_number: Callable[[Any], int] = methodcaller("_sequence_nr")
 """Return the number of an autograd node, in the order in which nodes were made."""

@@ -163,6 +163,12 @@ def test_a_schema_has_arguments_and_returns_with_their_aliases() -> None:
     assert view.before_set and not view.is_write
 
 
+def test_the_function_of_an_operator_computes_what_the_operator_does() -> None:
+    numbers = torch.arange(4.0)
+    added = internals.operator_function(aten.add.Tensor)(numbers, numbers, alpha=2)
+    assert torch.equal(added, aten.add.Tensor(numbers, numbers, alpha=2))
+
+
 def test_an_overload_has_a_packet_tags_and_a_namespace() -> None:
     operator = aten.native_dropout.default
     assert isinstance(operator, internals.OpOverload)
