@@ -88,7 +88,7 @@ __all__ = [
     "unfused_attention",
     "view_base",
     "without_autocast",
-    "without_fused_networks",
+    "without_cudnn",
     "without_saved_tensor_hooks",
     "without_value_checks",
 ]  # fmt: skip
@@ -231,15 +231,13 @@ def tree_leaves_with_path(tree: Any) -> list[tuple[Any, Any]]:
 
 
 @contextmanager
-def without_fused_networks() -> Iterator[None]:
-    """Switch oneDNN and cuDNN off, but not as `torch.backends` does, which sets TF32 as well."""
-    has_onednn, has_cudnn = torch._C._get_mkldnn_enabled(), torch._C._get_cudnn_enabled()
-    torch._C._set_mkldnn_enabled(False)
+def without_cudnn() -> Iterator[None]:
+    """Switch cuDNN off, but not as `torch.backends` does, which sets TF32 as well."""
+    has_cudnn = torch._C._get_cudnn_enabled()
     torch._C._set_cudnn_enabled(False)
     try:
         yield
     finally:
-        torch._C._set_mkldnn_enabled(has_onednn)
         torch._C._set_cudnn_enabled(has_cudnn)
 
 
