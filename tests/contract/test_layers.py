@@ -41,6 +41,17 @@ def recurrent(kind: type[nn.RNNBase]) -> Workload:
     return classifier(network, torch.randint(9, (4, 6)))
 
 
+def lstm_in_half_precision() -> Workload:
+    """The size of oneDNN's workspace is another one than that which is computed."""
+
+    def of_steps(module: Layer, steps: Tensor) -> Tensor:
+        with torch.autocast("cpu", torch.bfloat16):
+            return module.head(module.recurrent(steps)[0][:, -1])
+
+    layers = {"recurrent": nn.LSTM(4, 5, batch_first=True), "head": nn.Linear(5, CLASSES)}
+    return classifier(Layer(of_steps, **layers), torch.randn(3, 7, 4))
+
+
 def _in_half_precision(module: Layer, inputs: Tensor) -> Tensor:
     with torch.autocast("cpu", torch.bfloat16):
         return module.body(inputs)
@@ -168,6 +179,7 @@ WORKLOADS: dict[str, Callable[[], Workload]] = {
     "gru": lambda: recurrent(nn.GRU),
     "half precise": half_precise,
     "lstm": lambda: recurrent(nn.LSTM),
+    "lstm in half precision": lstm_in_half_precision,
     "normalized inputs": normalized_inputs,
     "sampled from a distribution": sampled_from_a_distribution,
     "spatial transformer": spatial_transformer,
