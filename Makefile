@@ -7,7 +7,7 @@ STAMP := $(VENV)/.installed
 TEST := OMP_NUM_THREADS=1 $(RUN) -m pytest --numprocesses 2
 
 .DEFAULT_GOAL := help
-.PHONY: help install test test-slow test-gpu test-slurm measure validate frontiers depth-record lint format figures report scoreboard sync bench audit smoke clean
+.PHONY: help install test test-slow test-gpu test-slurm measure compare validate frontiers depth-record lint format figures report scoreboard sync bench audit smoke clean
 
 help:  ## show this list
 	@awk -F ':.*## ' '/^[a-z%-]+:.*## / {sub("%", "PAPER"); printf "  make %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -18,7 +18,7 @@ install: $(STAMP)  ## make .venv with the exact versions of constraints.txt
 
 $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(RUN) -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev,launchers,zoo]'
+	$(RUN) -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev,launchers,loops,zoo]'
 	@touch $@
 
 test: $(STAMP)  ## run the tests that need seconds and no GPU
@@ -41,6 +41,10 @@ smoke: $(STAMP)  ## install the wheel into a fresh environment and use it away f
 measure: $(STAMP)  ## measure every strategy on this machine's GPU; write results/measured/
 	$(RUN) -m membench measure
 	$(RUN) -m membench measure task=limits budget=12GB
+
+compare: $(STAMP)  ## measure other tools and every strategy on eight networks; write results/compare/ (an hour on a CPU)
+	$(RUN) -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[peers]'
+	$(RUN) -m benchmarks.compare --results results/compare
 
 validate: $(STAMP)  ## predict what others measured on GPUs; write results/validation/ and paper_figs/validation/
 	$(RUN) -m membench validate

@@ -10,13 +10,15 @@ Needs accelerate: `pip install 'membench[bench]'`.
 import statistics
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 
 import torch
 import torchvision.models as zoo
-from torch import Tensor, nn
+from torch import nn
 
 import membench
+from benchmarks.compare.copies import CopyMeter
+from benchmarks.compare.peers.accelerate_offload import CopiedOnRead
 from membench.core.units import MIB
 from membench.execution.measurement import cpu_peak_bytes
 from membench.models.alexnet import alexnet
@@ -41,22 +43,6 @@ NETWORKS: dict[str, tuple[Callable[[], nn.Module], int]] = {
 }
 
 
-class CopiedOnRead(Mapping[str, Tensor]):
-    """Weights on the host; every reader gets a copy in device memory."""
-
-    def __init__(self, tensors: Mapping[str, Tensor]) -> None:
-        self._tensors = tensors
-
-    def __getitem__(self, name: str) -> Tensor:
-        return self._tensors[name].clone()
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._tensors)
-
-    def __len__(self) -> int:
-        return len(self._tensors)
-
-
 def in_turns_s(runs: list[Callable[[], object]]) -> list[float]:
     """Return each run's median time over rounds in which all take their turn, after a first one that is not timed."""
     times: list[list[float]] = [[] for _ in runs]
@@ -77,7 +63,9 @@ def compare(name: str) -> Iterator[str]:
     module, images = build().eval(), torch.randn(1, 3, size, size)
     other = build().eval()
     other.load_state_dict(module.state_dict())
-    cpu_offload(other, "cpu", offload_buffers=True, state_dict=CopiedOnRead(dict(module.state_dict())))
+    cpu_offload(
+        other, "cpu", offload_buffers=True, state_dict=CopiedOnRead(dict(module.state_dict()), CopyMeter(()))
+    )
     expected = other(images)
     theirs_bytes = images.nbytes + cpu_peak_bytes(lambda: other(images))
     steps = [

@@ -44,6 +44,7 @@ from membench.core.errors import (
 if TYPE_CHECKING:
     from membench.advice.advice import Advice, AdvisedPlan
     from membench.advice.advise import advise
+    from membench.steps.buckets import pad_to_bucket
     from membench.steps.compile import compile  # noqa: A004 (the field's word for it)
     from membench.steps.compiled_step import CompiledStep
     from membench.steps.measurement import StepMeasurement
@@ -77,6 +78,7 @@ __all__ = [
     "__version__",
     "advise",
     "compile",
+    "pad_to_bucket",
     "predict",
     "wrap",
 ]
@@ -92,6 +94,7 @@ _LAZY = {
     "StepMeasurement": "membench.steps.measurement",
     "advise": "membench.advice.advise",
     "compile": "membench.steps.compile",
+    "pad_to_bucket": "membench.steps.buckets",
     "predict": "membench.steps.predict",
     "wrap": "membench.steps.wrap",
 }

@@ -1,10 +1,13 @@
 """The state of a module that a captured step depends on, and steps without side effects on a module."""
 
+from argparse import Namespace
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from copy import deepcopy
+from dataclasses import is_dataclass
 from itertools import chain, compress
 from operator import attrgetter, is_, itemgetter
+from types import BuiltinFunctionType, FunctionType, SimpleNamespace
 from typing import Any, NoReturn
 
 import torch
@@ -16,7 +19,9 @@ from membench.core.torch_internals import MODULE_ATTRIBUTES, WEIGHT_HOOKS, modul
 _MODE, _IS_TRAINED = attrgetter("training"), attrgetter("requires_grad")
 PLAIN = (bool, int, float, str)
 """Types of attributes whose values can be compared."""
+_FUNCTIONS = (FunctionType, BuiltinFunctionType)
 _CONTAINERS = (list, tuple, dict)
+_NAMESPACES = (SimpleNamespace, Namespace)
 _ABSENT = object()
 
 
@@ -24,8 +29,9 @@ class ModuleState:
     """The modes, layers, weights, buffers, hooks and numbers with which a module and its loss were captured.
 
     The values of tensors and their addresses may change. The set of tensors and the computation may not: the step would
-    go on computing what the module no longer does. Numbers in lists, tuples and dicts count as well, except those that are
-    appended to a list, as notes are. Attributes with a leading underscore are not checked.
+    go on computing what the module no longer does. Functions count as numbers do, and so do both in lists, tuples, dicts and
+    configurations, except what is appended to a list, as notes are. Of attributes with a leading underscore, those count that
+    belong to a property.
 
     Args:
         module: as it was captured.
@@ -52,12 +58,11 @@ class ModuleState:
         self._hooks = [(path, hooks) for path, child in hooked for hooks in module_hooks(child)]
         self._hook_counts = [len(hooks) for _, hooks in self._hooks]
         owners = self._modules if isinstance(loss, nn.Module) else [*self._modules, ("loss", loss)]
+        seen: set[int] = set()
         self._earlier_numbers = [
-            (path, vars(owner), numbers) for path, owner in owners if (numbers := _public_numbers(owner))
+            each for path, owner in owners for each in _numbers_within(path, *_public(owner), seen)
         ]
-        self._attributes = [
-            (itemgetter(*numbers), of_owner) for _, of_owner, numbers in self._earlier_numbers
-        ]
+        self._attributes = [(itemgetter(*numbers), holder) for _, holder, numbers in self._earlier_numbers]
         self._numbers = [itemgetter(*numbers)(numbers) for _, _, numbers in self._earlier_numbers]
         self._weights = dict(module.named_parameters()) if loss is not None else {}
         self._trained = [weight.requires_grad for weight in self._weights.values()]
@@ -90,23 +95,23 @@ class ModuleState:
     def _has_other_numbers(self) -> bool:
         try:
             return self._numbers_now() != self._numbers and self._changed_number() is not None
-        except (KeyError, RuntimeError, ValueError):
+        except (LookupError, RuntimeError, ValueError):
             return True  # one was deleted, or is an array, which has no single truth value
 
-    def _changed_number(self) -> tuple[str, str, Any, Any] | None:
+    def _changed_number(self) -> tuple[str, Any, Any, Any] | None:
         """Return the first that differs: path, name, and its values now and at the capture."""
         return next(
             (
-                (path, name, attributes.get(name), number)
-                for path, attributes, numbers in self._earlier_numbers
+                (path, name, now, number)
+                for path, holder, numbers in self._earlier_numbers
                 for name, number in numbers.items()
-                if _differs(attributes.get(name), number)
+                if _differs(now := _item(holder, name), number)
             ),
             None,
         )
 
     def _numbers_now(self) -> list[Any]:
-        return [numbers_of(attributes) for numbers_of, attributes in self._attributes]
+        return [numbers_of(holder) for numbers_of, holder in self._attributes]
 
     def _check_gradient_hooks(self) -> None:
         for hooks in WEIGHT_HOOKS:
@@ -150,8 +155,9 @@ class ModuleState:
         changed = self._changed_number()
         assert changed is not None
         path, name, now, then = changed
+        where = f"[{name}]" if isinstance(name, int) else name
         raise ModuleChanged(
-            f"{_layer(path)} has {name}={now!r}, but had {then!r} when the step was captured; compile again, or put a "
+            f"{_layer(path)} has {where}={now!r}, but had {then!r} when the step was captured; compile again, or put a "
             "value that changes into a buffer or a target"
         )
 
@@ -210,25 +216,76 @@ def _restore(optimizer: torch.optim.Optimizer, state: _OptimizerState) -> None:
         group.update(options)
 
 
-def _public_numbers(owner: object) -> dict[str, Any]:
-    """Return the numbers and strings that a layer or a loss computes with, and copies of containers of nothing else."""
-    return {
-        name: deepcopy(value)
+_Numbers = tuple[str, Any, dict[Any, Any]]
+"""Where they are, the dict, list or tuple that holds them, and the numbers by their key."""
+
+
+def _public(owner: object) -> tuple[Any, dict[str, Any]]:
+    """Return an object's dict of attributes, and those that it may compute with."""
+    kept = {
+        name: value
         for name, value in own_attributes(owner).items()
-        if _is_plain(value) and not name.startswith("_")
+        if not name.startswith("_") or isinstance(getattr(type(owner), name[1:], None), property)
     }
+    return getattr(owner, "__dict__", {}), kept
+
+
+def _numbers_within(path: str, holder: Any, items: dict[Any, Any], seen: set[int]) -> Iterator[_Numbers]:
+    """Yield what a dict, list or tuple holds that is computed with, and what containers and configurations in it hold.
+
+    Containers of nothing but numbers are copied, and others are numbers of their own.
+
+    Args:
+        seen: identities of holders that were yielded already, to which this one's is added.
+    """
+    if not items or id(holder) in seen:
+        return
+    seen.add(id(holder))
+    numbers = {}
+    for key, value in items.items():
+        if _is_plain(value):
+            numbers[key] = deepcopy(value)
+        elif type(value) in _CONTAINERS:
+            numbers[key] = value
+            inner = value if isinstance(value, dict) else dict(enumerate(value))
+            yield from _numbers_within(_joined(path, key), value, inner, seen)
+        elif _is_configuration(value):
+            numbers[key] = value
+            yield from _numbers_within(_joined(path, key), *_public(value), seen)
+    if numbers:
+        yield path, holder, numbers
+
+
+def _joined(path: str, key: Any) -> str:
+    return f"{path}.{key}" if path else str(key)
+
+
+def _item(holder: Any, key: Any) -> Any:
+    try:
+        return holder[key]
+    except LookupError:
+        return None
 
 
 def _differs(now: Any, then: Any) -> bool:
+    if not _is_plain(then):
+        return now is not then
     if type(now) is not type(then):
         return True
     return bool((now[: len(then)] if isinstance(then, list) else now) != then)
 
 
+def _is_configuration(value: Any) -> bool:
+    """Return whether a value is an object that keeps options: a dataclass, a namespace, or a configuration of transformers."""
+    if isinstance(value, type) or not hasattr(value, "__dict__"):
+        return False
+    return is_dataclass(value) or isinstance(value, _NAMESPACES) or type(value).__name__.endswith("Config")
+
+
 def _is_plain(value: Any) -> bool:
-    """Return whether a value is a number or a string, or a container of such and of None."""
+    """Return whether a value is a number, a string or a function, or a container of such and of None."""
     if type(value) not in _CONTAINERS:
-        return type(value) in PLAIN
+        return type(value) in PLAIN or type(value) in _FUNCTIONS
     items = value.items() if isinstance(value, dict) else enumerate(value)
     return all(item is None or _is_plain(item) for _, item in items)
 

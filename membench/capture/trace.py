@@ -281,7 +281,8 @@ def _check_output(output: Any) -> None:
             raise UnsupportedModel(
                 "output",
                 f"torch's pytree cannot open a {type(leaf).__name__}",
-                "return tensors, or tuples, lists or dicts of tensors, or register it: torch.export.register_dataclass",
+                "return tensors, or tuples, lists or dicts of tensors, or register it: torch.export.register_dataclass; networks of "
+                "transformers leave their cache out with config.use_cache = False",
             )
 
 

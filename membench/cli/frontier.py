@@ -12,7 +12,7 @@ addition:
     workers=2        processes
     rerun=missing    or all: cells with a record in outputs/records/frontiers run again
 
-Nothing runs on a device. Writes a table with a line for each point, outputs/frontiers/<model>_<device>.csv, and a picture
+Nothing runs on a device, so that joint keeps weights on the host wherever that is faster. Writes a table with a line for each point, outputs/frontiers/<model>_<device>.csv, and a picture
 (.png). A budget that a strategy cannot keep is not a point.
 """
 
@@ -55,6 +55,8 @@ if TYPE_CHECKING:
 
 COMMITTED = ROOT / "experiments" / "frontiers.yaml"
 OURS = "joint"
+OPTIONS: dict[str, Configuration] = {OURS: {"offload_weights": True}}
+"""Options of strategies that a step may have because nothing runs."""
 LEFT_OUT = {
     "auto": "chooses among the others",
     "best_fit": "eager execution in another allocator's memory",
@@ -119,7 +121,9 @@ def parse(words: Sequence[str]) -> Settings:
     return Settings(
         jobs=(_job(described, own),) if described else tuple(_committed()),
         records=(Path() if described else ROOT) / "outputs" / "records" / "frontiers",
-        strategies={name: configuration.read("strategy", name, own) for name in names},
+        strategies={
+            name: configuration.read("strategy", name, own) | OPTIONS.get(name, {}) for name in names
+        },
         budgets=options.get("budgets", 8),
         workers=options.get("workers", 2),
         rerun=options.get("rerun", Rerun.MISSING),

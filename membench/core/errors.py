@@ -43,7 +43,8 @@ class UnsupportedModel(MembenchError):
     """A module does something that a task graph cannot express."""
 
     def __init__(self, layer: str, cause: str, remedy: str) -> None:
-        super().__init__(f"layer {layer!r} is not supported: {cause}; {remedy}")
+        where = f"layer {layer!r}" if layer else "the module"
+        super().__init__(f"{where} is not supported: {cause}; {remedy}")
         self.layer = layer
 
 

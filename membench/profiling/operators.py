@@ -104,8 +104,10 @@ def _on_synthetic_data(
     message = str(failure).strip().splitlines()[0]
     raise UnsupportedModel(
         graph.layers[task.layer],
-        f"{task.name} does not run on synthetic data: {message}",
-        "replace the operator",
+        f"{task.name.lstrip(':')} does not run on synthetic data: {message}",
+        "pass tensors of the dtypes that it takes, or convert the module"
+        if "dtype" in message
+        else "replace the operator",
     ) from failure
 
 

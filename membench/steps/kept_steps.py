@@ -56,11 +56,14 @@ def kind_of(leaf: Any, *, with_gradient: bool = False) -> Hashable:
 
 
 def described(name: str, arguments: Any) -> str:
-    """Return the shapes and values of a call's arguments, for a sentence."""
-    return ", ".join(
-        f"{place} {tuple(leaf.shape)}" if isinstance(leaf, Tensor) and is_dense(leaf) else f"{place} {leaf!r}"
-        for place, leaf in named_leaves(name, arguments)
-    )
+    """Return the shapes, dtypes and values of a call's arguments, for a sentence."""
+    return ", ".join(f"{place} {_described_leaf(leaf)}" for place, leaf in named_leaves(name, arguments))
+
+
+def _described_leaf(leaf: Any) -> str:
+    if isinstance(leaf, Tensor) and is_dense(leaf):
+        return f"{tuple(leaf.shape)} {str(leaf.dtype).removeprefix('torch.')}"
+    return repr(leaf)
 
 
 Step = TypeVar("Step", bound=Closable)

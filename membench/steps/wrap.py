@@ -8,9 +8,10 @@ evaluation mode of each layer, frozen weights, autocast, and whether gradients a
 
 import copy
 import inspect
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import wraps
+from types import MethodType
 from typing import Any, NoReturn, TypeVar
 
 import torch
@@ -114,7 +115,9 @@ class WrappedCalls:
         self._cost = MeasuredCost(device, load_cache(device) if device.type == "cuda" else None)
         self._signature = inspect.signature(module.forward)
         self._steps: KeptSteps[WrappedStep] = KeptSteps()
-        self._forget()
+        self._first = ""  # call, described
+        self._layers: list[nn.Module] = []
+        self._weights: list[nn.Parameter] = []
 
     @property
     def steps(self) -> tuple[WrappedStep, ...]:
@@ -151,7 +154,7 @@ class WrappedCalls:
         except ModuleChanged:
             if self.is_fixed:
                 raise
-            self._forget()
+            self._steps.clear()
             return self._step_for(arguments, leaves, structure)(leaves)
 
     def prepare(self, arguments: Arguments) -> None:
@@ -161,12 +164,7 @@ class WrappedCalls:
 
     def close(self) -> None:
         """Release threads, host memory and what was captured; a later call captures again."""
-        self._forget()
-
-    def _forget(self) -> None:
         self._steps.clear()
-        self._layers = list(self.module.modules())
-        self._weights = list(self.module.parameters())
 
     def _arguments(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Arguments:
         """Return arguments as a tuple, or by name if one is given by name."""
@@ -189,6 +187,8 @@ class WrappedCalls:
         return dict(sorted(named.items()))
 
     def _step_for(self, arguments: Arguments, leaves: list[Any], structure: Any) -> WrappedStep:
+        if not len(self._steps):
+            self._layers, self._weights = list(self.module.modules()), list(self.module.parameters())
         trains = torch.is_grad_enabled() and (
             any(weight.requires_grad for weight in self._weights)
             or any(isinstance(leaf, Tensor) and leaf.requires_grad for leaf in leaves)
@@ -205,14 +205,15 @@ class WrappedCalls:
         step = self._steps.find(key)
         if step is not None:
             return step
-        if self.is_fixed and len(self._steps):
+        description = self._description(arguments, trains)
+        if not len(self._steps):
+            self._first = description
+        elif self.is_fixed:
             raise ShapeMismatch(
-                f"{self._description(arguments, trains)} is not like the first one, and shapes are fixed; leave "
+                f"{description} is not like the first one, {self._first}, and shapes are fixed; leave "
                 "shapes='fixed' out, or wrap the module once more for such calls"
             )
-        return self._steps.make(
-            key, lambda: self._capture(arguments, precision, trains), self._description(arguments, trains)
-        )
+        return self._steps.make(key, lambda: self._capture(arguments, precision, trains), description)
 
     def _capture(self, arguments: Arguments, precision: Precision | None, trains: bool) -> WrappedStep:
         for name, leaf in named_leaves("inputs", arguments):
@@ -280,20 +281,57 @@ def _without_memory(leaf: Any) -> Any:
     )
 
 
+class _Forward:
+    """The attribute ``forward`` of wrapped modules, which a program may replace (accelerate puts autocast around it).
+
+    It takes precedence over the dict of attributes, which is that of the module that was wrapped as well: a replaced forward
+    would be captured from there.
+
+    Attributes:
+        replaced: what the program has put in its place; None if nothing.
+    """
+
+    def __init__(self, captured: Callable[..., Any]) -> None:
+        @wraps(captured)
+        def forward(wrapped: Any, *args: Any, **kwargs: Any) -> Any:
+            return wrapped.wrapped_calls(args, kwargs)
+
+        vars(forward)["__signature__"] = inspect.signature(captured)
+        del vars(forward)["__wrapped__"]  # accelerate follows it, to a forward without the strategy
+        self._forward = forward
+        self.replaced: Any = None
+
+    def __get__(self, wrapped: nn.Module | None, _: object = None) -> Any:
+        if wrapped is None:
+            return self._forward
+        return self.replaced or MethodType(self._forward, wrapped)
+
+    def __set__(self, _: nn.Module, forward: Any) -> None:
+        self.replaced = forward
+
+    def __delete__(self, _: nn.Module) -> None:
+        if self.replaced is None:
+            raise AttributeError("forward")
+        self.replaced = None
+
+
 def _sharing_attributes(module: Module, calls: WrappedCalls) -> Module:
     """Return an object of a subclass of the module's class that has the module's own dict of attributes."""
     kind = type(module)
+    forward = _Forward(kind.forward)
 
-    @wraps(kind.forward)
-    def forward(_: nn.Module, *args: Any, **kwargs: Any) -> Any:
-        return calls(args, kwargs)
-
-    def deep_copy(_: nn.Module, memo: dict[int, Any]) -> nn.Module:
+    def deep_copy(wrapped: nn.Module, memo: dict[int, Any]) -> nn.Module:
         copied = copy.deepcopy(module, memo)
-        again = WrappedCalls(
-            copied, calls.strategy, calls.budget_bytes, calls.device, is_fixed=calls.is_fixed
+        if id(wrapped) in memo:  # one of its attributes refers to it, as a method that accelerate keeps
+            again: nn.Module = memo[id(wrapped)]
+            return again
+        again = memo[id(wrapped)] = _sharing_attributes(
+            copied,
+            WrappedCalls(copied, calls.strategy, calls.budget_bytes, calls.device, is_fixed=calls.is_fixed),
         )
-        return _sharing_attributes(copied, again)
+        if forward.replaced:
+            again.forward = copy.deepcopy(forward.replaced, memo)
+        return again
 
     def reduce(*_: object) -> NoReturn:
         raise MembenchError(

@@ -22,6 +22,7 @@ from math import inf
 import numpy as np
 
 from membench.core.cost_model import CostModel
+from membench.core.errors import MembenchError
 from membench.core.schedule import Schedule
 from membench.core.task_graph import RESULT_ROLES, TaskGraph
 from membench.planning.builder import ScheduleBuilder
@@ -33,13 +34,20 @@ from membench.strategies.on_demand import compute_on_demand
 
 
 class Dtr(Strategy):
-    """Dynamic tensor rematerialisation: evict the least costly by size and staleness (Kirisame et al. 2021)."""
+    """Dynamic tensor rematerialisation: evict the least costly by size and staleness (Kirisame et al. 2021).
+
+    Args:
+        longest: refuse a schedule with more than that many times as many tasks as the graph has, as soon as it is that long.
+    """
 
     name = "dtr"
 
+    def __init__(self, longest: float = inf) -> None:
+        self._longest = longest
+
     def schedule(self, graph: TaskGraph, cost: CostModel, budget_bytes: int | None) -> Schedule:
         problem = Problem(join_convolution_backward(graph, cost), cost, 1)
-        runtime = _Runtime(problem, budget_bytes or inf)
+        runtime = _Runtime(problem, budget_bytes or inf, self._longest)
         builder = ScheduleBuilder(
             self.name, reordered(problem.graph, runtime.run()), budget_bytes=budget_bytes
         )
@@ -50,8 +58,9 @@ class Dtr(Strategy):
 class _Runtime:
     """Plays the runtime, and records the order of operations."""
 
-    def __init__(self, problem: Problem, budget_bytes: float) -> None:
+    def __init__(self, problem: Problem, budget_bytes: float, longest: float) -> None:
         self._problem, self._graph = problem, problem.graph
+        self._most_tasks = longest * len(problem.graph.tasks)
         self._budget_bytes = budget_bytes
         self._blocks = list(problem.graph.blocks)  # and copies
         self._tasks: list[RenamedTask] = []
@@ -124,6 +133,10 @@ class _Runtime:
             self._held_bytes += self._graph.blocks[block].size_bytes
             self._set_evictable(block, is_resident=True)
         self._tasks.append(RenamedTask(task, copies))
+        if len(self._tasks) > self._most_tasks:
+            raise MembenchError(
+                f"dtr runs more than {self._most_tasks:,.0f} tasks within {self._budget_bytes:,} bytes"
+            )
         self._now_s += problem.duration_s[operation]
         self._read_s[list(problem.touched[operation])] = self._now_s
 

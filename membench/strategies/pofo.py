@@ -30,17 +30,16 @@ from membench.planning.rewrite import join_convolution_backward
 from membench.strategies.base import Strategy
 from membench.strategies.chain.stages import Chain
 from membench.strategies.eager import Eager
-from membench.strategies.rotor import fastest_order
+from membench.strategies.rotor import Tables, peak_bytes
 
 if TYPE_CHECKING:
     from membench.planning.choices.evaluation import Plan
-    from membench.strategies.chain.persistent import Table
 
 AROUND = (1.1, 1.05, 1.0, 0.97, 0.94, 0.9, 0.85)
 """Budgets of the decisions, in given budgets."""
 
-GROWTH = 1.05
-"""Between the budgets with which a budget that can be kept is sought."""
+FINENESS = 1 / 64
+"""The least budget is sought to within this share of itself."""
 
 
 class Pofo(Strategy):
@@ -58,54 +57,63 @@ class Pofo(Strategy):
     def schedule(self, graph: TaskGraph, cost: CostModel, budget_bytes: int | None) -> Schedule:
         # numba takes a second to import
         from membench.planning.choices.emit import emit
-        from membench.strategies.chain.persistent import fill
 
         eager = Eager().schedule(graph, cost, None)
         if budget_bytes is None or eager.peak_bytes <= budget_bytes:
             return Schedule(self.name, eager.graph, eager.instructions, eager.peak_bytes)
         chain = Chain(join_convolution_backward(graph, cost), cost)
-        table = fill(chain, max(1, eager.peak_bytes - chain.fixed_bytes), self._slots)
-        plan = self._fastest(table, cost, budget_bytes, eager.peak_bytes)
+        tables = Tables(chain, eager.peak_bytes, self._slots)
+        plan = self._fastest(tables, cost, budget_bytes)
         if plan is None:
             raise InfeasibleSchedule(
                 task="the step",
-                needed_bytes=self._needed_bytes(table, cost, budget_bytes, eager.peak_bytes),
+                needed_bytes=self._needed_bytes(tables, cost, budget_bytes, eager.peak_bytes),
                 budget_bytes=budget_bytes,
                 lower_bound_bytes=chain.problem.graph.lower_bound_bytes,
             )
         return emit(self.name, plan, budget_bytes)
 
-    def _fastest(
-        self,
-        table: "Table",
-        cost: CostModel,
-        budget_bytes: int,
-        eager_bytes: int,
-        shares: Sequence[float] = AROUND,
-    ) -> "Plan | None":
-        """Return the fastest plan within a budget, with decisions for these shares of it; None where there is none."""
+    def _fastest(self, tables: Tables, cost: CostModel, budget_bytes: int) -> "Plan | None":
+        """Return the fastest plan within a budget; None where there is none."""
         from membench.planning.choices.evaluation import Evaluator
-        from membench.strategies.chain.offloading import choices_of, order_of, plan_groups
+        from membench.strategies.chain.offloading import choices_of
 
-        chain = table.chain
-        evaluator = Evaluator(chain.problem)
-        rooms_bytes = [int(share * budget_bytes) - chain.fixed_bytes for share in shares]
-        different = dict.fromkeys(plan_groups(table, cost, room) for room in rooms_bytes if room > 0)
-        plans = []
-        for groups in filter(None, different):
-            program = evaluator.program_of(order_of(table, groups))
-            plans.append(evaluator.plan_of(program, choices_of(chain, groups), budget_bytes))
-        if without_copies := fastest_order(chain, budget_bytes, eager_bytes, self._slots):
+        plans = self._offloading(tables, cost, budget_bytes, AROUND)
+        if without_copies := tables.fastest(budget_bytes):
+            evaluator = Evaluator(tables.chain.problem)
             program = evaluator.program_of(without_copies)
-            plans.append(evaluator.plan_of(program, choices_of(chain, ()), budget_bytes))
+            plans.append(evaluator.plan_of(program, choices_of(tables.chain, ()), budget_bytes))
         best = min(plans, key=lambda plan: plan.step_s, default=None)
         return None if best is None or best.step_s == inf else best
 
-    def _needed_bytes(self, table: "Table", cost: CostModel, budget_bytes: int, eager_bytes: int) -> int:
-        """Return a budget that can be kept, above one that cannot."""
-        tried_bytes = int(budget_bytes * GROWTH) + 1
-        while tried_bytes < eager_bytes:
-            if self._fastest(table, cost, tried_bytes, eager_bytes, (1.0,)):
-                return tried_bytes
-            tried_bytes = int(tried_bytes * GROWTH) + 1
-        return eager_bytes
+    def _offloading(
+        self, tables: Tables, cost: CostModel, budget_bytes: int, shares: Sequence[float]
+    ) -> "list[Plan]":
+        """Return plans within a budget, with decisions for these shares of it; infinitely long where it is not kept."""
+        from membench.planning.choices.evaluation import Evaluator
+        from membench.strategies.chain.offloading import choices_of, order_of, plan_groups
+
+        chain, table = tables.chain, tables.largest
+        plans: list[Plan] = []
+        evaluator = Evaluator(chain.problem)
+        rooms_bytes = [int(share * budget_bytes) - chain.fixed_bytes for share in shares]
+        different = dict.fromkeys(plan_groups(table, cost, room) for room in rooms_bytes if room > 0)
+        for groups in filter(None, different):
+            program = evaluator.program_of(order_of(table, groups))
+            plans.append(evaluator.plan_of(program, choices_of(chain, groups), budget_bytes))
+        return plans
+
+    def _needed_bytes(self, tables: Tables, cost: CostModel, budget_bytes: int, eager_bytes: int) -> int:
+        """Return a budget that can be kept, above one that cannot: by halving, up to what `rotor` needs."""
+        graph = tables.chain.problem.graph
+        without_copies = tables.fastest(budget_bytes)
+        least = max(budget_bytes, graph.lower_bound_bytes - 1, tables.chain.fixed_bytes)
+        most = min(eager_bytes, peak_bytes(graph, without_copies)) if without_copies else eager_bytes
+        while most - least > max(1, most * FINENESS):
+            middle = (least + most) // 2
+            kept = [plan for plan in self._offloading(tables, cost, middle, (1.0,)) if plan.step_s < inf]
+            if kept:
+                most = kept[0].peak_bytes
+            else:
+                least = middle
+        return most

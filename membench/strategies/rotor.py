@@ -21,6 +21,7 @@ slots is taken whose peak, counted in bytes, keeps the budget.
 Not memonger, which chooses segments by size and recomputes each once; not `pofo`, which also copies to the host.
 """
 
+from functools import cache
 from typing import TYPE_CHECKING
 
 from membench.core.cost_model import CostModel
@@ -58,7 +59,7 @@ class Rotor(Strategy):
         eager = Order(tuple(RenamedTask(task, {}) for task in graph.tasks), graph.blocks)
         eager_bytes = peak_bytes(graph, eager)
         if budget_bytes is not None and budget_bytes < eager_bytes:
-            order = fastest_order(Chain(graph, cost), budget_bytes, eager_bytes, self._slots) or eager
+            order = Tables(Chain(graph, cost), eager_bytes, self._slots).fastest(budget_bytes) or eager
             if peak_bytes(graph, order) < eager_bytes:
                 graph = reordered(graph, order)
         builder = ScheduleBuilder(self.name, graph, budget_bytes=budget_bytes)
@@ -66,22 +67,38 @@ class Rotor(Strategy):
         return builder.finish()
 
 
-def fastest_order(chain: Chain, budget_bytes: int, eager_bytes: int, slots: int) -> Order | None:
-    """Return the fastest order found within a budget; where none keeps it, one that needs little; None: none.
+class Tables:
+    """The tables of a chain, each filled once.
 
     Args:
         eager_bytes: peak without recomputation.
         slots: the most into which the memory is divided.
     """
-    from membench.strategies.chain.persistent import fill  # numba takes a second to import
 
-    order = None
-    for limit_bytes in (int(BEYOND * budget_bytes), eager_bytes):
-        if limit_bytes > chain.fixed_bytes:
-            order = largest_within(fill(chain, limit_bytes - chain.fixed_bytes, slots), budget_bytes) or order
-            if order and peak_bytes(chain.problem.graph, order) <= budget_bytes:
-                return order
-    return order
+    def __init__(self, chain: Chain, eager_bytes: int, slots: int) -> None:
+        self.chain, self._slots = chain, slots
+        self._eager_bytes = eager_bytes
+        self.up_to = cache(self._up_to)
+
+    @property
+    def largest(self) -> "Table":
+        """The table for memory up to the peak without recomputation."""
+        return self.up_to(self._eager_bytes)
+
+    def fastest(self, budget_bytes: int) -> Order | None:
+        """Return the fastest order found within a budget; where none keeps it, one that needs little; None: none."""
+        order = None
+        for limit_bytes in (int(BEYOND * budget_bytes), self._eager_bytes):
+            if limit_bytes > self.chain.fixed_bytes:
+                order = largest_within(self.up_to(limit_bytes), budget_bytes) or order
+                if order and peak_bytes(self.chain.problem.graph, order) <= budget_bytes:
+                    return order
+        return order
+
+    def _up_to(self, limit_bytes: int) -> "Table":
+        from membench.strategies.chain.persistent import fill  # numba takes a second to import
+
+        return fill(self.chain, max(1, limit_bytes - self.chain.fixed_bytes), self._slots)
 
 
 def largest_within(table: "Table", budget_bytes: int) -> Order | None:
@@ -89,14 +106,13 @@ def largest_within(table: "Table", budget_bytes: int) -> Order | None:
 
     Peaks are taken to grow with slots.
     """
-    graph = table.chain.problem.graph
     found = table.feasible_slots()
     low, high = 0, len(found) - 1
     best = table.order(found[0]) if found else None
     while low <= high:
         middle = (low + high + 1) // 2
         order = table.order(found[middle])
-        if peak_bytes(graph, order) <= budget_bytes:
+        if peak_bytes(table.chain.problem.graph, order) <= budget_bytes:
             best, low = order, middle + 1
         else:
             high = middle - 1

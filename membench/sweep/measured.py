@@ -93,7 +93,7 @@ def _measure_baseline(baseline: Baseline, workload: Workload, budget_bytes: int 
     try:
         _measure_memory(run, device, found, is_cold=True)
         if device.type == "cpu":
-            found.metrics["peak_memory_bytes"] = _callers_bytes(workload) + peak_bytes(run, device)
+            found.metrics["peak_memory_bytes"] = callers_bytes(workload) + peak_bytes(run, device)
         _check_budget(found, device, budget_bytes)
         samples = _measure_throughput(run, workload.batch_size, device, found)
     except torch.OutOfMemoryError as error:
@@ -195,7 +195,7 @@ def _measure_memory(
     _read(found, "other_processes", processes.others)
 
 
-def _callers_bytes(workload: Workload) -> int:
+def callers_bytes(workload: Workload) -> int:
     """Return the bytes that the caller holds before a step: weights, buffers and the batch."""
     module = workload.module
     batch = (*tensors_in(workload.inputs), *tensors_in(workload.targets))

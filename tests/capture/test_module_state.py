@@ -1,6 +1,7 @@
 """A step does not go on computing what its module no longer does."""
 
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,9 +16,33 @@ from membench.steps.compiled_step import CompiledStep
 DATA = torch.randn(4, 3), torch.randint(2, (4,))
 
 
+class Sloped(nn.Module):
+    """Keeps its number behind a property."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._slope, self._calls = 1.0, 0
+
+    @property
+    def slope(self) -> float:
+        return self._slope
+
+    @slope.setter
+    def slope(self, slope: float) -> None:
+        self._slope = slope
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return inputs * self._slope
+
+
 @pytest.fixture
 def module() -> nn.Module:
-    module = nn.Sequential(nn.Linear(3, 5), nn.BatchNorm1d(5), nn.Dropout(0.5), nn.Linear(5, 2))
+    module = nn.Sequential(nn.Linear(3, 5), nn.BatchNorm1d(5), nn.Dropout(0.5), nn.Linear(5, 2), Sloped())
+    module[0].mixed, module[0].others = (
+        {"scale": 2.0, "activation": torch.relu, "of": object()},
+        [nn.ReLU(), 2],
+    )
+    module[0].activation, module[0].config = torch.relu, SimpleNamespace(rate=0.1, _read=0)
     module[0].scales, module[0].options = [1.0, 2.0], {"name": "first", "rates": {"low": 1, "high": None}}
     return module
 
@@ -32,7 +57,7 @@ CHANGES: dict[str, tuple[Callable[[nn.Sequential], object], str]] = {
     "its mode": (lambda module: module.eval(), "the module is in evaluation mode, but .* in training mode"),
     "a layer's mode": (lambda module: module[2].eval(), "layer '2' is in evaluation mode"),
     "a layer": (lambda module: module.__setitem__(3, nn.Linear(5, 2)), "'3' of the module is not the object"),
-    "one layer more": (lambda module: module.append(nn.ReLU()), "'4' of the module is not the object"),
+    "one layer more": (lambda module: module.append(nn.ReLU()), "'5' of the module is not the object"),
     "one layer less": (lambda module: module.__delitem__(3), "'3' of the module is not the object"),
     "a weight": (lambda module: setattr(module[0], "bias", None), "'bias' of layer '0' is not the object"),
     "a buffer": (
@@ -64,6 +89,32 @@ CHANGES: dict[str, tuple[Callable[[nn.Sequential], object], str]] = {
     "a number in a dict": (
         lambda module: module[0].options["rates"].update(low=3),
         "layer '0' has options=.*'low': 3.* but had .*'low': 1",
+    ),
+    "a number in a dict of objects": (
+        lambda module: module[0].mixed.update(scale=3.0),
+        "layer '0.mixed' has scale=3.0, but had 2.0",
+    ),
+    "a function in a dict": (
+        lambda module: module[0].mixed.update(activation=torch.tanh),
+        "layer '0.mixed' has activation=.*tanh.*, but had .*relu",
+    ),
+    "another list of layers and numbers": (
+        lambda module: setattr(module[0], "others", [nn.ReLU(), 2]),
+        "layer '0' has others=.*, but had",
+    ),
+    "a number in a list of layers": (
+        lambda module: module[0].others.__setitem__(1, 3),
+        r"layer '0.others' has \[1\]=3, but had 2",
+    ),
+    "a list of layers that is shorter": (lambda module: module[0].others.pop(), r"\[1\]=None, but had 2"),
+    "a function": (lambda module: setattr(module[0], "activation", torch.tanh), "has activation=.*, but had"),
+    "an option": (
+        lambda module: setattr(module[0].config, "rate", 0.5),
+        "layer '0.config' has rate=0.5, but had 0.1",
+    ),
+    "a number behind a property": (
+        lambda module: setattr(module[4], "slope", 2.0),
+        "'4' has _slope=2.0, but",
     ),
     "a number": (
         lambda module: setattr(module[2], "p", 0.1),
@@ -129,6 +180,8 @@ def test_what_a_module_notes_about_itself_may_change(module: nn.Sequential) -> N
     step = step_of(module)
     module._epoch, module.best_accuracy = 2, 0.5
     module[0].scales.append(3.0)
+    module[0].others.append(4)
+    module[0].mixed["seen"] = module[0].config._read = module[4]._calls = 5
     step(*DATA)
     assert module[0].weight.grad is not None
 

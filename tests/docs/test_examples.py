@@ -2,6 +2,7 @@
 
 import re
 import runpy
+from collections.abc import Iterator
 from contextlib import chdir, redirect_stdout
 from io import StringIO
 from pathlib import Path
@@ -64,6 +65,28 @@ def test_the_program_of_the_page_trains_batches_of_two_sizes() -> None:
     exec(program.text, names)
     calls = names["model"].wrapped_calls
     assert len(calls.steps) == 2 and calls.predicted_peak_bytes <= 20 * MIB and calls.waiting_bytes == 0
+
+
+@pytest.fixture
+def _fresh_accelerate() -> Iterator[None]:
+    """Reset the precision that accelerate keeps for the whole process; the Trainer uses it as well."""
+    from accelerate.state import AcceleratorState
+
+    AcceleratorState._reset_state(reset_partial_state=True)
+    yield
+    AcceleratorState._reset_state(reset_partial_state=True)
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning:lightning", "ignore::FutureWarning:lightning")
+@pytest.mark.parametrize(("library", "kinds"), [("lightning", 4), ("transformers", 4), ("accelerate", 2)])
+@pytest.mark.usefixtures("_fresh_accelerate")
+def test_a_library_trains_a_wrapped_module_to_the_same_bits_and_resumes_to_them(
+    library: str, kinds: int, tmp_path: Path
+) -> None:
+    output = output_of(f"train_with_{library}.py", tmp_path)
+    assert output.endswith(
+        f"{kinds} kinds of calls\nwrapped: the same weights, bit for bit\nresumed: the same weights, bit for bit\n"
+    )
 
 
 def test_a_written_strategy_keeps_the_gradients_and_saves_memory(tmp_path: Path) -> None:

@@ -23,11 +23,13 @@ class Small(nn.Module):
         self.head = nn.Linear(4, CLASSES)
         self.other = nn.Linear(4, 2)
         self.scale = 1.0
+        self.options = {"scale": 2.0, "activation": functional.relu}
 
     def forward(self, images: Tensor, bias: Tensor | None = None) -> dict[str, Any]:
         pooled = self.features(images).mean((2, 3)) * self.scale
         if bias is not None:
             pooled = pooled + bias
+        pooled = self.options["activation"](pooled) * self.options["scale"]
         return {"logits": self.head(pooled), "other": self.other(pooled), "kind": "small"}
 
 

@@ -58,7 +58,7 @@ def test_a_new_kind_of_batch_is_captured_when_it_comes(caplog: pytest.LogCapture
     assert step.measure().peak_bytes == step.plan[0].schedule.peak_bytes
     with caplog.at_level(logging.INFO, "membench"):
         check_same(train(ours, step), train(plain, eager))
-    assert "a step of Sequential with inputs[0] (3, 3), targets[0] (3,)" in caplog.messages[0]
+    assert "a step of Sequential with inputs[0] (3, 3) float32, targets[0] (3,) int64" in caplog.messages[0]
     assert step.predicted_peak_bytes >= max(each.predicted_peak_bytes for each in step.steps)
     step.close()
     assert step.steps == ()

@@ -1,9 +1,11 @@
 """`membench.wrap`: kinds of calls, what the wrapped module shares with the module, and what is refused."""
 
 import copy
+import inspect
 import logging
 import pickle
 from dataclasses import dataclass
+from types import MethodType
 from typing import Any
 
 import pytest
@@ -22,7 +24,7 @@ from membench.core.errors import (
 )
 from membench.steps import kept_steps
 from membench.steps.wrapped_step import WrappedStep
-from tests.helpers.wrapping import CLASSES, Small, batch, check_loop, loss_of, pair
+from tests.helpers.wrapping import CLASSES, Small, batch, check_loop, loss_of, pair, state_of
 
 
 def test_two_steps_of_training_and_the_output_are_exact() -> None:
@@ -123,11 +125,22 @@ def test_a_smaller_last_batch_is_captured_on_first_use_and_kept(caplog: pytest.L
 def test_fixed_shapes_refuse_another_call_and_name_it() -> None:
     _, wrapped = pair(shapes="fixed", example=batch()[0])
     loss_of(wrapped).backward()
-    with pytest.raises(ShapeMismatch, match=r"inputs\[0\] \(3, 3, 6, 6\) is not like the first one"):
+    with pytest.raises(
+        ShapeMismatch, match=r"\(3, 3, 6, 6\) float32 is not like the .*\(4, 3, 6, 6\) float32, and"
+    ):
         loss_of(wrapped, 3)
+    with pytest.raises(ShapeMismatch, match=r"\(4, 3, 6, 6\) float64 is not like"):
+        wrapped(batch()[0].double())
     wrapped.eval()
     with pytest.raises(ShapeMismatch, match="in evaluation mode"):
         loss_of(wrapped)
+
+
+def test_a_wrong_dtype_is_named_at_the_first_call() -> None:
+    with pytest.raises(
+        UnsupportedModel, match="the module is not.* same dtype.* pass tensors of the dtypes that it takes"
+    ):
+        membench.wrap(nn.Linear(3, 2))(torch.ones(2, 3, dtype=torch.float64))
 
 
 def test_the_step_used_the_longest_ago_makes_room(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -149,6 +162,10 @@ def test_a_changed_number_of_a_layer_is_captured_again() -> None:
         module.scale = 0.5
         loss_of(module).backward()
         module.features[3].p = 0.4
+        loss_of(module).backward()
+        module.options["scale"] = 3.0
+        loss_of(module).backward()
+        module.options["activation"] = functional.silu
         loss_of(module).backward()
         module.head = nn.Linear(4, CLASSES, bias=False)
         nn.init.ones_(module.head.weight)
@@ -262,6 +279,27 @@ def test_hooks_of_the_module_and_of_gradients_run_in_every_step() -> None:
         return seen
 
     check_loop(loop, lambda: nn.Sequential(nn.Linear(3, 4), nn.Dropout(0.5), nn.Linear(4, 2)))
+
+
+def test_a_forward_that_a_program_puts_another_around_runs_under_the_strategy() -> None:
+    def loop(module: nn.Module) -> Any:
+        before = module.forward
+        assert not hasattr(before, "__wrapped__")  # following it would leave the strategy out
+        assert list(inspect.signature(before).parameters) == ["images", "bias"]
+        module.kept_method = before  # as accelerate does
+        module.forward = MethodType(torch.autocast("cpu", torch.bfloat16)(before.__func__), module)
+        loss = loss_of(module)
+        loss.backward()
+        copied = copy.deepcopy(module)
+        loss_of(copied).backward()
+        del module.forward
+        with pytest.raises(AttributeError):
+            del module.forward
+        loss_of(module).backward()
+        return loss.detach(), state_of(copied)
+
+    wrapped = check_loop(loop)
+    assert len(wrapped.wrapped_calls.steps) == 2
 
 
 def test_a_budget_is_kept_or_refused_at_once() -> None:

@@ -1,8 +1,10 @@
 """DTR: nothing is recomputed before memory lacks, and then what is cheap, large and stale."""
 
+import pytest
 import torch
 from torch import nn
 
+from membench.core.errors import MembenchError
 from membench.core.schedule import Offload
 from membench.core.task_graph import Task
 from membench.steps.plan import plan
@@ -52,3 +54,13 @@ def test_a_budget_is_kept_where_masks_of_dropout_are_read_again() -> None:
     for share in (0.9, 0.8, 0.7):
         schedule = plan(graph, Dtr(), UnitCost(), int(share * eager_bytes))
         assert any(task.is_recomputed for task in schedule.graph.tasks)
+
+
+def test_a_schedule_that_is_longer_than_it_may_be_is_refused() -> None:
+    graph, cost = chain_of_sizes([4] * 6), UnitCost()
+    budget_bytes = peak_bytes() - 12
+    share = len(plan(graph, Dtr(), cost, budget_bytes).graph.tasks) / len(graph.tasks)
+    assert share > 1
+    assert plan(graph, Dtr(share), cost, budget_bytes) == plan(graph, Dtr(), cost, budget_bytes)
+    with pytest.raises(MembenchError, match="dtr runs more than"):
+        plan(graph, Dtr(0.99 * share), cost, budget_bytes)

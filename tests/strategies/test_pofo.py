@@ -84,3 +84,14 @@ def test_the_refusal_names_bytes_that_suffice() -> None:
         plan(CHAIN, Pofo(), UnitCost(), CHAIN.lower_bound_bytes - 1)
     needed_bytes = refusal.value.needed_bytes
     assert plan(CHAIN, Pofo(), UnitCost(), needed_bytes).peak_bytes <= needed_bytes
+
+
+@pytest.mark.parametrize("cost", [LinkOf(1e-6), LinkOf(1e-3), LinkOf(1e6)])
+def test_it_needs_at_most_what_rotor_needs_and_then_keeps_it(cost: LinkOf) -> None:
+    needs = []
+    for strategy in (Pofo(), Rotor()):
+        with pytest.raises(InfeasibleSchedule) as refusal:
+            plan(CHAIN, strategy, cost, 1)
+        needs.append(refusal.value.needed_bytes)
+    assert needs[0] <= needs[1]
+    assert plan(CHAIN, Pofo(), cost, needs[0]).peak_bytes <= needs[0]

@@ -79,25 +79,28 @@ def _plan(
     count = len(sizes)
     width = classes + 1
     per_stage = 2 * width**3
-    best = np.full(((count + 1) * per_stage, 4), np.inf)  # seconds, kept, leaving, ahead
-    rows = np.zeros((len(best), 5), np.int64)  # of Group, and the state before
-    best[0, :] = 0.0
+    best_s = np.full((count + 1) * per_stage, np.inf)
+    best = np.empty(
+        (len(best_s), 3)
+    )  # kept, leaving, ahead; few states are reached, and the others never touched
+    rows = np.empty((len(best_s), 5), np.int32)  # of Group, and the state before
+    best_s[0], best[0] = 0.0, 0.0
     after = np.zeros(count + 1)  # weight gradients of later stages
     for number in range(count - 1, -1, -1):
         after[number] = after[number + 1] + sizes[number, 5]
     for state in range(count * per_stage):
-        if best[state, 0] == np.inf:
+        if best_s[state] == np.inf:
             continue
         first, is_stored = state // per_stage, (state % per_stage) // width**3
         inputs = sizes[first - 1, is_stored] if first else 0.0
-        leaving, ahead = best[state, 2], best[state, 3]
-        free = room - best[state, 1] - inputs
+        kept, leaving, ahead = best[state]
+        free = room - kept - inputs
         storing, backward = sizes[first, 3], sizes[first, 4] + after[first + 1]
         if max(storing, backward) <= free:
             out_s = times[first, 0] + max(0.0, storing + leaving - free) / link[0]
             back_s = times[first, 1] + max(0.0, backward + ahead - free) / link[1]
             row = (first, first, -1)
-            _extend(best, rows, state, row, inputs, out_s, back_s, link, room, classes)
+            _extend(best_s, best, rows, state, row, inputs, out_s, back_s, link, room, classes)
         run_s = need = late = 0.0
         for last in range(first, count - 1):
             held = sizes[last, 2] + (sizes[last - 1, 0] if last > first else 0.0)
@@ -112,12 +115,13 @@ def _plan(
                 back_s = seconds[first, last, slots] + (ahead / link[1] if waits else 0.0)
                 if back_s < np.inf:
                     row, out_s = (first, last, slots), run_s + late / link[0]
-                    _extend(best, rows, state, row, inputs, out_s, back_s, link, room, classes)
-    return _trace(best, rows, count * per_stage, link)
+                    _extend(best_s, best, rows, state, row, inputs, out_s, back_s, link, room, classes)
+    return _trace(best_s, best, rows, count * per_stage, link)
 
 
 @compiled
 def _extend(
+    best_s: Any,
     best: Any,
     rows: Any,
     state: int,
@@ -136,38 +140,41 @@ def _extend(
         out_s: seconds of its forward pass, waiting included; `back_s`: of its backward pass.
     """
     width = classes + 1
-    total_s = best[state, 0] + out_s + back_s
+    total_s = best_s[state] + out_s + back_s
     for offloads in range(2 if inputs > 0 else 1):
         copied = inputs if offloads else 0.0
-        kept = best[state, 1] + inputs - copied
-        leaving = max(0.0, best[state, 2] + copied - link[0] * out_s)
-        ahead = max(0.0, best[state, 3] - link[1] * back_s) + copied
+        kept = best[state, 0] + inputs - copied
+        leaving = max(0.0, best[state, 1] + copied - link[0] * out_s)
+        ahead = max(0.0, best[state, 2] - link[1] * back_s) + copied
         if max(kept, leaving, ahead) > room:
             continue
         index = 2 * (row[1] + 1) + (1 if row[2] < 0 else 0)
         for part in (kept, leaving, ahead):
             index = index * width + int(np.ceil(part / room * classes))
-        old_s = best[index, 0] + best[index, 2] / link[0] + best[index, 3] / link[1]
-        if best[index, 0] == np.inf or total_s + leaving / link[0] + ahead / link[1] < old_s:
-            best[index, 0], best[index, 1], best[index, 2], best[index, 3] = total_s, kept, leaving, ahead
+        is_new = best_s[index] == np.inf
+        if is_new or total_s + leaving / link[0] + ahead / link[1] < (
+            best_s[index] + best[index, 1] / link[0] + best[index, 2] / link[1]
+        ):
+            best_s[index] = total_s
+            best[index, 0], best[index, 1], best[index, 2] = kept, leaving, ahead
             rows[index, 0], rows[index, 1], rows[index, 2] = row
             rows[index, 3], rows[index, 4] = offloads, state
 
 
 @compiled
-def _trace(best: Any, rows: Any, start: int, link: Any) -> Any:
+def _trace(best_s: Any, best: Any, rows: Any, start: int, link: Any) -> Any:
     """Return the rows that lead to the fastest final state; what has not left or is fetched ahead then takes time."""
-    ends = best[start:]
-    end = np.argmin(ends[:, 0] + ends[:, 2] / link[0] + ends[:, 3] / link[1])
-    found = np.zeros((rows[:, 1].max() + 2, 4), np.int64)
-    length, state = 0, start + end
-    if ends[end, 0] == np.inf:
-        return found[:0]
-    while state > 0:
-        found[length] = rows[state, :4]
-        length += 1
-        state = rows[state, 4]
-    return found[:length][::-1]
+    end, end_s = -1, np.inf
+    for state in range(start, len(best_s)):
+        if best_s[state] < np.inf:
+            state_s = best_s[state] + best[state, 1] / link[0] + best[state, 2] / link[1]
+            if state_s < end_s:
+                end, end_s = state, state_s
+    found = [rows[0, :4] for _ in range(0)]
+    while end > 0:
+        found.append(rows[end, :4])
+        end = rows[end, 4]
+    return found[::-1]
 
 
 def order_of(table: Table, groups: tuple[Group, ...]) -> Order:

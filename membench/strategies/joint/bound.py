@@ -12,7 +12,8 @@ kept, copied, recomputed or saved. Copies are a fluid that flows whenever the li
 counted as away as soon as the fluid allows; one that was recomputed last, from its use on until the segment of the step in
 which it is recomputed. A block with its home in host memory is counted as away before its first use and behind its last one if
 it is copied to the device, and that share of it is copied back where it is written. Recomputation takes the seconds of the
-tasks that write the block, and neither memory nor their inputs. Memory of a long step is limited at some tasks, its *moments*:
+tasks that write the block, and neither memory nor their inputs; what is copied to the host after it takes time on the link,
+and memory at the end of its segment until it has been copied. Memory of a long step is limited at some tasks, its *moments*:
 of tasks in a row, at the one that holds most. Units between the same moments share variables, which are sums over them.
 """
 
@@ -28,7 +29,7 @@ from scipy.optimize import linprog
 
 from membench.core.task_graph import RESULT_ROLES
 from membench.planning.choices.problem import Problem
-from membench.strategies.joint.gaps import ANYWHERE, Gap, Saving, find_gaps
+from membench.strategies.joint.gaps import ANYWHERE, Gap, Saved, Saving, Span, find_gaps
 from membench.strategies.joint.inequalities import Inequalities
 
 OPTIMAL, INFEASIBLE = 0, 2
@@ -75,38 +76,6 @@ def relax(
     return _Program(problem, budget_bytes, savings, segments, moments).solve()
 
 
-@dataclass(frozen=True, slots=True)
-class _Saved:
-    """A saving in moments of the program."""
-
-    frees: tuple[tuple[int, int, int], ...]
-    cost_s: float
-    segment: int
-
-
-@dataclass(frozen=True, slots=True)
-class _Span:
-    """A gap in moments of the program; spans that are equal have equal variables.
-
-    Attributes:
-        start: the first moment in the gap; `end`: the first one behind it.
-        out: the moment before which its copy to the host may start at the earliest; None: as in `Gap`.
-        in_use: the moments after `out` at which it is still used.
-        again: the first moment behind the last use, where `Gap.end` has one; otherwise None.
-        remakes: the segments in which the block may be recomputed, each with the moment up to which it is away then.
-    """
-
-    size_bytes: int
-    start: int
-    end: int
-    out: int | None
-    in_use: range
-    again: int | None
-    remakes: tuple[tuple[int, int], ...]
-    remake_s: float | None
-    savings: tuple[_Saved, ...]
-
-
 class _Program:
     """The linear program; bytes and seconds in units of the largest block and of the step: small numbers are zero to the solver.
 
@@ -140,8 +109,8 @@ class _Program:
         )
         self._last_extra = self._new(1)  # behind the last task
         # by moment, or by segment: variables and their coefficients
-        self._becomes_away, self._out, self._back, self._in_use, self._spent = (
-            defaultdict[int, dict[int, float]](dict) for _ in range(5)
+        self._becomes_away, self._out, self._back, self._in_use, self._spent, self._out_of_segment = (
+            defaultdict[int, dict[int, float]](dict) for _ in range(6)
         )
         self._savings: dict[tuple[int, int], list[Saving]] = defaultdict(list)
         for saving in savings:
@@ -155,6 +124,7 @@ class _Program:
         self._add_other_savings()
         self._add_queues()
         self._add_memory([held[task] for task in self._moments])
+        self._add_segments([held[task] for task in self._moments])
         self._add_seconds()
 
     def solve(self) -> Relaxation | None:
@@ -221,7 +191,7 @@ class _Program:
         """Return the first moment at or behind the task at this position."""
         return bisect_left(self._moments, position)
 
-    def _span(self, gap: Gap) -> _Span | None:
+    def _span(self, gap: Gap) -> Span | None:
         """Return the gap in moments; None where none lies in it."""
         start, end = self._at(gap.last + 1), self._at(gap.first)
         again = self._at(gap.end + 1) if gap.last < 0 else None
@@ -236,12 +206,12 @@ class _Program:
         out = None if gap.written is None else self._at(gap.written + 1)
         in_use = range(0) if out is None else range(out, start if again is None else again)
         savings = self._in_moments((gap.block, gap.first))
-        return _Span(gap.size_bytes, start, end, out, in_use, again, tuple(remakes), gap.remake_s, savings)
+        return Span(gap.size_bytes, start, end, out, in_use, again, tuple(remakes), gap.remake_s, savings)
 
-    def _in_moments(self, group: tuple[int, int]) -> tuple[_Saved, ...]:
+    def _in_moments(self, group: tuple[int, int]) -> tuple[Saved, ...]:
         """Return the savings of a group in moments."""
         return tuple(
-            _Saved(
+            Saved(
                 tuple((size, self._at(a), self._at(b)) for size, a, b in saving.frees),
                 saving.cost_s,
                 ANYWHERE if saving.task == ANYWHERE else self._segment[saving.task],
@@ -249,21 +219,21 @@ class _Program:
             for saving in self._savings.get(group, ())
         )
 
-    def _equal_units(self) -> list[tuple[tuple[_Span, ...], list[int]]]:
+    def _equal_units(self) -> list[tuple[tuple[Span, ...], list[int]]]:
         """Return the spans of units, each with the units that have these."""
-        spans: dict[int, list[_Span]] = defaultdict(list)
+        spans: dict[int, list[Span]] = defaultdict(list)
         for gap in self._gaps:
             alone = -1 - gap.block  # a block that is in no unit
             if span := self._span(gap):
                 unit = gap.unit if gap.unit >= 0 else alone
                 spans[unit].append(span)
                 self._keys[unit].append((gap.block, gap.first))
-        units: dict[tuple[_Span, ...], list[int]] = defaultdict(list)
+        units: dict[tuple[Span, ...], list[int]] = defaultdict(list)
         for unit, spans_of_unit in spans.items():
             units[tuple(spans_of_unit)].append(unit)
         return list(units.items())
 
-    def _add_unit(self, spans: Sequence[_Span], units: Sequence[int]) -> tuple[list[int], list[int]]:
+    def _add_unit(self, spans: Sequence[Span], units: Sequence[int]) -> tuple[list[int], list[int]]:
         """Add the variables of equal units, and return those for copying to the host, and those for recomputing."""
         remakes: dict[int, int] = {}  # by segment
         offloads = []
@@ -276,7 +246,7 @@ class _Program:
                 self._rows.add(0.0, {offload: 1.0, offloads[0]: -1.0})
         return list(compress(offloads, leaves)), list(remakes.values())
 
-    def _add_savings(self, savings: Sequence[_Saved], groups: list[tuple[int, int]]) -> dict[int, float]:
+    def _add_savings(self, savings: Sequence[Saved], groups: list[tuple[int, int]]) -> dict[int, float]:
         """Add the variables of equal groups of savings, and return them with their coefficients among the choices."""
         variables = [self._new(1) for _ in savings]
         self._saved.append((variables, groups))
@@ -289,13 +259,13 @@ class _Program:
     def _add_other_savings(self) -> None:
         """Add the savings that are not of a gap."""
         added = {group for _, groups in self._saved for group in groups}
-        groups: dict[tuple[_Saved, ...], list[tuple[int, int]]] = defaultdict(list)
+        groups: dict[tuple[Saved, ...], list[tuple[int, int]]] = defaultdict(list)
         for group in self._savings.keys() - added:
             groups[self._in_moments(group)].append(group)
         for savings, equal in sorted(groups.items(), key=lambda item: min(item[1])):
             self._rows.add(float(len(equal)), self._add_savings(savings, sorted(equal)))
 
-    def _add_choices(self, span: _Span, saved: dict[int, float], count: int, remakes: dict[int, int]) -> int:
+    def _add_choices(self, span: Span, saved: dict[int, float], count: int, remakes: dict[int, int]) -> int:
         """Add the variables of a gap, and return the one for copying; what is left of their number is kept."""
         size = span.size_bytes / self._unit_bytes
         offload = self._new(1)
@@ -310,18 +280,16 @@ class _Program:
             self._make_away(offload, size, span.again, self._count)
         if span.remake_s is not None:
             for segment, away_until in span.remakes:
-                variable = self._new(1)
-                choices[variable] = 1.0
-                self._make_away(variable, size, span.start, away_until)
+                remade, remade_and_copied = self._new(1), self._new(1)
+                choices |= {remade: 1.0, remade_and_copied: 1.0}
+                self._make_away(remade, size, span.start, away_until)
+                self._make_away(remade_and_copied, size, span.start, span.end)
+                self._back[span.end][remade_and_copied] = size
+                self._out_of_segment[segment][remade_and_copied] = size
                 if segment not in remakes:  # once for all blocks of a unit
                     remakes[segment] = self._new(1)
                     self._spent[segment][remakes[segment]] = span.remake_s / self._unit_s
-                self._rows.add(0.0, {variable: 1.0, remakes[segment]: -1.0})
-            remade_and_copied = self._new(1)
-            choices[remade_and_copied] = 1.0
-            self._make_away(remade_and_copied, size, span.start, span.end)
-            self._back[span.end][remade_and_copied] = size
-            self._spent[ANYWHERE][remade_and_copied] = span.remake_s / self._unit_s
+                self._rows.add(0.0, {remade: 1.0, remade_and_copied: 1.0, remakes[segment]: -1.0})
         self._rows.add(float(count), choices)
         return offload
 
@@ -365,6 +333,28 @@ class _Program:
             self._rows.add(self._budget - held_there, terms)
             in_use = {variable: -value for variable, value in self._in_use[moment].items()}
             self._rows.add(self._budget - held_there, terms | {self._leaving + moment: 1.0} | in_use)
+
+    def _add_segments(self, held: Sequence[float]) -> None:
+        """Add that what is written in some segments, to be copied to the host, is there at their end, or held.
+
+        `_add_queues` has no arrivals of what is made again: when in its segment that happens is not decided.
+        """
+        rate = self._rate(self._problem.offload_s)
+        segment_of = [self._segment[task] for task in self._moments]
+        ends = [n for n, (a, b) in enumerate(pairwise([*segment_of, -1])) if a != b]
+        for end in ends:
+            remaining = self._new(1)
+            in_use = {variable: -value for variable, value in self._in_use[end].items()}
+            terms = {self._away + end: -1.0, self._ahead + end: 1.0, remaining: 1.0}
+            self._rows.add(self._budget - held[end], terms | in_use)
+            for start in (0, *(before + 1 for before in ends if before < end)):
+                begins = self._starts[self._moments[start - 1] + 1] if start else 0.0
+                limit = rate * float(self._starts[self._moments[end]] - begins)
+                extra = {self._extra + moment: -rate for moment in range(start, end + 1)}
+                out = dict(item for moment in range(start, end + 1) for item in self._out[moment].items())
+                for segment in range(segment_of[start], segment_of[end] + 1):
+                    out |= self._out_of_segment[segment]
+                self._rows.add(limit, extra | out | {remaining: -1.0})
 
     def _add_seconds(self) -> None:
         """Add that the extra seconds, of each segment and of all, suffice for what is computed again in them."""

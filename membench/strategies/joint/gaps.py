@@ -1,4 +1,4 @@
-"""What the linear program of `bound` chooses from: the gaps between two uses of a block, and savings."""
+"""What the linear program of `bound` chooses from: the gaps between two uses of a block, and savings; the same in its moments."""
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
@@ -51,6 +51,38 @@ class Saving:
     frees: tuple[tuple[int, int, int], ...]
     cost_s: float
     task: int = ANYWHERE
+
+
+@dataclass(frozen=True, slots=True)
+class Saved:
+    """A saving in moments of the program."""
+
+    frees: tuple[tuple[int, int, int], ...]
+    cost_s: float
+    segment: int
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """A gap in moments of the program; spans that are equal have equal variables.
+
+    Attributes:
+        start: the first moment in the gap; `end`: the first one behind it.
+        out: the moment before which its copy to the host may start at the earliest; None: as in `Gap`.
+        in_use: the moments after `out` at which it is still used.
+        again: the first moment behind the last use, where `Gap.end` has one; otherwise None.
+        remakes: the segments in which the block may be recomputed, each with the moment up to which it is away then.
+    """
+
+    size_bytes: int
+    start: int
+    end: int
+    out: int | None
+    in_use: range
+    again: int | None
+    remakes: tuple[tuple[int, int], ...]
+    remake_s: float | None
+    savings: tuple[Saved, ...]
 
 
 def find_gaps(problem: Problem, least_bytes: int) -> Iterator[Gap]:

@@ -1,7 +1,7 @@
 """Schedules of other methods within a budget: candidates, and starting points of the search.
 
 All give plain PyTorch's bits. `rotor` is not asked: `pofo` considers its schedules. `checkmate` is, where its program is so small
-that it is solved in a second.
+that it is solved in a second, and `dtr`, up to the length that programs of `joint` have.
 """
 
 from collections.abc import Iterator
@@ -13,6 +13,7 @@ from membench.core.errors import MembenchError
 from membench.core.schedule import Offload, Schedule
 from membench.core.task_graph import RECOMPUTED_SUFFIX, TaskGraph
 from membench.execution.simulation import step_time_s
+from membench.planning.choices.loops import LONGEST
 from membench.planning.choices.problem import KEEP, OFFLOAD, RECOMPUTE, Choices, Problem
 from membench.strategies.base import Strategy
 from membench.strategies.capuchin import Capuchin
@@ -32,7 +33,7 @@ MOST_NODES = 8
 
 METHODS: tuple[Strategy, ...] = (
     Eager(), SuperNeurons(), VdnnAll(), VdnnConv(), VdnnDyn(), GeePS(), Memonger(), LayrubIntra(), LayrubInter(), LayrubHybrid(),
-    Gist(), Capuchin(), Dtr(), Pofo(), Checkmate(most_nodes=MOST_NODES),
+    Gist(), Capuchin(), Dtr(LONGEST), Pofo(), Checkmate(most_nodes=MOST_NODES),
 )  # fmt: skip
 
 
@@ -41,10 +42,15 @@ Timed = tuple[float, Schedule]
 
 
 class Others:
-    """The schedules of the methods that keep a budget, made when they are asked for first."""
+    """The schedules of the methods that keep a budget, made when they are asked for first.
 
-    def __init__(self, graph: TaskGraph, cost: CostModel, budget_bytes: int) -> None:
+    Args:
+        least_bytes: below it no method is asked.
+    """
+
+    def __init__(self, graph: TaskGraph, cost: CostModel, budget_bytes: int, least_bytes: int) -> None:
         self._graph, self._cost, self.budget_bytes = graph, cost, budget_bytes
+        self._methods = METHODS if budget_bytes >= least_bytes else ()
 
     @cached_property
     def timed(self) -> tuple[Timed, ...]:
@@ -56,7 +62,7 @@ class Others:
         return step_time_s(schedule, self._cost), schedule
 
     def _schedules(self) -> Iterator[Schedule]:
-        for method in METHODS:
+        for method in self._methods:
             with suppress(MembenchError):
                 yield method.schedule(self._graph, self._cost, self.budget_bytes)
 

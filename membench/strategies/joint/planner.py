@@ -173,6 +173,13 @@ class Planner:
         """The least seconds of all tasks, each once, in any variant."""
         return self._start_s + self._variants.bounding(None).compute_s - self._variants.spared_s
 
+    @property
+    def lower_bound_bytes(self) -> int:
+        """What any schedule of any variant needs."""
+        return min(
+            self._variants.problem(variant).graph.lower_bound_bytes for variant in self._variants.least
+        )
+
     def refusal(self, budget_bytes: int) -> InfeasibleSchedule:
         """Return the error for a budget that no plan keeps, with the least that one needs."""
         needs = []
@@ -185,7 +192,7 @@ class Planner:
             task=task,
             needed_bytes=needed_bytes,
             budget_bytes=budget_bytes,
-            lower_bound_bytes=min(problem.graph.lower_bound_bytes for problem in problems),
+            lower_bound_bytes=self.lower_bound_bytes,
         )
 
 

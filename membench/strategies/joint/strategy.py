@@ -16,7 +16,10 @@ A step's time is that of its tasks, of what is computed again, and of waiting fo
 
 Where no plan keeps the budget with weights, accumulators and an optimizer's states on the device, these have their home in
 host memory, and each stays on the device throughout or comes for its uses and leaves after them. The update runs on the
-device. The bound is then that of the schedules that may do so; at larger budgets, of those that leave them on the device.
+device. The bound is then that of the schedules that may do so; at larger budgets, of those that leave them on the device, so
+that a smaller budget may take less time. With `offload_weights` such plans are made at every budget, the fastest of all is
+taken, and the bound is always that of the larger class. It is not the default: a real step that updates its weights, or is
+wrapped, needs them on the device.
 
 Without a budget the step takes the time of the fastest algorithms, which is eager's where the device offers no choice, with the
 least memory found that costs no time. Masks and narrow index maps are written by PyTorch's operators, a byte and two or four
@@ -28,6 +31,7 @@ between the same means by other rules.
 """
 
 from dataclasses import replace
+from math import inf
 from typing import TYPE_CHECKING
 
 from membench.core.cost_model import CostModel
@@ -49,9 +53,17 @@ SMALLEST_HOME = 1 / 256
 
 
 class Joint(Strategy):
-    """Keep, offload or recompute each stored block, chosen together under a budget; states a lower bound on the time."""
+    """Keep, offload or recompute each stored block, chosen together under a budget; states a lower bound on the time.
+
+    Args:
+        offload_weights: under a budget weights, and what the step updates for them, may be kept on the host wherever that
+            makes the step faster; otherwise only where no other plan keeps the budget.
+    """
 
     name = "joint"
+
+    def __init__(self, offload_weights: bool = False) -> None:
+        self._offload_weights = offload_weights
 
     def schedule(self, graph: TaskGraph, cost: CostModel, budget_bytes: int | None) -> Schedule:
         # numba and scipy take a second to import, which no other strategy needs
@@ -64,15 +76,17 @@ class Joint(Strategy):
         if budget_bytes is None:
             least = emit(self.name, planner.without_loss_of_time(), None)
             return _certified(least, step_time_s(least, cost), planner.compute_s)
-        others = Others(graph, cost, budget_bytes)
+        others = Others(graph, cost, budget_bytes, planner.lower_bound_bytes)
         candidates: list[Timed] = []
-        if budget_bytes >= graph.external_bytes:
+        if budget_bytes >= planner.lower_bound_bytes:
             candidates += self._of_planner(planner, others)
             bounds_s = [planner.lower_bound_s(budget_bytes, step_s) for step_s, _ in candidates]
             if not candidates or candidates[0][0] > bounds_s[0] * (1 + TOLERANCE):
                 candidates += others.timed  # otherwise none of them is faster
-        if not candidates:
-            planner = Planner(with_homes(graph), cost)
+        fastest_s = min((step_s for step_s, _ in candidates), default=inf)
+        may_leave = self._offload_weights and fastest_s > planner.compute_s * (1 + TOLERANCE)
+        if may_leave or not candidates:
+            planner = Planner(with_homes(graph), cost)  # its bound holds for the plans above as well
             candidates += self._of_planner(planner, others)
         if not candidates:
             raise planner.refusal(budget_bytes)

@@ -135,3 +135,25 @@ def test_fewer_moments_lower_the_bound(length: int, share: float, moments: int) 
         return
     assert coarse is not None
     assert problem.compute_s * (1 - 1e-9) <= coarse.step_s <= fine.step_s * (1 + 1e-9)
+
+
+class SlowToTheHost(UnitCost):
+    """Sixteen seconds to copy a block of that size to the host, and a tenth of a second to copy it back."""
+
+    def __init__(self, block_bytes: int) -> None:
+        self._block_bytes = block_bytes
+
+    def offload_time_s(self, size_bytes: int) -> float:
+        return 16 * size_bytes / self._block_bytes
+
+    def prefetch_time_s(self, size_bytes: int) -> float:
+        return size_bytes / self._block_bytes / 10
+
+
+def test_what_is_made_again_to_be_copied_to_the_host_takes_the_time_of_the_link() -> None:
+    graph = chain_of_convolutions(12, normalized=True)
+    most = sum(block.size_bytes for block in graph.blocks)
+    cost = SlowToTheHost(max(block.size_bytes for block in graph.blocks if block.is_transient))
+    bound = relax(Problem(graph, cost, 1), int(graph.lower_bound_bytes * 0.98 + most * 0.02))
+    assert bound
+    assert bound.step_s > 296, "294.1 s if these copies to the host take no time"

@@ -196,6 +196,28 @@ def test_less_memory_than_weights_and_states_need_is_enough(name: str) -> None:
     assert at_home and at_home & changed <= offloaded
 
 
+def test_where_weights_may_leave_a_smaller_budget_is_not_faster() -> None:
+    layers = [module for _ in range(8) for module in (nn.Linear(1024, 1024), nn.ReLU())]
+    with torch.device("meta"):
+        work = Workload("wide", nn.Sequential(*layers), nn.CrossEntropyLoss(), (torch.empty(4096, 1024),), (torch.empty(4096, dtype=torch.int64),))  # fmt: skip
+    graph = K40M.annotate(capture(work).graph)
+    most_bytes = plan(graph, find_strategy("eager")(), K40M, None).peak_bytes
+    budgets = [round(graph.lower_bound_bytes * (1 - share) + most_bytes * share) for share in (0.05, 0.1, 1)]
+    if_they_must, if_faster = (
+        [plan(graph, Joint(offload_weights), K40M, budget_bytes) for budget_bytes in budgets]
+        for offload_weights in (False, True)
+    )
+    for kept, free in zip(if_they_must, if_faster, strict=True):
+        bound_s, step_s = dict(free.decisions)["lower_bound_s"], step_time_s(free, K40M)
+        assert bound_s <= step_s <= step_time_s(kept, K40M) * (1 + 1e-9)
+        assert bound_s <= dict(kept.decisions)["lower_bound_s"] * (1 + 1e-6)
+    times_s = [step_time_s(free, K40M) for free in if_faster]
+    assert times_s == sorted(times_s, reverse=True)
+    assert times_s[1] < 0.95 * step_time_s(if_they_must[1], K40M)
+    at_home = [any(block.host_location for block in free.graph.blocks) for free in if_faster]
+    assert at_home == [True, True, False], "they leave only where that makes the step faster"
+
+
 def test_a_step_whose_weights_come_from_the_host_gives_the_same_bits() -> None:
     torch.manual_seed(0)
     layers = [module for _ in range(6) for module in (nn.Linear(64, 64), nn.ReLU())]

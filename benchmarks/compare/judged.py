@@ -1,0 +1,93 @@
+"""The rows of a network judged: what is not dominated, and the best strategy at a peer's peak."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from benchmarks.compare.row import EAGER, MEMBENCH, OK, PEER, Row
+from membench.pictures.frontier import Frontier, FrontierPoint
+
+LARGEST_ERROR = 1e-4
+"""Of eager's largest gradient: a method beyond it computes something else and does not count."""
+
+
+@dataclass(frozen=True)
+class Duel:
+    """A peer and the fastest strategy that holds no more memory.
+
+    Attributes:
+        best: None: no strategy holds as little.
+    """
+
+    peer: Row
+    best: Row | None
+
+    @property
+    def ratio(self) -> float | None:
+        """The peer's time in the strategy's: above 1 the strategy is faster."""
+        if self.best is None or not self.best.step_time_s or not self.peer.step_time_s:
+            return None
+        return self.peer.step_time_s / self.best.step_time_s
+
+    @property
+    def is_won(self) -> bool:
+        return self.ratio is not None and self.ratio > 1
+
+
+def counts(row: Row) -> bool:
+    """Whether a row has a time and eager's results, up to rounding."""
+    return (
+        row.outcome == OK and row.step_time_s is not None and not row.missing and (row.error or 0.0) <= LARGEST_ERROR
+    )  # fmt: skip
+
+
+def duels(rows: Sequence[Row]) -> list[Duel]:
+    """Return a duel for each peer of one network and mode that was run and has eager's gradients."""
+    ours = [row for row in rows if row.tool == MEMBENCH and counts(row)]
+    return [
+        Duel(peer, min(_within(peer, ours), key=_time_s, default=None))
+        for peer in rows
+        if peer.tool == PEER and counts(peer)
+    ]
+
+
+def not_dominated(rows: Sequence[Row]) -> list[Row]:
+    """Return the rows that no other row beats in memory and time, by falling peak."""
+    found: list[Row] = []
+    for row in sorted(filter(counts, rows), key=lambda row: (row.peak_bytes, row.step_time_s)):
+        if not found or _time_s(row) < _time_s(found[-1]):
+            found.append(row)
+    return found[::-1]
+
+
+def frontier(rows: Sequence[Row], title: str) -> Frontier:
+    """Return the picture's points of one network: every peer's, and the strategies' that no other strategy dominates."""
+    eager = _point(next(row for row in rows if row.method == EAGER))
+    ours = not_dominated([row for row in rows if row.tool == MEMBENCH])
+    peers = [row for row in rows if row.tool == PEER and row.outcome == OK]
+    points = tuple(sorted(map(_point, [*ours, *peers]), key=lambda point: point.peak_bytes))
+    top_bytes = max(point.peak_bytes for point in (eager, *points))
+    return Frontier(title, eager, points, capacity_bytes=2 * top_bytes)
+
+
+def _within(peer: Row, ours: Sequence[Row]) -> Iterator[Row]:
+    assert peer.peak_bytes is not None
+    return (row for row in ours if row.peak_bytes is not None and row.peak_bytes <= peer.peak_bytes)
+
+
+def _time_s(row: Row) -> float:
+    assert row.step_time_s is not None
+    return row.step_time_s
+
+
+def _point(row: Row) -> FrontierPoint:
+    assert row.peak_bytes is not None
+    return FrontierPoint(
+        strategy=row.method,
+        budget_bytes=row.budget_bytes,
+        peak_bytes=row.peak_bytes,
+        step_time_s=_time_s(row),
+        fits=True,
+        lower_bound_s=None,
+        gap=None,
+        planning_time_s=row.ready_time_s or 0.0,
+    )

@@ -1,0 +1,132 @@
+"""What a method's step holds, copies and computes, next to eager PyTorch's."""
+
+import copy
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from benchmarks.compare.step import Step
+from membench.core.torch_internals import tree_leaves
+from membench.execution.measurement import peaks_bytes, synchronize
+
+SEED = 0
+_COUNTER = "num_batches_tracked"
+
+
+@dataclass(frozen=True)
+class Results:
+    """What a step computed, on the host, in the order of the module's tensors.
+
+    Attributes:
+        gradients: None: the weight got none.
+        buffers: of a step of training.
+    """
+
+    gradients: tuple[Tensor | None, ...]
+    outputs: tuple[Tensor, ...]
+    buffers: tuple[Tensor, ...]
+
+
+class InitialState:
+    """The state from which each method's first step starts: buffers of a module, and the random generator."""
+
+    def __init__(self, module: nn.Module) -> None:
+        self._buffers = [buffer.clone() for buffer in module.buffers()]
+
+    def results(self, step: Step) -> Results:
+        """Run a step from this state and return what it computed."""
+        with torch.no_grad():
+            for buffer, initial in zip(step.module.buffers(), self._buffers, strict=True):
+                buffer.copy_(initial)
+        step.clear()
+        torch.manual_seed(SEED)
+        output = step.run()
+        outputs = [each for each in tree_leaves(output) if isinstance(each, Tensor)]
+        found = Results(
+            gradients=tuple(_on_host(weight.grad) for weight in step.module.parameters()),
+            outputs=tuple(copy.deepcopy(each.detach().cpu()) for each in outputs),
+            buffers=tuple(each.detach().cpu().clone() for each in step.module.buffers())
+            if step.trains
+            else (),
+        )
+        step.clear()
+        return found
+
+    def statistics_updates(self, module: nn.Module, results: Results) -> int | None:
+        """Return by how much the counters of batch norms rose in a step of training that started here."""
+        if not results.buffers:
+            return None
+        names = [name for name, _ in module.named_buffers()]
+        rises = [
+            int(after - before)
+            for name, before, after in zip(names, self._buffers, results.buffers, strict=True)
+            if name.endswith(_COUNTER)
+        ]
+        return max(rises, default=None)
+
+
+def difference(found: Results, expected: Results) -> dict[str, Any]:
+    """Return the fields of a `Row` that compare a step's results with eager's."""
+    pairs = [
+        *((a, b) for a, b in zip(found.gradients, expected.gradients, strict=True) if b is not None),
+        *zip(found.outputs, expected.outputs, strict=True),
+    ]
+    present = [(a, b) for a, b in pairs if a is not None]
+    scale = max((float(b.abs().max()) for _, b in pairs if b.numel()), default=0.0)
+    largest = max((float((a - b).abs().max()) for a, b in present if b.numel()), default=0.0)
+    return {
+        "error": largest / scale if scale else largest,
+        "is_exact": len(present) == len(pairs) and all(torch.equal(a, b) for a, b in present),
+        "missing": len(pairs) - len(present),
+        "has_exact_buffers": all(map(torch.equal, found.buffers, expected.buffers))
+        if found.buffers
+        else None,
+    }
+
+
+def memory(step: Step, device: torch.device) -> dict[str, Any]:
+    """Return the fields of a `Row` about memory and copies; the step must have run before."""
+
+    def run() -> None:
+        step.run()
+        step.clear()
+
+    step.clear()
+    peak_bytes, held_bytes = peaks_bytes([run, lambda: None], device, step.backends)
+    copies = step.count()
+    step.clear()
+    return {"peak_bytes": step.callers_bytes + peak_bytes, "held_bytes": held_bytes, **asdict(copies)}
+
+
+def all_numbers(step: Step, initial: InitialState, expected: Results, device: torch.device) -> dict[str, Any]:
+    """Return the fields of a `Row` that one method's step has by itself; its time is that of a run next to others."""
+    found = initial.results(step)
+    return {
+        **difference(found, expected),
+        "statistics_updates": initial.statistics_updates(step.module, found),
+        **memory(step, device),
+    }
+
+
+def times_in_turns_s(
+    steps: Sequence[Step], device: torch.device, rounds: int
+) -> list[list[tuple[float, float]]]:
+    """Return each step's seconds, elapsed and on all threads, in each of the rounds in which all take their turn."""
+    times_s: list[list[tuple[float, float]]] = [[] for _ in steps]
+    for _ in range(rounds):
+        for step, taken_s in zip(steps, times_s, strict=True):
+            synchronize(device)
+            start_s, threads_start_s = time.perf_counter(), time.process_time()
+            step.run()
+            synchronize(device)
+            taken_s.append((time.perf_counter() - start_s, time.process_time() - threads_start_s))
+            step.clear()
+    return times_s
+
+
+def _on_host(gradient: Tensor | None) -> Tensor | None:
+    return None if gradient is None else gradient.detach().cpu().clone()

@@ -1,0 +1,179 @@
+"""The page of the comparison."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from statistics import median
+from typing import Any
+
+from benchmarks.compare.judged import LARGEST_ERROR, Duel, duels, not_dominated
+from benchmarks.compare.networks import NETWORKS
+from benchmarks.compare.row import EAGER, INFERENCE, MEMBENCH, NOT_RUN, OK, PEER, TRAINING, Row
+from membench.core.units import MIB
+
+INTRODUCTION = f"""# Today's tools and membench's strategies, in one table
+
+Made by `make compare`; every row is in `rows.jsonl`, the machine and its load in `provenance.jsonl`.
+
+- *Peak* is what the device's allocator hands out at most, with weights, batch and gradients, in a step after the first. On the
+  CPU the allocator's events are summed, for peers and strategies alike; host memory is numpy's, which they do not contain. Where a
+  tool would copy nothing on the CPU (`save_on_cpu`, weights that accelerate reads), its own code runs with host memory apart:
+  `tensor.cpu()` copies there and `.to(device)` back, on the computing thread.
+- *Time over eager* is the median step in eager PyTorch's, of rounds in which all methods of a network took turns in one
+  process. One thread computes; strategies copy on another. On the CPU it is the seconds that all threads spent: other processes of
+  the machine do not count, and a copy counts in full although it runs next to the computation, which a GPU would hide. The
+  seconds that passed (`elapsed_time_s` in `rows.jsonl`) compare only where nothing else runs: on a busy machine a thread that
+  sleeps while copies run gets its core back sooner, and strategies that copy would look up to four times as fast.
+- *Copied* is bytes to the host and back in a step; *again* those of storages that had been copied unchanged before; *weights*
+  those of weights.
+- *Error* is the largest difference of a gradient (of the output, in inference) from eager's, in eager's largest one; *exact* is
+  every bit of loss and gradients. *Statistics* is how often a step updates batch norm's; *held* what is still
+  allocated after the step.
+- Peers were measured alone first, each in a process of its own. Strategies ran without a budget, and within the peaks of the
+  peers below the peak that they have without one. A method with an error above {LARGEST_ERROR:.0e}, or without a gradient, is no rival.
+"""
+
+
+def page(rows: Sequence[Row], runs: Sequence[Mapping[str, Any]]) -> str:
+    """Return the page of all rows.
+
+    Args:
+        runs: provenance of each run.
+    """
+    lines = [INTRODUCTION, *_machine(runs), "", *_against_peers(rows), "", *_defects(rows)]
+    for network in NETWORKS:
+        for mode in (TRAINING, INFERENCE):
+            lines += ["", *_section(network, mode, _of(rows, network, mode))]
+    return "\n".join(lines) + "\n"
+
+
+def _of(rows: Sequence[Row], network: str, mode: str) -> list[Row]:
+    return [row for row in rows if (row.network, row.mode) == (network, mode)]
+
+
+def picture_name(network: str, mode: str) -> str:
+    return f"{network}_{mode}.png"
+
+
+def title(network: str, mode: str) -> str:
+    described = NETWORKS[network]
+    size = ", ".join(f"{name} {value}" for name, value in described.size.items() if name != "target_shape")
+    return f"{network}, {mode}, batch {described.batch_size}{', ' if size else ''}{size}"
+
+
+def _machine(runs: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    if runs:
+        last = runs[-1]
+        versions = ", ".join(f"{name} {number}" for name, number in last["versions"].items())
+        loads = [run["load"] for run in runs]
+        yield (
+            f"Device: {last['device']}, {last['threads']} computing thread. Load of the machine (processes that wanted one of "
+            f"its {last['cores']} cores) {min(loads):.1f} to {max(loads):.1f}. {versions}."
+        )
+
+
+def _against_peers(rows: Sequence[Row]) -> Iterator[str]:
+    yield "## The best strategy at equal or lower peak, against each peer"
+    yield ""
+    yield "The peer's time in that of membench's fastest strategy that holds no more; above 1 membench is faster."
+    yield ""
+    names = list(dict.fromkeys(row.method for row in rows if row.tool == PEER))
+    done = [name for name in NETWORKS if any(row.network == name for row in rows)]
+    yield f"| peer | {' | '.join(done)} | membench is faster on | median |"
+    yield f"|---|{'---:|' * (len(done) + 2)}"
+    for name in names:
+        own = [row for row in rows if row.method == name]
+        if any(row.outcome == OK for row in own):
+            all_duels = (duel for network in done for duel in duels(_of(rows, network, own[0].mode)))
+            found = {duel.peer.network: duel for duel in all_duels if duel.peer.method == name}
+            ratios = [duel.ratio for duel in found.values() if duel.ratio is not None]
+            won = sum(duel.is_won for duel in found.values())
+            ran = {row.network for row in own if row.outcome == OK}
+            cells = [_duel(found.get(network), network in ran) for network in done]
+            middle = f"{median(ratios):.2f}" if ratios else ""
+            yield f"| {name} | {' | '.join(cells)} | {won} of {len(found)} | {middle} |"
+        else:
+            yield f"| {name} | {' | '.join('' for _ in done)} | not run: {own[0].reason} | |"
+
+
+def _duel(duel: Duel | None, has_run: bool) -> str:
+    if duel is None:
+        return "wrong gradients" if has_run else NOT_RUN
+    if duel.best is None or duel.ratio is None:
+        return "no strategy holds as little"
+    return f"{duel.ratio:.2f} {duel.best.method}"
+
+
+def _defects(rows: Sequence[Row]) -> Iterator[str]:
+    yield "## Defects"
+    yield ""
+    yield "| method | networks | weights without a gradient | wrong gradients: error | statistics updated more than once | copied again | weights copied | held after a step |"
+    yield "|---|---:|---:|---:|---:|---:|---:|---:|"
+    for method in dict.fromkeys(row.method for row in rows if row.outcome == OK):
+        own = [row for row in rows if row.method == method and row.outcome == OK]
+        cells = [
+            f"{len({row.network for row in own})}",
+            _on([row for row in own if row.missing]),
+            _on([row for row in own if (row.error or 0.0) > LARGEST_ERROR], "error"),
+            _on([row for row in own if (row.statistics_updates or 0) > 1], "statistics_updates"),
+            *(
+                _most_mib([getattr(row, name) for row in own])
+                for name in ("repeated_bytes", "weight_bytes", "held_bytes")
+            ),
+        ]
+        if any(cells[1:]):
+            yield f"| {method} | {' | '.join(cells)} |"
+
+
+def _on(rows: Sequence[Row], name: str = "missing") -> str:
+    """Return on how many networks rows have a defect, and its largest figure."""
+    if not rows:
+        return ""
+    return f"on {len({row.network for row in rows})}, at most {max(getattr(row, name) for row in rows):.3g}"
+
+
+def _most_mib(sizes: Sequence[int | None]) -> str:
+    largest = max((size or 0 for size in sizes), default=0)
+    return f"{largest / MIB:.1f} MB" if largest > 0.05 * MIB else ""
+
+
+def _section(network: str, mode: str, rows: Sequence[Row]) -> Iterator[str]:
+    yield f"## {title(network, mode)}"
+    yield ""
+    if not rows:
+        yield "Not run yet."
+        return
+    rounds = next(row.rounds for row in rows if row.rounds)
+    yield f"![peak memory and step time]({picture_name(network, mode)})"
+    yield ""
+    yield f"Medians of {rounds} rounds. Of the strategies those that are not dominated by another one, fastest first."
+    yield ""
+    yield "| method | peak, MB | time over eager | copied, MB | again | weights | error | exact | statistics | held |"
+    yield "|---|---:|---:|---:|---:|---:|---:|---|---:|---:|"
+    yield from map(_line, (row for row in rows if row.method == EAGER or row.tool == PEER))
+    yield from map(_line, not_dominated([row for row in rows if row.tool == MEMBENCH]))
+    refused = dict.fromkeys(row.method for row in rows if row.tool == MEMBENCH and row.outcome == NOT_RUN)
+    never = [name for name in refused if not any(row.method == name and row.outcome == OK for row in rows)]
+    points = sum(row.tool == MEMBENCH and row.outcome == OK for row in rows)
+    yield ""
+    yield f"Points of strategies: {points}." + (f" Not run at all: {', '.join(never)}." if never else "")
+
+
+def _line(row: Row) -> str:
+    if row.outcome == NOT_RUN or row.time_over_eager is None:
+        return f"| {row.label} | not run: {row.reason} | | | | | | | | |"
+    cells = [
+        row.label if row.tool != MEMBENCH else f"membench {row.method}",
+        _mib(row.peak_bytes),
+        f"{row.time_over_eager:.2f}",
+        _mib((row.to_host_bytes or 0) + (row.to_device_bytes or 0)),
+        _mib(row.repeated_bytes),
+        _mib(row.weight_bytes),
+        f"{row.error:.1e}" if row.error else "0",
+        ("yes" if row.is_exact else "no") + (f", {row.missing} without a gradient" if row.missing else ""),
+        "" if row.statistics_updates is None else f"{row.statistics_updates}",
+        _mib(row.held_bytes),
+    ]
+    return f"| {' | '.join(cells)} |"
+
+
+def _mib(size_bytes: int | None) -> str:
+    return f"{(size_bytes or 0) / MIB:,.1f}"

@@ -1,0 +1,84 @@
+"""Steps under membench's strategies."""
+
+import time
+from collections.abc import Hashable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from math import inf
+
+import torch
+
+from benchmarks.compare.copies import Copies
+from benchmarks.compare.row import INFERENCE, MEMBENCH, NOT_RUN, OK, TRAINING, Row
+from benchmarks.compare.step import Step
+from membench.capture.capture import Captures
+from membench.core.errors import MembenchError, one_line
+from membench.core.schedule import Offload, Prefetch
+from membench.core.task_graph import Mode
+from membench.core.workload import Workload
+from membench.planning.liveness import copied_bytes
+from membench.profiling.measured_cost import MeasuredCost
+from membench.steps.compile import build_step
+from membench.steps.compiled_step import CompiledStep
+from membench.steps.micro_batched_step import MicroBatchedStep
+from membench.strategies.base import strategies
+from membench.sweep.measured import callers_bytes
+
+
+@dataclass(frozen=True)
+class Planned:
+    """A row without measurements, and its step, None if another row has the same schedule or it cannot be run."""
+
+    row: Row
+    step: Step | None
+
+
+def planned_steps(
+    network: str, workload: Workload, device: torch.device, budgets: Sequence[int]
+) -> Iterator[Planned]:
+    """Yield each strategy's step without a budget, and under each budget below its peak there.
+
+    Raises:
+        UnsupportedModel: the network cannot be captured.
+    """
+    captures, cost = Captures(workload, device), MeasuredCost(device, None)
+    mode = TRAINING if workload.trains else INFERENCE
+    seen: dict[Hashable, str] = {}
+    for name, strategy in strategies(Mode(mode)).items():
+        free_bytes: float = inf
+        for budget_bytes in (None, *budgets):
+            if budget_bytes is not None and budget_bytes >= free_bytes:
+                continue
+            row = Row(network, mode, MEMBENCH, name, NOT_RUN, budget_bytes=budget_bytes)
+            start_s = time.process_time()
+            try:
+                step = build_step(captures, strategy(), cost, budget_bytes)
+            except MembenchError as error:
+                yield Planned(replace(row, reason=one_line(error)), None)
+                continue
+            spent_s = time.process_time() - start_s
+            if budget_bytes is None:
+                free_bytes = step.predicted_peak_bytes
+            schedules = tuple((part.schedule.instructions, part.count) for part in step.plan)
+            same_as = seen.setdefault(schedules, row.label)
+            if same_as == row.label:
+                yield Planned(replace(row, outcome=OK, ready_time_s=spent_s), _as_step(step))
+            else:
+                step.close()
+                yield Planned(replace(row, outcome=OK, ready_time_s=spent_s, same_as=same_as), None)
+
+
+def _as_step(step: CompiledStep | MicroBatchedStep) -> Step:
+    workload, first = step.workload, step.plan[0].schedule
+    copies = Copies(
+        to_host_bytes=sum(copied_bytes(part.schedule, Offload) * part.count for part in step.plan),
+        to_device_bytes=sum(copied_bytes(part.schedule, Prefetch) * part.count for part in step.plan),
+    )
+    return Step(
+        run=lambda: step(workload.inputs, workload.targets),
+        module=workload.module,
+        count=lambda: copies,
+        # weights of a step of inference may be on the host
+        callers_bytes=callers_bytes(workload) if workload.trains else first.graph.external_bytes,
+        backends=step.backends,
+        close=step.close,
+    )

@@ -1,0 +1,75 @@
+"""Row: one method on one network."""
+
+from dataclasses import dataclass
+
+from membench.core.units import format_bytes
+
+OK, NOT_RUN = "ok", "not run"
+EAGER = "eager PyTorch"
+PYTORCH, PEER, MEMBENCH = "pytorch", "peer", "membench"
+TRAINING, INFERENCE = "training", "inference"
+
+
+@dataclass(frozen=True)
+class Row:
+    """What was measured of one method on one network, or why it was not run.
+
+    Attributes:
+        tool: ``pytorch`` (eager), ``peer`` or ``membench``.
+        budget_bytes: of a strategy; None: it was free to hold what it likes.
+        reason: why it was not run.
+        peak_bytes: of the device's memory; weights, batch and gradients count.
+        held_bytes: still allocated after the step and once its gradients are dropped, until garbage is collected.
+        to_host_bytes, to_device_bytes, repeated_bytes, weight_bytes: see `Copies`.
+        error: the largest difference of a gradient, or of inference's output, from eager's, in eager's largest value.
+        is_exact: whether all of them equal eager's bit for bit.
+        missing: weights without a gradient that have one in eager PyTorch.
+        statistics_updates: how often the step updated the batch norms' statistics; None: there are none.
+        has_exact_buffers: whether statistics and other buffers equal eager's bit for bit after the step.
+        step_time_s: the median of the rounds in which all methods of the network took turns; `eager_time_s`: eager's there.
+            Of a GPU seconds that passed; on the CPU those that all threads of the process spent computing and copying, which
+            do not depend on the machine's other processes.
+        elapsed_time_s: the median of the seconds that passed. On a CPU with more processes than cores, one that sleeps
+            while its copies run waits less for a core, so these compare only where nothing else runs.
+        ready_time_s: seconds of CPU time until it was ready: capture excluded, plan or compilation included.
+        same_as: the strategy whose schedule is the same; it was measured once.
+    """
+
+    network: str
+    mode: str
+    tool: str
+    method: str
+    outcome: str
+    reason: str = ""
+    budget_bytes: int | None = None
+    peak_bytes: int | None = None
+    held_bytes: int | None = None
+    to_host_bytes: int | None = None
+    to_device_bytes: int | None = None
+    repeated_bytes: int | None = None
+    weight_bytes: int | None = None
+    error: float | None = None
+    is_exact: bool | None = None
+    missing: int | None = None
+    statistics_updates: int | None = None
+    has_exact_buffers: bool | None = None
+    step_time_s: float | None = None
+    eager_time_s: float | None = None
+    elapsed_time_s: float | None = None
+    ready_time_s: float | None = None
+    rounds: int | None = None
+    same_as: str = ""
+
+    @property
+    def label(self) -> str:
+        """The method, with its budget."""
+        return (
+            self.method
+            if self.budget_bytes is None
+            else f"{self.method} within {format_bytes(self.budget_bytes)}"
+        )
+
+    @property
+    def time_over_eager(self) -> float | None:
+        """The step's time in eager's, both of the same rounds."""
+        return self.step_time_s / self.eager_time_s if self.step_time_s and self.eager_time_s else None

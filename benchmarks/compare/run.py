@@ -1,0 +1,171 @@
+"""One network: peers by themselves, each in a process of its own, then every method in turns.
+
+First each peer, in a process of its own: made ready, its results next to eager's, its peak and its copies. Then, in another
+process, each strategy without a budget and within the peers' peaks, likewise; and rounds of eager, every strategy, every peer.
+"""
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import replace
+from multiprocessing import get_context
+from statistics import median
+from typing import Any
+
+import torch
+
+from benchmarks.compare.measured import InitialState, all_numbers, times_in_turns_s
+from benchmarks.compare.networks import NETWORKS
+from benchmarks.compare.peers import INFERENCE_PEERS, TRAINING_PEERS
+from benchmarks.compare.peers.peer import Peer
+from benchmarks.compare.planned import planned_steps
+from benchmarks.compare.row import EAGER, INFERENCE, NOT_RUN, OK, PEER, PYTORCH, TRAINING, Row
+from benchmarks.compare.step import Step, plain_step
+from membench.backends.real import real_device
+from membench.core.errors import MembenchError, one_line
+from membench.core.workload import Workload
+
+PEERS: Mapping[str, Mapping[str, Peer]] = {TRAINING: TRAINING_PEERS, INFERENCE: INFERENCE_PEERS}
+LEFT_OUT = "left out of this run"
+SAME_PEAK = 0.01
+"""Peaks of peers that differ by less are one budget, the lower."""
+LEAST_ROUNDS, MOST_ROUNDS = 3, 7
+TURNS_S = 60.0
+"""About how long the rounds of a network take, unless that is fewer than the least."""
+
+
+def is_due(rows: Sequence[Row], network: str, mode: str, peers: Sequence[str]) -> bool:
+    """Return whether a network has no rows, or one of the peers was left out when it had its own."""
+    own = [row for row in rows if (row.network, row.mode) == (network, mode)]
+    return not own or any(row.reason == LEFT_OUT and row.method in peers for row in own)
+
+
+def rows_of(network: str, mode: str, peers: Sequence[str], backend: str, limit_s: float) -> list[Row]:
+    """Return the rows of a network.
+
+    Args:
+        peers: those that are run.
+        limit_s: of a peer's process.
+    """
+    alone = []
+    for name in PEERS[mode]:
+        absent = Row(network, mode, PEER, name, NOT_RUN, reason=LEFT_OUT)
+        if name in peers:
+            absent = replace(absent, reason=f"its process ended, or took more than {limit_s:.0f} s")
+            alone.append(in_a_process(peer_alone, (network, mode, name, backend), limit_s) or absent)
+        else:
+            alone.append(absent)
+    together = in_a_process(all_together, (network, mode, alone, backend), None)
+    if together is None:
+        raise MembenchError(f"{network}, {mode}: the process that runs all methods ended; run it again")
+    return together
+
+
+def in_a_process(function: Callable[..., Any], arguments: Sequence[Any], limit_s: float | None) -> Any:
+    """Return what a function returns in a process of its own; None if that process ended or took too long."""
+    with ProcessPoolExecutor(1, get_context("spawn")) as pool:
+        try:
+            return pool.submit(function, *arguments).result(limit_s)
+        except TimeoutError:
+            for process in (pool._processes or {}).values():
+                process.kill()
+        except BrokenProcessPool:
+            pass
+    return None
+
+
+def peer_alone(network: str, mode: str, name: str, backend: str) -> Row:
+    """Return a peer's row without its time."""
+    row = Row(network, mode, PEER, name, NOT_RUN)
+    device, workload = real_device(backend), workload_of(network, mode, backend)
+    eager = eager_step(workload)
+    initial = InitialState(workload.module)
+    expected = initial.results(eager)
+    start_s = time.process_time()
+    try:
+        step = PEERS[mode][name].step(workload, NETWORKS[network].blocks)
+        step.run()  # compiles
+    except MembenchError as error:
+        return replace(row, reason=one_line(error))
+    except Exception as error:  # what another tool raises is its result
+        return replace(row, reason=f"it raises {type(error).__name__}: {one_line(error)[:300]}")
+    ready_s = time.process_time() - start_s
+    return replace(row, outcome=OK, ready_time_s=ready_s, **all_numbers(step, initial, expected, device))
+
+
+def all_together(network: str, mode: str, alone: Sequence[Row], backend: str) -> list[Row]:
+    """Return the rows of all methods, with the times that they have next to each other."""
+    device, workload = real_device(backend), workload_of(network, mode, backend)
+    eager = eager_step(workload)
+    initial = InitialState(workload.module)
+    expected = initial.results(eager)
+    first = Row(network, mode, PYTORCH, EAGER, OK, **all_numbers(eager, initial, expected, device))
+    timed: list[tuple[Row, Step]] = [(first, eager)]
+    rest: list[Row] = []
+    for planned in planned_steps(network, workload, device, budgets(first, alone)):
+        if planned.step is None:
+            rest.append(planned.row)
+            continue
+        numbers = all_numbers(planned.step, initial, expected, device)
+        timed.append((replace(planned.row, **numbers), planned.step))
+        print(f"  {planned.row.label}: planned in {planned.row.ready_time_s:.1f} s", flush=True)
+    for row in alone:
+        if row.outcome == OK:
+            step = PEERS[mode][row.method].step(workload, NETWORKS[network].blocks)
+            step.run()
+            step.clear()
+            timed.append((row, step))
+        else:
+            rest.append(row)
+    steps = [step for _, step in timed]
+    once_s = sum(elapsed_s for ((elapsed_s, _),) in times_in_turns_s(steps, device, 1))
+    rounds = min(MOST_ROUNDS, max(LEAST_ROUNDS, round(TURNS_S / once_s)))
+    taken_s = times_in_turns_s(steps, device, rounds)
+    for step in steps:
+        step.close()
+    elapsed_s, of_threads_s = (
+        [median(times_s[kind] for times_s in each) for each in taken_s] for kind in (0, 1)
+    )
+    judged_s = elapsed_s if device.type == "cuda" else of_threads_s
+    rows = [
+        replace(row, step_time_s=time_s, eager_time_s=judged_s[0], elapsed_time_s=passed_s, rounds=rounds)
+        for (row, _), time_s, passed_s in zip(timed, judged_s, elapsed_s, strict=True)
+    ]
+    by_label = {row.label: row for row in rows}
+    return rows + [_as_measured(row, by_label[row.same_as]) if row.same_as else row for row in rest]
+
+
+def _as_measured(row: Row, other: Row) -> Row:
+    """Return a row with the numbers of another one that has the same schedule."""
+    return replace(
+        other, method=row.method, budget_bytes=row.budget_bytes, ready_time_s=row.ready_time_s, same_as=row.same_as
+    )  # fmt: skip
+
+
+def budgets(eager: Row, alone: Sequence[Row]) -> list[int]:
+    """Return the peaks of peers below eager's, from the largest; of several that are about equal the least."""
+    assert eager.peak_bytes is not None
+    found: list[int] = []
+    for peak_bytes in sorted(row.peak_bytes for row in alone if row.peak_bytes):
+        if peak_bytes < eager.peak_bytes and (not found or peak_bytes > found[-1] * (1 + SAME_PEAK)):
+            found.append(peak_bytes)
+    return found[::-1]
+
+
+def workload_of(network: str, mode: str, backend: str) -> Workload:
+    described = NETWORKS[network]
+    workload = described.training() if mode == TRAINING else described.inference()
+    return workload.to(real_device(backend))
+
+
+def eager_step(workload: Workload) -> Step:
+    """Return plain PyTorch's step."""
+    if workload.trains:
+        return plain_step(workload)
+
+    def run() -> Any:
+        with torch.no_grad():
+            return workload.output()
+
+    return plain_step(workload, run)

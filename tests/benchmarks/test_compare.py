@@ -1,0 +1,233 @@
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from benchmarks.compare import networks, planned, run
+from benchmarks.compare.copies import CopiesBetweenDevices, CopyMeter, HostMemory
+from benchmarks.compare.judged import duels, frontier, not_dominated
+from benchmarks.compare.measured import InitialState, all_numbers, memory
+from benchmarks.compare.networks import NETWORKS, Network
+from benchmarks.compare.page import page
+from benchmarks.compare.peers import TRAINING_PEERS
+from benchmarks.compare.row import EAGER, MEMBENCH, NOT_RUN, OK, PEER, PYTORCH, TRAINING, Row
+from benchmarks.compare.run import budgets, peer_alone
+from benchmarks.compare.step import plain_step
+from membench.core.errors import UnsupportedStrategy
+from membench.core.workload import Workload
+from membench.execution.measurement import cpu_peak_bytes
+from membench.strategies.base import find_strategy
+
+CPU = torch.device("cpu")
+
+
+class Chain(nn.Module):
+    def __init__(self, dropout: float, width: int = 32, depth: int = 6) -> None:
+        super().__init__()
+        self.first = nn.Linear(width, width)
+        self.blocks = nn.ModuleList(
+            nn.Sequential(
+                nn.Linear(width, width), nn.BatchNorm1d(width), nn.ReLU(inplace=True), nn.Dropout(dropout)
+            )
+            for _ in range(depth)
+        )
+
+    def forward(self, maps: Tensor) -> Tensor:
+        maps = self.first(maps)
+        for block in self.blocks:
+            maps = block(maps)
+        return maps
+
+
+def chain(dropout: float = 0.5) -> Workload:
+    torch.manual_seed(0)
+    return Workload(
+        "chain", Chain(dropout), nn.CrossEntropyLoss(), (torch.randn(64, 32),), (torch.arange(64) % 32,)
+    )
+
+
+def blocks(module: nn.Module) -> list[nn.Module]:
+    return list(module.get_submodule("blocks").children())
+
+
+def numbers(name: str, workload: Workload) -> dict[str, Any]:
+    eager = plain_step(workload)
+    initial = InitialState(workload.module)
+    expected = initial.results(eager)
+    return all_numbers(TRAINING_PEERS[name].step(workload, blocks), initial, expected, CPU)
+
+
+@pytest.mark.parametrize("name", ["checkpoint", "selective checkpoint", "save_on_cpu"])
+def test_a_peer_on_the_cpu_computes_eagers_gradients_in_less_memory(name: str) -> None:
+    workload = chain()
+    found = numbers(name, workload)
+    assert found["is_exact"] and found["error"] == 0 and found["missing"] == 0 and found["held_bytes"] == 0
+    assert found["peak_bytes"] < memory(plain_step(workload), CPU)["peak_bytes"]
+
+
+def test_wrong_gradients_with_dropout_are_seen() -> None:
+    found = numbers("checkpoint, preserve_rng_state=False", chain())
+    assert not found["is_exact"] and found["error"] > 0.01
+    assert numbers("checkpoint, preserve_rng_state=False", chain(dropout=0.0))["is_exact"]
+
+
+def test_statistics_that_are_updated_twice_are_seen() -> None:
+    twice, once = numbers("checkpoint", chain()), numbers("save_on_cpu", chain())
+    assert (twice["statistics_updates"], twice["has_exact_buffers"]) == (2, False)
+    assert (once["statistics_updates"], once["has_exact_buffers"]) == (1, True)
+
+
+def test_copies_of_weights_and_of_the_same_map_are_counted() -> None:
+    class Twice(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layers = nn.ModuleList(nn.Linear(32, 16, bias=False) for _ in range(2))
+
+        def forward(self, maps: Tensor) -> Tensor:
+            maps = maps.exp()
+            return self.layers[0](maps) + self.layers[1](maps)
+
+    images = torch.randn(64, 32, requires_grad=True)
+    workload = Workload("twice", Twice(), nn.CrossEntropyLoss(), (images,), (torch.arange(64) % 16,))
+    step = TRAINING_PEERS["save_on_cpu"].step(workload, blocks)
+    copies = step.count()
+    scores_bytes = 64 * 16 * 4
+    # exp and two products save one map, the logarithm of softmax and the loss another
+    assert copies.repeated_bytes == 2 * images.nbytes + scores_bytes
+    assert copies.weight_bytes == 2 * 16 * 32 * 4
+    assert copies.to_host_bytes == copies.to_device_bytes > 3 * images.nbytes
+    assert step.count() == copies
+
+
+def test_host_memory_is_apart_from_the_devices() -> None:
+    maps, mode = torch.randn(16, 8, 4, 4).to(memory_format=torch.channels_last), HostMemory(CopyMeter(()))
+    kept: list[Tensor] = []
+
+    def leave() -> None:
+        with mode:
+            kept.append(maps.cpu())
+
+    assert cpu_peak_bytes(leave) < maps.nbytes / 2
+    with mode:
+        back = kept[0].to(CPU)
+    assert torch.equal(back, maps) and back.stride() == maps.stride()
+    assert len({each.data_ptr() for each in (maps, kept[0], back)}) == 3
+
+
+def test_copies_between_devices_are_counted() -> None:
+    meter = CopyMeter(())
+    with CopiesBetweenDevices(meter):
+        torch.zeros(8).to("meta")
+        torch.zeros(4).clone()
+    assert (meter.copies.to_device_bytes, meter.copies.to_host_bytes) == (32, 0)
+
+
+@pytest.mark.parametrize("name", ["torchtune OffloadActivations", "TRL OffloadActivations"])
+def test_a_peer_that_needs_cuda_states_so(name: str) -> None:
+    with pytest.raises(UnsupportedStrategy, match="CUDA"):
+        TRAINING_PEERS[name].step(chain(), blocks)
+
+
+def test_a_peer_that_is_not_installed_states_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "deepspeed", None)
+    with pytest.raises(UnsupportedStrategy, match="pip install"):
+        TRAINING_PEERS["DeepSpeed checkpointing"].step(chain(), blocks)
+
+
+def test_memory_that_a_step_leaves_is_seen() -> None:
+    kept: list[Tensor] = []
+    step = plain_step(chain())
+    leaking = replace(step, run=lambda: kept.append(torch.zeros(1000)))
+    assert memory(leaking, CPU)["held_bytes"] == 4000
+
+
+def test_every_network_has_blocks_that_hold_weights(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(networks, "DEVICE", "meta")
+    for network in NETWORKS.values():
+        found = network.blocks(network.training().module)
+        assert len(found) >= 5, network.model
+        assert all(next(block.parameters(), None) is not None for block in found)
+
+
+@pytest.fixture
+def lenet(monkeypatch: pytest.MonkeyPatch) -> str:
+    def convolutions(module: nn.Module) -> list[nn.Module]:
+        return [each for each in module.modules() if isinstance(each, nn.Conv2d)]
+
+    monkeypatch.setitem(NETWORKS, "lenet", Network("lenet", 8, convolutions))
+    monkeypatch.setattr(run, "TURNS_S", 0.0)
+    few = {name: find_strategy(name) for name in ("eager", "pytorch", "layrub_hybrid", "rotor")}
+    monkeypatch.setattr(planned, "strategies", lambda mode: few)
+    return "lenet"
+
+
+def test_a_network_has_a_row_for_every_method(lenet: str) -> None:
+    names = ("checkpoint", "save_on_cpu", "TRL OffloadActivations")
+    alone = [peer_alone(lenet, TRAINING, name, "cpu") for name in names]
+    assert [row.outcome for row in alone] == [OK, OK, NOT_RUN]
+    rows = run.all_together(lenet, TRAINING, alone, "cpu")
+    assert {row.method for row in rows} >= {*names, EAGER, "eager", "layrub_hybrid"}
+    for row in rows:
+        assert (row.outcome == NOT_RUN and row.reason) or row.time_over_eager
+        assert row.tool == PEER or row.outcome == NOT_RUN or row.error is not None
+        if row.outcome == OK and row.budget_bytes is not None:
+            assert row.peak_bytes is not None and row.peak_bytes <= row.budget_bytes
+    assert not run.is_due(rows, lenet, TRAINING, names)
+    left_out = [replace(row, reason=run.LEFT_OUT) if row.method == names[2] else row for row in rows]
+    assert run.is_due(left_out, lenet, TRAINING, names) and not run.is_due(
+        left_out, lenet, TRAINING, names[:2]
+    )
+    text = page(rows, [])
+    assert "not run: it copies on CUDA streams" in text and "| membench " in text
+
+
+def row(tool: str, method: str, peak_bytes: int, time_s: float, **fields: Any) -> Row:
+    return Row(
+        "resnet50", TRAINING, tool, method, OK, peak_bytes=peak_bytes, step_time_s=time_s, eager_time_s=1.0,
+        missing=0, rounds=3, **{"error": 0.0, **fields},
+    )  # fmt: skip
+
+
+ROWS = [
+    row(PYTORCH, EAGER, 100, 1.0),
+    row(PEER, "checkpoint", 60, 1.4, statistics_updates=2),
+    row(PEER, "save_on_cpu", 20, 3.0),
+    row(MEMBENCH, "eager", 100, 1.0),
+    row(MEMBENCH, "joint", 61, 1.1),
+    row(MEMBENCH, "rotor", 60, 1.2),
+    row(MEMBENCH, "memonger", 60, 1.3),
+    row(MEMBENCH, "epmc", 50, 0.5, error=0.1),
+]
+
+
+def test_the_rival_of_a_peer_holds_no_more_and_computes_the_same() -> None:
+    checkpoint, save_on_cpu = duels(ROWS)
+    assert checkpoint.best is not None and checkpoint.best.method == "rotor" and checkpoint.is_won
+    assert checkpoint.ratio == pytest.approx(1.4 / 1.2)
+    assert save_on_cpu.best is None and not save_on_cpu.is_won
+
+
+def test_rows_that_another_one_beats_are_dominated() -> None:
+    assert [each.method for each in not_dominated(ROWS[3:])] == ["eager", "joint", "rotor"]
+
+
+def test_the_page_states_who_is_faster_and_what_is_wrong() -> None:
+    lines = page(ROWS, []).splitlines()
+    assert any(line.startswith("| checkpoint | 1.17 rotor | 1 of 1 | 1.17 |") for line in lines)
+    assert any(line.startswith("| save_on_cpu | no strategy holds as little | 0 of 1 |") for line in lines)
+    assert any(line.startswith("| epmc | 1 |  | on 1, at most 0.1 |") for line in lines)
+    assert any(line.startswith("| checkpoint | 1 |  |  | on 1, at most 2 |") for line in lines)
+
+
+def test_the_picture_has_every_peer_and_what_is_not_dominated(tmp_path: Path) -> None:
+    points = frontier(ROWS, "resnet50").points
+    assert {point.strategy for point in points} == {"checkpoint", "save_on_cpu", "eager", "joint", "rotor"}
+
+
+def test_budgets_are_the_peers_peaks_below_eagers() -> None:
+    peers = [row(PEER, str(peak), peak, 1.0) for peak in (2000, 900, 500, 502, 100)]
+    assert budgets(row(PYTORCH, EAGER, 1000, 1.0), peers) == [900, 500, 100]
