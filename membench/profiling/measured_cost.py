@@ -58,13 +58,10 @@ class MeasuredCost(CostModel):
             UnsupportedModel: an operator does not run on synthetic data.
         """
         operators = [task for task in graph.tasks if task.phase is not Phase.UPDATE]
-        for is_backward in (
-            False,
-            True,
-        ):  # which would write past the end of a workspace that was taken to be smaller
-            self._measure_missing(
-                [task for task in operators if (task.phase is Phase.BACKWARD) is is_backward], graph
-            )
+        # backward operators last: they would write past the end of a workspace that was taken to be smaller
+        for is_backward in (False, True):
+            chosen = [task for task in operators if (task.phase is Phase.BACKWARD) is is_backward]
+            self._measure_missing(chosen, graph)
         tasks = (replace(task, workspace_bytes=self._cost_of(task).workspace_bytes) for task in graph.tasks)
         is_linear = any(task.kind is Kind.LINEAR for task in graph.tasks)
         return replace(graph, tasks=tuple(tasks), overhead_bytes=self._library_bytes if is_linear else 0)
