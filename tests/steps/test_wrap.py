@@ -229,6 +229,39 @@ def test_an_average_of_the_weights_is_kept_by_torchs_own_class() -> None:
     check_loop(loop)
 
 
+class Nested(nn.Module):
+    """Takes and returns dicts and lists of tensors."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed, self.score = nn.Embedding(11, 8), nn.Linear(8, 3)
+
+    def forward(self, ids: Tensor, features: list[dict[str, Tensor]], scale: float = 1.0) -> dict[str, Any]:
+        scores = self.score((self.embed(ids) + features[0]["pitch"]).sum(1)) * scale
+        return {"scores": [scores, (scores.exp(), features[0])], "count": len(features)}
+
+
+def test_nested_batches_and_outputs_are_exact() -> None:
+    def loop(module: nn.Module) -> Any:
+        pitch = torch.randn(2, 5, 8, requires_grad=True)
+        found = module(torch.randint(11, (2, 5)), [{"pitch": pitch}], 0.5)
+        named = module(features=[{"pitch": pitch}], ids=torch.randint(11, (2, 5)))
+        assert found["scores"][1][1]["pitch"] is pitch and found["count"] == 1
+        (found["scores"][0].square().sum() + named["scores"][1][0].mean()).backward()
+        return pitch.grad, found["scores"][0].detach()
+
+    check_loop(loop, Nested, strategy="memonger")
+
+
+def test_a_profile_of_the_user_s_goes_on_while_a_call_is_captured() -> None:
+    _, wrapped = pair()
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
+        torch.ones(3).exp()
+        loss_of(wrapped).backward()
+        torch.ones(3).sin()
+    assert {"aten::exp", "aten::sin"} <= {event.name for event in profile.events()}
+
+
 @dataclass
 class Answer:
     logits: Tensor
