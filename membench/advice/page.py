@@ -30,7 +30,7 @@ def page(advice: Advice, pictures: Mapping[str, Figure]) -> str:
         loader=ChoiceLoader([PackageLoader("membench.advice"), PackageLoader("membench.papers")]),
         autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True,
     )  # fmt: skip
-    header, *rows = with_values(cells(advice.plans))
+    header, *rows = with_values(cells(advice.plans)) or [()]
     return environment.get_template("advice.html").render(
         title=", ".join(step_words(advice)),
         fits=advice.fits,

@@ -4,9 +4,8 @@ Capture takes as long as most methods take to plan, and the search for the large
 A third capture, of a batch far from the first two, has to be the graph that the line has there.
 """
 
-from collections.abc import Callable, Hashable
-from dataclasses import dataclass, fields, is_dataclass, replace
-from functools import cache
+from collections.abc import Callable
+from dataclasses import dataclass, is_dataclass, replace
 from typing import Any
 
 from membench.core.task_graph import TaskGraph
@@ -57,7 +56,7 @@ class ResizedGraph:
 
 
 def _ordered(graph: TaskGraph) -> TaskGraph:
-    """Return the graph with what a task releases in the order of blocks; a capture has it in the order of Python's garbage."""
+    """Return the graph with the blocks that a task releases in order; captures have them in no fixed order."""
     plain = graph.plain
     if plain is None:
         return graph
@@ -73,7 +72,7 @@ def _on_line(first: Any, second: Any, more: int) -> Any:
     """
     if first is second:
         return first
-    kind: type[Any] = type(first)
+    kind = type(first)
     if kind is not type(second):
         raise _NotOnALine
     if kind is int:
@@ -83,15 +82,8 @@ def _on_line(first: Any, second: Any, more: int) -> Any:
             raise _NotOnALine
         return kind([_on_line(a, b, more) for a, b in zip(first, second, strict=True)])
     if is_dataclass(first):
-        names = _names(kind)
+        names = first.__dataclass_fields__  # in the order of the constructor's arguments
         return kind(*(_on_line(getattr(first, name), getattr(second, name), more) for name in names))
     if first != second:
         raise _NotOnALine
     return first
-
-
-@cache
-def _names(kind: Hashable) -> tuple[str, ...]:
-    """Return the names of a dataclass's fields."""
-    assert isinstance(kind, type)
-    return tuple(field.name for field in fields(kind))
