@@ -4,10 +4,11 @@
     python benchmarks/joint.py --networks all --devices all           ten networks, three of which are in no configuration
                                                                       here, on three devices: two hours
     python benchmarks/joint.py --networks unet,vgg16 --results FOLDER --workers 2
+    python benchmarks/joint.py --offload-weights                      weights may leave wherever that is faster
 
 Devices are simulated. Prints a line for each network, device, budget and method, and a summary. `--results` adds each line to
-FOLDER/rows.jsonl as soon as its network and device are done, goes on where an earlier run ended, and writes FOLDER/README.md, a
-table of all rows there. `results/joint` holds those of all networks and devices.
+FOLDER/rows.jsonl as soon as its network and device are done, goes on where an earlier run ended, and writes FOLDER/README.md,
+tables of all rows there. `results/joint` holds those of all networks and devices.
 """
 
 import argparse
@@ -16,6 +17,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass
+from functools import partial
 from itertools import product
 from multiprocessing import get_context
 from pathlib import Path
@@ -32,7 +34,9 @@ from membench.cost.roofline import RooflineCost
 from membench.execution.simulation import step_time_s
 from membench.models.timm_networks import options_of
 from membench.steps.plan import plan
-from membench.strategies.base import find_strategy
+from membench.strategies.base import Strategy, find_strategy
+from membench.strategies.eager import Eager
+from membench.strategies.joint.strategy import Joint
 from membench.sweep.model import Model
 
 AT_THEIR_PEAKS = ("memonger", "superneurons", "layrub_inter", "layrub_hybrid", "vdnn_all", "geeps")
@@ -49,11 +53,19 @@ OTHERS_BATCH_SIZE = 32
 LARGE_GAP = 0.15
 PAGE = """# `joint` against other methods
 
-Made by `python benchmarks/joint.py --networks all --devices all --results results/joint` on simulated cards; every row is in
-`rows.jsonl`. *At their peaks*: `joint` with the peak of memonger, superneurons, layrub_inter, layrub_hybrid, vdnn_all and geeps as
-its budget, its step time over theirs, the geometric mean and the largest. *At equal budgets*: 80, 60 and 45 % of eager's peak,
-against rotor, pofo, capuchin and dtr, where both keep the budget. *Only joint*: where `joint` alone keeps it; *only other*: where
-`joint` refuses what the other keeps. The gap is that to `joint`'s lower bound. Planning is CPU time, that of the longest plan.
+Made by `python benchmarks/joint.py --networks all --devices all --results results/joint`, once with `--offload-weights` and once
+without it, on simulated cards; every row is in `rows.jsonl`. *At their peaks*: `joint` with the peak of memonger, superneurons,
+layrub_inter, layrub_hybrid, vdnn_all and geeps as its budget, its step time over theirs, the geometric mean and the largest. *At
+equal budgets*: 80, 60 and 45 % of eager's peak, against rotor, pofo, capuchin and dtr, where both keep the budget. *Only joint*:
+where `joint` alone keeps it; *only other*: where `joint` refuses what the other keeps. The gap is that to `joint`'s lower bound.
+Planning is CPU time, that of the longest plan.
+"""
+TITLES = {
+    False: "By default: weights are in host memory only where no other plan keeps the budget",
+    True: "`offload_weights=true`: weights are in host memory wherever that is faster",
+}
+TABLE = """
+## {title}
 
 | network | plans | at their peaks: mean | largest | at equal budgets: mean | largest | only joint | only other | gap: median | worst | above 15 % | planning |
 |---|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|
@@ -65,6 +77,7 @@ class Row:
     """Joint and another method within one budget.
 
     Attributes:
+        offload_weights: the option of joint.
         share: the budget, in eager's peaks; None: the other method's peak without a budget.
         other_s: seconds of the other method's step; None: it cannot keep the budget. `joint_s`: of joint's.
         other_planning_s: seconds of CPU time to plan and validate; `joint_planning_s`: of joint's plan.
@@ -84,6 +97,7 @@ class Row:
     joint_planning_s: float
     lower_bound_s: float | None
     gap: float | None
+    offload_weights: bool
 
     @property
     def ratio(self) -> float | None:
@@ -106,26 +120,26 @@ class Row:
         )
 
 
-def rows_of(network: str, device: str) -> Iterator[Row]:
+def rows_of(network: str, device: str, *, offload_weights: bool) -> Iterator[Row]:
     """Yield the rows of a network on a device."""
     framework = load("framework", "pytorch")
     cost = RooflineCost(load("device", device), framework.efficiency)
     batch_size = NETWORKS.get(network, OTHERS_BATCH_SIZE)
     graph = framework.lower(captured(network, batch_size))
-    _, eager, _ = planned(graph, "eager", cost, None)
+    _, eager, _ = planned(graph, Eager(), cost, None)
     assert eager is not None, "it takes no budget"
     eager_s = step_time_s(eager, cost)
     plans: dict[int, tuple[float, Schedule | None, float | None]] = {}
 
     def row(other: str, share: float | None) -> Row | None:
         budget_bytes = None if share is None else int(share * eager.peak_bytes)
-        other_planning_s, schedule, other_s = planned(graph, other, cost, budget_bytes)
+        other_planning_s, schedule, other_s = planned(graph, find_strategy(other)(), cost, budget_bytes)
         if budget_bytes is None:
             if schedule is None:
                 return None  # it cannot schedule this network
             budget_bytes = schedule.peak_bytes
         if budget_bytes not in plans:
-            plans[budget_bytes] = planned(graph, "joint", cost, budget_bytes)
+            plans[budget_bytes] = planned(graph, Joint(offload_weights), cost, budget_bytes)
         joint_planning_s, joint, joint_s = plans[budget_bytes]
         found = dict(joint.decisions) if joint else {}
         return Row(
@@ -143,6 +157,7 @@ def rows_of(network: str, device: str) -> Iterator[Row]:
             joint_planning_s=joint_planning_s,
             lower_bound_s=found.get("lower_bound_s"),
             gap=found.get("gap"),
+            offload_weights=offload_weights,
         )
 
     pairs = [(other, None) for other in AT_THEIR_PEAKS] + list(product(AT_EQUAL_BUDGETS, SHARES))
@@ -156,12 +171,12 @@ def captured(network: str, batch_size: int) -> TaskGraph:
 
 
 def planned(
-    graph: TaskGraph, name: str, cost: RooflineCost, budget_bytes: int | None
+    graph: TaskGraph, strategy: Strategy, cost: RooflineCost, budget_bytes: int | None
 ) -> tuple[float, Schedule | None, float | None]:
     """Return seconds of CPU time to plan and validate, the schedule, and its seconds; None where it is refused."""
     start_s = time.process_time()
     try:
-        schedule = plan(graph, find_strategy(name)(), cost, budget_bytes)
+        schedule = plan(graph, strategy, cost, budget_bytes)
     except InfeasibleSchedule:
         return time.process_time() - start_s, None, None
     return time.process_time() - start_s, schedule, step_time_s(schedule, cost)
@@ -191,26 +206,32 @@ def main(arguments: argparse.Namespace) -> None:
     rows = (
         [Row(**json.loads(line)) for line in file.read_text().splitlines()] if file and file.exists() else []
     )
-    done = {(row.network, row.device) for row in rows}
-    if cells := [cell for cell in product(arguments.networks, arguments.devices) if cell not in done]:
+    done = {(row.network, row.device) for row in rows if row.offload_weights == arguments.offload_weights}
+    cells = [cell for cell in product(arguments.networks, arguments.devices) if cell not in done]
+    if cells:
+        rows_of_cell = partial(_cell, offload_weights=arguments.offload_weights)
         with ProcessPoolExecutor(arguments.workers, mp_context=get_context("spawn")) as pool:
-            for found in pool.map(_cell, *zip(*cells, strict=True)):
+            for found in pool.map(rows_of_cell, *zip(*cells, strict=True)):
                 print(*found, sep="\n", flush=True)
                 rows += found
                 if file:
                     file.parent.mkdir(parents=True, exist_ok=True)
                     with file.open("a") as opened:
                         opened.writelines(json.dumps(asdict(row)) + "\n" for row in found)
-    print(*summary(rows), sep="\n")
+    print(*summary([row for row in rows if row.offload_weights == arguments.offload_weights]), sep="\n")
     if file:
         write_whole(file.parent / "README.md", page(rows))
 
 
 def page(rows: Sequence[Row]) -> str:
-    """Return a Markdown table of ratios and gaps by network."""
-    networks = dict.fromkeys(row.network for row in rows)
-    lines = [_line(name, [row for row in rows if row.network == name]) for name in networks]
-    return PAGE + "\n".join([*lines, _line("all", rows)]) + "\n"
+    """Return Markdown tables of ratios and gaps by network."""
+    found = PAGE
+    for offload_weights, title in TITLES.items():
+        if chosen := [row for row in rows if row.offload_weights == offload_weights]:
+            networks = dict.fromkeys(row.network for row in chosen)
+            lines = [_line(name, [row for row in chosen if row.network == name]) for name in networks]
+            found += TABLE.format(title=title) + "\n".join([*lines, _line("all", chosen)]) + "\n"
+    return found
 
 
 def _line(name: str, rows: Sequence[Row]) -> str:
@@ -230,9 +251,9 @@ def _line(name: str, rows: Sequence[Row]) -> str:
     return f"| {' | '.join(cells)} |"
 
 
-def _cell(network: str, device: str) -> list[Row]:
+def _cell(network: str, device: str, *, offload_weights: bool) -> list[Row]:
     try:
-        return list(rows_of(network, device))
+        return list(rows_of(network, device, offload_weights=offload_weights))
     except MembenchError as error:
         raise SystemExit(f"{network} on {device}: {error}") from None
 
@@ -251,6 +272,7 @@ if __name__ == "__main__":
     )
     parser.add_argument("--networks", type=_names(NETWORKS), default="resnet50")
     parser.add_argument("--devices", type=_names(DEVICES), default="k40m")
+    parser.add_argument("--offload-weights", action="store_true")
     parser.add_argument("--results", type=Path)
     parser.add_argument("--workers", type=int, default=1)
     main(parser.parse_args())

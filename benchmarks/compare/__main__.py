@@ -63,9 +63,16 @@ def main(arguments: argparse.Namespace) -> None:
         _write(
             runs, [run for run in _read(runs) if (run["network"], run["mode"]) != (network, mode)] + [facts]
         )
-        save(draw(frontier(found, title(network, mode))), folder / picture_name(network, mode))
-        write_whole(folder / "README.md", page(rows, _read(runs)))
-    write_whole(folder / "README.md", page(rows, _read(runs)))
+        show(rows, _read(runs), folder)
+    show(rows, _read(runs), folder)
+
+
+def show(rows: Sequence[Row], runs: Sequence[dict[str, Any]], folder: Path) -> None:
+    """Write the page and the pictures."""
+    for network, mode in dict.fromkeys((row.network, row.mode) for row in rows):
+        own = [row for row in rows if (row.network, row.mode) == (network, mode)]
+        save(draw(frontier(own, title(network, mode))), folder / picture_name(network, mode))
+    write_whole(folder / "README.md", page(rows, runs))
 
 
 def _provenance() -> dict[str, Any]:

@@ -60,13 +60,12 @@ def not_dominated(rows: Sequence[Row]) -> list[Row]:
 
 
 def frontier(rows: Sequence[Row], title: str) -> Frontier:
-    """Return the picture's points of one network: every peer's, and the strategies' that no other strategy dominates."""
+    """Return the picture's points of one network: eager's, every peer's, and the strategies' that no other one dominates."""
     eager = _point(next(row for row in rows if row.method == EAGER))
     ours = not_dominated([row for row in rows if row.tool == MEMBENCH])
     peers = [row for row in rows if row.tool == PEER and row.outcome == OK]
-    points = tuple(sorted(map(_point, [*ours, *peers]), key=lambda point: point.peak_bytes))
-    top_bytes = max(point.peak_bytes for point in (eager, *points))
-    return Frontier(title, eager, points, capacity_bytes=2 * top_bytes)
+    points = (eager, *sorted(map(_point, [*ours, *peers]), key=lambda point: point.peak_bytes))
+    return Frontier(title, eager, points, capacity_bytes=2 * max(point.peak_bytes for point in points))
 
 
 def _within(peer: Row, ours: Sequence[Row]) -> Iterator[Row]:

@@ -29,6 +29,12 @@ class Network:
     blocks: Callable[[nn.Module], list[nn.Module]]
     size: Mapping[str, Any] = field(default_factory=dict)
 
+    @property
+    def described_size(self) -> str:
+        """What is replaced, for a title: ``, 64 x 64``."""
+        shape, tokens = self.size.get("input_shape"), self.size.get("sequence_length")
+        return f", {shape[1]} x {shape[2]}" if shape else f", {tokens} tokens" if tokens else ""
+
     def training(self) -> Workload:
         """Return a step of training with the seed's weights and batch."""
         options = {**read("model", self.model), **self.size}

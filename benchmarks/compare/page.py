@@ -55,8 +55,7 @@ def picture_name(network: str, mode: str) -> str:
 
 def title(network: str, mode: str) -> str:
     described = NETWORKS[network]
-    size = ", ".join(f"{name} {value}" for name, value in described.size.items() if name != "target_shape")
-    return f"{network}, {mode}, batch {described.batch_size}{', ' if size else ''}{size}"
+    return f"{network}, {mode}, batch {described.batch_size}{described.described_size}"
 
 
 def _machine(runs: Sequence[Mapping[str, Any]]) -> Iterator[str]:
@@ -121,6 +120,8 @@ def _defects(rows: Sequence[Row]) -> Iterator[str]:
         ]
         if any(cells[1:]):
             yield f"| {method} | {' | '.join(cells)} |"
+    yield ""
+    yield "modnn computes micro-batches, whose batch norms take statistics of their own; the others compute the whole batch."
 
 
 def _on(rows: Sequence[Row], name: str = "missing") -> str:

@@ -25,11 +25,14 @@ class AdvisedPlan:
         copied_bytes: to the host and back.
         exposed_copy_time_s: time for which copies ran and no task did.
         host_bytes: page-locked host memory that the copies need.
+        micro_batch: with which it was planned; None: as the method chooses.
         micro_batches: samples of the parts in which the batch is computed, with the number of such parts.
         gap: by what share the step exceeds the lower bound on its time; None: the method states no bound.
         is_exact: whether results are plain PyTorch's: nothing is rounded, and batch norm takes the statistics of the whole batch.
         is_idle: whether the method changes nothing at this size: nothing is offloaded, recomputed or encoded.
-        largest_batch: a batch size that was planned and fits, the largest found; None: not searched for, or none found.
+        divides_batch: whether the method divides a batch into micro-batches by itself, so that any fits.
+        largest_batch: a batch that was planned and fits, the largest found, within a part in 16 of the largest; of plain PyTorch
+            the largest, undivided; of `joint` with a plan that costs no time. None: not searched for, or none found, or any.
     """
 
     name: str
@@ -42,10 +45,12 @@ class AdvisedPlan:
     copied_bytes: int
     exposed_copy_time_s: float
     host_bytes: int
+    micro_batch: int | None
     micro_batches: tuple[tuple[int, int], ...]
     gap: float | None
     is_exact: bool
     is_idle: bool
+    divides_batch: bool = False
     largest_batch: int | None = None
     _step: Callable[..., Any] = field(default=_not_bound, repr=False, compare=False)
 
@@ -56,7 +61,8 @@ class AdvisedPlan:
     @property
     def options(self) -> dict[str, Any]:
         """The arguments of `membench.compile` that choose this plan."""
-        return {"strategy": self.name, **({} if self.budget_bytes is None else {"budget": self.budget_bytes})}
+        limits = {"budget": self.budget_bytes, "micro_batch": self.micro_batch}
+        return {"strategy": self.name, **{name: value for name, value in limits.items() if value is not None}}
 
     def compile(self, backend: str = "cuda", **changed: Any) -> Any:
         """Return the step of this plan; see `membench.compile`.
@@ -74,10 +80,14 @@ class Refusal:
 
     Attributes:
         needed_bytes: the least that it needs; None: it cannot schedule the step.
+        lower_bound_bytes: the least that any schedule needs; None: not known.
+        largest_batch: see `AdvisedPlan`.
     """
 
     reason: str
     needed_bytes: int | None
+    lower_bound_bytes: int | None = None
+    largest_batch: int | None = None
 
 
 @dataclass(frozen=True)
@@ -163,3 +173,8 @@ class Advice:
     def best(self) -> AdvisedPlan | None:
         """The fastest plan that fits and gives plain PyTorch's results; None: there is none."""
         return next((plan for plan in self.plans if plan.is_exact), None)
+
+    @property
+    def shown(self) -> AdvisedPlan | None:
+        """The plan that is drawn: the best, or else the fastest."""
+        return self.best or next(iter(self.plans), None)

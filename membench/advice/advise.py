@@ -1,35 +1,25 @@
 """The library entry `membench.advise`: does a step fit a device, how large may its batch be, which method is the fastest?"""
 
-from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 from torch import Tensor, nn
-from tqdm import tqdm
 
 from membench.advice.advice import Advice, AdvisedPlan, Refusal
-from membench.advice.planning import Target, least_bytes, plan_method, share_of_need
+from membench.advice.batches import Batches
+from membench.advice.methods import Methods
+from membench.advice.planning import Target
 from membench.advice.processes import Planners
-from membench.advice.search import largest_batch
 from membench.advice.trust import trusts
+from membench.advice.work import Work
 from membench.capture.capture import Captures
 from membench.core import configuration
 from membench.core.device import DeviceProfile
-from membench.core.errors import (
-    InfeasibleSchedule,
-    MembenchError,
-    OutOfMemory,
-    UnsupportedModel,
-    UnsupportedStrategy,
-)
 from membench.core.optimizer import UpdateRule
 from membench.core.task_graph import Mode
-from membench.core.units import format_bytes
 from membench.core.workload import Workload
 from membench.cost.roofline import RooflineCost
-from membench.planning.device_memory import device_memory
 from membench.planning.holders import activations_at_peak_bytes
 from membench.planning.update import updated_workload
 from membench.steps.arguments import as_bytes, as_device, as_rule, as_strategy, workload_of
@@ -37,13 +27,10 @@ from membench.steps.compile import compile  # noqa: A004 (the field's word for i
 from membench.steps.plan import Runs, plan_step
 from membench.steps.predict import predicted
 from membench.steps.simulated_step import SimulatedStep
-from membench.strategies.base import Strategy, strategies
+from membench.strategies.base import strategies
 from membench.strategies.pytorch import PyTorch
-from membench.sweep.limits import by_line
-from membench.sweep.limits import largest as largest_fitting
 from membench.sweep.this_device import THIS, this_device
 
-Result = TypeVar("Result")
 LEFT_OUT = {
     "auto": "chooses among the others",
     "best_fit": "eager execution in another allocator's memory",
@@ -64,7 +51,7 @@ def advise(
     budget: str | float | None = None,
     channels_last: bool = False,
     methods: Sequence[str] | None = None,
-    largest: str = "plain",
+    largest: str = "all",
     processes: int | None = None,
     progress: bool = False,
 ) -> Advice:
@@ -79,7 +66,7 @@ def advise(
         precision, optimizer, channels_last: see `membench.predict`.
         budget: the most that the step's tensors may hold, ``"20 GB"`` or a number of bytes; None: what the device has.
         methods: names of strategies; None: all but `LEFT_OUT`.
-        largest: whose largest batch is searched for: ``"plain"`` PyTorch's, ``"all"`` methods' too, or ``"none"``.
+        largest: whose largest batch is searched for: ``"all"`` methods', ``"plain"`` PyTorch's alone, or ``"none"``.
         processes: how many plan; None: one for each processor.
         progress: show on stderr what is done.
 
@@ -118,7 +105,7 @@ class Adviser:
         self,
         methods: Sequence[str] | None = None,
         *,
-        largest: str = "plain",
+        largest: str = "all",
         processes: int | None = None,
         progress: bool = False,
     ) -> Advice:
@@ -127,21 +114,18 @@ class Adviser:
         mode = Mode.TRAINING if workload.loss else Mode.INFERENCE
         names = [name for name in strategies(mode) if name not in LEFT_OUT] if methods is None else methods
         chosen = [as_strategy(name) for name in names]
-        with Planners(self._captures, processes) as planners, ThreadPoolExecutor(len(chosen)) as threads:
-            runs = self._plain(planners, workload.batch_size)
-            futures = {
-                threads.submit(self._planned, planners, strategy, search=largest == "all"): strategy.name
-                for strategy in chosen
-            }
-            of_plain = self._largest_plain(planners) if largest != "none" else None
-            done = tqdm(
-                as_completed(futures), "methods", len(futures), disable=not progress, dynamic_ncols=True
-            )
-            outcomes = {futures[each]: each.result() for each in done}
+        # the planners end first, and with them what the work waits for
+        with (
+            Work(1 + 2 * len(chosen), progress=progress) as work,
+            Planners(self._captures, processes) as planners,
+        ):
+            runs = self._plain(planners)
+            batches = Batches(planners, workload.batch_size, target)
+            of_plain = work.start(batches.plain) if largest != "none" else None
+            asked = Methods(work, planners, batches, workload.batch_size, target)
+            outcomes = asked.outcomes(chosen, search=largest == "all")
+            largest_batch = of_plain.result() if of_plain else None
         plans = [each for each in outcomes.values() if isinstance(each, AdvisedPlan)]
-        refusals = {name: each for name, each in outcomes.items() if isinstance(each, MembenchError)}
-        if not plans:
-            _check_lower_bound(refusals.values(), target.room_bytes)
         return Advice(
             model=workload.name,
             precision=None if workload.precision is None else str(workload.precision),
@@ -151,12 +135,9 @@ class Adviser:
             budget_bytes=target.budget_bytes,
             fits=not target.excess_bytes(runs),
             activations_bytes=activations_at_peak_bytes(runs[0].schedule),
-            largest_batch=of_plain,
-            plans=tuple(ranked(plans)),
-            refused={
-                name: Refusal(str(each), getattr(each, "needed_bytes", None))
-                for name, each in refusals.items()
-            },
+            largest_batch=largest_batch,
+            plans=tuple(replace(each, _step=self._compiled) for each in ranked(plans)),
+            refused={name: each for name, each in outcomes.items() if isinstance(each, Refusal)},
             trust=trusts(workload.name, target.device.name),
         )
 
@@ -169,55 +150,10 @@ class Adviser:
         workload = self._workload.with_batch(batch_size)
         return Captures(updated_workload(workload, self._target.update), self._framework.captured_on)
 
-    def _plain(self, planners: Planners, size: int) -> Runs:
-        target = self._target
+    def _plain(self, planners: Planners) -> Runs:
+        target, size = self._target, self._workload.batch_size
         graph = planners.graph(size, size)
         return plan_step(lambda _: graph, size, PyTorch(), target.cost, None, update=target.update)
-
-    def _largest_plain(self, planners: Planners) -> int | None:
-        """Return the largest batch of plain PyTorch; None: not even one sample fits, or another batch cannot be captured."""
-        target, first = self._target, self._workload.batch_size
-
-        def reserved_bytes(size: int) -> int:
-            return device_memory(self._plain(planners, size), target.device).reserved_bytes
-
-        try:
-            one, two = ((size, reserved_bytes(size)) for size in (first, 2 * first))
-            guess = max(1, by_line(one, two, target.room_bytes))
-            return largest_fitting(
-                lambda size: not target.excess_bytes(self._plain(planners, size)), guess=guess
-            )
-        except UnsupportedModel:
-            return None
-
-    def _planned(
-        self, planners: Planners, strategy: Strategy, *, search: bool
-    ) -> AdvisedPlan | MembenchError:
-        """Return a method's plan, or why it does not fit."""
-        batch_size = self._workload.batch_size
-        job = partial(plan_method, batch_size=batch_size, strategy=strategy, target=self._target)
-        try:
-            found = planners.run(job, batch_size)
-        except (InfeasibleSchedule, OutOfMemory, UnsupportedStrategy) as error:
-            return error
-        most = self._largest(planners, strategy) if search else None
-        return replace(found, largest_batch=most, _step=self._compiled)
-
-    def _largest(self, planners: Planners, strategy: Strategy) -> int | None:
-        """Return the largest batch found with which a method fits; None: none, or another batch cannot be captured."""
-
-        def result(job: Callable[..., Result], size: int) -> Result:
-            return planners.run(partial(job, batch_size=size, strategy=strategy, target=self._target), size)
-
-        try:
-            return largest_batch(
-                partial(result, least_bytes),
-                partial(result, share_of_need),
-                self._target.room_bytes,
-                self._workload.batch_size,
-            )
-        except (UnsupportedModel, UnsupportedStrategy):
-            return None
 
     def _compiled(self, **options: Any) -> Any:
         workload = self._workload
@@ -238,17 +174,3 @@ def ranked(plans: Sequence[AdvisedPlan]) -> list[AdvisedPlan]:
         plans,
         key=lambda plan: (round(plan.step_time_s / fastest_s, 3), plan.name != PyTorch.name, plan.peak_bytes),
     )
-
-
-def _check_lower_bound(refusals: Iterable[MembenchError], room_bytes: int) -> None:
-    """Refuse memory that is too little for any schedule.
-
-    Raises:
-        MembenchError: it is.
-    """
-    bounds = [each.lower_bound_bytes for each in refusals if isinstance(each, InfeasibleSchedule)]
-    if bounds and room_bytes < min(bounds):
-        raise MembenchError(
-            f"{format_bytes(room_bytes)} are too little: no schedule of this step can do with less than "
-            f"{format_bytes(min(bounds))}; raise the budget, take a larger device, or lower the batch size"
-        )

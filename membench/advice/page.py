@@ -1,7 +1,7 @@
 """An advice as one HTML page that needs no other file: the table, the frontier, and memory and streams over the step."""
 
 from base64 import b64encode
-from collections.abc import Iterator
+from collections.abc import Mapping
 from io import BytesIO
 
 from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
@@ -14,22 +14,23 @@ from membench.pictures import frontier, picture
 from membench.pictures.frontier import Frontier, FrontierPoint
 from membench.pictures.observed_step import ObservedStep, RepeatedRun
 from membench.steps.simulated_step import SimulatedStep
+from membench.sweep.listing import with_values
 
 LAYERS = 12
 """How many layers' activations are listed."""
 
 
-def page(advice: Advice, step: SimulatedStep | None) -> str:
+def page(advice: Advice, pictures: Mapping[str, Figure]) -> str:
     """Return the page.
 
     Args:
-        step: of the first of the advice's plans, which is drawn; None: no method fits.
+        pictures: by their captions.
     """
     environment = Environment(
         loader=ChoiceLoader([PackageLoader("membench.advice"), PackageLoader("membench.papers")]),
         autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True,
     )  # fmt: skip
-    header, *rows = cells(advice.plans)
+    header, *rows = with_values(cells(advice.plans))
     return environment.get_template("advice.html").render(
         title=", ".join(step_words(advice)),
         fits=advice.fits,
@@ -42,22 +43,25 @@ def page(advice: Advice, step: SimulatedStep | None) -> str:
         best=advice.best and advice.best.name,
         code="\n".join(code(advice, advice.best)) if advice.best else "",
         trust=trust(advice),
-        pictures=[(caption, _address(figure)) for caption, figure in _pictures(advice, step)],
+        pictures=[(caption, _address(figure)) for caption, figure in pictures.items()],
     )
 
 
-def _pictures(advice: Advice, step: SimulatedStep | None) -> Iterator[tuple[str, Figure]]:
-    if step:
-        yield (
-            "Peak memory and step time of plain PyTorch and of each method that fits",
-            frontier.draw(_frontier(advice)),
-        )
-        runs = (
-            RepeatedRun(run.schedule, line, run.count)
-            for run, line in zip(step.plan, step.timelines, strict=True)
-        )
-        observed = ObservedStep(f"{advice.plans[0].name}, simulated", tuple(runs), advice.capacity_bytes)
-        yield "Memory and streams over one step of the fastest", picture.draw(observed)
+def draw(advice: Advice, plan: AdvisedPlan, step: SimulatedStep) -> dict[str, Figure]:
+    """Return the frontier, and the memory and the streams of one of the plans, by their captions.
+
+    Args:
+        step: of the plan, simulated.
+    """
+    timed = zip(step.plan, step.timelines, strict=True)
+    runs = tuple(RepeatedRun(run.schedule, timeline, run.count) for run, timeline in timed)
+    observed = ObservedStep(f"{_name(plan)}, simulated", runs, advice.capacity_bytes)
+    return {
+        "Peak memory and step time of plain PyTorch and of each method that fits": frontier.draw(
+            _frontier(advice)
+        ),
+        f"Memory and streams over one step of {_name(plan)}": picture.draw(observed),
+    }
 
 
 def _frontier(advice: Advice) -> Frontier:
@@ -76,8 +80,12 @@ def _frontier(advice: Advice) -> Frontier:
 
 def _point(plan: AdvisedPlan) -> FrontierPoint:
     return FrontierPoint(
-        plan.name, plan.budget_bytes, plan.peak_bytes, plan.step_time_s, True, None, plan.gap, 0.0
+        _name(plan), plan.budget_bytes, plan.peak_bytes, plan.step_time_s, True, None, plan.gap, 0.0
     )
+
+
+def _name(plan: AdvisedPlan) -> str:
+    return plan.name if plan.micro_batch is None else f"{plan.name} in micro-batches"
 
 
 def _address(figure: Figure) -> str:

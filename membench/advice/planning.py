@@ -1,11 +1,10 @@
 """One method planned for a device that may lack the memory; what runs in the processes of an advice."""
 
 from dataclasses import dataclass
-from math import inf
 
 from membench.advice.advice import AdvisedPlan
 from membench.core.device import DeviceProfile
-from membench.core.errors import InfeasibleSchedule, MembenchError, OutOfMemory
+from membench.core.errors import InfeasibleSchedule, OutOfMemory
 from membench.core.optimizer import UpdateRule
 from membench.core.schedule import Offload, Prefetch, RepeatedSchedule
 from membench.core.task_graph import Kind
@@ -16,8 +15,8 @@ from membench.steps.plan import Runs, plan_step, plan_within
 from membench.steps.simulated_step import simulated_step
 from membench.strategies.base import Strategy
 
-LESS = 0.99
-"""The share of a need that is not met, where the numbers do not state that it is less."""
+MORE = 1.01
+"""The part of the memory that is needed of what does not fit, where the numbers do not state that it is more."""
 
 
 @dataclass(frozen=True)
@@ -46,25 +45,32 @@ class Target:
 
     def excess_bytes(self, runs: Runs) -> int:
         """Return by how much a plan exceeds the budget or the device; 0: it fits."""
+        allocated_bytes = max(run.schedule.peak_bytes for run in runs)
+        if allocated_bytes > self.room_bytes:
+            return allocated_bytes - self.room_bytes
+        return device_memory(runs, self.device).excess_bytes
+
+    def load(self, runs: Runs) -> float:
+        """Return the part of the budget, or of the device where that is more, that a plan needs."""
         memory = device_memory(runs, self.device)
-        return max(0, memory.allocated_bytes - self.room_bytes) or memory.excess_bytes
+        return max(memory.allocated_bytes / self.room_bytes, memory.reserved_bytes / self.free_bytes)
 
 
-def plan_method(graph_at: GraphAt, batch_size: int, strategy: Strategy, target: Target) -> AdvisedPlan:
+def plan_method(
+    graph_at: GraphAt, batch_size: int, strategy: Strategy, target: Target, micro_batch: int | None = None
+) -> AdvisedPlan:
     """Plan a method so that the device has the memory.
+
+    Args:
+        micro_batch: samples at a time; None: as the method chooses.
 
     Raises:
         InfeasibleSchedule: the method needs more memory.
         OutOfMemory: PyTorch's allocator finds no room for what the method holds.
         UnsupportedStrategy: the method cannot schedule this graph.
+        UnsupportedModel: the batch cannot be divided.
     """
-
-    def plan(budget_bytes: int | None) -> Runs:
-        return plan_step(graph_at, batch_size, strategy, target.cost, budget_bytes, update=target.update)
-
-    runs, budget_bytes = plan(None), None
-    if target.excess_bytes(runs):
-        runs, budget_bytes = plan_within(plan, target.excess_bytes, target.room_bytes)
+    runs, budget_bytes = _fitting(graph_at, batch_size, strategy, target, micro_batch)
     measured, memory = simulated_step(runs, target.cost).measure(), device_memory(runs, target.device)
     return AdvisedPlan(
         name=strategy.name,
@@ -73,6 +79,7 @@ def plan_method(graph_at: GraphAt, batch_size: int, strategy: Strategy, target: 
         reserved_bytes=memory.reserved_bytes,
         used_bytes=memory.used_bytes,
         budget_bytes=budget_bytes,
+        micro_batch=micro_batch,
         step_time_s=measured.step_time_s,
         copied_bytes=measured.offloaded_bytes + measured.prefetched_bytes,
         exposed_copy_time_s=measured.exposed_transfer_s,
@@ -81,7 +88,60 @@ def plan_method(graph_at: GraphAt, batch_size: int, strategy: Strategy, target: 
         gap=dict(runs[0].schedule.decisions).get("gap"),
         is_exact=is_exact(runs),
         is_idle=len(runs) == runs[0].count == 1 and bool(runs[0].schedule.note),
+        divides_batch=type(strategy).micro_batch_sizes is not Strategy.micro_batch_sizes,
     )
+
+
+def load(
+    graph_at: GraphAt, batch_size: int, strategy: Strategy, target: Target, *, unlimited: bool = True
+) -> float:
+    """Return the part of the memory that a method needs; above 1: it does not fit; exactly 1: it fits within a budget.
+
+    Args:
+        unlimited: plan without a budget first, which may fit.
+
+    Raises:
+        UnsupportedStrategy: the method cannot schedule this graph.
+    """
+    try:
+        runs, budget_bytes = _fitting(graph_at, batch_size, strategy, target, unlimited=unlimited)
+    except InfeasibleSchedule as refusal:
+        return max(MORE, refusal.needed_bytes / max(1, refusal.budget_bytes))
+    except OutOfMemory as refusal:
+        return max(MORE, (refusal.needed_bytes or 0) / refusal.capacity_bytes)
+    return min(1.0, target.load(runs)) if budget_bytes is None else 1.0
+
+
+def load_without_budget(graph_at: GraphAt, batch_size: int, strategy: Strategy, target: Target) -> float:
+    """Return the part of the memory that a method needs which is free to hold what it likes; see `load`.
+
+    Raises:
+        UnsupportedStrategy: the method cannot schedule this graph.
+    """
+    runs = plan_step(graph_at, batch_size, strategy, target.cost, None, update=target.update)
+    part = target.load(runs)
+    return max(MORE, part) if target.excess_bytes(runs) else part
+
+
+def _fitting(
+    graph_at: GraphAt,
+    batch_size: int,
+    strategy: Strategy,
+    target: Target,
+    micro_batch: int | None = None,
+    *,
+    unlimited: bool = True,
+) -> tuple[Runs, int | None]:
+    """Return a plan that fits and its budget; None: it fits without one."""
+
+    def plan(budget_bytes: int | None) -> Runs:
+        return plan_step(
+            graph_at, batch_size, strategy, target.cost, budget_bytes, micro_batch, update=target.update
+        )
+
+    if unlimited and not target.excess_bytes(runs := plan(None)):
+        return runs, None
+    return plan_within(plan, target.excess_bytes, target.room_bytes)
 
 
 def host_bytes(run: RepeatedSchedule) -> int:
@@ -98,31 +158,3 @@ def is_exact(runs: Runs) -> bool:
     return not any(run.schedule.rounding for run in runs) and (
         is_whole or not any(task.kind is Kind.BATCH_NORM for task in tasks)
     )
-
-
-def least_bytes(graph_at: GraphAt, batch_size: int, strategy: Strategy, target: Target) -> int:
-    """Return the least that a method needs, as its refusal of a budget of one byte states.
-
-    Raises:
-        UnsupportedStrategy: the method cannot schedule this graph.
-    """
-    try:
-        plan_step(graph_at, batch_size, strategy, target.cost, 1, update=target.update)
-    except InfeasibleSchedule as refusal:
-        return refusal.needed_bytes
-    raise MembenchError(f"{strategy.name} kept a budget of one byte")
-
-
-def share_of_need(graph_at: GraphAt, batch_size: int, strategy: Strategy, target: Target) -> float:
-    """Return which part of the memory that a method needs there is; 1: it fits.
-
-    Raises:
-        UnsupportedStrategy: the method cannot schedule this graph.
-    """
-    try:
-        plan_method(graph_at, batch_size, strategy, target)
-    except InfeasibleSchedule as refusal:
-        return min(LESS, refusal.budget_bytes / max(1, refusal.needed_bytes))
-    except OutOfMemory as refusal:
-        return min(LESS, refusal.capacity_bytes / (refusal.needed_bytes or inf))
-    return 1.0

@@ -5,13 +5,17 @@ another number of samples states it, and runs again with that graph.
 """
 
 import os
+import pickle
 from collections.abc import Callable, Mapping
+from functools import lru_cache
+from importlib import import_module
 from threading import Lock
 from types import TracebackType
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from joblib.externals.loky import ProcessPoolExecutor
 
+from membench.advice.resized import ResizedGraph
 from membench.capture.capture import Captures
 from membench.core.task_graph import TaskGraph
 from membench.planning.micro_batch import GraphAt
@@ -38,10 +42,13 @@ class Planners:
     def __init__(self, capture: Callable[[int], Captures], processes: int | None = None) -> None:
         self._capture = capture
         self._captures: dict[int, Captures] = {}
+        self._pickled: dict[tuple[int, int], bytes] = {}
+        self._resized: bytes | None = None
         self._lock = Lock()
         count = processes or len(os.sched_getaffinity(0))
         # joblib's processes do not run the user's program again, as those of the standard library do
-        self._pool = ProcessPoolExecutor(count, initializer=_use_one_thread)
+        self._pool = ProcessPoolExecutor(count, initializer=_begin)
+        self._pool.submit(_begin)  # they start, and import, while this process captures
 
     def __enter__(self) -> "Planners":
         return self
@@ -51,18 +58,23 @@ class Planners:
     ) -> None:
         self._pool.shutdown(kill_workers=True)  # what they were asked for has come, or is not wanted
 
+    def resize(self, resized: ResizedGraph) -> None:
+        """Let jobs on other batches take their graphs from there, so that they are not captured."""
+        self._resized = pickle.dumps(resized)
+
     def run(self, job: Callable[[GraphAt], Result], batch_size: int) -> Result:
         """Return what a job returns, which runs in a process and asks for graphs of the batch and of micro-batches.
 
         Raises:
             UnsupportedModel: see `Captures.at`.
         """
-        graphs = {batch_size: self.graph(batch_size, batch_size)}
+        resized = None if batch_size in self._captures else self._resized
+        graphs = {} if resized else {batch_size: self._graph_pickled(batch_size, batch_size)}
         while True:
             try:
-                return self._pool.submit(_run, job, graphs).result()
+                return self._pool.submit(_run, job, batch_size, graphs, resized).result()
             except MissingGraph as missing:
-                graphs[missing.size] = self.graph(batch_size, missing.size)
+                graphs[missing.size] = self._graph_pickled(batch_size, missing.size)
 
     def graph(self, batch_size: int, size: int) -> TaskGraph:
         """Return the graph of a number of samples of a batch; each is captured once."""
@@ -71,17 +83,34 @@ class Planners:
                 self._captures[batch_size] = self._capture(batch_size)
             return self._captures[batch_size].graph_at(size)
 
+    def _graph_pickled(self, batch_size: int, size: int) -> bytes:
+        graph = self.graph(batch_size, size)
+        with self._lock:
+            if (batch_size, size) not in self._pickled:
+                self._pickled[batch_size, size] = pickle.dumps(graph)
+            return self._pickled[batch_size, size]
 
-def _run(job: Callable[[GraphAt], Result], graphs: Mapping[int, TaskGraph]) -> Result:
+
+def _run(
+    job: Callable[[GraphAt], Result], batch_size: int, graphs: Mapping[int, bytes], resized: bytes | None
+) -> Result:
     def graph_at(size: int) -> TaskGraph:
-        if size not in graphs:
-            raise MissingGraph(size)
-        return graphs[size]
+        if size in graphs:
+            return _read(graphs[size])
+        if resized and size == batch_size:
+            return _read(resized).at(size)
+        raise MissingGraph(size)
 
     return job(graph_at)
 
 
-def _use_one_thread() -> None:
-    import torch
+@lru_cache(maxsize=4)
+def _read(pickled: bytes) -> Any:
+    """Return a graph, which many jobs get."""
+    return pickle.loads(pickled)
 
-    torch.set_num_threads(1)
+
+def _begin() -> None:
+    """Import what jobs need."""
+    import_module("membench.advice.planning")
+    import_module("torch").set_num_threads(1)

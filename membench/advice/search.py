@@ -1,46 +1,58 @@
-"""The largest batch of a method: guessed from what two batches need, then planned."""
+"""The largest batch of a method: from one batch to another by the share of the device's memory that each needs."""
 
 from collections.abc import Callable
+from math import sqrt
 
-from membench.sweep.limits import by_line
-
-DIGITS = 6
-"""Binary digits of a batch size before its zeros: it is found to within a part in 32."""
-TRIALS = 6
+DIGITS = 5
+"""Binary digits of a batch size before its zeros: it is found to within a part in 16."""
+TRIALS = 5
 """The most batches that are planned."""
+NEAR = 0.95
+"""Part of a guess from which on the guess is not tried."""
 MOST = 1 << 16
-"""The largest batch that is looked for; a method that works in micro-batches hardly has a limit."""
+"""The largest batch that is looked for."""
 
 
-def largest_batch(
-    needed_bytes: Callable[[int], int], share: Callable[[int], float], room_bytes: int, batch_size: int
-) -> int:
-    """Return a batch that fits, the largest found.
+def largest_batch(load: Callable[[int], float], size: int, found: float, *, fixed: float = 0.0) -> int | None:
+    """Return a batch that fits, the largest found; None: none was found.
 
     Args:
-        needed_bytes: the least memory that a batch needs, close to linear in its size.
-        share: of what a batch needs, when planned, the part that the device has; at least 1: it fits.
-        batch_size: one that fits, with a graph at hand; twice as much is the other end of the line.
+        load: the part of the device's memory that a batch needs. Above 1 it does not fit; exactly 1 is of a plan that takes
+            what there is, from which the largest batch cannot be estimated.
+        size, found: a batch, and its load.
+        fixed: the part that is needed at any batch.
     """
-    first, second = ((size, needed_bytes(size)) for size in (batch_size, 2 * batch_size))
-    candidate, good, bad = min(by_line(first, second, room_bytes), MOST), batch_size, None
+    good, bad = (size, MOST + 1) if found <= 1 else (0, size)
     for _ in range(TRIALS):
-        candidate = rounded(candidate)
-        if candidate <= good:
+        guess = next_guess(size, found, fixed)
+        if found == 1 or size == good >= rounded(
+            int(guess)
+        ):  # a method that takes a budget may need less than here
+            guess = sqrt(good * min(bad, 4 * good))
+        candidate = _between(good, bad, guess)
+        if candidate is None:
             break
-        found = share(candidate)
-        if found >= 1:
-            good = candidate
-        else:
-            bad = candidate
-        if bad is None:
-            break  # the line ends here
-        middle = (good + bad) // 2
-        candidate = middle if found >= 1 else max(middle, int(candidate * found))
-    return good
+        size, found = candidate, load(candidate)
+        good, bad = (size, bad) if found <= 1 else (good, size)
+    return good or None
+
+
+def next_guess(size: int, load: float, fixed: float) -> float:
+    """Return the batch that needs all of the memory, given the part that one needs, and the part that is needed at any."""
+    return size * (1 - fixed) / max(load - fixed, 1 / MOST)
+
+
+def _between(good: int, bad: int, guess: float) -> int | None:
+    """Return a rounded size above one and below the other, the closest to a guess; None: there is none."""
+    least, most = rounded(good) + _step(good), rounded(bad - 1)
+    return None if least > most else min(max(least, rounded(int(guess))), most)
 
 
 def rounded(size: int) -> int:
     """Return the largest size up to this one with at most `DIGITS` binary digits before its zeros."""
-    zeros = max(0, size.bit_length() - DIGITS)
-    return size >> zeros << zeros
+    return size // _step(size) * _step(size)
+
+
+def _step(size: int) -> int:
+    """Return the distance of rounded sizes."""
+    return 1 << max(0, size.bit_length() - DIGITS)

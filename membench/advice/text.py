@@ -1,15 +1,16 @@
 """An advice as text for a terminal, as values for JSON, and as the lines of code that use it."""
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from membench.advice.advice import Advice, AdvisedPlan
+from membench.advice.advice import Advice, AdvisedPlan, Refusal
 from membench.core.units import format_bytes, format_seconds
 from membench.sweep.listing import table
 
 HEADER = (
-    "method", "peak", "step time", "samples/s", "copied", "exposed", "gap", "host memory", "parts", "largest batch", "",
+    "method", "peak", "step time", "samples/s", "copied", "exposed", "gap", "host memory", "parts", "largest batch",
 )  # fmt: skip
 LAYERS = 3
 """How many layers' activations are named."""
@@ -24,7 +25,7 @@ def lines(advice: Advice) -> Iterator[str]:
     if advice.plans:
         yield "Methods that fit, the fastest first:"
         yield from table(cells(advice.plans))
-        if idle := [plan.name for plan in advice.plans if plan.is_idle][1:]:
+        if idle := [_with_largest(plan.name, "", plan) for plan in advice.plans if plan.is_idle][1:]:
             yield f"  with nothing to offload, recompute or encode, the same: {', '.join(idle)}"
     else:
         yield "No method fits."
@@ -77,7 +78,7 @@ def values(advice: Advice) -> dict[str, Any]:
 def _plan_values(plan: AdvisedPlan) -> dict[str, Any]:
     names = (
         "name", "peak_bytes", "reserved_bytes", "used_bytes", "budget_bytes", "step_time_s", "samples_per_s", "copied_bytes",
-        "exposed_copy_time_s", "host_bytes", "gap", "is_exact", "is_idle", "largest_batch",
+        "exposed_copy_time_s", "host_bytes", "micro_batch", "gap", "is_exact", "is_idle", "divides_batch", "largest_batch",
     )  # fmt: skip
     parts = [{"samples": samples, "count": count} for samples, count in plan.micro_batches]
     return {**{name: getattr(plan, name) for name in names}, "micro_batches": parts}
@@ -97,8 +98,9 @@ def step_words(advice: Advice) -> list[str]:
 
 def facts(advice: Advice) -> Iterator[tuple[str, str]]:
     """Yield the names and values of plain PyTorch's prediction."""
-    budget = "" if advice.budget_bytes is None else f" and a budget of {format_bytes(advice.budget_bytes)}"
-    room = f"in {format_bytes(advice.capacity_bytes)}{budget}"
+    room = f"in {format_bytes(advice.capacity_bytes)}"
+    if advice.budget_bytes is not None:
+        room = f"a budget of {format_bytes(advice.budget_bytes)} (the device has {format_bytes(advice.capacity_bytes)})"
     yield "plain PyTorch", f"fits {room}" if advice.fits else f"does not fit {room}"
     yield "allocated", format_bytes(advice.allocated_bytes)
     parts = sorted(advice.parts_bytes.items(), key=lambda part: -part[1])
@@ -122,7 +124,7 @@ def facts(advice: Advice) -> Iterator[tuple[str, str]]:
         f"{format_seconds(advice.step_time_s)}, {advice.batch_size / advice.step_time_s:,.1f} samples/s",
     )
     if advice.largest_batch is not None:
-        yield "largest batch", f"{advice.largest_batch}"
+        yield "largest batch", f"{advice.largest_batch:,}"
 
 
 def cells(plans: Sequence[AdvisedPlan]) -> list[tuple[str, ...]]:
@@ -138,16 +140,25 @@ def needs(advice: Advice) -> Iterator[str]:
     }
     if needed:
         least_first = sorted(needed, key=lambda name: (needed[name], name))
-        yield "need more: " + ", ".join(f"{name} {format_bytes(needed[name])}" for name in least_first)
+        described = (
+            _with_largest(name, f" {format_bytes(needed[name])}", advice.refused[name])
+            for name in least_first
+        )
+        yield "need more: " + ", ".join(described)
     for name, each in sorted(advice.refused.items()):
         if each.needed_bytes is None:
             yield f"{name}: {each.reason}"
 
 
+def _with_largest(name: str, needed: str, outcome: AdvisedPlan | Refusal) -> str:
+    """Return a method that has no row, with its largest batch where one was found."""
+    largest = "" if outcome.largest_batch is None else f" (largest batch {outcome.largest_batch:,})"
+    return f"{name}{needed}{largest}"
+
+
 def _row(plan: AdvisedPlan) -> tuple[str, ...]:
-    parts = " + ".join(f"{count} x {samples}" for samples, count in plan.micro_batches)
     return (
-        plan.name,
+        plan.name if plan.is_exact else f"{plan.name} *",
         format_bytes(plan.peak_bytes),
         format_seconds(plan.step_time_s),
         f"{plan.samples_per_s:,.1f}",
@@ -155,7 +166,15 @@ def _row(plan: AdvisedPlan) -> tuple[str, ...]:
         format_seconds(plan.exposed_copy_time_s) if plan.exposed_copy_time_s else "",
         "" if plan.gap is None else f"{plan.gap:.1%}",
         format_bytes(plan.host_bytes) if plan.host_bytes else "",
-        parts if plan.micro_batches != ((plan.batch_size, 1),) else "",
-        "" if plan.largest_batch is None else str(plan.largest_batch),
-        "" if plan.is_exact else "*",
+        _parts(plan),
+        "any" if plan.divides_batch else "" if plan.largest_batch is None else f"{plan.largest_batch:,}",
     )
+
+
+def _parts(plan: AdvisedPlan) -> str:
+    """Return the micro-batches: their number and samples; empty for a whole batch."""
+    counts = Counter[int]()
+    for samples, count in plan.micro_batches:
+        counts[samples] += count
+    whole = counts == {plan.batch_size: 1}
+    return "" if whole else " + ".join(f"{count} x {samples}" for samples, count in counts.items())

@@ -1,9 +1,11 @@
 """Backend: memory, streams and a clock, real or simulated."""
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from membench.core.codec import ActivationCodec
+from membench.core.schedule import Compute, Free
 from membench.core.task_graph import Task
 from membench.core.timeline import Timeline
 
@@ -29,6 +31,16 @@ class Backend(ABC):
     @abstractmethod
     def compute(self, task: Task, stream: str) -> Event:
         """Run a task; blocks that it creates get memory now."""
+
+    def run_of(self, instructions: Sequence[Compute | Free]) -> Callable[[], Event] | None:
+        """Return a function that issues tasks of the compute stream and frees faster than one by one; None: there is none.
+
+        Its event is that of the last task. Called after a step whose instructions were issued one by one.
+
+        Args:
+            instructions: from a task on.
+        """
+        return None
 
     @abstractmethod
     def offload(self, block: int, stream: str) -> Event:

@@ -16,7 +16,7 @@ block comes straight from the caller's tensor, which then counts as host memory.
 import os
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
@@ -29,8 +29,9 @@ import torch
 from torch import Tensor
 
 from membench.backends.tensor_backend import TensorBackend
+from membench.backends.tensors import DeviceTensors
 from membench.core.codec import ActivationCodec
-from membench.core.schedule import COMPUTE_STREAM, EXCHANGE_STREAM
+from membench.core.schedule import COMPUTE_STREAM, EXCHANGE_STREAM, Compute, Free
 from membench.core.task_graph import Task, TaskGraph
 from membench.core.timeline import Span, Timeline
 from membench.core.torch_internals import MemoryRecorder
@@ -91,6 +92,7 @@ class CpuBackend(TensorBackend):
     def __init__(self, graph: TaskGraph, *, chaos: Chaos | None = None) -> None:
         super().__init__(graph, torch.device("cpu"))
         self._chaos = random.Random(chaos.seed) if chaos else None
+        self.poison = partial(_poison, self.tensors) if chaos else None
         self._longest_delay_s = chaos.longest_delay_s if chaos else 0.0
         self._queues: dict[tuple[str, int], SimpleQueue[_Ticket | None]] = {}  # by stream and process
         self._timed = False
@@ -111,14 +113,17 @@ class CpuBackend(TensorBackend):
             return self._submit(self.tensors.prepare(task), stream)
         return self._do(partial(self.tensors.run, task))
 
+    def run_of(self, instructions: Sequence[Compute | Free]) -> Callable[[], _Job]:
+        return partial(self._do, self._run_of(instructions))
+
     def offload(self, block: int, stream: str) -> _Job:
         return self._submit(self._reading(block, partial(copy_bytes, self._host_buffer(block))), stream)
 
     def prefetch(self, block: int, stream: str) -> _Job:
         self._allocate(block)
         target, source = self.tensors.as_bytes(block), self._host_buffer(block)
-        if self._chaos:
-            target.fill_(_POISON)
+        if self.poison:
+            self.poison(block)
         return self._submit(partial(copy_bytes, target, source), stream)
 
     def all_reduce(self, block: int, root: int | None, stream: str) -> _Job:
@@ -130,14 +135,9 @@ class CpuBackend(TensorBackend):
 
     def decode(self, block: int, encoded: int, codec: ActivationCodec, stream: str) -> _Job:
         work = self._decoding(block, encoded, codec)
-        if self._chaos:
-            self.tensors.as_bytes(block).fill_(_POISON)
+        if self.poison:
+            self.poison(block)
         return self._do(work) if stream == COMPUTE_STREAM else self._submit(work, stream)
-
-    def free(self, block: int) -> None:
-        if self._chaos:
-            self.tensors.as_bytes(block).fill_(_POISON)
-        self._close_space(block)
 
     def wait(self, stream: str, event: _Job) -> None:
         if stream == COMPUTE_STREAM:
@@ -216,6 +216,11 @@ class CpuBackend(TensorBackend):
 
     def _allocate_host_memory(self, size_bytes: int) -> Tensor:
         return torch.from_numpy(np.empty(size_bytes, dtype=np.uint8))
+
+
+def _poison(tensors: DeviceTensors, block: int) -> None:
+    """Fill a block. Not a method: a backend that references itself would keep memory until a collection."""
+    tensors.as_bytes(block).fill_(_POISON)
 
 
 def copy_bytes(target: Tensor, source: Tensor) -> None:

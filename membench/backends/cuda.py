@@ -36,7 +36,7 @@ Host buffers are page-locked, of exact size, and kept; host-resident weights lie
 recorded again in every step.
 """
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -45,7 +45,7 @@ from torch import Tensor
 from membench.backends.pinned import PinnedMemory
 from membench.backends.tensor_backend import TensorBackend
 from membench.core.codec import ActivationCodec
-from membench.core.schedule import COMPUTE_STREAM, EXCHANGE_STREAM, Schedule, Wait, Work
+from membench.core.schedule import COMPUTE_STREAM, EXCHANGE_STREAM, Compute, Free, Schedule, Wait, Work
 from membench.core.task_graph import ARGUMENT_ROLES, Task
 from membench.core.timeline import Span, Timeline
 
@@ -100,6 +100,16 @@ class CudaBackend(TensorBackend):
     def compute(self, task: Task, stream: str) -> _Event:
         return self._write_new(stream, self.tensors.run, task)
 
+    def run_of(self, instructions: Sequence[Compute | Free]) -> Callable[[], _Event]:
+        work = self._run_of(instructions)
+        others = [COMPUTE_STREAM] * (sum(isinstance(each, Compute) for each in instructions) - 1)
+
+        def issue() -> _Event:
+            self._issued += others
+            return self._issue(COMPUTE_STREAM, work)
+
+        return issue
+
     def offload(self, block: int, stream: str) -> _Event:
         return self._copy(self._host_buffer(block), self.tensors.as_bytes(block), stream)
 
@@ -116,8 +126,6 @@ class CudaBackend(TensorBackend):
 
     def decode(self, block: int, encoded: int, codec: ActivationCodec, stream: str) -> _Event:
         return self._write_new(stream, self._decoding(block, encoded, codec))
-
-    free = TensorBackend._close_space  # an alias, not a call: it runs once for each block
 
     def wait(self, stream: str, event: torch.cuda.Event) -> None:
         self._stream(stream).wait_event(event)

@@ -1,7 +1,8 @@
-"""What runs a call: its ATen operator, or on the CPU the same arithmetic without the operator's temporaries.
+"""What runs a call: its ATen operator; on the CPU in the mode that it depends on, or without its temporaries.
 
 Dropout's kernels on the CPU convert the mask in memory of their own, in addition to their outputs. Plain PyTorch, which
-saves a mask of numbers, holds no such copy.
+saves a mask of numbers, holds no such copy. oneDNN's LSTM keeps what its backward pass needs only while gradients are
+recorded, which a step does not do.
 """
 
 from collections.abc import Callable
@@ -35,7 +36,14 @@ def _native_dropout_backward(gradient: Tensor, mask: Tensor, scale: float) -> Te
     return torch.empty_like(gradient).copy_(mask).mul_(gradient).mul_(scale)
 
 
+def _lstm_layer(*arguments: Any) -> tuple[Tensor, ...]:
+    """Run a layer of an LSTM. Its arguments have no history, so that nothing else is recorded; the last: keep a workspace."""
+    with torch.set_grad_enabled(arguments[-1]):
+        return torch.ops.aten.mkldnn_rnn_layer.default(*arguments)
+
+
 _ON_CPU: dict[str, Callable[..., Any]] = {
+    "aten.mkldnn_rnn_layer.default": _lstm_layer,
     "aten.native_dropout.default": _native_dropout,
     "aten.native_dropout_backward.default": _native_dropout_backward,
 }

@@ -1,7 +1,7 @@
 """TensorBackend: the common part of the CPU and the CUDA backend, with blocks, spaces and host buffers as torch tensors."""
 
 from abc import abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 
 import torch
@@ -11,6 +11,7 @@ from membench.backends.base import Backend
 from membench.backends.tensors import DeviceTensors
 from membench.core import distributed
 from membench.core.codec import ActivationCodec
+from membench.core.schedule import Compute, Free
 from membench.core.task_graph import Block, TaskGraph
 from membench.core.torch_internals import MemoryRecorder
 
@@ -26,11 +27,13 @@ class TensorBackend(Backend):
 
     Attributes:
         recorder: records the memory of the CPU backend's threads, if set.
+        poison: overwrites a block before it is freed, for tests.
     """
 
     def __init__(self, graph: TaskGraph, device: torch.device) -> None:
         self.device = device
         self.recorder: MemoryRecorder | None = None
+        self.poison: Callable[[int], None] | None = None
         self.tensors = DeviceTensors(graph, device)
         self._blocks = graph.blocks
         self._host: dict[int, Tensor] = {}
@@ -56,8 +59,9 @@ class TensorBackend(Backend):
     def unbind(self, block: int) -> None:
         """Release a tensor of the caller."""
         self.tensors.release(block)
-        for resident in self._host_resident.get(block, ()):
-            self._unbind_host_memory(resident.index)
+        if block in self._host_resident:
+            for resident in self._host_resident[block]:
+                self._unbind_host_memory(resident.index)
 
     @property
     def has_host_resident_blocks(self) -> bool:
@@ -96,6 +100,19 @@ class TensorBackend(Backend):
     def close(self) -> None:
         """Release threads and host memory, which outlive a step."""
 
+    def free(self, block: int) -> None:
+        if self.poison:
+            self.poison(block)
+        self.tensors.release(block)
+        if self._space_bytes:
+            self._close_space(block)
+
+    def _run_of(self, instructions: Sequence[Compute | Free]) -> Callable[[], None]:
+        """Return a function that does tasks and frees on the current stream."""
+        return self.tensors.run_of(
+            instructions, close_space=self._close_space, spaces=self._space_bytes, poison=self.poison
+        )
+
     def reserve(self, block: int, space_bytes: int) -> None:
         self._space_bytes[block] = space_bytes
         self._slack[block] = self._unfilled(space_bytes - self._blocks[block].size_bytes)
@@ -106,8 +123,7 @@ class TensorBackend(Backend):
         self.reserve(block, space_bytes)
 
     def _close_space(self, block: int) -> None:
-        """Free a block's memory and the rest of its space."""
-        self.tensors.release(block)
+        """Free the rest of a block's space."""
         if block in self._space_bytes:
             del self._slack[block], self._space_bytes[block]
 

@@ -4,37 +4,20 @@ A block is the storage that its operator allocated; the values in it are views m
 prefetched block has a new storage, and nothing else changes.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from membench.backends.kernels import find_kernel
-from membench.core.call import Call, Output, Outputs, ShapeOf, Value, resolve_operator
+from membench.backends.calls import BoundCall, BoundCalls
+from membench.backends.runs import RunSource
+from membench.core.call import Call, Output, Outputs, Value
 from membench.core.errors import UnsupportedModel
+from membench.core.schedule import Compute, Free
 from membench.core.task_graph import Block, Phase, Task, TaskGraph
-from membench.core.torch_internals import (
-    conjugate_view,
-    negative_view,
-    operator_schema,
-    suggest_memory_format,
-)
-
-
-@dataclass(slots=True)
-class _BoundCall:
-    """A call whose values are numbered.
-
-    `invoke` takes a list or dict of tensors by those numbers. It is compiled once from one line of source, because
-    looking up arguments one by one would take as long as a small operator.
-    """
-
-    invoke: Callable[[Any], Any]
-    numbers: tuple[int, ...]
-    outputs: tuple[tuple[int, int, int], ...]  # position, number of the value, block
-    is_single: bool
+from membench.core.torch_internals import conjugate_view, negative_view
 
 
 class DeviceTensors:
@@ -52,13 +35,12 @@ class DeviceTensors:
     def __init__(self, graph: TaskGraph, device: torch.device) -> None:
         self._graph = graph
         self._device = device
-        self._values: list[Value] = []
-        self._numbers: dict[Value, int] = {}
-        self._values_of_block: list[list[int]] = [[] for _ in graph.blocks]
+        self._bound = BoundCalls(graph.blocks, device)
+        self._values, self._values_of_block = self._bound.values, self._bound.values_of_block
         self.update: Callable[[Callable[[Value], Tensor]], None] | None = None
         self.output_gradients: dict[int, Tensor] = {}
         self._calls = [
-            None if task.phase is Phase.UPDATE or task.index == graph.turn else self._bind(task)
+            None if task.phase is Phase.UPDATE or task.index == graph.turn else self._bound.bind(task)
             for task in graph.tasks
         ]
         self._tensors: list[Tensor | None] = [None] * len(self._values)
@@ -123,13 +105,40 @@ class DeviceTensors:
         """Run a task now."""
         call = self._calls[task.index]
         if call is None:
-            self._take_turn(task)
+            self._take_turn(task.index)
             return
         tensors = self._tensors
         for number in call.numbers:
             if tensors[number] is None:
                 self._view(number)
         self._keep(task, call, call.invoke(tensors))
+
+    def run_of(
+        self,
+        instructions: Sequence[Compute | Free],
+        *,
+        close_space: Callable[[int], None],
+        spaces: Mapping[int, int],
+        poison: Callable[[int], None] | None,
+    ) -> Callable[[], None]:
+        """Return a function that does what these instructions do one by one, if each task has run before.
+
+        Args:
+            close_space: called with each block that is freed while there are spaces.
+            spaces: larger than their blocks, by block.
+            poison: overwrites a block before it is freed.
+        """
+        source = RunSource(self._graph.tasks, self._calls, self._bound, poisons=poison is not None)
+        names = {
+            "tensors": self._tensors,
+            "owners": self._owners,
+            "view": self._view,
+            "take_turn": self._take_turn,
+            "close_space": close_space,
+            "spaces": spaces,
+            "poison": poison,
+        }
+        return source.compiled(instructions, names)
 
     def prepare(self, task: Task) -> Callable[[], None]:
         """Look up a task's arguments now, and return a function that runs it later and keeps its outputs.
@@ -153,8 +162,9 @@ class DeviceTensors:
         look_up()
         return run
 
-    def _take_turn(self, task: Task) -> None:
+    def _take_turn(self, index: int) -> None:
         """Let the optimizer update the weights, or take the gradient of an output from the caller."""
+        task = self._graph.tasks[index]
         if task.phase is Phase.UPDATE:
             assert self.update is not None, "the step has no optimizer"
             self.update(self.tensor)
@@ -162,7 +172,7 @@ class DeviceTensors:
         for block in task.creates:
             self.hold(block, self.output_gradients.pop(block))
 
-    def _keep(self, task: Task, call: _BoundCall, result: Any) -> None:
+    def _keep(self, task: Task, call: BoundCall, result: Any) -> None:
         if self._unverified and task.index in self._unverified:
             self._verify(task, result)
         for position, number, block in call.outputs:
@@ -178,49 +188,6 @@ class DeviceTensors:
         if found := mismatched_outputs(task.call, outputs_of(result), self._graph):
             raise UnsupportedModel(*describe_mismatch(task, found, self._graph))
         self._unverified.discard(task.index)
-
-    # ---- binding ------------------------------------------------------------------------------------
-
-    def _bind(self, task: Task) -> _BoundCall:
-        call = task.call
-        assert call is not None, f"task {task.name} can only be simulated"
-        source = _CallSource(self._number, lambda value: shape_only_tensor(call, value, self._device))
-        positional = [source.expression(argument) for argument in call.args]
-        keyword = [f"{name}={source.expression(argument)}" for name, argument in call.kwargs]
-        text = f"lambda tensors: operator({', '.join(positional + keyword)})"
-        outputs = tuple((i, self._number(v), v.block) for i, v in enumerate(call.outputs) if v is not None)
-        names = {"operator": find_kernel(call, self._device), "constants": source.constants}
-        returns = operator_schema(resolve_operator(call)).returns
-        is_single = len(call.outputs) == 1 and not any(
-            isinstance(each.type, torch.ListType) for each in returns
-        )
-        return _BoundCall(eval(text, names), tuple(source.numbers), outputs, is_single)
-
-    def _number(self, value: Value) -> int:
-        if value not in self._numbers:
-            self._numbers[value] = len(self._values)
-            self._values_of_block[value.block].append(len(self._values))
-            self._values.append(value)
-        return self._numbers[value]
-
-
-class _CallSource:
-    """Writes the arguments of a call as source code; constants stay objects, so they are not printed and parsed."""
-
-    def __init__(self, number: Callable[[Value], int], shape_only: Callable[[Value], Tensor]) -> None:
-        self.numbers: list[int] = []
-        self.constants: list[Any] = []
-        self._number = number
-        self._shape_only = shape_only
-
-    def expression(self, argument: Any) -> str:
-        if isinstance(argument, Value):
-            self.numbers.append(self._number(argument))
-            return f"tensors[{self.numbers[-1]}]"
-        if isinstance(argument, tuple) and any(isinstance(item, Value) for item in argument):
-            return f"[{', '.join(self.expression(item) for item in argument)}]"
-        self.constants.append(self._shape_only(argument.value) if isinstance(argument, ShapeOf) else argument)
-        return f"constants[{len(self.constants) - 1}]"
 
 
 def outputs_of(result: Any) -> Outputs:
@@ -278,25 +245,3 @@ def as_read(tensor: Tensor, value: Value) -> Tensor:
     if tensor.is_conj() != value.conjugated:
         tensor = conjugate_view(tensor)
     return negative_view(tensor) if tensor.is_neg() != value.negated else tensor
-
-
-def shape_only_tensor(call: Call, value: Value, device: torch.device) -> Tensor:
-    """Return a tensor without memory, for an operator that reads only its shape, strides and dtype.
-
-    A backward kernel first converts its input into its own memory format: channels last if the input or the weight is.
-    The tensor has that format at once, because the conversion would read memory that does not exist. While the tensor is
-    made it takes its full size, which is at most the size of the operator's output.
-    """
-    layout = _without_memory(value)
-    if call.operator.endswith("_backward.default"):
-        others = [_without_memory(argument) for argument in call.args if isinstance(argument, Value)]
-        formats = {suggest_memory_format(other) for other in (layout, *others[1:])}
-        last = formats - {torch.contiguous_format}
-        layout = torch.empty_like(layout, memory_format=last.pop() if last else torch.contiguous_format)
-    tensor = torch.empty_strided(layout.shape, layout.stride(), dtype=layout.dtype, device=device)
-    tensor.untyped_storage().resize_(0)
-    return tensor
-
-
-def _without_memory(value: Value) -> Tensor:
-    return torch.empty_strided(value.shape, value.stride, dtype=value.dtype, device="meta")

@@ -5,6 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from membench.capture.lstm import LAYER, LAYER_BACKWARD, lstm_operations, with_lstm_workspace
 from membench.core.convolution import Convolution
 from membench.core.task_graph import GradientOf, Kind
 from membench.core.torch_internals import (
@@ -19,7 +20,7 @@ from membench.core.torch_internals import (
 
 KINDS = {
     Kind.CONVOLUTION: {"convolution", "convolution_backward"},
-    Kind.LINEAR: {"mm", "addmm", "bmm", "baddbmm"},
+    Kind.LINEAR: {"mm", "addmm", "bmm", "baddbmm", LAYER, LAYER_BACKWARD},
     Kind.BATCH_NORM: {"native_batch_norm", "native_batch_norm_backward", "cudnn_batch_norm",
                       "cudnn_batch_norm_backward"},
     Kind.NORMALIZATION: {"native_layer_norm", "native_layer_norm_backward", "native_group_norm"},
@@ -235,15 +236,21 @@ def floating_point_operations(
     formula = flop_registry.get(operator.overloadpacket)
     if formula is not None:
         return int(formula(*args, **kwargs, out_val=output))
+    name = operator_name(operator)
+    if name in (LAYER, LAYER_BACKWARD):
+        return lstm_operations(name, args)
     first = output[0] if isinstance(output, tuple | list) and output else output
     return first.numel() if isinstance(first, Tensor) else 0
 
 
-def with_plain_scale(operator: OpOverload, args: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Return arguments for which dropout's gradient is bit-equal to plain PyTorch's.
+def as_in_plain_pytorch(operator: OpOverload, args: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Return arguments for which an operator computes in a step what it does in plain PyTorch, bit for bit.
 
-    On the CPU the gradient is a product with a mask in the activation's precision, to which the scale is rounded.
+    On the CPU dropout's gradient is a product with a mask in the activation's precision, to which the scale is rounded. Of
+    oneDNN's LSTM, the last argument is whether it keeps a workspace.
     """
+    if operator is torch.ops.aten.mkldnn_rnn_layer.default:
+        return *args[:-1], torch.is_grad_enabled()
     if operator is not torch.ops.aten.native_dropout_backward.default or args[0].device.type != "cpu":
         return args
     with no_dispatch():
@@ -266,7 +273,7 @@ def with_real_outputs(
     Batch norm's kernels return the memory format that the input suggests, contiguous or channels last, where the
     shape function keeps any permutation. Layer norm's backward returns a contiguous gradient. Dropout's backward is a
     product on the CPU. Statistics of half-precision activations have the weight's precision on the CPU. Some reduced
-    losses keep the memory of all elements. Only cuDNN can compute the size of the reserve that its batch norm keeps for
+    losses keep the memory of all elements. oneDNN's LSTM keeps a workspace. Only cuDNN can compute the size of the reserve that its batch norm keeps for
     the backward pass; without it, `_reserve_bytes` is assumed. Gradients that the output mask leaves out are not made.
 
     Args:
@@ -276,6 +283,8 @@ def with_real_outputs(
     if name in _NORMALIZATIONS and args[0].device.type == "cpu":
         output = _with_statistics_like(args[_NORMALIZATIONS[name]], output)
     match name:
+        case "mkldnn_rnn_layer":
+            return with_lstm_workspace(args, output)
         case "mse_loss" | "smooth_l1_loss" | "soft_margin_loss" | "binary_cross_entropy":
             return _reduced_in_place(args, output) if _reduces(name, args) else output
         case "native_dropout_backward":

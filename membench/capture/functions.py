@@ -12,7 +12,7 @@ from torch.overrides import TorchFunctionMode
 
 from membench.capture.attention import attention
 from membench.capture.virtual_gpu import VirtualGpu
-from membench.core.torch_internals import without_autocast, without_fused_networks
+from membench.core.torch_internals import without_autocast, without_cudnn
 
 _PYTHON_MODULES = ("torch.nn.functional", "torch.functional")
 
@@ -21,9 +21,9 @@ class AsOperators(TorchFunctionMode):
     """Trace functions as operators that a schedule can run.
 
     Dropout is ``native_dropout``, with a one-byte mask, as it runs on a GPU, unless it is in place. On the CPU it draws the same
-    numbers and gives the same bits as ``torch.nn.functional.dropout``. A recurrent network runs neither in oneDNN, which hides from the trace
-    what it keeps for its backward pass, nor in cuDNN, which needs all weights in one allocation; its sums are rounded
-    differently.
+    numbers and gives the same bits as ``torch.nn.functional.dropout``. A recurrent network does not run in cuDNN, which needs all
+    weights in one allocation; its sums are rounded differently. On the CPU each layer and direction of an LSTM is one
+    operator, oneDNN's, as in plain PyTorch.
 
     Args:
         gpu: the GPU of the trace, if this machine does not need to have it: attention takes the kernel that one chooses.
@@ -42,7 +42,7 @@ class AsOperators(TorchFunctionMode):
             if func in self._DROPOUTS:
                 return _dropout(*args, **kwargs)
             if func in self._RECURRENT:
-                with without_fused_networks():
+                with without_cudnn():
                     return func(*args, **kwargs)
             if self._gpu is None:
                 return func(*args, **kwargs)

@@ -211,7 +211,7 @@ class Recorder(TorchDispatchMode):
             _, *weight_gradients = self._run(func, (*args[:10], [False, *args[10][1:]]), kwargs)
             data_gradient, _, _ = self._run(func, (*args[:10], [True, False, False]), kwargs)
             return data_gradient, *weight_gradients
-        return self._run(func, aten.with_plain_scale(func, args), kwargs)
+        return self._run(func, aten.as_in_plain_pytorch(func, args), kwargs)
 
     def _run(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if func is torch.ops.aten.lift_fresh.default and not isinstance(args[0], FakeTensor):

@@ -8,9 +8,10 @@ Takes the options of `membench run` that describe the step, --config-dir FOLDER 
 addition:
 
     methods=a,b      by default all that schedule such a step
-    largest=plain    or all: search for the largest batch of each method too; none
+    largest=all      the largest batch of each method; or plain: of plain PyTorch alone; none
     output=text      or json; html writes a page, outputs/advice/<model>_<device>.html
     processes=2      that plan; by default one for each processor
+    tracking=offline, online    logs the table, the page and the figures to W&B
 
 Nothing runs on a device and nothing is allocated.
 """
@@ -40,10 +41,13 @@ from membench.core.device import file_name
 from membench.core.errors import MembenchError
 from membench.core.files import shown, write_whole
 from membench.core.record import Configuration
-from membench.papers.cells import cell_configuration, hydra_composition
+from membench.papers.cells import cell_configuration, hydra_composition, resolved
 from membench.sweep.this_device import THIS, this_device
+from membench.sweep.tracking import Sweep, Tracking, log_sweep
 
 if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
     from membench.advice.advice import Advice
     from membench.advice.advise import Adviser
 
@@ -60,6 +64,7 @@ class Settings:
         methods: names; None: all.
         largest: whose largest batch is searched for.
         processes: that plan; None: one for each processor.
+        words: that describe the step.
     """
 
     step: Configuration
@@ -67,6 +72,8 @@ class Settings:
     largest: str
     output: str
     processes: int | None
+    tracking: Tracking
+    words: tuple[str, ...]
 
 
 def parse(words: Sequence[str]) -> Settings:
@@ -92,13 +99,15 @@ def parse(words: Sequence[str]) -> Settings:
     described = [*_with_this_device(described), "framework=pytorch", "strategy=pytorch"]
     check_arguments(described, own)
     with hydra_composition(own):
-        step = cell_configuration(compose("config", described))
+        composed = compose("config", described)
     return Settings(
-        step,
+        cell_configuration(composed),
         methods=options.get("methods"),
-        largest=options.get("largest", "plain"),
+        largest=options.get("largest", "all"),
         output=options.get("output", "text"),
         processes=options.get("processes"),
+        tracking=Tracking(**resolved(composed.tracking)),
+        words=tuple(words),
     )
 
 
@@ -123,23 +132,57 @@ def run(settings: Settings) -> int:
     advice = adviser.advice(
         settings.methods, largest=settings.largest, processes=settings.processes, progress=True
     )
+    folder = Path("outputs") / "advice"
+    name = file_name(f"{advice.model}_{advice.device}")
     if settings.output == "html":
-        path = Path("outputs") / "advice" / f"{file_name(f'{advice.model}_{advice.device}')}.html"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_whole(path, _page(adviser, advice))
-        print(shown(path))
+        print(shown(_write_page(folder / f"{name}.html", advice, _pictures(adviser, advice))))
     else:
         print(_text(advice, settings.output))
+    if settings.tracking.mode != "disabled":
+        _log(settings, adviser, advice, folder / name)
     return 0
 
 
-def _page(adviser: "Adviser", advice: "Advice") -> str:
+def _pictures(adviser: "Adviser", advice: "Advice") -> "dict[str, Figure]":
+    from membench.advice.page import draw
+
+    plan = advice.shown
+    return draw(advice, plan, adviser.simulated(plan)) if plan else {}
+
+
+def _write_page(path: Path, advice: "Advice", pictures: "dict[str, Figure]") -> Path:
     from membench.advice.page import page
 
-    return page(advice, adviser.simulated(advice.plans[0]) if advice.plans else None)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_whole(path, page(advice, pictures))
+    return path
 
 
 def _text(advice: "Advice", output: str) -> str:
     from membench.advice.text import lines, values
 
     return json.dumps(values(advice), indent=2) if output == "json" else "\n".join(lines(advice))
+
+
+def _log(settings: Settings, adviser: "Adviser", advice: "Advice", folder: Path) -> None:
+    """Log the advice to W&B: its plans as a table; the page, the values and the figures as files."""
+    from membench.advice.text import values
+
+    found, pictures = values(advice), _pictures(adviser, advice)
+    files = [_write_page(folder / "advice.html", advice, pictures), folder / "advice.json"]
+    write_whole(folder / "advice.json", json.dumps(found, indent=2))
+    for name, figure in zip(("frontier.png", "memory.png"), pictures.values(), strict=False):
+        figure.savefig(folder / name, dpi=200)
+        files.append(folder / name)
+    numbers = ("allocated_bytes", "reserved_bytes", "used_bytes", "step_time_s", "largest_batch")
+    sweep = Sweep(
+        name=f"advise {advice.model}",
+        group=f"advise-{folder.name}",
+        tags=[f"model:{advice.model}", f"device:{advice.device}"],
+        configuration={"overrides": list(settings.words), **settings.step},
+        summary={name: found[name] for name in numbers if found[name] is not None},
+        rows=[{key: value for key, value in row.items() if key != "micro_batches"} for row in found["plans"]],
+        files={path.name: path for path in files},
+        records=[],
+    )
+    log_sweep(settings.tracking, sweep)

@@ -8,6 +8,8 @@ Inside the package every quantity is a plain number whose name ends in its unit 
 import re
 
 KIB, MIB, GIB = 1024, 1024**2, 1024**3
+ROUNDS_TO_ONE = 0.9995
+"""Of a unit: from here on three digits are a whole one."""
 _PREFIXES = ("", "k", "m", "g", "t")
 
 PRINTED_UNITS = {"MB": MIB, "GB": GIB, "s": 1, "ms": 1e-3, "%": 1, "x": 1, "images": 1, "W": 1}
@@ -51,6 +53,6 @@ def format_bytes(size_bytes: float) -> str:
 def format_seconds(time_s: float) -> str:
     """Return a duration for a person: ``"1.24 s"``, ``"35.6 ms"``, ``"12.0 us"``."""
     for unit, multiplier in (("s", 1.0), ("ms", 1e-3)):
-        if abs(time_s) >= multiplier:
+        if abs(time_s) >= multiplier * ROUNDS_TO_ONE:
             return f"{time_s / multiplier:.3g} {unit}" if time_s < 1000 else f"{time_s:,.0f} s"
     return f"{time_s / 1e-6:.1f} us"

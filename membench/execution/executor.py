@@ -5,15 +5,17 @@ for each instruction, in the order of the program:
     work (compute, offload, prefetch, encode, decode, all-reduce) joins its stream and leaves an event
     a wait makes its stream wait for such an event
     reserve, reuse, hold and free allocate and free memory at once
+    a run of tasks of the compute stream and of frees is one call, from the second step on
     at the turn, where the loss is the caller's: the loop stops, and goes on in the backward pass
 end: the compute stream has waited for every other
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from membench.backends.base import Backend, Event
 from membench.core.schedule import (
+    COMPUTE_STREAM,
     AllReduce,
     Compute,
     Decode,
@@ -34,7 +36,13 @@ from membench.core.task_graph import Task
 from membench.core.timeline import Timeline
 
 _Bound = tuple[Callable[..., Event], tuple[Any, ...]]
-"""A method of a backend, and its arguments."""
+"""A method of a backend, or a function that it has made, and its arguments."""
+
+_Calls = list[tuple[int, _Bound]]
+"""Calls in order, each with the position of the instruction whose event it returns."""
+
+_LONGEST_RUN = 512
+"""Instructions: Python compiles a function of many thousand lines slowly."""
 
 
 def execute(schedule: Schedule, backend: Backend) -> Timeline:
@@ -45,16 +53,21 @@ def execute(schedule: Schedule, backend: Backend) -> Timeline:
 class Program:
     """A validated schedule on a backend: for each instruction a method of the backend and its arguments.
 
-    Bound once for all steps, because matching an instruction takes about as long as a small operator.
+    Bound once for all steps, because matching an instruction takes about as long as a small operator. From the second step
+    on, one without a timeline has a call for each run of instructions.
     """
 
     def __init__(self, schedule: Schedule, backend: Backend) -> None:
         self.schedule = schedule
         self._backend = backend
         self._events: list[Event] = [None] * len(schedule.instructions)
-        calls = [self._bind(instruction, schedule.graph.tasks) for instruction in schedule.instructions]
-        numbered = tuple(enumerate(calls))
-        self._forward, self._backward = numbered[: schedule.turn], numbered[schedule.turn :]
+        self._one_by_one: _Calls = [
+            (index, self._bind(instruction, schedule.graph.tasks))
+            for index, instruction in enumerate(schedule.instructions)
+        ]
+        self._in_runs: tuple[_Calls, _Calls] | None = None
+        self._backward: _Calls = []
+        self._has_run = False
         self._work = tuple(
             index for index, instruction in enumerate(schedule.instructions) if isinstance(instruction, Work)
         )
@@ -70,19 +83,44 @@ class Program:
 
     def issue_forward(self, *, timed: bool) -> None:
         """Issue a step's instructions up to the turn, all of them if it has none."""
+        forward, self._backward = self._parts(timed=timed)
         self._backend.begin(timed=timed)
-        self._issue(self._forward)
+        self._issue(forward)
 
     def issue_backward(self) -> tuple[int, ...]:
         """Issue the other instructions of a step; return the positions of all that joined a stream."""
         self._issue(self._backward)
         self._backend.end()
+        self._has_run = True
         return self._work
 
-    def _issue(self, calls: tuple[tuple[int, _Bound], ...]) -> None:
+    def _issue(self, calls: _Calls) -> None:
         events = self._events
         for index, (call, arguments) in calls:
             events[index] = call(*arguments)
+
+    def _parts(self, *, timed: bool) -> tuple[_Calls, _Calls]:
+        """Return a step's calls up to the turn and from there on."""
+        turn = self.schedule.turn
+        if timed or not self._has_run:
+            return self._one_by_one[:turn], self._one_by_one[turn:]
+        if self._in_runs is None:
+            self._in_runs = self._with_runs(range(turn)), self._with_runs(range(turn, len(self._one_by_one)))
+        return self._in_runs
+
+    def _with_runs(self, positions: Iterable[int]) -> _Calls:
+        """Return the calls of these instructions, with one in place of each run's."""
+        calls: _Calls = []
+        for run in _runs(self.schedule.instructions, positions):
+            members = [
+                each for at in run if isinstance(each := self.schedule.instructions[at], Compute | Free)
+            ]
+            tasks = [at for at in run if isinstance(self.schedule.instructions[at], Compute)]
+            function = self._backend.run_of(members) if tasks and len(members) > 1 else None
+            calls += (
+                [self._one_by_one[at] for at in run] if function is None else [(tasks[-1], (function, ()))]
+            )
+        return calls
 
     def _bind(self, instruction: Instruction, tasks: Sequence[Task]) -> _Bound:
         backend = self._backend
@@ -105,6 +143,25 @@ class Program:
                 return backend.all_reduce, (block, root, stream)
             case Offload() | Prefetch() | Encode() | Decode():
                 return _move(instruction, backend)
+
+
+def _runs(instructions: Sequence[Instruction], positions: Iterable[int]) -> Iterator[list[int]]:
+    """Yield positions in order: those of a run together, others alone; a task that a stream waits for ends its run."""
+    awaited = {item.instruction for item in instructions if isinstance(item, Wait)}
+    run: list[int] = []
+    for position in positions:
+        item = instructions[position]
+        is_task = isinstance(item, Compute) and item.stream == COMPUTE_STREAM
+        joins = is_task or isinstance(item, Free)
+        if run and (not joins or len(run) == _LONGEST_RUN):
+            yield run
+            run = []
+        run.append(position)
+        if not joins or position in awaited:
+            yield run
+            run = []
+    if run:
+        yield run
 
 
 def _wait(backend: Backend, events: Sequence[Event], stream: str, earlier: int) -> None:

@@ -57,8 +57,21 @@ class MeasuredCost(CostModel):
             OutputMismatch: operators return, or returned when they were measured, other outputs than the graph has.
             UnsupportedModel: an operator does not run on synthetic data.
         """
-        missing: dict[Hashable, Task] = {}
         operators = [task for task in graph.tasks if task.phase is not Phase.UPDATE]
+        for is_backward in (
+            False,
+            True,
+        ):  # which would write past the end of a workspace that was taken to be smaller
+            self._measure_missing(
+                [task for task in operators if (task.phase is Phase.BACKWARD) is is_backward], graph
+            )
+        tasks = (replace(task, workspace_bytes=self._cost_of(task).workspace_bytes) for task in graph.tasks)
+        is_linear = any(task.kind is Kind.LINEAR for task in graph.tasks)
+        return replace(graph, tasks=tuple(tasks), overhead_bytes=self._library_bytes if is_linear else 0)
+
+    def _measure_missing(self, operators: list[Task], graph: TaskGraph) -> None:
+        """Measure the operators that have not been measured; refuse outputs that differ from the graph's."""
+        missing: dict[Hashable, Task] = {}
         keys = [key_of(task) for task in operators]
         for key, task in zip(keys, operators, strict=True):
             if key in self._measured or key in missing:
@@ -70,9 +83,6 @@ class MeasuredCost(CostModel):
         if missing:
             self._measure(missing, graph)
         self._check_outputs(keys, operators, graph)
-        tasks = (replace(task, workspace_bytes=self._cost_of(task).workspace_bytes) for task in graph.tasks)
-        is_linear = any(task.kind is Kind.LINEAR for task in graph.tasks)
-        return replace(graph, tasks=tuple(tasks), overhead_bytes=self._library_bytes if is_linear else 0)
 
     def _cost_of(self, task: Task) -> OperatorCost:
         if task.phase is Phase.UPDATE:

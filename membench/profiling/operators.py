@@ -10,8 +10,9 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
+from membench.backends.calls import shape_only_tensor
 from membench.backends.kernels import find_kernel
-from membench.backends.tensors import as_read, describe_mismatch, outputs_of, shape_only_tensor
+from membench.backends.tensors import as_read, describe_mismatch, outputs_of
 from membench.core.call import Call, Outputs, ShapeOf, Value, signature
 from membench.core.errors import UnsupportedModel
 from membench.core.task_graph import Task, TaskGraph

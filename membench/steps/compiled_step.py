@@ -178,7 +178,9 @@ class CompiledStep(RealStep):
         gradients = {n: v for n, v in schedule.graph.gradients if v}
         roles = {name: schedule.graph.blocks[value.block].role for name, value in gradients.items()}
         self._accumulators = {n: v for n, v in gradients.items() if roles[n] is Role.ACCUMULATED}
-        self._gradients = {n: v for n, v in gradients.items() if roles[n] is Role.WEIGHT_GRADIENT}
+        self._gradients = [
+            (self._weights[n], v) for n, v in gradients.items() if roles[n] is Role.WEIGHT_GRADIENT
+        ]
         # a CUDA graph contains addresses, and page-locked memory is kept: such accumulators are used again
         self._keeps_accumulators = graph_pool is not None or any(
             backend.is_host_resident(value.block) for value in self._accumulators.values()
@@ -204,9 +206,10 @@ class CompiledStep(RealStep):
         with self._issued(inputs, targets, timed=False):
             graph, tensors = self.schedule.graph, self.backend.tensors
             result = tree_map_only(Value, tensors.tensor, graph.output if graph.loss is None else graph.loss)
-            for name, value in self._gradients.items():
-                weight = self._weights[name]
-                gradient = tensors.tensor(value).to(weight.device)
+            for weight, value in self._gradients:
+                gradient = tensors.tensor(value)
+                if weight.is_cpu is not gradient.is_cpu:
+                    gradient = gradient.to(weight.device)
                 weight.grad = gradient if weight.grad is None else weight.grad.add_(gradient)
             if self._replayed and self._replayed.keeps_results:
                 return tree_map_only(Tensor, Tensor.clone, result)

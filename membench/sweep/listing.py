@@ -80,7 +80,9 @@ def result(record: Record) -> str:
     head, metrics = cell_line(record.configuration), record.metrics
     if record.outcome is not Outcome.OK:
         return f"{head} {record.outcome.words}: {record.reason}"
-    return f"{head} {format_bytes(metrics['peak_memory_bytes']):>10} {metrics['images_per_s']:10.1f} images/s"
+    return (
+        f"{head} {format_bytes(metrics['peak_memory_bytes']):>10} {metrics['images_per_s']:10.1f} samples/s"
+    )
 
 
 def announced(run: Callable[[Configuration], Record]) -> Callable[[Configuration], Record]:
@@ -156,9 +158,14 @@ def _numbers(record: Record) -> list[str]:
     ]
 
 
+def with_values(rows: Sequence[Sequence[str]]) -> list[tuple[str, ...]]:
+    """Return rows, the first with the columns' names, without the columns that have no value."""
+    return list(zip(*(column for column in zip(*rows, strict=True) if any(column[1:])), strict=True))
+
+
 def table(rows: Sequence[Sequence[str]]) -> Iterator[str]:
     """Yield rows, the first with the columns' names, in aligned columns; columns without a value are left out."""
-    columns = [column for column in zip(*rows, strict=True) if any(column[1:])]
+    columns = list(zip(*with_values(rows), strict=True))
     widths = [max(map(len, column)) for column in columns]
     is_number = [not any(cell[:1].isalpha() for cell in column[1:]) for column in columns]
     for row in zip(*columns, strict=True):

@@ -67,7 +67,7 @@ def _values(record: Record) -> Iterator[tuple[str, str]]:
         yield "planned density", f"{metrics['planned_density']:.3f}, {source}"
     if "step_time_s" in metrics:
         yield "step time", format_seconds(metrics["step_time_s"])
-        yield "throughput", f"{metrics['images_per_s']:,.1f} images/s"
+        yield "throughput", f"{metrics['images_per_s']:,.1f} samples/s"
     if "lower_bound_s" in record.layer_metrics:
         bound_s, gap = (record.layer_metrics[name] for name in ("lower_bound_s", "gap"))
         yield "lower bound", f"{format_seconds(bound_s)}; the step takes {gap:.1%} more"

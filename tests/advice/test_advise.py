@@ -72,7 +72,7 @@ def test_the_largest_batch_of_plain_pytorch_fits_and_one_more_does_not(advice: m
 
 def test_plans_are_those_of_compile_the_fastest_first(advice: membench.Advice) -> None:
     assert {"joint", "modnn"} <= {plan.name for plan in advice.plans}
-    assert {"pytorch", "eager"} <= advice.refused.keys()
+    assert {"eager"} <= advice.refused.keys()
     times = [plan.step_time_s for plan in advice.plans]
     assert all(later > 0.999 * earlier for earlier, later in pairwise(times))
     for plan in advice.plans:
@@ -101,18 +101,30 @@ def test_a_plan_with_another_batch_norm_is_not_the_best(advice: membench.Advice)
     assert advice.best is not None and advice.best.is_exact
 
 
-def test_a_method_that_saves_memory_has_a_larger_batch() -> None:
-    step = (network(), nn.CrossEntropyLoss(), batch())
-    found = membench.advise(
-        *step, device=small_card(), optimizer="adamw", methods=["layrub_hybrid"], largest="all", processes=1
-    )
-    (plan,) = found.plans
-    assert plan.largest_batch is not None and plan.largest_batch > SIZE
-    larger = membench.predict(
-        network(), nn.CrossEntropyLoss(), batch(plan.largest_batch),
-        device=small_card(), optimizer="adamw", strategy="layrub_hybrid", budget=plan.budget_bytes,
-    )  # fmt: skip
-    assert larger.fits
+def test_a_method_that_saves_memory_has_a_larger_batch(advice: membench.Advice) -> None:
+    by_name = {plan.name: plan for plan in advice.plans}
+    largest = by_name["layrub_hybrid"].largest_batch
+    assert largest is not None and largest > SIZE
+
+    def fits(size: int) -> bool:
+        return membench.predict(
+            network(), nn.CrossEntropyLoss(), batch(size),
+            device=small_card(), optimizer="adamw", strategy="layrub_hybrid",
+        ).fits  # fmt: skip
+
+    assert fits(largest) and not fits(int(1.1 * largest))
+    assert by_name["modnn"].divides_batch and by_name["modnn"].largest_batch is None
+    assert by_name["joint"].largest_batch == SIZE  # within a budget it is not searched for
+    refused = advice.refused["eager"].largest_batch
+    assert refused is not None and refused <= (advice.largest_batch or 0) * 1.05
+
+
+def test_plain_pytorch_is_offered_in_micro_batches(advice: membench.Advice) -> None:
+    (plan,) = (plan for plan in advice.plans if plan.name == "pytorch")
+    assert plan.micro_batch == 16 and plan.micro_batches == ((16, 1), (16, 1))
+    assert not plan.is_exact  # of batch norm
+    assert plan.largest_batch == advice.largest_batch
+    assert plan.options["micro_batch"] == 16
 
 
 def test_of_equally_fast_methods_plain_pytorch_comes_first() -> None:

@@ -22,6 +22,7 @@ PLAN = AdvisedPlan(
     3 * GIB,
     0.01,
     GIB,
+    None,
     ((8, 1),),
     0.02,
     is_exact=True,
@@ -38,7 +39,7 @@ ADVICE = Advice(
     activations_bytes={"one": 20 * GIB},
     largest_batch=5,
     plans=(replace(PLAN, name="modnn", micro_batches=((4, 2),), gap=None, is_exact=False), PLAN),
-    refused={"eager": Refusal("too large", 20 * GIB), "dtr": Refusal("too large", 17 * GIB), "gist": Refusal("no ReLU", None)},
+    refused={"eager": Refusal("too large", 20 * GIB, largest_batch=1024), "dtr": Refusal("too large", 17 * GIB), "gist": Refusal("no ReLU", None)},
     trust=(),
 )  # fmt: skip
 
@@ -46,8 +47,8 @@ ADVICE = Advice(
 def test_the_best_is_the_fastest_with_plain_pytorchs_results() -> None:
     text = "\n".join(lines(ADVICE))
     assert "plain PyTorch  does not fit in 16.0 GB" in text
-    assert "need more: dtr 17.0 GB, eager 20.0 GB" in text and "gist: no ReLU" in text
-    assert "2 x 4" in text and "2.0%" in text
+    assert "need more: dtr 17.0 GB, eager 20.0 GB (largest batch 1,024)" in text and "gist: no ReLU" in text
+    assert "2 x 4" in text and "2.0%" in text and "modnn *" in text
     assert "The fastest one that gives plain PyTorch's results, joint:" in text
     assert "No published measurement" in text
     assert "channels_last=True" in "\n".join(code(ADVICE, PLAN))
@@ -61,6 +62,22 @@ def test_methods_that_change_nothing_share_a_line() -> None:
         "eager",
         "joint",
     ]
+
+
+def test_parts_of_one_size_are_counted_together() -> None:
+    parts = replace(PLAN, micro_batches=((2, 3), (2, 1)), micro_batch=2)
+    assert "4 x 2" in "\n".join(lines(replace(ADVICE, plans=(parts,))))
+    assert "micro_batch=2" in code(ADVICE, parts)[1]
+
+
+def test_the_largest_batch_is_in_the_table_or_any() -> None:
+    plans = (replace(PLAN, largest_batch=2048), replace(PLAN, name="modnn", divides_batch=True))
+    joint, modnn = (
+        line
+        for line in lines(replace(ADVICE, plans=plans))
+        if line.startswith("  ") and "12.0" not in line and "400 ms" in line
+    )
+    assert joint.endswith("2,048") and modnn.endswith("any")
 
 
 def test_where_nothing_fits_there_is_nothing_to_paste() -> None:

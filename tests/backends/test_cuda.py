@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 
 import pytest
 import torch
@@ -10,6 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from membench.backends.cuda import CudaBackend
+from membench.backends.tensors import DeviceTensors
 from membench.core.errors import MembenchError
 from membench.core.schedule import COMPUTE_STREAM as COMPUTE
 from membench.core.schedule import COPY_STREAM as COPY
@@ -29,12 +31,16 @@ CPU = torch.device("cpu")
 POISON = 0xFF
 
 
+def _fill(tensors: DeviceTensors, block: int) -> None:
+    tensors.as_bytes(block).fill_(POISON)
+
+
 class PoisoningBackend(CudaBackend):
     """Fills memory that is given back with NaN, so that a copy which still reads it is seen."""
 
-    def free(self, block: int) -> None:
-        self.tensors.as_bytes(block).fill_(POISON)
-        super().free(block)
+    def __init__(self, schedule: Schedule, device: torch.device) -> None:
+        super().__init__(schedule, device)
+        self.poison = partial(_fill, self.tensors)
 
 
 @pytest.fixture

@@ -225,7 +225,14 @@ def test_the_page_states_who_is_faster_and_what_is_wrong() -> None:
 
 def test_the_picture_has_every_peer_and_what_is_not_dominated(tmp_path: Path) -> None:
     points = frontier(ROWS, "resnet50").points
-    assert {point.strategy for point in points} == {"checkpoint", "save_on_cpu", "eager", "joint", "rotor"}
+    assert {point.strategy for point in points} == {
+        EAGER,
+        "checkpoint",
+        "save_on_cpu",
+        "eager",
+        "joint",
+        "rotor",
+    }
 
 
 def test_budgets_are_the_peers_peaks_below_eagers() -> None:

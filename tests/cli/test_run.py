@@ -26,7 +26,7 @@ def test_sweep_prints_a_summary_and_writes_a_record_of_each_cell_and_one_offline
     done = _run(tmp_path, "-m", "model=lenet", "batch_size=4,8", "tracking=offline")
     assert done.returncode == 0, done.stderr
     assert "lenet, simulated on k40m under Caffe\n  batch_size  " in done.stdout
-    assert "images/s" in done.stdout
+    assert "samples/s" in done.stdout
     records = [json.loads(path.read_text()) for path in sorted(tmp_path.rglob("record.json"))]
     assert sorted(record["configuration"]["batch_size"] for record in records) == [4, 8]
     assert {record["outcome"] for record in records} == {Outcome.OK}

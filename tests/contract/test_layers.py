@@ -1,21 +1,22 @@
 """Layers and losses that the other networks lack: a step gives the bits of PyTorch, at its predicted peak."""
 
+from collections import Counter
 from collections.abc import Callable
-from dataclasses import replace
+from functools import cache
 
 import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from membench.capture.capture import Captures
+import membench
 from membench.core.workload import Workload
 from membench.models.p3d import p3d_resnet
-from membench.steps.compile import graph_as_run
 from membench.steps.plan import plan
 from membench.strategies.layrub.strategy import LayrubHybrid
 from tests.helpers.checks import check_results_and_peak
-from tests.helpers.networks import COST, Layer, reference_of
+from tests.helpers.networks import COST, Layer, Reference, as_run, reference_of
+from tests.helpers.variants import VARIANTS
 
 CLASSES = 3
 
@@ -38,6 +39,17 @@ def recurrent(kind: type[nn.RNNBase]) -> Workload:
         head=nn.Linear(5, CLASSES),
     )
     return classifier(network, torch.randint(9, (4, 6)))
+
+
+def lstm_in_half_precision() -> Workload:
+    """The size of oneDNN's workspace is another one than that which is computed."""
+
+    def of_steps(module: Layer, steps: Tensor) -> Tensor:
+        with torch.autocast("cpu", torch.bfloat16):
+            return module.head(module.recurrent(steps)[0][:, -1])
+
+    layers = {"recurrent": nn.LSTM(4, 5, batch_first=True), "head": nn.Linear(5, CLASSES)}
+    return classifier(Layer(of_steps, **layers), torch.randn(3, 7, 4))
 
 
 def _in_half_precision(module: Layer, inputs: Tensor) -> Tensor:
@@ -167,6 +179,7 @@ WORKLOADS: dict[str, Callable[[], Workload]] = {
     "gru": lambda: recurrent(nn.GRU),
     "half precise": half_precise,
     "lstm": lambda: recurrent(nn.LSTM),
+    "lstm in half precision": lstm_in_half_precision,
     "normalized inputs": normalized_inputs,
     "sampled from a distribution": sampled_from_a_distribution,
     "spatial transformer": spatial_transformer,
@@ -177,11 +190,57 @@ WORKLOADS: dict[str, Callable[[], Workload]] = {
 
 
 @pytest.mark.parametrize("name", WORKLOADS)
-def test_a_step_gives_the_bits_of_plain_pytorch(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch.backends.mkldnn, "enabled", False)  # oneDNN's LSTM rounds otherwise
+def test_a_step_gives_the_bits_of_plain_pytorch(name: str) -> None:
     torch.manual_seed(0)
-    case = reference_of(WORKLOADS[name]())
-    captures = Captures(case.work)
-    graph = graph_as_run(captures, COST, case.work.batch_size)
-    case = replace(case, captured=captures.at(case.work.batch_size))
-    check_results_and_peak(case, plan(graph, LayrubHybrid(), COST, None))
+    case = as_run(reference_of(WORKLOADS[name]()))
+    check_results_and_peak(case, plan(case.captured.graph, LayrubHybrid(), COST, None))
+
+
+@cache
+def dropped_lstm() -> Reference:
+    """Two layers in both directions, with dropout between them, and gates and states of a length that is not a cache line's."""
+    torch.manual_seed(0)
+    network = Layer(
+        lambda m, steps: m.head(m.recurrent(steps)[0][-1]),
+        recurrent=nn.LSTM(3, 5, num_layers=2, bidirectional=True, dropout=0.4),
+        head=nn.Linear(10, CLASSES),
+    )
+    case = reference_of(
+        Workload(
+            "lstm", network, functional.cross_entropy, (torch.randn(7, 4, 3),), (torch.arange(4) % CLASSES,)
+        )
+    )
+    return as_run(case)
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_onednn_s_lstm_is_exact_under_every_strategy(variant: str) -> None:
+    case = dropped_lstm()
+    operators = Counter(task.call.operator for task in case.captured.graph.tasks if task.call)
+    assert operators["aten.mkldnn_rnn_layer.default"] == 4
+    assert operators["aten.mkldnn_rnn_layer_backward.default"] == 4
+    check_results_and_peak(case, plan(case.captured.graph, VARIANTS[variant], COST, None))
+
+
+def test_an_lstm_that_is_not_trained_keeps_no_workspace() -> None:
+    """In a module that reads its features without gradients, and in a step of inference."""
+    torch.manual_seed(0)
+
+    def features(module: Layer, steps: Tensor) -> Tensor:
+        with torch.no_grad():
+            first = module.recurrent(steps)[0]
+        return module.head(module.recurrent(first)[0][-1])
+
+    network = Layer(features, recurrent=nn.LSTM(3, 3), head=nn.Linear(3, CLASSES))
+    work = Workload(
+        "lstm", network, functional.cross_entropy, (torch.randn(7, 4, 3),), (torch.arange(4) % CLASSES,)
+    )
+    case = as_run(reference_of(work))
+    layers = [task for task in case.captured.graph.tasks if task.name.endswith(":mkldnn_rnn_layer")]
+    kept = [task.call.outputs[3] is not None for task in layers if task.call]
+    assert kept == [False, True]
+    check_results_and_peak(case, plan(case.captured.graph, LayrubHybrid(), COST, None))
+    with torch.no_grad():
+        expected = network.eval()(*work.inputs)
+        step = membench.compile(network, None, (work.inputs, ()))
+        assert torch.equal(step(work.inputs), expected)

@@ -69,10 +69,8 @@ def test_micro_batches_accumulate_as_pytorch_does(network: str, strategy: str) -
     ],
 )
 def test_micro_batches_are_exact_even_when_copies_are_late_and_freed_memory_is_poisoned(
-    network: str, batch_size: int, micro_batch: int, variant: str, monkeypatch: pytest.MonkeyPatch
+    network: str, batch_size: int, micro_batch: int, variant: str
 ) -> None:
-    if network == "lstm_cnn":
-        monkeypatch.setattr(torch.backends.mkldnn, "enabled", False)  # oneDNN's LSTM rounds otherwise
     captures, buffers, expected = accumulated(network, batch_size, micro_batch)
     work = captures.workload
     chaos = Chaos(seed=5, longest_delay_s=0.0003)

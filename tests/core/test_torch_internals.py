@@ -163,6 +163,12 @@ def test_a_schema_has_arguments_and_returns_with_their_aliases() -> None:
     assert view.before_set and not view.is_write
 
 
+def test_the_function_of_an_operator_computes_what_the_operator_does() -> None:
+    numbers = torch.arange(4.0)
+    added = internals.operator_function(aten.add.Tensor)(numbers, numbers, alpha=2)
+    assert torch.equal(added, aten.add.Tensor(numbers, numbers, alpha=2))
+
+
 def test_an_overload_has_a_packet_tags_and_a_namespace() -> None:
     operator = aten.native_dropout.default
     assert isinstance(operator, internals.OpOverload)
@@ -244,14 +250,11 @@ def test_hooks_on_a_gradient_are_found() -> None:
 # ---- execution ----------------------------------------------------------------------------------------
 
 
-def test_recurrent_networks_run_without_fused_kernels_and_tf32_stays() -> None:
-    def enabled() -> tuple[bool, bool]:
-        return torch._C._get_mkldnn_enabled(), torch._C._get_cudnn_enabled()
-
-    before, tf32 = enabled(), torch.backends.cudnn.allow_tf32
-    with internals.without_fused_networks():
-        assert enabled() == (False, False) and torch.backends.cudnn.allow_tf32 == tf32
-    assert enabled() == before != (False, False)
+def test_recurrent_networks_run_without_cudnn_and_tf32_stays() -> None:
+    before, tf32 = torch._C._get_cudnn_enabled(), torch.backends.cudnn.allow_tf32
+    with internals.without_cudnn():
+        assert not torch._C._get_cudnn_enabled() and torch.backends.cudnn.allow_tf32 == tf32
+    assert torch._C._get_cudnn_enabled() == before
 
 
 def test_distributions_check_their_arguments_again_afterwards() -> None:

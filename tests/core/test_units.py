@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from membench.core.units import GIB, KIB, MIB, format_bytes, parse_bytes
+from membench.core.units import GIB, KIB, MIB, format_bytes, format_seconds, parse_bytes
 
 
 @pytest.mark.parametrize(
@@ -61,3 +61,17 @@ def test_what_is_printed_is_read_as_the_same_size_within_its_last_digit(size_byt
     printed = format_bytes(size_bytes)
     unit = {"B": 1, "KB": KIB, "MB": MIB, "GB": GIB}[printed.split()[1]]
     assert abs(parse_bytes(printed.replace(",", "")) - size_bytes) <= 0.051 * unit
+
+
+@given(st.floats(1e-6, 1e5))
+def test_a_duration_has_three_digits_without_an_exponent(time_s: float) -> None:
+    printed = format_seconds(time_s)
+    number, unit = printed.split()
+    assert "e" not in number
+    assert float(number.replace(",", "")) * {"s": 1, "ms": 1e-3, "us": 1e-6}[unit] == pytest.approx(
+        time_s, rel=0.051
+    )
+
+
+def test_just_below_a_second_is_a_second() -> None:
+    assert [format_seconds(time_s) for time_s in (0.9994, 0.99951, 0.99951e-3)] == ["999 ms", "1 s", "1 ms"]

@@ -14,12 +14,13 @@ from torchvision.models.resnet import Bottleneck, ResNet
 from torchvision.models.swin_transformer import SwinTransformer
 from torchvision.models.vision_transformer import VisionTransformer
 
-from membench.capture.capture import CapturedStep, capture
+from membench.capture.capture import CapturedStep, Captures, capture
 from membench.core.workload import Workload
 from membench.execution.measurement import peak_bytes
 from membench.models.lstm import SequenceLoss, language_model
 from membench.models.lstm_cnn import LSTMCNN
 from membench.profiling.measured_cost import MeasuredCost
+from membench.steps.compile import graph_as_run
 
 CLASSES = 10
 
@@ -241,6 +242,13 @@ def reference_of(work: Workload) -> Reference:
     held_bytes = peak_bytes(eager, work.inputs[0].device)
     work.module.zero_grad(set_to_none=True)
     return Reference(work, capture(work), buffers, results, held_bytes)
+
+
+def as_run(case: Reference) -> Reference:
+    """Return a network captured with the layouts that its operators have on this CPU, where shape functions differ."""
+    captures = Captures(case.work)
+    graph_as_run(captures, COST, case.work.batch_size)
+    return replace(case, captured=captures.at(case.work.batch_size))
 
 
 @cache

@@ -2,16 +2,14 @@
 
 from collections.abc import Callable
 from functools import cache
-from typing import Any
 
 import torch
 from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.nn import functional
 
-from membench.core.torch_internals import without_fused_networks
 from membench.core.workload import Workload
-from tests.helpers.networks import Reference, reference_of
+from tests.helpers.networks import Reference, as_run, reference_of
 
 CHANNELS = 4
 SIZE = 6
@@ -56,7 +54,7 @@ class RandomNetwork(nn.Module):
             "leaky": lambda: nn.Sequential(nn.Conv2d(CHANNELS, CHANNELS, 1), nn.LeakyReLU(0.1, inplace=True)),
             "attention": lambda: nn.MultiheadAttention(CHANNELS, 2, dropout=0.1, batch_first=True),
             "attention without dropout": lambda: nn.MultiheadAttention(CHANNELS, 2, batch_first=True),
-            "recurrent": lambda: InParts(CHANNELS, CHANNELS),
+            "recurrent": lambda: nn.LSTM(CHANNELS, CHANNELS),
             "channel weights": lambda: nn.Linear(CHANNELS, CHANNELS),
         }.get(operation, nn.Identity)()
 
@@ -112,14 +110,6 @@ OF_TWO: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "noise": lambda one, _: one + 0.1 * torch.randn_like(one),
 }
 """Operations without weights."""
-
-
-class InParts(nn.LSTM):
-    """An LSTM of the operators that a trace has; oneDNN's rounds otherwise."""
-
-    def forward(self, *arguments: Any) -> Any:
-        with without_fused_networks():
-            return super().forward(*arguments)
 
 
 OPERATIONS = [
@@ -192,4 +182,4 @@ def random_reference(layers: Layers, seed: int, loss: str = "cross entropy") -> 
 
 @cache
 def _random_reference(layers: tuple[tuple[str, int, int], ...], seed: int, loss: str) -> Reference:
-    return reference_of(random_workload(list(layers), seed, loss))
+    return as_run(reference_of(random_workload(list(layers), seed, loss)))

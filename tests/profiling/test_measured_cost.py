@@ -1,10 +1,18 @@
 """Costs measured on the CPU."""
 
+from collections.abc import Hashable
+from typing import Any
+
 import pytest
 import torch
+from torch import nn
 
+from membench.capture.capture import Captures
 from membench.codecs.rows import csr
+from membench.core.task_graph import Phase, Task
+from membench.core.workload import Workload
 from membench.profiling.measured_cost import MeasuredCost
+from membench.profiling.operators import OperatorCost, OutputMismatch, measure_operators
 from tests.helpers.networks import reference
 
 
@@ -23,3 +31,25 @@ def test_costs_are_of_the_kernels_that_are_switched_on(monkeypatch: pytest.Monke
         fresh = MeasuredCost(torch.device("cpu"))
         workspaces = [task.workspace_bytes for task in fresh.annotate(graph).tasks]
         assert [task.workspace_bytes for task in kept.annotate(graph).tasks] == workspaces
+
+
+def test_no_backward_operator_is_measured_on_a_workspace_that_was_taken_to_be_smaller(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    measured: list[Phase] = []
+
+    def noting(tasks: dict[Hashable, Task], *others: Any) -> dict[Hashable, OperatorCost]:
+        measured.extend(task.phase for task in tasks.values())
+        return measure_operators(tasks, *others)
+
+    monkeypatch.setattr("membench.profiling.measured_cost.measure_operators", noting)
+    monkeypatch.setattr("membench.capture.lstm.lstm_workspace_bytes", lambda *_: 64)
+    module = nn.LSTM(4, 5)
+    work = Workload("lstm", module, lambda output: output[0].sum(), (torch.randn(7, 3, 4),))
+    captures, cost = Captures(work), MeasuredCost(torch.device("cpu"))
+    with pytest.raises(OutputMismatch, match="mkldnn_rnn_layer") as found:
+        cost.annotate(captures.graph_at(3))
+    assert Phase.FORWARD in measured and Phase.BACKWARD not in measured
+    captures.learn(3, found.value.outputs)
+    cost.annotate(captures.graph_at(3))
+    assert Phase.BACKWARD in measured

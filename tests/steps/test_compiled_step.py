@@ -3,6 +3,7 @@
 import copy
 import os
 import pickle
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -11,9 +12,10 @@ import torch
 from torch import Tensor, nn
 
 import membench
-from membench.backends.tensors import DeviceTensors
+from membench.backends import calls
+from membench.backends.kernels import find_kernel
+from membench.core.call import Call
 from membench.core.errors import MembenchError, UnsupportedModel
-from membench.core.task_graph import Task
 from membench.steps.compiled_step import CompiledStep
 
 CRITERION = nn.functional.cross_entropy
@@ -47,18 +49,22 @@ def test_a_step_that_was_broken_off_leaves_nothing_to_the_next(
 ) -> None:
     plain = copy.deepcopy(module)
     expected = expected_loss(plain, DATA[0])
-    step = step_of(module, strategy=strategy)
-    run = DeviceTensors.run
     left = 0
 
-    def run_some(tensors: DeviceTensors, task: Task) -> None:
-        nonlocal left
-        left -= 1
-        if left < 0:
-            raise KeyboardInterrupt
-        run(tensors, task)
+    def broken_off(call: Call, device: torch.device) -> Callable[..., Any]:
+        kernel = find_kernel(call, device)
 
-    monkeypatch.setattr(DeviceTensors, "run", run_some)
+        def run_some(*args: Any, **kwargs: Any) -> Any:
+            nonlocal left
+            left -= 1
+            if left < 0:
+                raise KeyboardInterrupt
+            return kernel(*args, **kwargs)
+
+        return run_some
+
+    monkeypatch.setattr(calls, "find_kernel", broken_off)
+    step = step_of(module, strategy=strategy)
     for tasks in range(len(step.schedule.graph.tasks)):
         left = tasks
         with pytest.raises(KeyboardInterrupt):

@@ -50,7 +50,7 @@ def test_the_summary_of_a_run_has_memory_time_and_transfers() -> None:
         "3.0 GB (3,221,225,472 bytes) of 11.0 GB",
         "1.5 GB of layers internals + 1.0 GB of weights + 500.0 MB of framework",
         "500 ms",
-        "64.0 images/s",
+        "64.0 samples/s",
         "1.0 MB to the host, 2.0 MB back; 100 ms of it not hidden behind computation",
     ):
         assert expected in text

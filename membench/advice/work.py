@@ -1,0 +1,40 @@
+"""Calls in threads, most of which wait for processes, and a line in the terminal on how many are done."""
+
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from types import TracebackType
+from typing import TypeVar
+
+from tqdm import tqdm
+
+Result = TypeVar("Result")
+
+
+class Work:
+    """Calls that run at the same time.
+
+    Args:
+        threads: how many at most.
+        progress: show on stderr how many are done, if that is a terminal.
+    """
+
+    def __init__(self, threads: int, *, progress: bool) -> None:
+        self._threads = ThreadPoolExecutor(threads)
+        shown = None if progress else True  # None: not in a file
+        self._bar = tqdm(desc="planning", total=0, unit="plan", dynamic_ncols=True, disable=shown)
+
+    def __enter__(self) -> "Work":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._threads.shutdown(cancel_futures=True)
+        self._bar.close()
+
+    def start(self, call: Callable[..., Result], *arguments: object) -> Future[Result]:
+        """Begin a call."""
+        self._bar.total = (self._bar.total or 0) + 1
+        future = self._threads.submit(call, *arguments)
+        future.add_done_callback(lambda _: self._bar.update())
+        return future
