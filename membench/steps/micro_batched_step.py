@@ -15,6 +15,7 @@ from membench.execution.measurement import peaks_bytes
 from membench.steps.bound_state import check_arguments
 from membench.steps.compiled_step import CompiledStep, RealStep
 from membench.steps.ignored_targets import IgnoredTargets
+from membench.steps.mean_loss import check_mean_over_samples
 from membench.steps.update import RealUpdate
 
 
@@ -31,7 +32,7 @@ class MicroBatchedStep(RealStep):
         loss: the scalar to which they add their losses.
 
     Raises:
-        UnsupportedModel: the loss is a mean that is weighted by the targets' classes.
+        UnsupportedModel: the loss is not a mean over the samples.
     """
 
     def __init__(
@@ -46,6 +47,10 @@ class MicroBatchedStep(RealStep):
         self._steps = steps
         self._ignored_targets = IgnoredTargets(plan[0].schedule.graph, steps[0].argument_blocks)
         self._loss = loss
+        sizes = [run.schedule.graph.batch_size for run in plan for _ in range(run.count)]
+        # the module alone does not run on a device while its weights are in host memory
+        if len(sizes) > 1 and not any(step.backend.has_host_resident_blocks for step in steps):
+            check_mean_over_samples(workload, *sizes[:2])
 
     def __call__(self, inputs: Any, targets: Any) -> Tensor:
         """Run one step on new data and return the loss of the whole batch, a scalar without history.

@@ -1,0 +1,70 @@
+"""Whether a loss is a mean over the samples, to which micro-batches add up."""
+
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from membench.capture.module_state import preserve_state
+from membench.core.arguments import call_with
+from membench.core.errors import UnsupportedModel
+from membench.core.torch_internals import tree_flatten
+from membench.core.workload import Workload
+
+_TOLERANCE = {torch.float64: 1e-6, torch.float32: 1e-4}
+_TOLERANCE_OF_HALF_PRECISION = 2e-2
+
+
+def check_mean_over_samples(workload: Workload, first: int, second: int) -> None:
+    """Compare the loss of two micro-batches of the example with the loss of both together; leaves the module as it is.
+
+    Not checked is a loss of outputs that are not tensors with one row for each sample, such as a loss that the module computes.
+
+    Args:
+        workload: the whole batch.
+        first, second: samples of the micro-batches.
+
+    Raises:
+        UnsupportedModel: they differ by more than rounding: a sum, a mean over targets of which some do not count, or a
+            loss that compares the samples with each other.
+    """
+    device, precision = workload.device, workload.precision
+    cast_to = precision.autocast_dtype if precision else None
+    autocast: AbstractContextManager[object] = (
+        torch.autocast(device.type, dtype=cast_to) if cast_to else nullcontext()
+    )
+    spans = ((0, first), (first, first + second))
+
+    def loss_of(output: Any, start: int, stop: int) -> Tensor:
+        assert workload.loss is not None
+        made: Tensor = call_with(workload.loss, workload.samples(workload.targets, start, stop), output)
+        return made
+
+    with preserve_state(workload.module, device), torch.no_grad(), autocast:
+        outputs = [call_with(workload.module, workload.samples(workload.inputs, *span)) for span in spans]
+        together = _joined(outputs, (first, second))
+        if together is None:
+            return
+        parts = [loss_of(output, *span).item() for output, span in zip(outputs, spans, strict=True)]
+        wholes = [loss_of(together, 0, first + second) for _ in range(2)]
+    whole, again = (each.item() for each in wholes)
+    mean = (first * parts[0] + second * parts[1]) / (first + second)
+    tolerance = _TOLERANCE.get(wholes[0].dtype, _TOLERANCE_OF_HALF_PRECISION)
+    is_random = whole != again  # or not a number
+    if not is_random and abs(whole - mean) > tolerance * max(map(abs, (whole, *parts))):
+        raise UnsupportedModel(
+            "loss",
+            f"micro-batches add up to a mean over the samples, but of {first + second} samples of the example the loss is "
+            f"{whole:.6g}, and the mean of the losses of {first} and {second} of them {mean:.6g}",
+            "take the mean over the samples, or run the whole batch",
+        )
+
+
+def _joined(outputs: list[Any], sizes: tuple[int, int]) -> Any:
+    """Return the output of the samples of both outputs; None if it holds anything but tensors whose first dimension is the batch."""
+    (ours, structure), (theirs, _) = (tree_flatten(output) for output in outputs)
+    for leaves, size in zip((ours, theirs), sizes, strict=True):
+        if not all(isinstance(leaf, Tensor) and leaf.dim() and leaf.shape[0] == size for leaf in leaves):
+            return None
+    return structure.unflatten(list(map(torch.cat, zip(ours, theirs, strict=True))))
