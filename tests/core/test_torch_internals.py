@@ -38,7 +38,7 @@ def private_names(source: str) -> Iterator[str]:
                 yield from (a.name for a in names if a.name.startswith("torch.") and is_private(a.name))
             case ast.Attribute(value=value, attr=attr) if is_private(attr) and attr not in OTHERS_ATTRIBUTES:
                 owner = ast.unparse(value)
-                if owner not in ("self", "cls", "super()", "TensorBackend"):  # of a class and its base
+                if owner not in ("self", "cls", "super()"):
                     yield f"{owner}.{attr}"
             case ast.Constant(value=str(text)):
                 if text.startswith("torch._") or (is_private(text) and text in CHECKED_STRINGS):
