@@ -6,9 +6,6 @@ from dataclasses import dataclass
 from benchmarks.compare.row import EAGER, MEMBENCH, OK, PEER, Row
 from membench.pictures.frontier import Frontier, FrontierPoint
 
-LARGEST_ERROR = 1e-4
-"""Of eager's largest gradient: a method beyond it computes something else and does not count."""
-
 
 @dataclass(frozen=True)
 class Duel:
@@ -34,10 +31,8 @@ class Duel:
 
 
 def counts(row: Row) -> bool:
-    """Whether a row has a time and eager's results, up to rounding."""
-    return (
-        row.outcome == OK and row.step_time_s is not None and not row.missing and (row.error or 0.0) <= LARGEST_ERROR
-    )  # fmt: skip
+    """Whether a row has a time and eager's results."""
+    return row.has_eagers_results and row.step_time_s is not None
 
 
 def duels(rows: Sequence[Row]) -> list[Duel]:
@@ -81,7 +76,7 @@ def _time_s(row: Row) -> float:
 def _point(row: Row) -> FrontierPoint:
     assert row.peak_bytes is not None
     return FrontierPoint(
-        strategy=row.method,
+        strategy=row.method if counts(row) else f"{row.method} (wrong gradients)",
         budget_bytes=row.budget_bytes,
         peak_bytes=row.peak_bytes,
         step_time_s=_time_s(row),

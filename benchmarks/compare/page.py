@@ -4,9 +4,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from statistics import median
 from typing import Any
 
-from benchmarks.compare.judged import LARGEST_ERROR, Duel, duels, not_dominated
+from benchmarks.compare.judged import Duel, duels, not_dominated
 from benchmarks.compare.networks import NETWORKS
-from benchmarks.compare.row import EAGER, INFERENCE, MEMBENCH, NOT_RUN, OK, PEER, TRAINING, Row
+from benchmarks.compare.row import EAGER, INFERENCE, LARGEST_ERROR, MEMBENCH, NOT_RUN, OK, PEER, TRAINING, Row
 from membench.core.units import MIB
 
 INTRODUCTION = f"""# Today's tools and membench's strategies, in one table

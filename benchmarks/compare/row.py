@@ -7,6 +7,8 @@ from membench.core.units import format_bytes
 OK, NOT_RUN = "ok", "not run"
 EAGER = "eager PyTorch"
 PYTORCH, PEER, MEMBENCH = "pytorch", "peer", "membench"
+LARGEST_ERROR = 1e-4
+"""Of eager's largest gradient: a method beyond it computes something else."""
 TRAINING, INFERENCE = "training", "inference"
 
 
@@ -59,6 +61,11 @@ class Row:
     ready_time_s: float | None = None
     rounds: int | None = None
     same_as: str = ""
+
+    @property
+    def has_eagers_results(self) -> bool:
+        """Whether it was run and computes every gradient, or the output, as eager does, up to rounding."""
+        return self.outcome == OK and not self.missing and (self.error or 0.0) <= LARGEST_ERROR
 
     @property
     def label(self) -> str:

@@ -144,10 +144,10 @@ def _as_measured(row: Row, other: Row) -> Row:
 
 
 def budgets(eager: Row, alone: Sequence[Row]) -> list[int]:
-    """Return the peaks of peers below eager's, from the largest; of several that are about equal the least."""
+    """Return the peaks of peers with eager's results below its peak, from the largest; of about equal ones the least."""
     assert eager.peak_bytes is not None
     found: list[int] = []
-    for peak_bytes in sorted(row.peak_bytes for row in alone if row.peak_bytes):
+    for peak_bytes in sorted(row.peak_bytes for row in alone if row.peak_bytes and row.has_eagers_results):
         if peak_bytes < eager.peak_bytes and (not found or peak_bytes > found[-1] * (1 + SAME_PEAK)):
             found.append(peak_bytes)
     return found[::-1]

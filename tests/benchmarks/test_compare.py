@@ -187,8 +187,8 @@ def test_a_network_has_a_row_for_every_method(lenet: str) -> None:
 
 def row(tool: str, method: str, peak_bytes: int, time_s: float, **fields: Any) -> Row:
     return Row(
-        "resnet50", TRAINING, tool, method, OK, peak_bytes=peak_bytes, step_time_s=time_s, eager_time_s=1.0,
-        missing=0, rounds=3, **{"error": 0.0, **fields},
+        "resnet50", TRAINING, tool, method, OK, peak_bytes=peak_bytes, step_time_s=time_s, eager_time_s=1.0, rounds=3,
+        **{"error": 0.0, "missing": 0, **fields},
     )  # fmt: skip
 
 
@@ -237,4 +237,10 @@ def test_the_picture_has_every_peer_and_what_is_not_dominated(tmp_path: Path) ->
 
 def test_budgets_are_the_peers_peaks_below_eagers() -> None:
     peers = [row(PEER, str(peak), peak, 1.0) for peak in (2000, 900, 500, 502, 100)]
-    assert budgets(row(PYTORCH, EAGER, 1000, 1.0), peers) == [900, 500, 100]
+    wrong = row(PEER, "wrong", 50, 1.0, missing=3)
+    assert budgets(row(PYTORCH, EAGER, 1000, 1.0), [*peers, wrong]) == [900, 500, 100]
+
+
+def test_the_picture_marks_a_peer_with_wrong_gradients() -> None:
+    points = frontier([*ROWS, row(PEER, "DeepSpeed", 10, 0.5, missing=3)], "resnet50").points
+    assert "DeepSpeed (wrong gradients)" in {point.strategy for point in points}
