@@ -270,11 +270,12 @@ def with_real_outputs(
 ) -> Any:
     """Correct outputs for which an operator's shape function differs from its kernels.
 
-    Batch norm's kernels return the memory format that the input suggests, contiguous or channels last, where the
-    shape function keeps any permutation. Layer norm's backward returns a contiguous gradient. Dropout's backward is a
-    product on the CPU. Statistics of half-precision activations have the weight's precision on the CPU. Some reduced
-    losses keep the memory of all elements. oneDNN's LSTM keeps a workspace. Only cuDNN can compute the size of the reserve that its batch norm keeps for
-    the backward pass; without it, `_reserve_bytes` is assumed. Gradients that the output mask leaves out are not made.
+    Batch norm's kernels return the memory format that the input suggests, contiguous or channels last, where the shape
+    function keeps any permutation. Layer norm's backward returns a contiguous gradient. Dropout's backward is a product on
+    the CPU. Statistics of half-precision activations have the weight's precision on the CPU. Some reduced losses keep the
+    memory of all elements. oneDNN's LSTM keeps a workspace. Only cuDNN can compute the size of the reserve that its batch
+    norm keeps for the backward pass; without it, `_reserve_bytes` is assumed. Gradients that the output mask leaves out are
+    not made.
 
     Args:
         has_device: the device is one of this machine's, and can be asked.

@@ -12,8 +12,8 @@ addition:
     workers=2        processes
     rerun=missing    or all: cells with a record in outputs/records/frontiers run again
 
-Nothing runs on a device, so that joint keeps weights on the host wherever that is faster. Writes a table with a line for each point, outputs/frontiers/<model>_<device>.csv, and a picture
-(.png). A budget that a strategy cannot keep is not a point.
+Nothing runs on a device, so that joint keeps weights on the host wherever that is faster. Writes a table with a line for each
+point, outputs/frontiers/<model>_<device>.csv, and a picture (.png). A budget that a strategy cannot keep is not a point.
 """
 
 from collections.abc import Iterator, Sequence

@@ -137,9 +137,9 @@ class RealStep(ABC):
 class CompiledStep(RealStep):
     """A captured step of training or inference that runs on the CPU or a GPU under a schedule.
 
-    Calling it computes the loss and leaves gradients in ``.grad`` and statistics in the buffers as ``loss.backward()``
-    would, for any optimizer; with an optimizer of its own it updates the weights, and frees the gradients. A step of inference returns the module's output. On a GPU the call returns as soon as
-    everything is issued.
+    Calling it computes the loss and leaves gradients in ``.grad`` and statistics in the buffers as ``loss.backward()`` would, for
+    any optimizer; with an optimizer of its own it updates the weights, and frees the gradients. A step of inference returns
+    the module's output. On a GPU the call returns as soon as everything is issued.
 
     Args:
         workload: placed for this schedule, see `place_workload`.

@@ -18,8 +18,8 @@ fragmentation of one pool; backends allocate from their own pools, so the planne
 
 Inputs and labels are the caller's and stay on the device, unless `load_inputs` copies those of each micro-batch from the
 host, as the paper's framework does: its Algorithm 1 loads whatever a task needs. Weights and their gradients stay there too,
-unless `offload_weights` treats them like other blocks, which the paper analyses (its second lower bound) and has not built. Not vDNN, which decides layer by layer and cannot keep an arbitrary
-budget; not SuperNeurons, which recomputes.
+unless `offload_weights` treats them like other blocks, which the paper analyses (its second lower bound) and has not built.
+Not vDNN, which decides layer by layer and cannot keep an arbitrary budget; not SuperNeurons, which recomputes.
 """
 
 from collections.abc import Iterable, Iterator
