@@ -13,10 +13,11 @@ from threading import Lock
 from types import TracebackType
 from typing import Any, TypeVar
 
-from joblib.externals.loky import ProcessPoolExecutor
+from joblib.externals.loky import BrokenProcessPool, ProcessPoolExecutor, process_executor
 
 from membench.advice.resized import ResizedGraph
 from membench.capture.capture import Captures
+from membench.core.errors import MembenchError
 from membench.core.task_graph import TaskGraph
 from membench.planning.micro_batch import GraphAt
 
@@ -67,6 +68,7 @@ class Planners:
 
         Raises:
             UnsupportedModel: see `Captures.at`.
+            MembenchError: a process ended before its job was done.
         """
         resized = None if batch_size in self._captures else self._resized
         graphs = {} if resized else {batch_size: self._graph_pickled(batch_size, batch_size)}
@@ -75,6 +77,11 @@ class Planners:
                 return self._pool.submit(_run, job, batch_size, graphs, resized).result()
             except MissingGraph as missing:
                 graphs[missing.size] = self._graph_pickled(batch_size, missing.size)
+            except BrokenProcessPool:
+                raise MembenchError(
+                    "a process that planned was ended from outside, as where the machine's memory is used up; "
+                    "plan in fewer processes, or fewer methods"
+                ) from None
 
     def graph(self, batch_size: int, size: int) -> TaskGraph:
         """Return the graph of a number of samples of a batch; each is captured once."""
@@ -111,6 +118,7 @@ def _read(pickled: bytes) -> Any:
 
 
 def _begin() -> None:
-    """Import what jobs need."""
+    """Import what jobs need, and keep the process when its memory grows: graphs and plans are large, and are not a leak."""
     import_module("membench.advice.planning")
     import_module("torch").set_num_threads(1)
+    process_executor._USE_PSUTIL = False

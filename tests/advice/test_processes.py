@@ -1,0 +1,49 @@
+"""Processes that plan: one whose memory grows goes on, and one that is ended from outside is a sentence."""
+
+import os
+import signal
+import time
+from collections.abc import Iterator
+
+import pytest
+import torch
+from torch import nn
+
+from membench.advice.processes import Planners
+from membench.capture.capture import Captures
+from membench.core.errors import MembenchError
+from membench.core.workload import Workload
+from membench.planning.micro_batch import GraphAt
+
+GROWTH_BYTES = 400_000_000
+
+
+@pytest.fixture
+def planners() -> Iterator[Planners]:
+    module = nn.Linear(2, 3)
+    workload = Workload(
+        "linear", module, nn.functional.cross_entropy, (torch.randn(4, 2),), (torch.arange(4) % 3,)
+    )
+    with Planners(lambda size: Captures(workload.with_batch(size)), processes=1) as made:
+        yield made
+
+
+def test_a_process_whose_memory_grows_goes_on(planners: Planners) -> None:
+    def grow(_: GraphAt) -> int:
+        import builtins
+
+        builtins.kept = b"1" * GROWTH_BYTES  # type: ignore[attr-defined]
+        time.sleep(1.5)  # such a check is made once in a second
+        return os.getpid()
+
+    processes = {planners.run(grow, 4), planners.run(lambda _: os.getpid(), 4), planners.run(grow, 4)}
+    assert len(processes) == 1
+    assert planners.run(lambda graph_at: len(graph_at(2).tasks), 4) > 1
+
+
+def test_a_process_that_is_ended_from_outside_is_a_sentence(planners: Planners) -> None:
+    def end(_: GraphAt) -> None:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    with pytest.raises(MembenchError, match="ended from outside"):
+        planners.run(end, 4)
