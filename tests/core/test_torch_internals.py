@@ -18,8 +18,8 @@ from membench.core import torch_internals as internals
 aten = torch.ops.aten
 PACKAGE = Path(membench.__file__).parent
 
-OTHERS_ATTRIBUTES = {"_replace", "_make", "_asdict", "_fields"}
-"""Underscored names that are public: of a `NamedTuple`."""
+OTHERS_ATTRIBUTES = {"_replace", "_make", "_asdict", "_fields", "_USE_PSUTIL"}
+"""Underscored names that are not torch's: public ones of a `NamedTuple`, and a switch of joblib."""
 
 CHECKED_STRINGS = {name for kind in (Tensor, nn.Module(), torch.UntypedStorage) for name in dir(kind)}
 """Attributes of torch's objects, which `getattr` and the like could name in a string."""

@@ -135,9 +135,9 @@ ALL_PLANS = _plans(OPERATIONS + FURTHER_OPERATIONS)
 
 
 def _masked_loss(outputs: Tensor, targets: Tensor, mask: Tensor) -> Tensor:
-    """Return the mean over the samples of a mask, of which there is at least one in every part."""
+    """Return the mean of the samples' losses, each weighted."""
     losses = functional.cross_entropy(outputs, targets, reduction="none", label_smoothing=0.1)
-    return (losses * mask).sum() / mask.sum()
+    return (losses * mask).sum() / torch.ones_like(mask).sum()
 
 
 def _ignoring(outputs: Tensor, targets: Tensor) -> Tensor:
