@@ -6,6 +6,7 @@ from dataclasses import asdict
 from typing import Any
 
 from membench.advice.advice import Advice, AdvisedPlan, Refusal
+from membench.advice.methods import SLOW
 from membench.core.units import format_bytes, format_seconds
 from membench.sweep.listing import table
 
@@ -167,8 +168,17 @@ def _row(plan: AdvisedPlan) -> tuple[str, ...]:
         "" if plan.gap is None else f"{plan.gap:.1%}",
         format_bytes(plan.host_bytes) if plan.host_bytes else "",
         _parts(plan),
-        "any" if plan.divides_batch else "" if plan.largest_batch is None else f"{plan.largest_batch:,}",
+        _largest(plan),
     )
+
+
+def _largest(plan: AdvisedPlan) -> str:
+    """Return the largest batch; of a method that is searched without a budget, as one that larger ones may exceed."""
+    if plan.divides_batch:
+        return "any"
+    if plan.largest_batch is None:
+        return ""
+    return f"{plan.largest_batch:,}{' or more' if plan.name in SLOW else ''}"
 
 
 def _parts(plan: AdvisedPlan) -> str:

@@ -71,13 +71,17 @@ def test_parts_of_one_size_are_counted_together() -> None:
 
 
 def test_the_largest_batch_is_in_the_table_or_any() -> None:
-    plans = (replace(PLAN, largest_batch=2048), replace(PLAN, name="modnn", divides_batch=True))
-    joint, modnn = (
+    plans = (
+        replace(PLAN, largest_batch=2048),
+        replace(PLAN, name="memonger", largest_batch=2048),
+        replace(PLAN, name="modnn", divides_batch=True),
+    )
+    joint, memonger, modnn = (
         line
         for line in lines(replace(ADVICE, plans=plans))
         if line.startswith("  ") and "12.0" not in line and "400 ms" in line
     )
-    assert joint.endswith("2,048") and modnn.endswith("any")
+    assert joint.endswith("2,048 or more") and memonger.endswith(" 2,048") and modnn.endswith("any")
 
 
 def test_where_nothing_fits_there_is_nothing_to_paste() -> None:
