@@ -231,6 +231,9 @@ def page(rows: Sequence[Row]) -> str:
             networks = dict.fromkeys(row.network for row in chosen)
             lines = [_line(name, [row for row in chosen if row.network == name]) for name in networks]
             found += TABLE.format(title=title) + "\n".join([*lines, _line("all", chosen)]) + "\n"
+            done = {(row.network, row.device) for row in chosen}
+            if missing := [f"{a} on {b}" for a, b in product(NETWORKS, DEVICES) if (a, b) not in done]:
+                found += f"\nNot run yet: {', '.join(missing)}.\n"
     return found
 
 
