@@ -153,8 +153,8 @@ def needs(advice: Advice) -> Iterator[str]:
 
 def _with_largest(name: str, needed: str, outcome: AdvisedPlan | Refusal) -> str:
     """Return a method that has no row, with its largest batch where one was found."""
-    largest = "" if outcome.largest_batch is None else f" (largest batch {outcome.largest_batch:,})"
-    return f"{name}{needed}{largest}"
+    largest = _largest(name, outcome)
+    return f"{name}{needed} (largest batch {largest})" if largest else f"{name}{needed}"
 
 
 def _row(plan: AdvisedPlan) -> tuple[str, ...]:
@@ -168,17 +168,17 @@ def _row(plan: AdvisedPlan) -> tuple[str, ...]:
         "" if plan.gap is None else f"{plan.gap:.1%}",
         format_bytes(plan.host_bytes) if plan.host_bytes else "",
         _parts(plan),
-        _largest(plan),
+        _largest(plan.name, plan),
     )
 
 
-def _largest(plan: AdvisedPlan) -> str:
+def _largest(name: str, outcome: AdvisedPlan | Refusal) -> str:
     """Return the largest batch; of a method that is searched without a budget, as one that larger ones may exceed."""
-    if plan.divides_batch:
+    if isinstance(outcome, AdvisedPlan) and outcome.divides_batch:
         return "any"
-    if plan.largest_batch is None:
+    if outcome.largest_batch is None:
         return ""
-    return f"{plan.largest_batch:,}{' or more' if plan.name in SLOW else ''}"
+    return f"{outcome.largest_batch:,}{' or more' if name in SLOW else ''}"
 
 
 def _parts(plan: AdvisedPlan) -> str:
