@@ -5,7 +5,7 @@ A third capture, of a batch far from the first two, has to be the graph that the
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, is_dataclass, replace
+from dataclasses import dataclass, is_dataclass
 from typing import Any
 
 from membench.core.task_graph import TaskGraph
@@ -38,7 +38,7 @@ class ResizedGraph:
             UnsupportedModel: another batch cannot be captured.
         """
         start = max(2, batch_size)  # tensors of one sample have other strides
-        resized = cls(_ordered(graph_at(start)), _ordered(graph_at(start + 1)))
+        resized = cls(graph_at(start), graph_at(start + 1))
         try:
             resized.at(start)
         except _NotOnALine:
@@ -52,16 +52,7 @@ class ResizedGraph:
 
     def contains(self, graph: TaskGraph) -> bool:
         """Return whether a captured graph is the one of its batch size."""
-        return self.at(graph.batch_size) == _ordered(graph)
-
-
-def _ordered(graph: TaskGraph) -> TaskGraph:
-    """Return the graph with the blocks that a task releases in order; captures have them in no fixed order."""
-    plain = graph.plain
-    if plain is None:
-        return graph
-    tasks = tuple(replace(task, releases=tuple(sorted(task.releases))) for task in plain.tasks)
-    return replace(graph, plain=replace(plain, tasks=tasks))
+        return self.at(graph.batch_size) == graph
 
 
 def _on_line(first: Any, second: Any, more: int) -> Any:

@@ -187,7 +187,7 @@ def _trace(
             output=tree_map_only(Tensor, recorder.value, returned),
             output_gradients=[(recorder.value(each), recorder.value(gradient)) for each, gradient in pairs],
             input_gradients=gradients[len(trained) :],
-            releases=tuple(recorder.lifetimes.releases),
+            releases=tuple(sorted(recorder.lifetimes.releases)),  # tensors of one task die in no fixed order
             numbers=tuple(recorder.lifetimes.numbers),
             sums=frozenset(recorder.sums),
             on_cpu=all(each.device.type == "cpu" for each in (*weights.values(), *tensors_in(inputs))),

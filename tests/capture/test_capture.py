@@ -236,3 +236,11 @@ def test_a_sparse_gradient_is_refused() -> None:
     work = Workload("net", module, nn.functional.cross_entropy, (torch.arange(4),), (torch.arange(4) % 3,))
     with pytest.raises(UnsupportedModel, match="makes a sparse tensor; make a dense one"):
         capture(work)
+
+
+def test_blocks_that_die_together_are_released_in_the_order_of_their_indices(captured: CapturedStep) -> None:
+    plain = captured.graph.plain
+    assert plain is not None
+    together = [task.releases for task in plain.tasks if len(task.releases) > 1]
+    assert together
+    assert all(releases == tuple(sorted(releases)) for releases in together)

@@ -58,3 +58,47 @@ def test_a_mean_over_the_samples_is_compiled_and_leaves_everything_as_it_was(nam
     membench.compile(module, MEANS[name], (INPUTS, LABELS), micro_batch=2)
     check_same(state_of(module), state_of(before))
     assert torch.get_rng_state().equal(random)
+
+
+class WithLoss(nn.Module):
+    """A network that computes its loss, as those of transformers do."""
+
+    def __init__(self, loss: Loss, *, fails_in_evaluation: bool = False) -> None:
+        super().__init__()
+        self.network, self.loss, self.fails_in_evaluation = network(), loss, fails_in_evaluation
+
+    def forward(self, inputs: Tensor, labels: Tensor) -> dict[str, Tensor]:
+        if self.fails_in_evaluation and not self.training:
+            raise ValueError("no loss in evaluation")
+        scores = self.network(inputs)
+        return {"loss": self.loss(scores, labels), "scores": scores}
+
+
+def own_loss(output: dict[str, Tensor]) -> Tensor:
+    return output["loss"]
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_a_loss_of_the_module_that_is_not_a_mean_is_refused_for_micro_batches_alone(name: str) -> None:
+    module = WithLoss(OTHERS[name])
+    with pytest.raises(UnsupportedModel, match="'loss' .* of 4 samples of the example .* losses of 2 and 2"):
+        membench.compile(module, own_loss, ((INPUTS, LABELS), ()), micro_batch=2)
+    assert all(each.training for each in module.modules())
+    membench.compile(module, own_loss, ((INPUTS, LABELS), ()))
+
+
+@pytest.mark.parametrize("name", MEANS)
+def test_a_mean_that_the_module_computes_is_compiled_and_leaves_everything_as_it_was(name: str) -> None:
+    module = WithLoss(MEANS[name])
+    module.network.get_submodule("3").eval()
+    before, random = copy.deepcopy(module), torch.get_rng_state()
+    membench.compile(module, own_loss, ((INPUTS, LABELS), ()), micro_batch=2)
+    check_same(state_of(module), state_of(before))
+    assert torch.get_rng_state().equal(random)
+    assert [each.training for each in module.modules()] == [each.training for each in before.modules()]
+
+
+def test_a_module_that_fails_in_evaluation_mode_is_compiled_in_micro_batches() -> None:
+    module = WithLoss(MEANS["a mean"], fails_in_evaluation=True)
+    step = membench.compile(module, own_loss, ((INPUTS, LABELS), ()), micro_batch=2)
+    assert torch.isfinite(step((INPUTS, LABELS), ()))
