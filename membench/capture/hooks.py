@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import nn
 
-from membench.core.torch_internals import FakeTensor, module_hooks
+from membench.core.torch_internals import HOOKS_OF_EVERY_MODULE, FakeTensor, module_hooks
 
 _log = logging.getLogger("membench")
 
@@ -20,9 +20,10 @@ def traced_hooks(module: nn.Module, *, runs_own: bool) -> Iterator[None]:
     its forward pass: they may note what it reads later.
 
     Args:
-        runs_own: trace the module's own hooks as well; otherwise they are set aside.
+        runs_own: trace the module's own hooks as well, and at its own call those of every module; otherwise they are set aside.
     """
-    before = [(hooks, dict(hooks)) for layer in module.modules() for hooks in module_hooks(layer)]
+    of_layers = [hooks for layer in module.modules() for hooks in module_hooks(layer)]
+    before = [(hooks, dict(hooks)) for hooks in (*of_layers, *HOOKS_OF_EVERY_MODULE)]
     package = type(module).__module__.partition(".")[0]
     without_result: dict[str, None] = {}
     for path, layer in module.named_modules():
@@ -30,6 +31,10 @@ def traced_hooks(module: nn.Module, *, runs_own: bool) -> Iterator[None]:
             for key, hook in hooks.items():
                 if package == "__main__" or _package_of(hook) != package:
                     hooks[key] = _noting(hook, path or "the module", without_result)
+    for hooks in HOOKS_OF_EVERY_MODULE:
+        for key, hook in hooks.items():
+            noting = _noting(hook, "every module", without_result)
+            hooks[key] = noting if runs_own else _of_others(noting, module)
     if not runs_own:
         for hooks in module_hooks(module):
             hooks.clear()
@@ -59,6 +64,10 @@ def _noting(hook: Callable[..., Any], layer: str, without_result: dict[str, None
         return result
 
     return call
+
+
+def _of_others(hook: Callable[..., Any], excluded: nn.Module) -> Callable[..., Any]:
+    return lambda of, *args, **kwargs: None if of is excluded else hook(of, *args, **kwargs)
 
 
 def _made_tensors(layer: nn.Module) -> dict[str, int]:

@@ -31,6 +31,7 @@ from torch._subclasses.fake_tensor import (
 )
 from torch.cuda import _POOL_HANDLE
 from torch.distributions import Distribution
+from torch.nn.modules import module as _modules
 from torch.utils._mode_utils import no_dispatch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import (
@@ -45,6 +46,7 @@ from torch.utils.flop_counter import flop_registry
 
 __all__ = [
     "FAKE_TENSOR_LOGGER",
+    "HOOKS_OF_EVERY_MODULE",
     "MODULE_ATTRIBUTES",
     "WEIGHT_HOOKS",
     "DataDependentOutputException",
@@ -138,6 +140,14 @@ module_hooks: Callable[[nn.Module], tuple[dict[int, Any], ...]] = attrgetter(
     "_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks"
 )
 """Return the dicts of a module's hooks, which stay the same objects while hooks come and go."""
+
+HOOKS_OF_EVERY_MODULE: tuple[dict[int, Any], ...] = attrgetter(
+    "_global_forward_hooks",
+    "_global_forward_pre_hooks",
+    "_global_backward_hooks",
+    "_global_backward_pre_hooks",
+)(_modules)
+"""The dicts of hooks that run at every module's call, such as `torch.nn.modules.module.register_module_forward_hook` adds."""
 
 module_members: Callable[[nn.Module], tuple[dict[str, Any], ...]] = attrgetter(
     "_modules", "_parameters", "_buffers"

@@ -1,11 +1,14 @@
 """Hooks in a capture: what they compute is right in every step, what they do in Python is told."""
 
 import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
 import torch
 from torch import nn
+from torch.nn.modules.module import register_module_forward_hook
 
 import membench
 
@@ -52,3 +55,36 @@ def test_a_hook_that_returns_nothing_is_told(caplog: pytest.LogCaptureFixture) -
     assert dict(module[1]._forward_hooks) == hooks
     handle.remove()
     check_step(module)
+
+
+@contextmanager
+def hook_of_every_module(hook: Any) -> Iterator[None]:
+    handle = register_module_forward_hook(hook)
+    try:
+        yield
+    finally:
+        handle.remove()
+
+
+def test_a_hook_of_every_module_that_changes_results_is_a_part_of_every_step() -> None:
+    with hook_of_every_module(lambda of, _, output: 2 * output if isinstance(of, nn.Linear) else None):
+        check_step(network())
+
+
+def test_a_hook_of_every_module_runs_once_around_a_wrapped_module() -> None:
+    module = network()
+    with hook_of_every_module(lambda of, _, output: 2 * output):
+        expected = module(DATA[0])
+        assert membench.wrap(module, example=DATA[0])(DATA[0]).equal(expected)
+
+
+def test_a_hook_of_every_module_that_returns_nothing_is_told(caplog: pytest.LogCaptureFixture) -> None:
+    seen = list[Any]()
+    with (
+        hook_of_every_module(lambda of, given, output: seen.append(type(of))),
+        caplog.at_level(logging.WARNING, "membench"),
+    ):
+        membench.compile(network(), nn.CrossEntropyLoss(), DATA)
+    [record] = caplog.records
+    assert "of every module; they were called at the capture" in record.getMessage()
+    assert nn.Linear in seen
