@@ -32,7 +32,8 @@ class AdvisedPlan:
         is_idle: whether the method changes nothing at this size: nothing is offloaded, recomputed or encoded.
         divides_batch: whether the method divides a batch into micro-batches by itself, so that any fits.
         largest_batch: a batch that was planned and fits, the largest found, within a part in 16 of the largest; of plain PyTorch
-            the largest, undivided; of `joint` with a plan that costs no time. None: not searched for, or none found, or any.
+            the largest, undivided. None: not searched for, or none found, or any.
+        larger_may_fit: the largest batch is one of plans without a budget, which a search under a budget may exceed.
     """
 
     name: str
@@ -52,6 +53,7 @@ class AdvisedPlan:
     is_idle: bool
     divides_batch: bool = False
     largest_batch: int | None = None
+    larger_may_fit: bool = False
     _step: Callable[..., Any] = field(default=_not_bound, repr=False, compare=False)
 
     @property

@@ -18,9 +18,6 @@ from membench.strategies.pytorch import PyTorch
 
 Outcome = AdvisedPlan | Refusal
 
-SLOW = frozenset({"joint"})
-"""Methods that plan for seconds where memory is scarce: the search for their largest batch is over plans without a budget."""
-
 
 class Methods:
     """What methods need on a device.
@@ -51,7 +48,7 @@ class Methods:
 
         def start(strategy: Strategy) -> None:
             batches, outcome = self._batches, found[strategy.name]
-            call = batches.of_method_without_budget if strategy.name in SLOW else batches.of_method
+            call = batches.of_method_without_budget if strategy.searches_under_budget else batches.of_method
             searches[strategy.name] = self._work.start(call, strategy, outcome)
 
         for future in as_completed(planning):
@@ -65,8 +62,12 @@ class Methods:
         for strategy in chosen:
             if strategy.name not in searches:
                 start(strategy)
-        largest = {name: future.result() for name, future in searches.items()}
-        return {name: replace(each, largest_batch=largest[name]) for name, each in found.items()}
+        return {
+            strategy.name: _with_largest_batch(
+                found[strategy.name], searches[strategy.name].result(), strategy.searches_under_budget
+            )
+            for strategy in chosen
+        }
 
     def _planned(self, strategy: Strategy) -> Outcome:
         """Return a method's plan, or why it does not fit."""
@@ -81,6 +82,12 @@ class Methods:
         if not isinstance(strategy, PyTorch):
             return refusal
         return accumulated(self._planners, self._batch_size, self._target, needed_bytes or 0) or refusal
+
+
+def _with_largest_batch(outcome: Outcome, largest_batch: int | None, larger_may_fit: bool) -> Outcome:
+    if isinstance(outcome, Refusal):
+        return replace(outcome, largest_batch=largest_batch)
+    return replace(outcome, largest_batch=largest_batch, larger_may_fit=larger_may_fit)
 
 
 def check_lower_bound(outcomes: Collection[Outcome], room_bytes: int) -> None:

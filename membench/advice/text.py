@@ -6,7 +6,6 @@ from dataclasses import asdict
 from typing import Any
 
 from membench.advice.advice import Advice, AdvisedPlan, Refusal
-from membench.advice.methods import SLOW
 from membench.core.units import format_bytes, format_seconds
 from membench.sweep.listing import table
 
@@ -80,6 +79,7 @@ def _plan_values(plan: AdvisedPlan) -> dict[str, Any]:
     names = (
         "name", "peak_bytes", "reserved_bytes", "used_bytes", "budget_bytes", "step_time_s", "samples_per_s", "copied_bytes",
         "exposed_copy_time_s", "host_bytes", "micro_batch", "gap", "is_exact", "is_idle", "divides_batch", "largest_batch",
+        "larger_may_fit",
     )  # fmt: skip
     parts = [{"samples": samples, "count": count} for samples, count in plan.micro_batches]
     return {**{name: getattr(plan, name) for name in names}, "micro_batches": parts}
@@ -153,7 +153,7 @@ def needs(advice: Advice) -> Iterator[str]:
 
 def _with_largest(name: str, needed: str, outcome: AdvisedPlan | Refusal) -> str:
     """Return a method that has no row, with its largest batch where one was found."""
-    largest = _largest(name, outcome)
+    largest = _largest(outcome)
     return f"{name}{needed} (largest batch {largest})" if largest else f"{name}{needed}"
 
 
@@ -168,17 +168,17 @@ def _row(plan: AdvisedPlan) -> tuple[str, ...]:
         "" if plan.gap is None else f"{plan.gap:.1%}",
         format_bytes(plan.host_bytes) if plan.host_bytes else "",
         _parts(plan),
-        _largest(plan.name, plan),
+        _largest(plan),
     )
 
 
-def _largest(name: str, outcome: AdvisedPlan | Refusal) -> str:
-    """Return the largest batch; of a method that is searched without a budget, as one that larger ones may exceed."""
+def _largest(outcome: AdvisedPlan | Refusal) -> str:
     if isinstance(outcome, AdvisedPlan) and outcome.divides_batch:
         return "any"
     if outcome.largest_batch is None:
         return ""
-    return f"{outcome.largest_batch:,}{' or more' if name in SLOW else ''}"
+    or_more = " or more" if isinstance(outcome, AdvisedPlan) and outcome.larger_may_fit else ""
+    return f"{outcome.largest_batch:,}{or_more}"
 
 
 def _parts(plan: AdvisedPlan) -> str:

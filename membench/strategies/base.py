@@ -21,6 +21,8 @@ class Strategy(ABC):
     """The name in configurations, records and tables."""
     modes: ClassVar[frozenset[Mode]] = frozenset({Mode.TRAINING})
     """The modes that it schedules; most methods manage what the forward pass keeps for the backward pass."""
+    searches_under_budget: ClassVar[bool] = False
+    """Whether it plans for seconds under a budget, so that `membench.advise` takes plans without one for its largest batch."""
 
     def micro_batch_sizes(
         self, graph_at: GraphAt, batch_size: int, cost: CostModel, budget_bytes: int | None

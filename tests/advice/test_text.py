@@ -72,7 +72,7 @@ def test_parts_of_one_size_are_counted_together() -> None:
 
 def test_the_largest_batch_is_in_the_table_or_any() -> None:
     plans = (
-        replace(PLAN, largest_batch=2048),
+        replace(PLAN, largest_batch=2048, larger_may_fit=True),
         replace(PLAN, name="memonger", largest_batch=2048),
         replace(PLAN, name="modnn", divides_batch=True),
     )

@@ -61,6 +61,7 @@ class Joint(Strategy):
     """
 
     name = "joint"
+    searches_under_budget = True
 
     def __init__(self, offload_weights: bool = False) -> None:
         self._offload_weights = offload_weights
