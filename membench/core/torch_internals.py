@@ -82,6 +82,7 @@ __all__ = [
     "sequence_number",
     "storage_address",
     "suggest_memory_format",
+    "tensor_version",
     "tree_flatten",
     "tree_leaves",
     "tree_leaves_with_path",
@@ -112,6 +113,9 @@ operator_schema: Callable[[OpOverload], Any] = attrgetter("_schema")
 
 operator_function: Callable[[OpOverload], Callable[..., Any]] = attrgetter("_op")
 """Return the function that an operator's object calls: a call of it takes less time."""
+
+tensor_version: Callable[[Tensor], int] = attrgetter("_version")
+"""Return how often a tensor's memory has been overwritten, as autograd counts it."""
 
 sequence_number: Callable[[Any], int] = methodcaller("_sequence_nr")
 """Return the number of an autograd node, in the order in which nodes were made."""

@@ -30,6 +30,7 @@ from membench.core.workload import Workload
 from membench.execution.executor import Program
 from membench.planning.liveness import live_bytes
 from membench.steps.bound_state import BoundState
+from membench.steps.second_derivatives import SecondDerivatives
 
 
 class WrappedStep:
@@ -45,6 +46,7 @@ class WrappedStep:
         predicted_peak_bytes: the peak of one call, with weights, inputs, outputs and the outputs' gradients; memory of the
             caller's loss, and of other calls that wait for their backward pass, is not included.
         waiting: number of calls that wait for their backward pass.
+        second_derivatives: computes a call's gradients with a history.
     """
 
     def __init__(
@@ -72,6 +74,9 @@ class WrappedStep:
         returned = {block.index for block in graph.blocks if workload.trains and block.is_external}
         self._outputs = tuple(dict.fromkeys(value for value in made if value.block not in returned))
         self._read_later = _read_after_the_turn(schedule)
+        self.second_derivatives = SecondDerivatives(
+            workload, captured, list(self._asked), list(self._trained), self._outputs, device
+        )
         self._idle: list[_Call] = []
         finalize(self, _close_all, self._idle)
 
@@ -278,6 +283,7 @@ class _Halves(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, step: WrappedStep, leaves: Sequence[Any], *_: Tensor) -> tuple[Tensor, ...]:
+        ctx.noted = step.second_derivatives.note(leaves)
         call, outputs = step.begin(leaves)
         ctx.step, ctx.waiting = step, _Waiting(step, call)
         ctx.set_materialize_grads(False)
@@ -289,10 +295,7 @@ class _Halves(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
         if torch.is_grad_enabled():
-            raise MembenchError(
-                "a wrapped module has first derivatives only, and create_graph=True asks for derivatives of its gradients; "
-                "compute such a term, a gradient penalty for example, with the module that was wrapped: it has the same weights"
-            )
+            return None, None, *ctx.step.second_derivatives.gradients(ctx.noted, gradients)
         call = ctx.waiting.take()
         try:
             _ = ctx.saved_tensors  # raises if one was overwritten since

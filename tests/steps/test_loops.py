@@ -10,7 +10,6 @@ from torch.nn import functional
 from transformers import GPT2Config, GPT2LMHeadModel
 
 import membench
-from membench.core.errors import MembenchError
 from tests.helpers.wrapping import check_same, state_of
 
 STRATEGIES = ("eager", "layrub_hybrid", "memonger")
@@ -57,7 +56,7 @@ def test_two_networks_against_each_other(strategy: str) -> None:
 
 
 def penalize(strategy: str) -> Any:
-    """Wasserstein loss with a gradient penalty, which the module that was wrapped computes: it has the same weights."""
+    """Wasserstein loss with a gradient penalty."""
     torch.manual_seed(0)
     module = discriminator()
     judges, optimizer = wrapped(module, strategy), torch.optim.Adam(module.parameters(), 0.01)
@@ -65,7 +64,7 @@ def penalize(strategy: str) -> Any:
         images, made = torch.randn(6, 12), torch.randn(6, 12)
         loss = judges(made).mean() - judges(images).mean()
         between = (images + made).div(2).requires_grad_()
-        [slope] = torch.autograd.grad(module(between).sum(), [between], create_graph=True)
+        [slope] = torch.autograd.grad(judges(between).sum(), [between], create_graph=True)
         optimizer.zero_grad()
         (loss + 10 * (slope.norm(dim=1) - 1).square().mean()).backward()
         optimizer.step()
@@ -73,16 +72,8 @@ def penalize(strategy: str) -> Any:
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
-def test_a_gradient_penalty_is_computed_with_the_module_that_was_wrapped(strategy: str) -> None:
+def test_a_gradient_penalty(strategy: str) -> None:
     check_same(penalize(strategy), penalize(""))
-
-
-def test_a_gradient_penalty_of_the_wrapped_module_is_refused() -> None:
-    judges, images = membench.wrap(discriminator()), torch.randn(6, 12, requires_grad=True)
-    with pytest.raises(
-        MembenchError, match="a gradient penalty for example, with the module that was wrapped"
-    ):
-        torch.autograd.grad(judges(images).sum(), [images], create_graph=True)
 
 
 class Margin(nn.Module):

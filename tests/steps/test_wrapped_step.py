@@ -79,14 +79,6 @@ def test_gradients_flow_from_call_to_call() -> None:
     check_loop(loop, lambda: nn.GRUCell(3, 5))
 
 
-def test_a_gradient_of_a_gradient_is_refused_in_one_sentence() -> None:
-    _, wrapped = pair()
-    images, _ = batch()
-    outputs = wrapped(images.requires_grad_())
-    with pytest.raises(MembenchError, match="first derivatives only.*with the module that was wrapped"):
-        torch.autograd.grad(outputs["logits"].sum(), [images], create_graph=True)
-
-
 def test_a_second_backward_pass_of_a_call_is_refused() -> None:
     _, wrapped = pair()
     loss = loss_of(wrapped)
