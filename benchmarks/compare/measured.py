@@ -22,7 +22,7 @@ class Results:
     """What a step computed, on the host, in the order of the module's tensors.
 
     Attributes:
-        gradients: None: the weight got none.
+        gradients: of a step of training; None: the weight got none.
         buffers: of a step of training.
     """
 
@@ -47,7 +47,9 @@ class InitialState:
         output = step.run()
         outputs = [each for each in tree_leaves(output) if isinstance(each, Tensor)]
         found = Results(
-            gradients=tuple(_on_host(weight.grad) for weight in step.module.parameters()),
+            gradients=tuple(_on_host(weight.grad) for weight in step.module.parameters())
+            if step.trains
+            else (),
             outputs=tuple(copy.deepcopy(each.detach().cpu()) for each in outputs),
             buffers=tuple(each.detach().cpu().clone() for each in step.module.buffers())
             if step.trains
