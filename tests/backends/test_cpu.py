@@ -9,7 +9,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from membench.backends.cpu import Chaos, CpuBackend
+from membench.backends.cpu import Chaos, CpuBackend, copy_bytes
 from membench.core.schedule import Schedule
 from membench.execution.executor import Program, execute
 from membench.execution.measurement import cpu_peak_bytes
@@ -132,3 +132,11 @@ def test_jobs_of_another_stream_run_in_parallel_to_the_caller(monkeypatch: pytes
     backend.wait("compute", exchange)
     assert time.perf_counter() - start_s < 0.39
     backend.close()
+
+
+@pytest.mark.parametrize("size_bytes", [0, 5, 4 * 2**20, 9 * 2**20 + 5])
+def test_a_block_is_copied_whole_whatever_its_size(size_bytes: int) -> None:
+    source = torch.arange(size_bytes, dtype=torch.int64).remainder(251).to(torch.uint8)
+    target = torch.full((size_bytes,), 255, dtype=torch.uint8)
+    copy_bytes(target, source)
+    assert target.equal(source)
