@@ -163,7 +163,7 @@ class SecondDerivatives:
 
 
 def _random_state(device: torch.device) -> bytes:
-    """Return the generator's state outside of torch's memory, of which a call holds what its schedule says."""
+    """Return the generator's state outside of torch's memory, of which a call holds no more than its schedule."""
     state = torch.cuda.get_rng_state(device) if device.type == "cuda" else torch.get_rng_state()
     found: bytes = state.numpy().tobytes()
     return found
