@@ -18,7 +18,7 @@ Made by `make compare`; every row is in `rows.jsonl`, the machine and its load i
   tool would copy nothing on the CPU (`save_on_cpu`, weights that accelerate reads), its own code runs with host memory apart:
   `tensor.cpu()` copies there and `.to(device)` back, on the computing thread.
 - *Time over eager* is the median step in eager PyTorch's, of rounds in which all methods of a network took turns in one
-  process. One thread computes; strategies copy on another. On the CPU it is the seconds that all threads spent: other processes of
+  process, each with two steps, of which the second is timed. One thread computes; strategies copy on another. On the CPU it is the seconds that all threads spent: other processes of
   the machine do not count, and a copy counts in full although it runs next to the computation, which a GPU would hide. The
   seconds that passed (`elapsed_time_s` in `rows.jsonl`) compare only where nothing else runs: on a busy machine a thread that
   sleeps while copies run gets its core back sooner, and strategies that copy would look up to four times as fast.

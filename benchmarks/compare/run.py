@@ -32,7 +32,7 @@ SAME_PEAK = 0.01
 """Peaks of peers that differ by less are one budget, the lower."""
 LEAST_ROUNDS, MOST_ROUNDS = 3, 7
 TURNS_S = 60.0
-"""About how long the rounds of a network take, unless that is fewer than the least."""
+"""About how long the timed steps of a network take, unless that is fewer rounds than the least."""
 
 
 def is_due(rows: Sequence[Row], network: str, mode: str, peers: Sequence[str]) -> bool:
