@@ -26,11 +26,11 @@ from membench.capture.backward import (
     own_gradients,
     separate_outputs,
 )
+from membench.capture.fakes import Fakes
 from membench.capture.functions import AsOperators
 from membench.capture.hooks import traced_hooks
 from membench.capture.known_masks import known_masks
 from membench.capture.lifetimes import KeptNumber
-from membench.capture.operation import layout_of
 from membench.capture.python_state import PythonState
 from membench.capture.random_state import RandomState
 from membench.capture.recorder import Recorder
@@ -103,6 +103,20 @@ class Recording:
     on_cpu: bool
 
 
+@dataclass(frozen=True)
+class _Results:
+    """What the recorded step returned, still referred to, so that it is not among what the step releases.
+
+    Attributes:
+        gradients: of the trained weights, then of the inputs.
+    """
+
+    loss: Tensor | None
+    output: Any
+    output_gradients: list[tuple[Tensor, Tensor]]
+    gradients: list[Tensor | None]
+
+
 def record(workload: Workload, device: torch.device | None, seen: Mapping[Hashable, Outputs]) -> Recording:
     """Trace one step of `workload` as it runs from its module's second call on.
 
@@ -131,66 +145,50 @@ def record(workload: Workload, device: torch.device | None, seen: Mapping[Hashab
 def _trace(
     workload: Workload, device: torch.device | None, seen: Mapping[Hashable, Outputs], state: PythonState
 ) -> Recording:
-    module = workload.module
     fake_mode = FakeTensorMode(allow_non_fake_inputs=True)
-    trains = workload.trains
-    precision = workload.precision
     # anomaly detection would read the gradients' values, which fake tensors do not have
     with (
         RandomState() as random_state,
         fake_mode,
-        torch.set_grad_enabled(trains),
+        torch.set_grad_enabled(workload.trains),
         torch.autograd.set_detect_anomaly(False),
         without_saved_tensor_hooks(),
     ):
         gpu = VirtualGpu() if device == ANY_GPU else None
-        recorder = Recorder(fake_mode, seen, random_state, gpu, _rounded_products(precision, gpu))
-        weights, buffers, inputs, targets = _fakes(workload, fake_mode, device)
-        weight_blocks = {name: recorder.external(name, t, Role.WEIGHT) for name, t in weights.items()}
-        buffer_blocks = {name: recorder.external(name, t, Role.BUFFER) for name, t in buffers.items()}
-        input_blocks = _argument_blocks(recorder, "input", inputs, Role.INPUT)
-        target_blocks = _argument_blocks(recorder, "target", targets, Role.LABEL)
+        recorder = Recorder(fake_mode, seen, random_state, gpu, _rounded_products(workload.precision, gpu))
+        fakes = Fakes.of(workload, fake_mode, device)
+        weight_blocks = {name: recorder.external(name, t, Role.WEIGHT) for name, t in fakes.weights.items()}
+        buffer_blocks = {name: recorder.external(name, t, Role.BUFFER) for name, t in fakes.buffers.items()}
+        input_blocks = _argument_blocks(recorder, "input", fakes.inputs, Role.INPUT)
+        target_blocks = _argument_blocks(recorder, "target", fakes.targets, Role.LABEL)
         with _failures_named(workload, recorder):
             with (
                 recorder,
                 without_value_checks(),
                 known_masks(recorder.is_known),
-                traced_hooks(module, runs_own=workload.runs_own_hooks),
-                _layer_hooks(module, recorder, buffers, state),
+                traced_hooks(workload.module, runs_own=workload.runs_own_hooks),
+                _layer_hooks(workload.module, recorder, fakes.buffers, state),
             ):
-                if gpu:
-                    gpu.own(weights.values())
-                tensors = _by_every_name(module, {**weights, **buffers})
-                with AsOperators(gpu), _autocast(precision, _device_type(workload, device)):
-                    given = [*weights.values(), *buffers.values(), *tensors_in(inputs)]
-                    call = partial(_call_with_tensors, module, tensors)
-                    loss, returned = _forward(workload, recorder, call, inputs, targets, given)
-                pairs: list[tuple[Tensor, Tensor]] = []
-                if workload.loss is not None:
-                    backward_from_loss(recorder, loss, workload.loss_scale)
-                elif trains:
-                    pairs = backward_from_caller(recorder, returned, given)
-                trained = {name: weight for name, weight in weights.items() if weight.requires_grad}
-                found = own_gradients(
-                    [*trained.values(), *tensors_in(inputs)], [gradient for _, gradient in pairs]
-                )
-            state.check_tensors((*weights.values(), *buffers.values()))
+                results = _run(workload, recorder, fakes, gpu, _device_type(workload, device))
+            state.check_tensors((*fakes.weights.values(), *fakes.buffers.values()))
             random_state.check("the model")
+        pairs, found = results.output_gradients, results.gradients
+        trained = fakes.trained()
         gradients = [None if gradient is None else recorder.value(gradient) for gradient in found]
         return Recording(
             blocks=recorder.blocks,
             tasks=recorder.tasks,
             layers=recorder.layers,
             constants=recorder.constants,
-            loss=None if loss is None else recorder.value(loss),
+            loss=None if results.loss is None else recorder.value(results.loss),
             gradients=dict(zip(trained, gradients, strict=False)),
-            output=tree_map_only(Tensor, recorder.value, returned),
+            output=tree_map_only(Tensor, recorder.value, results.output),
             output_gradients=[(recorder.value(each), recorder.value(gradient)) for each, gradient in pairs],
             input_gradients=gradients[len(trained) :],
             releases=tuple(sorted(recorder.lifetimes.releases)),  # tensors of one task die in no fixed order
             numbers=tuple(recorder.lifetimes.numbers),
             sums=frozenset(recorder.sums),
-            on_cpu=all(each.device.type == "cpu" for each in (*weights.values(), *tensors_in(inputs))),
+            on_cpu=fakes.are_on_cpu,
             weights=weight_blocks,
             buffers=buffer_blocks,
             inputs=input_blocks,
@@ -198,40 +196,39 @@ def _trace(
         )
 
 
-def _fakes(
-    workload: Workload, fake_mode: FakeTensorMode, device: torch.device | None
-) -> tuple[dict[str, Tensor], dict[str, Tensor], Arguments, Arguments]:
-    """Return weights, buffers, inputs and targets without data, in the precision and the layout of the step."""
-    precision, module = workload.precision, workload.module
-    fake = partial(_fake, fake_mode, device=device)
-    converted = partial(fake, dtype=precision and precision.dtype, channels_last=workload.channels_last)
-    weights = {
-        name: converted(weight, requires_grad=workload.trains and weight.requires_grad)
-        for name, weight in module.named_parameters()
-    }
-    buffers = {name: converted(buffer) for name, buffer in module.named_buffers()}
-    of_inputs = workload.gradients_from_caller
-    inputs = tree_map_only(
-        Tensor,
-        lambda each: converted(each, requires_grad=of_inputs and each.requires_grad),
-        workload.inputs,
-    )
-    return weights, buffers, inputs, tree_map_only(Tensor, fake, workload.targets)
+def _run(
+    workload: Workload, recorder: Recorder, fakes: Fakes, gpu: VirtualGpu | None, device_type: str
+) -> _Results:
+    """Run the step; see the module's docstring."""
+    if gpu:
+        gpu.own(fakes.weights.values())
+    given = fakes.given()
+    tensors = _by_every_name(workload.module, {**fakes.weights, **fakes.buffers})
+    with AsOperators(gpu), _autocast(workload.precision, device_type):
+        call = partial(_call_with_tensors, workload.module, tensors)
+        loss, output = _forward(workload, recorder, call, fakes, given)
+    pairs: list[tuple[Tensor, Tensor]] = []
+    if workload.loss is not None:
+        backward_from_loss(recorder, loss, workload.loss_scale)
+    elif workload.trains:
+        pairs = backward_from_caller(recorder, output, given)
+    leaves = [*fakes.trained().values(), *tensors_in(fakes.inputs)]
+    gradients = own_gradients(leaves, [gradient for _, gradient in pairs])
+    return _Results(loss, output, pairs, gradients)
 
 
 def _forward(
     workload: Workload,
     recorder: Recorder,
     call: Callable[..., Any],
-    inputs: Arguments,
-    targets: Arguments,
+    fakes: Fakes,
     given: list[Tensor],
 ) -> tuple[Any, Any]:
     """Return the loss, or else the module's output; the output that a loss was made of is gone then, as in a caller's loop."""
-    output = call_with(call, inputs)
+    output = call_with(call, fakes.inputs)
     if workload.loss is not None:
         recorder.enter_loss()
-        return call_with(workload.loss, targets, output), None
+        return call_with(workload.loss, fakes.targets, output), None
     _check_output(output)
     return None, separate_outputs(output, given) if workload.trains else output
 
@@ -336,34 +333,6 @@ def _argument_blocks(recorder: Recorder, name: str, arguments: Arguments, role: 
         recorder.external(f"{name}{position}", leaf, role) if isinstance(leaf, Tensor) else None
         for position, leaf in enumerate(tree_leaves(arguments))
     ]
-
-
-def _fake(
-    mode: FakeTensorMode,
-    tensor: Tensor,
-    *,
-    device: torch.device | None,
-    dtype: torch.dtype | None = None,
-    channels_last: bool = False,
-    requires_grad: bool = False,
-) -> Tensor:
-    """Return a fake tensor of the same shape; a meta tensor is traced as one on the CPU.
-
-    The device determines the recorded kernels: on CUDA batch norm is cuDNN's.
-
-    Args:
-        dtype: of floating-point elements; None: their own.
-        channels_last: give it that layout if it has four dimensions; otherwise its strides are the same.
-    """
-    if device is None:
-        device = torch.device("cpu") if tensor.is_meta else tensor.device
-    layout = layout_of(tensor)._replace(offset=0, device=device)
-    if dtype is not None and tensor.is_floating_point():
-        layout = layout._replace(dtype=dtype)
-    if channels_last and tensor.dim() == 4:
-        stride = torch.empty(tensor.shape, device="meta").to(memory_format=torch.channels_last).stride()
-        layout = layout._replace(stride=stride)
-    return layout.fake_tensor(mode, requires_grad=requires_grad)
 
 
 @contextmanager

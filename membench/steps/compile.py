@@ -106,42 +106,27 @@ def compile(  # noqa: A001 (the field's term)
         ExchangeFailed: another process has ended, or did not answer in time; steps raise it too.
         MembenchError: an argument is invalid or does not match the backend; there is no GPU, or no process group.
     """
-    workload = workload_of(module, loss, batch, precision=precision, channels_last=channels_last)
+    _check_together(backend, exchange, device, cluster, optimizer, shapes, cuda_graph)
     chosen, budget_bytes = as_strategy(strategy), as_bytes(budget)
     when = None if exchange is None else choice(Exchange, "exchange", exchange)
-    if backend not in ("cpu", "cuda", "simulated"):
-        raise MembenchError(f"there is no backend {backend!r}; choose one of cpu, cuda, simulated")
-    if cuda_graph and backend != "cuda":
-        raise MembenchError("cuda_graph=True needs backend='cuda'; leave it out")
-    is_fixed = choice(Shapes, "shapes", shapes) is Shapes.FIXED
-    if not is_fixed and (backend == "simulated" or when or isinstance(optimizer, str | UpdateRule)):
-        raise MembenchError(
-            "shapes='any' is for real steps of one process; with an optimizer, pass an instance of torch.optim, which all shapes share"
-        )
+
+    def workload_at(example: tuple[Any, Any]) -> Workload:
+        return workload_of(module, loss, example, precision=precision, channels_last=channels_last)
+
+    workload = workload_at(batch)
     if Source.of(backend) is Source.SIMULATED:
         rule = as_rule(optimizer)
         return _simulate(workload, chosen, device, cluster, budget_bytes, micro_batch, when, rule)
-    if device is not None or cluster != SINGLE_DEVICE:
-        raise MembenchError(
-            f"device and cluster are for backend='simulated', but the backend is {backend!r}; leave them out"
-        )
     target = real_device(backend)
     check_products(workload.precision, target)
-    for name, weight in module.named_parameters():
-        if weight.device.type not in ("cpu", target.type):
-            raise UnsupportedModel(
-                name, f"it is on {weight.device}, not on {target}", "move the module there, or simulate it"
-            )
+    _check_placement(module, target)
     cache = load_cache(target) if backend == "cuda" else None
     measured = MeasuredCost(target, cache, cuda_graph=cuda_graph)
     updated_by = optimizer if isinstance(optimizer, torch.optim.Optimizer) else as_rule(optimizer)
 
     def build(inputs: Any, targets: Any) -> CompiledStep | MicroBatchedStep:
-        example = workload_of(
-            module, loss, (inputs, targets), precision=precision, channels_last=channels_last
-        )
         return build_step(
-            Captures(updated_workload(example.converted(), updated_by), target),
+            Captures(updated_workload(workload_at((inputs, targets)).converted(), updated_by), target),
             chosen,
             measured,
             budget_bytes,
@@ -151,7 +136,39 @@ def compile(  # noqa: A001 (the field's term)
             cuda_graph=cuda_graph,
         )
 
-    return build(*batch) if is_fixed else ShapedStep(build, module, *batch)
+    return build(*batch) if shapes == Shapes.FIXED else ShapedStep(build, module, *batch)
+
+
+def _check_together(
+    backend: str,
+    exchange: str | None,
+    device: str | DeviceProfile | None,
+    cluster: str | Cluster,
+    optimizer: str | UpdateRule | torch.optim.Optimizer | None,
+    shapes: str,
+    cuda_graph: bool,
+) -> None:
+    if backend not in ("cpu", "cuda", "simulated"):
+        raise MembenchError(f"there is no backend {backend!r}; choose one of cpu, cuda, simulated")
+    if cuda_graph and backend != "cuda":
+        raise MembenchError("cuda_graph=True needs backend='cuda'; leave it out")
+    any_shape = choice(Shapes, "shapes", shapes) is Shapes.ANY
+    if any_shape and (backend == "simulated" or exchange or isinstance(optimizer, str | UpdateRule)):
+        raise MembenchError(
+            "shapes='any' is for real steps of one process; with an optimizer, pass an instance of torch.optim, which all shapes share"
+        )
+    if backend != "simulated" and (device is not None or cluster != SINGLE_DEVICE):
+        raise MembenchError(
+            f"device and cluster are for backend='simulated', but the backend is {backend!r}; leave them out"
+        )
+
+
+def _check_placement(module: nn.Module, target: torch.device) -> None:
+    for name, weight in module.named_parameters():
+        if weight.device.type not in ("cpu", target.type):
+            raise UnsupportedModel(
+                name, f"it is on {weight.device}, not on {target}", "move the module there, or simulate it"
+            )
 
 
 def _simulate(

@@ -1,0 +1,94 @@
+"""The tensors of a step without data: weights, buffers and batch in the precision and the layout of the step."""
+
+from dataclasses import dataclass
+from functools import partial
+from typing import Self
+
+import torch
+from torch import Tensor
+
+from membench.capture.operation import layout_of
+from membench.core.arguments import Arguments, tensors_in
+from membench.core.torch_internals import FakeTensorMode, tree_map_only
+from membench.core.workload import Workload
+
+
+@dataclass(frozen=True)
+class Fakes:
+    """Fake tensors of a workload.
+
+    Attributes:
+        weights, buffers: by qualified name; tied ones have the first of their names.
+        inputs, targets: as the module and the loss take them.
+    """
+
+    weights: dict[str, Tensor]
+    buffers: dict[str, Tensor]
+    inputs: Arguments
+    targets: Arguments
+
+    @classmethod
+    def of(cls, workload: Workload, mode: FakeTensorMode, device: torch.device | None) -> Self:
+        """Make them.
+
+        Args:
+            device: theirs, which determines the recorded kernels (on CUDA batch norm is cuDNN's). None: that of the
+                workload's tensors, the CPU for meta tensors.
+        """
+        precision = workload.precision
+        fake = partial(_fake, mode, device=device)
+        converted = partial(fake, dtype=precision and precision.dtype, channels_last=workload.channels_last)
+
+        def input_of(tensor: Tensor) -> Tensor:
+            return converted(tensor, requires_grad=workload.gradients_from_caller and tensor.requires_grad)
+
+        return cls(
+            weights={
+                name: converted(weight, requires_grad=workload.trains and weight.requires_grad)
+                for name, weight in workload.module.named_parameters()
+            },
+            buffers={name: converted(buffer) for name, buffer in workload.module.named_buffers()},
+            inputs=tree_map_only(Tensor, input_of, workload.inputs),
+            targets=tree_map_only(Tensor, fake, workload.targets),
+        )
+
+    def trained(self) -> dict[str, Tensor]:
+        """Return the weights that get a gradient."""
+        return {name: weight for name, weight in self.weights.items() if weight.requires_grad}
+
+    def given(self) -> list[Tensor]:
+        """Return what the module is called with: weights, buffers and the inputs' tensors."""
+        return [*self.weights.values(), *self.buffers.values(), *tensors_in(self.inputs)]
+
+    @property
+    def are_on_cpu(self) -> bool:
+        """Whether weights and inputs are on the CPU, so that the kernels are the CPU's."""
+        return all(each.device.type == "cpu" for each in (*self.weights.values(), *tensors_in(self.inputs)))
+
+
+def _fake(
+    mode: FakeTensorMode,
+    tensor: Tensor,
+    *,
+    device: torch.device | None,
+    dtype: torch.dtype | None = None,
+    channels_last: bool = False,
+    requires_grad: bool = False,
+) -> Tensor:
+    """Return a fake tensor of the same shape; a meta tensor is traced as one on the CPU.
+
+    The device determines the recorded kernels: on CUDA batch norm is cuDNN's.
+
+    Args:
+        dtype: of floating-point elements; None: their own.
+        channels_last: give it that layout if it has four dimensions; otherwise its strides are the same.
+    """
+    if device is None:
+        device = torch.device("cpu") if tensor.is_meta else tensor.device
+    layout = layout_of(tensor)._replace(offset=0, device=device)
+    if dtype is not None and tensor.is_floating_point():
+        layout = layout._replace(dtype=dtype)
+    if channels_last and tensor.dim() == 4:
+        stride = torch.empty(tensor.shape, device="meta").to(memory_format=torch.channels_last).stride()
+        layout = layout._replace(stride=stride)
+    return layout.fake_tensor(mode, requires_grad=requires_grad)
