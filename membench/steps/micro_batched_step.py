@@ -48,8 +48,11 @@ class MicroBatchedStep(RealStep):
         self._ignored_targets = IgnoredTargets(plan[0].schedule.graph, steps[0].argument_blocks)
         self._loss = loss
         sizes = [run.schedule.graph.batch_size for run in plan for _ in range(run.count)]
-        # the module alone does not run on a device while its weights are in host memory
-        if len(sizes) > 1 and not any(step.backend.has_host_resident_blocks for step in steps):
+        # the module alone does not run on a GPU while its weights are in host memory
+        weights_are_apart = workload.device.type == "cuda" and any(
+            step.backend.has_host_resident_blocks for step in steps
+        )
+        if len(sizes) > 1 and not weights_are_apart:
             check_mean_over_samples(workload, *sizes[:2])
 
     def __call__(self, inputs: Any, targets: Any) -> Tensor:

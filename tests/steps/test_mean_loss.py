@@ -10,6 +10,8 @@ from torch.nn import functional
 
 import membench
 from membench.core.errors import UnsupportedModel
+from membench.steps.micro_batched_step import MicroBatchedStep
+from membench.strategies.joint.strategy import Joint
 from tests.helpers.wrapping import check_same, state_of
 
 Loss = Callable[[Tensor, Tensor], Tensor]
@@ -102,3 +104,18 @@ def test_a_module_that_fails_in_evaluation_mode_is_compiled_in_micro_batches() -
     module = WithLoss(MEANS["a mean"], fails_in_evaluation=True)
     step = membench.compile(module, own_loss, ((INPUTS, LABELS), ()), micro_batch=2)
     assert torch.isfinite(step((INPUTS, LABELS), ()))
+
+
+def test_a_sum_is_refused_where_weights_are_in_host_memory() -> None:
+    layers = [each for _ in range(6) for each in (nn.Linear(64, 64), nn.ReLU())]
+    module, batch = nn.Sequential(*layers, nn.Linear(64, 4)), (torch.randn(6, 64), LABELS)
+
+    def compiled(loss: Loss) -> MicroBatchedStep:
+        strategy = Joint(offload_weights=True)
+        step = membench.compile(module, loss, batch, strategy=strategy, budget="0.1 MB", micro_batch=2)
+        assert isinstance(step, MicroBatchedStep)
+        return step
+
+    assert all(backend.has_host_resident_blocks for backend in compiled(functional.cross_entropy).backends)
+    with pytest.raises(UnsupportedModel, match="'loss' .* add up to a mean"):
+        compiled(OTHERS["a sum"])
