@@ -58,6 +58,21 @@ class InitialState:
         step.clear()
         return found
 
+    def rounding(self, eager: Step, expected: Results) -> float:
+        """Return the error that eager's results have if each weight changes by one unit in its last place, up or down."""
+        weights = list(eager.module.parameters())
+        before = [weight.detach().clone() for weight in weights]
+        generator = torch.Generator().manual_seed(SEED)
+        with torch.no_grad():
+            for weight in weights:
+                signs = torch.randint(2, weight.shape, generator=generator).mul_(2).sub_(1).to(weight.device)
+                weight.mul_(1 + signs * torch.finfo(weight.dtype).eps)
+        found = self.results(eager)
+        with torch.no_grad():
+            for weight, values in zip(weights, before, strict=True):
+                weight.copy_(values)
+        return float(difference(found, expected)["error"])
+
     def statistics_updates(self, module: nn.Module, results: Results) -> int | None:
         """Return by how much the counters of batch norms rose in a step of training that started here."""
         if not results.buffers:

@@ -6,7 +6,18 @@ from typing import Any
 
 from benchmarks.compare.judged import Duel, duels, not_dominated
 from benchmarks.compare.networks import NETWORKS
-from benchmarks.compare.row import EAGER, INFERENCE, LARGEST_ERROR, MEMBENCH, NOT_RUN, OK, PEER, TRAINING, Row
+from benchmarks.compare.row import (
+    EAGER,
+    INFERENCE,
+    LARGEST_ERROR,
+    MEMBENCH,
+    NOT_RUN,
+    OK,
+    PEER,
+    ROUNDINGS,
+    TRAINING,
+    Row,
+)
 from membench.core.units import MIB
 
 INTRODUCTION = f"""# Today's tools and membench's strategies, in one table
@@ -18,17 +29,20 @@ Made by `make compare`; every row is in `rows.jsonl`, the machine and its load i
   tool would copy nothing on the CPU (`save_on_cpu`, weights that accelerate reads), its own code runs with host memory apart:
   `tensor.cpu()` copies there and `.to(device)` back, on the computing thread.
 - *Time over eager* is the median step in eager PyTorch's, of rounds in which all methods of a network took turns in one
-  process, each with two steps, of which the second is timed. One thread computes; strategies copy on another. On the CPU it is the seconds that all threads spent: other processes of
-  the machine do not count, and a copy counts in full although it runs next to the computation, which a GPU would hide. The
-  seconds that passed (`elapsed_time_s` in `rows.jsonl`) compare only where nothing else runs: on a busy machine a thread that
-  sleeps while copies run gets its core back sooner, and strategies that copy would look up to four times as fast.
+  process, each with two steps, of which the second is timed. One thread computes; strategies copy on another. On the CPU it is
+  the seconds that all threads spent: other processes of the machine do not count, and a copy counts in full although it runs
+  next to the computation, which a GPU would hide. The seconds that passed (`elapsed_time_s` in `rows.jsonl`) compare only
+  where nothing else runs: on a busy machine a thread that sleeps while copies run gets its core back sooner, and strategies
+  that copy would look up to four times as fast.
 - *Copied* is bytes to the host and back in a step; *again* those of storages that had been copied unchanged before; *weights*
   those of weights.
 - *Error* is the largest difference of a gradient (of the output, in inference) from eager's, in eager's largest one; *exact* is
-  every bit of loss and gradients. *Statistics* is how often a step updates batch norm's; *held* what is still
+  every bit of loss and gradients. *Rounding* is the error that eager has if each weight changes by one unit in its last place:
+  untrained networks with batch norm amplify it. *Statistics* is how often a step updates batch norm's; *held* what is still
   allocated after the step.
 - Peers were measured alone first, each in a process of its own. Strategies ran without a budget, and within the peaks of the
-  peers below the peak that they have without one. A method with an error above {LARGEST_ERROR:.0e}, or without a gradient, is no rival.
+  peers below the peak that they have without one. A method without a gradient, or with an error above {LARGEST_ERROR:.0e}, is not compared;
+  a peer, which may use other kernels than eager PyTorch, has errors of up to {ROUNDINGS} times rounding as well.
 """
 
 
@@ -111,7 +125,7 @@ def _defects(rows: Sequence[Row]) -> Iterator[str]:
         cells = [
             f"{len({row.network for row in own})}",
             _on([row for row in own if row.missing]),
-            _on([row for row in own if (row.error or 0.0) > LARGEST_ERROR], "error"),
+            _on([row for row in own if row.is_wrong], "error"),
             _on([row for row in own if (row.statistics_updates or 0) > 1], "statistics_updates"),
             *(
                 _most_mib([getattr(row, name) for row in own])
@@ -143,9 +157,13 @@ def _section(network: str, mode: str, rows: Sequence[Row]) -> Iterator[str]:
         yield "Not run yet."
         return
     rounds = next(row.rounds for row in rows if row.rounds)
+    rounding = next((row.rounding for row in rows if row.rounding is not None), 0.0)
     yield f"![peak memory and step time]({picture_name(network, mode)})"
     yield ""
-    yield f"Medians of {rounds} rounds. Of the strategies those that are not dominated by another one, fastest first."
+    yield (
+        f"Medians of {rounds} rounds; rounding: {rounding:.1e}. Of the strategies those that are not dominated by another one, "
+        "fastest first."
+    )
     yield ""
     yield "| method | peak, MB | time over eager | copied, MB | again | weights | error | exact | statistics | held |"
     yield "|---|---:|---:|---:|---:|---:|---:|---|---:|---:|"

@@ -100,6 +100,8 @@ def all_together(network: str, mode: str, alone: Sequence[Row], backend: str) ->
     eager = eager_step(workload)
     initial = InitialState(workload.module)
     expected = initial.results(eager)
+    rounding = initial.rounding(eager, expected)
+    alone = [replace(row, rounding=rounding) if row.outcome == OK else row for row in alone]
     first = Row(network, mode, PYTORCH, EAGER, OK, **all_numbers(eager, initial, expected, device))
     timed: list[tuple[Row, Step]] = [(first, eager)]
     rest: list[Row] = []
@@ -129,7 +131,14 @@ def all_together(network: str, mode: str, alone: Sequence[Row], backend: str) ->
     )
     judged_s = elapsed_s if device.type == "cuda" else of_threads_s
     rows = [
-        replace(row, step_time_s=time_s, eager_time_s=judged_s[0], elapsed_time_s=passed_s, rounds=rounds)
+        replace(
+            row,
+            rounding=rounding,
+            step_time_s=time_s,
+            eager_time_s=judged_s[0],
+            elapsed_time_s=passed_s,
+            rounds=rounds,
+        )
         for (row, _), time_s, passed_s in zip(timed, judged_s, elapsed_s, strict=True)
     ]
     by_label = {row.label: row for row in rows}

@@ -75,6 +75,24 @@ def test_wrong_gradients_with_dropout_are_seen() -> None:
     assert numbers("checkpoint, preserve_rng_state=False", chain(dropout=0.0))["is_exact"]
 
 
+def test_rounding_is_what_the_last_bit_of_each_weight_changes() -> None:
+    workload = chain()
+    eager, initial = plain_step(workload), InitialState(workload.module)
+    expected, weights = (
+        initial.results(eager),
+        [each.detach().clone() for each in workload.module.parameters()],
+    )
+    assert 1e-8 < initial.rounding(eager, expected) < 1e-4
+    assert all(map(torch.equal, weights, workload.module.parameters()))
+
+
+def test_a_peer_with_other_kernels_may_differ_by_rounding_and_a_strategy_may_not() -> None:
+    assert row(PEER, "compile", 1, 1.0, error=0.02, rounding=0.005).has_eagers_results
+    assert not row(PEER, "compile", 1, 1.0, error=0.06, rounding=0.005).has_eagers_results
+    assert row(PEER, "compile", 1, 1.0, error=5e-5, rounding=1e-7).has_eagers_results
+    assert not row(MEMBENCH, "epmc", 1, 1.0, error=0.02, rounding=0.005).has_eagers_results
+
+
 def test_statistics_that_are_updated_twice_are_seen() -> None:
     twice, once = numbers("checkpoint", chain()), numbers("save_on_cpu", chain())
     assert (twice["statistics_updates"], twice["has_exact_buffers"]) == (2, False)
