@@ -121,9 +121,11 @@ def all_together(network: str, mode: str, alone: Sequence[Row], backend: str) ->
         else:
             rest.append(row)
     steps = [step for _, step in timed]
-    once_s = sum(elapsed_s for ((elapsed_s, _),) in times_in_turns_s(steps, device, 1))
+    first_s = times_in_turns_s(steps, device, 1)
+    once_s = sum(elapsed_s for ((elapsed_s, _),) in first_s)
     rounds = min(MOST_ROUNDS, max(LEAST_ROUNDS, round(TURNS_S / once_s)))
-    taken_s = times_in_turns_s(steps, device, rounds)
+    others_s = times_in_turns_s(steps, device, rounds - 1)
+    taken_s = [one + more for one, more in zip(first_s, others_s, strict=True)]
     for step in steps:
         step.close()
     elapsed_s, of_threads_s = (
