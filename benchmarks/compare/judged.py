@@ -1,6 +1,6 @@
 """The rows of a network judged: what is not dominated, and the best strategy at a peer's peak."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from benchmarks.compare.row import EAGER, MEMBENCH, OK, PEER, Row
@@ -36,20 +36,36 @@ def counts(row: Row) -> bool:
 
 
 def duels(rows: Sequence[Row]) -> list[Duel]:
-    """Return a duel for each peer of one network and mode that was run and has eager's gradients."""
+    """Return a duel for each peer of one network and mode that was run and has eager's gradients.
+
+    The strategy is the one that was the fastest in the first round, which is not among those that the times are of.
+    """
     ours = [row for row in rows if row.tool == MEMBENCH and counts(row)]
     return [
-        Duel(peer, min(_within(peer, ours), key=_time_s, default=None))
+        Duel(peer, min(_within(peer, ours), key=first_time_s, default=None))
         for peer in rows
         if peer.tool == PEER and counts(peer)
     ]
 
 
-def not_dominated(rows: Sequence[Row]) -> list[Row]:
-    """Return the rows that no other row beats in memory and time, by falling peak."""
+def step_time_s(row: Row) -> float:
+    """Return the time that a row is judged by."""
+    assert row.step_time_s is not None
+    return row.step_time_s
+
+
+def first_time_s(row: Row) -> float:
+    """Return the time by which a strategy is chosen."""
+    assert row.first_time_s is not None
+    return row.first_time_s
+
+
+def not_dominated(rows: Sequence[Row], time_s: Callable[[Row], float]) -> list[Row]:
+    """Return the rows with eager's results that no other such row beats in memory and time, by falling peak."""
     found: list[Row] = []
-    for row in sorted(filter(counts, rows), key=lambda row: (row.peak_bytes, row.step_time_s)):
-        if not found or _time_s(row) < _time_s(found[-1]):
+    eligible = (row for row in rows if row.has_eagers_results)
+    for row in sorted(eligible, key=lambda row: (row.peak_bytes, time_s(row))):
+        if not found or time_s(row) < time_s(found[-1]):
             found.append(row)
     return found[::-1]
 
@@ -57,7 +73,7 @@ def not_dominated(rows: Sequence[Row]) -> list[Row]:
 def frontier(rows: Sequence[Row], title: str) -> Frontier:
     """Return the picture's points of one network: eager's, every peer's, and the strategies' that no other one dominates."""
     eager = _point(next(row for row in rows if row.method == EAGER))
-    ours = not_dominated([row for row in rows if row.tool == MEMBENCH])
+    ours = not_dominated([row for row in rows if row.tool == MEMBENCH and counts(row)], step_time_s)
     peers = [row for row in rows if row.tool == PEER and row.outcome == OK]
     points = (eager, *sorted(map(_point, [*ours, *peers]), key=lambda point: point.peak_bytes))
     return Frontier(title, eager, points, capacity_bytes=2 * max(point.peak_bytes for point in points))
@@ -68,18 +84,13 @@ def _within(peer: Row, ours: Sequence[Row]) -> Iterator[Row]:
     return (row for row in ours if row.peak_bytes is not None and row.peak_bytes <= peer.peak_bytes)
 
 
-def _time_s(row: Row) -> float:
-    assert row.step_time_s is not None
-    return row.step_time_s
-
-
 def _point(row: Row) -> FrontierPoint:
     assert row.peak_bytes is not None
     return FrontierPoint(
         strategy=row.method if counts(row) else f"{row.method} (wrong gradients)",
         budget_bytes=row.budget_bytes,
         peak_bytes=row.peak_bytes,
-        step_time_s=_time_s(row),
+        step_time_s=step_time_s(row),
         fits=True,
         lower_bound_s=None,
         gap=None,

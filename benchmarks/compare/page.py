@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from statistics import median
 from typing import Any
 
-from benchmarks.compare.judged import Duel, duels, not_dominated
+from benchmarks.compare.judged import Duel, counts, duels, not_dominated, step_time_s
 from benchmarks.compare.networks import NETWORKS
 from benchmarks.compare.row import (
     EAGER,
@@ -28,12 +28,13 @@ Made by `make compare`; every row is in `rows.jsonl`, the machine and its load i
   CPU the allocator's events are summed, for peers and strategies alike; host memory is numpy's, which they do not contain. Where a
   tool would copy nothing on the CPU (`save_on_cpu`, weights that accelerate reads), its own code runs with host memory apart:
   `tensor.cpu()` copies there and `.to(device)` back, on the computing thread.
-- *Time over eager* is the median step in eager PyTorch's, of rounds in which all methods of a network took turns in one
-  process, each with two steps, of which the second is timed. One thread computes; strategies copy on another. On the CPU it is
-  the seconds that all threads spent: other processes of the machine do not count, and a copy counts in full although it runs
-  next to the computation, which a GPU would hide. The seconds that passed (`elapsed_time_s` in `rows.jsonl`) compare only
-  where nothing else runs: on a busy machine a thread that sleeps while copies run gets its core back sooner, and strategies
-  that copy would look up to four times as fast.
+- *Time over eager* is the median step in eager PyTorch's, of rounds in one process. A turn is two steps, of which the second
+  is timed. All methods took turns once; eager, the peers and the strategies that no other one dominated there did so again, and
+  the times are of those rounds: the fastest of many would otherwise owe a part of its lead to chance. One thread computes;
+  strategies copy on another. On the CPU it is the seconds that all threads spent: other processes of the machine do not count,
+  and a copy counts in full although it runs next to the computation, which a GPU would hide. The seconds that passed
+  (`elapsed_time_s` in `rows.jsonl`) compare only where nothing else runs: on a busy machine a thread that sleeps while copies
+  run gets its core back sooner, and strategies that copy would look up to four times as fast.
 - *Copied* is bytes to the host and back in a step; *again* those of storages that had been copied unchanged before; *weights*
   those of weights.
 - *Error* is the largest difference of a gradient (of the output, in inference) from eager's, in eager's largest one; *exact* is
@@ -86,7 +87,7 @@ def _machine(runs: Sequence[Mapping[str, Any]]) -> Iterator[str]:
 def _against_peers(rows: Sequence[Row]) -> Iterator[str]:
     yield "## The best strategy at equal or lower peak, against each peer"
     yield ""
-    yield "The peer's time in that of membench's fastest strategy that holds no more; above 1 membench is faster."
+    yield "The peer's time in that of the strategy that was the fastest of those that hold no more in the first round; above 1 it is faster."
     yield ""
     names = list(dict.fromkeys(row.method for row in rows if row.tool == PEER))
     done = [name for name in NETWORKS if any(row.network == name for row in rows)]
@@ -168,7 +169,9 @@ def _section(network: str, mode: str, rows: Sequence[Row]) -> Iterator[str]:
     yield "| method | peak, MB | time over eager | copied, MB | again | weights | error | exact | statistics | held |"
     yield "|---|---:|---:|---:|---:|---:|---:|---|---:|---:|"
     yield from map(_line, (row for row in rows if row.method == EAGER or row.tool == PEER))
-    yield from map(_line, not_dominated([row for row in rows if row.tool == MEMBENCH]))
+    yield from map(
+        _line, not_dominated([row for row in rows if row.tool == MEMBENCH and counts(row)], step_time_s)
+    )
     refused = dict.fromkeys(row.method for row in rows if row.tool == MEMBENCH and row.outcome == NOT_RUN)
     never = [name for name in refused if not any(row.method == name and row.outcome == OK for row in rows)]
     points = sum(row.tool == MEMBENCH and row.outcome == OK for row in rows)

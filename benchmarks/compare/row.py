@@ -32,10 +32,11 @@ class Row:
         missing: weights without a gradient that have one in eager PyTorch.
         statistics_updates: how often the step updated the batch norms' statistics; None: there are none.
         has_exact_buffers: whether statistics and other buffers equal eager's bit for bit after the step.
-        step_time_s: the median of the rounds in which all methods of the network took turns; `eager_time_s`: eager's there.
-            Of a GPU seconds that passed; on the CPU those that all threads of the process spent computing and copying, which
+        first_time_s: in the round in which all methods took turns.
+        step_time_s: the median of the rounds after it, in which eager, the peers and the strategies that no other one dominated
+            took turns, None for other ones; `eager_time_s`: eager's there. Of a GPU seconds that passed; on the CPU those that all threads of the process spent computing and copying, which
             do not depend on the machine's other processes.
-        elapsed_time_s: the median of the seconds that passed. On a CPU with more processes than cores, one that sleeps
+        elapsed_time_s: the median of the seconds that passed there. On a CPU with more processes than cores, one that sleeps
             while its copies run waits less for a core, so these compare only where nothing else runs.
         ready_time_s: seconds of CPU time until it was ready: capture excluded, plan or compilation included.
         same_as: the strategy whose schedule is the same; it was measured once.
@@ -60,6 +61,7 @@ class Row:
     missing: int | None = None
     statistics_updates: int | None = None
     has_exact_buffers: bool | None = None
+    first_time_s: float | None = None
     step_time_s: float | None = None
     eager_time_s: float | None = None
     elapsed_time_s: float | None = None

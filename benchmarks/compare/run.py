@@ -1,7 +1,7 @@
 """One network: peers by themselves, each in a process of its own, then every method in turns.
 
 First each peer, in a process of its own: made ready, its results next to eager's, its peak and its copies. Then, in another
-process, each strategy without a budget and within the peers' peaks, likewise; and rounds of eager, every strategy, every peer.
+process, each strategy without a budget and within the peers' peaks, likewise; and rounds in which all take turns.
 """
 
 import time
@@ -15,12 +15,13 @@ from typing import Any
 
 import torch
 
+from benchmarks.compare.judged import first_time_s, not_dominated
 from benchmarks.compare.measured import InitialState, all_numbers, times_in_turns_s
 from benchmarks.compare.networks import NETWORKS
 from benchmarks.compare.peers import INFERENCE_PEERS, TRAINING_PEERS
 from benchmarks.compare.peers.peer import Peer
 from benchmarks.compare.planned import planned_steps
-from benchmarks.compare.row import EAGER, INFERENCE, NOT_RUN, OK, PEER, PYTORCH, TRAINING, Row
+from benchmarks.compare.row import EAGER, INFERENCE, MEMBENCH, NOT_RUN, OK, PEER, PYTORCH, TRAINING, Row
 from benchmarks.compare.step import Step, plain_step
 from membench.backends.real import real_device
 from membench.core.errors import MembenchError, one_line
@@ -102,7 +103,8 @@ def all_together(network: str, mode: str, alone: Sequence[Row], backend: str) ->
     expected = initial.results(eager)
     rounding = initial.rounding(eager, expected)
     alone = [replace(row, rounding=rounding) if row.outcome == OK else row for row in alone]
-    first = Row(network, mode, PYTORCH, EAGER, OK, **all_numbers(eager, initial, expected, device))
+    numbers = all_numbers(eager, initial, expected, device)
+    first = Row(network, mode, PYTORCH, EAGER, OK, rounding=rounding, **numbers)
     timed: list[tuple[Row, Step]] = [(first, eager)]
     rest: list[Row] = []
     for planned in planned_steps(network, workload, device, budgets(first, alone)):
@@ -110,7 +112,7 @@ def all_together(network: str, mode: str, alone: Sequence[Row], backend: str) ->
             rest.append(planned.row)
             continue
         numbers = all_numbers(planned.step, initial, expected, device)
-        timed.append((replace(planned.row, **numbers), planned.step))
+        timed.append((replace(planned.row, rounding=rounding, **numbers), planned.step))
         print(f"  {planned.row.label}: planned in {planned.row.ready_time_s:.1f} s", flush=True)
     for row in alone:
         if row.outcome == OK:
@@ -120,31 +122,40 @@ def all_together(network: str, mode: str, alone: Sequence[Row], backend: str) ->
             timed.append((row, step))
         else:
             rest.append(row)
-    steps = [step for _, step in timed]
-    first_s = times_in_turns_s(steps, device, 1)
-    once_s = sum(elapsed_s for ((elapsed_s, _),) in first_s)
-    rounds = min(MOST_ROUNDS, max(LEAST_ROUNDS, round(TURNS_S / once_s)))
-    others_s = times_in_turns_s(steps, device, rounds - 1)
-    taken_s = [one + more for one, more in zip(first_s, others_s, strict=True)]
-    for step in steps:
+    rows = timed_rows(timed, device)
+    for _, step in timed:
         step.close()
-    elapsed_s, of_threads_s = (
-        [median(times_s[kind] for times_s in each) for each in taken_s] for kind in (0, 1)
-    )
-    judged_s = elapsed_s if device.type == "cuda" else of_threads_s
-    rows = [
-        replace(
-            row,
-            rounding=rounding,
-            step_time_s=time_s,
-            eager_time_s=judged_s[0],
-            elapsed_time_s=passed_s,
-            rounds=rounds,
-        )
-        for (row, _), time_s, passed_s in zip(timed, judged_s, elapsed_s, strict=True)
-    ]
     by_label = {row.label: row for row in rows}
     return rows + [_as_measured(row, by_label[row.same_as]) if row.same_as else row for row in rest]
+
+
+def timed_rows(timed: Sequence[tuple[Row, Step]], device: torch.device) -> list[Row]:
+    """Return the rows with times: all methods take turns once, then eager, the peers and what no strategy dominates there.
+
+    What is compared was therefore chosen by other times than those that it is compared by: the fastest of many would
+    otherwise owe a part of its lead to chance.
+    """
+
+    def times_s(chosen: Sequence[Step], rounds: int) -> tuple[list[float], list[float]]:
+        """Return the medians of the seconds that are judged, and of those that passed."""
+        taken_s = times_in_turns_s(chosen, device, rounds)
+        elapsed_s, of_threads_s = (
+            [median(each[kind] for each in times) for times in taken_s] for kind in (0, 1)
+        )
+        return (elapsed_s if device.type == "cuda" else of_threads_s), elapsed_s
+
+    first_s, passed_s = times_s([step for _, step in timed], 1)
+    rows = [replace(row, first_time_s=time_s) for (row, _), time_s in zip(timed, first_s, strict=True)]
+    best = not_dominated([row for row in rows if row.tool == MEMBENCH], first_time_s)
+    again = [place for place, row in enumerate(rows) if row.tool != MEMBENCH or row in best]
+    once_s = sum(passed_s[place] for place in again)
+    rounds = min(MOST_ROUNDS, max(LEAST_ROUNDS, round(TURNS_S / once_s)))
+    judged_s, elapsed_s = times_s([timed[place][1] for place in again], rounds)
+    for place, time_s, whole_s in zip(again, judged_s, elapsed_s, strict=True):
+        rows[place] = replace(
+            rows[place], step_time_s=time_s, eager_time_s=judged_s[0], elapsed_time_s=whole_s, rounds=rounds
+        )
+    return rows
 
 
 def _as_measured(row: Row, other: Row) -> Row:

@@ -8,15 +8,15 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks.compare import networks, planned, run
-from benchmarks.compare.copies import CopiesBetweenDevices, CopyMeter, HostMemory
-from benchmarks.compare.judged import duels, frontier, not_dominated
+from benchmarks.compare.copies import Copies, CopiesBetweenDevices, CopyMeter, HostMemory
+from benchmarks.compare.judged import duels, frontier, not_dominated, step_time_s
 from benchmarks.compare.measured import InitialState, all_numbers, memory
 from benchmarks.compare.networks import NETWORKS, Network
 from benchmarks.compare.page import page
 from benchmarks.compare.peers import TRAINING_PEERS
 from benchmarks.compare.row import EAGER, MEMBENCH, NOT_RUN, OK, PEER, PYTORCH, TRAINING, Row
 from benchmarks.compare.run import budgets, peer_alone
-from benchmarks.compare.step import plain_step
+from benchmarks.compare.step import Step, plain_step
 from membench.core.errors import UnsupportedStrategy
 from membench.core.workload import Workload
 from membench.execution.measurement import cpu_peak_bytes
@@ -190,7 +190,8 @@ def test_a_network_has_a_row_for_every_method(lenet: str) -> None:
     rows = run.all_together(lenet, TRAINING, alone, "cpu")
     assert {row.method for row in rows} >= {*names, EAGER, "eager", "layrub_hybrid"}
     for row in rows:
-        assert (row.outcome == NOT_RUN and row.reason) or row.time_over_eager
+        assert (row.outcome == NOT_RUN and row.reason) or row.first_time_s
+        assert row.tool == MEMBENCH or row.outcome == NOT_RUN or row.time_over_eager
         assert row.tool == PEER or row.outcome == NOT_RUN or row.error is not None
         if row.outcome == OK and row.budget_bytes is not None:
             assert row.peak_bytes is not None and row.peak_bytes <= row.budget_bytes
@@ -206,7 +207,7 @@ def test_a_network_has_a_row_for_every_method(lenet: str) -> None:
 def row(tool: str, method: str, peak_bytes: int, time_s: float, **fields: Any) -> Row:
     return Row(
         "resnet50", TRAINING, tool, method, OK, peak_bytes=peak_bytes, step_time_s=time_s, eager_time_s=1.0, rounds=3,
-        **{"error": 0.0, "missing": 0, **fields},
+        **{"error": 0.0, "missing": 0, "first_time_s": time_s, **fields},
     )  # fmt: skip
 
 
@@ -229,8 +230,36 @@ def test_the_rival_of_a_peer_holds_no_more_and_computes_the_same() -> None:
     assert save_on_cpu.best is None and not save_on_cpu.is_won
 
 
+def test_the_rival_is_chosen_by_another_time_than_it_is_judged_by() -> None:
+    lucky = row(MEMBENCH, "lucky", 60, 1.35, first_time_s=1.1)
+    [checkpoint] = duels([*ROWS[:2], *ROWS[3:], lucky])
+    assert checkpoint.best == lucky and checkpoint.ratio == pytest.approx(1.4 / 1.35)
+
+
 def test_rows_that_another_one_beats_are_dominated() -> None:
-    assert [each.method for each in not_dominated(ROWS[3:])] == ["eager", "joint", "rotor"]
+    assert [each.method for each in not_dominated(ROWS[3:], step_time_s)] == ["eager", "joint", "rotor"]
+
+
+def test_strategies_that_others_dominate_in_the_first_round_are_not_timed_again() -> None:
+    module = nn.Linear(2, 2)
+
+    def waits(time_s: float) -> Step:
+        return Step(lambda: sum(range(int(time_s * 1e7))), module, Copies, 0)
+
+    methods = [(PYTORCH, EAGER, 100, 0.02), (PEER, "checkpoint", 60, 0.04), (MEMBENCH, "joint", 60, 0.01)]
+    methods += [(MEMBENCH, "rotor", 60, 0.1), (MEMBENCH, "layrub_hybrid", 20, 0.05)]
+    timed = [
+        (
+            Row("resnet50", TRAINING, tool, name, OK, peak_bytes=peak_bytes, error=0.0, missing=0),
+            waits(time_s),
+        )
+        for tool, name, peak_bytes, time_s in methods
+    ]
+    found = {row.method: row for row in run.timed_rows(timed, CPU)}
+    assert all(row.first_time_s for row in found.values())
+    assert {name for name, row in found.items() if row.step_time_s is None} == {"rotor"}
+    eager = found[EAGER]
+    assert all(row.eager_time_s == eager.step_time_s for row in found.values() if row.step_time_s)
 
 
 def test_the_page_states_who_is_faster_and_what_is_wrong() -> None:
