@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from benchmarks.compare.row import EAGER, MEMBENCH, OK, PEER, Row
 from membench.pictures.frontier import Frontier, FrontierPoint
 
+_OURS = "the strategies of membench"
+
 
 @dataclass(frozen=True)
 class Duel:
@@ -71,12 +73,16 @@ def not_dominated(rows: Sequence[Row], time_s: Callable[[Row], float]) -> list[R
 
 
 def frontier(rows: Sequence[Row], title: str) -> Frontier:
-    """Return the picture's points of one network: eager's, every peer's, and the strategies' that no other one dominates."""
-    eager = _point(next(row for row in rows if row.method == EAGER))
+    """Return the picture of one network: eager's point, every peer's, and a line of the strategies that no other one dominates."""
+    eager = _point(next(row for row in rows if row.method == EAGER), EAGER)
     ours = not_dominated([row for row in rows if row.tool == MEMBENCH and counts(row)], step_time_s)
     peers = [row for row in rows if row.tool == PEER and row.outcome == OK]
-    points = (eager, *sorted(map(_point, [*ours, *peers]), key=lambda point: point.peak_bytes))
-    return Frontier(title, eager, points, capacity_bytes=2 * max(point.peak_bytes for point in points))
+    points = (
+        eager,
+        *(_point(row, _OURS) for row in ours),
+        *(_point(row, row.method if counts(row) else f"{row.method} (wrong gradients)") for row in peers),
+    )
+    return Frontier(title, eager, points, 2 * max(point.peak_bytes for point in points), _OURS)
 
 
 def _within(peer: Row, ours: Sequence[Row]) -> Iterator[Row]:
@@ -84,10 +90,10 @@ def _within(peer: Row, ours: Sequence[Row]) -> Iterator[Row]:
     return (row for row in ours if row.peak_bytes is not None and row.peak_bytes <= peer.peak_bytes)
 
 
-def _point(row: Row) -> FrontierPoint:
+def _point(row: Row, name: str) -> FrontierPoint:
     assert row.peak_bytes is not None
     return FrontierPoint(
-        strategy=row.method if counts(row) else f"{row.method} (wrong gradients)",
+        strategy=name,
         budget_bytes=row.budget_bytes,
         peak_bytes=row.peak_bytes,
         step_time_s=step_time_s(row),

@@ -163,7 +163,7 @@ def _section(network: str, mode: str, rows: Sequence[Row]) -> Iterator[str]:
     yield ""
     yield (
         f"Medians of {rounds} rounds; rounding: {rounding:.1e}. Of the strategies those that are not dominated by another one, "
-        "fastest first."
+        "fastest first. The picture leaves out what holds more than eager PyTorch."
     )
     yield ""
     yield "| method | peak, MB | time over eager | copied, MB | again | weights | error | exact | statistics | held |"

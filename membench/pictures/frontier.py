@@ -69,12 +69,14 @@ class Frontier:
         eager: the point of eager execution.
         points: of all strategies, in their order; those of one strategy by rising budget.
         capacity_bytes: memory of the device.
+        ours: the strategy whose line stands out.
     """
 
     title: str
     eager: FrontierPoint
     points: tuple[FrontierPoint, ...]
     capacity_bytes: int
+    ours: str = OURS
 
     def lines(self) -> dict[str, list[FrontierPoint]]:
         """Return the different points of each strategy by rising peak, without those that need more memory than eager."""
@@ -180,11 +182,11 @@ def _draw_lines(axes: Axes, frontier: Frontier) -> Iterator[_Label]:
     """Draw each strategy's points, and yield its label at the point that stands for it."""
     colors = iter(_LINE_COLORS)
     top_s = axes.get_ylim()[1]
-    for strategy, points in sorted(frontier.lines().items(), key=lambda line: line[0] != OURS):
+    for strategy, points in sorted(frontier.lines().items(), key=lambda line: line[0] != frontier.ours):
         shown = [point for point in points if point.step_time_s <= top_s]
         if not shown:
             continue
-        is_ours, is_line = strategy == OURS, len(points) > 1
+        is_ours, is_line = strategy == frontier.ours, len(points) > 1
         color = _OURS_COLOR if is_ours else next(colors, _POINT_COLOR) if is_line else _POINT_COLOR
         axes.plot(
             [point.peak_bytes for point in points], [point.step_time_s for point in points],

@@ -47,6 +47,12 @@ def test_labels_name_each_strategy_and_do_not_overlap() -> None:
     assert not any(a.overlaps(b) for n, a in enumerate(boxes) for b in boxes[:n] if a.height and b.height)
 
 
+def test_the_line_named_ours_stands_out() -> None:
+    lines = draw(Frontier("net", EAGER, POINTS, GIB, ours="dtr")).axes[0].lines
+    widest = max(lines, key=lambda line: line.get_linewidth())
+    assert list(widest.get_xdata()) == [500 * MIB]
+
+
 @pytest.mark.parametrize("points", [(EAGER,), (EAGER, point("joint", 900 * MIB, 0.1))])
 def test_a_frontier_of_one_point_is_drawn(points: tuple[FrontierPoint, ...], tmp_path: Path) -> None:
     frontier = Frontier("net", EAGER, points, 100 * MIB)
