@@ -9,7 +9,9 @@ Predicted over measured; the median of alternating rounds, in each of which oper
 import os
 import statistics
 import sys
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
+from multiprocessing import get_context
 
 import torch
 
@@ -45,7 +47,6 @@ def ratio(network: str, strategy: str) -> float:
 
 
 def main(networks: list[str]) -> None:
-    os.environ.update(CPU_ENVIRONMENT)  # torch reads it at its first allocation
     for network in networks or NETWORKS:
         ratios: dict[str, list[float]] = {strategy: [] for strategy in STRATEGIES}
         for _ in range(ROUNDS):
@@ -56,4 +57,6 @@ def main(networks: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    os.environ.update(CPU_ENVIRONMENT)  # glibc reads it when a process starts
+    with ProcessPoolExecutor(1, get_context("spawn")) as pool:
+        pool.submit(main, sys.argv[1:]).result()

@@ -1,6 +1,9 @@
 """Measured cells on the CPU, and what a cell's process is given on a GPU."""
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +19,7 @@ from membench.core.workload import Workload
 from membench.profiling.nvml import Reading
 from membench.sweep import measured
 from membench.sweep.baselines import PlainPyTorch, SaveOnCpu
-from membench.sweep.measured import energy_per_image, environment
+from membench.sweep.measured import CPU_ENVIRONMENT, energy_per_image, environment
 from membench.sweep.model import Model
 from membench.sweep.run import run_cell
 
@@ -95,10 +98,34 @@ def test_the_process_of_a_gpu_gets_growing_segments_and_for_m_engines_without_wo
     ]
     assert {(rule["operation"], rule["engine"]) for rule in rules} >= {("ConvFwd", 2), ("ConvBwdFilter", 99)}
     assert not any(rule["engine"] < 2 for rule in rules)
-    assert environment({"strategy": memory, "backend": {"name": "cpu"}}) == {"THP_MEM_ALLOC_ENABLE": "1"}
+    assert environment({"strategy": memory, "backend": {"name": "cpu"}}) == CPU_ENVIRONMENT
     small = environment({**gpu, "budget": "5 MB"})
     assert small["CUBLAS_WORKSPACE_CONFIG"] == ":16:8" and "CUDNN_ERRATA_JSON_FILE" in small
     assert environment({**gpu, "budget": "12 GB"}) == environment(gpu)
+
+
+def test_a_process_on_the_cpu_keeps_the_memory_that_it_frees() -> None:
+    program = """
+import resource, torch
+def faults() -> int:
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    torch.ones(50_000_000)
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+faults()
+print(faults())
+"""
+    found = [
+        int(
+            subprocess.run(
+                [sys.executable, "-c", program],
+                env={**os.environ, **variables},
+                capture_output=True,
+                check=True,
+            ).stdout
+        )
+        for variables in ({"MALLOC_MMAP_MAX_": "1000", "THP_MEM_ALLOC_ENABLE": "1"}, CPU_ENVIRONMENT)
+    ]
+    assert found[1] < 20 < found[0]
 
 
 def test_without_a_gpu_a_cuda_cell_fails_with_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
