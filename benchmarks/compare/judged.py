@@ -40,7 +40,7 @@ def counts(row: Row) -> bool:
 def duels(rows: Sequence[Row]) -> list[Duel]:
     """Return a duel for each peer of one network and mode that was run and has eager's gradients.
 
-    The strategy is the one that was the fastest in the first round, which is not among those that the times are of.
+    The strategy is the one that was the fastest in the first rounds, which are not among those that the times are of.
     """
     ours = [row for row in rows if row.tool == MEMBENCH and counts(row)]
     return [

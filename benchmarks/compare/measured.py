@@ -134,14 +134,12 @@ def times_in_turns_s(
 ) -> list[list[tuple[float, float]]]:
     """Return each step's seconds, elapsed and on all threads, in each of the rounds in which all take their turn.
 
-    A turn is a step that is not timed and one that is: in a loop a method's memory is what its last step freed, but after
-    another method's, whose peak may be lower, the system first has to supply it.
+    Every second round goes backwards, so that no method always follows the same one.
     """
     times_s: list[list[tuple[float, float]]] = [[] for _ in steps]
-    for _ in range(rounds):
-        for step, taken_s in zip(steps, times_s, strict=True):
-            step.run()
-            step.clear()
+    for number in range(rounds):
+        turns = list(zip(steps, times_s, strict=True))
+        for step, taken_s in turns if number % 2 == 0 else turns[::-1]:
             synchronize(device)
             start_s, threads_start_s = time.perf_counter(), time.process_time()
             step.run()

@@ -28,9 +28,9 @@ Made by `make compare`; every row is in `rows.jsonl`, the machine and its load i
   CPU the allocator's events are summed, for peers and strategies alike; host memory is numpy's, which they do not contain. Where a
   tool would copy nothing on the CPU (`save_on_cpu`, weights that accelerate reads), its own code runs with host memory apart:
   `tensor.cpu()` copies there and `.to(device)` back, on the computing thread.
-- *Time over eager* is the median step in eager PyTorch's, of rounds in one process. A turn is two steps, of which the second
-  is timed. All methods took turns once; eager, the peers and the strategies that no other one dominated there did so again, and
-  the times are of those rounds: the fastest of many would otherwise owe a part of its lead to chance. One thread computes;
+- *Time over eager* is the median step in eager PyTorch's, of rounds in one process. All methods took turns in three rounds; eager,
+  the peers and the strategies that no other one dominated there took turns in further ones, and the times are of those: the
+  fastest of many would otherwise owe a part of its lead to chance. Freed memory stays with the process. One thread computes;
   strategies copy on another. On the CPU it is the seconds that all threads spent: other processes of the machine do not count,
   and a copy counts in full although it runs next to the computation, which a GPU would hide. The seconds that passed
   (`elapsed_time_s` in `rows.jsonl`) compare only where nothing else runs: on a busy machine a thread that sleeps while copies
@@ -87,7 +87,7 @@ def _machine(runs: Sequence[Mapping[str, Any]]) -> Iterator[str]:
 def _against_peers(rows: Sequence[Row]) -> Iterator[str]:
     yield "## The best strategy at equal or lower peak, against each peer"
     yield ""
-    yield "The peer's time in that of the strategy that was the fastest of those that hold no more in the first round; above 1 it is faster."
+    yield "The peer's time in that of the strategy that was the fastest of those that hold no more in the first rounds; above 1 it is faster."
     yield ""
     names = list(dict.fromkeys(row.method for row in rows if row.tool == PEER))
     done = [name for name in NETWORKS if any(row.network == name for row in rows)]

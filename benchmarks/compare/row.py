@@ -32,8 +32,8 @@ class Row:
         missing: weights without a gradient that have one in eager PyTorch.
         statistics_updates: how often the step updated the batch norms' statistics; None: there are none.
         has_exact_buffers: whether statistics and other buffers equal eager's bit for bit after the step.
-        first_time_s: in the round in which all methods took turns.
-        step_time_s: the median of the rounds after it, in which eager, the peers and the strategies that no other one dominated
+        first_time_s: the median of the first rounds, in which all methods took turns.
+        step_time_s: the median of the rounds after them, in which eager, the peers and the strategies that no other one dominated
             took turns, None for other ones; `eager_time_s`: eager's there. Of a GPU seconds that passed; on the CPU those that all threads of the process spent computing and copying, which
             do not depend on the machine's other processes.
         elapsed_time_s: the median of the seconds that passed there. On a CPU with more processes than cores, one that sleeps

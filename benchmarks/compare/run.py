@@ -31,9 +31,11 @@ PEERS: Mapping[str, Mapping[str, Peer]] = {TRAINING: TRAINING_PEERS, INFERENCE: 
 LEFT_OUT = "left out of this run"
 SAME_PEAK = 0.01
 """Peaks of peers that differ by less are one budget, the lower."""
-LEAST_ROUNDS, MOST_ROUNDS = 3, 7
-TURNS_S = 60.0
-"""About how long the timed steps of a network take, unless that is fewer rounds than the least."""
+CHOOSING_ROUNDS = 3
+"""In which all methods take turns."""
+LEAST_ROUNDS, MOST_ROUNDS = 5, 15
+TURNS_S = 90.0
+"""About how long the rounds after those take, unless that is fewer than the least."""
 
 
 def is_due(rows: Sequence[Row], network: str, mode: str, peers: Sequence[str]) -> bool:
@@ -130,7 +132,7 @@ def all_together(network: str, mode: str, alone: Sequence[Row], backend: str) ->
 
 
 def timed_rows(timed: Sequence[tuple[Row, Step]], device: torch.device) -> list[Row]:
-    """Return the rows with times: all methods take turns once, then eager, the peers and what no strategy dominates there.
+    """Return the rows with times: first all methods take turns, then eager, the peers and what no strategy dominates there.
 
     What is compared was therefore chosen by other times than those that it is compared by: the fastest of many would
     otherwise owe a part of its lead to chance.
@@ -144,7 +146,7 @@ def timed_rows(timed: Sequence[tuple[Row, Step]], device: torch.device) -> list[
         )
         return (elapsed_s if device.type == "cuda" else of_threads_s), elapsed_s
 
-    first_s, passed_s = times_s([step for _, step in timed], 1)
+    first_s, passed_s = times_s([step for _, step in timed], CHOOSING_ROUNDS)
     rows = [replace(row, first_time_s=time_s) for (row, _), time_s in zip(timed, first_s, strict=True)]
     best = not_dominated([row for row in rows if row.tool == MEMBENCH], first_time_s)
     again = [place for place, row in enumerate(rows) if row.tool != MEMBENCH or row in best]

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from benchmarks.compare import networks, planned, run
 from benchmarks.compare.copies import Copies, CopiesBetweenDevices, CopyMeter, HostMemory
 from benchmarks.compare.judged import duels, frontier, not_dominated, step_time_s
-from benchmarks.compare.measured import InitialState, all_numbers, memory
+from benchmarks.compare.measured import InitialState, all_numbers, memory, times_in_turns_s
 from benchmarks.compare.networks import NETWORKS, Network
 from benchmarks.compare.page import page
 from benchmarks.compare.peers import TRAINING_PEERS
@@ -240,7 +240,7 @@ def test_rows_that_another_one_beats_are_dominated() -> None:
     assert [each.method for each in not_dominated(ROWS[3:], step_time_s)] == ["eager", "joint", "rotor"]
 
 
-def test_strategies_that_others_dominate_in_the_first_round_are_not_timed_again() -> None:
+def test_strategies_that_others_dominate_in_the_first_rounds_are_not_timed_again() -> None:
     module = nn.Linear(2, 2)
 
     def waits(time_s: float) -> Step:
@@ -260,6 +260,16 @@ def test_strategies_that_others_dominate_in_the_first_round_are_not_timed_again(
     assert {name for name, row in found.items() if row.step_time_s is None} == {"rotor"}
     eager = found[EAGER]
     assert all(row.eager_time_s == eager.step_time_s for row in found.values() if row.step_time_s)
+
+
+def test_every_second_round_goes_backwards() -> None:
+    module, order = nn.Linear(2, 2), list[str]()
+
+    def named(name: str) -> Step:
+        return Step(lambda: order.append(name), module, Copies, 0)
+
+    times_s = times_in_turns_s([named("a"), named("b")], CPU, 2)
+    assert order == ["a", "b", "b", "a"] and [len(each) for each in times_s] == [2, 2]
 
 
 def test_the_page_states_who_is_faster_and_what_is_wrong() -> None:
