@@ -73,12 +73,12 @@ def _as_step(step: CompiledStep | MicroBatchedStep) -> Step:
         to_host_bytes=sum(copied_bytes(part.schedule, Offload) * part.count for part in step.plan),
         to_device_bytes=sum(copied_bytes(part.schedule, Prefetch) * part.count for part in step.plan),
     )
+    keeps_weights_on_the_host = any(backend.has_host_resident_blocks for backend in step.backends)
     return Step(
         run=lambda: step(workload.inputs, workload.targets),
         module=workload.module,
         count=lambda: copies,
-        # weights of a step of inference may be on the host
-        callers_bytes=callers_bytes(workload) if workload.trains else first.graph.external_bytes,
+        callers_bytes=first.graph.external_bytes if keeps_weights_on_the_host else callers_bytes(workload),
         backends=step.backends,
         close=step.close,
     )

@@ -163,6 +163,23 @@ def test_memory_that_a_step_leaves_is_seen() -> None:
     assert memory(leaking, CPU)["held_bytes"] == 4000
 
 
+def test_weights_that_a_strategy_keeps_on_the_host_are_not_in_the_peak(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    torch.manual_seed(0)
+    wide = nn.Sequential(*(nn.Linear(200, 200) for _ in range(6)))
+    workload = Workload("wide", wide, nn.CrossEntropyLoss(), (torch.randn(4, 200),), (torch.arange(4),))
+    monkeypatch.setattr(planned, "strategies", lambda mode: {"joint": find_strategy("joint")})
+    found = list(planned.planned_steps("wide", workload, CPU, [1_300_000, 1_000_000]))
+    assert len(found) == 3
+    for each in found[1:]:
+        assert each.step is not None and each.row.budget_bytes is not None
+        assert each.step.backends[0].has_host_resident_blocks
+        each.step.run()
+        assert memory(each.step, CPU)["peak_bytes"] <= each.row.budget_bytes
+        each.step.close()
+
+
 def test_every_network_has_blocks_that_hold_weights(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(networks, "DEVICE", "meta")
     for network in NETWORKS.values():
