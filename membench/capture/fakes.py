@@ -19,10 +19,12 @@ class Fakes:
 
     Attributes:
         weights, buffers: by qualified name; tied ones have the first of their names.
+        trained: the weights that get a gradient; none in a step of inference.
         inputs, targets: as the module and the loss take them.
     """
 
     weights: dict[str, Tensor]
+    trained: dict[str, Tensor]
     buffers: dict[str, Tensor]
     inputs: Arguments
     targets: Arguments
@@ -42,19 +44,17 @@ class Fakes:
         def input_of(tensor: Tensor) -> Tensor:
             return converted(tensor, requires_grad=workload.gradients_from_caller and tensor.requires_grad)
 
+        weights = {  # without gradients too `requires_grad` chooses kernels, for example `matmul`'s
+            name: converted(weight, requires_grad=weight.requires_grad)
+            for name, weight in workload.module.named_parameters()
+        }
         return cls(
-            weights={
-                name: converted(weight, requires_grad=workload.trains and weight.requires_grad)
-                for name, weight in workload.module.named_parameters()
-            },
+            weights=weights,
+            trained={name: each for name, each in weights.items() if workload.trains and each.requires_grad},
             buffers={name: converted(buffer) for name, buffer in workload.module.named_buffers()},
             inputs=tree_map_only(Tensor, input_of, workload.inputs),
             targets=tree_map_only(Tensor, fake, workload.targets),
         )
-
-    def trained(self) -> dict[str, Tensor]:
-        """Return the weights that get a gradient."""
-        return {name: weight for name, weight in self.weights.items() if weight.requires_grad}
 
     def given(self) -> list[Tensor]:
         """Return what the module is called with: weights, buffers and the inputs' tensors."""

@@ -173,7 +173,6 @@ def _trace(
             state.check_tensors((*fakes.weights.values(), *fakes.buffers.values()))
             random_state.check("the model")
         pairs, found = results.output_gradients, results.gradients
-        trained = fakes.trained()
         gradients = [None if gradient is None else recorder.value(gradient) for gradient in found]
         return Recording(
             blocks=recorder.blocks,
@@ -181,10 +180,10 @@ def _trace(
             layers=recorder.layers,
             constants=recorder.constants,
             loss=None if results.loss is None else recorder.value(results.loss),
-            gradients=dict(zip(trained, gradients, strict=False)),
+            gradients=dict(zip(fakes.trained, gradients, strict=False)),
             output=tree_map_only(Tensor, recorder.value, results.output),
             output_gradients=[(recorder.value(each), recorder.value(gradient)) for each, gradient in pairs],
-            input_gradients=gradients[len(trained) :],
+            input_gradients=gradients[len(fakes.trained) :],
             releases=tuple(sorted(recorder.lifetimes.releases)),  # tensors of one task die in no fixed order
             numbers=tuple(recorder.lifetimes.numbers),
             sums=frozenset(recorder.sums),
@@ -201,7 +200,7 @@ def _run(
 ) -> _Results:
     """Run the step; see the module's docstring."""
     if gpu:
-        gpu.own(fakes.weights.values())
+        gpu.own(fakes.trained.values())
     given = fakes.given()
     tensors = _by_every_name(workload.module, {**fakes.weights, **fakes.buffers})
     with AsOperators(gpu), _autocast(workload.precision, device_type):
@@ -212,7 +211,7 @@ def _run(
         backward_from_loss(recorder, loss, workload.loss_scale)
     elif workload.trains:
         pairs = backward_from_caller(recorder, output, given)
-    leaves = [*fakes.trained().values(), *tensors_in(fakes.inputs)]
+    leaves = [*fakes.trained.values(), *tensors_in(fakes.inputs)]
     gradients = own_gradients(leaves, [gradient for _, gradient in pairs])
     return _Results(loss, output, pairs, gradients)
 

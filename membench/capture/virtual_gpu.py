@@ -35,9 +35,9 @@ class VirtualGpu:
         # living tensors for which autograd asks next, and whether they had a history before
         self._asked_next: dict[int, tuple[ref[Tensor], bool]] = {}
 
-    def own(self, weights: Iterable[Tensor]) -> None:
-        """Make autograd ask for the weights now, outside of functions, instead of at their first use."""
-        self._edges += [get_gradient_edge(weight) for weight in weights if weight.requires_grad]
+    def own(self, trained: Iterable[Tensor]) -> None:
+        """Make autograd ask for the trained weights now, outside of functions, instead of at their first use."""
+        self._edges += [get_gradient_edge(weight) for weight in trained]
 
     @contextmanager
     def function(self) -> Iterator[None]:

@@ -11,6 +11,7 @@ from membench.core.call import ShapeOf
 from membench.core.errors import UnsupportedModel
 from membench.core.task_graph import GradientOf, Kind, Phase, Role
 from membench.core.workload import Workload
+from tests.helpers.operators import Seen, operators
 
 
 class Block(nn.Module):
@@ -105,6 +106,17 @@ def test_the_gradient_of_a_shared_weight_is_one_block_from_its_first_use_on(capt
     assert graph.last_use[partial] == total.index
     [maker] = [task for task in graph.tasks if partial in task.creates]
     assert maker.gradient_of is GradientOf.WEIGHT
+
+
+@pytest.mark.parametrize(("is_frozen", "product"), [(False, "mm"), (True, "bmm")])
+def test_inference_has_the_products_of_plain_pytorch(is_frozen: bool, product: str) -> None:
+    """PyTorch chooses by `requires_grad` without gradients, too: of a transposed input `bmm` takes up to ten times as long."""
+    module, transposed = nn.Linear(3, 4).requires_grad_(not is_frozen), torch.randn(2, 5, 3).transpose(0, 1)
+    with torch.no_grad(), Seen() as seen:
+        module(transposed)
+    graph = capture(Workload("linear", module, None, (transposed,), ())).graph
+    assert [name for name in seen.names if name.endswith("mm")] == [product]
+    assert [name for name in operators(graph) if name.endswith("mm")] == [product]
 
 
 def test_operations_are_counted(captured: CapturedStep) -> None:

@@ -13,8 +13,8 @@ from membench.capture.trace import ANY_GPU
 from membench.core.call import Value
 from membench.core.precision import Precision
 from membench.core.task_graph import Kind, Phase, Role, Task, TaskGraph
-from membench.core.torch_internals import TorchDispatchMode
 from membench.core.workload import Workload
+from tests.helpers.operators import Seen, operators
 
 
 class Network(nn.Module):
@@ -41,30 +41,6 @@ def workload(
     return Workload(
         "network", module, loss, (inputs,), (targets,), precision=precision, channels_last=channels_last
     )
-
-
-def operators(graph: TaskGraph, phase: Phase | None = None) -> list[str]:
-    """Return names of operators in order, without what a capture adds at the ends of a step."""
-    return [
-        task.call.operator.split(".")[1]
-        for task in graph.tasks
-        if task.call is not None and phase in (None, task.phase)
-    ]
-
-
-class Seen(TorchDispatchMode):
-    """Names of the operators that make or write tensors."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.names: list[str] = []
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if not any(
-            each.alias_info is not None and not each.alias_info.is_write for each in func._schema.returns
-        ):
-            self.names.append(func.overloadpacket.__name__)
-        return func(*args, **kwargs or {})
 
 
 def test_autocast_casts_as_a_run_on_the_cpu_does_where_its_lists_agree() -> None:
