@@ -13,6 +13,9 @@ from membench.core.arguments import tensors_in
 from membench.core.errors import UnsupportedStrategy
 from membench.core.workload import Workload
 
+USED_WHOLE = ["MultiheadAttention"]
+"""Classes that read weights of their submodules without calling these; accelerate copies all of them at once."""
+
 
 class CopiedOnRead(Mapping[str, Tensor]):
     """Weights on the host of a run on the CPU; every reader gets a copy in device memory.
@@ -51,7 +54,9 @@ class AccelerateOffload(Peer):
         }
         if device.type == "cpu":
             state = CopiedOnRead(state, meter)
-        cpu_offload(own.module, device, offload_buffers=True, state_dict=state)
+        cpu_offload(
+            own.module, device, offload_buffers=True, state_dict=state, preload_module_classes=USED_WHOLE
+        )
 
         def run() -> Any:
             with torch.no_grad():
