@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import torch
 from torch import nn
 from torchvision.models.vgg import VGG
 
@@ -21,6 +22,8 @@ class Network:
 
     Attributes:
         size: options of the file that are replaced.
+        zeros: weights that start at zero and get random numbers here: behind a head of zeros every other gradient is zero,
+            and no method could be wrong.
         blocks: return the modules of a network that are checkpointed, each called once in a forward pass.
     """
 
@@ -28,6 +31,7 @@ class Network:
     batch_size: int
     blocks: Callable[[nn.Module], list[nn.Module]]
     size: Mapping[str, Any] = field(default_factory=dict)
+    zeros: tuple[str, ...] = ()
 
     @property
     def described_size(self) -> str:
@@ -39,6 +43,9 @@ class Network:
         """Return a step of training with the seed's weights and batch."""
         options = {**read("model", self.model), **self.size}
         workload = Model.from_configuration(options).workload(self.batch_size, seed=0, device=DEVICE)
+        generator = torch.Generator().manual_seed(0)
+        for name in self.zeros:
+            nn.init.normal_(workload.module.get_parameter(name), std=0.02, generator=generator)
         if isinstance(workload.module, VGG):
             workload.module.features = _grouped(workload.module.features)
         return workload
@@ -79,6 +86,6 @@ NETWORKS = {
     "googlenet": Network("googlenet", 2, _of_class("Inception")),
     "unet": Network("unet", 2, _children_of("down", "up"), {**_images(64), "target_shape": [64, 64]}),
     "mobilenet_v2": Network("mobilenet_v2", 8, _of_class("InvertedResidual"), _images(96)),
-    "vit_b_16": Network("vit_b_16", 4, _of_class("EncoderBlock")),
+    "vit_b_16": Network("vit_b_16", 4, _of_class("EncoderBlock"), zeros=("heads.head.weight",)),
     "gpt2": Network("gpt2", 1, _of_class("GPT2Block"), {"sequence_length": 512}),
 }

@@ -188,6 +188,12 @@ def test_every_network_has_blocks_that_hold_weights(monkeypatch: pytest.MonkeyPa
         assert all(next(block.parameters(), None) is not None for block in found)
 
 
+@pytest.mark.parametrize("name", NETWORKS)
+def test_no_layer_has_weights_of_zeros_which_would_stop_every_gradient(name: str) -> None:
+    weights = dict(NETWORKS[name].training().module.named_parameters())
+    assert [each for each in weights if each.endswith("weight") and not weights[each].any()] == []
+
+
 @pytest.fixture
 def lenet(monkeypatch: pytest.MonkeyPatch) -> str:
     def convolutions(module: nn.Module) -> list[nn.Module]:
