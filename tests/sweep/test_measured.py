@@ -111,8 +111,7 @@ def faults() -> int:
     before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
     torch.ones(50_000_000)
     return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
-faults()
-print(faults())
+print(min(faults() for _ in range(5)))
 """
     found = [
         int(
