@@ -10,7 +10,7 @@ from membench.core import configuration
 from membench.papers.tables import read_csv
 
 Row = dict[str, str]
-WORDS = ["model=resnet18", "device=k40m", "batch_size=8", "budgets=3"]
+WORDS = ["model=alexnet", "device=k40m", "batch_size=8", "budgets=3"]
 STRATEGIES = ("joint", "dtr", "eager", "layrub_hybrid", "superneurons")
 
 
@@ -26,11 +26,11 @@ def frontier(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def rows(frontier: Path) -> list[Row]:
-    return read_csv(frontier / "resnet18_k40m.csv", columns=("strategy", "budget_bytes", "peak_bytes"))
+    return read_csv(frontier / "alexnet_k40m.csv", columns=("strategy", "budget_bytes", "peak_bytes"))
 
 
 def test_it_writes_a_table_and_a_picture(frontier: Path, rows: list[Row]) -> None:
-    assert (frontier / "resnet18_k40m.png").read_bytes().startswith(b"\x89PNG")
+    assert (frontier / "alexnet_k40m.png").read_bytes().startswith(b"\x89PNG")
     assert list(dict.fromkeys(row["strategy"] for row in rows)) == list(STRATEGIES)
 
 

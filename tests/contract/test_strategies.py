@@ -15,7 +15,7 @@ from tests.helpers.checks import check_exact, check_results_and_peak, step_of
 from tests.helpers.networks import COST, NETWORKS, ONLY_SLOW, Reference, reference
 from tests.helpers.variants import OPTIONS, VARIANTS
 
-OF_EVERY_KIND = {"alexnet", "densenet", "googlenet", "lstm", "resnet18", "vit"}
+OF_EVERY_KIND = {"alexnet", "densenet", "lstm", "resnet18", "vit"}
 """On these networks options of a strategy are tested always; on the others by `make test-slow` alone."""
 MAY_MOVE_WEIGHTS = {"auto", "joint"}
 """Variants that keep weights in host memory where nothing else is enough."""

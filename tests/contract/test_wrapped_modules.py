@@ -19,14 +19,17 @@ from tests.helpers.variants import VARIANTS
 
 OF_EVERY_KIND = ("alexnet", "googlenet", "lstm", "vit")
 """Dropout, several outputs, weights that are used several times, attention."""
-ALWAYS = "vit"
+ALWAYS = {
+    "eager": {"alexnet", "lstm", "vit"},
+    "superneurons": {"alexnet", "lstm", "vit"},
+    "layrub_hybrid": set(OF_EVERY_KIND),
+}
+"""The networks of a variant that are always tested; of the others ``vit`` alone. `make test-slow` runs them all."""
 EACH_VARIANT_AND_NETWORK = [
     pytest.param(
         variant,
         name,
-        marks=()
-        if name == ALWAYS or variant in ("eager", "layrub_hybrid", "superneurons")
-        else pytest.mark.slow,
+        marks=() if name in ALWAYS.get(variant, {"vit"}) else pytest.mark.slow,
     )
     for name in OF_EVERY_KIND
     for variant in VARIANTS

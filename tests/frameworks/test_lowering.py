@@ -67,7 +67,11 @@ def test_a_lowered_graph_names_the_blocks_of_weight_gradients() -> None:
 
 
 @pytest.mark.parametrize(
-    "model", ["alexnet", "googlenet", "resnet34", "cifar10_quick", "wrn16_1", "vgg16", "fcn8s"]
+    "model",
+    [
+        *("alexnet", "googlenet", "cifar10_quick", "wrn16_1", "vgg16", "fcn8s"),
+        pytest.param("resnet34", marks=pytest.mark.slow),
+    ],
 )
 def test_every_strategy_can_schedule_a_lowered_graph(model: str) -> None:
     """Validation proves that what a task reads was written before and is still held."""

@@ -10,7 +10,10 @@ import torchvision.models as zoo
 from torch import Tensor, nn
 from torchvision.models.convnext import CNBlockConfig, ConvNeXt
 from torchvision.models.densenet import DenseNet
+from torchvision.models.efficientnet import EfficientNet, MBConvConfig
+from torchvision.models.mobilenetv2 import MobileNetV2
 from torchvision.models.resnet import Bottleneck, ResNet
+from torchvision.models.shufflenetv2 import ShuffleNetV2
 from torchvision.models.swin_transformer import SwinTransformer
 from torchvision.models.vision_transformer import VisionTransformer
 
@@ -75,6 +78,18 @@ def _small_convnext() -> nn.Module:
     return ConvNeXt([CNBlockConfig(*width) for width in widths], 0.1, num_classes=CLASSES)
 
 
+def _small_efficientnet() -> nn.Module:
+    """EfficientNet with five of the smallest one's sixteen blocks; the tasks of the other eleven are of the same kinds."""
+    stages = [(1, 3, 1, 16, 8, 1), (6, 3, 2, 8, 16, 2), (6, 5, 2, 16, 24, 2)]
+    return EfficientNet(
+        [MBConvConfig(*stage) for stage in stages],
+        dropout=0.2,
+        stochastic_depth_prob=0.2,
+        num_classes=CLASSES,
+        last_channel=96,
+    )
+
+
 ONLY_SLOW = {"mnasnet", "mobilenet_v3", "regnet", "resnext50"}
 """Close relatives of others: tested under every strategy by `make test-slow` only."""
 
@@ -86,20 +101,22 @@ NETWORKS = {
             growth_rate=8, block_config=(2, 3, 2), num_init_features=16, drop_rate=0.2, num_classes=CLASSES
         )
     ),
-    "efficientnet": Network(_named("efficientnet_b0"), image_size=32),
+    "efficientnet": Network(_small_efficientnet, image_size=32),
     "googlenet": Network(_named("googlenet", init_weights=False, aux_logits=True), 64, with_auxiliary),
     "lstm": Network(
         lambda: language_model(vocabulary=CLASSES, hidden_size=6, layers=2), loss=SequenceLoss(), tokens=4
     ),
     "lstm_cnn": Network(_lstm_cnn, image_size=16),
     "mnasnet": Network(_named("mnasnet0_5")),
-    "mobilenet_v2": Network(_named("mobilenet_v2"), image_size=32),
+    "mobilenet_v2": Network(
+        lambda: MobileNetV2(CLASSES, 0.5, [[1, 16, 1, 1], [6, 24, 2, 2], [6, 32, 3, 2]]), image_size=32
+    ),
     "mobilenet_v3": Network(_named("mobilenet_v3_small"), image_size=32),
     "regnet": Network(_named("regnet_y_400mf"), image_size=32),
     "resnet18": Network(_named("resnet18")),
     "resnet50": Network(lambda: ResNet(Bottleneck, [2, 2, 2, 2], CLASSES, width_per_group=16), image_size=32),
     "resnext50": Network(_named("resnext50_32x4d"), image_size=32),
-    "shufflenet": Network(_named("shufflenet_v2_x0_5")),
+    "shufflenet": Network(lambda: ShuffleNetV2([2, 3, 2], [24, 48, 96, 192, 256], num_classes=CLASSES)),
     "squeezenet": Network(_named("squeezenet1_1")),
     "swin": Network(
         lambda: SwinTransformer(
