@@ -33,7 +33,7 @@ SAME_PEAK = 0.01
 """Peaks of peers that differ by less are one budget, the lower."""
 CHOOSING_ROUNDS = 3
 """In which all methods take turns."""
-LEAST_ROUNDS, MOST_ROUNDS = 5, 15
+LEAST_ROUNDS, MOST_ROUNDS = 9, 15
 TURNS_S = 90.0
 """About how long the rounds after those take, unless that is fewer than the least."""
 
