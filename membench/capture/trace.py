@@ -31,6 +31,7 @@ from membench.capture.functions import AsOperators
 from membench.capture.hooks import traced_hooks
 from membench.capture.known_masks import known_masks
 from membench.capture.lifetimes import KeptNumber
+from membench.capture.nested import check_keeps_padding
 from membench.capture.python_state import PythonState
 from membench.capture.random_state import RandomState
 from membench.capture.recorder import Recorder
@@ -343,14 +344,16 @@ def _layer_hooks(
             if buffers.get(name) is not buffer:
                 raise UnsupportedModel(name, "it replaces a buffer", "update the buffer in place")
 
-    def enter(path: str, is_leaf: bool, layer: nn.Module) -> None:
+    def enter(path: str, is_leaf: bool, layer: nn.Module, args: Any, kwargs: Any) -> None:
         state.enter(layer)
         recorder.enter_module(path, is_leaf)
+        check_keeps_padding(recorder.layer_name, layer, args, kwargs)
 
     handles = [module.register_forward_hook(check_buffers)]
     for path, child in module.named_modules():
         is_leaf = not any(True for _ in child.children())
-        handles.append(child.register_forward_pre_hook(lambda m, _, p=path, leaf=is_leaf: enter(p, leaf, m)))
+        pre_hook = partial(enter, path, is_leaf)
+        handles.append(child.register_forward_pre_hook(pre_hook, with_kwargs=True))
         handles.append(child.register_forward_hook(lambda *_: recorder.leave_module()))
     try:
         yield
