@@ -29,7 +29,8 @@ class BoundCall:
         expression: its source, in which ``tensors`` holds the tensors by those numbers.
         invoke: takes a list or dict of tensors by those numbers.
         numbers: of the values that it reads.
-        outputs: position, number of the value and block of each output that is kept.
+        outputs: position, number of the value and block of each output that is kept; of several in a block the one at its start
+            comes last, and owns it.
         is_single: the operator returns its only output, not a tuple or list.
     """
 
@@ -87,7 +88,9 @@ class BoundCalls:
         kernel = find_kernel(call, self._device)
         operator = self._name(operator_function(kernel) if isinstance(kernel, OpOverload) else kernel)
         expression = f"{operator}({', '.join(positional + keyword)})"
-        outputs = tuple((i, self._number(v), v.block) for i, v in enumerate(call.outputs) if v is not None)
+        made = [(position, value) for position, value in enumerate(call.outputs) if value is not None]
+        made.sort(key=lambda each: -each[1].offset)
+        outputs = tuple((position, self._number(value), value.block) for position, value in made)
         returns = operator_schema(resolve_operator(call)).returns
         is_single = len(call.outputs) == 1 and not any(
             isinstance(each.type, torch.ListType) for each in returns

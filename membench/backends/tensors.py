@@ -91,7 +91,7 @@ class DeviceTensors:
         owner = self._owners[value.block]
         assert owner is not None, f"block {self._graph.blocks[value.block].name} is not resident"
         if owner.dtype is value.dtype:
-            if owner.shape == value.shape and owner.stride() == value.stride:
+            if not value.offset and owner.shape == value.shape and owner.stride() == value.stride:
                 return as_read(owner, value)
             offset = owner.storage_offset() + value.offset
             return as_read(owner.as_strided(value.shape, value.stride, offset), value)

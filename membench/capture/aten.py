@@ -275,7 +275,7 @@ def with_real_outputs(
     the CPU. Statistics of half-precision activations have the weight's precision on the CPU. Some reduced losses keep the
     memory of all elements. oneDNN's LSTM keeps a workspace. Only cuDNN can compute the size of the reserve that its batch
     norm keeps for the backward pass; without it, `_reserve_bytes` is assumed. Gradients that the output mask leaves out are
-    not made.
+    not made. Queries, keys and values lie in one memory, which torch's cache of fake tensors does not keep.
 
     Args:
         has_device: the device is one of this machine's, and can be asked.
@@ -284,6 +284,8 @@ def with_real_outputs(
     if name in _NORMALIZATIONS and args[0].device.type == "cpu":
         output = _with_statistics_like(args[_NORMALIZATIONS[name]], output)
     match name:
+        case "_transform_bias_rescale_qkv":
+            return output[0].new_empty(3, *output[0].shape).unbind()
         case "mkldnn_rnn_layer":
             return with_lstm_workspace(args, output)
         case "mse_loss" | "smooth_l1_loss" | "soft_margin_loss" | "binary_cross_entropy":

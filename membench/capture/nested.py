@@ -12,7 +12,9 @@ _FORWARD = nn.TransformerEncoder.forward
 _SIGNATURE = signature(_FORWARD)
 
 
-def check_keeps_padding(name: str, layer: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+def check_keeps_padding(
+    name: str, layer: nn.TransformerEncoder, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> None:
     """Refuse a call for which plain PyTorch leaves padding out.
 
     Its output is zero there, and a capture, which computes all positions, would return other numbers. The conditions are those of
@@ -25,7 +27,7 @@ def check_keeps_padding(name: str, layer: nn.Module, args: tuple[Any, ...], kwar
     Raises:
         UnsupportedModel: the layer is an encoder in evaluation, with a mask of padding, and autograd does not need it.
     """
-    if not isinstance(layer, nn.TransformerEncoder) or type(layer).forward is not _FORWARD:
+    if type(layer).forward is not _FORWARD:
         return
     call = _SIGNATURE.bind(layer, *args, **kwargs).arguments
     source, padding, mask = (call.get(key) for key in ("src", "src_key_padding_mask", "mask"))

@@ -11,14 +11,15 @@ starts from the output.
 """
 
 import logging
-from collections.abc import Callable, Hashable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Hashable, Iterator, Mapping, Set
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 
 from membench.capture.backward import (
     backward_from_caller,
@@ -28,6 +29,7 @@ from membench.capture.backward import (
 )
 from membench.capture.fakes import Fakes
 from membench.capture.functions import AsOperators
+from membench.capture.fused_layers import fused_layers_in_parts
 from membench.capture.hooks import traced_hooks
 from membench.capture.known_masks import known_masks
 from membench.capture.lifetimes import KeptNumber
@@ -49,6 +51,7 @@ from membench.core.torch_internals import (
     FakeTensorMode,
     UnsupportedOperatorException,
     autocast,
+    module_hooks,
     tree_leaves,
     tree_map_only,
     without_saved_tensor_hooks,
@@ -204,7 +207,8 @@ def _run(
         gpu.own(fakes.trained.values())
     given = fakes.given()
     tensors = _by_every_name(workload.module, {**fakes.weights, **fakes.buffers})
-    with AsOperators(gpu), _autocast(workload.precision, device_type):
+    fused = nullcontext() if gpu else fused_layers_in_parts(workload.module)
+    with AsOperators(gpu), fused, _autocast(workload.precision, device_type):
         call = partial(_call_with_tensors, workload.module, tensors)
         loss, output = _forward(workload, recorder, call, fakes, given)
     pairs: list[tuple[Tensor, Tensor]] = []
@@ -339,24 +343,36 @@ def _argument_blocks(recorder: Recorder, name: str, arguments: Arguments, role: 
 def _layer_hooks(
     module: nn.Module, recorder: Recorder, buffers: dict[str, Tensor], state: PythonState
 ) -> Iterator[None]:
-    def check_buffers(*_: Any) -> None:
-        for name, buffer in module.named_buffers():
-            if buffers.get(name) is not buffer:
-                raise UnsupportedModel(name, "it replaces a buffer", "update the buffer in place")
+    paths = {id(layer): path for path, layer in module.named_modules()}
+    hooked = [layer for layer in module.modules() if any(module_hooks(layer)[:2])]
+    encoders = [layer for layer in module.modules() if isinstance(layer, nn.TransformerEncoder)]
 
-    def enter(path: str, is_leaf: bool, layer: nn.Module, args: Any, kwargs: Any) -> None:
+    def enter(layer: nn.Module, *_: Any) -> None:
         state.enter(layer)
-        recorder.enter_module(path, is_leaf)
-        check_keeps_padding(recorder.layer_name, layer, args, kwargs)
+        recorder.enter_module(paths[id(layer)], is_leaf=not any(True for _ in layer.children()))
 
-    handles = [module.register_forward_hook(check_buffers)]
-    for path, child in module.named_modules():
-        is_leaf = not any(True for _ in child.children())
-        pre_hook = partial(enter, path, is_leaf)
-        handles.append(child.register_forward_pre_hook(pre_hook, with_kwargs=True))
-        handles.append(child.register_forward_hook(lambda *_: recorder.leave_module()))
-    try:
+    def leave(layer: nn.Module, *_: Any) -> None:
+        recorder.leave_module()
+        if layer is module:
+            for name, buffer in module.named_buffers():
+                if buffers.get(name) is not buffer:
+                    raise UnsupportedModel(name, "it replaces a buffer", "update the buffer in place")
+
+    def check_padding(encoder: nn.TransformerEncoder, args: Any, kwargs: Any) -> None:
+        check_keeps_padding(recorder.layer_name, encoder, args, kwargs)
+
+    others = paths.keys() - set(map(id, hooked))
+    with ExitStack() as hooks:
+        for layer in hooked:
+            hooks.enter_context(layer.register_forward_pre_hook(enter))
+            hooks.enter_context(layer.register_forward_hook(leave))
+        # not hooks of these layers: a layer with hooks does not choose its fused operator
+        hooks.enter_context(register_module_forward_pre_hook(_of_layers(others, enter)))
+        hooks.enter_context(register_module_forward_hook(_of_layers(others, leave)))
+        for encoder in encoders:
+            hooks.enter_context(encoder.register_forward_pre_hook(check_padding, with_kwargs=True))
         yield
-    finally:
-        for handle in handles:
-            handle.remove()
+
+
+def _of_layers(layers: Set[int], hook: Callable[..., None]) -> Callable[..., None]:
+    return lambda layer, *rest: hook(layer, *rest) if id(layer) in layers else None

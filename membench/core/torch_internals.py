@@ -13,7 +13,7 @@ wrapper. `tests/core/test_torch_internals.py` checks each of them: it fails wher
 """
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from operator import attrgetter, methodcaller
 from typing import Any
 
@@ -46,6 +46,8 @@ from torch.utils.flop_counter import flop_registry
 
 __all__ = [
     "FAKE_TENSOR_LOGGER",
+    "FUSED_ATTENTION",
+    "FUSED_ENCODER_LAYER",
     "HOOKS_OF_EVERY_MODULE",
     "MODULE_ATTRIBUTES",
     "WEIGHT_HOOKS",
@@ -69,6 +71,7 @@ __all__ = [
     "is_profiled",
     "keep_gpu_busy",
     "key_path",
+    "masked_softmax",
     "memory_efficient_attention",
     "module_hooks",
     "module_members",
@@ -80,9 +83,12 @@ __all__ = [
     "operator_schema",
     "saved_tensors",
     "sequence_number",
+    "softmax_into",
+    "split_heads",
     "storage_address",
     "suggest_memory_format",
     "tensor_version",
+    "torch_function_modes",
     "tree_flatten",
     "tree_leaves",
     "tree_leaves_with_path",
@@ -93,6 +99,7 @@ __all__ = [
     "without_autocast",
     "without_cudnn",
     "without_saved_tensor_hooks",
+    "without_torch_function_modes",
     "without_value_checks",
 ]  # fmt: skip
 
@@ -168,6 +175,23 @@ flash_attention = torch.ops.aten._scaled_dot_product_flash_attention
 memory_efficient_attention = torch.ops.aten._scaled_dot_product_efficient_attention
 unfused_attention = torch.ops.aten._scaled_dot_product_attention_math
 """The operators of which ``scaled_dot_product_attention`` calls one, on a GPU; the first output is the result."""
+
+FUSED_ATTENTION: OpOverload = torch.ops.aten._native_multi_head_attention.default
+FUSED_ENCODER_LAYER: OpOverload = torch.ops.aten._transformer_encoder_layer_fwd.default
+"""The operators that `nn.MultiheadAttention` and `nn.TransformerEncoderLayer` call in evaluation without gradients."""
+
+split_heads: Callable[[Tensor, Tensor, int], tuple[Tensor, Tensor, Tensor]] = (
+    torch.ops.aten._transform_bias_rescale_qkv.default
+)
+softmax_into: Callable[..., Tensor] = torch.ops.aten._softmax.out
+masked_softmax: Callable[..., Tensor] = torch.ops.aten._masked_softmax.default
+"""Operators of which the first consists."""
+
+torch_function_modes: Callable[[], int] = torch._C._len_torch_function_stack
+"""Return how many `TorchFunctionMode` are active in this thread."""
+
+without_torch_function_modes: Callable[[], AbstractContextManager[None]] = torch._C.DisableTorchFunction
+"""Return a context in which torch's functions hand themselves to no mode and no subclass of tensors."""
 
 key_path: Callable[[Any], str] = keystr
 """Return a leaf's path in the notation of Python, ``[0]['mask']``."""

@@ -392,3 +392,27 @@ def test_attention_and_copies_have_operators() -> None:
         assert internals.copy_to(query, dtype=torch.float32).dtype is torch.float32
     numbers = torch.randn(1, 2, 8, 16)
     assert internals.unfused_attention(numbers, numbers, numbers)[0].shape == numbers.shape
+
+
+def test_fused_layers_have_operators_and_parts() -> None:
+    weights = torch.randn(24, 8), torch.randn(24), torch.randn(8, 8), torch.randn(8)
+    numbers = torch.randn(3, 4, 8)
+    output, _ = internals.FUSED_ATTENTION(numbers, numbers, numbers, 8, 2, *weights)
+    assert output.shape == numbers.shape
+    names = [each.name for each in internals.operator_schema(internals.FUSED_ENCODER_LAYER).arguments]
+    assert names[:3] == ["src", "embed_dim", "num_heads"] and names[-2:] == ["mask", "mask_type"]
+    heads = internals.split_heads(torch.randn(3, 4, 24), weights[1], 2)
+    assert [each.shape for each in heads] == 3 * [(3, 2, 4, 4)]
+    scores, mask = heads[0].clone(), torch.eye(4, dtype=torch.bool)
+    left_out = heads[0].masked_fill(mask, -torch.inf).softmax(3)
+    torch.testing.assert_close(internals.masked_softmax(scores, mask, 3, 0), left_out)
+    assert internals.softmax_into(scores, 3, False, out=scores).equal(heads[0].softmax(3))
+
+
+def test_function_modes_are_counted_and_set_aside() -> None:
+    before = internals.torch_function_modes()
+    with torch.device("meta"):
+        assert internals.torch_function_modes() == before + 1
+        with internals.without_torch_function_modes():
+            assert torch.empty(1).device.type == "cpu"
+        assert torch.empty(1).device.type == "meta"

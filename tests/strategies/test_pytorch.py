@@ -65,6 +65,29 @@ def test_the_predicted_peak_of_inference_is_the_allocators(network: str) -> None
     assert peaks == [predicted_bytes(capture(work).graph)]
 
 
+class SelfAttention(nn.MultiheadAttention):
+    """Attention of a batch of sequences to itself."""
+
+    def forward(self, sequences: Tensor) -> tuple[Tensor, Tensor | None]:  # type: ignore[override]
+        return super().forward(sequences, sequences, sequences)
+
+
+@pytest.mark.parametrize(
+    "layer",
+    [
+        SelfAttention(64, 4, batch_first=True),
+        nn.TransformerEncoderLayer(64, 4, 64, batch_first=True),
+        nn.TransformerEncoderLayer(64, 4, 512, activation="gelu", batch_first=True, norm_first=True),
+    ],
+    ids=["attention", "relu", "gelu, norm first"],
+)
+def test_the_predicted_peak_of_fused_layers_is_the_allocators(layer: nn.Module) -> None:
+    work = Workload("fused", layer.eval(), None, (torch.randn(3, 50, 64),))
+    with torch.no_grad():
+        peaks = peaks_bytes([lambda: work.module(*work.inputs)], CPU)
+    assert peaks == [predicted_bytes(capture(work).graph)]
+
+
 class KeepingAll(nn.Module):
     """Holds each of its activations in a variable until it returns, and computes one that is not used."""
 

@@ -1,0 +1,188 @@
+"""torch's fused attention and encoder layers, which run in evaluation without gradients, as their parts.
+
+The parts are those of torch's ``aten/src/ATen/native/transformers``: ``attention.cpp`` (`native_multi_head_attention_cpu`) and
+``transformer.cpp`` (`transformer_encoder_layer_forward`). A step gives the same bits as the fused operators, and can free, copy
+or compute again what they hold inside.
+"""
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, nullcontext
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
+
+from membench.core.torch_internals import (
+    FUSED_ATTENTION,
+    FUSED_ENCODER_LAYER,
+    TorchDispatchMode,
+    autocast,
+    autocast_dtype,
+    masked_softmax,
+    softmax_into,
+    split_heads,
+    torch_function_modes,
+    without_torch_function_modes,
+)
+
+_FUSED = (nn.MultiheadAttention, nn.TransformerEncoderLayer)
+
+
+@contextmanager
+def fused_layers_in_parts(module: nn.Module) -> Iterator[None]:
+    """Let layers on the CPU choose their fused operators as in plain PyTorch, and run those in parts.
+
+    They choose them where no function mode is active, such as a trace's, and where they have no hooks.
+    """
+    layers = {id(each) for each in module.modules() if isinstance(each, _FUSED)}
+    if not layers or torch_function_modes() > 1:  # with modes of the user plain PyTorch does not fuse either
+        yield
+        return
+    with ExitStack() as entered:
+        inside: list[ExitStack] = []
+
+        def enter(layer: nn.Module, args: Any) -> None:
+            if id(layer) in layers:
+                inside.append(entered.enter_context(ExitStack()))
+                if not layer.training and all(each.device.type == "cpu" for each in layer.parameters()):
+                    inside[-1].enter_context(without_torch_function_modes())
+                    inside[-1].enter_context(_InParts(autocast_dtype("cpu")))
+
+        def leave(layer: nn.Module, args: Any, output: Any) -> None:
+            if id(layer) in layers:
+                inside.pop().close()
+
+        with (
+            register_module_forward_pre_hook(enter),
+            register_module_forward_hook(leave),
+        ):
+            yield
+
+
+class _InParts(TorchDispatchMode):
+    """Run fused operators in parts.
+
+    Args:
+        dtype: what autocast casts to on the CPU, None outside of it. It casts what an encoder layer calls; attention's arguments are
+            cast when its operator arrives here.
+    """
+
+    def __init__(self, dtype: torch.dtype | None) -> None:
+        super().__init__()
+        self._dtype = dtype
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if func.namespace != "aten":
+            return func(*args, **kwargs)
+        with self:
+            if func is FUSED_ATTENTION:
+                return _attention(*args, **kwargs)
+            if func is FUSED_ENCODER_LAYER:
+                with nullcontext() if self._dtype is None else autocast("cpu", self._dtype):
+                    return _encoder_layer(*args, **kwargs)
+            output = func.decompose(*args, **kwargs)  # torch has not taken apart what parts call
+        return func(*args, **kwargs) if output is NotImplemented else output
+
+
+def _attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    embed_dim: int,
+    num_head: int,
+    qkv_weight: Tensor,
+    qkv_bias: Tensor,
+    proj_weight: Tensor,
+    proj_bias: Tensor,
+    mask: Tensor | None = None,
+    need_weights: bool = True,
+    average_attn_weights: bool = True,
+    mask_type: int | None = None,
+) -> tuple[Tensor, Tensor | None]:
+    """Compute what the fused operator does, whose arguments these are.
+
+    Args:
+        query, key, value: (samples, positions, channels), one tensor or, made of one by autocast, three.
+
+    Returns:
+        The output, and the weights of attention: (samples, positions, positions), or those of each head.
+    """
+    samples, positions, _ = query.shape
+    if query is key is value:
+        projected = query.matmul(qkv_weight.t())
+    else:
+        pairs = zip((query, key, value), qkv_weight.split(embed_dim), strict=True)
+        projected = torch.cat([each.matmul(weight.t()) for each, weight in pairs], 2)
+    heads = split_heads(projected, qkv_bias, num_head)
+    del projected
+    queries, keys, values = (each.view(samples * num_head, positions, -1) for each in heads)
+    del heads
+    weights = queries.bmm(keys.transpose(2, 1)).view(samples, num_head, positions, positions)
+    if mask is None:
+        softmax_into(weights, 3, False, out=weights)
+    else:
+        weights = masked_softmax(weights, mask.to(torch.bool), 3, mask_type)
+    torch.bmm(weights.view(samples * num_head, positions, positions), values, out=queries)
+    del keys, values
+    if not need_weights:
+        del weights
+    by_position = queries.view(samples, num_head, positions, -1).permute(0, 2, 1, 3)
+    output = nn.functional.linear(
+        by_position.contiguous().view(samples * positions, -1), proj_weight, proj_bias
+    ).view(samples, positions, -1)
+    if not need_weights:
+        return output, None
+    if average_attn_weights:
+        weights = weights.sum(1)
+        weights /= num_head
+    return output, weights
+
+
+def _encoder_layer(
+    src: Tensor,
+    embed_dim: int,
+    num_heads: int,
+    qkv_weight: Tensor,
+    qkv_bias: Tensor,
+    proj_weight: Tensor,
+    proj_bias: Tensor,
+    use_gelu: bool,
+    norm_first: bool,
+    eps: float,
+    norm_weight_1: Tensor,
+    norm_bias_1: Tensor,
+    norm_weight_2: Tensor,
+    norm_bias_2: Tensor,
+    ffn_weight_1: Tensor,
+    ffn_bias_1: Tensor,
+    ffn_weight_2: Tensor,
+    ffn_bias_2: Tensor,
+    mask: Tensor | None = None,
+    mask_type: int | None = None,
+) -> Tensor:
+    """Compute what the fused operator does, whose arguments these are.
+
+    Args:
+        src: (samples, positions, channels).
+    """
+
+    def norm(values: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        return torch.native_layer_norm(values, [embed_dim], weight, bias, eps)[0]
+
+    def attention(values: Tensor) -> Tensor:
+        weights = qkv_weight, qkv_bias, proj_weight, proj_bias
+        three = values, values, values
+        return FUSED_ATTENTION(*three, embed_dim, num_heads, *weights, mask, False, True, mask_type)[0]
+
+    def feed_forward(values: Tensor) -> Tensor:
+        hidden = torch.addmm(ffn_bias_1, values.view(-1, values.shape[2]), ffn_weight_1.t())
+        (torch.ops.aten.gelu_ if use_gelu else torch.relu_)(hidden)
+        return torch.addmm(ffn_bias_2, hidden, ffn_weight_2.t()).view(*values.shape[:2], -1)
+
+    if norm_first:
+        values = attention(norm(src, norm_weight_1, norm_bias_1)).add_(src)
+        return feed_forward(norm(values, norm_weight_2, norm_bias_2)).add_(values)
+    values = norm(attention(src).add_(src), norm_weight_1, norm_bias_1)
+    return norm(feed_forward(values).add_(values), norm_weight_2, norm_bias_2)
