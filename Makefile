@@ -18,7 +18,7 @@ install: $(STAMP)  ## make .venv with the exact versions of constraints.txt
 
 $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(RUN) -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev,launchers,loops,zoo]'
+	$(RUN) -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev,launchers,loops,tuning,zoo]'
 	@touch $@
 
 test: $(STAMP)  ## run the tests that need seconds and no GPU
