@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 
-from membench.core.torch_internals import copy_to, tree_leaves, view_base
+from membench.core.torch_internals import copy_to, tree_leaves, view_base, without_torch_function_modes
 
 _CPU = torch.device("cpu")
 
@@ -42,7 +42,8 @@ class VirtualGpu:
     @contextmanager
     def leaves(self, tensors: Iterable[Tensor]) -> Iterator[None]:
         """Run a function whose arguments have no history; see `own`."""
-        edges = [get_gradient_edge(each) for each in tensors if each.requires_grad and each.is_leaf]
+        with without_torch_function_modes():
+            edges = [get_gradient_edge(each) for each in tensors if each.requires_grad and each.is_leaf]
         yield
         edges.clear()
 
