@@ -30,6 +30,7 @@ class AsOperators(TorchFunctionMode):
     """
 
     _DROPOUTS = (torch.dropout, torch.nn.functional.dropout)
+    _TRAINING = (Tensor.requires_grad_, Tensor.requires_grad.__set__)  # type: ignore[attr-defined]
     _RECURRENT = (torch.lstm, torch.gru, torch.rnn_tanh, torch.rnn_relu)
 
     def __init__(self, gpu: VirtualGpu | None = None) -> None:
@@ -46,6 +47,10 @@ class AsOperators(TorchFunctionMode):
                     return func(*args, **kwargs)
             if self._gpu is None:
                 return func(*args, **kwargs)
+            if func in self._TRAINING:
+                output = func(*args, **kwargs)
+                self._gpu.own([args[0]])
+                return output
             if func is torch.nn.functional.scaled_dot_product_attention:
                 return _cast_attention(*args, **kwargs)
             if _is_written_in_python(func):
