@@ -27,6 +27,7 @@ from membench.capture.backward import (
     own_gradients,
     separate_outputs,
 )
+from membench.capture.compiled import compiled_functions_refused
 from membench.capture.fakes import Fakes
 from membench.capture.functions import AsOperators
 from membench.capture.fused_layers import fused_layers_in_parts
@@ -168,6 +169,7 @@ def _trace(
         with _failures_named(workload, recorder):
             with (
                 recorder,
+                compiled_functions_refused(workload.module, lambda: recorder.layer_name),
                 without_value_checks(),
                 known_masks(recorder.is_known),
                 traced_hooks(workload.module, runs_own=workload.runs_own_hooks),

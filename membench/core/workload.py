@@ -72,7 +72,7 @@ class Workload:
             _check_loss(self.loss, self.targets)
         if self.loss is None and self.targets:
             raise MembenchError("a step of inference has no targets; pass (inputs, ()), or a loss")
-        _check_module(self.name, self.module)
+        check_module(self.name, self.module)
         for kind, arguments in (("inputs", self.inputs), ("targets", self.targets)):
             for name, leaf in named_leaves(kind, arguments):
                 check_leaf(name, leaf)
@@ -217,7 +217,7 @@ class Workload:
         return samples
 
 
-def _check_module(name: str, module: nn.Module) -> None:
+def check_module(name: str, module: nn.Module) -> None:
     if isinstance(module, nn.DataParallel | DistributedDataParallel):
         raise UnsupportedModel(
             name,
