@@ -9,6 +9,7 @@ from torch import Tensor
 
 from membench.capture.operation import layout_of
 from membench.core.arguments import Arguments, tensors_in
+from membench.core.errors import UnsupportedModel
 from membench.core.torch_internals import FakeTensorMode, tree_map_only
 from membench.core.workload import Workload
 
@@ -59,6 +60,20 @@ class Fakes:
     def given(self) -> list[Tensor]:
         """Return what the module is called with: weights, buffers and the inputs' tensors."""
         return [*self.weights.values(), *self.buffers.values(), *tensors_in(self.inputs)]
+
+    def check_frozen(self) -> None:
+        """Refuse a module that has unfrozen a weight in the step.
+
+        Raises:
+            UnsupportedModel: names the weight.
+        """
+        for name, weight in self.weights.items():
+            if self.trained and weight.requires_grad and name not in self.trained:
+                raise UnsupportedModel(
+                    name,
+                    "the module unfreezes it when it is called",
+                    "unfreeze it before, with requires_grad_()",
+                )
 
     @property
     def are_on_cpu(self) -> bool:

@@ -30,6 +30,8 @@ class AsOperators(TorchFunctionMode):
     """
 
     _DROPOUTS = (torch.dropout, torch.nn.functional.dropout)
+    _BACKWARD = (torch.autograd.grad, torch.autograd.backward, Tensor.backward)
+    _MAKE_LEAVES = (Tensor.requires_grad_, Tensor.requires_grad.__set__)  # type: ignore[attr-defined]
     _RECURRENT = (torch.lstm, torch.gru, torch.rnn_tanh, torch.rnn_relu)
 
     def __init__(self, gpu: VirtualGpu | None = None) -> None:
@@ -37,8 +39,14 @@ class AsOperators(TorchFunctionMode):
         self._gpu = gpu
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
-        with nullcontext() if self._gpu is None else self._gpu.function():
+        output = self._run(func, args, kwargs or {})
+        if self._gpu is not None and (func in self._MAKE_LEAVES or (kwargs and kwargs.get("requires_grad"))):
+            self._gpu.own(each for each in (*args[:1], output) if isinstance(each, Tensor))
+        return output
+
+    def _run(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+        is_function = self._gpu is not None and func not in self._BACKWARD
+        with self._gpu.function() if is_function else nullcontext():
             if func in self._DROPOUTS:
                 return _dropout(*args, **kwargs)
             if func in self._RECURRENT:

@@ -31,9 +31,11 @@ from membench.capture.compiled import compiled_functions_refused
 from membench.capture.fakes import Fakes
 from membench.capture.functions import AsOperators
 from membench.capture.fused_layers import fused_layers_in_parts
+from membench.capture.gpu_programs import as_on_a_gpu
 from membench.capture.hooks import traced_hooks
 from membench.capture.known_masks import known_masks
 from membench.capture.lifetimes import KeptNumber
+from membench.capture.module_state import check_gradient_hooks
 from membench.capture.nested import check_keeps_padding
 from membench.capture.python_state import PythonState
 from membench.capture.random_state import RandomState
@@ -70,6 +72,17 @@ _VALUE_READ = (
     "leave it a tensor: torch.where in place of if, the tensor in place of its item()",
 )
 """Cause and remedy of the refusal of a number that leaves the device."""
+_WITHOUT_GPU = {
+    ("hasPrimaryContext", "opt_ready_stream"): (
+        "it takes gradients within itself in a way that asks for a GPU, and this machine has none",
+        "take them by torch.autograd.grad in place of torch.func, or predict on a machine with a GPU",
+    ),
+    ("NVIDIA driver", "No CUDA GPUs", "not compiled with CUDA", "dummy base class"): (
+        "it asks for a GPU, as a CUDA stream or an operator without a shape function does, and this machine has none",
+        "register a fake implementation of the operator (torch.library), or leave it out, or predict on a machine with a GPU",
+    ),
+}
+"""Causes and remedies by parts of torch's messages, where something that is traced for a GPU meets a machine without one."""
 
 
 @dataclass(frozen=True)
@@ -130,10 +143,14 @@ def record(workload: Workload, device: torch.device | None, seen: Mapping[Hashab
         seen: see `Recorder`.
 
     Raises:
-        UnsupportedModel: the step depends on data, or cannot be expressed as a graph; names the layer.
+        UnsupportedModel: the step depends on data, or cannot be expressed as a graph; names the layer. Or a weight's gradient
+            has a hook.
         MembenchError: see `Workload.check_gradients_are_allowed`.
     """
     workload.check_gradients_are_allowed()
+    if workload.loss is not None:
+        weights = workload.module.named_parameters()
+        check_gradient_hooks((name, each) for name, each in weights if each.requires_grad)
     with PythonState(workload.module) as state, without_collection():
         recording = _trace(workload, device, seen, state)
         if state.change():  # for example, a first call that stores the size of its images
@@ -170,6 +187,7 @@ def _trace(
             with (
                 recorder,
                 compiled_functions_refused(workload.module, lambda: recorder.layer_name),
+                as_on_a_gpu(lambda: recorder.layer_name) if gpu else nullcontext(),
                 without_value_checks(),
                 known_masks(recorder.is_known),
                 traced_hooks(workload.module, runs_own=workload.runs_own_hooks),
@@ -177,6 +195,7 @@ def _trace(
             ):
                 results = _run(workload, recorder, fakes, gpu, _device_type(workload, device))
             state.check_tensors((*fakes.weights.values(), *fakes.buffers.values()))
+            fakes.check_frozen()
             random_state.check("the model")
         pairs, found = results.output_gradients, results.gradients
         gradients = [None if gradient is None else recorder.value(gradient) for gradient in found]
@@ -325,6 +344,9 @@ def _failure(workload: Workload, error: Exception) -> tuple[str, str]:
     if "data is not allocated yet" in message:  # of a tensor among numbers, torch.tensor([0.5, mean])
         return _VALUE_READ
     cause = f"it does not run on {workload.batch_size} samples without data: {message}"
+    for parts, cause_and_remedy in _WITHOUT_GPU.items():
+        if any(part in message for part in parts):
+            return cause_and_remedy
     if workload.accumulates:
         return cause, "raise the budget, or give a larger micro-batch"
     return cause, "give a batch on which the module runs, and compute only with torch's operators"

@@ -23,13 +23,14 @@ from membench.capture.compiled import refuse_compiled
 from membench.core.arguments import Arguments, as_arguments, check_leaf, named_leaves
 from membench.core.checks import choice
 from membench.core.errors import MembenchError, ModuleChanged, ShapeMismatch, UnsupportedStrategy
+from membench.core.module_checks import check_module
 from membench.core.precision import Precision
 from membench.core.torch_internals import FakeTensor, autocast_dtype, is_compiled, tree_flatten, tree_map
-from membench.core.workload import Workload, check_module
+from membench.core.workload import Workload
 from membench.profiling.cache import load_cache
 from membench.profiling.measured_cost import MeasuredCost
 from membench.steps.arguments import as_bytes, as_strategy
-from membench.steps.compile import graph_as_run
+from membench.steps.compile import check_placement, graph_as_run
 from membench.steps.kept_steps import KeptSteps, Shapes, described, kind_of
 from membench.steps.placement import place_module
 from membench.steps.plan import plan
@@ -226,6 +227,7 @@ class WrappedCalls:
                 raise MembenchError("a wrapped module cannot be captured; pass the module that was wrapped")
             if isinstance(leaf, Tensor) and leaf.device != self.device:
                 raise ShapeMismatch(f"{name} is on {leaf.device}, not on {self.device}; move it there")
+        check_placement(self.module, self.device)
         workload = Workload(
             type(self.module).__name__,
             self.module,
