@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from inspect import unwrap
 from typing import Any, NoReturn
+from warnings import catch_warnings, filterwarnings
 
 from torch import nn
 
@@ -36,7 +37,8 @@ def compiled_functions_refused(module: nn.Module, layer_name: Callable[[], str])
         name = type(given).__name__ if is_module else getattr(given, "__qualname__", repr(given))
         found.append((paths.get(id(given), layer_name()), name))
 
-    with compiled_calls_noted(note):
+    with compiled_calls_noted(note), catch_warnings():
+        filterwarnings("ignore", message=".*when there are global hooks on modules")  # those that name layers
         try:
             yield
         except Exception as error:

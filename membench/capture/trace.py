@@ -77,7 +77,13 @@ _WITHOUT_GPU = {
         "it takes gradients within itself in a way that asks for a GPU, and this machine has none",
         "take them by torch.autograd.grad in place of torch.func, or predict on a machine with a GPU",
     ),
-    ("NVIDIA driver", "No CUDA GPUs", "not compiled with CUDA", "dummy base class"): (
+    (
+        "NVIDIA driver",
+        "No CUDA GPUs",
+        "not compiled with CUDA",
+        "dummy base class",
+        "CUDA error: CUDA driver",
+    ): (
         "it asks for a GPU, as a CUDA stream or an operator without a shape function does, and this machine has none",
         "register a fake implementation of the operator (torch.library), or leave it out, or predict on a machine with a GPU",
     ),
@@ -191,7 +197,7 @@ def _trace(
                 without_value_checks(),
                 known_masks(recorder.is_known),
                 traced_hooks(workload.module, runs_own=workload.runs_own_hooks),
-                _layer_hooks(workload.module, recorder, fakes.buffers, state),
+                _layer_hooks(workload.module, recorder, fakes, state),
             ):
                 results = _run(workload, recorder, fakes, gpu, _device_type(workload, device))
             state.check_tensors((*fakes.weights.values(), *fakes.buffers.values()))
@@ -364,10 +370,8 @@ def _argument_blocks(recorder: Recorder, name: str, arguments: Arguments, role: 
 
 
 @contextmanager
-def _layer_hooks(
-    module: nn.Module, recorder: Recorder, buffers: dict[str, Tensor], state: PythonState
-) -> Iterator[None]:
-    paths = {id(layer): path for path, layer in module.named_modules()}
+def _layer_hooks(module: nn.Module, recorder: Recorder, fakes: Fakes, state: PythonState) -> Iterator[None]:
+    paths, memory = {id(layer): path for path, layer in module.named_modules()}, fakes.memory()
     hooked = [layer for layer in module.modules() if any(module_hooks(layer)[:2])]
     encoders = [layer for layer in module.modules() if isinstance(layer, nn.TransformerEncoder)]
 
@@ -378,9 +382,7 @@ def _layer_hooks(
     def leave(layer: nn.Module, *_: Any) -> None:
         recorder.leave_module()
         if layer is module:
-            for name, buffer in module.named_buffers():
-                if buffers.get(name) is not buffer:
-                    raise UnsupportedModel(name, "it replaces a buffer", "update the buffer in place")
+            fakes.check_members(module, memory)
 
     def check_padding(encoder: nn.TransformerEncoder, args: Any, kwargs: Any) -> None:
         check_keeps_padding(recorder.layer_name, encoder, args, kwargs)
