@@ -45,8 +45,7 @@ class AsOperators(TorchFunctionMode):
         return output
 
     def _run(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
-        is_function = self._gpu is not None and func not in self._BACKWARD
-        with self._gpu.function() if is_function else nullcontext():
+        with nullcontext() if self._gpu is None or func in self._BACKWARD else self._gpu.function():
             if func in self._DROPOUTS:
                 return _dropout(*args, **kwargs)
             if func in self._RECURRENT:

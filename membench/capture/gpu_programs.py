@@ -64,10 +64,12 @@ def _autocast_of_the_gpu(layer_name: Callable[[], str]) -> Iterator[None]:
         initialize(context, *args, **kwargs)
 
     def entering(context: torch.autocast) -> Any:
-        if context.device == "cpu":
+        result = enter(context)
+        if context.device == "cpu" and torch.is_autocast_enabled("cpu"):
+            context.__exit__(None, None, None)
             context.device = "cuda"
             read_as_gpus.append(context)
-        result = enter(context)
+            enter(context)
         is_on = torch.is_autocast_enabled("cuda")
         if not (is_on or has_gpu or any(each is context for each in (*made, *read_as_gpus))):
             told.add(layer_name())

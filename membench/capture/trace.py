@@ -28,6 +28,7 @@ from membench.capture.backward import (
     separate_outputs,
 )
 from membench.capture.compiled import compiled_functions_refused
+from membench.capture.failures import VALUE_READ, cause_without_data
 from membench.capture.fakes import Fakes
 from membench.capture.functions import AsOperators
 from membench.capture.fused_layers import fused_layers_in_parts
@@ -66,29 +67,6 @@ ANY_GPU = torch.device("cuda")
 """A GPU that this machine does not need to have; a GPU of this machine has an index."""
 
 _CPU = torch.device("cpu")
-
-_VALUE_READ = (
-    "Python reads the value of a tensor, which differs from step to step",
-    "leave it a tensor: torch.where in place of if, the tensor in place of its item()",
-)
-"""Cause and remedy of the refusal of a number that leaves the device."""
-_WITHOUT_GPU = {
-    ("hasPrimaryContext", "opt_ready_stream"): (
-        "it takes gradients within itself in a way that asks for a GPU, and this machine has none",
-        "take them by torch.autograd.grad in place of torch.func, or predict on a machine with a GPU",
-    ),
-    (
-        "NVIDIA driver",
-        "No CUDA GPUs",
-        "not compiled with CUDA",
-        "dummy base class",
-        "CUDA error: CUDA driver",
-    ): (
-        "it asks for a GPU, as a CUDA stream or an operator without a shape function does, and this machine has none",
-        "register a fake implementation of the operator (torch.library), or leave it out, or predict on a machine with a GPU",
-    ),
-}
-"""Causes and remedies by parts of torch's messages, where something that is traced for a GPU meets a machine without one."""
 
 
 @dataclass(frozen=True)
@@ -323,7 +301,7 @@ def _failures_named(workload: Workload, recorder: Recorder) -> Iterator[None]:
     try:
         yield
     except DataDependentOutputException as error:
-        raise UnsupportedModel(recorder.layer_name, *_VALUE_READ) from error
+        raise UnsupportedModel(recorder.layer_name, *VALUE_READ) from error
     except DynamicOutputShapeException as error:
         raise UnsupportedModel(
             recorder.layer_name,
@@ -347,12 +325,9 @@ def _failures_named(workload: Workload, recorder: Recorder) -> Iterator[None]:
 def _failure(workload: Workload, error: Exception) -> tuple[str, str]:
     """Return the cause and the remedy of a module's failure on tensors without data."""
     message = (str(error).strip() or type(error).__name__).splitlines()[0]
-    if "data is not allocated yet" in message:  # of a tensor among numbers, torch.tensor([0.5, mean])
-        return _VALUE_READ
+    if (known := cause_without_data(message)) is not None:
+        return known
     cause = f"it does not run on {workload.batch_size} samples without data: {message}"
-    for parts, cause_and_remedy in _WITHOUT_GPU.items():
-        if any(part in message for part in parts):
-            return cause_and_remedy
     if workload.accumulates:
         return cause, "raise the budget, or give a larger micro-batch"
     return cause, "give a batch on which the module runs, and compute only with torch's operators"

@@ -134,9 +134,8 @@ def has_own_functions(tensor: Tensor) -> bool:
 
     Those of torchvision do not: they only say that an image is one, and return plain tensors.
     """
-    function = type(tensor).__torch_function__
-    own = getattr(function, "__func__", function)
-    of_tensors = (Tensor.__torch_function__.__func__, nn.Parameter.__torch_function__)
+    functions = (each.__torch_function__ for each in (type(tensor), Tensor, nn.Parameter))
+    own, *of_tensors = (getattr(function, "__func__", function) for function in functions)
     return own not in of_tensors and not type(tensor).__module__.startswith("torchvision.tv_tensors")
 
 
