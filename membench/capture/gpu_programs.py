@@ -70,8 +70,8 @@ def _autocast_of_the_gpu(layer_name: Callable[[], str]) -> Iterator[None]:
             context.device = "cuda"
             read_as_gpus.append(context)
             enter(context)
-        is_on = torch.is_autocast_enabled("cuda")
-        if not (is_on or has_gpu or any(each is context for each in (*made, *read_as_gpus))):
+        is_off = context.device == "cuda" and not torch.is_autocast_enabled("cuda")
+        if is_off and not (has_gpu or any(each is context for each in made)):
             told.add(layer_name())
         return result
 

@@ -40,6 +40,13 @@ class VirtualGpu:
         self._edges += [get_gradient_edge(each) for each in trained if each.requires_grad and each.is_leaf]
 
     @contextmanager
+    def leaves(self, tensors: Iterable[Tensor]) -> Iterator[None]:
+        """Run a function whose arguments have no history; see `own`."""
+        edges = [get_gradient_edge(each) for each in tensors if each.requires_grad and each.is_leaf]
+        yield
+        edges.clear()
+
+    @contextmanager
     def function(self) -> Iterator[None]:
         """Run a function of torch."""
         before = self._is_in_function, self._asked_next
@@ -79,7 +86,7 @@ class VirtualGpu:
         asked_next, key = self._asked_next, id(tensor)
         asked_next[key] = ref(tensor, lambda _: asked_next.pop(key, None)), had_history
 
-    def leaves(self, func: Any, kwargs: dict[str, Any]) -> bool:
+    def copies_to_host(self, func: Any, kwargs: dict[str, Any]) -> bool:
         """Return whether an operator that a function calls copies a tensor to the host."""
         return self._is_in_function and func is copy_to and kwargs.get("device") == _CPU
 
