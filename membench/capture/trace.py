@@ -37,6 +37,7 @@ from membench.capture.gpu_programs import as_on_a_gpu
 from membench.capture.hooks import traced_hooks
 from membench.capture.known_masks import known_masks
 from membench.capture.lifetimes import KeptNumber
+from membench.capture.loss_objects import loss_objects_kept
 from membench.capture.module_state import check_gradient_hooks
 from membench.capture.nested import check_keeps_padding
 from membench.capture.python_state import PythonState
@@ -137,7 +138,7 @@ def record(workload: Workload, device: torch.device | None, seen: Mapping[Hashab
     if workload.loss is not None:
         weights = workload.module.named_parameters()
         check_gradient_hooks((name, each) for name, each in weights if each.requires_grad)
-    with PythonState(workload.module) as state, without_collection():
+    with PythonState(workload.module) as state, loss_objects_kept(workload.loss), without_collection():
         recording = _trace(workload, device, seen, state)
         if state.change():  # for example, a first call that stores the size of its images
             recording = _trace(workload, device, seen, state)

@@ -153,6 +153,23 @@ def test_a_compiled_module_may_be_run_without_its_compilation() -> None:
         predicted(Case(module))
 
 
+def test_a_scaler_of_losses_keeps_no_tensor_of_a_capture() -> None:
+    scaler = torch.amp.GradScaler("cpu", init_scale=4.0)
+
+    def loss(output: Tensor, targets: Tensor) -> Tensor:
+        return scaler.scale(functional.cross_entropy(output, targets))
+
+    case = Case(Net(), loss)
+    with pytest.raises(
+        UnsupportedModel, match="scaler._.* it makes when it is first called, .* call the loss once"
+    ):
+        predicted(case)
+    expected = loss(case.module(INPUTS), TARGETS)
+    step = membench.compile(case.module, loss, (INPUTS, TARGETS))
+    assert step(INPUTS, TARGETS).equal(expected.detach())
+    assert scaler.get_scale() == 4.0
+
+
 def test_hooks_on_gradients_are_refused_or_run_by_autograd() -> None:
     case = Case(Net())
     case.module.head.weight.register_post_accumulate_grad_hook(lambda weight: None)

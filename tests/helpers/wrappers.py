@@ -267,6 +267,7 @@ ANSWERED: dict[str, Callable[[], Case]] = {
     "lightning": around(lambda _: Lit()),
     "lightning, fabric": around(fabric),
     "low rank": lambda: low_rank(merged=False),
+    "low rank, merged": lambda: low_rank(merged=True),
     "no gradients within": within(partly(torch.no_grad)),
     "orthogonal": changed(
         lambda m: parametrizations.orthogonal(m.second, orthogonal_map="cayley"),
