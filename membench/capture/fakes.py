@@ -1,15 +1,17 @@
 """The tensors of a step without data: weights, buffers and batch in the precision and the layout of the step."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Self
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from membench.capture.operation import layout_of
 from membench.core.arguments import Arguments, tensors_in
-from membench.core.torch_internals import FakeTensorMode, tree_map_only
+from membench.core.errors import UnsupportedModel
+from membench.core.torch_internals import FakeTensorMode, storage_address, tree_map_only
 from membench.core.workload import Workload
 
 
@@ -59,6 +61,46 @@ class Fakes:
     def given(self) -> list[Tensor]:
         """Return what the module is called with: weights, buffers and the inputs' tensors."""
         return [*self.weights.values(), *self.buffers.values(), *tensors_in(self.inputs)]
+
+    def memory(self) -> dict[str, int]:
+        """Return the addresses of weights and buffers by name."""
+        tensors = {**self.weights, **self.buffers}
+        return {name: storage_address(tensor.untyped_storage()) for name, tensor in tensors.items()}
+
+    def check_members(self, module: nn.Module, memory: Mapping[str, int]) -> None:
+        """Refuse a module that holds other tensors than these as its weights and buffers, or these in other memory.
+
+        Args:
+            memory: theirs, before the module ran.
+
+        Raises:
+            UnsupportedModel: names the weight or buffer.
+        """
+        for kind, given, held in (
+            ("buffer", self.buffers, module.named_buffers()),
+            ("weight", self.weights, module.named_parameters()),
+        ):
+            for name, tensor in held:
+                if given.get(name) is not tensor:
+                    raise UnsupportedModel(name, f"it replaces a {kind}", f"update the {kind} in place")
+        if moved := next((name for name, address in self.memory().items() if memory[name] != address), None):
+            raise UnsupportedModel(
+                moved, "the module gives it other memory", "write to it in place, by copy_"
+            )
+
+    def check_frozen(self) -> None:
+        """Refuse a module that has unfrozen a weight in the step.
+
+        Raises:
+            UnsupportedModel: names the weight.
+        """
+        for name, weight in self.weights.items():
+            if self.trained and weight.requires_grad and name not in self.trained:
+                raise UnsupportedModel(
+                    name,
+                    "the module unfreezes it when it is called",
+                    "unfreeze it before, with requires_grad_()",
+                )
 
     @property
     def are_on_cpu(self) -> bool:

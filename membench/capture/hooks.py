@@ -16,7 +16,8 @@ _log = logging.getLogger("membench")
 def traced_hooks(module: nn.Module, *, runs_own: bool) -> Iterator[None]:
     """Trace the hooks of a module's layers, and log a warning if one is called for nothing but an effect in Python.
 
-    A hook computes if it returns a new value, makes a tensor of its layer anew, or lets its gradient be computed. Hooks of the module's own package belong to
+    A hook computes if it returns a new value, makes a tensor of its layer anew, or lets its gradient be computed. Hooks of the
+    module's own package belong to
     its forward pass: they may note what it reads later.
 
     Args:

@@ -12,6 +12,8 @@ from torch import Tensor
 
 from membench.capture import aten
 from membench.capture.backward_nodes import autograd_nodes
+from membench.capture.call_checks import check_dtypes, check_size_is_kept
+from membench.capture.gpu_programs import refuse_copy_to_host
 from membench.capture.known_values import evaluate, is_known
 from membench.capture.layers import Layers
 from membench.capture.lifetimes import Lifetimes
@@ -149,8 +151,10 @@ class Recorder(TorchDispatchMode):
         self.lifetimes.follow_numbers()
         if self._gpu is None:
             return self._dispatch(func, args, kwargs)
+        if self._gpu.copies_to_host(func, kwargs):
+            refuse_copy_to_host(self.layer_name)
         kwargs = self._gpu.with_device(kwargs)
-        if not self.layers.is_forward and self._gpu.stays(func, args, kwargs):
+        if self._gpu.stays(func, args, kwargs):
             return args[0]
         output = self._dispatch(func, args, kwargs)
         self._gpu.note_made((args, kwargs), output)
@@ -311,13 +315,17 @@ class Recorder(TorchDispatchMode):
         Raises:
             UnsupportedModel: it writes to a tensor that is not traced, or draws from its own random generator.
         """
-        written = (aten.argument_at(at, args, kwargs) for at in operation.written)
+        check_dtypes(operation, args, self.layer_name)
+        written = [aten.argument_at(at, args, kwargs) for at in operation.written]
         if not all(isinstance(tensor, FakeTensor) for tensor in written):
             raise UnsupportedModel(
                 self.layer_name,
                 f"{operation.operator} writes to a tensor that is not a buffer",
                 "register it as a buffer of the module",
             )
+        for tensor in written:
+            if self.blocks[self._block_of(tensor)].role is Role.BUFFER:
+                check_size_is_kept(tensor, self.layer_name)
         if operation.random:
             self._random_state.advance(self.layer_name)
         if kwargs.get("generator") is not None:

@@ -28,12 +28,17 @@ from membench.capture.backward import (
     separate_outputs,
 )
 from membench.capture.checkpoint import traced_regions
+from membench.capture.compiled import compiled_functions_refused
+from membench.capture.failures import VALUE_READ, cause_without_data
 from membench.capture.fakes import Fakes
 from membench.capture.functions import AsOperators
 from membench.capture.fused_layers import fused_layers_in_parts
+from membench.capture.gpu_programs import as_on_a_gpu
 from membench.capture.hooks import traced_hooks
 from membench.capture.known_masks import known_masks
 from membench.capture.lifetimes import KeptNumber
+from membench.capture.loss_objects import loss_objects_kept
+from membench.capture.module_state import check_gradient_hooks
 from membench.capture.nested import check_keeps_padding
 from membench.capture.python_state import PythonState
 from membench.capture.random_state import RandomState
@@ -65,12 +70,6 @@ ANY_GPU = torch.device("cuda")
 """A GPU that this machine does not need to have; a GPU of this machine has an index."""
 
 _CPU = torch.device("cpu")
-
-_VALUE_READ = (
-    "Python reads the value of a tensor, which differs from step to step",
-    "leave it a tensor: torch.where in place of if, the tensor in place of its item()",
-)
-"""Cause and remedy of the refusal of a number that leaves the device."""
 
 
 @dataclass(frozen=True)
@@ -132,11 +131,15 @@ def record(workload: Workload, device: torch.device | None, seen: Mapping[Hashab
         seen: see `Recorder`.
 
     Raises:
-        UnsupportedModel: the step depends on data, or cannot be expressed as a graph; names the layer.
+        UnsupportedModel: the step depends on data, or cannot be expressed as a graph; names the layer. Or a weight's gradient
+            has a hook.
         MembenchError: see `Workload.check_gradients_are_allowed`.
     """
     workload.check_gradients_are_allowed()
-    with PythonState(workload.module) as state, without_collection():
+    if workload.loss is not None:
+        weights = workload.module.named_parameters()
+        check_gradient_hooks((name, each) for name, each in weights if each.requires_grad)
+    with PythonState(workload.module) as state, loss_objects_kept(workload.loss), without_collection():
         recording = _trace(workload, device, seen, state)
         if state.change():  # for example, a first call that stores the size of its images
             recording = _trace(workload, device, seen, state)
@@ -171,13 +174,16 @@ def _trace(
         with _failures_named(workload, recorder):
             with (
                 recorder,
+                compiled_functions_refused(workload.module, lambda: recorder.layer_name),
+                as_on_a_gpu(lambda: recorder.layer_name) if gpu else nullcontext(),
                 without_value_checks(),
                 known_masks(recorder.is_known),
                 traced_hooks(workload.module, runs_own=workload.runs_own_hooks),
-                _layer_hooks(workload.module, recorder, fakes.buffers, state),
+                _layer_hooks(workload.module, recorder, fakes, state),
             ):
                 results = _run(workload, recorder, fakes, random_state, gpu, _device_type(workload, device))
             state.check_tensors((*fakes.weights.values(), *fakes.buffers.values()))
+            fakes.check_frozen()
             random_state.check("the model")
         pairs, found = results.output_gradients, results.gradients
         gradients = [None if gradient is None else recorder.value(gradient) for gradient in found]
@@ -320,7 +326,7 @@ def _failures_named(workload: Workload, recorder: Recorder) -> Iterator[None]:
     try:
         yield
     except DataDependentOutputException as error:
-        raise UnsupportedModel(recorder.layer_name, *_VALUE_READ) from error
+        raise UnsupportedModel(recorder.layer_name, *VALUE_READ) from error
     except DynamicOutputShapeException as error:
         raise UnsupportedModel(
             recorder.layer_name,
@@ -344,8 +350,8 @@ def _failures_named(workload: Workload, recorder: Recorder) -> Iterator[None]:
 def _failure(workload: Workload, error: Exception) -> tuple[str, str]:
     """Return the cause and the remedy of a module's failure on tensors without data."""
     message = (str(error).strip() or type(error).__name__).splitlines()[0]
-    if "data is not allocated yet" in message:  # of a tensor among numbers, torch.tensor([0.5, mean])
-        return _VALUE_READ
+    if (known := cause_without_data(message)) is not None:
+        return known
     cause = f"it does not run on {workload.batch_size} samples without data: {message}"
     if workload.accumulates:
         return cause, "raise the budget, or give a larger micro-batch"
@@ -360,10 +366,8 @@ def _argument_blocks(recorder: Recorder, name: str, arguments: Arguments, role: 
 
 
 @contextmanager
-def _layer_hooks(
-    module: nn.Module, recorder: Recorder, buffers: dict[str, Tensor], state: PythonState
-) -> Iterator[None]:
-    paths = {id(layer): path for path, layer in module.named_modules()}
+def _layer_hooks(module: nn.Module, recorder: Recorder, fakes: Fakes, state: PythonState) -> Iterator[None]:
+    paths, memory = {id(layer): path for path, layer in module.named_modules()}, fakes.memory()
     hooked = [layer for layer in module.modules() if any(module_hooks(layer)[:2])]
     encoders = [layer for layer in module.modules() if isinstance(layer, nn.TransformerEncoder)]
 
@@ -374,9 +378,7 @@ def _layer_hooks(
     def leave(layer: nn.Module, *_: Any) -> None:
         recorder.layers.leave_module()
         if layer is module:
-            for name, buffer in module.named_buffers():
-                if buffers.get(name) is not buffer:
-                    raise UnsupportedModel(name, "it replaces a buffer", "update the buffer in place")
+            fakes.check_members(module, memory)
 
     def check_padding(encoder: nn.TransformerEncoder, args: Any, kwargs: Any) -> None:
         check_keeps_padding(recorder.layer_name, encoder, args, kwargs)

@@ -15,6 +15,7 @@ wrapper. `tests/core/test_torch_internals.py` checks each of them: it fails wher
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from operator import attrgetter, methodcaller
+from sys import _getframe as frame_of
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
@@ -67,12 +68,14 @@ __all__ = [
     "autocast",
     "autocast_dtype",
     "clear_cublas_workspaces",
+    "compiled_calls_noted",
     "conjugate_view",
     "convolution_kernel",
     "copy_to",
     "cudnn_batch_norm_reserve_bytes",
     "flash_attention",
     "flop_registry",
+    "is_compiled",
     "is_profiled",
     "keep_gpu_busy",
     "key_path",
@@ -412,3 +415,28 @@ def tensors_of(tree: Any) -> list[Tensor]:
 
 swapped_tensors: Callable[..., AbstractContextManager[None]] = _reparametrize_module
 """Return a context in which a module has other tensors, by name, as its weights and buffers."""
+
+
+def is_compiled(module: nn.Module) -> bool:
+    """Return whether a module is what `torch.compile` returns for one, or was compiled in place by its method."""
+    return type(module).__name__ == "OptimizedModule" or module._compiled_call_impl is not None
+
+
+@contextmanager
+def compiled_calls_noted(note: Callable[[Callable[..., Any]], None]) -> Iterator[None]:
+    """Call a function with what was given to `torch.compile`, whenever it is called and is not to run as it is.
+
+    A module is given as its method. `torch.compiler.disable` and ``set_stance("force_eager")`` run functions as they are.
+    """
+    from torch._dynamo import eval_frame  # takes a second, which imports of membench need not wait for
+
+    chosen_by_stance = eval_frame._callback_from_stance
+
+    def noting(callback: Any) -> Any:
+        chosen = chosen_by_stance(callback)
+        if callable(chosen) and (function := frame_of(1).f_locals.get("fn")) is not None:
+            note(function)
+        return chosen
+
+    with patch.object(eval_frame, "_callback_from_stance", noting):
+        yield

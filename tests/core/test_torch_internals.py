@@ -1,6 +1,7 @@
 """Each use of torch's private API: a test here fails when a release of torch changes it."""
 
 import ast
+import inspect
 import logging
 import threading
 from collections.abc import Iterator
@@ -10,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.distributions import Categorical
+from torch.distributions import Categorical, Distribution
 
 import membench
 from membench.core import torch_internals as internals
@@ -257,8 +258,9 @@ def test_recurrent_networks_run_without_cudnn_and_tf32_stays() -> None:
     assert torch._C._get_cudnn_enabled() == before
 
 
-def test_distributions_check_their_arguments_again_afterwards() -> None:
+def test_distributions_check_their_arguments_again_afterwards(monkeypatch: pytest.MonkeyPatch) -> None:
     invalid = torch.tensor([-1.0, 1.0])
+    monkeypatch.setattr(Distribution, "_validate_args", True)  # an import of peft switches them off
     with internals.without_value_checks():
         Categorical(logits=invalid.log())
     with pytest.raises(ValueError, match="logits"):
@@ -416,3 +418,31 @@ def test_function_modes_are_counted_and_set_aside() -> None:
         with internals.without_torch_function_modes():
             assert torch.empty(1).device.type == "cpu"
         assert torch.empty(1).device.type == "meta"
+
+
+# ---- torch.compile ------------------------------------------------------------------------------------
+
+
+def test_compiled_modules_are_known_as_such() -> None:
+    layer, in_place = nn.Linear(2, 2), nn.Linear(2, 2)
+    assert not internals.is_compiled(layer)
+    assert internals.is_compiled(torch.compile(layer, backend="eager"))
+    in_place.compile(backend="eager")
+    assert internals.is_compiled(in_place)
+
+
+def test_calls_of_what_is_compiled_are_noted_unless_they_run_as_they_are() -> None:
+    def double(number: Tensor) -> Tensor:
+        return 2 * number
+
+    seen: list[Any] = []
+    compiled, layer = torch.compile(double, backend="eager"), torch.compile(nn.Identity(), backend="eager")
+    with internals.compiled_calls_noted(seen.append):
+        compiled(torch.ones(2))
+        layer(torch.ones(2))
+        assert seen[0] is double and isinstance(inspect.unwrap(seen[1]), nn.Identity)
+        with torch.compiler.set_stance("force_eager"):
+            compiled(torch.ones(2))
+        torch.compiler.disable(double)(torch.ones(2))
+    compiled(torch.ones(2))
+    assert len(seen) == 2
