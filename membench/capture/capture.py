@@ -3,6 +3,7 @@
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -17,7 +18,7 @@ from membench.capture.passes import (
 from membench.capture.plain import plain_tasks
 from membench.capture.trace import Recording, record
 from membench.core.call import Outputs, Value
-from membench.core.task_graph import EXTERNAL_ROLES, Block, Role, Task, TaskGraph
+from membench.core.task_graph import EXTERNAL_ROLES, Block, Kind, Phase, Role, Task, TaskGraph
 from membench.core.torch_internals import tree_leaves
 from membench.core.workload import Workload
 
@@ -30,6 +31,9 @@ class CapturedStep:
         weights, buffers: block by qualified name.
         inputs, targets: block of each leaf of the arguments, in order; None if it is not a tensor.
         constants: tensors by block.
+        inputs_after: the inputs after the step with `Value` in place of tensors, if it changes an object among them, such as a
+            cache of keys and values; otherwise None.
+        given_up: blocks of inputs that no object holds afterwards.
     """
 
     graph: TaskGraph
@@ -38,6 +42,8 @@ class CapturedStep:
     inputs: tuple[int | None, ...]
     targets: tuple[int | None, ...]
     constants: dict[int, Tensor]
+    inputs_after: Any = None
+    given_up: frozenset[int] = frozenset()
 
 
 def capture(
@@ -58,16 +64,18 @@ def capture(
         UnsupportedModel: the step cannot be expressed as a graph; names the layer.
     """
     recording = record(workload, device, seen)
-    blocks = _with_roles(recording)
+    given_up = _given_up(recording)
+    blocks = _with_roles(recording, given_up)
     of_plain = list(blocks)
     plain, renamed = plain_tasks(recording, of_plain)
     tasks = drop_unused(recording.tasks, blocks)
     mark_partial_gradients(tasks, blocks)
     tasks = weight_gradient_first(tasks, blocks)
     tasks = accumulate_in_place(tasks, blocks)
+    taking = _taking(given_up)
     graph = replace(
-        _graph(workload, recording, tasks, blocks, {}),
-        plain=_graph(workload, recording, plain, of_plain, renamed),
+        _graph(workload, recording, [*taking, *tasks], blocks, {}),
+        plain=_graph(workload, recording, [*taking, *plain], of_plain, renamed),
     )
     return CapturedStep(
         graph=graph,
@@ -76,19 +84,40 @@ def capture(
         inputs=tuple(recording.inputs),
         targets=tuple(recording.targets),
         constants=recording.constants,
+        inputs_after=recording.inputs_after,
+        given_up=given_up,
     )
 
 
-def _with_roles(recording: Recording) -> list[Block]:
-    """Return the recorded blocks with the roles of the step's results."""
+def _given_up(recording: Recording) -> frozenset[int]:
+    """Return the blocks of inputs that nothing of the caller's holds after the step."""
+    if recording.inputs_after is None:
+        return frozenset()
+    held = {value.block for value in tree_leaves((recording.inputs_after, recording.output)) if isinstance(value, Value)}
+    held |= {*recording.weights.values(), *recording.buffers.values()}
+    return frozenset(block for block in recording.inputs if block is not None) - held
+
+
+def _taking(given_up: frozenset[int]) -> list[Task]:
+    """Return the task that stands for taking blocks over from the caller; it costs no time, and runs once."""
+    if not given_up:
+        return []
+    taken = tuple(sorted(given_up))
+    return [Task(0, "inputs", Kind.OTHER, Phase.FORWARD, -1, (), taken, taken, random=True)]
+
+
+def _with_roles(recording: Recording, given_up: frozenset[int]) -> list[Block]:
+    """Return the recorded blocks with the roles of the step's results, and of what it takes over."""
     blocks = list(recording.blocks)
+    for index in given_up:
+        blocks[index] = replace(blocks[index], role=Role.GIVEN_UP)
     for name, value in recording.gradients.items():
         if value is not None:
             named = f"{name}:gradient"
             blocks[value.block] = replace(blocks[value.block], name=named, role=Role.WEIGHT_GRADIENT)
     if recording.loss is not None:
         blocks[recording.loss.block] = replace(blocks[recording.loss.block], role=Role.LOSS, name="loss")
-    for value in tree_leaves((recording.output, recording.input_gradients)):
+    for value in tree_leaves((recording.output, recording.inputs_after, recording.input_gradients)):
         if isinstance(value, Value) and blocks[value.block].role not in EXTERNAL_ROLES:
             blocks[value.block] = replace(blocks[value.block], role=Role.OUTPUT)
     return blocks

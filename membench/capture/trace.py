@@ -42,6 +42,7 @@ from membench.core.arguments import Arguments, call_with, tensors_in
 from membench.core.call import Outputs, Value
 from membench.core.errors import MembenchError, UnsupportedModel
 from membench.core.garbage import without_collection
+from membench.core.opened import opened
 from membench.core.precision import Precision
 from membench.core.task_graph import Block, Kind, Role, Task
 from membench.core.torch_internals import (
@@ -83,6 +84,7 @@ class Recording:
         output_gradients, input_gradients: see `TaskGraph`.
         weights, buffers: blocks by qualified name.
         inputs, targets: blocks in the order of the workload's arguments; see `CapturedStep`.
+        inputs_after: see `CapturedStep`.
         releases, numbers: see `Lifetimes`.
         sums: see `Recorder`.
         on_cpu: whether the kernels are the CPU's.
@@ -101,6 +103,7 @@ class Recording:
     buffers: dict[str, int]
     inputs: list[int | None]
     targets: list[int | None]
+    inputs_after: Any
     releases: tuple[tuple[int, int], ...]
     numbers: tuple[KeptNumber, ...]
     sums: frozenset[int]
@@ -163,8 +166,9 @@ def _trace(
         fakes = Fakes.of(workload, fake_mode, device)
         weight_blocks = {name: recorder.external(name, t, Role.WEIGHT) for name, t in fakes.weights.items()}
         buffer_blocks = {name: recorder.external(name, t, Role.BUFFER) for name, t in fakes.buffers.items()}
-        input_blocks = _argument_blocks(recorder, "input", fakes.inputs, Role.INPUT)
-        target_blocks = _argument_blocks(recorder, "target", fakes.targets, Role.LABEL)
+        input_blocks = _argument_blocks(recorder, "input", opened(fakes.inputs), Role.INPUT)
+        target_blocks = _argument_blocks(recorder, "target", opened(fakes.targets), Role.LABEL)
+        inputs_before = tree_map_only(Tensor, recorder.value, opened(fakes.inputs))
         with _failures_named(workload, recorder):
             with (
                 recorder,
@@ -176,6 +180,7 @@ def _trace(
                 results = _run(workload, recorder, fakes, gpu, _device_type(workload, device))
             state.check_tensors((*fakes.weights.values(), *fakes.buffers.values()))
             random_state.check("the model")
+            inputs_after = _inputs_after(workload, recorder, fakes.inputs, inputs_before)
         pairs, found = results.output_gradients, results.gradients
         gradients = [None if gradient is None else recorder.value(gradient) for gradient in found]
         return Recording(
@@ -196,7 +201,22 @@ def _trace(
             buffers=buffer_blocks,
             inputs=input_blocks,
             targets=target_blocks,
+            inputs_after=inputs_after,
         )
+
+
+def _inputs_after(workload: Workload, recorder: Recorder, inputs: Arguments, before: Any) -> Any:
+    """Return the inputs with `Value` in place of tensors if the module has changed an object among them, else None."""
+    after = tree_map_only(Tensor, recorder.value, opened(inputs))
+    if after == before:
+        return None
+    if workload.trains:
+        raise UnsupportedModel(
+            "the model",
+            "it changes an object among its inputs, as a cache of keys and values, in a step that trains",
+            "pass tensors, or use_cache=False, or loss=None for a step of inference",
+        )
+    return after
 
 
 def _run(
@@ -205,7 +225,7 @@ def _run(
     """Run the step; see the module's docstring."""
     if gpu:
         gpu.own(fakes.trained.values())
-    given = fakes.given()
+    given = fakes.given() if workload.trains else []  # without gradients an object may let go of its tensors
     tensors = _by_every_name(workload.module, {**fakes.weights, **fakes.buffers})
     fused = nullcontext() if gpu else fused_layers_in_parts(workload.module)
     with AsOperators(gpu), fused, _autocast(workload.precision, device_type):
@@ -216,7 +236,7 @@ def _run(
         backward_from_loss(recorder, loss, workload.loss_scale)
     elif workload.trains:
         pairs = backward_from_caller(recorder, output, given)
-    leaves = [*fakes.trained.values(), *tensors_in(fakes.inputs)]
+    leaves = [*fakes.trained.values(), *tensors_in(opened(fakes.inputs))]
     gradients = own_gradients(leaves, [gradient for _, gradient in pairs])
     return _Results(loss, output, pairs, gradients)
 
@@ -233,6 +253,7 @@ def _forward(
     if workload.loss is not None:
         recorder.enter_loss()
         return call_with(workload.loss, fakes.targets, output), None
+    output = opened(output)
     _check_output(output)
     return None, separate_outputs(output, given) if workload.trains else output
 
@@ -282,8 +303,7 @@ def _check_output(output: Any) -> None:
             raise UnsupportedModel(
                 "output",
                 f"torch's pytree cannot open a {type(leaf).__name__}",
-                "return tensors, or tuples, lists or dicts of tensors, or register it: torch.export.register_dataclass; networks of "
-                "transformers leave their cache out with config.use_cache = False",
+                "return tensors, tuples, lists or dicts of tensors, or an object with them in its attributes",
             )
 
 

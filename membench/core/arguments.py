@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from membench.core.errors import MembenchError, ShapeMismatch
+from membench.core.opened import closed, has_opened, opened
 from membench.core.torch_internals import key_path, tree_flatten, tree_leaves, tree_leaves_with_path, tree_map
 
 Arguments = tuple[Any, ...] | dict[str, Any]
@@ -21,7 +22,8 @@ def as_arguments(given: Any) -> Arguments:
 
 
 def call_with(function: Callable[..., Any], arguments: Arguments, *leading: Any) -> Any:
-    """Return what a function returns for arguments that follow the leading ones."""
+    """Return what a function returns for arguments that follow the leading ones; it gets objects in place of opened ones."""
+    arguments = closed(arguments)
     if isinstance(arguments, dict):
         return function(*leading, **arguments)
     return function(*leading, *arguments)
@@ -58,6 +60,7 @@ class ExpectedArguments:
         self.name = name
         self.leaves, self._structure = tree_flatten(example)
         self._example = example
+        self._has_opened = has_opened(example)
 
     def leaves_of(self, given: Any) -> list[Any]:
         """Return the leaves of given arguments in the expected order, which that of a dict's keys does not change.
@@ -66,6 +69,8 @@ class ExpectedArguments:
             ShapeMismatch: their structure is another one.
         """
         arguments, expected = as_arguments(given), self._example
+        if self._has_opened:
+            arguments = opened(arguments)
         leaves, structure = tree_flatten(arguments)
         if structure == self._structure:
             return leaves
@@ -104,7 +109,7 @@ def check_leaf(name: str, leaf: Any) -> None:
                 f"{name} is a sparse or nested tensor; pass a dense one, for example its to_dense()"
             )
         return
-    held = [each for each in tree_leaves(getattr(leaf, "__dict__", {})) if isinstance(each, Tensor)]
+    held = [each for each in tree_leaves(opened(getattr(leaf, "__dict__", {}))) if isinstance(each, Tensor)]
     if held or hasattr(leaf, "__array__"):
         within = ", with a Tensor in it" if held else ""
         raise MembenchError(

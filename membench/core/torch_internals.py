@@ -7,7 +7,8 @@ wrapper. `tests/core/test_torch_internals.py` checks each of them: it fails wher
   under which it runs. Its exceptions carry the operator as ``func``; its module logs under ``FAKE_TENSOR_LOGGER``.
 - ``TorchDispatchMode``: sees every ATen operator below autograd.
 - ``no_dispatch``: a context in which no dispatch mode is active.
-- ``tree_flatten``, ``tree_leaves``, ``tree_map``, ``tree_map_only``: nested tuples, lists and dicts of tensors.
+- ``tree_flatten``, ``tree_leaves``, ``tree_map``, ``tree_map_only``: nested tuples, lists and dicts of tensors;
+  ``register_container`` makes another class such a container.
 - ``suggest_memory_format``: channels last or contiguous, as a kernel chooses from a tensor's strides.
 - ``OpOverload``: an ATen operator with its overload; ``flop_registry``: formulas of operations by overload packet.
 """
@@ -35,7 +36,9 @@ from torch.nn.modules import module as _modules
 from torch.utils._mode_utils import no_dispatch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import (
+    GetAttrKey,
     keystr,
+    register_pytree_node,
     tree_flatten,
     tree_flatten_with_path,
     tree_leaves,
@@ -81,6 +84,7 @@ __all__ = [
     "no_dispatch",
     "operator_function",
     "operator_schema",
+    "register_container",
     "saved_tensors",
     "sequence_number",
     "softmax_into",
@@ -261,6 +265,27 @@ class MemoryRecorder:
         changes = [event for event in events if event.kind() == "memory_alloc"]
         changes.sort(key=events[0].cpu_elapsed_us)
         return [event.cpu_memory_usage() for event in changes]
+
+
+def register_container(
+    kind: type,
+    flatten: Callable[[Any], tuple[Any, Any]],
+    unflatten: Callable[[Any, Any], Any],
+    names: Callable[[Any], tuple[str, ...]],
+) -> None:
+    """Make instances of a class containers, as tuples and dicts are.
+
+    Args:
+        flatten: returns the items of a container, and what else it consists of.
+        unflatten: makes a container of both.
+        names: returns for each item the attribute that it is to users.
+    """
+
+    def flatten_with_names(item: Any) -> tuple[list[tuple[Any, Any]], Any]:
+        values, context = flatten(item)
+        return [(GetAttrKey(name), value) for name, value in zip(names(item), values, strict=True)], context
+
+    register_pytree_node(kind, flatten, unflatten, flatten_with_keys_fn=flatten_with_names)
 
 
 def tree_leaves_with_path(tree: Any) -> list[tuple[Any, Any]]:

@@ -218,7 +218,7 @@ class _Call:
             gradients: of the outputs, by their blocks.
         """
         with self._running():
-            self.backend.tensors.output_gradients.update(gradients)
+            self.backend.tensors.passed.update(gradients)
             self._program.issue_backward()
 
     def results(self, values: Sequence[Value]) -> list[Tensor | None]:
