@@ -64,6 +64,7 @@ class DeviceTensors:
         """Release every block, including external ones."""
         for block in range(len(self._owners)):
             self.release(block)
+        self.passed.clear()
 
     def allocate(self, block: Block) -> None:
         """Allocate new memory for a block, unfilled."""

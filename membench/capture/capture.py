@@ -3,7 +3,6 @@
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -31,9 +30,6 @@ class CapturedStep:
         weights, buffers: block by qualified name.
         inputs, targets: block of each leaf of the arguments, in order; None if it is not a tensor.
         constants: tensors by block.
-        inputs_after: the inputs after the step with `Value` in place of tensors, if it changes an object among them, such as a
-            cache of keys and values; otherwise None.
-        given_up: blocks of inputs that no object holds afterwards.
     """
 
     graph: TaskGraph
@@ -42,8 +38,6 @@ class CapturedStep:
     inputs: tuple[int | None, ...]
     targets: tuple[int | None, ...]
     constants: dict[int, Tensor]
-    inputs_after: Any = None
-    given_up: frozenset[int] = frozenset()
 
 
 def capture(
@@ -64,7 +58,7 @@ def capture(
         UnsupportedModel: the step cannot be expressed as a graph; names the layer.
     """
     recording = record(workload, device, seen)
-    given_up = _given_up(recording)
+    given_up = recording.given_up
     blocks = _with_roles(recording, given_up)
     of_plain = list(blocks)
     plain, renamed = plain_tasks(recording, of_plain)
@@ -84,18 +78,7 @@ def capture(
         inputs=tuple(recording.inputs),
         targets=tuple(recording.targets),
         constants=recording.constants,
-        inputs_after=recording.inputs_after,
-        given_up=given_up,
     )
-
-
-def _given_up(recording: Recording) -> frozenset[int]:
-    """Return the blocks of inputs that nothing of the caller's holds after the step."""
-    if recording.inputs_after is None:
-        return frozenset()
-    held = {value.block for value in tree_leaves((recording.inputs_after, recording.output)) if isinstance(value, Value)}
-    held |= {*recording.weights.values(), *recording.buffers.values()}
-    return frozenset(block for block in recording.inputs if block is not None) - held
 
 
 def _taking(given_up: frozenset[int]) -> list[Task]:
@@ -117,7 +100,7 @@ def _with_roles(recording: Recording, given_up: frozenset[int]) -> list[Block]:
             blocks[value.block] = replace(blocks[value.block], name=named, role=Role.WEIGHT_GRADIENT)
     if recording.loss is not None:
         blocks[recording.loss.block] = replace(blocks[recording.loss.block], role=Role.LOSS, name="loss")
-    for value in tree_leaves((recording.output, recording.inputs_after, recording.input_gradients)):
+    for value in tree_leaves((recording.output, recording.objects_after, recording.input_gradients)):
         if isinstance(value, Value) and blocks[value.block].role not in EXTERNAL_ROLES:
             blocks[value.block] = replace(blocks[value.block], role=Role.OUTPUT)
     return blocks
@@ -150,6 +133,7 @@ def _graph(
         loss=loss,
         gradients=tuple(results.items()),
         output=recording.output,
+        objects_after=recording.objects_after,
         output_gradients=tuple(recording.output_gradients),
         input_gradients=tuple(recording.input_gradients),
     )

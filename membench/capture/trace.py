@@ -42,7 +42,7 @@ from membench.core.arguments import Arguments, call_with, tensors_in
 from membench.core.call import Outputs, Value
 from membench.core.errors import MembenchError, UnsupportedModel
 from membench.core.garbage import without_collection
-from membench.core.opened import opened
+from membench.core.opened import Opened, objects_in, opened
 from membench.core.precision import Precision
 from membench.core.task_graph import Block, Kind, Role, Task
 from membench.core.torch_internals import (
@@ -84,7 +84,8 @@ class Recording:
         output_gradients, input_gradients: see `TaskGraph`.
         weights, buffers: blocks by qualified name.
         inputs, targets: blocks in the order of the workload's arguments; see `CapturedStep`.
-        inputs_after: see `CapturedStep`.
+        objects_after: see `TaskGraph`.
+        given_up: blocks of inputs that neither objects nor the output hold after the step.
         releases, numbers: see `Lifetimes`.
         sums: see `Recorder`.
         on_cpu: whether the kernels are the CPU's.
@@ -103,7 +104,8 @@ class Recording:
     buffers: dict[str, int]
     inputs: list[int | None]
     targets: list[int | None]
-    inputs_after: Any
+    objects_after: tuple[Opened, ...]
+    given_up: frozenset[int]
     releases: tuple[tuple[int, int], ...]
     numbers: tuple[KeptNumber, ...]
     sums: frozenset[int]
@@ -180,9 +182,11 @@ def _trace(
                 results = _run(workload, recorder, fakes, gpu, _device_type(workload, device))
             state.check_tensors((*fakes.weights.values(), *fakes.buffers.values()))
             random_state.check("the model")
-            inputs_after = _inputs_after(workload, recorder, fakes.inputs, inputs_before)
+            inputs_after = tree_map_only(Tensor, recorder.value, opened(fakes.inputs))
+            has_changed = _changes_objects(workload, inputs_before, inputs_after)
         pairs, found = results.output_gradients, results.gradients
         gradients = [None if gradient is None else recorder.value(gradient) for gradient in found]
+        output = tree_map_only(Tensor, recorder.value, results.output)
         return Recording(
             blocks=recorder.blocks,
             tasks=recorder.tasks,
@@ -190,7 +194,7 @@ def _trace(
             constants=recorder.constants,
             loss=None if results.loss is None else recorder.value(results.loss),
             gradients=dict(zip(fakes.trained, gradients, strict=False)),
-            output=tree_map_only(Tensor, recorder.value, results.output),
+            output=output,
             output_gradients=[(recorder.value(each), recorder.value(gradient)) for each, gradient in pairs],
             input_gradients=gradients[len(fakes.trained) :],
             releases=tuple(sorted(recorder.lifetimes.releases)),  # tensors of one task die in no fixed order
@@ -201,22 +205,26 @@ def _trace(
             buffers=buffer_blocks,
             inputs=input_blocks,
             targets=target_blocks,
-            inputs_after=inputs_after,
+            objects_after=objects_in(inputs_after) if has_changed else (),
+            given_up=frozenset(_blocks_in(inputs_before) - _blocks_in((inputs_after, output)) - {*weight_blocks.values()})
         )
 
 
-def _inputs_after(workload: Workload, recorder: Recorder, inputs: Arguments, before: Any) -> Any:
-    """Return the inputs with `Value` in place of tensors if the module has changed an object among them, else None."""
-    after = tree_map_only(Tensor, recorder.value, opened(inputs))
+def _changes_objects(workload: Workload, before: Any, after: Any) -> bool:
+    """Return whether the module has changed an object among its inputs; refuse that in a step that trains."""
     if after == before:
-        return None
+        return False
     if workload.trains:
         raise UnsupportedModel(
             "the model",
-            "it changes an object among its inputs, as a cache of keys and values, in a step that trains",
+            "it changes an object among its inputs, such as a cache of keys and values, in a step that trains",
             "pass tensors, or use_cache=False, or loss=None for a step of inference",
         )
-    return after
+    return True
+
+
+def _blocks_in(tree: Any) -> set[int]:
+    return {value.block for value in tree_leaves(tree) if isinstance(value, Value)}
 
 
 def _run(

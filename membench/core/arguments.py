@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from membench.core.errors import MembenchError, ShapeMismatch
-from membench.core.opened import closed, has_opened, opened
+from membench.core.opened import closed, objects_in, opened
 from membench.core.torch_internals import key_path, tree_flatten, tree_leaves, tree_leaves_with_path, tree_map
 
 Arguments = tuple[Any, ...] | dict[str, Any]
@@ -60,7 +60,7 @@ class ExpectedArguments:
         self.name = name
         self.leaves, self._structure = tree_flatten(example)
         self._example = example
-        self._has_opened = has_opened(example)
+        self._has_opened = bool(objects_in(example))
 
     def leaves_of(self, given: Any) -> list[Any]:
         """Return the leaves of given arguments in the expected order, which that of a dict's keys does not change.

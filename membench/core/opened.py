@@ -5,7 +5,7 @@ that its tensors would be the same in every step. It is opened here without regi
 other programs of the process see: an `Opened` takes its place, and a new object that of the `Opened` where the module is called.
 """
 
-from collections.abc import Callable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any, final
@@ -84,10 +84,10 @@ def _closed(item: Opened) -> Any:
     return made
 
 
-def has_opened(tree: Any) -> bool:
-    """Return whether an `Opened` is in nested containers."""
-    is_opened: Callable[[Any], bool] = lambda item: isinstance(item, Opened)  # noqa: E731
-    return any(map(is_opened, tree_leaves(tree, is_leaf=is_opened)))
+def objects_in(tree: Any) -> tuple[Opened, ...]:
+    """Return each `Opened` in nested containers, in order; not those within another."""
+    items = tree_leaves(tree, is_leaf=lambda item: isinstance(item, Opened))
+    return tuple(item for item in items if isinstance(item, Opened))
 
 
 def let_go(tree: Any) -> None:
@@ -96,14 +96,13 @@ def let_go(tree: Any) -> None:
         vars(leaf).clear()
 
 
-def change(tree: Any, after: Any) -> None:
-    """Give each object among the leaves of nested containers the attributes that it has after a step.
+def change(tree: Any, after: Iterable[Opened]) -> None:
+    """Give each object among the leaves of nested containers other attributes.
 
     Args:
-        after: the same containers with an `Opened` for each such object.
+        after: for each object, in order.
     """
-    objects = (leaf for leaf in tree_leaves(tree) if _has_attributes(leaf))
-    states = (leaf for leaf in tree_leaves(after, is_leaf=lambda item: isinstance(item, Opened)) if isinstance(leaf, Opened))
-    for leaf, state in zip(objects, states, strict=True):
+    objects = filter(_has_attributes, tree_leaves(tree))
+    for leaf, state in zip(objects, after, strict=True):
         vars(leaf).clear()
-        vars(leaf).update(vars(_closed(state)))
+        vars(leaf).update(vars(closed(state)))
