@@ -139,6 +139,7 @@ class Adviser:
             plans=tuple(replace(each, _step=self._compiled) for each in ranked(plans)),
             refused={name: each for name, each in outcomes.items() if isinstance(each, Refusal)},
             trust=trusts(workload.name, target.device.name),
+            trains=workload.trains,
         )
 
     def simulated(self, plan: AdvisedPlan) -> SimulatedStep:

@@ -196,7 +196,8 @@ def _trace(
             gradients=dict(zip(fakes.trained, gradients, strict=False)),
             output=output,
             output_gradients=[(recorder.value(each), recorder.value(gradient)) for each, gradient in pairs],
-            input_gradients=gradients[len(fakes.trained) :],
+            input_gradients=gradients[len(fakes.trained) :]
+            or [None for block in input_blocks if block is not None],
             releases=tuple(sorted(recorder.lifetimes.releases)),  # tensors of one task die in no fixed order
             numbers=tuple(recorder.lifetimes.numbers),
             sums=frozenset(recorder.sums),
@@ -206,7 +207,9 @@ def _trace(
             inputs=input_blocks,
             targets=target_blocks,
             objects_after=objects_in(inputs_after) if has_changed else (),
-            given_up=frozenset(_blocks_in(inputs_before) - _blocks_in((inputs_after, output)) - {*weight_blocks.values()})
+            given_up=frozenset(
+                _blocks_in(inputs_before) - _blocks_in((inputs_after, output)) - {*weight_blocks.values()}
+            ),
         )
 
 
@@ -234,6 +237,7 @@ def _run(
     if gpu:
         gpu.own(fakes.trained.values())
     given = fakes.given() if workload.trains else []  # without gradients an object may let go of its tensors
+    leaves = [*fakes.trained.values(), *tensors_in(opened(fakes.inputs))] if workload.trains else []
     tensors = _by_every_name(workload.module, {**fakes.weights, **fakes.buffers})
     fused = nullcontext() if gpu else fused_layers_in_parts(workload.module)
     with AsOperators(gpu), fused, _autocast(workload.precision, device_type):
@@ -244,7 +248,6 @@ def _run(
         backward_from_loss(recorder, loss, workload.loss_scale)
     elif workload.trains:
         pairs = backward_from_caller(recorder, output, given)
-    leaves = [*fakes.trained.values(), *tensors_in(opened(fakes.inputs))]
     gradients = own_gradients(leaves, [gradient for _, gradient in pairs])
     return _Results(loss, output, pairs, gradients)
 

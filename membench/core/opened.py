@@ -66,7 +66,9 @@ def _has_attributes(leaf: Any) -> bool:
     if isinstance(leaf, (Tensor, nn.Module, type, Enum, torch.Generator, *_BUILTIN)) or callable(leaf):
         return False
     has_slots = any("__slots__" in vars(kind) and vars(kind)["__slots__"] for kind in type(leaf).__mro__)
-    return isinstance(getattr(leaf, "__dict__", None), dict) and not has_slots and not hasattr(leaf, "__array__")
+    return (
+        isinstance(getattr(leaf, "__dict__", None), dict) and not has_slots and not hasattr(leaf, "__array__")
+    )
 
 
 def closed(tree: Any) -> Any:

@@ -24,7 +24,9 @@ class Role(StrEnum):
     WEIGHT = "weight"
     BUFFER = "buffer"  # running statistics and other state of the module
     CONSTANT = "constant"
-    GIVEN_UP = "given up"  # passed in an object of the caller's, in which the step puts another tensor in its place
+    GIVEN_UP = (
+        "given up"  # passed in an object of the caller's, in which the step puts another tensor in its place
+    )
     OPTIMIZER_STATE = "optimizer state"
     ACTIVATION = "activation"
     ENCODED = "encoded"  # form of an activation

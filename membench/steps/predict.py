@@ -19,7 +19,7 @@ from membench.core.task_graph import TaskGraph
 from membench.core.workload import Workload
 from membench.cost.roofline import RooflineCost
 from membench.planning.device_memory import device_memory
-from membench.planning.holders import held_at_peak_bytes
+from membench.planning.holders import held_at_peak_bytes, returned_in_objects_bytes
 from membench.planning.update import add_update, updated_workload
 from membench.steps.arguments import as_bytes, as_device, as_rule, as_strategy, workload_of
 from membench.steps.plan import plan_step
@@ -42,6 +42,7 @@ class Prediction:
         fits: whether the device has the memory, after the caching allocator has returned what it does not use.
         capacity_bytes: memory of the device.
         parts_bytes: what the allocated peak consists of: weights, gradients, activations ...; adds up to `allocated_bytes`.
+        cache_bytes: of tensors that the step returns in objects: the keys and values of all sequences in a step of inference.
     """
 
     device: str
@@ -53,6 +54,7 @@ class Prediction:
     fits: bool
     capacity_bytes: int
     parts_bytes: Mapping[str, int]
+    cache_bytes: int = 0
 
     @property
     def samples_per_s(self) -> float:
@@ -112,6 +114,7 @@ def predicted(runs: tuple[RepeatedSchedule, ...], cost: CostModel, device: Devic
         fits=memory.fits,
         capacity_bytes=device.memory_bytes,
         parts_bytes=held_at_peak_bytes(largest),
+        cache_bytes=returned_in_objects_bytes(largest.graph),
     )
 
 
