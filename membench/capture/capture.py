@@ -44,6 +44,8 @@ def capture(
     workload: Workload,
     device: torch.device | None = None,
     seen: Mapping[Hashable, Outputs] = MappingProxyType({}),
+    *,
+    uses_values: bool = False,
 ) -> CapturedStep:
     """Capture the step of `workload`: forward, loss and the gradients of all weights, or the forward pass alone.
 
@@ -53,11 +55,13 @@ def capture(
         device: where the step is to run, which may differ from where its tensors are; None: where they are.
             `ANY_GPU`: on a GPU that this machine does not need to have.
         seen: layouts of outputs there, by the signature of a call, where they differ from its shape function's.
+        uses_values: sizes and numbers may depend on the values of module and batch, if those have data: the graph is that of
+            this batch alone, and must not run on another.
 
     Raises:
         UnsupportedModel: the step cannot be expressed as a graph; names the layer.
     """
-    recording = record(workload, device, seen)
+    recording = record(workload, device, seen, uses_values=uses_values)
     given_up = recording.given_up
     blocks = _with_roles(recording, given_up)
     of_plain = list(blocks)
@@ -134,6 +138,7 @@ def _graph(
         gradients=tuple(results.items()),
         output=recording.output,
         objects_after=recording.objects_after,
+        depends_on_values=recording.depends_on_values,
         output_gradients=tuple(recording.output_gradients),
         input_gradients=tuple(recording.input_gradients),
     )
@@ -144,12 +149,15 @@ class Captures:
 
     Attributes:
         workload: the whole batch.
-        device: see `capture`.
+        device, uses_values: see `capture`.
     """
 
-    def __init__(self, workload: Workload, device: torch.device | None = None) -> None:
+    def __init__(
+        self, workload: Workload, device: torch.device | None = None, *, uses_values: bool = False
+    ) -> None:
         self.workload = workload
         self.device = device
+        self.uses_values = uses_values
         self._steps: dict[int, CapturedStep] = {}
         self._seen: dict[Hashable, Outputs] = {}
 
@@ -160,7 +168,8 @@ class Captures:
             UnsupportedModel: see `capture` and `Workload.of_size`.
         """
         if size not in self._steps:
-            self._steps[size] = capture(self.workload.of_size(size), self.device, self._seen)
+            workload = self.workload.of_size(size)
+            self._steps[size] = capture(workload, self.device, self._seen, uses_values=self.uses_values)
         return self._steps[size]
 
     def learn(self, size: int, seen: Mapping[Hashable, Outputs]) -> bool:

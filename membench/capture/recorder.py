@@ -7,6 +7,7 @@ one block; a view is not a task. The backward of a convolution is issued as two 
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Hashable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -18,6 +19,7 @@ from membench.capture.known_values import evaluate, is_known
 from membench.capture.lifetimes import Lifetimes
 from membench.capture.operation import Operation, as_list, as_seen, call_key, layout_of, operation_of
 from membench.capture.random_state import RandomState
+from membench.capture.real_values import RealValues
 from membench.capture.virtual_gpu import VirtualGpu
 from membench.core.call import Call, Outputs, ShapeOf, Value, signature, values_in
 from membench.core.errors import UnsupportedModel
@@ -50,6 +52,8 @@ class Recorder(TorchDispatchMode):
 
     Attributes:
         lifetimes: of blocks; only constants are kept alive.
+        made_anew: constants that Python makes in each step, by block.
+        values: of a real batch; None: the batch has none, or a step must not depend on them.
         sums: tasks by which autograd adds gradients that meet, if the first is not a view of another tensor.
     """
 
@@ -71,11 +75,12 @@ class Recorder(TorchDispatchMode):
         self.layers: list[str] = []
         self.constants: dict[int, Tensor] = {}
         self.phase = Phase.FORWARD
-        self._made_anew: dict[int, Tensor] = {}  # constants that Python makes in each step, by block
+        self.made_anew: dict[int, Tensor] = {}
         self._constant_layers: dict[int, str] = {}
         self.lifetimes = Lifetimes(self.tasks)
         self._blocks = self.lifetimes.blocks
         self.sums: set[int] = set()
+        self.values: RealValues | None = None
         self._module_path: list[str] = [""]
         self._leaf_layer: int | None = None
         self._layer_uses: Counter[str] = Counter()
@@ -219,7 +224,7 @@ class Recorder(TorchDispatchMode):
             output = func(*args, **kwargs)
             copy = operation_of(torch.ops.aten.clone.default, args, kwargs, output, [True])
             self._record(copy, args, kwargs, [output])
-            self._made_anew[self.value(args[0]).block] = args[0]
+            self.made_anew[self.value(args[0]).block] = args[0]
             return output
         if func is torch.ops.aten.detach.default and self.phase is Phase.BACKWARD:
             return layout_of(args[0]).fake_tensor(self._fake_mode, view_of=args[0])
@@ -232,7 +237,9 @@ class Recorder(TorchDispatchMode):
             try:
                 output = func(*args, **kwargs)
             except (DataDependentOutputException, DynamicOutputShapeException) as error:
-                return self._known_output(func, args, kwargs, error)
+                if (known := self._known_output(func, args, kwargs)) is not None:
+                    return known
+                output, key = self._output_by_values(func, args, kwargs, error), None
             output = self._with_real_outputs(func, args, kwargs, output)
             outputs = as_list(output)
             if any(isinstance(out, Tensor) and out.layout is not torch.strided for out in outputs):
@@ -255,27 +262,41 @@ class Recorder(TorchDispatchMode):
                 self.lifetimes.follow(view, block)
         return output
 
-    def _known_output(
+    def _known_output(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Return what an operator that depends on values returns in every step; None if steps differ."""
+        call = Call(str(func), self._converted(args, ()), self._converted_names(kwargs), ())
+        return tree_map_only(Tensor, self._constant, evaluate(call, self.tasks, self.made_anew))
+
+    def _output_by_values(
         self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], error: Exception
     ) -> Any:
-        """Return what an operator that depends on values returns in every step; raise the error if steps differ."""
+        """Return what an operator that depends on values returns on this batch; raise the error without a real one."""
+        if self.values is None:
+            raise error
+        if written := aten.written_arguments(func, args, kwargs):
+            return aten.argument_at(written[0], args, kwargs)
         call = Call(str(func), self._converted(args, ()), self._converted_names(kwargs), ())
-        output = evaluate(call, self.tasks, self._made_anew)
+        output = self.values.result_of(call)
         if output is None:
             raise error
-        return tree_map_only(Tensor, self._constant, output)
+        device = None if self._gpu is None else self._gpu.device
+        return tree_map_only(Tensor, partial(self._without_values, device), output)
+
+    def _without_values(self, device: torch.device | None, tensor: Tensor) -> Tensor:
+        layout = layout_of(tensor)._replace(offset=0)
+        return (layout if device is None else layout._replace(device=device)).fake_tensor(self._fake_mode)
 
     def _constant(self, tensor: Tensor) -> Tensor:
         """Return a tensor with known contents as the trace goes on with it."""
         traced = tensor
         if self._gpu is not None:
             traced = layout_of(tensor)._replace(device=self._gpu.device).fake_tensor(self._fake_mode)
-        self._made_anew[self.value(traced).block] = tensor
+        self.made_anew[self.value(traced).block] = tensor
         return traced
 
     def is_known(self, tensor: Tensor) -> bool:
         """Return whether a tensor has the same values in every step."""
-        return is_known(self.value(tensor).block, self.tasks, self._made_anew)
+        return is_known(self.value(tensor).block, self.tasks, self.made_anew)
 
     def _with_real_outputs(
         self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any

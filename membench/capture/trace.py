@@ -36,6 +36,7 @@ from membench.capture.lifetimes import KeptNumber
 from membench.capture.nested import check_keeps_padding
 from membench.capture.python_state import PythonState
 from membench.capture.random_state import RandomState
+from membench.capture.real_values import RealValues, has_values
 from membench.capture.recorder import Recorder
 from membench.capture.virtual_gpu import VirtualGpu
 from membench.core.arguments import Arguments, call_with, tensors_in
@@ -85,6 +86,7 @@ class Recording:
         weights, buffers: blocks by qualified name.
         inputs, targets: blocks in the order of the workload's arguments; see `CapturedStep`.
         objects_after: see `TaskGraph`.
+        depends_on_values: see `TaskGraph`.
         given_up: blocks of inputs that neither objects nor the output hold after the step.
         releases, numbers: see `Lifetimes`.
         sums: see `Recorder`.
@@ -106,6 +108,7 @@ class Recording:
     targets: list[int | None]
     objects_after: tuple[Opened, ...]
     given_up: frozenset[int]
+    depends_on_values: bool
     releases: tuple[tuple[int, int], ...]
     numbers: tuple[KeptNumber, ...]
     sums: frozenset[int]
@@ -126,12 +129,15 @@ class _Results:
     gradients: list[Tensor | None]
 
 
-def record(workload: Workload, device: torch.device | None, seen: Mapping[Hashable, Outputs]) -> Recording:
+def record(
+    workload: Workload, device: torch.device | None, seen: Mapping[Hashable, Outputs], *, uses_values: bool = False
+) -> Recording:
     """Trace one step of `workload` as it runs from its module's second call on.
 
     Args:
         device: the device whose kernels are recorded; see `capture`.
         seen: see `Recorder`.
+        uses_values: see `capture`.
 
     Raises:
         UnsupportedModel: the step depends on data, or cannot be expressed as a graph; names the layer.
@@ -139,9 +145,9 @@ def record(workload: Workload, device: torch.device | None, seen: Mapping[Hashab
     """
     workload.check_gradients_are_allowed()
     with PythonState(workload.module) as state, without_collection():
-        recording = _trace(workload, device, seen, state)
+        recording = _trace(workload, device, seen, state, uses_values)
         if state.change():  # for example, a first call that stores the size of its images
-            recording = _trace(workload, device, seen, state)
+            recording = _trace(workload, device, seen, state, uses_values)
         if changing := state.change():
             raise UnsupportedModel(
                 changing,
@@ -152,7 +158,11 @@ def record(workload: Workload, device: torch.device | None, seen: Mapping[Hashab
 
 
 def _trace(
-    workload: Workload, device: torch.device | None, seen: Mapping[Hashable, Outputs], state: PythonState
+    workload: Workload,
+    device: torch.device | None,
+    seen: Mapping[Hashable, Outputs],
+    state: PythonState,
+    uses_values: bool,
 ) -> Recording:
     fake_mode = FakeTensorMode(allow_non_fake_inputs=True)
     # anomaly detection would read the gradients' values, which fake tensors do not have
@@ -170,6 +180,8 @@ def _trace(
         buffer_blocks = {name: recorder.external(name, t, Role.BUFFER) for name, t in fakes.buffers.items()}
         input_blocks = _argument_blocks(recorder, "input", opened(fakes.inputs), Role.INPUT)
         target_blocks = _argument_blocks(recorder, "target", opened(fakes.targets), Role.LABEL)
+        if uses_values and has_values(workload.module, (workload.inputs, workload.targets)):
+            recorder.values = _real_values(workload, recorder, fakes)
         inputs_before = tree_map_only(Tensor, recorder.value, opened(fakes.inputs))
         with _failures_named(workload, recorder):
             with (
@@ -206,11 +218,27 @@ def _trace(
             buffers=buffer_blocks,
             inputs=input_blocks,
             targets=target_blocks,
+            depends_on_values=recorder.values is not None and recorder.values.were_read,
             objects_after=objects_in(inputs_after) if has_changed else (),
             given_up=frozenset(
                 _blocks_in(inputs_before) - _blocks_in((inputs_after, output)) - {*weight_blocks.values()}
             ),
         )
+
+
+def _real_values(workload: Workload, recorder: Recorder, fakes: Fakes) -> RealValues:
+    """Return the values of a workload's tensors."""
+    living = recorder.lifetimes.blocks.values
+    values = RealValues(recorder.tasks, recorder.layers, (recorder.constants, recorder.made_anew), living)
+    arguments = zip((workload.inputs, workload.targets), (fakes.inputs, fakes.targets), strict=True)
+    real = [*workload.module.parameters(), *workload.module.buffers()]
+    traced = [*fakes.weights.values(), *fakes.buffers.values()]
+    for given, without_values in arguments:
+        real += tensors_in(given)
+        traced += tensors_in(opened(without_values))
+    for own, fake in zip(real, traced, strict=True):
+        values.give(recorder.value(fake), own)
+    return values
 
 
 def _changes_objects(workload: Workload, before: Any, after: Any) -> bool:

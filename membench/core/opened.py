@@ -36,7 +36,7 @@ class Opened:
 register_container(
     Opened,
     lambda item: (item.values, (item.kind, item.names)),
-    lambda values, context: Opened(*context, tuple(values)),
+    lambda values, context: Opened(context[0], context[1], tuple(values)),
     lambda item: item.names,
 )
 
@@ -81,7 +81,7 @@ def closed(tree: Any) -> Any:
 
 
 def _closed(item: Opened) -> Any:
-    made = item.kind.__new__(item.kind)
+    made = object.__new__(item.kind)
     vars(made).update(zip(item.names, closed(item.values), strict=True))
     return made
 

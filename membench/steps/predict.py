@@ -43,6 +43,7 @@ class Prediction:
         capacity_bytes: memory of the device.
         parts_bytes: what the allocated peak consists of: weights, gradients, activations ...; adds up to `allocated_bytes`.
         cache_bytes: of tensors that the step returns in objects: the keys and values of all sequences in a step of inference.
+        depends_on_values: sizes were computed from the values of this batch, so that the prediction holds for it alone.
     """
 
     device: str
@@ -55,6 +56,7 @@ class Prediction:
     capacity_bytes: int
     parts_bytes: Mapping[str, int]
     cache_bytes: int = 0
+    depends_on_values: bool = False
 
     @property
     def samples_per_s(self) -> float:
@@ -80,7 +82,8 @@ class Predictor:
         update: UpdateRule | None = None,
     ) -> None:
         self._framework = configuration.load("framework", "pytorch")
-        self._captures = Captures(updated_workload(workload, update), self._framework.captured_on)
+        step = updated_workload(workload, update)
+        self._captures = Captures(step, self._framework.captured_on, uses_values=True)
         self._strategy = strategy
         self._budget_bytes = budget_bytes
         self._update = update
@@ -115,6 +118,7 @@ def predicted(runs: tuple[RepeatedSchedule, ...], cost: CostModel, device: Devic
         capacity_bytes=device.memory_bytes,
         parts_bytes=held_at_peak_bytes(largest),
         cache_bytes=returned_in_objects_bytes(largest.graph),
+        depends_on_values=largest.graph.depends_on_values,
     )
 
 
