@@ -57,7 +57,8 @@ class RealValues:
         with no_dispatch(), torch.no_grad(), torch.random.fork_rng(devices=[]):
             pending = self._tasks[self._run :]
             needed = {value.block for task in pending for value in _values_of(task.call)} | _blocks_of(call)
-            if not all(self._has(block, pending) for block in needed):
+            made = {block for task in pending for block in task.creates}
+            if not all(map(self._has, needed - made)):
                 return None
             self._run_all(pending)
             for block in _blocks_of(call):
@@ -98,9 +99,9 @@ class RealValues:
             if value is not None:
                 self._tensors[value.block] = _in_layout(tensor, value)
 
-    def _has(self, block: int, pending: Sequence[Task]) -> bool:
-        """Return whether a block has contents, or will have after these tasks."""
-        if block in self._tensors or any(block in task.creates for task in pending):
+    def _has(self, block: int) -> bool:
+        """Return whether a block that no pending task makes has contents."""
+        if block in self._tensors:
             return True
         if block in self._given:
             return _has_data(self._given[block][1])

@@ -147,6 +147,7 @@ def record(
     with PythonState(workload.module) as state, without_collection():
         recording = _trace(workload, device, seen, state, uses_values)
         if state.change():  # for example, a first call that stores the size of its images
+            state.drop_tensors()
             recording = _trace(workload, device, seen, state, uses_values)
         if changing := state.change():
             raise UnsupportedModel(
@@ -192,7 +193,9 @@ def _trace(
                 _layer_hooks(workload.module, recorder, fakes.buffers, state),
             ):
                 results = _run(workload, recorder, fakes, gpu, _device_type(workload, device))
-            state.check_tensors((*fakes.weights.values(), *fakes.buffers.values()))
+            depends_on_values = recorder.values is not None and recorder.values.were_read
+            if not depends_on_values:  # a graph of one batch does not run again
+                state.check_tensors((*fakes.weights.values(), *fakes.buffers.values()))
             random_state.check("the model")
             inputs_after = tree_map_only(Tensor, recorder.value, opened(fakes.inputs))
             has_changed = _changes_objects(workload, inputs_before, inputs_after)
@@ -218,7 +221,7 @@ def _trace(
             buffers=buffer_blocks,
             inputs=input_blocks,
             targets=target_blocks,
-            depends_on_values=recorder.values is not None and recorder.values.were_read,
+            depends_on_values=depends_on_values,
             objects_after=objects_in(inputs_after) if has_changed else (),
             given_up=frozenset(
                 _blocks_in(inputs_before) - _blocks_in((inputs_after, output)) - {*weight_blocks.values()}

@@ -10,7 +10,7 @@ wrapper. `tests/core/test_torch_internals.py` checks each of them: it fails wher
 - ``tree_flatten``, ``tree_leaves``, ``tree_map``, ``tree_map_only``: nested tuples, lists and dicts of tensors;
   ``register_container`` makes another class such a container.
 - ``suggest_memory_format``: channels last or contiguous, as a kernel chooses from a tensor's strides.
-- ``OpOverload``: an ATen operator with its overload; ``flop_registry``: formulas of operations by overload packet.
+- ``OpOverload``: an ATen operator with its overload, ``OpOverloadPacket``: with all of them, as ``torch.ops`` has it; ``flop_registry``: formulas of operations by overload packet.
 """
 
 from collections.abc import Callable, Iterator
@@ -21,7 +21,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch._C._profiler import ProfilerConfig, ProfilerState, _ExperimentalConfig
-from torch._ops import OpOverload
+from torch._ops import OpOverload, OpOverloadPacket
 from torch._prims_common import suggest_memory_format
 from torch._subclasses.fake_tensor import (
     DataDependentOutputException,
@@ -60,6 +60,7 @@ __all__ = [
     "FakeTensorMode",
     "GraphPool",
     "OpOverload",
+    "OpOverloadPacket",
     "TorchDispatchMode",
     "UnsupportedOperatorException",
     "autocast",
