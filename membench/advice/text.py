@@ -126,6 +126,8 @@ def facts(advice: Advice) -> Iterator[tuple[str, str]]:
         "step time",
         f"{format_seconds(advice.step_time_s)}, {advice.batch_size / advice.step_time_s:,.1f} samples/s",
     )
+    if advice.plain.depends_on_values:
+        yield "holds for", "this batch: sizes depend on its values"
     if advice.largest_batch is not None:
         yield "largest batch", f"{advice.largest_batch:,}"
 

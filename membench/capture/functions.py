@@ -81,8 +81,12 @@ def _without_dispatch(func: FunctionType) -> Callable[..., Any]:
     """Return a function of `torch.nn.functional` whose calls a mode sees, and which does not hand itself to the mode."""
     names = ("has_torch_function", "has_torch_function_unary", "has_torch_function_variadic")
     scope = {**func.__globals__, **dict.fromkeys(names, lambda *_: False)}
-    helpers = {name: each for name, each in scope.items() if name.startswith("_") and _is_of_module(each, func)}
-    scope.update((name, _in_scope(each, scope)) for name, each in helpers.items())  # they hand the function to it as well
+    helpers = {
+        name: each for name, each in scope.items() if name.startswith("_") and _is_of_module(each, func)
+    }
+    scope.update(
+        (name, _in_scope(each, scope)) for name, each in helpers.items()
+    )  # they hand the function to it as well
     return _in_scope(func, scope)
 
 

@@ -14,6 +14,7 @@ from torch import Tensor
 from membench.capture import aten
 from membench.core.call import Output, Outputs
 from membench.core.convolution import Convolution
+from membench.core.errors import UnsupportedModel
 from membench.core.task_graph import GradientOf, Kind
 from membench.core.torch_internals import FakeTensor, FakeTensorMode, no_dispatch
 
@@ -168,6 +169,51 @@ def _fills_storage(tensor: Tensor) -> bool:
     reach = sum((size - 1) * step for size, step in zip(tensor.shape, tensor.stride(), strict=True))
     elements = 1 + reach if tensor.numel() else 0
     return not tensor.storage_offset() and tensor.untyped_storage().nbytes() == elements * tensor.itemsize
+
+
+def check_dense(func: Any, outputs: Sequence[Any], layer: str) -> None:
+    """Refuse an operator that makes a sparse tensor.
+
+    Raises:
+        UnsupportedModel: it does; names the layer.
+    """
+    if any(isinstance(out, Tensor) and out.layout is not torch.strided for out in outputs):
+        raise UnsupportedModel(
+            layer, f"{func} makes a sparse tensor", "make a dense one, for example by sparse=False"
+        )
+
+
+def check_call(operation: Operation, args: tuple[Any, ...], kwargs: dict[str, Any], layer: str) -> None:
+    """Refuse a call that a step would run differently from the module.
+
+    Raises:
+        UnsupportedModel: it writes to a tensor that is not traced, or draws from its own random generator; names the layer.
+    """
+    written = (aten.argument_at(at, args, kwargs) for at in operation.written)
+    if not all(isinstance(tensor, FakeTensor) for tensor in written):
+        raise UnsupportedModel(
+            layer,
+            f"{operation.operator} writes to a tensor that is not a buffer",
+            "register it as a buffer of the module",
+        )
+    if kwargs.get("generator") is not None:
+        raise UnsupportedModel(
+            layer,
+            f"{operation.operator} draws from its own random generator",
+            "use torch's default generator, which torch.manual_seed seeds",
+        )
+
+
+def without_values(tensor: Tensor, mode: FakeTensorMode, device: torch.device | None) -> Tensor:
+    """Return a fake tensor in the layout of a kernel's result, in a storage of the same size.
+
+    Args:
+        device: where it claims to be; None: where the tensor is.
+    """
+    layout = layout_of(tensor)._replace(device=device or tensor.device)
+    elements = tensor.untyped_storage().nbytes() // tensor.itemsize
+    memory = layout._replace(shape=(elements,), stride=(1,), offset=0).fake_tensor(mode)
+    return layout.fake_tensor(mode, view_of=memory)
 
 
 def as_list(output: Any) -> list[Any]:

@@ -5,41 +5,46 @@ CPU, on the module's weights and buffers and on the batch as they are, and then 
 asks for no value.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
 
 from membench.capture.known_values import run_call
+from membench.capture.lifetimes import Lifetimes
 from membench.core.call import Call, Value, values_in
 from membench.core.errors import UnsupportedModel
 from membench.core.task_graph import Task
-from membench.core.torch_internals import FakeTensor, no_dispatch, tree_leaves
+from membench.core.torch_internals import FakeTensor, no_dispatch, tree_leaves, tree_map_only
+
+
+class Trace(Protocol):
+    """What is read of a recorder."""
+
+    tasks: list[Task]
+    layers: list[str]
+    constants: dict[int, Tensor]
+    made_anew: dict[int, Tensor]
+    lifetimes: Lifetimes
+
+    def without_values(self, tensor: Tensor) -> Tensor:
+        """Return a tensor with data as the trace goes on with it."""
 
 
 class RealValues:
     """The contents of a trace's blocks.
 
     Args:
-        tasks: recorded so far; grows.
-        layers: their names, by the index that tasks carry.
-        made: groups of tensors with data by block, which grow: constants, and those that Python makes in each step.
-        living: returns the blocks that a tensor of the trace refers to now.
+        trace: that asks for values.
 
     Attributes:
         were_read: whether a result depended on values.
     """
 
-    def __init__(
-        self,
-        tasks: Sequence[Task],
-        layers: Sequence[str],
-        made: Sequence[Mapping[int, Tensor]],
-        living: Callable[[], Iterable[int]],
-    ) -> None:
+    def __init__(self, trace: Trace) -> None:
         self.were_read = False
-        self._tasks, self._layers, self._made, self._living = tasks, layers, made, living
+        self._trace = trace
         self._given: dict[int, tuple[Value, Tensor]] = {}
         self._tensors: dict[int, Tensor] = {}
         self._run = 0  # tasks that have run
@@ -48,6 +53,23 @@ class RealValues:
         """Note a tensor of the caller, in its own precision and layout and as the step has it."""
         self._given[value.block] = value, real
 
+    def traced(self, call: Call, written: Sequence[Tensor], error: Exception) -> Any:
+        """Return what a call that follows the recorded tasks returns, as the trace goes on with it.
+
+        Args:
+            written: arguments that it writes to.
+            error: raised if a tensor that the call needs has no data.
+
+        Raises:
+            UnsupportedModel: see `result_of`.
+        """
+        if written:
+            return written[0]
+        result = self.result_of(call)
+        if result is None:
+            raise error
+        return tree_map_only(Tensor, self._trace.without_values, result)
+
     def result_of(self, call: Call) -> Any:
         """Return what a call that follows the recorded tasks returns; None: a tensor that it needs has no data.
 
@@ -55,7 +77,7 @@ class RealValues:
             UnsupportedModel: an operator does not run on the CPU; names its layer.
         """
         with no_dispatch(), torch.no_grad(), torch.random.fork_rng(devices=[]):
-            pending = self._tasks[self._run :]
+            pending = self._trace.tasks[self._run :]
             needed = {value.block for task in pending for value in _values_of(task.call)} | _blocks_of(call)
             made = {block for task in pending for block in task.creates}
             if not all(map(self._has, needed - made)):
@@ -67,8 +89,10 @@ class RealValues:
             return run_call(call, self._tensors)
 
     def _run_all(self, pending: Sequence[Task]) -> None:
-        last = {block: position for position, task in enumerate(pending) for block in (*task.reads, *task.writes)}
-        living = set(self._living())
+        last = {
+            block: position for position, task in enumerate(pending) for block in (*task.reads, *task.writes)
+        }
+        living = set(self._trace.lifetimes.blocks.values())
         for position, task in enumerate(pending):
             for block in (*task.reads, *task.writes):
                 if block not in task.creates:
@@ -78,7 +102,7 @@ class RealValues:
             for block in ended:
                 if block not in living and block not in self._given:
                     self._tensors.pop(block, None)
-        self._run = len(self._tasks)
+        self._run = len(self._trace.tasks)
 
     def _run_task(self, task: Task) -> None:
         assert task.call is not None
@@ -88,7 +112,7 @@ class RealValues:
             name = task.call.operator.split(".")[1]
             if name not in _ON_CPU:
                 raise UnsupportedModel(
-                    self._layers[task.layer],
+                    self._trace.layers[task.layer],
                     f"sizes depend on values, and {task.call.operator}, which is computed on the CPU for them, fails there "
                     f"({str(error).splitlines()[0]})",
                     "choose precision=fp32, or run this layer outside of the step",
@@ -105,7 +129,10 @@ class RealValues:
             return True
         if block in self._given:
             return _has_data(self._given[block][1])
-        return any(block in group and _has_data(group[block]) for group in self._made)
+        return any(block in group and _has_data(group[block]) for group in self._made())
+
+    def _made(self) -> tuple[Mapping[int, Tensor], ...]:
+        return self._trace.constants, self._trace.made_anew
 
     def _load(self, block: int) -> None:
         """Copy a tensor that was not made by a task: the caller's must not change."""
@@ -116,7 +143,7 @@ class RealValues:
             copy = torch.empty_strided(value.shape, value.stride, dtype=value.dtype)
             self._tensors[block] = copy.copy_(real)
             return
-        made = next(group[block] for group in self._made if block in group)
+        made = next(group[block] for group in self._made() if block in group)
         storage = made.untyped_storage().clone()  # a view's offset is one in the whole of it
         self._tensors[block] = torch.empty(0, dtype=made.dtype, device=storage.device).set_(storage)
 

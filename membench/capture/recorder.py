@@ -7,7 +7,6 @@ one block; a view is not a task. The backward of a convolution is issued as two 
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Hashable, Mapping, Sequence
-from functools import partial
 from typing import Any
 
 import torch
@@ -17,7 +16,17 @@ from membench.capture import aten
 from membench.capture.backward_nodes import autograd_nodes
 from membench.capture.known_values import evaluate, is_known
 from membench.capture.lifetimes import Lifetimes
-from membench.capture.operation import Operation, as_list, as_seen, call_key, layout_of, operation_of
+from membench.capture.operation import (
+    Operation,
+    as_list,
+    as_seen,
+    call_key,
+    check_call,
+    check_dense,
+    layout_of,
+    operation_of,
+    without_values,
+)
 from membench.capture.random_state import RandomState
 from membench.capture.real_values import RealValues
 from membench.capture.virtual_gpu import VirtualGpu
@@ -237,17 +246,18 @@ class Recorder(TorchDispatchMode):
             try:
                 output = func(*args, **kwargs)
             except (DataDependentOutputException, DynamicOutputShapeException) as error:
-                if (known := self._known_output(func, args, kwargs)) is not None:
-                    return known
-                output, key = self._output_by_values(func, args, kwargs, error), None
+                call = Call(str(func), self._converted(args, ()), self._converted_names(kwargs), ())
+                if (known := evaluate(call, self.tasks, self.made_anew)) is not None:
+                    return tree_map_only(Tensor, self._constant, known)
+                if self.values is None:
+                    raise
+                written = [
+                    aten.argument_at(at, args, kwargs) for at in aten.written_arguments(func, args, kwargs)
+                ]
+                output, key = self.values.traced(call, written, error), None
             output = self._with_real_outputs(func, args, kwargs, output)
             outputs = as_list(output)
-            if any(isinstance(out, Tensor) and out.layout is not torch.strided for out in outputs):
-                raise UnsupportedModel(
-                    self.layer_name,
-                    f"{func} makes a sparse tensor",
-                    "make a dense one, for example by sparse=False",
-                )
+            check_dense(func, outputs, self.layer_name)
             created = [isinstance(out, Tensor) and self._is_new(out) for out in outputs]
             operation = operation_of(func, args, kwargs, output, created)
             if key is not None and operation.outputs is not None:
@@ -262,30 +272,6 @@ class Recorder(TorchDispatchMode):
                 self.lifetimes.follow(view, block)
         return output
 
-    def _known_output(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Return what an operator that depends on values returns in every step; None if steps differ."""
-        call = Call(str(func), self._converted(args, ()), self._converted_names(kwargs), ())
-        return tree_map_only(Tensor, self._constant, evaluate(call, self.tasks, self.made_anew))
-
-    def _output_by_values(
-        self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], error: Exception
-    ) -> Any:
-        """Return what an operator that depends on values returns on this batch; raise the error without a real one."""
-        if self.values is None:
-            raise error
-        if written := aten.written_arguments(func, args, kwargs):
-            return aten.argument_at(written[0], args, kwargs)
-        call = Call(str(func), self._converted(args, ()), self._converted_names(kwargs), ())
-        output = self.values.result_of(call)
-        if output is None:
-            raise error
-        device = None if self._gpu is None else self._gpu.device
-        return tree_map_only(Tensor, partial(self._without_values, device), output)
-
-    def _without_values(self, device: torch.device | None, tensor: Tensor) -> Tensor:
-        layout = layout_of(tensor)._replace(offset=0)
-        return (layout if device is None else layout._replace(device=device)).fake_tensor(self._fake_mode)
-
     def _constant(self, tensor: Tensor) -> Tensor:
         """Return a tensor with known contents as the trace goes on with it."""
         traced = tensor
@@ -293,6 +279,10 @@ class Recorder(TorchDispatchMode):
             traced = layout_of(tensor)._replace(device=self._gpu.device).fake_tensor(self._fake_mode)
         self.made_anew[self.value(traced).block] = tensor
         return traced
+
+    def without_values(self, tensor: Tensor) -> Tensor:
+        """Return a kernel's result as the trace goes on with it."""
+        return without_values(tensor, self._fake_mode, None if self._gpu is None else self._gpu.device)
 
     def is_known(self, tensor: Tensor) -> bool:
         """Return whether a tensor has the same values in every step."""
@@ -328,7 +318,9 @@ class Recorder(TorchDispatchMode):
         created = [isinstance(out, Tensor) and self._is_new(out) for out in outputs]
         if not (any(created) or operation.written):
             return
-        self._check_call(operation, args, kwargs)
+        check_call(operation, args, kwargs, self.layer_name)
+        if operation.random:
+            self._random_state.advance(self.layer_name)
         name = operation.name
         if self._leaf_layer is None and self.phase is Phase.FORWARD:
             # a functional call is a layer of its own
@@ -377,28 +369,6 @@ class Recorder(TorchDispatchMode):
         dtype = next((value.dtype for value in values if value.dtype.is_floating_point), torch.float32)
         is_rounded = kind in self._tf32 and dtype is torch.float32
         return Precision.TF32 if is_rounded else Precision.of_dtype(dtype)
-
-    def _check_call(self, operation: Operation, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Refuse a call that a step would run differently from the module.
-
-        Raises:
-            UnsupportedModel: it writes to a tensor that is not traced, or draws from its own random generator.
-        """
-        written = (aten.argument_at(at, args, kwargs) for at in operation.written)
-        if not all(isinstance(tensor, FakeTensor) for tensor in written):
-            raise UnsupportedModel(
-                self.layer_name,
-                f"{operation.operator} writes to a tensor that is not a buffer",
-                "register it as a buffer of the module",
-            )
-        if operation.random:
-            self._random_state.advance(self.layer_name)
-        if kwargs.get("generator") is not None:
-            raise UnsupportedModel(
-                self.layer_name,
-                f"{operation.operator} draws from its own random generator",
-                "use torch's default generator, which torch.manual_seed seeds",
-            )
 
     def _converted(self, args: tuple[Any, ...], shape_only: tuple[int, ...]) -> tuple[Any, ...]:
         return tuple([

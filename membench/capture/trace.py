@@ -27,6 +27,7 @@ from membench.capture.backward import (
     own_gradients,
     separate_outputs,
 )
+from membench.capture.callers_tensors import InputObjects, argument_blocks, real_values
 from membench.capture.fakes import Fakes
 from membench.capture.functions import AsOperators
 from membench.capture.fused_layers import fused_layers_in_parts
@@ -36,14 +37,13 @@ from membench.capture.lifetimes import KeptNumber
 from membench.capture.nested import check_keeps_padding
 from membench.capture.python_state import PythonState
 from membench.capture.random_state import RandomState
-from membench.capture.real_values import RealValues, has_values
 from membench.capture.recorder import Recorder
 from membench.capture.virtual_gpu import VirtualGpu
-from membench.core.arguments import Arguments, call_with, tensors_in
+from membench.core.arguments import call_with, tensors_in
 from membench.core.call import Outputs, Value
 from membench.core.errors import MembenchError, UnsupportedModel
 from membench.core.garbage import without_collection
-from membench.core.opened import Opened, objects_in, opened
+from membench.core.opened import Opened, opened
 from membench.core.precision import Precision
 from membench.core.task_graph import Block, Kind, Role, Task
 from membench.core.torch_internals import (
@@ -68,7 +68,8 @@ _CPU = torch.device("cpu")
 
 _VALUE_READ = (
     "Python reads the value of a tensor, which differs from step to step",
-    "leave it a tensor: torch.where in place of if, the tensor in place of its item()",
+    "leave it a tensor: torch.where in place of if, the tensor in place of its item(); membench.predict takes the values of a "
+    "batch with data",
 )
 """Cause and remedy of the refusal of a number that leaves the device."""
 
@@ -130,7 +131,11 @@ class _Results:
 
 
 def record(
-    workload: Workload, device: torch.device | None, seen: Mapping[Hashable, Outputs], *, uses_values: bool = False
+    workload: Workload,
+    device: torch.device | None,
+    seen: Mapping[Hashable, Outputs],
+    *,
+    uses_values: bool = False,
 ) -> Recording:
     """Trace one step of `workload` as it runs from its module's second call on.
 
@@ -179,11 +184,10 @@ def _trace(
         fakes = Fakes.of(workload, fake_mode, device)
         weight_blocks = {name: recorder.external(name, t, Role.WEIGHT) for name, t in fakes.weights.items()}
         buffer_blocks = {name: recorder.external(name, t, Role.BUFFER) for name, t in fakes.buffers.items()}
-        input_blocks = _argument_blocks(recorder, "input", opened(fakes.inputs), Role.INPUT)
-        target_blocks = _argument_blocks(recorder, "target", opened(fakes.targets), Role.LABEL)
-        if uses_values and has_values(workload.module, (workload.inputs, workload.targets)):
-            recorder.values = _real_values(workload, recorder, fakes)
-        inputs_before = tree_map_only(Tensor, recorder.value, opened(fakes.inputs))
+        input_blocks = argument_blocks(recorder, "input", fakes.inputs, Role.INPUT)
+        target_blocks = argument_blocks(recorder, "target", fakes.targets, Role.LABEL)
+        recorder.values = real_values(workload, recorder, fakes) if uses_values else None
+        objects = InputObjects(recorder, fakes.inputs)
         with _failures_named(workload, recorder):
             with (
                 recorder,
@@ -197,11 +201,10 @@ def _trace(
             if not depends_on_values:  # a graph of one batch does not run again
                 state.check_tensors((*fakes.weights.values(), *fakes.buffers.values()))
             random_state.check("the model")
-            inputs_after = tree_map_only(Tensor, recorder.value, opened(fakes.inputs))
-            has_changed = _changes_objects(workload, inputs_before, inputs_after)
+            output = tree_map_only(Tensor, recorder.value, results.output)
+            objects_after, given_up = objects.changes(output, trains=workload.trains)
         pairs, found = results.output_gradients, results.gradients
         gradients = [None if gradient is None else recorder.value(gradient) for gradient in found]
-        output = tree_map_only(Tensor, recorder.value, results.output)
         return Recording(
             blocks=recorder.blocks,
             tasks=recorder.tasks,
@@ -211,8 +214,7 @@ def _trace(
             gradients=dict(zip(fakes.trained, gradients, strict=False)),
             output=output,
             output_gradients=[(recorder.value(each), recorder.value(gradient)) for each, gradient in pairs],
-            input_gradients=gradients[len(fakes.trained) :]
-            or [None for block in input_blocks if block is not None],
+            input_gradients=gradients[len(fakes.trained) :],
             releases=tuple(sorted(recorder.lifetimes.releases)),  # tensors of one task die in no fixed order
             numbers=tuple(recorder.lifetimes.numbers),
             sums=frozenset(recorder.sums),
@@ -222,43 +224,9 @@ def _trace(
             inputs=input_blocks,
             targets=target_blocks,
             depends_on_values=depends_on_values,
-            objects_after=objects_in(inputs_after) if has_changed else (),
-            given_up=frozenset(
-                _blocks_in(inputs_before) - _blocks_in((inputs_after, output)) - {*weight_blocks.values()}
-            ),
+            objects_after=objects_after,
+            given_up=given_up,
         )
-
-
-def _real_values(workload: Workload, recorder: Recorder, fakes: Fakes) -> RealValues:
-    """Return the values of a workload's tensors."""
-    living = recorder.lifetimes.blocks.values
-    values = RealValues(recorder.tasks, recorder.layers, (recorder.constants, recorder.made_anew), living)
-    arguments = zip((workload.inputs, workload.targets), (fakes.inputs, fakes.targets), strict=True)
-    real = [*workload.module.parameters(), *workload.module.buffers()]
-    traced = [*fakes.weights.values(), *fakes.buffers.values()]
-    for given, without_values in arguments:
-        real += tensors_in(given)
-        traced += tensors_in(opened(without_values))
-    for own, fake in zip(real, traced, strict=True):
-        values.give(recorder.value(fake), own)
-    return values
-
-
-def _changes_objects(workload: Workload, before: Any, after: Any) -> bool:
-    """Return whether the module has changed an object among its inputs; refuse that in a step that trains."""
-    if after == before:
-        return False
-    if workload.trains:
-        raise UnsupportedModel(
-            "the model",
-            "it changes an object among its inputs, such as a cache of keys and values, in a step that trains",
-            "pass tensors, or use_cache=False, or loss=None for a step of inference",
-        )
-    return True
-
-
-def _blocks_in(tree: Any) -> set[int]:
-    return {value.block for value in tree_leaves(tree) if isinstance(value, Value)}
 
 
 def _run(
@@ -268,7 +236,11 @@ def _run(
     if gpu:
         gpu.own(fakes.trained.values())
     given = fakes.given() if workload.trains else []  # without gradients an object may let go of its tensors
-    leaves = [*fakes.trained.values(), *tensors_in(opened(fakes.inputs))] if workload.trains else []
+    inputs = tensors_in(opened(fakes.inputs))
+    leaves, missing = (
+        ([*fakes.trained.values(), *inputs], []) if workload.trains else ([], [None] * len(inputs))
+    )
+    del inputs
     tensors = _by_every_name(workload.module, {**fakes.weights, **fakes.buffers})
     fused = nullcontext() if gpu else fused_layers_in_parts(workload.module)
     with AsOperators(gpu), fused, _autocast(workload.precision, device_type):
@@ -279,7 +251,7 @@ def _run(
         backward_from_loss(recorder, loss, workload.loss_scale)
     elif workload.trains:
         pairs = backward_from_caller(recorder, output, given)
-    gradients = own_gradients(leaves, [gradient for _, gradient in pairs])
+    gradients = [*own_gradients(leaves, [gradient for _, gradient in pairs]), *missing]
     return _Results(loss, output, pairs, gradients)
 
 
@@ -392,13 +364,6 @@ def _failure(workload: Workload, error: Exception) -> tuple[str, str]:
 
 def _call_with_tensors(module: nn.Module, tensors: dict[str, Tensor], *args: Any, **kwargs: Any) -> Any:
     return torch.func.functional_call(module, tensors, args, kwargs, tie_weights=False)
-
-
-def _argument_blocks(recorder: Recorder, name: str, arguments: Arguments, role: Role) -> list[int | None]:
-    return [
-        recorder.external(f"{name}{position}", leaf, role) if isinstance(leaf, Tensor) else None
-        for position, leaf in enumerate(tree_leaves(arguments))
-    ]
 
 
 @contextmanager

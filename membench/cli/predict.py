@@ -98,6 +98,8 @@ def _values(prediction: "Prediction") -> Iterator[tuple[str, str]]:
     else:
         yield "used", _exact(prediction.used_bytes)
     yield "step time", format_seconds(prediction.step_time_s)
+    if prediction.depends_on_values:
+        yield "holds for", "this batch: sizes depend on its values"
 
 
 def _exact(size_bytes: int) -> str:

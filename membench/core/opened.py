@@ -81,7 +81,7 @@ def closed(tree: Any) -> Any:
 
 
 def _closed(item: Opened) -> Any:
-    made = object.__new__(item.kind)
+    made: Any = object.__new__(item.kind)
     vars(made).update(zip(item.names, closed(item.values), strict=True))
     return made
 

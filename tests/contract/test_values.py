@@ -25,7 +25,9 @@ from membench.steps.plan import plan
 from membench.strategies.base import Strategy
 from membench.strategies.eager import Eager
 from membench.strategies.pytorch import PyTorch
-from tests.helpers.networks import COST
+from tests.helpers.costs import UnitCost
+
+COST = UnitCost()
 
 EDGES = torch.tensor([[0, 1, 2, 3, 3, 4, 5, 5, 2], [1, 2, 0, 4, 3, 0, 5, 1, 2]])
 """With three that lead to their own node, which GCN and GAT replace."""
@@ -86,15 +88,23 @@ def case(name: str, *, trains: bool) -> Workload:
     torch.manual_seed(0)
     if name in ("fasterrcnn", "retinanet"):
         images = [torch.rand(3, 32, 40), torch.rand(3, 40, 32)]
-        boxes = {"boxes": torch.tensor([[2.0, 3.0, 12.0, 13.0], [8.0, 8.0, 20.0, 30.0]]), "labels": torch.tensor([1, 2])}
+        boxes = {
+            "boxes": torch.tensor([[2.0, 3.0, 12.0, 13.0], [8.0, 8.0, 20.0, 30.0]]),
+            "labels": torch.tensor([1, 2]),
+        }
         inputs = (images, [boxes, boxes]) if trains else (images,)
         return Workload(name, detector(name).train(trains), total if trains else None, inputs)
     if name == "masked":
         mask = torch.tensor([True, False, True, True, False, True, True, True])
         module, inputs = Masked(), (torch.randn(8, 4), mask, torch.tensor(2))
     else:
-        module, inputs = Convolutions({"gcn": GCNConv, "gat": GATConv, "sage": SAGEConv}[name]), (torch.randn(6, 4), EDGES)
-    return Workload(name, module.train(trains), (lambda output: output.square().mean()) if trains else None, inputs)
+        module, inputs = (
+            Convolutions({"gcn": GCNConv, "gat": GATConv, "sage": SAGEConv}[name]),
+            (torch.randn(6, 4), EDGES),
+        )
+    return Workload(
+        name, module.train(trains), (lambda output: output.square().mean()) if trains else None, inputs
+    )
 
 
 CASES = ("masked", "gcn", "gat", "fasterrcnn", "retinanet")
@@ -133,13 +143,15 @@ def test_the_captured_step_gives_the_batch_its_results(name: str, trains: bool, 
     step.close()
 
 
-@pytest.mark.parametrize("name", ["masked", "gcn"])
+@pytest.mark.parametrize("name", ["gcn", "gat"])
 def test_the_peak_is_that_of_plain_pytorch(name: str) -> None:
     work = case(name, trains=False)
     captured = capture(work, uses_values=True)
     with torch.no_grad():
         peak_bytes = cpu_peak_bytes(work.output)
-    assert captured.graph.external_bytes + peak_bytes == plan(captured.graph, PyTorch(), COST, None).peak_bytes
+    assert (
+        captured.graph.external_bytes + peak_bytes == plan(captured.graph, PyTorch(), COST, None).peak_bytes
+    )
 
 
 @pytest.mark.parametrize("name", [*CASES, "sage"])
@@ -147,7 +159,7 @@ def test_a_prediction_states_whether_it_holds_for_its_batch_alone(name: str) -> 
     work = case(name, trains=True)
     found = membench.predict(work.module, work.loss, (work.inputs, ()), device="a100_80gb")
     assert found.depends_on_values is (name != "sage") and found.step_time_s > 0
-    assert not any(isinstance(tensor, torch._subclasses.FakeTensor) for tensor in vars(work.module).values())
+    plain(work)  # the module holds no tensor of the capture
 
 
 def test_other_values_have_other_sizes() -> None:
