@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from membench.capture.fakes import Fakes
 from membench.capture.real_values import RealValues, has_values
@@ -37,6 +37,35 @@ def real_values(workload: Workload, recorder: Recorder, fakes: Fakes) -> RealVal
     for own, fake in zip(real, traced, strict=True):
         values.give(recorder.value(fake), own)
     return values
+
+
+def by_every_name(module: nn.Module, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Return tensors by all names that tied weights have; a module that is used in several places is named once.
+
+    `swapped_tensors` could tie weights itself, but would leave traced tensors in a module that has two names.
+    """
+    traced = {id(t): tensors[name] for name, t in (*module.named_parameters(), *module.named_buffers())}
+    return {
+        name: traced[id(tensor)]
+        for path, child in module.named_modules()
+        for named in (child.named_parameters, child.named_buffers)
+        for name, tensor in named(path, recurse=False, remove_duplicate=False)
+    }
+
+
+def check_output(output: Any) -> None:
+    """Refuse an output with tensors that a step could not return.
+
+    Raises:
+        UnsupportedModel: it holds an object that cannot be opened.
+    """
+    for leaf in tree_leaves(output):
+        if not isinstance(leaf, Tensor) and type(leaf).__module__ not in ("builtins", "torch"):
+            raise UnsupportedModel(
+                "output",
+                f"torch's pytree cannot open a {type(leaf).__name__}",
+                "return tensors, tuples, lists or dicts of tensors, or an object with them in its attributes",
+            )
 
 
 class InputObjects:

@@ -5,13 +5,15 @@ CPU, on the module's weights and buffers and on the batch as they are, and then 
 asks for no value.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
 
 from membench.capture.known_values import run_call
+from membench.capture.layers import Layers
 from membench.capture.lifetimes import Lifetimes
 from membench.core.call import Call, Value, values_in
 from membench.core.errors import UnsupportedModel
@@ -23,7 +25,7 @@ class Trace(Protocol):
     """What is read of a recorder."""
 
     tasks: list[Task]
-    layers: list[str]
+    layers: Layers
     constants: dict[int, Tensor]
     made_anew: dict[int, Tensor]
     lifetimes: Lifetimes
@@ -76,7 +78,7 @@ class RealValues:
         Raises:
             UnsupportedModel: an operator does not run on the CPU; names its layer.
         """
-        with no_dispatch(), torch.no_grad(), torch.random.fork_rng(devices=[]):
+        with no_dispatch(), torch.no_grad(), _random_state_kept():
             pending = self._trace.tasks[self._run :]
             needed = {value.block for task in pending for value in _values_of(task.call)} | _blocks_of(call)
             made = {block for task in pending for block in task.creates}
@@ -112,7 +114,7 @@ class RealValues:
             name = task.call.operator.split(".")[1]
             if name not in _ON_CPU:
                 raise UnsupportedModel(
-                    self._trace.layers[task.layer],
+                    self._trace.layers.names[task.layer],
                     f"sizes depend on values, and {task.call.operator}, which is computed on the CPU for them, fails there "
                     f"({str(error).splitlines()[0]})",
                     "choose precision=fp32, or run this layer outside of the step",
@@ -146,6 +148,16 @@ class RealValues:
         made = next(group[block] for group in self._made() if block in group)
         storage = made.untyped_storage().clone()  # a view's offset is one in the whole of it
         self._tensors[block] = torch.empty(0, dtype=made.dtype, device=storage.device).set_(storage)
+
+
+@contextmanager
+def _random_state_kept() -> Iterator[None]:
+    """Keep the state of torch's generator; `torch.random.fork_rng` would read it as the module does, which a trace notices."""
+    state = torch.default_generator.get_state()
+    try:
+        yield
+    finally:
+        torch.default_generator.set_state(state)
 
 
 def _has_data(tensor: Tensor) -> bool:

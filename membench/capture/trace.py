@@ -27,7 +27,14 @@ from membench.capture.backward import (
     own_gradients,
     separate_outputs,
 )
-from membench.capture.callers_tensors import InputObjects, argument_blocks, real_values
+from membench.capture.callers_tensors import (
+    InputObjects,
+    argument_blocks,
+    by_every_name,
+    check_output,
+    real_values,
+)
+from membench.capture.checkpoint import traced_regions
 from membench.capture.fakes import Fakes
 from membench.capture.functions import AsOperators
 from membench.capture.fused_layers import fused_layers_in_parts
@@ -54,7 +61,7 @@ from membench.core.torch_internals import (
     UnsupportedOperatorException,
     autocast,
     module_hooks,
-    tree_leaves,
+    swapped_tensors,
     tree_map_only,
     without_saved_tensor_hooks,
     without_value_checks,
@@ -196,9 +203,8 @@ def _trace(
                 traced_hooks(workload.module, runs_own=workload.runs_own_hooks),
                 _layer_hooks(workload.module, recorder, fakes.buffers, state),
             ):
-                results = _run(workload, recorder, fakes, gpu, _device_type(workload, device))
-            depends_on_values = recorder.values is not None and recorder.values.were_read
-            if not depends_on_values:  # a graph of one batch does not run again
+                results = _run(workload, recorder, fakes, random_state, gpu, _device_type(workload, device))
+            if not recorder.depends_on_values:  # a graph of one batch does not run again
                 state.check_tensors((*fakes.weights.values(), *fakes.buffers.values()))
             random_state.check("the model")
             output = tree_map_only(Tensor, recorder.value, results.output)
@@ -208,13 +214,14 @@ def _trace(
         return Recording(
             blocks=recorder.blocks,
             tasks=recorder.tasks,
-            layers=recorder.layers,
+            layers=recorder.layers.names,
             constants=recorder.constants,
             loss=None if results.loss is None else recorder.value(results.loss),
             gradients=dict(zip(fakes.trained, gradients, strict=False)),
             output=output,
             output_gradients=[(recorder.value(each), recorder.value(gradient)) for each, gradient in pairs],
-            input_gradients=gradients[len(fakes.trained) :],
+            input_gradients=gradients[len(fakes.trained) :]
+            or [None for each in input_blocks if each is not None],
             releases=tuple(sorted(recorder.lifetimes.releases)),  # tensors of one task die in no fixed order
             numbers=tuple(recorder.lifetimes.numbers),
             sums=frozenset(recorder.sums),
@@ -223,52 +230,68 @@ def _trace(
             buffers=buffer_blocks,
             inputs=input_blocks,
             targets=target_blocks,
-            depends_on_values=depends_on_values,
+            depends_on_values=recorder.depends_on_values,
             objects_after=objects_after,
             given_up=given_up,
         )
 
 
 def _run(
-    workload: Workload, recorder: Recorder, fakes: Fakes, gpu: VirtualGpu | None, device_type: str
+    workload: Workload,
+    recorder: Recorder,
+    fakes: Fakes,
+    random_state: RandomState,
+    gpu: VirtualGpu | None,
+    device_type: str,
 ) -> _Results:
     """Run the step; see the module's docstring."""
     if gpu:
         gpu.own(fakes.trained.values())
     given = fakes.given() if workload.trains else []  # without gradients an object may let go of its tensors
-    inputs = tensors_in(opened(fakes.inputs))
-    leaves, missing = (
-        ([*fakes.trained.values(), *inputs], []) if workload.trains else ([], [None] * len(inputs))
-    )
-    del inputs
-    tensors = _by_every_name(workload.module, {**fakes.weights, **fakes.buffers})
-    fused = nullcontext() if gpu else fused_layers_in_parts(workload.module)
-    with AsOperators(gpu), fused, _autocast(workload.precision, device_type):
-        call = partial(_call_with_tensors, workload.module, tensors)
-        loss, output = _forward(workload, recorder, call, fakes, given)
-    pairs: list[tuple[Tensor, Tensor]] = []
+    leaves = [*fakes.trained.values(), *tensors_in(opened(fakes.inputs))] if workload.trains else []
+    tensors = by_every_name(workload.module, {**fakes.weights, **fakes.buffers})
+    functions = partial(_functions, workload.module, gpu)
+    with ExitStack() as step:
+        step.enter_context(swapped_tensors(workload.module, tensors))
+        step.enter_context(traced_regions(recorder, random_state, gpu, functions))
+        with functions(), _autocast(workload.precision, device_type):
+            loss, output = _forward(workload, recorder, fakes, given)
+        pairs = _backward(workload, recorder, loss, output, given)
+    gradients = own_gradients(leaves, [gradient for _, gradient in pairs])
+    return _Results(loss, output, pairs, gradients)
+
+
+@contextmanager
+def _functions(module: nn.Module, gpu: VirtualGpu | None) -> Iterator[None]:
+    """Trace functions and fused layers in the forms that a schedule can run."""
+    with AsOperators(gpu), nullcontext() if gpu else fused_layers_in_parts(module):
+        yield
+
+
+def _backward(
+    workload: Workload, recorder: Recorder, loss: Any, output: Any, given: list[Tensor]
+) -> list[tuple[Tensor, Tensor]]:
+    """Run the backward pass, if there is one; see `backward_from_caller` for what is returned."""
     if workload.loss is not None:
         backward_from_loss(recorder, loss, workload.loss_scale)
     elif workload.trains:
-        pairs = backward_from_caller(recorder, output, given)
-    gradients = [*own_gradients(leaves, [gradient for _, gradient in pairs]), *missing]
-    return _Results(loss, output, pairs, gradients)
+        return backward_from_caller(recorder, output, given)
+    return []
 
 
 def _forward(
     workload: Workload,
     recorder: Recorder,
-    call: Callable[..., Any],
     fakes: Fakes,
     given: list[Tensor],
 ) -> tuple[Any, Any]:
     """Return the loss, or else the module's output; the output that a loss was made of is gone then, as in a caller's loop."""
-    output = call_with(call, fakes.inputs)
+    output = call_with(workload.module, fakes.inputs)
     if workload.loss is not None:
-        recorder.enter_loss()
+        recorder.layers.enter_loss("loss")
         return call_with(workload.loss, fakes.targets, output), None
     output = opened(output)
-    _check_output(output)
+    check_output(output)
     return None, separate_outputs(output, given) if workload.trains else output
 
 
@@ -295,30 +318,6 @@ def _autocast(precision: Precision | None, device_type: str) -> Iterator[None]:
         return
     with autocast(device_type, precision.autocast_dtype):
         yield
-
-
-def _by_every_name(module: nn.Module, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Return tensors by all names that tied weights have; a module that is used in several places is named once.
-
-    ``functional_call`` could tie weights itself, but would leave traced tensors in a module that has two names.
-    """
-    traced = {id(t): tensors[name] for name, t in (*module.named_parameters(), *module.named_buffers())}
-    return {
-        name: traced[id(tensor)]
-        for path, child in module.named_modules()
-        for named in (child.named_parameters, child.named_buffers)
-        for name, tensor in named(path, recurse=False, remove_duplicate=False)
-    }
-
-
-def _check_output(output: Any) -> None:
-    for leaf in tree_leaves(output):
-        if not isinstance(leaf, Tensor) and type(leaf).__module__ not in ("builtins", "torch"):
-            raise UnsupportedModel(
-                "output",
-                f"torch's pytree cannot open a {type(leaf).__name__}",
-                "return tensors, tuples, lists or dicts of tensors, or an object with them in its attributes",
-            )
 
 
 @contextmanager
@@ -362,10 +361,6 @@ def _failure(workload: Workload, error: Exception) -> tuple[str, str]:
     return cause, "give a batch on which the module runs, and compute only with torch's operators"
 
 
-def _call_with_tensors(module: nn.Module, tensors: dict[str, Tensor], *args: Any, **kwargs: Any) -> Any:
-    return torch.func.functional_call(module, tensors, args, kwargs, tie_weights=False)
-
-
 @contextmanager
 def _layer_hooks(
     module: nn.Module, recorder: Recorder, buffers: dict[str, Tensor], state: PythonState
@@ -376,10 +371,10 @@ def _layer_hooks(
 
     def enter(layer: nn.Module, *_: Any) -> None:
         state.enter(layer)
-        recorder.enter_module(paths[id(layer)], is_leaf=not any(True for _ in layer.children()))
+        recorder.layers.enter_module(paths[id(layer)], is_leaf=not any(True for _ in layer.children()))
 
     def leave(layer: nn.Module, *_: Any) -> None:
-        recorder.leave_module()
+        recorder.layers.leave_module()
         if layer is module:
             for name, buffer in module.named_buffers():
                 if buffers.get(name) is not buffer:

@@ -14,8 +14,8 @@ from membench.capture.capture import CapturedStep
 from membench.core.arguments import call_with
 from membench.core.call import Value
 from membench.core.errors import MembenchError
-from membench.core.task_graph import Kind, Phase
 from membench.core.opened import opened
+from membench.core.task_graph import Kind, Phase
 from membench.core.torch_internals import tensor_version, tree_flatten, tree_leaves
 from membench.core.workload import Workload
 

@@ -148,8 +148,12 @@ def test_a_wrapped_module_returns_a_cache_and_is_not_given_one() -> None:
     with torch.no_grad():
         check_equal(wrapped(input_ids=ids, use_cache=True), network()(input_ids=ids, use_cache=True))
         empty = DynamicCache(config=CONFIG)
-        with pytest.raises(UnsupportedModel, match=r"inputs\['past_key_values'\].*puts tensors into this DynamicCache"):
+        with pytest.raises(
+            UnsupportedModel, match=r"inputs\['past_key_values'\].*puts tensors into this DynamicCache"
+        ):
             wrapped(input_ids=ids, past_key_values=empty)
         assert empty.get_seq_length() == 0 and empty.layers[0].keys is None
-        with pytest.raises(MembenchError, match=r"inputs\['past_key_values'\] is a DynamicCache, with a Tensor in it"):
+        with pytest.raises(
+            MembenchError, match=r"inputs\['past_key_values'\] is a DynamicCache, with a Tensor in it"
+        ):
             wrapped(**inputs_of("dynamic"))
