@@ -10,7 +10,8 @@ wrapper. `tests/core/test_torch_internals.py` checks each of them: it fails wher
 - ``tree_flatten``, ``tree_leaves``, ``tree_map``, ``tree_map_only``: nested tuples, lists and dicts of tensors;
   ``register_container`` makes another class such a container.
 - ``suggest_memory_format``: channels last or contiguous, as a kernel chooses from a tensor's strides.
-- ``OpOverload``: an ATen operator with its overload, ``OpOverloadPacket``: with all of them, as ``torch.ops`` has it; ``flop_registry``: formulas of operations by overload packet.
+- ``OpOverload``: an ATen operator with its overload, ``OpOverloadPacket``: with all of them, as ``torch.ops`` has it;
+  ``flop_registry``: formulas of operations by overload packet.
 """
 
 from collections.abc import Callable, Iterator, Sequence

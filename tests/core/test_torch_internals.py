@@ -416,3 +416,25 @@ def test_function_modes_are_counted_and_set_aside() -> None:
         with internals.without_torch_function_modes():
             assert torch.empty(1).device.type == "cpu"
         assert torch.empty(1).device.type == "meta"
+
+
+def test_a_class_becomes_a_container_with_named_items() -> None:
+    class Pair:
+        def __init__(self, left: Any, right: Any) -> None:
+            self.left, self.right = left, right
+
+    internals.register_container(
+        Pair,
+        lambda pair: ((pair.left, pair.right), None),
+        lambda items, _: Pair(*items),
+        lambda _: ("left", "right"),
+    )
+    made = internals.tree_map(lambda leaf: leaf + 1, [Pair(1, 2)])[0]
+    assert type(made) is Pair and (made.left, made.right) == (2, 3)
+    paths = [internals.key_path(path) for path, _ in internals.tree_leaves_with_path([made])]
+    assert paths == ["[0].left", "[0].right"]
+
+
+def test_an_operator_with_all_of_its_overloads_has_a_type() -> None:
+    assert isinstance(torch.ops.aten.add, internals.OpOverloadPacket)
+    assert isinstance(torch.ops.aten.add.Tensor, internals.OpOverload)
