@@ -1,12 +1,15 @@
-"""Calls that plain PyTorch refuses, but not on tensors without data, or that change a tensor's size behind its back."""
+"""Calls that are refused: those that a step would run differently, and those that plain PyTorch refuses, but not without data."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from membench.capture import aten
 from membench.capture.operation import Operation
 from membench.core.errors import UnsupportedModel
+from membench.core.torch_internals import FakeTensor
 
 _PRODUCTS = frozenset({
     "aten.addmm.default", "aten.addmv.default", "aten.convolution.default", "aten.mm.default",
@@ -42,4 +45,38 @@ def check_size_is_kept(buffer: Tensor, layer: str) -> None:
     if buffer.shape == torch.Size([0]):
         raise UnsupportedModel(
             layer, "it gives a buffer its size when it first runs", "call the module once on a batch before"
+        )
+
+
+def check_dense(func: Any, outputs: Sequence[Any], layer: str) -> None:
+    """Refuse an operator that makes a sparse tensor.
+
+    Raises:
+        UnsupportedModel: it does; names the layer.
+    """
+    if any(isinstance(out, Tensor) and out.layout is not torch.strided for out in outputs):
+        raise UnsupportedModel(
+            layer, f"{func} makes a sparse tensor", "make a dense one, for example by sparse=False"
+        )
+
+
+def check_call(operation: Operation, args: tuple[Any, ...], kwargs: dict[str, Any], layer: str) -> None:
+    """Refuse a call that a step would run differently from the module.
+
+    Raises:
+        UnsupportedModel: it writes to a tensor that is not traced, or draws from its own random generator; names the layer.
+    """
+    check_dtypes(operation, args, layer)
+    written = [aten.argument_at(at, args, kwargs) for at in operation.written]
+    if not all(isinstance(tensor, FakeTensor) for tensor in written):
+        raise UnsupportedModel(
+            layer,
+            f"{operation.operator} writes to a tensor that is not a buffer",
+            "register it as a buffer of the module",
+        )
+    if kwargs.get("generator") is not None:
+        raise UnsupportedModel(
+            layer,
+            f"{operation.operator} draws from its own random generator",
+            "use torch's default generator, which torch.manual_seed seeds",
         )

@@ -2,7 +2,8 @@
 
 VALUE_READ = (
     "Python reads the value of a tensor, which differs from step to step",
-    "leave it a tensor: torch.where in place of if, the tensor in place of its item()",
+    "leave it a tensor: torch.where in place of if, the tensor in place of its item(); membench.predict takes the values of a "
+    "batch with data",
 )
 """Cause and remedy of the refusal of a number that leaves the device."""
 

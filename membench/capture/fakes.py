@@ -1,9 +1,9 @@
 """The tensors of a step without data: weights, buffers and batch in the precision and the layout of the step."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Self
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
@@ -11,7 +11,8 @@ from torch import Tensor, nn
 from membench.capture.operation import layout_of
 from membench.core.arguments import Arguments, tensors_in
 from membench.core.errors import UnsupportedModel
-from membench.core.torch_internals import FakeTensorMode, storage_address, tree_map_only
+from membench.core.opened import closed, opened
+from membench.core.torch_internals import FakeTensorMode, storage_address, tree_map
 from membench.core.workload import Workload
 
 
@@ -22,7 +23,7 @@ class Fakes:
     Attributes:
         weights, buffers: by qualified name; tied ones have the first of their names.
         trained: the weights that get a gradient; none in a step of inference.
-        inputs, targets: as the module and the loss take them.
+        inputs, targets: as the module and the loss take them; objects in them are those that the step changes.
     """
 
     weights: dict[str, Tensor]
@@ -54,13 +55,13 @@ class Fakes:
             weights=weights,
             trained={name: each for name, each in weights.items() if workload.trains and each.requires_grad},
             buffers={name: converted(buffer) for name, buffer in workload.module.named_buffers()},
-            inputs=tree_map_only(Tensor, input_of, workload.inputs),
-            targets=tree_map_only(Tensor, fake, workload.targets),
+            inputs=closed(tree_map(partial(_leaf, input_of, device), workload.inputs)),
+            targets=closed(tree_map(partial(_leaf, fake, device), workload.targets)),
         )
 
     def given(self) -> list[Tensor]:
         """Return what the module is called with: weights, buffers and the inputs' tensors."""
-        return [*self.weights.values(), *self.buffers.values(), *tensors_in(self.inputs)]
+        return [*self.weights.values(), *self.buffers.values(), *tensors_in(opened(self.inputs))]
 
     def memory(self) -> dict[str, int]:
         """Return the addresses of weights and buffers by name."""
@@ -105,7 +106,17 @@ class Fakes:
     @property
     def are_on_cpu(self) -> bool:
         """Whether weights and inputs are on the CPU, so that the kernels are the CPU's."""
-        return all(each.device.type == "cpu" for each in (*self.weights.values(), *tensors_in(self.inputs)))
+        inputs = tensors_in(opened(self.inputs))
+        return all(each.device.type == "cpu" for each in (*self.weights.values(), *inputs))
+
+
+def _leaf(of_tensor: Callable[[Tensor], Tensor], device: torch.device | None, leaf: Any) -> Any:
+    """Return a leaf of the arguments without data; a device is that of the tensors."""
+    if isinstance(leaf, Tensor):
+        return of_tensor(leaf)
+    if isinstance(leaf, torch.device):
+        return device or (torch.device("cpu") if leaf.type == "meta" else leaf)
+    return leaf
 
 
 def _fake(

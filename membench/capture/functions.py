@@ -12,7 +12,7 @@ from torch.overrides import TorchFunctionMode
 
 from membench.capture.attention import attention
 from membench.capture.virtual_gpu import VirtualGpu
-from membench.core.torch_internals import without_autocast, without_cudnn
+from membench.core.torch_internals import OpOverload, OpOverloadPacket, without_autocast, without_cudnn
 
 _PYTHON_MODULES = ("torch.nn.functional", "torch.functional")
 
@@ -45,7 +45,9 @@ class AsOperators(TorchFunctionMode):
         return output
 
     def _run(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
-        with nullcontext() if self._gpu is None or func in self._BACKWARD else self._gpu.function():
+        # autograd asks for what an operator of a library returns, whose formula for gradients is written in Python
+        is_outside = func in self._BACKWARD or isinstance(func, OpOverload | OpOverloadPacket)
+        with nullcontext() if self._gpu is None or is_outside else self._gpu.function():
             if func in self._DROPOUTS:
                 return _dropout(*args, **kwargs)
             if func in self._RECURRENT:
@@ -86,6 +88,20 @@ def _without_dispatch(func: FunctionType) -> Callable[..., Any]:
     """Return a function of `torch.nn.functional` whose calls a mode sees, and which does not hand itself to the mode."""
     names = ("has_torch_function", "has_torch_function_unary", "has_torch_function_variadic")
     scope = {**func.__globals__, **dict.fromkeys(names, lambda *_: False)}
+    helpers = {
+        name: each for name, each in scope.items() if name.startswith("_") and _is_of_module(each, func)
+    }
+    scope.update(
+        (name, _in_scope(each, scope)) for name, each in helpers.items()
+    )  # they hand the function to it as well
+    return _in_scope(func, scope)
+
+
+def _is_of_module(candidate: Any, func: FunctionType) -> bool:
+    return type(candidate) is FunctionType and candidate.__globals__ is func.__globals__
+
+
+def _in_scope(func: FunctionType, scope: dict[str, Any]) -> FunctionType:
     copy = FunctionType(func.__code__, scope, func.__name__, func.__defaults__, func.__closure__)
     copy.__kwdefaults__ = func.__kwdefaults__
     return copy

@@ -170,6 +170,18 @@ def _fills_storage(tensor: Tensor) -> bool:
     return not tensor.storage_offset() and tensor.untyped_storage().nbytes() == elements * tensor.itemsize
 
 
+def without_values(tensor: Tensor, mode: FakeTensorMode, device: torch.device | None) -> Tensor:
+    """Return a fake tensor in the layout of a kernel's result, in a storage of the same size.
+
+    Args:
+        device: where it claims to be; None: where the tensor is.
+    """
+    layout = layout_of(tensor)._replace(device=device or tensor.device)
+    elements = tensor.untyped_storage().nbytes() // tensor.itemsize
+    memory = layout._replace(shape=(elements,), stride=(1,), offset=0).fake_tensor(mode)
+    return layout.fake_tensor(mode, view_of=memory)
+
+
 def as_list(output: Any) -> list[Any]:
     """Return an operator's one or several outputs as a list."""
     return list(output) if isinstance(output, tuple | list) else [output]

@@ -27,6 +27,13 @@ from membench.capture.backward import (
     own_gradients,
     separate_outputs,
 )
+from membench.capture.callers_tensors import (
+    InputObjects,
+    argument_blocks,
+    by_every_name,
+    check_output,
+    real_values,
+)
 from membench.capture.checkpoint import traced_regions
 from membench.capture.compiled import compiled_functions_refused
 from membench.capture.failures import VALUE_READ, cause_without_data
@@ -44,10 +51,11 @@ from membench.capture.python_state import PythonState
 from membench.capture.random_state import RandomState
 from membench.capture.recorder import Recorder
 from membench.capture.virtual_gpu import VirtualGpu
-from membench.core.arguments import Arguments, call_with, tensors_in
+from membench.core.arguments import call_with, tensors_in
 from membench.core.call import Outputs, Value
 from membench.core.errors import MembenchError, UnsupportedModel
 from membench.core.garbage import without_collection
+from membench.core.opened import Opened, opened
 from membench.core.precision import Precision
 from membench.core.task_graph import Block, Kind, Role, Task
 from membench.core.torch_internals import (
@@ -59,7 +67,6 @@ from membench.core.torch_internals import (
     autocast,
     module_hooks,
     swapped_tensors,
-    tree_leaves,
     tree_map_only,
     without_saved_tensor_hooks,
     without_value_checks,
@@ -84,6 +91,9 @@ class Recording:
         output_gradients, input_gradients: see `TaskGraph`.
         weights, buffers: blocks by qualified name.
         inputs, targets: blocks in the order of the workload's arguments; see `CapturedStep`.
+        objects_after: see `TaskGraph`.
+        depends_on_values: see `TaskGraph`.
+        given_up: blocks of inputs that neither objects nor the output hold after the step.
         releases, numbers: see `Lifetimes`.
         sums, stopped: see `Recorder`.
         on_cpu: whether the kernels are the CPU's.
@@ -102,6 +112,9 @@ class Recording:
     buffers: dict[str, int]
     inputs: list[int | None]
     targets: list[int | None]
+    objects_after: tuple[Opened, ...]
+    given_up: frozenset[int]
+    depends_on_values: bool
     releases: tuple[tuple[int, int], ...]
     numbers: tuple[KeptNumber, ...]
     sums: frozenset[int]
@@ -123,12 +136,19 @@ class _Results:
     gradients: list[Tensor | None]
 
 
-def record(workload: Workload, device: torch.device | None, seen: Mapping[Hashable, Outputs]) -> Recording:
+def record(
+    workload: Workload,
+    device: torch.device | None,
+    seen: Mapping[Hashable, Outputs],
+    *,
+    uses_values: bool = False,
+) -> Recording:
     """Trace one step of `workload` as it runs from its module's second call on.
 
     Args:
         device: the device whose kernels are recorded; see `capture`.
         seen: see `Recorder`.
+        uses_values: see `capture`.
 
     Raises:
         UnsupportedModel: the step depends on data, or cannot be expressed as a graph; names the layer. Or a weight's gradient
@@ -140,9 +160,10 @@ def record(workload: Workload, device: torch.device | None, seen: Mapping[Hashab
         weights = workload.module.named_parameters()
         check_gradient_hooks((name, each) for name, each in weights if each.requires_grad)
     with PythonState(workload.module) as state, loss_objects_kept(workload.loss), without_collection():
-        recording = _trace(workload, device, seen, state)
+        recording = _trace(workload, device, seen, state, uses_values)
         if state.change():  # for example, a first call that stores the size of its images
-            recording = _trace(workload, device, seen, state)
+            state.drop_tensors()
+            recording = _trace(workload, device, seen, state, uses_values)
         if changing := state.change():
             raise UnsupportedModel(
                 changing,
@@ -153,7 +174,11 @@ def record(workload: Workload, device: torch.device | None, seen: Mapping[Hashab
 
 
 def _trace(
-    workload: Workload, device: torch.device | None, seen: Mapping[Hashable, Outputs], state: PythonState
+    workload: Workload,
+    device: torch.device | None,
+    seen: Mapping[Hashable, Outputs],
+    state: PythonState,
+    uses_values: bool,
 ) -> Recording:
     fake_mode = FakeTensorMode(allow_non_fake_inputs=True)
     # anomaly detection would read the gradients' values, which fake tensors do not have
@@ -169,8 +194,10 @@ def _trace(
         fakes = Fakes.of(workload, fake_mode, device)
         weight_blocks = {name: recorder.external(name, t, Role.WEIGHT) for name, t in fakes.weights.items()}
         buffer_blocks = {name: recorder.external(name, t, Role.BUFFER) for name, t in fakes.buffers.items()}
-        input_blocks = _argument_blocks(recorder, "input", fakes.inputs, Role.INPUT)
-        target_blocks = _argument_blocks(recorder, "target", fakes.targets, Role.LABEL)
+        input_blocks = argument_blocks(recorder, "input", fakes.inputs, Role.INPUT)
+        target_blocks = argument_blocks(recorder, "target", fakes.targets, Role.LABEL)
+        recorder.values = real_values(workload, recorder, fakes) if uses_values else None
+        objects = InputObjects(recorder, fakes.inputs)
         with _failures_named(workload, recorder):
             with (
                 recorder,
@@ -182,9 +209,12 @@ def _trace(
                 _layer_hooks(workload.module, recorder, fakes, state),
             ):
                 results = _run(workload, recorder, fakes, random_state, gpu, _device_type(workload, device))
-            state.check_tensors((*fakes.weights.values(), *fakes.buffers.values()))
             fakes.check_frozen()
+            if not recorder.depends_on_values:  # a graph of one batch does not run again
+                state.check_tensors((*fakes.weights.values(), *fakes.buffers.values()))
             random_state.check("the model")
+            output = tree_map_only(Tensor, recorder.value, results.output)
+            objects_after, given_up = objects.changes(output, trains=workload.trains)
         pairs, found = results.output_gradients, results.gradients
         gradients = [None if gradient is None else recorder.value(gradient) for gradient in found]
         return Recording(
@@ -194,9 +224,10 @@ def _trace(
             constants=recorder.constants,
             loss=None if results.loss is None else recorder.value(results.loss),
             gradients=dict(zip(fakes.trained, gradients, strict=False)),
-            output=tree_map_only(Tensor, recorder.value, results.output),
+            output=output,
             output_gradients=[(recorder.value(each), recorder.value(gradient)) for each, gradient in pairs],
-            input_gradients=gradients[len(fakes.trained) :],
+            input_gradients=gradients[len(fakes.trained) :]
+            or [None for each in input_blocks if each is not None],
             releases=tuple(sorted(recorder.lifetimes.releases)),  # tensors of one task die in no fixed order
             numbers=tuple(recorder.lifetimes.numbers),
             sums=frozenset(recorder.sums),
@@ -206,6 +237,9 @@ def _trace(
             buffers=buffer_blocks,
             inputs=input_blocks,
             targets=target_blocks,
+            depends_on_values=recorder.depends_on_values,
+            objects_after=objects_after,
+            given_up=given_up,
         )
 
 
@@ -220,8 +254,9 @@ def _run(
     """Run the step; see the module's docstring."""
     if gpu:
         gpu.own(fakes.trained.values())
-    given = fakes.given()
-    tensors = _by_every_name(workload.module, {**fakes.weights, **fakes.buffers})
+    given = fakes.given() if workload.trains else []  # without gradients an object may let go of its tensors
+    leaves = [*fakes.trained.values(), *tensors_in(opened(fakes.inputs))] if workload.trains else []
+    tensors = by_every_name(workload.module, {**fakes.weights, **fakes.buffers})
     functions = partial(_functions, workload.module, gpu)
     with ExitStack() as step:
         step.enter_context(swapped_tensors(workload.module, tensors))
@@ -229,7 +264,6 @@ def _run(
         with functions(), _autocast(workload.precision, device_type):
             loss, output = _forward(workload, recorder, fakes, given)
         pairs = _backward(workload, recorder, loss, output, given)
-    leaves = [*fakes.trained.values(), *tensors_in(fakes.inputs)]
     gradients = own_gradients(leaves, [gradient for _, gradient in pairs])
     return _Results(loss, output, pairs, gradients)
 
@@ -263,7 +297,8 @@ def _forward(
     if workload.loss is not None:
         recorder.layers.enter_loss("loss")
         return call_with(workload.loss, fakes.targets, output), None
-    _check_output(output)
+    output = opened(output)
+    check_output(output)
     return None, separate_outputs(output, given) if workload.trains else output
 
 
@@ -290,31 +325,6 @@ def _autocast(precision: Precision | None, device_type: str) -> Iterator[None]:
         return
     with autocast(device_type, precision.autocast_dtype):
         yield
-
-
-def _by_every_name(module: nn.Module, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Return tensors by all names that tied weights have; a module that is used in several places is named once.
-
-    `swapped_tensors` could tie weights itself, but would leave traced tensors in a module that has two names.
-    """
-    traced = {id(t): tensors[name] for name, t in (*module.named_parameters(), *module.named_buffers())}
-    return {
-        name: traced[id(tensor)]
-        for path, child in module.named_modules()
-        for named in (child.named_parameters, child.named_buffers)
-        for name, tensor in named(path, recurse=False, remove_duplicate=False)
-    }
-
-
-def _check_output(output: Any) -> None:
-    for leaf in tree_leaves(output):
-        if not isinstance(leaf, Tensor) and type(leaf).__module__ not in ("builtins", "torch"):
-            raise UnsupportedModel(
-                "output",
-                f"torch's pytree cannot open a {type(leaf).__name__}",
-                "return tensors, or tuples, lists or dicts of tensors, or register it: torch.export.register_dataclass; networks of "
-                "transformers leave their cache out with config.use_cache = False",
-            )
 
 
 @contextmanager
@@ -356,13 +366,6 @@ def _failure(workload: Workload, error: Exception) -> tuple[str, str]:
     if workload.accumulates:
         return cause, "raise the budget, or give a larger micro-batch"
     return cause, "give a batch on which the module runs, and compute only with torch's operators"
-
-
-def _argument_blocks(recorder: Recorder, name: str, arguments: Arguments, role: Role) -> list[int | None]:
-    return [
-        recorder.external(f"{name}{position}", leaf, role) if isinstance(leaf, Tensor) else None
-        for position, leaf in enumerate(tree_leaves(arguments))
-    ]
 
 
 @contextmanager

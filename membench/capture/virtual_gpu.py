@@ -94,9 +94,13 @@ class VirtualGpu:
         asked_next, key = self._asked_next, id(tensor)
         asked_next[key] = ref(tensor, lambda _: asked_next.pop(key, None)), had_history
 
+    def copies_to_host(self, func: Any, kwargs: dict[str, Any]) -> bool:
+        """Return whether an operator that a function calls copies a tensor to the host."""
+        return self._is_in_function and func is copy_to and kwargs.get("device") == _CPU
+
     def stays(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-        """Return whether an operator moves a tensor to the device where it is, as a formula does that was told another."""
-        if func is not copy_to or kwargs.get("device") != self.device:
+        """Return whether an operator moves a tensor to the device where it is, as autograd's formula does that was told another."""
+        if self._is_in_function or func is not copy_to or kwargs.get("device") != self.device:
             return False
         return kwargs.get("dtype", args[0].dtype) == args[0].dtype and kwargs.get("memory_format") is None
 

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from membench.core.errors import MembenchError, ShapeMismatch
+from membench.core.opened import closed, objects_in, opened
 from membench.core.torch_internals import (
     FakeTensor,
     key_path,
@@ -28,7 +29,8 @@ def as_arguments(given: Any) -> Arguments:
 
 
 def call_with(function: Callable[..., Any], arguments: Arguments, *leading: Any) -> Any:
-    """Return what a function returns for arguments that follow the leading ones."""
+    """Return what a function returns for arguments that follow the leading ones; it gets objects in place of opened ones."""
+    arguments = closed(arguments)
     if isinstance(arguments, dict):
         return function(*leading, **arguments)
     return function(*leading, *arguments)
@@ -65,6 +67,7 @@ class ExpectedArguments:
         self.name = name
         self.leaves, self._structure = tree_flatten(example)
         self._example = example
+        self._has_opened = bool(objects_in(example))
 
     def leaves_of(self, given: Any) -> list[Any]:
         """Return the leaves of given arguments in the expected order, which that of a dict's keys does not change.
@@ -73,6 +76,8 @@ class ExpectedArguments:
             ShapeMismatch: their structure is another one.
         """
         arguments, expected = as_arguments(given), self._example
+        if self._has_opened:
+            arguments = opened(arguments)
         leaves, structure = tree_flatten(arguments)
         if structure == self._structure:
             return leaves
@@ -116,7 +121,7 @@ def check_leaf(name: str, leaf: Any) -> None:
                 "example its as_subclass(torch.Tensor)"
             )
         return
-    held = [each for each in tree_leaves(getattr(leaf, "__dict__", {})) if isinstance(each, Tensor)]
+    held = [each for each in tree_leaves(opened(getattr(leaf, "__dict__", {}))) if isinstance(each, Tensor)]
     if held or hasattr(leaf, "__array__"):
         within = ", with a Tensor in it" if held else ""
         raise MembenchError(

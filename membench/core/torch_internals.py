@@ -7,9 +7,11 @@ wrapper. `tests/core/test_torch_internals.py` checks each of them: it fails wher
   under which it runs. Its exceptions carry the operator as ``func``; its module logs under ``FAKE_TENSOR_LOGGER``.
 - ``TorchDispatchMode``: sees every ATen operator below autograd.
 - ``no_dispatch``: a context in which no dispatch mode is active.
-- ``tree_flatten``, ``tree_leaves``, ``tree_map``, ``tree_map_only``: nested tuples, lists and dicts of tensors.
+- ``tree_flatten``, ``tree_leaves``, ``tree_map``, ``tree_map_only``: nested tuples, lists and dicts of tensors;
+  ``register_container`` makes another class such a container.
 - ``suggest_memory_format``: channels last or contiguous, as a kernel chooses from a tensor's strides.
-- ``OpOverload``: an ATen operator with its overload; ``flop_registry``: formulas of operations by overload packet.
+- ``OpOverload``: an ATen operator with its overload, ``OpOverloadPacket``: with all of them, as ``torch.ops`` has it;
+  ``flop_registry``: formulas of operations by overload packet.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -23,7 +25,7 @@ from unittest.mock import patch
 import torch
 from torch import Tensor, nn
 from torch._C._profiler import ProfilerConfig, ProfilerState, _ExperimentalConfig
-from torch._ops import OpOverload
+from torch._ops import OpOverload, OpOverloadPacket
 from torch._prims_common import suggest_memory_format
 from torch._subclasses.fake_tensor import (
     DataDependentOutputException,
@@ -40,7 +42,9 @@ from torch.utils import checkpoint
 from torch.utils._mode_utils import no_dispatch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import (
+    GetAttrKey,
     keystr,
+    register_pytree_node,
     tree_flatten,
     tree_flatten_with_path,
     tree_leaves,
@@ -62,6 +66,7 @@ __all__ = [
     "FakeTensorMode",
     "GraphPool",
     "OpOverload",
+    "OpOverloadPacket",
     "StopRecomputation",
     "TorchDispatchMode",
     "UnsupportedOperatorException",
@@ -90,6 +95,7 @@ __all__ = [
     "operator_function",
     "operator_schema",
     "regions_run_by",
+    "register_container",
     "saved_tensor",
     "sequence_number",
     "softmax_into",
@@ -272,6 +278,27 @@ class MemoryRecorder:
         changes = [event for event in events if event.kind() == "memory_alloc"]
         changes.sort(key=events[0].cpu_elapsed_us)
         return [event.cpu_memory_usage() for event in changes]
+
+
+def register_container(
+    kind: type,
+    flatten: Callable[[Any], tuple[Any, Any]],
+    unflatten: Callable[[Any, Any], Any],
+    names: Callable[[Any], tuple[str, ...]],
+) -> None:
+    """Make instances of a class containers, as tuples and dicts are.
+
+    Args:
+        flatten: returns the items of a container, and what else it consists of.
+        unflatten: makes a container of both.
+        names: returns for each item the attribute that it is to users.
+    """
+
+    def flatten_with_names(item: Any) -> tuple[list[tuple[Any, Any]], Any]:
+        values, context = flatten(item)
+        return [(GetAttrKey(name), value) for name, value in zip(names(item), values, strict=True)], context
+
+    register_pytree_node(kind, flatten, unflatten, flatten_with_keys_fn=flatten_with_names)
 
 
 def tree_leaves_with_path(tree: Any) -> list[tuple[Any, Any]]:

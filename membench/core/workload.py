@@ -177,6 +177,8 @@ class Workload:
             return self
 
         def resized(tensor: Tensor) -> Tensor:
+            if self._is_of_all(tensor):
+                return tensor
             return torch.empty((size, *tensor.shape[1:]), dtype=tensor.dtype, device="meta")
 
         first = (self.samples(each, 0, 1) for each in (self.inputs, self.targets))
@@ -190,6 +192,8 @@ class Workload:
             MembenchError: the batch cannot be divided equally.
             UnsupportedModel: see `of_size`.
         """
+        if processes == 1:
+            return self
         size = share_size(self.batch_size, processes)
         return self._part(process * size, (process + 1) * size)
 
@@ -204,6 +208,8 @@ class Workload:
             UnsupportedModel: see `of_size`.
         """
         for argument in tensors_in(arguments):
+            if self._is_of_all(argument):
+                continue
             if not argument.dim() or len(argument) != self.batch_size:
                 raise UnsupportedModel(
                     self.name,
@@ -211,8 +217,16 @@ class Workload:
                     f"{self.batch_size}",
                     "put the batch first in every tensor, or run the whole batch",
                 )
-        samples: Arguments = tree_map_only(Tensor, lambda tensor: tensor[start:stop], arguments)
+
+        def cut(tensor: Tensor) -> Tensor:
+            return tensor if self._is_of_all(tensor) else tensor[start:stop]
+
+        samples: Arguments = tree_map_only(Tensor, cut, arguments)
         return samples
+
+    def _is_of_all(self, tensor: Tensor) -> bool:
+        """Return whether a tensor is a number of all samples of a step of inference, such as the tokens in a cache."""
+        return self.loss is None and not self.gradients_from_caller and not tensor.dim()
 
 
 def _check_loss(loss: Callable[..., Tensor], targets: Arguments) -> None:

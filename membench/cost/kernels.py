@@ -125,6 +125,8 @@ def _kernel_by_call(task: Task, call: Call) -> Kernel:
     name = call.operator.split(".")[1]
     values = values_in((call.args, *(value for _, value in call.kwargs), call.outputs))
     moved_bytes = task.moved_bytes + _updated_bytes(task, values)
+    if name == "index_copy_":  # of the tensor that it fills it moves only what it writes
+        moved_bytes = sum(value.extent_bytes for value in values[1:]) + values[-1].extent_bytes
     precision = _precision(task, values)
     if task.convolution is not None:
         return _convolution(task, task.convolution, values, precision, moved_bytes)

@@ -20,10 +20,17 @@ from torch import Tensor, nn
 from membench.backends.real import real_backend, real_device
 from membench.capture.capture import Captures
 from membench.capture.compiled import refuse_compiled
-from membench.core.arguments import Arguments, as_arguments, check_leaf, named_leaves
+from membench.core.arguments import Arguments, as_arguments, check_leaf, named_leaves, tensors_in
 from membench.core.checks import choice
-from membench.core.errors import MembenchError, ModuleChanged, ShapeMismatch, UnsupportedStrategy
+from membench.core.errors import (
+    MembenchError,
+    ModuleChanged,
+    ShapeMismatch,
+    UnsupportedModel,
+    UnsupportedStrategy,
+)
 from membench.core.module_checks import check_module
+from membench.core.opened import closed, opened
 from membench.core.precision import Precision
 from membench.core.torch_internals import FakeTensor, autocast_dtype, is_compiled, tree_flatten, tree_map
 from membench.core.workload import Workload
@@ -240,6 +247,7 @@ class WrappedCalls:
         captures = Captures(workload, self.device)
         with torch.autocast(self.device.type, enabled=False):
             graph = graph_as_run(captures, self._cost, workload.batch_size)
+            _check_objects(workload.inputs)
             strategy = self.strategy if graph.mode in self.strategy.modes else Eager()
             schedule = plan(graph, strategy, self._cost, self.budget_bytes)
         # what planning alone reads would otherwise be kept with the step
@@ -278,10 +286,25 @@ class WrappedCalls:
         return f"a call of {type(self.module).__name__} {purpose}, in {mode} mode, with {described('inputs', arguments)}"
 
 
+def _check_objects(inputs: Arguments) -> None:
+    """Refuse a module that has put tensors into an object among its inputs.
+
+    Raises:
+        UnsupportedModel: names the object.
+    """
+    for name, leaf in named_leaves("inputs", inputs):
+        if not isinstance(leaf, Tensor) and tensors_in((opened(leaf),)):
+            raise UnsupportedModel(
+                name,
+                f"the module puts tensors into this {type(leaf).__name__}, which a wrapped one would not do",
+                "leave it out (use_cache=False), or compile the step with membench.compile",
+            )
+
+
 def _without_memory(leaf: Any) -> Any:
-    """Return a tensor's layout as a tensor without memory, so that a step does not keep its example."""
+    """Return a tensor's layout as a tensor without memory, so that a step does not keep its example; copy an object."""
     if not isinstance(leaf, Tensor):
-        return leaf
+        return closed(opened(leaf))
     return torch.empty_strided(
         leaf.shape, leaf.stride(), dtype=leaf.dtype, device="meta", requires_grad=leaf.requires_grad
     )

@@ -446,3 +446,25 @@ def test_calls_of_what_is_compiled_are_noted_unless_they_run_as_they_are() -> No
         torch.compiler.disable(double)(torch.ones(2))
     compiled(torch.ones(2))
     assert len(seen) == 2
+
+
+def test_a_class_becomes_a_container_with_named_items() -> None:
+    class Pair:
+        def __init__(self, left: Any, right: Any) -> None:
+            self.left, self.right = left, right
+
+    internals.register_container(
+        Pair,
+        lambda pair: ((pair.left, pair.right), None),
+        lambda items, _: Pair(*items),
+        lambda _: ("left", "right"),
+    )
+    made = internals.tree_map(lambda leaf: leaf + 1, [Pair(1, 2)])[0]
+    assert type(made) is Pair and (made.left, made.right) == (2, 3)
+    paths = [internals.key_path(path) for path, _ in internals.tree_leaves_with_path([made])]
+    assert paths == ["[0].left", "[0].right"]
+
+
+def test_an_operator_with_all_of_its_overloads_has_a_type() -> None:
+    assert isinstance(torch.ops.aten.add, internals.OpOverloadPacket)
+    assert isinstance(torch.ops.aten.add.Tensor, internals.OpOverload)
