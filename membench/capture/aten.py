@@ -18,9 +18,12 @@ from membench.core.torch_internals import (
     suggest_memory_format,
 )
 
+GROUPED_PRODUCT = "_grouped_mm"
+"""One product of matrices for each group of rows, by offsets that are data: the layers of a mixture of experts."""
+
 KINDS = {
     Kind.CONVOLUTION: {"convolution", "convolution_backward"},
-    Kind.LINEAR: {"mm", "addmm", "bmm", "baddbmm", LAYER, LAYER_BACKWARD},
+    Kind.LINEAR: {"mm", "addmm", "bmm", "baddbmm", GROUPED_PRODUCT, LAYER, LAYER_BACKWARD},
     Kind.BATCH_NORM: {"native_batch_norm", "native_batch_norm_backward", "cudnn_batch_norm",
                       "cudnn_batch_norm_backward"},
     Kind.NORMALIZATION: {"native_layer_norm", "native_layer_norm_backward", "native_group_norm"},
@@ -239,8 +242,16 @@ def floating_point_operations(
     name = operator_name(operator)
     if name in (LAYER, LAYER_BACKWARD):
         return lstm_operations(name, args)
+    if name == GROUPED_PRODUCT:
+        return _grouped_operations(*args[:2])
     first = output[0] if isinstance(output, tuple | list) and output else output
     return first.numel() if isinstance(first, Tensor) else 0
+
+
+def _grouped_operations(left: Tensor, right: Tensor) -> int:
+    """Count a grouped product's operations: each row, or each step in depth, belongs to one group, whatever the offsets are."""
+    groups = left.shape[0] if left.dim() == right.dim() == 3 else 1
+    return int(2 * groups * left.shape[-2] * left.shape[-1] * right.shape[-1])
 
 
 def as_in_plain_pytorch(operator: OpOverload, args: tuple[Any, ...]) -> tuple[Any, ...]:

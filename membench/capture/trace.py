@@ -172,6 +172,7 @@ def _trace(
                 known_masks(recorder.is_known),
                 traced_hooks(workload.module, runs_own=workload.runs_own_hooks),
                 _layer_hooks(workload.module, recorder, fakes.buffers, state),
+                gpu.questions() if gpu else nullcontext(),
             ):
                 results = _run(workload, recorder, fakes, gpu, _device_type(workload, device))
             state.check_tensors((*fakes.weights.values(), *fakes.buffers.values()))
@@ -301,7 +302,8 @@ def _failures_named(workload: Workload, recorder: Recorder) -> Iterator[None]:
         raise UnsupportedModel(
             recorder.layer_name,
             f"the shape of what {error.func} returns depends on the values of tensors",
-            "use operators whose results have one shape, such as torch.where with three arguments",
+            "use operators whose results have one shape, such as torch.where with three arguments; experts of transformers: "
+            "model.set_experts_implementation('grouped_mm')",
         ) from error
     except UnsupportedOperatorException as error:
         raise UnsupportedModel(

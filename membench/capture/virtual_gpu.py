@@ -13,6 +13,7 @@ answered with the CPU. The two are told apart by the time of the question:
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 from weakref import ref
 
@@ -23,6 +24,21 @@ from torch.autograd.graph import GradientEdge, get_gradient_edge
 from membench.core.torch_internals import copy_to, tree_leaves, view_base
 
 _CPU = torch.device("cpu")
+
+
+@dataclass(frozen=True)
+class _Properties:
+    """An A100, where a program asks for a GPU's properties to choose kernels and grids (`torch.cuda.get_device_properties`)."""
+
+    name: str = "NVIDIA A100-SXM4-80GB"
+    major: int = 8
+    minor: int = 0
+    total_memory: int = 80 * 2**30
+    multi_processor_count: int = 108
+    warp_size: int = 32
+    max_threads_per_multi_processor: int = 2048
+    regs_per_multiprocessor: int = 65536
+    shared_memory_per_block_optin: int = 166912  # 163 KiB (CUDA's programming guide, compute capability 8.0)
 
 
 class VirtualGpu:
@@ -38,6 +54,16 @@ class VirtualGpu:
     def own(self, trained: Iterable[Tensor]) -> None:
         """Make autograd ask for the trained weights now, outside of functions, instead of at their first use."""
         self._edges += [get_gradient_edge(weight) for weight in trained]
+
+    @contextmanager
+    def questions(self) -> Iterator[None]:
+        """Answer what a program asks of the GPU itself, which would look for a driver."""
+        before = torch.cuda.get_device_properties
+        torch.cuda.get_device_properties = lambda device=None: _Properties()  # type: ignore[assignment]
+        try:
+            yield
+        finally:
+            torch.cuda.get_device_properties = before
 
     @contextmanager
     def function(self) -> Iterator[None]:

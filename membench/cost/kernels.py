@@ -130,6 +130,8 @@ def _kernel_by_call(task: Task, call: Call) -> Kernel:
         return _convolution(task, task.convolution, values, precision, moved_bytes)
     if name in _PRODUCTS:
         return Kernel(Family.PRODUCT, precision, moved_bytes, task.operations, _product(call))
+    if name == "_grouped_mm":
+        return Kernel(Family.PRODUCT, precision, moved_bytes, task.operations, _grouped_product(call))
     if "attention" in name:
         return Kernel(Family.ATTENTION, precision, moved_bytes, task.operations)
     if name in _UNKNOWN_PRODUCTS:
@@ -166,6 +168,21 @@ def _product(call: Call) -> Product:
     left, right = values_in(call.args)[-2:]
     *batch, rows, depth = left.shape
     return Product(prod(batch), rows, right.shape[-1] if len(right.shape) > 1 else 1, depth)
+
+
+def _grouped_product(call: Call) -> Product:
+    """Return a product for each group, of equal sizes: which rows belong to a group is data (a router's choice of experts)."""
+    left, right, *offsets = values_in((call.args, tuple(value for _, value in call.kwargs)))
+    groups = (offsets or [left])[0].shape[0]
+    rows, depth, columns = left.shape[-2], left.shape[-1], right.shape[-1]
+    match len(left.shape), len(right.shape):
+        case 2, 3:
+            rows = -(-rows // groups)
+        case 3, 2:
+            columns = -(-columns // groups)
+        case 2, 2:
+            depth = -(-depth // groups)
+    return Product(groups, rows, columns, depth)
 
 
 def _convolution(
