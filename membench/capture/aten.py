@@ -208,11 +208,14 @@ def is_random(operator: OpOverload, args: tuple[Any, ...]) -> bool:
 def workspace_bytes(operator: OpOverload, args: tuple[Any, ...]) -> int:
     """Return what the backward of fused attention allocates in addition to its outputs; 0 for other operators.
 
+    Compiled flex_attention: one number for each query (``torch/_inductor/kernel/flex/flex_attention.py``, `delta`). Others:
     Sums of the query's gradient in single precision, and one number for each query. Where several heads share a key, flash
     attention writes a gradient of keys and values for each head (PyTorch's ``flash_api.cpp``, `mha_bwd`; memory-efficient
     attention: ``kernel_backward.h``).
     """
     name = operator_name(operator)
+    if name == "flex_attention_backward":
+        return int(args[5].numel() * torch.float32.itemsize)
     if name not in (
         "_scaled_dot_product_flash_attention_backward",
         "_scaled_dot_product_efficient_attention_backward",

@@ -11,9 +11,18 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from membench.capture.attention import attention
+from membench.capture.flex_attention import Contents, flex_attention
 from membench.capture.virtual_gpu import VirtualGpu
-from membench.core.torch_internals import without_autocast, without_cudnn
+from membench.core.torch_internals import (
+    FLEX_ATTENTION,
+    OpOverload,
+    OpOverloadPacket,
+    is_of_torch,
+    without_autocast,
+    without_cudnn,
+)
 
+_DEVICE_OF = torch.Tensor.device.__get__  # type: ignore[attr-defined]
 _PYTHON_MODULES = ("torch.nn.functional", "torch.functional")
 
 
@@ -27,14 +36,15 @@ class AsOperators(TorchFunctionMode):
 
     Args:
         gpu: the GPU of the trace, if this machine does not need to have it: attention takes the kernel that one chooses.
+        contents: see `membench.capture.flex_attention.Contents`.
     """
 
     _DROPOUTS = (torch.dropout, torch.nn.functional.dropout)
     _RECURRENT = (torch.lstm, torch.gru, torch.rnn_tanh, torch.rnn_relu)
 
-    def __init__(self, gpu: VirtualGpu | None = None) -> None:
+    def __init__(self, gpu: VirtualGpu | None = None, contents: Contents = lambda _: None) -> None:
         super().__init__()
-        self._gpu = gpu
+        self._gpu, self._contents = gpu, contents
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -44,10 +54,17 @@ class AsOperators(TorchFunctionMode):
             if func in self._RECURRENT:
                 with without_cudnn():
                     return func(*args, **kwargs)
+            if func is FLEX_ATTENTION:
+                return flex_attention(self._gpu, self._contents, *args, **kwargs)
             if self._gpu is None:
                 return func(*args, **kwargs)
             if func is torch.nn.functional.scaled_dot_product_attention:
                 return _cast_attention(*args, **kwargs)
+            if func == _DEVICE_OF:  # the program has moved all of its tensors there
+                return self._gpu.device
+            if isinstance(func, OpOverload | OpOverloadPacket) and not is_of_torch(func):
+                with self._gpu.outside():
+                    return func(*args, **kwargs)
             if _is_written_in_python(func):
                 with self:  # for the functions that it calls
                     return _without_dispatch(func)(*args, **kwargs)

@@ -277,6 +277,11 @@ class Recorder(TorchDispatchMode):
         """Return whether a tensor has the same values in every step."""
         return is_known(self.value(tensor).block, self.tasks, self._made_anew)
 
+    def contents(self, tensor: Tensor) -> Tensor | None:
+        """Return the values of a tensor that has the same in every step, else None."""
+        call = Call("aten.alias.default", (self.value(tensor),), (), ())
+        return evaluate(call, self.tasks, self._made_anew)
+
     def _with_real_outputs(
         self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any
     ) -> Any:

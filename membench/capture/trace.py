@@ -28,6 +28,7 @@ from membench.capture.backward import (
     separate_outputs,
 )
 from membench.capture.fakes import Fakes
+from membench.capture.flex_attention import compiled_functions_as_written
 from membench.capture.functions import AsOperators
 from membench.capture.fused_layers import fused_layers_in_parts
 from membench.capture.hooks import traced_hooks
@@ -173,6 +174,7 @@ def _trace(
                 traced_hooks(workload.module, runs_own=workload.runs_own_hooks),
                 _layer_hooks(workload.module, recorder, fakes.buffers, state),
                 gpu.questions() if gpu else nullcontext(),
+                compiled_functions_as_written(),
             ):
                 results = _run(workload, recorder, fakes, gpu, _device_type(workload, device))
             state.check_tensors((*fakes.weights.values(), *fakes.buffers.values()))
@@ -209,7 +211,7 @@ def _run(
     given = fakes.given()
     tensors = _by_every_name(workload.module, {**fakes.weights, **fakes.buffers})
     fused = nullcontext() if gpu else fused_layers_in_parts(workload.module)
-    with AsOperators(gpu), fused, _autocast(workload.precision, device_type):
+    with AsOperators(gpu, recorder.contents), fused, _autocast(workload.precision, device_type):
         call = partial(_call_with_tensors, workload.module, tensors)
         loss, output = _forward(workload, recorder, call, fakes, given)
     pairs: list[tuple[Tensor, Tensor]] = []

@@ -75,6 +75,15 @@ class VirtualGpu:
         finally:
             self._is_in_function, self._asked_next = before
 
+    @contextmanager
+    def outside(self) -> Iterator[None]:
+        """Run an operator whose derivative is a function of Python's, which makes the history of what it returns."""
+        before, self._is_in_function = self._is_in_function, False
+        try:
+            yield
+        finally:
+            self._is_in_function = before
+
     def device_of(self, tensor: Tensor) -> torch.device:
         """Return the device that a tensor is on for whom asks now."""
         if not self._is_in_function:

@@ -12,6 +12,7 @@ wrapper. `tests/core/test_torch_internals.py` checks each of them: it fails wher
 - ``OpOverload``: an ATen operator with its overload; ``flop_registry``: formulas of operations by overload packet.
 """
 
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from operator import attrgetter, methodcaller
@@ -19,8 +20,11 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch._C import DispatchKey
 from torch._C._profiler import ProfilerConfig, ProfilerState, _ExperimentalConfig
-from torch._ops import OpOverload
+from torch._higher_order_ops.flex_attention import flex_attention as _flex_attention
+from torch._higher_order_ops.flex_attention import flex_attention_fake_impl
+from torch._ops import OpOverload, OpOverloadPacket
 from torch._prims_common import suggest_memory_format
 from torch._subclasses.fake_tensor import (
     DataDependentOutputException,
@@ -33,7 +37,7 @@ from torch.cuda import _POOL_HANDLE
 from torch.distributions import Distribution
 from torch.nn.modules import module as _modules
 from torch.utils._mode_utils import no_dispatch
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 from torch.utils._pytree import (
     keystr,
     tree_flatten,
@@ -46,6 +50,7 @@ from torch.utils.flop_counter import flop_registry
 
 __all__ = [
     "FAKE_TENSOR_LOGGER",
+    "FLEX_ATTENTION",
     "FUSED_ATTENTION",
     "FUSED_ENCODER_LAYER",
     "HOOKS_OF_EVERY_MODULE",
@@ -57,17 +62,23 @@ __all__ = [
     "FakeTensorMode",
     "GraphPool",
     "OpOverload",
+    "OpOverloadPacket",
     "TorchDispatchMode",
     "UnsupportedOperatorException",
     "autocast",
     "autocast_dtype",
     "clear_cublas_workspaces",
+    "compiled_depth",
     "conjugate_view",
     "convolution_kernel",
     "copy_to",
     "cudnn_batch_norm_reserve_bytes",
     "flash_attention",
+    "flex_attention_shapes",
     "flop_registry",
+    "index_by_tensors",
+    "is_compiler_imported",
+    "is_of_torch",
     "is_profiled",
     "keep_gpu_busy",
     "key_path",
@@ -94,10 +105,12 @@ __all__ = [
     "tree_leaves_with_path",
     "tree_map",
     "tree_map_only",
+    "uncompiled_flex_attention",
     "unfused_attention",
     "view_base",
     "without_autocast",
     "without_cudnn",
+    "without_dispatch_modes",
     "without_saved_tensor_hooks",
     "without_torch_function_modes",
     "without_value_checks",
@@ -120,6 +133,14 @@ operator_schema: Callable[[OpOverload], Any] = attrgetter("_schema")
 
 operator_function: Callable[[OpOverload], Callable[..., Any]] = attrgetter("_op")
 """Return the function that an operator's object calls: a call of it takes less time."""
+
+_NAMESPACES_OF_TORCH = frozenset({"aten", "prim", "prims", "_c10d_functional", "c10d", "profiler"})
+
+
+def is_of_torch(operator: OpOverload | OpOverloadPacket) -> bool:
+    """Return whether an operator is torch's own, whose derivatives are in C++, and not registered by a library."""
+    return str(operator).partition(".")[0] in _NAMESPACES_OF_TORCH
+
 
 tensor_version: Callable[[Tensor], int] = attrgetter("_version")
 """Return how often a tensor's memory has been overwritten, as autograd counts it."""
@@ -179,6 +200,47 @@ unfused_attention = torch.ops.aten._scaled_dot_product_attention_math
 FUSED_ATTENTION: OpOverload = torch.ops.aten._native_multi_head_attention.default
 FUSED_ENCODER_LAYER: OpOverload = torch.ops.aten._transformer_encoder_layer_fwd.default
 """The operators that `nn.MultiheadAttention` and `nn.TransformerEncoderLayer` call in evaluation without gradients."""
+
+FLEX_ATTENTION = _flex_attention
+"""The higher-order operator below ``torch.nn.attention.flex_attention.flex_attention``, which takes functions of scores."""
+
+uncompiled_flex_attention: Callable[..., tuple[Tensor, Tensor, Tensor]] = _flex_attention.py_kernels[
+    DispatchKey.CompositeExplicitAutograd
+]
+"""Computes it by other operators, from the scores of all pairs, as it runs where it is not compiled."""
+
+
+def flex_attention_shapes(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Return its empty output, logarithms of sums and largest scores."""
+    output: tuple[Tensor, Tensor, Tensor] = flex_attention_fake_impl(query, key, value, None, (), 1.0, {})
+    return output
+
+
+def index_by_tensors() -> AbstractContextManager[Any]:
+    """Return a context in which a tensor without dimensions is an index whose value is not read."""
+    from torch._dynamo._trace_wrapped_higher_order_op import TransformGetItemToIndex  # takes seconds
+
+    return TransformGetItemToIndex()
+
+
+def compiled_depth() -> int:
+    """Return how many functions of `torch.compile` are among the callers; in a trace those run as they are written."""
+    depth, frame = 0, sys._getframe()
+    while frame is not None:
+        depth += frame.f_code.co_name == "compile_wrapper" and frame.f_globals["__name__"] == _EVAL_FRAME
+        frame = frame.f_back  # type: ignore[assignment]
+    return depth
+
+
+def is_compiler_imported() -> bool:
+    """Return whether the program has imported what `torch.compile` and `flex_attention` run in."""
+    return _EVAL_FRAME in sys.modules
+
+
+_EVAL_FRAME = "torch._dynamo.eval_frame"
+
+without_dispatch_modes: Callable[[], AbstractContextManager[Any]] = _disable_current_modes
+"""Return a context in which no `TorchDispatchMode` is active, but may be entered."""
 
 split_heads: Callable[[Tensor, Tensor, int], tuple[Tensor, Tensor, Tensor]] = (
     torch.ops.aten._transform_bias_rescale_qkv.default
