@@ -197,14 +197,14 @@ def _pairs(query: Tensor, key: Tensor, share: float) -> float:
     return share * query.shape[0] * query.shape[1] * query.shape[2] * key.shape[2]
 
 
-@register_flop_formula(torch.ops.membench.flex_attention, get_raw=True)  # type: ignore[untyped-decorator]
+@register_flop_formula(torch.ops.membench.flex_attention, get_raw=True)
 def _operations(
     query: Tensor, key: Tensor, value: Tensor, trained: Any, others: Any, share: float, out_val: Any = None
 ) -> int:
     return int(2 * _pairs(query, key, share) * (query.shape[3] + value.shape[3]))
 
 
-@register_flop_formula(torch.ops.membench.flex_attention_backward, get_raw=True)  # type: ignore[untyped-decorator]
+@register_flop_formula(torch.ops.membench.flex_attention_backward, get_raw=True)
 def _operations_backward(
     gradient: Tensor, query: Tensor, key: Tensor, value: Tensor, *rest: Any, out_val: Any = None
 ) -> int:

@@ -22,7 +22,7 @@ from membench.core.torch_internals import (
     without_cudnn,
 )
 
-_DEVICE_OF = torch.Tensor.device.__get__  # type: ignore[attr-defined]
+_DEVICE_OF = torch.Tensor.device.__get__
 _PYTHON_MODULES = ("torch.nn.functional", "torch.functional")
 
 

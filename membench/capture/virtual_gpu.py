@@ -59,7 +59,7 @@ class VirtualGpu:
     def questions(self) -> Iterator[None]:
         """Answer what a program asks of the GPU itself, which would look for a driver."""
         before = torch.cuda.get_device_properties
-        torch.cuda.get_device_properties = lambda device=None: _Properties()  # type: ignore[assignment]
+        torch.cuda.get_device_properties = lambda device=None: _Properties()  # type: ignore[assignment, return-value]
         try:
             yield
         finally:

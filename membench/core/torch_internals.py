@@ -16,6 +16,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from operator import attrgetter, methodcaller
+from traceback import walk_stack
 from typing import Any
 
 import torch
@@ -212,7 +213,9 @@ uncompiled_flex_attention: Callable[..., tuple[Tensor, Tensor, Tensor]] = _flex_
 
 def flex_attention_shapes(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Return its empty output, logarithms of sums and largest scores."""
-    output: tuple[Tensor, Tensor, Tensor] = flex_attention_fake_impl(query, key, value, None, (), 1.0, {})
+    output: tuple[Tensor, Tensor, Tensor] = flex_attention_fake_impl(
+        query, key, value, lambda score, *_: score, (), 1.0, {}
+    )
     return output
 
 
@@ -225,11 +228,8 @@ def index_by_tensors() -> AbstractContextManager[Any]:
 
 def compiled_depth() -> int:
     """Return how many functions of `torch.compile` are among the callers; in a trace those run as they are written."""
-    depth, frame = 0, sys._getframe()
-    while frame is not None:
-        depth += frame.f_code.co_name == "compile_wrapper" and frame.f_globals["__name__"] == _EVAL_FRAME
-        frame = frame.f_back  # type: ignore[assignment]
-    return depth
+    codes = ((frame.f_code.co_name, frame.f_globals.get("__name__")) for frame, _ in walk_stack(None))
+    return sum(code == ("compile_wrapper", _EVAL_FRAME) for code in codes)
 
 
 def is_compiler_imported() -> bool:

@@ -433,8 +433,12 @@ def test_flex_attention_is_an_operator_whose_shapes_and_parts_are_known() -> Non
 def test_functions_that_torch_compiles_are_counted_among_the_callers() -> None:
     assert internals.compiled_depth() == 0
     with with_compiler(), torch.compiler.set_stance("force_eager"):
-        inner = torch.compile(lambda: internals.compiled_depth())
-        assert torch.compile(lambda: inner())() == 2
+        inner = torch.compile(internals.compiled_depth)
+
+        def outer() -> int:
+            return inner() + 0
+
+        assert torch.compile(outer)() == 2
 
 
 def test_a_tensor_without_dimensions_is_an_index() -> None:
