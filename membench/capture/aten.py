@@ -13,6 +13,7 @@ from membench.core.torch_internals import (
     convolution_kernel,
     cudnn_batch_norm_reserve_bytes,
     flop_registry,
+    is_of_torch,
     no_dispatch,
     operator_schema,
     suggest_memory_format,
@@ -238,7 +239,10 @@ def _rounded_up(number: int, unit: int) -> int:
 def floating_point_operations(
     operator: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any
 ) -> int:
-    """Count operations by torch's own formulas; an operator without one counts one per output element."""
+    """Count operations by registered formulas (`torch.utils.flop_counter`).
+
+    Without one, an operator of torch counts one per output element, and an operator of a library counts none.
+    """
     formula = flop_registry.get(operator.overloadpacket)
     if formula is not None:
         return int(formula(*args, **kwargs, out_val=output))
@@ -247,6 +251,8 @@ def floating_point_operations(
         return lstm_operations(name, args)
     if name == GROUPED_PRODUCT:
         return _grouped_operations(*args[:2])
+    if not is_of_torch(str(operator)):
+        return 0
     first = output[0] if isinstance(output, tuple | list) and output else output
     return first.numel() if isinstance(first, Tensor) else 0
 

@@ -62,7 +62,7 @@ class AsOperators(TorchFunctionMode):
                 return _cast_attention(*args, **kwargs)
             if func == _DEVICE_OF:  # the program has moved all of its tensors there
                 return self._gpu.device
-            if isinstance(func, OpOverload | OpOverloadPacket) and not is_of_torch(func):
+            if isinstance(func, OpOverload | OpOverloadPacket) and not is_of_torch(str(func)):
                 with self._gpu.outside():
                     return func(*args, **kwargs)
             if _is_written_in_python(func):

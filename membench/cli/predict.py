@@ -84,6 +84,11 @@ def _values(prediction: "Prediction") -> Iterator[tuple[str, str]]:
         yield "used", _exact(prediction.used_bytes)
     yield "step time", format_seconds(prediction.step_time_s)
     yield "throughput", f"{prediction.samples_per_s:,.1f} samples/s"
+    if prediction.priced_by_bytes:
+        yield (
+            "priced by bytes",
+            f"{', '.join(prediction.priced_by_bytes)} (register_flop_formula adds operations)",
+        )
 
 
 def _exact(size_bytes: int) -> str:

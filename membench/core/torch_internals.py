@@ -135,12 +135,12 @@ operator_schema: Callable[[OpOverload], Any] = attrgetter("_schema")
 operator_function: Callable[[OpOverload], Callable[..., Any]] = attrgetter("_op")
 """Return the function that an operator's object calls: a call of it takes less time."""
 
-_NAMESPACES_OF_TORCH = frozenset({"aten", "prim", "prims", "_c10d_functional", "c10d", "profiler"})
+_NAMESPACES_OF_TORCH = frozenset({"aten", "prim", "prims", "c10d", "mkldnn", "quantized"})
 
 
-def is_of_torch(operator: OpOverload | OpOverloadPacket) -> bool:
-    """Return whether an operator is torch's own, whose derivatives are in C++, and not registered by a library."""
-    return str(operator).partition(".")[0] in _NAMESPACES_OF_TORCH
+def is_of_torch(operator: str) -> bool:
+    """Return whether an operator, ``"aten.mm.default"``, is torch's own and not registered by a library."""
+    return operator.partition(".")[0] in _NAMESPACES_OF_TORCH
 
 
 tensor_version: Callable[[Tensor], int] = attrgetter("_version")

@@ -17,6 +17,7 @@ from membench.core.optimizer import UpdateRule
 from membench.core.schedule import RepeatedSchedule
 from membench.core.task_graph import TaskGraph
 from membench.core.workload import Workload
+from membench.cost.kernels import priced_by_bytes
 from membench.cost.roofline import RooflineCost
 from membench.planning.device_memory import device_memory
 from membench.planning.holders import held_at_peak_bytes
@@ -42,6 +43,8 @@ class Prediction:
         fits: whether the device has the memory, after the caching allocator has returned what it does not use.
         capacity_bytes: memory of the device.
         parts_bytes: what the allocated peak consists of: weights, gradients, activations ...; adds up to `allocated_bytes`.
+        priced_by_bytes: kernels of libraries, ``"library.name"``, whose time is that of moving their arguments and results: nobody
+            registered their operations (`torch.utils.flop_counter.register_flop_formula`).
     """
 
     device: str
@@ -53,6 +56,7 @@ class Prediction:
     fits: bool
     capacity_bytes: int
     parts_bytes: Mapping[str, int]
+    priced_by_bytes: tuple[str, ...] = ()
 
     @property
     def samples_per_s(self) -> float:
@@ -112,6 +116,7 @@ def predicted(runs: tuple[RepeatedSchedule, ...], cost: CostModel, device: Devic
         fits=memory.fits,
         capacity_bytes=device.memory_bytes,
         parts_bytes=held_at_peak_bytes(largest),
+        priced_by_bytes=priced_by_bytes(largest.graph.tasks),
     )
 
 
