@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from membench.capture.lstm import LAYER, LAYER_BACKWARD, lstm_operations, with_lstm_workspace
+from membench.capture.triton_launches import unread_arguments
 from membench.core.convolution import Convolution
 from membench.core.task_graph import GradientOf, Kind
 from membench.core.torch_internals import (
@@ -164,6 +165,11 @@ def written_arguments(
 def argument_at(at: int | str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Return a call's argument by its position or name; None if it was not given."""
     return args[at] if isinstance(at, int) else kwargs.get(at)
+
+
+def unread_bytes(operator: OpOverload, args: tuple[Any, ...]) -> int:
+    """Return the bytes of the arguments that an operator writes without reading them."""
+    return sum(args[at].numel() * args[at].itemsize for at in unread_arguments(str(operator)))
 
 
 def viewed_argument(operator: OpOverload, args: tuple[Any, ...]) -> int | None:

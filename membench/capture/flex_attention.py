@@ -5,9 +5,7 @@ and its largest score (``torch/_inductor/kernel/flex/flex_attention.py``). Block
 computed: operations are counted in the other blocks, or in all of them if the mask depends on the data of a step.
 """
 
-import warnings
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -22,7 +20,6 @@ from membench.core.torch_internals import (
     compiled_depth,
     flex_attention_shapes,
     index_by_tensors,
-    is_compiler_imported,
     no_dispatch,
     tree_leaves,
     uncompiled_flex_attention,
@@ -38,17 +35,6 @@ _INDICES = 3
 """Position of the indices, whose last dimension is all blocks of a row."""
 
 
-@contextmanager
-def compiled_functions_as_written() -> Iterator[None]:
-    """Run functions of `torch.compile` as they are written, as a trace needs them, without torch's warning that attention is."""
-    if not is_compiler_imported():  # which would take seconds
-        yield
-        return
-    with torch.compiler.set_stance("force_eager"), warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "flex_attention called without torch.compile")
-        yield
-
-
 def flex_attention(gpu: VirtualGpu | None, contents: Contents, *arguments: Any) -> tuple[Tensor, ...]:
     """Run the kernel, or where the program does not compile it, the operators that it is made of then.
 
@@ -59,7 +45,7 @@ def flex_attention(gpu: VirtualGpu | None, contents: Contents, *arguments: Any) 
     Raises:
         MembenchError: a kernel would have to run, or the operators on a GPU that this machine does not need to have.
     """
-    is_compiled = compiled_depth() > 1  # flex_attention itself compiles the call, without kernels
+    is_compiled = compiled_depth() > 0
     if gpu is None and is_compiled:
         raise MembenchError(
             "compiled flex_attention is a kernel that a step cannot run; predict it (membench.predict), or call it uncompiled"
@@ -84,7 +70,8 @@ def _as_kernel(
     *_: Any,
 ) -> tuple[Tensor, ...]:
     mask = [each for each in block_mask if isinstance(each, Tensor)]
-    captured = [*_captured(score_mod, 5, query), *_captured(block_mask[-1], 4, query)]
+    captured_by = torch.compiler.disable(_captured)  # which runs without modes, and would be compiled
+    captured = [*captured_by(score_mod, 5, query), *captured_by(block_mask[-1], 4, query)]
     trained = [each for each in captured if each.requires_grad]
     others = [*(each for each in captured if not each.requires_grad), *mask]
     share = _computed_share(block_mask, contents)

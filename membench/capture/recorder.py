@@ -16,7 +16,15 @@ from membench.capture import aten
 from membench.capture.backward_nodes import autograd_nodes
 from membench.capture.known_values import evaluate, is_known
 from membench.capture.lifetimes import Lifetimes
-from membench.capture.operation import Operation, as_list, as_seen, call_key, layout_of, operation_of
+from membench.capture.operation import (
+    Operation,
+    as_list,
+    as_seen,
+    call_key,
+    layout_of,
+    memory_of,
+    operation_of,
+)
 from membench.capture.random_state import RandomState
 from membench.capture.virtual_gpu import VirtualGpu
 from membench.core.call import Call, Outputs, ShapeOf, Value, signature, values_in
@@ -279,8 +287,9 @@ class Recorder(TorchDispatchMode):
 
     def contents(self, tensor: Tensor) -> Tensor | None:
         """Return the values of a tensor that has the same in every step, else None."""
-        call = Call("aten.alias.default", (self.value(tensor),), (), ())
-        return evaluate(call, self.tasks, self._made_anew)
+        return evaluate(
+            Call("aten.alias.default", (self.value(tensor),), (), ()), self.tasks, self._made_anew
+        )
 
     def _with_real_outputs(
         self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any
@@ -295,9 +304,9 @@ class Recorder(TorchDispatchMode):
 
     def _change_layout(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Change the shape or strides of a tensor in place; not a task, because each later call holds its layouts."""
-        before = _memory_of(args[0])
+        before = memory_of(args[0])
         output = func(*args, **kwargs)
-        if _memory_of(args[0]) != before:
+        if memory_of(args[0]) != before:
             raise UnsupportedModel(
                 self.layer_name, f"{func} replaces a tensor's memory", "make a new tensor instead"
             )
@@ -348,7 +357,7 @@ class Recorder(TorchDispatchMode):
                 creates=tuple(creates),
                 operations=operation.operations,
                 workspace_bytes=operation.workspace_bytes,
-                moved_bytes=sum(v.extent_bytes for v in values_in((recorded_args, tuple(values)))),
+                moved_bytes=operation.moved_bytes((recorded_args, tuple(values))),
                 gradient_of=operation.gradient_of if self.phase is Phase.BACKWARD else None,
                 random=operation.random,
                 precision=self._precision(operation.kind, (*inputs, *filter(None, values))),
@@ -399,7 +408,3 @@ class Recorder(TorchDispatchMode):
         if isinstance(argument, list | tuple):
             return tuple(self._convert(item) for item in argument)
         return argument
-
-
-def _memory_of(tensor: Tensor) -> tuple[int, int]:
-    return storage_address(tensor.untyped_storage()), tensor.untyped_storage().nbytes()

@@ -28,7 +28,6 @@ from membench.capture.backward import (
     separate_outputs,
 )
 from membench.capture.fakes import Fakes
-from membench.capture.flex_attention import compiled_functions_as_written
 from membench.capture.functions import AsOperators
 from membench.capture.fused_layers import fused_layers_in_parts
 from membench.capture.hooks import traced_hooks
@@ -38,6 +37,7 @@ from membench.capture.nested import check_keeps_padding
 from membench.capture.python_state import PythonState
 from membench.capture.random_state import RandomState
 from membench.capture.recorder import Recorder
+from membench.capture.triton_launches import recorded_launches
 from membench.capture.virtual_gpu import VirtualGpu
 from membench.core.arguments import Arguments, call_with, tensors_in
 from membench.core.call import Outputs, Value
@@ -52,6 +52,7 @@ from membench.core.torch_internals import (
     FakeTensorMode,
     UnsupportedOperatorException,
     autocast,
+    flex_attention_as_written,
     module_hooks,
     tree_leaves,
     tree_map_only,
@@ -174,7 +175,8 @@ def _trace(
                 traced_hooks(workload.module, runs_own=workload.runs_own_hooks),
                 _layer_hooks(workload.module, recorder, fakes.buffers, state),
                 gpu.questions() if gpu else nullcontext(),
-                compiled_functions_as_written(),
+                flex_attention_as_written(),
+                recorded_launches(),
             ):
                 results = _run(workload, recorder, fakes, gpu, _device_type(workload, device))
             state.check_tensors((*fakes.weights.values(), *fakes.buffers.values()))

@@ -11,8 +11,8 @@ answered with the CPU. The two are told apart by the time of the question:
     outside of functions                          only autograd asks: the CPU
 """
 
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 from weakref import ref
@@ -41,6 +41,14 @@ class _Properties:
     shared_memory_per_block_optin: int = 166912  # 163 KiB (CUDA's programming guide, compute capability 8.0)
 
 
+_ANSWERS: dict[str, Callable[..., Any]] = {
+    "get_device_properties": lambda device=None: _Properties(),
+    "current_device": lambda: 0,
+    "device": lambda device: nullcontext(),
+}
+"""Functions of `torch.cuda` by name, as they are during a trace; `get_device_capability` and others ask these."""
+
+
 class VirtualGpu:
     """Answers on which device a tensor is during a trace."""
 
@@ -58,12 +66,14 @@ class VirtualGpu:
     @contextmanager
     def questions(self) -> Iterator[None]:
         """Answer what a program asks of the GPU itself, which would look for a driver."""
-        before = torch.cuda.get_device_properties
-        torch.cuda.get_device_properties = lambda device=None: _Properties()  # type: ignore[assignment, return-value]
+        before = {name: getattr(torch.cuda, name) for name in _ANSWERS}
+        for name, answer in _ANSWERS.items():
+            setattr(torch.cuda, name, answer)
         try:
             yield
         finally:
-            torch.cuda.get_device_properties = before
+            for name, function in before.items():
+                setattr(torch.cuda, name, function)
 
     @contextmanager
     def function(self) -> Iterator[None]:

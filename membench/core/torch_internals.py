@@ -75,10 +75,10 @@ __all__ = [
     "copy_to",
     "cudnn_batch_norm_reserve_bytes",
     "flash_attention",
+    "flex_attention_as_written",
     "flex_attention_shapes",
     "flop_registry",
     "index_by_tensors",
-    "is_compiler_imported",
     "is_of_torch",
     "is_profiled",
     "keep_gpu_busy",
@@ -211,6 +211,21 @@ uncompiled_flex_attention: Callable[..., tuple[Tensor, Tensor, Tensor]] = _flex_
 """Computes it by other operators, from the scores of all pairs, as it runs where it is not compiled."""
 
 
+@contextmanager
+def flex_attention_as_written() -> Iterator[None]:
+    """Let ``flex_attention`` call its operator itself, if the program has imported it: otherwise it compiles that call."""
+    module: Any = sys.modules.get("torch.nn.attention.flex_attention")
+    if module is None:
+        yield
+        return
+    before = module._FLEX_ATTENTION_DISABLE_COMPILE_DEBUG
+    module._FLEX_ATTENTION_DISABLE_COMPILE_DEBUG = True
+    try:
+        yield
+    finally:
+        module._FLEX_ATTENTION_DISABLE_COMPILE_DEBUG = before
+
+
 def flex_attention_shapes(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Return its empty output, logarithms of sums and largest scores."""
     output: tuple[Tensor, Tensor, Tensor] = flex_attention_fake_impl(
@@ -230,11 +245,6 @@ def compiled_depth() -> int:
     """Return how many functions of `torch.compile` are among the callers; in a trace those run as they are written."""
     codes = ((frame.f_code.co_name, frame.f_globals.get("__name__")) for frame, _ in walk_stack(None))
     return sum(code == ("compile_wrapper", _EVAL_FRAME) for code in codes)
-
-
-def is_compiler_imported() -> bool:
-    """Return whether the program has imported what `torch.compile` and `flex_attention` run in."""
-    return _EVAL_FRAME in sys.modules
 
 
 _EVAL_FRAME = "torch._dynamo.eval_frame"

@@ -441,6 +441,16 @@ def test_functions_that_torch_compiles_are_counted_among_the_callers() -> None:
         assert torch.compile(outer)() == 2
 
 
+def test_uncompiled_flex_attention_runs_as_it_is_written() -> None:
+    from torch.nn.attention import flex_attention as module
+
+    query = torch.randn(1, 1, 4, 2)
+    with internals.flex_attention_as_written():
+        made = module.flex_attention(query, query, query)  # without the warning that it is not compiled
+    torch.testing.assert_close(made, nn.functional.scaled_dot_product_attention(query, query, query))
+    assert not module._FLEX_ATTENTION_DISABLE_COMPILE_DEBUG
+
+
 def test_a_tensor_without_dimensions_is_an_index() -> None:
     with internals.FakeTensorMode(), internals.index_by_tensors():
         assert torch.zeros(3, 2)[torch.tensor(1)].shape == (2,)
