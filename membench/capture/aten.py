@@ -251,7 +251,8 @@ def floating_point_operations(
     """
     formula = flop_registry.get(operator.overloadpacket)
     if formula is not None:
-        return int(formula(*args, **kwargs, out_val=output))
+        with no_dispatch():  # a formula may read lengths from a tensor with data
+            return int(formula(*args, **kwargs, out_val=output))
     name = operator_name(operator)
     if name in (LAYER, LAYER_BACKWARD):
         return lstm_operations(name, args)

@@ -72,6 +72,18 @@ _VALUE_READ = (
 )
 """Cause and remedy of the refusal of a number that leaves the device."""
 
+_WITHOUT_DATA = {
+    "data is not allocated yet": (  # of a tensor among numbers, torch.tensor([0.5, mean]), or in a kernel's own C++
+        f"{_VALUE_READ[0]}, or a kernel that is not an operator of torch reads it",
+        f"{_VALUE_READ[1]}; register the kernel: torch.library.custom_op, with register_fake and register_autograd",
+    ),
+    "shape_env must not be None": (
+        "it makes a nested tensor, whose sizes depend on data",
+        "pack the sequences: torch.nn.attention.varlen, with their limits as a tensor, or pad them",
+    ),
+}
+"""Causes and remedies by a part of torch's message."""
+
 
 @dataclass(frozen=True)
 class Recording:
@@ -326,8 +338,9 @@ def _failures_named(workload: Workload, recorder: Recorder) -> Iterator[None]:
 def _failure(workload: Workload, error: Exception) -> tuple[str, str]:
     """Return the cause and the remedy of a module's failure on tensors without data."""
     message = (str(error).strip() or type(error).__name__).splitlines()[0]
-    if "data is not allocated yet" in message:  # of a tensor among numbers, torch.tensor([0.5, mean])
-        return _VALUE_READ
+    for part, cause_and_remedy in _WITHOUT_DATA.items():
+        if part in message:
+            return cause_and_remedy
     cause = f"it does not run on {workload.batch_size} samples without data: {message}"
     if workload.accumulates:
         return cause, "raise the budget, or give a larger micro-batch"
