@@ -1,7 +1,7 @@
 """Functions that are traced in a different form from the one in which plain PyTorch runs them."""
 
-from collections.abc import Callable
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from functools import cache
 from types import FunctionType
 from typing import Any
@@ -12,11 +12,13 @@ from torch.overrides import TorchFunctionMode
 
 from membench.capture.attention import attention
 from membench.capture.flex_attention import Contents, flex_attention
+from membench.capture.triton_launches import recorded_launches
 from membench.capture.virtual_gpu import VirtualGpu
 from membench.core.torch_internals import (
     FLEX_ATTENTION,
     OpOverload,
     OpOverloadPacket,
+    flex_attention_as_written,
     is_of_torch,
     without_autocast,
     without_cudnn,
@@ -24,6 +26,13 @@ from membench.core.torch_internals import (
 
 _DEVICE_OF = torch.Tensor.device.__get__
 _PYTHON_MODULES = ("torch.nn.functional", "torch.functional")
+
+
+@contextmanager
+def traced_kernels(gpu: VirtualGpu | None) -> Iterator[None]:
+    """Trace what reaches no function of torch: launches of Triton's kernels, and what a program asks of a GPU to choose kernels."""
+    with recorded_launches(), flex_attention_as_written(), gpu.questions() if gpu else nullcontext():
+        yield
 
 
 class AsOperators(TorchFunctionMode):

@@ -27,8 +27,11 @@ from membench.capture.backward import (
     own_gradients,
     separate_outputs,
 )
+from membench.capture.checkpoint import traced_regions
+from membench.capture.failures import VALUE_READ, cause_without_data
 from membench.capture.fakes import Fakes
-from membench.capture.functions import AsOperators
+from membench.capture.flex_attention import Contents
+from membench.capture.functions import AsOperators, traced_kernels
 from membench.capture.fused_layers import fused_layers_in_parts
 from membench.capture.hooks import traced_hooks
 from membench.capture.known_masks import known_masks
@@ -37,7 +40,6 @@ from membench.capture.nested import check_keeps_padding
 from membench.capture.python_state import PythonState
 from membench.capture.random_state import RandomState
 from membench.capture.recorder import Recorder
-from membench.capture.triton_launches import recorded_launches
 from membench.capture.virtual_gpu import VirtualGpu
 from membench.core.arguments import Arguments, call_with, tensors_in
 from membench.core.call import Outputs, Value
@@ -52,8 +54,8 @@ from membench.core.torch_internals import (
     FakeTensorMode,
     UnsupportedOperatorException,
     autocast,
-    flex_attention_as_written,
     module_hooks,
+    swapped_tensors,
     tree_leaves,
     tree_map_only,
     without_saved_tensor_hooks,
@@ -65,24 +67,6 @@ ANY_GPU = torch.device("cuda")
 """A GPU that this machine does not need to have; a GPU of this machine has an index."""
 
 _CPU = torch.device("cpu")
-
-_VALUE_READ = (
-    "Python reads the value of a tensor, which differs from step to step",
-    "leave it a tensor: torch.where in place of if, the tensor in place of its item()",
-)
-"""Cause and remedy of the refusal of a number that leaves the device."""
-
-_WITHOUT_DATA = {
-    "data is not allocated yet": (  # of a tensor among numbers, torch.tensor([0.5, mean]), or in a kernel's own C++
-        f"{_VALUE_READ[0]}, or a kernel that is not an operator of torch reads it",
-        f"{_VALUE_READ[1]}; register the kernel: torch.library.custom_op, with register_fake and register_autograd",
-    ),
-    "shape_env must not be None": (
-        "it makes a nested tensor, whose sizes depend on data",
-        "pack the sequences: torch.nn.attention.varlen, with their limits as a tensor, or pad them",
-    ),
-}
-"""Causes and remedies by a part of torch's message."""
 
 
 @dataclass(frozen=True)
@@ -186,11 +170,9 @@ def _trace(
                 known_masks(recorder.is_known),
                 traced_hooks(workload.module, runs_own=workload.runs_own_hooks),
                 _layer_hooks(workload.module, recorder, fakes.buffers, state),
-                gpu.questions() if gpu else nullcontext(),
-                flex_attention_as_written(),
-                recorded_launches(),
+                traced_kernels(gpu),
             ):
-                results = _run(workload, recorder, fakes, gpu, _device_type(workload, device))
+                results = _run(workload, recorder, fakes, random_state, gpu, _device_type(workload, device))
             state.check_tensors((*fakes.weights.values(), *fakes.buffers.values()))
             random_state.check("the model")
         pairs, found = results.output_gradients, results.gradients
@@ -198,7 +180,7 @@ def _trace(
         return Recording(
             blocks=recorder.blocks,
             tasks=recorder.tasks,
-            layers=recorder.layers,
+            layers=recorder.layers.names,
             constants=recorder.constants,
             loss=None if results.loss is None else recorder.value(results.loss),
             gradients=dict(zip(fakes.trained, gradients, strict=False)),
@@ -217,38 +199,58 @@ def _trace(
 
 
 def _run(
-    workload: Workload, recorder: Recorder, fakes: Fakes, gpu: VirtualGpu | None, device_type: str
+    workload: Workload,
+    recorder: Recorder,
+    fakes: Fakes,
+    random_state: RandomState,
+    gpu: VirtualGpu | None,
+    device_type: str,
 ) -> _Results:
     """Run the step; see the module's docstring."""
     if gpu:
         gpu.own(fakes.trained.values())
     given = fakes.given()
     tensors = _by_every_name(workload.module, {**fakes.weights, **fakes.buffers})
-    fused = nullcontext() if gpu else fused_layers_in_parts(workload.module)
-    with AsOperators(gpu, recorder.contents), fused, _autocast(workload.precision, device_type):
-        call = partial(_call_with_tensors, workload.module, tensors)
-        loss, output = _forward(workload, recorder, call, fakes, given)
-    pairs: list[tuple[Tensor, Tensor]] = []
-    if workload.loss is not None:
-        backward_from_loss(recorder, loss, workload.loss_scale)
-    elif workload.trains:
-        pairs = backward_from_caller(recorder, output, given)
+    functions = partial(_functions, workload.module, gpu, recorder.contents)
+    with ExitStack() as step:
+        step.enter_context(swapped_tensors(workload.module, tensors))
+        step.enter_context(traced_regions(recorder, random_state, gpu, functions))
+        with functions(), _autocast(workload.precision, device_type):
+            loss, output = _forward(workload, recorder, fakes, given)
+        pairs = _backward(workload, recorder, loss, output, given)
     leaves = [*fakes.trained.values(), *tensors_in(fakes.inputs)]
     gradients = own_gradients(leaves, [gradient for _, gradient in pairs])
     return _Results(loss, output, pairs, gradients)
 
 
+@contextmanager
+def _functions(module: nn.Module, gpu: VirtualGpu | None, contents: Contents) -> Iterator[None]:
+    """Trace functions and fused layers in the forms that a schedule can run."""
+    with AsOperators(gpu, contents), nullcontext() if gpu else fused_layers_in_parts(module):
+        yield
+
+
+def _backward(
+    workload: Workload, recorder: Recorder, loss: Any, output: Any, given: list[Tensor]
+) -> list[tuple[Tensor, Tensor]]:
+    """Run the backward pass, if there is one; see `backward_from_caller` for what is returned."""
+    if workload.loss is not None:
+        backward_from_loss(recorder, loss, workload.loss_scale)
+    elif workload.trains:
+        return backward_from_caller(recorder, output, given)
+    return []
+
+
 def _forward(
     workload: Workload,
     recorder: Recorder,
-    call: Callable[..., Any],
     fakes: Fakes,
     given: list[Tensor],
 ) -> tuple[Any, Any]:
     """Return the loss, or else the module's output; the output that a loss was made of is gone then, as in a caller's loop."""
-    output = call_with(call, fakes.inputs)
+    output = call_with(workload.module, fakes.inputs)
     if workload.loss is not None:
-        recorder.enter_loss()
+        recorder.layers.enter_loss("loss")
         return call_with(workload.loss, fakes.targets, output), None
     _check_output(output)
     return None, separate_outputs(output, given) if workload.trains else output
@@ -282,7 +284,7 @@ def _autocast(precision: Precision | None, device_type: str) -> Iterator[None]:
 def _by_every_name(module: nn.Module, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     """Return tensors by all names that tied weights have; a module that is used in several places is named once.
 
-    ``functional_call`` could tie weights itself, but would leave traced tensors in a module that has two names.
+    `swapped_tensors` could tie weights itself, but would leave traced tensors in a module that has two names.
     """
     traced = {id(t): tensors[name] for name, t in (*module.named_parameters(), *module.named_buffers())}
     return {
@@ -313,7 +315,7 @@ def _failures_named(workload: Workload, recorder: Recorder) -> Iterator[None]:
     try:
         yield
     except DataDependentOutputException as error:
-        raise UnsupportedModel(recorder.layer_name, *_VALUE_READ) from error
+        raise UnsupportedModel(recorder.layer_name, *VALUE_READ) from error
     except DynamicOutputShapeException as error:
         raise UnsupportedModel(
             recorder.layer_name,
@@ -338,17 +340,12 @@ def _failures_named(workload: Workload, recorder: Recorder) -> Iterator[None]:
 def _failure(workload: Workload, error: Exception) -> tuple[str, str]:
     """Return the cause and the remedy of a module's failure on tensors without data."""
     message = (str(error).strip() or type(error).__name__).splitlines()[0]
-    for part, cause_and_remedy in _WITHOUT_DATA.items():
-        if part in message:
-            return cause_and_remedy
+    if (known := cause_without_data(message)) is not None:
+        return known
     cause = f"it does not run on {workload.batch_size} samples without data: {message}"
     if workload.accumulates:
         return cause, "raise the budget, or give a larger micro-batch"
     return cause, "give a batch on which the module runs, and compute only with torch's operators"
-
-
-def _call_with_tensors(module: nn.Module, tensors: dict[str, Tensor], *args: Any, **kwargs: Any) -> Any:
-    return torch.func.functional_call(module, tensors, args, kwargs, tie_weights=False)
 
 
 def _argument_blocks(recorder: Recorder, name: str, arguments: Arguments, role: Role) -> list[int | None]:
@@ -368,10 +365,10 @@ def _layer_hooks(
 
     def enter(layer: nn.Module, *_: Any) -> None:
         state.enter(layer)
-        recorder.enter_module(paths[id(layer)], is_leaf=not any(True for _ in layer.children()))
+        recorder.layers.enter_module(paths[id(layer)], is_leaf=not any(True for _ in layer.children()))
 
     def leave(layer: nn.Module, *_: Any) -> None:
-        recorder.leave_module()
+        recorder.layers.leave_module()
         if layer is module:
             for name, buffer in module.named_buffers():
                 if buffers.get(name) is not buffer:

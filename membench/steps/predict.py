@@ -43,8 +43,8 @@ class Prediction:
         fits: whether the device has the memory, after the caching allocator has returned what it does not use.
         capacity_bytes: memory of the device.
         parts_bytes: what the allocated peak consists of: weights, gradients, activations ...; adds up to `allocated_bytes`.
-        priced_by_bytes: kernels of libraries, ``"library.name"``, whose time is that of moving their arguments and results: nobody
-            registered their operations (`torch.utils.flop_counter.register_flop_formula`).
+        priced_by_bytes: kernels of libraries, ``"library.name"``, whose time is that of moving their arguments and results. A
+            formula that `torch.utils.flop_counter.register_flop_formula` has registered adds that of operations.
     """
 
     device: str
