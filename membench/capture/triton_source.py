@@ -126,7 +126,7 @@ def _value(name: ast.AST, kernel: Callable[..., Any]) -> Any:
         case ast.Name(id=identifier):
             return inspect.getclosurevars(kernel).nonlocals.get(
                 identifier, kernel.__globals__.get(identifier)
-            )  # type: ignore[attr-defined]
+            )
         case ast.Attribute(value=owner, attr=attribute):
             return getattr(_value(owner, kernel), attribute, None)
     return None
