@@ -121,7 +121,7 @@ def priced_by_bytes(tasks: Iterable[Task]) -> tuple[str, ...]:
     """Return the operators of libraries, ``"library.name"``, whose operations are not known, in the order of their first use."""
     calls = [task.call for task in tasks if task.call is not None and not task.operations]
     names = (call.operator.rpartition(".")[0] for call in calls if not is_of_torch(call.operator))
-    return tuple(dict.fromkeys(names))
+    return tuple(dict.fromkeys(name for name in names if not name.startswith("membench.")))
 
 
 def computes_both_gradients(task: Task) -> bool:

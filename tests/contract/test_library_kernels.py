@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 from torch.utils.flop_counter import register_flop_formula
 
 import membench
@@ -127,3 +128,16 @@ def test_torch_s_own_operators_are_not_named() -> None:
     module, inputs = nn.Sequential(nn.Linear(4, 4), nn.GELU()), torch.randn(2, 4)
     answer = membench.predict(module, nn.functional.mse_loss, (inputs, inputs), device="a100_80gb")
     assert answer.priced_by_bytes == ()
+
+
+def test_membench_s_own_operators_are_not_named() -> None:
+    """Those that read and restore the random state of a region that runs again."""
+
+    class Region(Network):
+        def forward(self, inputs: Tensor) -> Tensor:
+            output: Tensor = checkpoint(super().forward, inputs, use_reentrant=False)
+            return output
+
+    inputs = torch.randn(16, 8)
+    answer = membench.predict(Region(), nn.functional.mse_loss, (inputs, inputs), device="a100_80gb")
+    assert {name.partition(".")[0] for name in answer.priced_by_bytes} == {"membench_tests"}

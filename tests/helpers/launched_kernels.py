@@ -48,7 +48,7 @@ if __name__ == "__main__":
     loss.backward()
     expected = [weight.grad for weight in network.parameters()]
     network.zero_grad(set_to_none=True)
-    for strategy in ("pytorch", "layrub_hybrid"):
+    for strategy in ("pytorch", "layrub_hybrid", "memonger"):
         step = membench.compile(network, nn.functional.mse_loss, (inputs, inputs), strategy=strategy)
         for _ in range(2):
             network.zero_grad(set_to_none=True)
