@@ -56,7 +56,11 @@ def trust(advice: Advice) -> list[str]:
     """Return sentences on how far published measurements differ from such predictions."""
     found = [each.sentence() for each in advice.trust]
     none = f"No published measurement of this kind of network, nor of any on the {advice.device}, has been compared."
-    return found or [none]
+    kernels = ", ".join(advice.plain.priced_by_bytes)
+    unknown = (
+        [f"Kernels of libraries, priced by the bytes that they move alone: {kernels}."] if kernels else []
+    )
+    return [*(found or [none]), *unknown]
 
 
 def values(advice: Advice) -> dict[str, Any]:

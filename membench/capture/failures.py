@@ -17,7 +17,6 @@ _NO_GPU = (
 )
 
 _CAUSES = {
-    "data is not allocated yet": VALUE_READ,  # of a tensor among numbers, torch.tensor([0.5, mean])
     "hasPrimaryContext": _GRADIENTS_WITHIN,
     "opt_ready_stream": _GRADIENTS_WITHIN,
     "NVIDIA driver": _NO_GPU,
@@ -25,6 +24,14 @@ _CAUSES = {
     "not compiled with CUDA": _NO_GPU,
     "dummy base class": _NO_GPU,  # of a CUDA event or stream
     "CUDA error: CUDA driver": _NO_GPU,
+    "data is not allocated yet": (  # of a tensor among numbers, torch.tensor([0.5, mean]), or in a kernel's own C++
+        f"{VALUE_READ[0]}, or a kernel that is not an operator of torch reads it",
+        f"{VALUE_READ[1]}; register the kernel: torch.library.custom_op, with register_fake and register_autograd",
+    ),
+    "shape_env must not be None": (
+        "it makes a nested tensor, whose sizes depend on data",
+        "pack the sequences: torch.nn.attention.varlen, with their limits as a tensor, or pad them",
+    ),
 }
 """By a part of torch's message."""
 

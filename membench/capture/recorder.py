@@ -247,6 +247,11 @@ class Recorder(TorchDispatchMode):
         """Return whether a tensor has the same values in every step."""
         return is_known(self.value(tensor).block, self.tasks, self.made_anew)
 
+    def contents(self, tensor: Tensor) -> Tensor | None:
+        """Return the values of a tensor that has the same in every step, else None."""
+        alias = Call("aten.alias.default", (self.value(tensor),), (), ())
+        return evaluate(alias, self.tasks, self.made_anew)
+
     def _with_real_outputs(
         self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any
     ) -> Any:
@@ -312,7 +317,7 @@ class Recorder(TorchDispatchMode):
                 creates=tuple(creates),
                 operations=operation.operations,
                 workspace_bytes=operation.workspace_bytes,
-                moved_bytes=sum(v.extent_bytes for v in values_in((recorded_args, tuple(values)))),
+                moved_bytes=operation.moved_bytes((recorded_args, tuple(values))),
                 gradient_of=None if is_forward else operation.gradient_of,
                 random=operation.random,
                 precision=self._precision(operation.kind, (*inputs, *filter(None, values))),

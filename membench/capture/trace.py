@@ -38,7 +38,8 @@ from membench.capture.checkpoint import traced_regions
 from membench.capture.compiled import compiled_functions_refused
 from membench.capture.failures import VALUE_READ, cause_without_data
 from membench.capture.fakes import Fakes
-from membench.capture.functions import AsOperators
+from membench.capture.flex_attention import Contents
+from membench.capture.functions import AsOperators, traced_kernels
 from membench.capture.fused_layers import fused_layers_in_parts
 from membench.capture.gpu_programs import as_on_a_gpu
 from membench.capture.hooks import traced_hooks
@@ -207,6 +208,7 @@ def _trace(
                 known_masks(recorder.is_known),
                 traced_hooks(workload.module, runs_own=workload.runs_own_hooks),
                 _layer_hooks(workload.module, recorder, fakes, state),
+                traced_kernels(gpu),
             ):
                 results = _run(workload, recorder, fakes, random_state, gpu, _device_type(workload, device))
             fakes.check_frozen()
@@ -257,7 +259,7 @@ def _run(
     given = fakes.given() if workload.trains else []  # without gradients an object may let go of its tensors
     leaves = [*fakes.trained.values(), *tensors_in(opened(fakes.inputs))] if workload.trains else []
     tensors = by_every_name(workload.module, {**fakes.weights, **fakes.buffers})
-    functions = partial(_functions, workload.module, gpu)
+    functions = partial(_functions, workload.module, gpu, recorder.contents)
     with ExitStack() as step:
         step.enter_context(swapped_tensors(workload.module, tensors))
         step.enter_context(traced_regions(recorder, random_state, gpu, functions))
@@ -269,9 +271,9 @@ def _run(
 
 
 @contextmanager
-def _functions(module: nn.Module, gpu: VirtualGpu | None) -> Iterator[None]:
+def _functions(module: nn.Module, gpu: VirtualGpu | None, contents: Contents) -> Iterator[None]:
     """Trace functions and fused layers in the forms that a schedule can run."""
-    with AsOperators(gpu), nullcontext() if gpu else fused_layers_in_parts(module):
+    with AsOperators(gpu, contents), nullcontext() if gpu else fused_layers_in_parts(module):
         yield
 
 
@@ -341,7 +343,8 @@ def _failures_named(workload: Workload, recorder: Recorder) -> Iterator[None]:
         raise UnsupportedModel(
             recorder.layer_name,
             f"the shape of what {error.func} returns depends on the values of tensors",
-            "use operators whose results have one shape, such as torch.where with three arguments",
+            "use operators whose results have one shape, such as torch.where with three arguments; experts of transformers: "
+            "model.set_experts_implementation('grouped_mm')",
         ) from error
     except UnsupportedOperatorException as error:
         raise UnsupportedModel(

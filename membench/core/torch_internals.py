@@ -14,17 +14,22 @@ wrapper. `tests/core/test_torch_internals.py` checks each of them: it fails wher
   ``flop_registry``: formulas of operations by overload packet.
 """
 
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from operator import attrgetter, methodcaller
 from sys import _getframe as frame_of
+from traceback import walk_stack
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
 import torch
 from torch import Tensor, nn
+from torch._C import DispatchKey
 from torch._C._profiler import ProfilerConfig, ProfilerState, _ExperimentalConfig
+from torch._higher_order_ops.flex_attention import flex_attention as _flex_attention
+from torch._higher_order_ops.flex_attention import flex_attention_fake_impl
 from torch._ops import OpOverload, OpOverloadPacket
 from torch._prims_common import suggest_memory_format
 from torch._subclasses.fake_tensor import (
@@ -40,7 +45,7 @@ from torch.nn.modules import module as _modules
 from torch.nn.utils.stateless import _reparametrize_module
 from torch.utils import checkpoint
 from torch.utils._mode_utils import no_dispatch
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 from torch.utils._pytree import (
     GetAttrKey,
     keystr,
@@ -55,6 +60,7 @@ from torch.utils.flop_counter import flop_registry
 
 __all__ = [
     "FAKE_TENSOR_LOGGER",
+    "FLEX_ATTENTION",
     "FUSED_ATTENTION",
     "FUSED_ENCODER_LAYER",
     "HOOKS_OF_EVERY_MODULE",
@@ -74,13 +80,18 @@ __all__ = [
     "autocast_dtype",
     "clear_cublas_workspaces",
     "compiled_calls_noted",
+    "compiled_depth",
     "conjugate_view",
     "convolution_kernel",
     "copy_to",
     "cudnn_batch_norm_reserve_bytes",
     "flash_attention",
+    "flex_attention_as_written",
+    "flex_attention_shapes",
     "flop_registry",
+    "index_by_tensors",
     "is_compiled",
+    "is_of_torch",
     "is_profiled",
     "keep_gpu_busy",
     "key_path",
@@ -111,10 +122,12 @@ __all__ = [
     "tree_leaves_with_path",
     "tree_map",
     "tree_map_only",
+    "uncompiled_flex_attention",
     "unfused_attention",
     "view_base",
     "without_autocast",
     "without_cudnn",
+    "without_dispatch_modes",
     "without_saved_tensor_hooks",
     "without_torch_function_modes",
     "without_value_checks",
@@ -137,6 +150,14 @@ operator_schema: Callable[[OpOverload], Any] = attrgetter("_schema")
 
 operator_function: Callable[[OpOverload], Callable[..., Any]] = attrgetter("_op")
 """Return the function that an operator's object calls: a call of it takes less time."""
+
+_NAMESPACES_OF_TORCH = frozenset({"aten", "prim", "prims", "c10d", "mkldnn", "quantized"})
+
+
+def is_of_torch(operator: str) -> bool:
+    """Return whether an operator, ``"aten.mm.default"``, is torch's own and not registered by a library."""
+    return operator.partition(".")[0] in _NAMESPACES_OF_TORCH
+
 
 tensor_version: Callable[[Tensor], int] = attrgetter("_version")
 """Return how often a tensor's memory has been overwritten, as autograd counts it."""
@@ -196,6 +217,56 @@ unfused_attention = torch.ops.aten._scaled_dot_product_attention_math
 FUSED_ATTENTION: OpOverload = torch.ops.aten._native_multi_head_attention.default
 FUSED_ENCODER_LAYER: OpOverload = torch.ops.aten._transformer_encoder_layer_fwd.default
 """The operators that `nn.MultiheadAttention` and `nn.TransformerEncoderLayer` call in evaluation without gradients."""
+
+FLEX_ATTENTION = _flex_attention
+"""The higher-order operator below ``torch.nn.attention.flex_attention.flex_attention``, which takes functions of scores."""
+
+uncompiled_flex_attention: Callable[..., tuple[Tensor, Tensor, Tensor]] = _flex_attention.py_kernels[
+    DispatchKey.CompositeExplicitAutograd
+]
+"""Computes it by other operators, from the scores of all pairs, as it runs where it is not compiled."""
+
+
+@contextmanager
+def flex_attention_as_written() -> Iterator[None]:
+    """Let ``flex_attention`` call its operator itself, if the program has imported it: otherwise it compiles that call."""
+    module: Any = sys.modules.get("torch.nn.attention.flex_attention")
+    if module is None:
+        yield
+        return
+    before = module._FLEX_ATTENTION_DISABLE_COMPILE_DEBUG
+    module._FLEX_ATTENTION_DISABLE_COMPILE_DEBUG = True
+    try:
+        yield
+    finally:
+        module._FLEX_ATTENTION_DISABLE_COMPILE_DEBUG = before
+
+
+def flex_attention_shapes(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Return its empty output, logarithms of sums and largest scores."""
+    output: tuple[Tensor, Tensor, Tensor] = flex_attention_fake_impl(
+        query, key, value, lambda score, *_: score, (), 1.0, {}
+    )
+    return output
+
+
+def index_by_tensors() -> AbstractContextManager[Any]:
+    """Return a context in which a tensor without dimensions is an index whose value is not read."""
+    from torch._dynamo._trace_wrapped_higher_order_op import TransformGetItemToIndex  # takes seconds
+
+    return TransformGetItemToIndex()
+
+
+def compiled_depth() -> int:
+    """Return how many functions of `torch.compile` are among the callers; in a trace those run as they are written."""
+    codes = ((frame.f_code.co_name, frame.f_globals.get("__name__")) for frame, _ in walk_stack(None))
+    return sum(code == ("compile_wrapper", _EVAL_FRAME) for code in codes)
+
+
+_EVAL_FRAME = "torch._dynamo.eval_frame"
+
+without_dispatch_modes: Callable[[], AbstractContextManager[Any]] = _disable_current_modes
+"""Return a context in which no `TorchDispatchMode` is active, but may be entered."""
 
 split_heads: Callable[[Tensor, Tensor, int], tuple[Tensor, Tensor, Tensor]] = (
     torch.ops.aten._transform_bias_rescale_qkv.default

@@ -17,6 +17,7 @@ from membench.core.optimizer import UpdateRule
 from membench.core.schedule import RepeatedSchedule
 from membench.core.task_graph import TaskGraph
 from membench.core.workload import Workload
+from membench.cost.kernels import priced_by_bytes
 from membench.cost.roofline import RooflineCost
 from membench.planning.device_memory import device_memory
 from membench.planning.holders import held_at_peak_bytes, returned_in_objects_bytes
@@ -44,6 +45,8 @@ class Prediction:
         parts_bytes: what the allocated peak consists of: weights, gradients, activations ...; adds up to `allocated_bytes`.
         cache_bytes: of tensors that the step returns in objects: the keys and values of all sequences in a step of inference.
         depends_on_values: sizes were computed from the values of this batch, so that the prediction holds for it alone.
+        priced_by_bytes: kernels of libraries, ``"library.name"``, whose time is that of moving their arguments and results. A
+            formula that `torch.utils.flop_counter.register_flop_formula` has registered adds that of operations.
     """
 
     device: str
@@ -57,6 +60,7 @@ class Prediction:
     parts_bytes: Mapping[str, int]
     cache_bytes: int = 0
     depends_on_values: bool = False
+    priced_by_bytes: tuple[str, ...] = ()
 
     @property
     def samples_per_s(self) -> float:
@@ -119,6 +123,7 @@ def predicted(runs: tuple[RepeatedSchedule, ...], cost: CostModel, device: Devic
         parts_bytes=held_at_peak_bytes(largest),
         cache_bytes=returned_in_objects_bytes(largest.graph),
         depends_on_values=largest.graph.depends_on_values,
+        priced_by_bytes=priced_by_bytes(largest.graph.tasks),
     )
 
 

@@ -15,6 +15,7 @@ from torch.distributions import Categorical, Distribution
 
 import membench
 from membench.core import torch_internals as internals
+from tests.helpers.compiler import with_compiler
 
 aten = torch.ops.aten
 PACKAGE = Path(membench.__file__).parent
@@ -468,3 +469,54 @@ def test_a_class_becomes_a_container_with_named_items() -> None:
 def test_an_operator_with_all_of_its_overloads_has_a_type() -> None:
     assert isinstance(torch.ops.aten.add, internals.OpOverloadPacket)
     assert isinstance(torch.ops.aten.add.Tensor, internals.OpOverload)
+
+
+def test_flex_attention_is_an_operator_whose_shapes_and_parts_are_known() -> None:
+    query, key = torch.randn(1, 2, 8, 4), torch.randn(1, 2, 16, 4)
+    shapes = [(1, 2, 8, 4), (1, 2, 8), (1, 2, 8)]
+    assert [each.shape for each in internals.flex_attention_shapes(query, key, key)] == shapes
+    counts, indices = torch.ones(1, 1, 1, dtype=torch.int), torch.zeros(1, 1, 1, 1, dtype=torch.int)
+    mask = (1, 1, counts, indices, *[None] * 10, 1, 1, lambda b, h, q, k: q >= 0)
+    made = internals.uncompiled_flex_attention(query, key, key, lambda score, *_: score, mask, 0.5, {})
+    torch.testing.assert_close(made[0], (query @ key.mT * 0.5).softmax(-1) @ key)
+    assert str(internals.FLEX_ATTENTION) == "flex_attention"
+
+
+def test_functions_that_torch_compiles_are_counted_among_the_callers() -> None:
+    assert internals.compiled_depth() == 0
+    with with_compiler(), torch.compiler.set_stance("force_eager"):
+        inner = torch.compile(internals.compiled_depth)
+
+        def outer() -> int:
+            return inner() + 0
+
+        assert torch.compile(outer)() == 2
+
+
+def test_uncompiled_flex_attention_runs_as_it_is_written() -> None:
+    from torch.nn.attention import flex_attention as module
+
+    query = torch.randn(1, 1, 4, 2)
+    with internals.flex_attention_as_written():
+        made = module.flex_attention(query, query, query)  # without the warning that it is not compiled
+    torch.testing.assert_close(made, nn.functional.scaled_dot_product_attention(query, query, query))
+    assert not module._FLEX_ATTENTION_DISABLE_COMPILE_DEBUG
+
+
+def test_a_tensor_without_dimensions_is_an_index() -> None:
+    with internals.FakeTensorMode(), internals.index_by_tensors():
+        assert torch.zeros(3, 2)[torch.tensor(1)].shape == (2,)
+
+
+def test_dispatch_modes_are_set_aside() -> None:
+    with internals.FakeTensorMode():
+        with internals.without_dispatch_modes():
+            assert not isinstance(torch.zeros(1), internals.FakeTensor)
+        assert isinstance(torch.zeros(1), internals.FakeTensor)
+
+
+def test_operators_of_libraries_are_told_apart() -> None:
+    assert internals.is_of_torch(str(torch.ops.aten.add.Tensor)) and internals.is_of_torch(
+        str(torch.ops.aten.add)
+    )
+    assert not internals.is_of_torch(str(torch.ops.membench.flex_attention.default))
