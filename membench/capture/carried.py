@@ -34,7 +34,8 @@ class Carried:
     def __init__(self, mode: FakeTensorMode, device: torch.device | None) -> None:
         self._mode, self._device = mode, device
         self._is_absent = device is not None and device.type == "cuda" and device.index is None
-        self._in_place_of: dict[int, Tensor] = {}  # by the address of a storage
+        # by the address of a storage: the tensor, which keeps it, and the one that stands for it
+        self._in_place_of: dict[int, tuple[Tensor, Tensor]] = {}
         self._of_weights: dict[str, dict[str, Any]] = {}
         self.tensors: dict[str, Tensor] = {}
 
@@ -57,7 +58,7 @@ class Carried:
         Args:
             memory: a tensor in the memory that the fake one stands for.
         """
-        self._in_place_of[storage_address(memory.untyped_storage())] = fake
+        self._in_place_of[storage_address(memory.untyped_storage())] = memory, fake
         if attributes:
             self._of_weights[name] = attributes
             vars(fake).update(self._replaced(name, attributes))
@@ -69,12 +70,12 @@ class Carried:
         before = [(holder, dict(vars(holder))) for _, holder in found.values()]
         try:
             for name, holder in found.values():
-                vars(holder).update(self._replaced(name, vars(holder)))
+                holder.__dict__.update(self._replaced(name, holder.__dict__))
             yield
         finally:
             for holder, attributes in before:
-                vars(holder).clear()
-                vars(holder).update(attributes)
+                holder.__dict__.clear()
+                holder.__dict__.update(attributes)
 
     def _replaced(self, name: str, attributes: dict[str, Any]) -> dict[str, Any]:
         return {
@@ -84,13 +85,13 @@ class Carried:
 
     def _tensor(self, name: str, tensor: Tensor) -> Tensor:
         layout = layout_of(tensor)
-        memory = self._in_place_of.get(storage_address(tensor.untyped_storage()))
+        _, memory = self._in_place_of.get(storage_address(tensor.untyped_storage()), (None, None))
         if memory is not None:
             return layout._replace(device=memory.device).fake_tensor(self._mode, view_of=memory)
         if self._is_absent or tensor.is_meta:
             device = self._device or torch.device("cpu")
             fake = layout._replace(offset=0, device=device).fake_tensor(self._mode)
-            self._in_place_of[storage_address(tensor.untyped_storage())] = fake
+            self._in_place_of[storage_address(tensor.untyped_storage())] = tensor, fake
             self.tensors[name] = fake
             return fake
         if self._device is not None and self._device.type != tensor.device.type:

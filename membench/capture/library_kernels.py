@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from membench.core.torch_internals import OpOverload, is_composite
+from membench.core.torch_internals import HigherOrderOperator, OpOverload, composed_kernel, is_composite
 
 _FUSED_ROWS = 16
 """The least of the bounds that ``_gemm_4bit_use_custom_cuda`` has for large weights on an A100; others are up to 128."""
@@ -26,12 +26,16 @@ _FUSED_ROWS = 16
 _Parts = Callable[..., Any]
 
 
-def parts_of(operator: OpOverload, args: tuple[Any, ...], is_absent: bool) -> _Parts | None:
+def parts_of(
+    operator: OpOverload | HigherOrderOperator, args: tuple[Any, ...], is_absent: bool
+) -> _Parts | None:
     """Return a function that runs an operator as its kernels, each an operator; None if it is one kernel.
 
     Args:
         is_absent: the device is a GPU that is not at hand; otherwise it is the CPU, or a GPU whose kernels are measured.
     """
+    if isinstance(operator, HigherOrderOperator):
+        return composed_kernel(operator)
     if operator.namespace == "aten":
         return operator.decompose if is_composite(operator) else None
     if operator.namespace != "bitsandbytes":

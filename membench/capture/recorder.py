@@ -54,6 +54,8 @@ class Recorder(TorchDispatchMode):
         sums: tasks by which autograd adds gradients that meet, if the first is not a view of another tensor.
     """
 
+    supports_higher_order_operators = True
+
     def __init__(
         self,
         fake_mode: FakeTensorMode,
@@ -364,6 +366,8 @@ class Recorder(TorchDispatchMode):
         )
 
     def _precision(self, kind: Kind, values: Sequence[Value]) -> Precision:
+        if kind is Kind.LINEAR and values[0].dtype is torch.int8:
+            return Precision.INT8
         dtype = next((value.dtype for value in values if value.dtype.is_floating_point), torch.float32)
         is_rounded = kind in self._tf32 and dtype is torch.float32
         return Precision.TF32 if is_rounded else Precision.of_dtype(dtype)

@@ -20,8 +20,9 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch._C import DispatchKey
 from torch._C._profiler import ProfilerConfig, ProfilerState, _ExperimentalConfig
-from torch._ops import OpOverload
+from torch._ops import HigherOrderOperator, OpOverload
 from torch._prims_common import suggest_memory_format
 from torch._subclasses.fake_tensor import (
     DataDependentOutputException,
@@ -57,12 +58,14 @@ __all__ = [
     "FakeTensor",
     "FakeTensorMode",
     "GraphPool",
+    "HigherOrderOperator",
     "OpOverload",
     "TorchDispatchMode",
     "UnsupportedOperatorException",
     "autocast",
     "autocast_dtype",
     "clear_cublas_workspaces",
+    "composed_kernel",
     "conjugate_view",
     "convolution_kernel",
     "copy_to",
@@ -125,6 +128,11 @@ operator_schema: Callable[[OpOverload], Any] = attrgetter("_schema")
 
 operator_function: Callable[[OpOverload], Callable[..., Any]] = attrgetter("_op")
 """Return the function that an operator's object calls: a call of it takes less time."""
+
+
+def composed_kernel(operator: HigherOrderOperator) -> Callable[..., Any] | None:
+    """Return the function in which a higher-order operator calls others, where it is not compiled; None without one."""
+    return operator.py_kernels.get(DispatchKey.CompositeExplicitAutograd)
 
 
 @cache
