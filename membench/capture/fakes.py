@@ -2,11 +2,11 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from typing import Self
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from membench.capture.carried import Carried
 from membench.capture.operation import layout_of
@@ -104,7 +104,7 @@ class Fakes:
 
 
 def _weight(name: str, weight: Tensor, carried: Carried, new: _NewFake, dtype: torch.dtype | None) -> Tensor:
-    """Return a weight's fake tensor, with the attributes that the weight carries.
+    """Return a weight's fake tensor: a parameter, of the same name of class, with the attributes that the weight carries.
 
     Without gradients too `requires_grad` chooses kernels, for example `matmul`'s.
     """
@@ -115,8 +115,16 @@ def _weight(name: str, weight: Tensor, carried: Carried, new: _NewFake, dtype: t
         carried.check_moves(name)
         memory, attributes = quantized(weight, dtype)
     fake = new(memory, requires_grad=weight.requires_grad)
-    carried.add_weight(name, memory, attributes, fake)
+    carried.add_weight(name, memory, {**attributes, "_is_param": True}, fake)
+    if not isinstance(weight, FakeTensor) and type(weight) is not nn.Parameter:
+        fake.__class__ = _fake_class(type(weight))
     return fake
+
+
+@cache
+def _fake_class(kind: type[Tensor]) -> type[FakeTensor]:
+    """Return a class of fake tensors by whose name a library knows its own weights."""
+    return type(kind.__name__, (FakeTensor,), {"__module__": kind.__module__})
 
 
 def _check_trained(name: str, weight: Tensor) -> None:

@@ -183,6 +183,7 @@ def _trace(
                 results = _run(workload, recorder, fakes, gpu, _device_type(workload, device))
             state.check_tensors((*fakes.weights.values(), *fakes.buffers.values()))
             random_state.check("the model")
+            _check_memory(recorder, fakes, weight_blocks)
         pairs, found = results.output_gradients, results.gradients
         gradients = [None if gradient is None else recorder.value(gradient) for gradient in found]
         return Recording(
@@ -204,6 +205,17 @@ def _trace(
             inputs=input_blocks,
             targets=target_blocks,
         )
+
+
+def _check_memory(recorder: Recorder, fakes: Fakes, blocks: Mapping[str, int]) -> None:
+    """Refuse a step in which a weight comes to lie in other memory, as ``weight.data = ...`` does."""
+    for name, weight in fakes.stored_weights.items():
+        if recorder.value(weight).block != blocks[name]:
+            raise UnsupportedModel(
+                name,
+                "the step puts it into other memory, as a layer does that converts it at its first call",
+                "call the module once on a batch before, or convert the weight to the dtype in which its layer computes",
+            )
 
 
 def _run(

@@ -14,7 +14,7 @@ wrapper. `tests/core/test_torch_internals.py` checks each of them: it fails wher
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from functools import cache
+from functools import cache, partial
 from operator import attrgetter, methodcaller
 from typing import Any
 
@@ -137,8 +137,9 @@ def composed_kernel(operator: HigherOrderOperator) -> Callable[..., Any] | None:
 
 @cache
 def is_composite(operator: OpOverload) -> bool:
-    """Return whether an operator consists of others, which its ``decompose`` calls, on each device and for autograd."""
-    return torch._C._dispatch_has_kernel_for_dispatch_key(operator.name(), "CompositeImplicitAutograd")
+    """Return whether an operator consists of others, which its ``decompose`` calls, and devices have no kernels of their own."""
+    has_kernel = partial(torch._C._dispatch_has_kernel_for_dispatch_key, operator.name())
+    return has_kernel("CompositeImplicitAutograd") and not (has_kernel("CPU") or has_kernel("CUDA"))
 
 
 tensor_version: Callable[[Tensor], int] = attrgetter("_version")
