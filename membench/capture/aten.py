@@ -21,6 +21,7 @@ from membench.core.torch_internals import (
 KINDS = {
     Kind.CONVOLUTION: {"convolution", "convolution_backward"},
     Kind.LINEAR: {"mm", "addmm", "bmm", "baddbmm", "_scaled_mm", "_int_mm", "gemm_4bit", "gemv_4bit",
+                  "_weight_int4pack_mm", "_weight_int8pack_mm",
                   "int8_linear_matmul", LAYER, LAYER_BACKWARD},
     Kind.BATCH_NORM: {"native_batch_norm", "native_batch_norm_backward", "cudnn_batch_norm",
                       "cudnn_batch_norm_backward"},
@@ -230,7 +231,9 @@ def _rounded_up(number: int, unit: int) -> int:
     return -(-number // unit) * unit
 
 
-_PRODUCTS_WITHOUT_FORMULA = {"_int_mm", "gemm_4bit", "gemv_4bit", "int8_linear_matmul"}
+_PRODUCTS_WITHOUT_FORMULA = {
+    "_int_mm", "_weight_int4pack_mm", "_weight_int8pack_mm", "gemm_4bit", "gemv_4bit", "int8_linear_matmul",
+}  # fmt: skip
 """Products of matrices whose first argument has their rows."""
 
 

@@ -61,8 +61,9 @@ _PRODUCTS_WITH_SCALES = {"_scaled_mm", "int8_linear_matmul"}
 """Whose factors come first."""
 _TRANSPOSED = {"int8_linear_matmul"}
 """Products whose second factor has a row for each column of the result."""
-_UNKNOWN_PRODUCTS = {"convolution", "convolution_backward", "gemm_4bit", "gemv_4bit"}
-"""Convolutions without geometry here, of one or three dimensions, or transposed; products with a weight of 4 bits."""
+_UNKNOWN_PRODUCTS = {"convolution", "convolution_backward", "gemm_4bit", "gemv_4bit", "_weight_int4pack_mm",
+                     "_weight_int8pack_mm"}  # fmt: skip
+"""Convolutions without geometry here, of one or three dimensions, or transposed; products with a packed weight."""
 _COPIES = {"cat", "stack", "clone", "index", "index_put", "index_put_", "index_select", "gather", "roll", "flip", "repeat",
            "slice_backward", "select_backward", "slice_scatter", "constant_pad_nd", "im2col", "col2im", "embedding",
            "embedding_dense_backward", "scatter", "scatter_add", "index_add", "unfold_backward", "as_strided"}  # fmt: skip
