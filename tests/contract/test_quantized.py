@@ -105,7 +105,9 @@ def next_token(output: Any, tokens: Tensor) -> Tensor:
     return functional.cross_entropy(output.logits[:, -tokens.shape[1] :].flatten(0, 1), tokens.flatten())
 
 
-@pytest.mark.filterwarnings("ignore:.*is_gradient_checkpointing:FutureWarning")  # peft asks transformers by its old name
+@pytest.mark.filterwarnings(
+    "ignore:.*is_gradient_checkpointing:FutureWarning"
+)  # peft asks transformers by its old name
 @pytest.mark.parametrize("name", ADAPTED)
 def test_a_step_that_trains_adapters_is_exact(name: str) -> None:
     torch.manual_seed(0)
