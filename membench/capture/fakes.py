@@ -1,6 +1,6 @@
 """The tensors of a step without data: weights, buffers and batch in the precision and the layout of the step."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache, partial
 from typing import Self
@@ -101,6 +101,22 @@ class Fakes:
     def are_on_cpu(self) -> bool:
         """Whether weights and inputs are on the CPU, so that the kernels are the CPU's."""
         return all(each.device.type == "cpu" for each in (*self.weights.values(), *tensors_in(self.inputs)))
+
+    def check_memory(self, now: Mapping[str, int], before: Mapping[str, int]) -> None:
+        """Refuse a step in which a weight has come to lie in other memory, as ``weight.data = ...`` does.
+
+        Args:
+            now, before: blocks of the stored weights by name.
+
+        Raises:
+            UnsupportedModel: names the first.
+        """
+        if moved := next((name for name, block in now.items() if block != before[name]), None):
+            raise UnsupportedModel(
+                moved,
+                "the step puts it into other memory, as a layer does that converts it at its first call",
+                "call the module once on a batch before, or convert the weight to the dtype in which its layer computes",
+            )
 
 
 def _weight(name: str, weight: Tensor, carried: Carried, new: _NewFake, dtype: torch.dtype | None) -> Tensor:
