@@ -12,6 +12,7 @@ from membench.capture.carried import Carried
 from membench.capture.operation import layout_of
 from membench.capture.unquantized import is_unquantized, quantized
 from membench.core.arguments import Arguments, tensors_in
+from membench.core.call import Value
 from membench.core.errors import UnsupportedModel
 from membench.core.stored import stored, with_stored
 from membench.core.torch_internals import (
@@ -102,15 +103,17 @@ class Fakes:
         """Whether weights and inputs are on the CPU, so that the kernels are the CPU's."""
         return all(each.device.type == "cpu" for each in (*self.weights.values(), *tensors_in(self.inputs)))
 
-    def check_memory(self, now: Mapping[str, int], before: Mapping[str, int]) -> None:
+    def check_memory(self, before: Mapping[str, int], value_of: Callable[[Tensor], Value]) -> None:
         """Refuse a step in which a weight has come to lie in other memory, as ``weight.data = ...`` does.
 
         Args:
-            now, before: blocks of the stored weights by name.
+            before: blocks of the stored weights by name.
+            value_of: returns a tensor as a value, which has its block now.
 
         Raises:
             UnsupportedModel: names the first.
         """
+        now = {name: value_of(each).block for name, each in self.stored_weights.items()}
         if moved := next((name for name, block in now.items() if block != before[name]), None):
             raise UnsupportedModel(
                 moved,

@@ -115,6 +115,10 @@ class Recorder(TorchDispatchMode):
         block = self._blocks.get(storage_address(tensor.untyped_storage()))
         return self._add_block(name, tensor, role, layer=-1) if block is None else block
 
+    def externals(self, tensors: Mapping[str, Tensor], role: Role) -> dict[str, int]:
+        """Record the blocks of the caller's tensors by name; see `external`."""
+        return {name: self.external(name, tensor, role) for name, tensor in tensors.items()}
+
     def value(self, tensor: Tensor) -> Value:
         """Return a tensor as a value; one that is not a parameter, buffer, argument or result becomes a constant."""
         return Value(
