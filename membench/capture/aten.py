@@ -25,7 +25,8 @@ GROUPED_PRODUCT = "_grouped_mm"
 
 KINDS = {
     Kind.CONVOLUTION: {"convolution", "convolution_backward"},
-    Kind.LINEAR: {"mm", "addmm", "bmm", "baddbmm", GROUPED_PRODUCT, LAYER, LAYER_BACKWARD},
+    Kind.LINEAR: {"mm", "addmm", "bmm", "baddbmm", "_scaled_mm", "_int_mm", "gemm_4bit", "gemv_4bit", "_weight_int4pack_mm",
+                  "_weight_int8pack_mm", "int8_linear_matmul", GROUPED_PRODUCT, LAYER, LAYER_BACKWARD},
     Kind.BATCH_NORM: {"native_batch_norm", "native_batch_norm_backward", "cudnn_batch_norm",
                       "cudnn_batch_norm_backward"},
     Kind.NORMALIZATION: {"native_layer_norm", "native_layer_norm_backward", "native_group_norm"},
@@ -243,6 +244,12 @@ def _rounded_up(number: int, unit: int) -> int:
     return -(-number // unit) * unit
 
 
+_PRODUCTS_WITHOUT_FORMULA = {
+    "_int_mm", "_weight_int4pack_mm", "_weight_int8pack_mm", "gemm_4bit", "gemv_4bit", "int8_linear_matmul",
+}  # fmt: skip
+"""Products of matrices whose first argument has their rows."""
+
+
 def floating_point_operations(
     operator: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any
 ) -> int:
@@ -259,6 +266,8 @@ def floating_point_operations(
         return lstm_operations(name, args)
     if name == GROUPED_PRODUCT:
         return _grouped_operations(*args[:2])
+    if name in _PRODUCTS_WITHOUT_FORMULA:
+        return 2 * int(output.numel()) * int(args[0].shape[-1])
     if not is_of_torch(str(operator)):
         return 0
     first = output[0] if isinstance(output, tuple | list) and output else output

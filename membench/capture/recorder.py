@@ -16,6 +16,7 @@ from membench.capture.call_checks import check_call, check_dense, check_size_is_
 from membench.capture.gpu_programs import refuse_copy_to_host
 from membench.capture.known_values import evaluate, is_known
 from membench.capture.layers import Layers
+from membench.capture.library_kernels import parts_of
 from membench.capture.lifetimes import Lifetimes
 from membench.capture.operation import (
     Operation,
@@ -63,6 +64,8 @@ class Recorder(TorchDispatchMode):
         sums: tasks by which autograd adds gradients that meet, if the first is not a view of another tensor.
         stopped: tasks with whose saved tensors a region has what the backward pass needs, and ends.
     """
+
+    supports_higher_order_operators = True
 
     def __init__(
         self,
@@ -127,6 +130,10 @@ class Recorder(TorchDispatchMode):
         block = self._blocks.get(storage_address(tensor.untyped_storage()))
         return self._add_block(name, tensor, role, layer=-1) if block is None else block
 
+    def externals(self, tensors: Mapping[str, Tensor], role: Role) -> dict[str, int]:
+        """Record the blocks of the caller's tensors by name; see `external`."""
+        return {name: self.external(name, tensor, role) for name, tensor in tensors.items()}
+
     def value(self, tensor: Tensor) -> Value:
         """Return a tensor as a value; one that is not a parameter, buffer, argument or result becomes a constant."""
         return Value(
@@ -139,11 +146,16 @@ class Recorder(TorchDispatchMode):
             tensor.is_neg(),
         )
 
+    def constant(self, name: str, tensor: Tensor) -> int:
+        """Record a block that the model holds outside its parameters and buffers, and keep its tensor."""
+        block = self.external(name, tensor, Role.CONSTANT)
+        self.constants.setdefault(block, tensor)
+        return block
+
     def _block_of(self, tensor: Tensor) -> int:
         block = self._blocks.get(storage_address(tensor.untyped_storage()))
         if block is None:
-            block = self.external(f"constant{len(self.constants)}", tensor, Role.CONSTANT)
-            self.constants[block] = tensor
+            block = self.constant(f"constant{len(self.constants)}", tensor)
             self._constant_layers[id(tensor)] = self.layer_name
         return block
 
@@ -159,6 +171,8 @@ class Recorder(TorchDispatchMode):
         # autograd calls this one more often than all other operators together
         if func is torch.ops.prim.device.default:
             return args[0].device if self._gpu is None else self._gpu.device_of(args[0])
+        if any(not issubclass(each, FakeTensor) for each in types):
+            return NotImplemented  # a subclass runs the operator on the tensors that it wraps
         kwargs = kwargs or {}
         self.lifetimes.follow_numbers()
         if self._gpu is None:
@@ -179,6 +193,9 @@ class Recorder(TorchDispatchMode):
             _, *weight_gradients = self._run(func, (*args[:10], [False, *args[10][1:]]), kwargs)
             data_gradient, _, _ = self._run(func, (*args[:10], [True, False, False]), kwargs)
             return data_gradient, *weight_gradients
+        if (in_parts := parts_of(func, args, is_absent=self._gpu is not None)) is not None:
+            with self:
+                return in_parts(*args, **kwargs)
         return self._run(func, aten.as_in_plain_pytorch(func, args), kwargs)
 
     def _run(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -327,6 +344,8 @@ class Recorder(TorchDispatchMode):
         )
 
     def _precision(self, kind: Kind, values: Sequence[Value]) -> Precision:
+        if kind is Kind.LINEAR and values[0].dtype is torch.int8:
+            return Precision.INT8
         dtype = next((value.dtype for value in values if value.dtype.is_floating_point), torch.float32)
         is_rounded = kind in self._tf32 and dtype is torch.float32
         return Precision.TF32 if is_rounded else Precision.of_dtype(dtype)

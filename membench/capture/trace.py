@@ -193,8 +193,8 @@ def _trace(
         gpu = VirtualGpu() if device == ANY_GPU else None
         recorder = Recorder(fake_mode, seen, random_state, gpu, _rounded_products(workload.precision, gpu))
         fakes = Fakes.of(workload, fake_mode, device)
-        weight_blocks = {name: recorder.external(name, t, Role.WEIGHT) for name, t in fakes.weights.items()}
-        buffer_blocks = {name: recorder.external(name, t, Role.BUFFER) for name, t in fakes.buffers.items()}
+        weight_blocks = recorder.externals(fakes.stored_weights, Role.WEIGHT)
+        buffer_blocks = recorder.externals(fakes.stored_buffers, Role.BUFFER)
         input_blocks = argument_blocks(recorder, "input", fakes.inputs, Role.INPUT)
         target_blocks = argument_blocks(recorder, "target", fakes.targets, Role.LABEL)
         recorder.values = real_values(workload, recorder, fakes) if uses_values else None
@@ -206,6 +206,7 @@ def _trace(
                 as_on_a_gpu(lambda: recorder.layer_name) if gpu else nullcontext(),
                 without_value_checks(),
                 known_masks(recorder.is_known),
+                fakes.carried.in_place(workload.module, recorder.constant),
                 traced_hooks(workload.module, runs_own=workload.runs_own_hooks),
                 _layer_hooks(workload.module, recorder, fakes, state),
                 traced_kernels(gpu),

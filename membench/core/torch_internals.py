@@ -17,6 +17,7 @@ wrapper. `tests/core/test_torch_internals.py` checks each of them: it fails wher
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from functools import cache, partial
 from operator import attrgetter, methodcaller
 from sys import _getframe as frame_of
 from traceback import walk_stack
@@ -30,7 +31,7 @@ from torch._C import DispatchKey
 from torch._C._profiler import ProfilerConfig, ProfilerState, _ExperimentalConfig
 from torch._higher_order_ops.flex_attention import flex_attention as _flex_attention
 from torch._higher_order_ops.flex_attention import flex_attention_fake_impl
-from torch._ops import OpOverload, OpOverloadPacket
+from torch._ops import HigherOrderOperator, OpOverload, OpOverloadPacket
 from torch._prims_common import suggest_memory_format
 from torch._subclasses.fake_tensor import (
     DataDependentOutputException,
@@ -45,7 +46,11 @@ from torch.nn.modules import module as _modules
 from torch.nn.utils.stateless import _reparametrize_module
 from torch.utils import checkpoint
 from torch.utils._mode_utils import no_dispatch
-from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
+from torch.utils._python_dispatch import (
+    TorchDispatchMode,
+    _disable_current_modes,
+    is_traceable_wrapper_subclass,
+)
 from torch.utils._pytree import (
     GetAttrKey,
     keystr,
@@ -71,6 +76,7 @@ __all__ = [
     "FakeTensor",
     "FakeTensorMode",
     "GraphPool",
+    "HigherOrderOperator",
     "OpOverload",
     "OpOverloadPacket",
     "StopRecomputation",
@@ -81,6 +87,7 @@ __all__ = [
     "clear_cublas_workspaces",
     "compiled_calls_noted",
     "compiled_depth",
+    "composed_kernel",
     "conjugate_view",
     "convolution_kernel",
     "copy_to",
@@ -91,8 +98,10 @@ __all__ = [
     "flop_registry",
     "index_by_tensors",
     "is_compiled",
+    "is_composite",
     "is_of_torch",
     "is_profiled",
+    "is_wrapper_subclass",
     "keep_gpu_busy",
     "key_path",
     "masked_softmax",
@@ -124,6 +133,7 @@ __all__ = [
     "tree_map_only",
     "uncompiled_flex_attention",
     "unfused_attention",
+    "unwrapped",
     "view_base",
     "without_autocast",
     "without_cudnn",
@@ -131,6 +141,7 @@ __all__ = [
     "without_saved_tensor_hooks",
     "without_torch_function_modes",
     "without_value_checks",
+    "wrapped_again",
 ]  # fmt: skip
 
 GraphPool = _POOL_HANDLE
@@ -159,6 +170,18 @@ def is_of_torch(operator: str) -> bool:
     return operator.partition(".")[0] in _NAMESPACES_OF_TORCH
 
 
+def composed_kernel(operator: HigherOrderOperator) -> Callable[..., Any] | None:
+    """Return the function in which a higher-order operator calls others, where it is not compiled; None without one."""
+    return operator.py_kernels.get(DispatchKey.CompositeExplicitAutograd)
+
+
+@cache
+def is_composite(operator: OpOverload) -> bool:
+    """Return whether an operator consists of others, which its ``decompose`` calls, and devices have no kernels of their own."""
+    has_kernel = partial(torch._C._dispatch_has_kernel_for_dispatch_key, operator.name())
+    return has_kernel("CompositeImplicitAutograd") and not (has_kernel("CPU") or has_kernel("CUDA"))
+
+
 tensor_version: Callable[[Tensor], int] = attrgetter("_version")
 """Return how often a tensor's memory has been overwritten, as autograd counts it."""
 
@@ -173,6 +196,23 @@ def saved_tensor(node: Any, argument: str) -> Tensor | None:
     """Return what an autograd node has saved of an argument of its operator. Hooks that pack tensors do not see numbers."""
     saved: Tensor | None = getattr(node, f"_saved_{argument}", None)
     return saved
+
+
+is_wrapper_subclass: Callable[[object], bool] = is_traceable_wrapper_subclass
+"""Return whether a tensor is stored in other tensors, from which it can be made again."""
+
+
+def unwrapped(tensor: Tensor) -> dict[str, Tensor]:
+    """Return the tensors that a wrapper subclass wraps, by the names of its attributes."""
+    names, _ = tensor.__tensor_flatten__()  # type: ignore[attr-defined]
+    return {name: getattr(tensor, name) for name in names}
+
+
+def wrapped_again(tensor: Tensor, parts: dict[str, Tensor]) -> Tensor:
+    """Return a wrapper subclass like another one, of the same size, around other tensors."""
+    _, context = tensor.__tensor_flatten__()  # type: ignore[attr-defined]
+    made: Tensor = type(tensor).__tensor_unflatten__(parts, context, tensor.size(), tensor.stride())  # type: ignore[attr-defined]
+    return made
 
 
 conjugate_view: Callable[[Tensor], Tensor] = torch._conj

@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from membench.core import configuration
-from membench.core.checks import choice
 from membench.core.device import DeviceProfile
 from membench.core.errors import MembenchError, one_line
 from membench.core.precision import Precision
@@ -56,7 +55,7 @@ def predictor_of(step: Configuration) -> Predictor:
     model = Model.from_configuration(step["model"])
     workload = replace(
         model.workload(step["batch_size"], seed=0, device="meta"),
-        precision=step["precision"] and choice(Precision, "precision", step["precision"]),
+        precision=step["precision"] and Precision.of_step(step["precision"]),
         channels_last=step["channels_last"],
     )
     return Predictor(workload, find_strategy(STRATEGY)(), update=as_rule(step["optimizer"]))
