@@ -22,7 +22,7 @@ from membench.capture.operation import Layout, layout_of
 from membench.capture.update_recorder import UpdateOperator, UpdateRecorder, state_tensors
 from membench.capture.update_surroundings import as_on_a_gpu, compiled_in_one_kernel, managed_as_host_memory
 from membench.core.errors import MembenchError, one_line
-from membench.core.optimizer import UpdateTask, WeightUpdate, copy_of_optimizer
+from membench.core.optimizer import UpdateTask, WeightUpdate, copy_of_optimizer, made_optimizer
 from membench.core.task_graph import Kind
 from membench.core.torch_internals import FakeTensor, FakeTensorMode, foreach_types
 
@@ -89,7 +89,7 @@ class OptimizerStep:
     def _made(self) -> torch.optim.Optimizer:
         """Return the optimizer over the fake weights."""
         if not isinstance(self._by.optimizer, torch.optim.Optimizer):
-            return self._by.optimizer(list(self._weights.values()))
+            return made_optimizer(self._by, self._weights.values())
         assert self._held is not None
         replaced: dict[int, Any] = {}
         for name, weight in self._held.items():

@@ -1,6 +1,6 @@
 """Optimizers: how a step updates its weights, and what that update reads, writes and holds."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from copy import deepcopy
 from dataclasses import dataclass
 from enum import StrEnum
@@ -107,7 +107,8 @@ class WeightUpdate:
     def __post_init__(self) -> None:
         if not callable(self.optimizer) and not isinstance(self.optimizer, torch.optim.Optimizer):
             raise MembenchError(
-                f"optimizer is a class of torch.optim, a functools.partial of one, or an instance, not {self.optimizer!r}"
+                f"an optimizer is a name, a class of torch.optim, a functools.partial of one, or an instance, not "
+                f"{self.optimizer!r}"
             )
         check(SWITCH, in_backward=self.in_backward, ema=self.ema)
         object.__setattr__(self, "gradients", choice(Gradients, "gradients", self.gradients))
@@ -125,6 +126,21 @@ def _name_of(optimizer: Make | torch.optim.Optimizer) -> str:
         return type(optimizer).__name__
     function = optimizer.func if isinstance(optimizer, partial) else optimizer
     return str(getattr(function, "__name__", type(function).__name__))
+
+
+def made_optimizer(by: WeightUpdate, weights: Iterable[torch.Tensor]) -> torch.optim.Optimizer:
+    """Return the optimizer over some weights, of an update that is not by an instance.
+
+    Raises:
+        MembenchError: the class does not accept its options or the weights.
+    """
+    assert not isinstance(by.optimizer, torch.optim.Optimizer)
+    try:
+        return by.optimizer(list(weights))
+    except (ArithmeticError, AttributeError, LookupError, TypeError, RuntimeError, ValueError) as error:
+        raise MembenchError(
+            f"optimizer {by.name} cannot be made ({one_line(error)}); change its options, or choose another one"
+        ) from error
 
 
 def copy_of_optimizer(
