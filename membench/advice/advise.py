@@ -140,6 +140,7 @@ class Adviser:
             model=workload.name,
             precision=None if workload.precision is None else str(workload.precision),
             optimizer=None if self._by is None else self._by.name,
+            update_runs=self._by is None or self._by.runs,
             channels_last=workload.channels_last,
             plain=predicted(runs, target.cost, target.device),
             budget_bytes=target.budget_bytes,

@@ -120,6 +120,11 @@ class WeightUpdate:
             object.__setattr__(self, "name", _name_of(self.optimizer))
         check(NAME, name=self.name)
 
+    @property
+    def runs(self) -> bool:
+        """Whether a step that runs can update its weights so; otherwise the update is simulated only."""
+        return not (self.in_backward or self.ema)
+
 
 def _name_of(optimizer: Make | torch.optim.Optimizer) -> str:
     if isinstance(optimizer, torch.optim.Optimizer):
@@ -143,9 +148,7 @@ def made_optimizer(by: WeightUpdate, weights: Iterable[torch.Tensor]) -> torch.o
         ) from error
 
 
-def copy_of_optimizer(
-    optimizer: torch.optim.Optimizer, replaced: Mapping[int, Any]
-) -> torch.optim.Optimizer:
+def copy_of_optimizer(optimizer: torch.optim.Optimizer, replaced: Mapping[int, Any]) -> torch.optim.Optimizer:
     """Return a copy of an optimizer with its attributes, which `copy.deepcopy` leaves out, and without its hooks.
 
     Args:
@@ -157,7 +160,7 @@ def copy_of_optimizer(
     def of_leaf(leaf: Any) -> Any:
         if isinstance(leaf, torch.optim.Optimizer):
             return copy_of_optimizer(leaf, memo)
-        return memo.get(id(leaf), leaf)
+        return deepcopy(leaf, memo) if isinstance(leaf, torch.Tensor) else leaf
 
     copied_state = {name: deepcopy(vars(optimizer)[name], memo) for name in _OPTIMIZER_STATE}
     for name, value in vars(optimizer).items():
@@ -186,9 +189,14 @@ def described_update(
     """
     package = optimizer.partition(".")[0]
     if find_spec(package) is None:
-        raise MembenchError(f"optimizer {name!r} is of {package}, which is not installed: pip install {package}")
+        raise MembenchError(
+            f"optimizer {name!r} is of {package}, which is not installed: pip install {package}"
+        )
     make: Make = find_target(optimizer)
     given = {key: value for key, value in options.items() if value is not None}
+    check(SWITCH, **{key: value for key, value in given.items() if key in ("foreach", "fused")})
     if "betas" in given:
         given["betas"] = tuple(given["betas"])
-    return WeightUpdate(partial(make, **given), Gradients(choice(Gradients, "gradients", gradients)), in_backward, ema, name)
+    return WeightUpdate(
+        partial(make, **given), Gradients(choice(Gradients, "gradients", gradients)), in_backward, ema, name
+    )

@@ -84,6 +84,7 @@ __all__ = [
     "no_dispatch",
     "operator_function",
     "operator_schema",
+    "read_number",
     "saved_tensors",
     "sequence_number",
     "softmax_into",
@@ -173,6 +174,9 @@ module_members: Callable[[nn.Module], tuple[dict[str, Any], ...]] = attrgetter(
 
 multiply_each: Callable[[list[Tensor], float], tuple[Tensor, ...]] = torch._foreach_mul
 """Return the product of each tensor and a number, by a single operator."""
+
+read_number: OpOverload = torch.ops.aten._local_scalar_dense.default
+"""The operator below ``Tensor.item``."""
 
 copy_to: OpOverload = torch.ops.aten._to_copy.default
 """The operator below ``Tensor.to``."""

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.distributions import Categorical
+from torch.distributions import Categorical, Distribution
 
 import membench
 from membench.core import torch_internals as internals
@@ -247,6 +247,39 @@ def test_hooks_on_a_gradient_are_found() -> None:
     assert len(before(weight)) == len(after(weight)) == 1
 
 
+def test_an_optimizer_has_hooks_by_these_names_and_no_others() -> None:
+    optimizer = torch.optim.AdamW([nn.Parameter(torch.ones(1))])
+    torch.optim.lr_scheduler.StepLR(optimizer, 1)
+    optimizer.register_step_pre_hook(lambda *_: None)
+    hooks = {name for name in vars(optimizer) if name.startswith(internals.OPTIMIZER_HOOKS)}
+    assert {"_optimizer_step_pre_hooks", "_optimizer_step_post_hooks", "step"} <= hooks
+    assert not hooks & {"defaults", "state", "param_groups"}
+
+
+def test_operators_on_lists_are_chosen_for_types_that_are_named() -> None:
+    class Marked(Tensor):
+        pass
+
+    before = list(torch.optim.optimizer._foreach_supported_types)
+    with internals.foreach_types(Marked):
+        assert Marked in torch.optim.optimizer._foreach_supported_types
+
+    assert torch.optim.optimizer._foreach_supported_types == before
+
+
+def test_an_item_is_read_by_this_operator() -> None:
+    found = []
+
+    class Seen(internals.TorchDispatchMode):
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            found.append(func)
+            return func(*args, **(kwargs or {}))
+
+    with Seen():
+        assert torch.ones(()).item() == 1
+    assert found[-1] is internals.read_number
+
+
 # ---- execution ----------------------------------------------------------------------------------------
 
 
@@ -258,6 +291,7 @@ def test_recurrent_networks_run_without_cudnn_and_tf32_stays() -> None:
 
 
 def test_distributions_check_their_arguments_again_afterwards() -> None:
+    Distribution.set_default_validate_args(True)  # torch.compile switches the checks off
     invalid = torch.tensor([-1.0, 1.0])
     with internals.without_value_checks():
         Categorical(logits=invalid.log())
