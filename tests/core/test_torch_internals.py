@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.distributions import Categorical, Distribution
+from torch.optim import optimizer as torch_optimizer
 
 import membench
 from membench.core import torch_internals as internals
@@ -260,11 +261,11 @@ def test_operators_on_lists_are_chosen_for_types_that_are_named() -> None:
     class Marked(Tensor):
         pass
 
-    before = list(torch.optim.optimizer._foreach_supported_types)
+    before = list(torch_optimizer._foreach_supported_types)
     with internals.foreach_types(Marked):
-        assert Marked in torch.optim.optimizer._foreach_supported_types
+        assert Marked in torch_optimizer._foreach_supported_types
 
-    assert torch.optim.optimizer._foreach_supported_types == before
+    assert torch_optimizer._foreach_supported_types == before
 
 
 def test_an_item_is_read_by_this_operator() -> None:
