@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 
-from membench.core.torch_internals import copy_to, tree_leaves, view_base
+from membench.core.torch_internals import copy_to, tree_leaves, view_base, without_torch_function_modes
 
 _CPU = torch.device("cpu")
 
@@ -38,6 +38,14 @@ class VirtualGpu:
     def own(self, trained: Iterable[Tensor]) -> None:
         """Make autograd ask for the trained weights now, outside of functions, instead of at their first use."""
         self._edges += [get_gradient_edge(weight) for weight in trained]
+
+    @contextmanager
+    def leaves(self, tensors: Iterable[Tensor]) -> Iterator[None]:
+        """Run a function whose arguments have no history; see `own`."""
+        with without_torch_function_modes():
+            edges = [get_gradient_edge(each) for each in tensors if each.requires_grad and each.is_leaf]
+        yield
+        edges.clear()
 
     @contextmanager
     def function(self) -> Iterator[None]:

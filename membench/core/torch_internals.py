@@ -12,10 +12,12 @@ wrapper. `tests/core/test_torch_internals.py` checks each of them: it fails wher
 - ``OpOverload``: an ATen operator with its overload; ``flop_registry``: formulas of operations by overload packet.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from operator import attrgetter, methodcaller
+from types import SimpleNamespace
 from typing import Any
+from unittest.mock import patch
 
 import torch
 from torch import Tensor, nn
@@ -33,6 +35,8 @@ from torch.cuda import _POOL_HANDLE
 from torch.distributions import Distribution
 from torch.nn.modules import module as _modules
 from torch.optim import optimizer as _optimizer
+from torch.nn.utils.stateless import _reparametrize_module
+from torch.utils import checkpoint
 from torch.utils._mode_utils import no_dispatch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import (
@@ -59,6 +63,7 @@ __all__ = [
     "FakeTensorMode",
     "GraphPool",
     "OpOverload",
+    "StopRecomputation",
     "TorchDispatchMode",
     "UnsupportedOperatorException",
     "autocast",
@@ -85,13 +90,16 @@ __all__ = [
     "operator_function",
     "operator_schema",
     "read_number",
-    "saved_tensors",
+    "regions_run_by",
+    "saved_tensor",
     "sequence_number",
     "softmax_into",
     "split_heads",
     "storage_address",
     "suggest_memory_format",
+    "swapped_tensors",
     "tensor_version",
+    "tensors_of",
     "torch_function_modes",
     "tree_flatten",
     "tree_leaves",
@@ -135,10 +143,10 @@ next_sequence_number: Callable[[], int] = torch._C._autograd._get_sequence_nr
 """Return the number that the next autograd node of this thread will have."""
 
 
-def saved_tensors(node: Any) -> list[Tensor]:
-    """Return the tensors that an autograd node has saved."""
-    saved = (getattr(node, name) for name in dir(node) if name.startswith("_saved_"))
-    return [each for each in saved if isinstance(each, Tensor)]
+def saved_tensor(node: Any, argument: str) -> Tensor | None:
+    """Return what an autograd node has saved of an argument of its operator. Hooks that pack tensors do not see numbers."""
+    saved: Tensor | None = getattr(node, f"_saved_{argument}", None)
+    return saved
 
 
 conjugate_view: Callable[[Tensor], Tensor] = torch._conj
@@ -366,3 +374,62 @@ def without_value_checks() -> Iterator[None]:
         yield
     finally:
         Distribution.set_default_validate_args(before)
+
+
+@contextmanager
+def regions_run_by(
+    again: Callable[[Callable[..., Any]], Callable[..., Any]],
+    enter_backward: Callable[[Sequence[Tensor]], None],
+    *,
+    on_device: bool,
+) -> Iterator[None]:
+    """Run the regions of `torch.utils.checkpoint`, of both kinds, by functions of the caller.
+
+    Args:
+        again: takes the function that runs a region again, when the region first runs, and returns what is called instead.
+        enter_backward: called with the roots of each backward pass within a backward pass, as reentrant regions have.
+        on_device: restore random state and autocast of the arguments' device, which must be one of this machine's.
+    """
+
+    def frame(recompute: Callable[..., Any], *args: Any) -> Any:
+        return frames(again(recompute), *args)
+
+    def forward(ctx: Any, function: Callable[..., Any], *args: Any) -> Any:
+        repeated = again(function)
+        output = of_function.forward(ctx, function, *args)
+        ctx.run_function = repeated
+        return output
+
+    def backward(ctx: Any, *gradients: Any) -> Any:
+        with patch.object(torch.autograd, "backward", nested):
+            return of_function.backward(ctx, *gradients)
+
+    def nested(tensors: Any, gradients: Any) -> None:
+        enter_backward(tensors)
+        original(tensors, gradients)
+
+    frames, original = checkpoint._CheckpointFrame, torch.autograd.backward
+    of_function = SimpleNamespace(
+        forward=checkpoint.CheckpointFunction.forward, backward=checkpoint.CheckpointFunction.backward
+    )
+    inferred = checkpoint._infer_device_type
+    with (
+        patch.object(checkpoint, "_infer_device_type", inferred if on_device else lambda *_: "cpu"),
+        patch.object(checkpoint, "_CheckpointFrame", frame),
+        patch.object(checkpoint.CheckpointFunction, "forward", staticmethod(forward)),
+        patch.object(checkpoint.CheckpointFunction, "backward", staticmethod(backward)),
+    ):
+        yield
+
+
+StopRecomputation: type[Exception] = checkpoint._StopRecomputationError
+"""Raised where a region that runs again has all that the backward pass needs."""
+
+
+def tensors_of(tree: Any) -> list[Tensor]:
+    """Return the tensors in nested containers."""
+    return [leaf for leaf in tree_leaves(tree) if isinstance(leaf, Tensor)]
+
+
+swapped_tensors: Callable[..., AbstractContextManager[None]] = _reparametrize_module
+"""Return a context in which a module has other tensors, by name, as its weights and buffers."""
