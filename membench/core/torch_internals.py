@@ -34,8 +34,8 @@ from torch._subclasses.fake_tensor import (
 from torch.cuda import _POOL_HANDLE
 from torch.distributions import Distribution
 from torch.nn.modules import module as _modules
-from torch.optim import optimizer as _optimizer
 from torch.nn.utils.stateless import _reparametrize_module
+from torch.optim import optimizer as _optimizer
 from torch.utils import checkpoint
 from torch.utils._mode_utils import no_dispatch
 from torch.utils._python_dispatch import TorchDispatchMode
