@@ -9,8 +9,9 @@ from torch import Tensor, nn
 
 import membench
 from membench.capture.capture import Captures
+from membench.core import configuration
 from membench.core.errors import MembenchError, UnsupportedStrategy
-from membench.core.optimizer import Gradients, WeightUpdate
+from membench.core.optimizer import Gradients, WeightUpdate, made_optimizer
 from membench.core.task_graph import Phase
 from membench.core.workload import Workload
 from membench.planning.update import updated_workload
@@ -47,6 +48,18 @@ def test_a_name_stands_for_torchs_optimizer_with_its_defaults(name: str, by_name
     step = membench.compile(work.module, LOSS, (work.inputs, work.targets), optimizer=optimizer)
     run_steps(work, step)
     assert not first_difference(work.module, expected)
+
+
+@pytest.mark.parametrize("name", ["adafactor", "muon", "lion", "adamw8bit"])
+def test_names_of_other_optimizers_run_too(name: str) -> None:
+    if name in ("lion", "adamw8bit"):
+        pytest.importorskip("bitsandbytes")
+    work = workload()
+    expected = plain_steps(work, partial(made_optimizer, configuration.load("optimizer", name)))
+    step = membench.compile(work.module, LOSS, (work.inputs, work.targets), optimizer=name)
+    run_steps(work, step)
+    assert not first_difference(work.module, expected)
+    assert step.measure().peak_bytes == step.predicted_peak_bytes
 
 
 def test_a_schedule_of_learning_rates_applies() -> None:
