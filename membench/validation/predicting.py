@@ -9,7 +9,7 @@ from membench.core.errors import MembenchError, one_line
 from membench.core.precision import Precision
 from membench.core.record import Configuration
 from membench.core.task_graph import GradientOf, Task, TaskGraph
-from membench.steps.arguments import as_rule
+from membench.steps.arguments import as_update
 from membench.steps.predict import Predictor
 from membench.strategies.base import find_strategy
 from membench.sweep.model import Model
@@ -58,7 +58,7 @@ def predictor_of(step: Configuration) -> Predictor:
         precision=step["precision"] and Precision.of_step(step["precision"]),
         channels_last=step["channels_last"],
     )
-    return Predictor(workload, find_strategy(STRATEGY)(), update=as_rule(step["optimizer"]))
+    return Predictor(workload, find_strategy(STRATEGY)(), update=as_update(step["optimizer"]))
 
 
 def roofline_time_s(graph: TaskGraph, device: DeviceProfile) -> float:

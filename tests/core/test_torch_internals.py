@@ -12,6 +12,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.distributions import Categorical, Distribution
+from torch.optim import optimizer as torch_optimizer
 
 import membench
 from membench.core import torch_internals as internals
@@ -247,6 +248,39 @@ def test_hooks_on_a_gradient_are_found() -> None:
     weight.register_hook(lambda gradient: gradient)
     weight.register_post_accumulate_grad_hook(lambda parameter: None)
     assert len(before(weight)) == len(after(weight)) == 1
+
+
+def test_an_optimizer_has_hooks_by_these_names_and_no_others() -> None:
+    optimizer = torch.optim.AdamW([nn.Parameter(torch.ones(1))])
+    torch.optim.lr_scheduler.StepLR(optimizer, 1)
+    optimizer.register_step_pre_hook(lambda *_: None)
+    hooks = {name for name in vars(optimizer) if name.startswith(internals.OPTIMIZER_HOOKS)}
+    assert {"_optimizer_step_pre_hooks", "_optimizer_step_post_hooks", "step"} <= hooks
+    assert not hooks & {"defaults", "state", "param_groups"}
+
+
+def test_operators_on_lists_are_chosen_for_types_that_are_named() -> None:
+    class Marked(Tensor):
+        pass
+
+    before = list(torch_optimizer._foreach_supported_types)
+    with internals.foreach_types(Marked):
+        assert Marked in torch_optimizer._foreach_supported_types
+
+    assert torch_optimizer._foreach_supported_types == before
+
+
+def test_an_item_is_read_by_this_operator() -> None:
+    found = []
+
+    class Seen(internals.TorchDispatchMode):
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            found.append(func)
+            return func(*args, **(kwargs or {}))
+
+    with Seen():
+        assert torch.ones(()).item() == 1
+    assert found[-1] is internals.read_number
 
 
 # ---- execution ----------------------------------------------------------------------------------------
