@@ -23,6 +23,7 @@ _BLOCK = 64
 """Weights with one scale."""
 _SCALES = 256
 """Scales with one scale, with double quantization."""
+_STATE = ("scales", "scales_of_scales", "code", "offset")
 
 
 class Nf4Linear(nn.Module):
@@ -42,45 +43,51 @@ class Nf4Linear(nn.Module):
         blocks = -(-inputs * outputs // _BLOCK)
         self.packed = _frozen(torch.zeros(-(-inputs * outputs // 2), 1, dtype=torch.uint8))
         self.bias = nn.Parameter(torch.zeros(outputs)) if bias else None
-        if not double:
-            self.register_buffer("scales", torch.zeros(blocks))
-            return
-        self.register_buffer("scales", torch.zeros(blocks, dtype=torch.uint8))
-        self.register_buffer("scales_of_scales", torch.zeros(-(-blocks // _SCALES)))
-        self.register_buffer("code", torch.zeros(256))
-        self.register_buffer("offset", torch.zeros(()))
+        scales = [torch.zeros(blocks)]
+        if double:
+            bytes_of_scales = torch.zeros(blocks, dtype=torch.uint8)
+            scales = [bytes_of_scales, torch.zeros(-(-blocks // _SCALES)), torch.zeros(256), torch.zeros(())]
+        for name, tensor in zip(_STATE, scales, strict=False):
+            self.register_buffer(name, tensor)
 
     def forward(self, features: Tensor) -> Tensor:
         """Return the product (..., outputs) with features (..., inputs)."""
-        product: Tensor = _Product.apply(features, self)
+        state = [getattr(self, name) for name in _STATE if hasattr(self, name)]
+        product: Tensor = _Product.apply(features, self.bias, self.shape, self.packed, *state)
         return product
 
-    def dequantized(self, dtype: torch.dtype) -> Tensor:
-        """Return the weight (outputs, inputs)."""
-        scales = self.scales
-        if scales.dtype == torch.uint8:
-            scales = torch.ops.bitsandbytes.dequantize_blockwise(
-                scales, self.scales_of_scales, self.code, _SCALES, torch.float32
-            )
-            scales += self.offset
-        weight: Tensor = torch.ops.bitsandbytes.dequantize_4bit(
-            self.packed, scales, _BLOCK, "nf4", self.shape, torch.float16
+
+def dequantized(shape: tuple[int, int], dtype: torch.dtype, packed: Tensor, scales: Tensor, *doubled: Tensor) -> Tensor:
+    """Return a weight from its bytes and its scales.
+
+    Args:
+        doubled: of scales that are quantized: their scales, the 256 values of a byte, and the offset.
+    """
+    if doubled:
+        scales_of_scales, code, offset = doubled
+        scales = torch.ops.bitsandbytes.dequantize_blockwise(
+            scales, scales_of_scales, code, _SCALES, torch.float32
         )
-        return weight.to(dtype)
+        scales += offset
+    weight: Tensor = torch.ops.bitsandbytes.dequantize_4bit(
+        packed, scales, _BLOCK, "nf4", shape, torch.float16
+    )
+    return weight.to(dtype)
 
 
 class _Product(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, features: Tensor, layer: Nf4Linear) -> Tensor:
-        result = functional.linear(features, layer.dequantized(features.dtype), layer.bias)
-        ctx.layer = layer
+    def forward(ctx: Any, features: Tensor, bias: Tensor | None, shape: tuple[int, int], *state: Tensor) -> Tensor:
+        result = functional.linear(features, dequantized(shape, features.dtype, *state), bias)
+        ctx.shape, ctx.state = shape, state
         ctx.kept = features if ctx.needs_input_grad[0] else None
         return result
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, None]:
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         (gradient,) = gradients
-        return torch.matmul(gradient, ctx.layer.dequantized(gradient.dtype)), None
+        weight = dequantized(ctx.shape, gradient.dtype, *ctx.state)
+        return torch.matmul(gradient, weight), None, None, *(None for _ in ctx.state)
 
 
 def _frozen(tensor: Tensor) -> nn.Parameter:
