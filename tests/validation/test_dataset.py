@@ -9,7 +9,8 @@ from membench.core import configuration
 from membench.core.configuration import ROOT
 from membench.core.errors import MembenchError
 from membench.sweep.model import Model
-from membench.validation.dataset import FITTED, QUANTITIES, known_datasets, load_dataset
+from membench.validation.dataset import FITTED, known_datasets, load_dataset
+from membench.validation.rows import QUANTITIES
 
 FOLDER = ROOT / "experiments" / "validation"
 DATASETS = known_datasets(FOLDER)

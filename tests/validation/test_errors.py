@@ -4,9 +4,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from membench.validation.dataset import DataSet, Row
+from membench.validation.dataset import DataSet
 from membench.validation.errors import Comparison, Distribution, family, summaries
 from membench.validation.predictions import RowPrediction
+from membench.validation.rows import Row
 
 
 def row(network: str, measured: float = 1.0, next_batch_size: int | None = None) -> Row:

@@ -4,9 +4,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from membench.core.configuration import ROOT
-from membench.validation.dataset import Row, load_dataset
+from membench.validation.dataset import load_dataset
 from membench.validation.predicting import predict_rows
 from membench.validation.predictions import Predictions, RowPrediction
+from membench.validation.rows import Row
 
 ROWS = load_dataset(ROOT / "experiments" / "validation", "schedtune").rows
 
