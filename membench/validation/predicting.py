@@ -65,7 +65,12 @@ def predictor_of(step: Configuration) -> Predictor:
         precision=step["precision"] and choice(Precision, "precision", step["precision"]),
         channels_last=step["channels_last"],
     )
-    return Predictor(workload, find_strategy(STRATEGY)(), update=as_rule(step["optimizer"]))
+    return Predictor(
+        workload,
+        find_strategy(STRATEGY)(),
+        update=as_rule(step["optimizer"]),
+        rates=step.get("rates"),
+    )
 
 
 def roofline_time_s(graph: TaskGraph, device: DeviceProfile) -> float:

@@ -32,7 +32,7 @@ class Row:
         measured: by quantity, of `QUANTITIES`.
         next_batch_size: the smallest batch that is known not to have fitted the device; None: unknown.
         step: what is predicted: ``model`` as a file of ``conf/model`` describes it, ``batch_size``, ``precision``,
-            ``optimizer`` and ``channels_last``.
+            ``optimizer`` and ``channels_last``; ``rates`` of kernels where the program's libraries have others.
         timed: the step whose time was measured, where it is another one; None: `step`.
         around_s: the published program's seconds around a step, which its time includes.
         fits: whether the program ran; False: the device had not the memory for it.
@@ -129,7 +129,9 @@ def _derived(values: Mapping[str, Any], described: Mapping[str, Any], *, needed:
 
 
 def _step(options: Mapping[str, Any], values: Mapping[str, Any]) -> Configuration:
+    rates = _filled(options.get("rates", {}), values)
     return {
+        **({"rates": rates} if rates else {}),
         "model": {"name": str(values["network"]), **_filled(_model(options, values), values)},
         "batch_size": int(values["batch_size"]),
         "precision": options["precision"],
