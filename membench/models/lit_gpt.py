@@ -36,8 +36,8 @@ _HEAD_TOKENS = 128
 METHODS = ("lora", "adapter", "adapter_v2")
 _TRAINED = {
     "lora": ("lora_",),
-    "adapter": ("prompt", "gate"),
-    "adapter_v2": ("prompt", "gate", "shift", "scale", "norm"),
+    "adapter": ("prompt",),
+    "adapter_v2": ("prompt", "shift", "scale", "norm"),
 }
 """Parts of the names of the weights that each method trains."""
 
@@ -226,7 +226,7 @@ class _Attention(nn.Module):
         self.is_adapted = method != "lora" and index >= _FIRST_ADAPTED
         if self.is_adapted:
             self.prompt = nn.Parameter(torch.zeros(_PROMPT, width))
-            self.gate = nn.Parameter(torch.zeros(1, 1, heads, 1))
+            self.prompt_gate = nn.Parameter(torch.zeros(1, 1, heads, 1))
             kept = torch.zeros(1, heads, _PROMPT, self.size, dtype=torch.bfloat16)
             self.register_buffer("prompt_keys", kept, persistent=False)
             self.register_buffer("prompt_values", kept.clone(), persistent=False)
@@ -260,7 +260,7 @@ class _Attention(nn.Module):
         prompted = functional.scaled_dot_product_attention(
             query, self.prompt_keys, self.prompt_values, attn_mask=mask, scale=scale
         )
-        return mixed + self.gate * prompted.transpose(1, 2)
+        return mixed + self.prompt_gate * prompted.transpose(1, 2)
 
 
 class _Mlp(nn.Module):
