@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from membench.advice.advice import AdvisedPlan
 from membench.core.device import DeviceProfile
 from membench.core.errors import InfeasibleSchedule, OutOfMemory
-from membench.core.optimizer import UpdateRule
+from membench.core.optimizer import UpdateOf
 from membench.core.schedule import Offload, Prefetch, RepeatedSchedule
 from membench.core.task_graph import Kind
 from membench.cost.roofline import RooflineCost
@@ -31,7 +31,7 @@ class Target:
     device: DeviceProfile
     cost: RooflineCost
     budget_bytes: int | None
-    update: UpdateRule | None
+    update: UpdateOf | None
 
     @property
     def free_bytes(self) -> int:

@@ -30,10 +30,9 @@ class KernelRates:
         tile_depth: steps in depth that filling and emptying the pipeline of a tile takes.
         kernel_s: between a kernel and the next.
         issue_s: of the host for each operator.
-        update_kernels: kernels that a task of an optimizer's update runs.
 
     Raises:
-        MembenchError: a number is not positive, or a time, a depth or a count is negative.
+        MembenchError: a number is not positive, or a time or a depth is negative.
     """
 
     product: float
@@ -58,10 +57,9 @@ class KernelRates:
     tile_depth: float
     kernel_s: float
     issue_s: float
-    update_kernels: int = 1
 
     def __post_init__(self) -> None:
-        others = {"tile_depth", "kernel_s", "issue_s", "update_kernels"}
+        others = {"tile_depth", "kernel_s", "issue_s"}
         numbers = {each.name: getattr(self, each.name) for each in fields(self)}
         check(NOT_NEGATIVE, **{name: value for name, value in numbers.items() if name in others})
         check(POSITIVE, **{name: value for name, value in numbers.items() if name not in others})

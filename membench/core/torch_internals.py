@@ -32,6 +32,7 @@ from torch._subclasses.fake_tensor import (
 from torch.cuda import _POOL_HANDLE
 from torch.distributions import Distribution
 from torch.nn.modules import module as _modules
+from torch.optim import optimizer as _optimizer
 from torch.utils._mode_utils import no_dispatch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import (
@@ -50,6 +51,7 @@ __all__ = [
     "FUSED_ENCODER_LAYER",
     "HOOKS_OF_EVERY_MODULE",
     "MODULE_ATTRIBUTES",
+    "OPTIMIZER_HOOKS",
     "WEIGHT_HOOKS",
     "DataDependentOutputException",
     "DynamicOutputShapeException",
@@ -68,6 +70,7 @@ __all__ = [
     "cudnn_batch_norm_reserve_bytes",
     "flash_attention",
     "flop_registry",
+    "foreach_types",
     "is_profiled",
     "keep_gpu_busy",
     "key_path",
@@ -143,6 +146,9 @@ negative_view: Callable[[Tensor], Tensor] = torch._neg_view
 
 WEIGHT_HOOKS = (attrgetter("_backward_hooks"), attrgetter("_post_accumulate_grad_hooks"))
 """Each returns the hooks on a parameter's gradient; None or empty without any."""
+
+OPTIMIZER_HOOKS = ("_optimizer_", "step", "_opt_called")
+"""Beginnings of the names of an optimizer's attributes that are hooks, or that a schedule of learning rates puts around its step."""
 
 MODULE_ATTRIBUTES = frozenset(vars(nn.Module()))
 """Names of the attributes that torch keeps in every module."""
@@ -317,6 +323,17 @@ def without_autocast(device_type: str) -> Iterator[None]:
         yield
     finally:
         torch.set_autocast_enabled(device_type, before)
+
+
+@contextmanager
+def foreach_types(*types: type[Tensor]) -> Iterator[None]:
+    """Let optimizers choose operators on lists for weights of these types too, as they do by default for plain ones."""
+    before = list(_optimizer._foreach_supported_types)
+    _optimizer._foreach_supported_types.extend(types)
+    try:
+        yield
+    finally:
+        _optimizer._foreach_supported_types[:] = before
 
 
 _top_hooks: Callable[[bool], Any] = torch._C._autograd._top_saved_tensors_default_hooks

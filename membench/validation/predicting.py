@@ -10,7 +10,7 @@ from membench.core.errors import MembenchError, one_line
 from membench.core.precision import Precision
 from membench.core.record import Configuration
 from membench.core.task_graph import GradientOf, Task, TaskGraph
-from membench.steps.arguments import as_rule
+from membench.steps.arguments import as_update
 from membench.steps.predict import Predictor
 from membench.strategies.base import find_strategy
 from membench.sweep.model import Model
@@ -68,7 +68,7 @@ def predictor_of(step: Configuration) -> Predictor:
     return Predictor(
         workload,
         find_strategy(STRATEGY)(),
-        update=as_rule(step["optimizer"]),
+        update=as_update(step["optimizer"]),
         rates=step.get("rates"),
     )
 
