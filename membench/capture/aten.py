@@ -20,7 +20,8 @@ from membench.core.torch_internals import (
 
 KINDS = {
     Kind.CONVOLUTION: {"convolution", "convolution_backward"},
-    Kind.LINEAR: {"mm", "addmm", "bmm", "baddbmm", LAYER, LAYER_BACKWARD},
+    Kind.LINEAR: {"mm", "addmm", "bmm", "baddbmm", "_scaled_mm", "_int_mm", "gemm_4bit", "gemv_4bit",
+                  "int8_linear_matmul", LAYER, LAYER_BACKWARD},
     Kind.BATCH_NORM: {"native_batch_norm", "native_batch_norm_backward", "cudnn_batch_norm",
                       "cudnn_batch_norm_backward"},
     Kind.NORMALIZATION: {"native_layer_norm", "native_layer_norm_backward", "native_group_norm"},
@@ -276,6 +277,10 @@ def _rounded_up(number: int, unit: int) -> int:
     return -(-number // unit) * unit
 
 
+_PRODUCTS_WITHOUT_FORMULA = {"_int_mm", "gemm_4bit", "gemv_4bit", "int8_linear_matmul"}
+"""Products of matrices whose first argument has their rows."""
+
+
 def floating_point_operations(
     operator: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any
 ) -> int:
@@ -286,6 +291,8 @@ def floating_point_operations(
     name = operator_name(operator)
     if name in (LAYER, LAYER_BACKWARD):
         return lstm_operations(name, args)
+    if name in _PRODUCTS_WITHOUT_FORMULA:
+        return 2 * int(output.numel()) * int(args[0].shape[-1])
     first = output[0] if isinstance(output, tuple | list) and output else output
     return first.numel() if isinstance(first, Tensor) else 0
 

@@ -1,5 +1,6 @@
 """The tensors of a step without data: weights, buffers and batch in the precision and the layout of the step."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Self
@@ -7,10 +8,21 @@ from typing import Self
 import torch
 from torch import Tensor
 
+from membench.capture.carried import Carried
 from membench.capture.operation import layout_of
+from membench.capture.unquantized import is_unquantized, quantized
 from membench.core.arguments import Arguments, tensors_in
-from membench.core.torch_internals import FakeTensorMode, tree_map_only
+from membench.core.errors import UnsupportedModel
+from membench.core.stored import stored, with_stored
+from membench.core.torch_internals import (
+    FakeTensor,
+    FakeTensorMode,
+    is_wrapper_subclass,
+    tree_map_only,
+)
 from membench.core.workload import Workload
+
+_NewFake = Callable[..., Tensor]
 
 
 @dataclass(frozen=True)
@@ -21,6 +33,7 @@ class Fakes:
         weights, buffers: by qualified name; tied ones have the first of their names.
         trained: the weights that get a gradient; none in a step of inference.
         inputs, targets: as the module and the loss take them.
+        carried: further tensors that layers and weights carry.
     """
 
     weights: dict[str, Tensor]
@@ -28,6 +41,7 @@ class Fakes:
     buffers: dict[str, Tensor]
     inputs: Arguments
     targets: Arguments
+    carried: Carried
 
     @classmethod
     def of(cls, workload: Workload, mode: FakeTensorMode, device: torch.device | None) -> Self:
@@ -36,34 +50,82 @@ class Fakes:
         Args:
             device: theirs, which determines the recorded kernels (on CUDA batch norm is cuDNN's). None: that of the
                 workload's tensors, the CPU for meta tensors.
+
+        Raises:
+            UnsupportedModel: a weight that is trained is a wrapper subclass, or one is quantized only when it is moved.
         """
         precision = workload.precision
+        dtype = None if precision is None else precision.dtype
         fake = partial(_fake, mode, device=device)
-        converted = partial(fake, dtype=precision and precision.dtype, channels_last=workload.channels_last)
+        converted = partial(fake, dtype=dtype, channels_last=workload.channels_last)
 
         def input_of(tensor: Tensor) -> Tensor:
             return converted(tensor, requires_grad=workload.gradients_from_caller and tensor.requires_grad)
 
-        weights = {  # without gradients too `requires_grad` chooses kernels, for example `matmul`'s
-            name: converted(weight, requires_grad=weight.requires_grad)
-            for name, weight in workload.module.named_parameters()
-        }
+        carried = Carried(mode, device)
+        weights = {}
+        for name, weight in workload.module.named_parameters():
+            if workload.trains:
+                _check_trained(name, weight)
+            weights[name] = _weight(name, weight, carried, converted, dtype)
         return cls(
             weights=weights,
             trained={name: each for name, each in weights.items() if workload.trains and each.requires_grad},
-            buffers={name: converted(buffer) for name, buffer in workload.module.named_buffers()},
+            buffers={
+                name: with_stored(buffer, converted) for name, buffer in workload.module.named_buffers()
+            },
             inputs=tree_map_only(Tensor, input_of, workload.inputs),
             targets=tree_map_only(Tensor, fake, workload.targets),
+            carried=carried,
         )
+
+    @property
+    def stored_weights(self) -> dict[str, Tensor]:
+        """The tensors in which weights are stored; see `stored`."""
+        return {
+            key: each for name, weight in self.weights.items() for key, each in stored(name, weight).items()
+        }
+
+    @property
+    def stored_buffers(self) -> dict[str, Tensor]:
+        """The tensors in which buffers are stored; see `stored`."""
+        return {
+            key: each for name, buffer in self.buffers.items() for key, each in stored(name, buffer).items()
+        }
 
     def given(self) -> list[Tensor]:
         """Return what the module is called with: weights, buffers and the inputs' tensors."""
-        return [*self.weights.values(), *self.buffers.values(), *tensors_in(self.inputs)]
+        return [*self.stored_weights.values(), *self.stored_buffers.values(), *tensors_in(self.inputs)]
 
     @property
     def are_on_cpu(self) -> bool:
         """Whether weights and inputs are on the CPU, so that the kernels are the CPU's."""
         return all(each.device.type == "cpu" for each in (*self.weights.values(), *tensors_in(self.inputs)))
+
+
+def _weight(name: str, weight: Tensor, carried: Carried, new: _NewFake, dtype: torch.dtype | None) -> Tensor:
+    """Return a weight's fake tensor, with the attributes that the weight carries.
+
+    Without gradients too `requires_grad` chooses kernels, for example `matmul`'s.
+    """
+    if is_wrapper_subclass(weight):
+        return with_stored(weight, partial(new, dtype=None))
+    memory, attributes = weight, {} if isinstance(weight, FakeTensor) else dict(vars(weight))
+    if is_unquantized(weight):
+        carried.check_moves(name)
+        memory, attributes = quantized(weight, dtype)
+    fake = new(memory, requires_grad=weight.requires_grad)
+    carried.add_weight(name, memory, attributes, fake)
+    return fake
+
+
+def _check_trained(name: str, weight: Tensor) -> None:
+    if is_wrapper_subclass(weight) and weight.requires_grad:
+        raise UnsupportedModel(
+            name,
+            f"it is trained, and {type(weight).__name__} stores it in other tensors, which have no gradients",
+            "freeze it with requires_grad_(False), and train others, such as adapters",
+        )
 
 
 def _fake(

@@ -95,10 +95,8 @@ class Operation:
 def call_key(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Hashable | None:
     """Return the key by which calls share an operation; None if they cannot.
 
-    They can for ATen's own operators on fake tensors whose values are unknown even to their mode.
+    They can on fake tensors whose values are unknown even to their mode.
     """
-    if func.namespace != "aten":
-        return None
     arguments = _key((args, *kwargs.items()))
     return None if arguments is None else (func, arguments)
 

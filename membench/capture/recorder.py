@@ -15,6 +15,7 @@ from torch import Tensor
 from membench.capture import aten
 from membench.capture.backward_nodes import autograd_nodes
 from membench.capture.known_values import evaluate, is_known
+from membench.capture.library_kernels import parts_of
 from membench.capture.lifetimes import Lifetimes
 from membench.capture.operation import Operation, as_list, as_seen, call_key, layout_of, operation_of
 from membench.capture.random_state import RandomState
@@ -52,6 +53,8 @@ class Recorder(TorchDispatchMode):
         lifetimes: of blocks; only constants are kept alive.
         sums: tasks by which autograd adds gradients that meet, if the first is not a view of another tensor.
     """
+
+    supports_higher_order_operators = True
 
     def __init__(
         self,
@@ -173,11 +176,16 @@ class Recorder(TorchDispatchMode):
             tensor.is_neg(),
         )
 
+    def constant(self, name: str, tensor: Tensor) -> int:
+        """Record a block that the model holds outside its parameters and buffers, and keep its tensor."""
+        block = self.external(name, tensor, Role.CONSTANT)
+        self.constants.setdefault(block, tensor)
+        return block
+
     def _block_of(self, tensor: Tensor) -> int:
         block = self._blocks.get(storage_address(tensor.untyped_storage()))
         if block is None:
-            block = self.external(f"constant{len(self.constants)}", tensor, Role.CONSTANT)
-            self.constants[block] = tensor
+            block = self.constant(f"constant{len(self.constants)}", tensor)
             self._constant_layers[id(tensor)] = self.layer_name
         return block
 
@@ -193,6 +201,8 @@ class Recorder(TorchDispatchMode):
         # autograd calls this one more often than all other operators together
         if func is torch.ops.prim.device.default:
             return args[0].device if self._gpu is None else self._gpu.device_of(args[0])
+        if any(not issubclass(each, FakeTensor) for each in types):
+            return NotImplemented  # a subclass runs the operator on the tensors that it wraps
         kwargs = kwargs or {}
         self.lifetimes.follow_numbers()
         if self._gpu is None:
@@ -211,6 +221,9 @@ class Recorder(TorchDispatchMode):
             _, *weight_gradients = self._run(func, (*args[:10], [False, *args[10][1:]]), kwargs)
             data_gradient, _, _ = self._run(func, (*args[:10], [True, False, False]), kwargs)
             return data_gradient, *weight_gradients
+        if (in_parts := parts_of(func, args, is_absent=self._gpu is not None)) is not None:
+            with self:
+                return in_parts(*args, **kwargs)
         return self._run(func, aten.as_in_plain_pytorch(func, args), kwargs)
 
     def _run(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -353,6 +366,8 @@ class Recorder(TorchDispatchMode):
         )
 
     def _precision(self, kind: Kind, values: Sequence[Value]) -> Precision:
+        if kind is Kind.LINEAR and values[0].dtype is torch.int8:
+            return Precision.INT8
         dtype = next((value.dtype for value in values if value.dtype.is_floating_point), torch.float32)
         is_rounded = kind in self._tf32 and dtype is torch.float32
         return Precision.TF32 if is_rounded else Precision.of_dtype(dtype)

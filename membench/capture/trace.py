@@ -161,8 +161,12 @@ def _trace(
         gpu = VirtualGpu() if device == ANY_GPU else None
         recorder = Recorder(fake_mode, seen, random_state, gpu, _rounded_products(workload.precision, gpu))
         fakes = Fakes.of(workload, fake_mode, device)
-        weight_blocks = {name: recorder.external(name, t, Role.WEIGHT) for name, t in fakes.weights.items()}
-        buffer_blocks = {name: recorder.external(name, t, Role.BUFFER) for name, t in fakes.buffers.items()}
+        weight_blocks = {
+            name: recorder.external(name, t, Role.WEIGHT) for name, t in fakes.stored_weights.items()
+        }
+        buffer_blocks = {
+            name: recorder.external(name, t, Role.BUFFER) for name, t in fakes.stored_buffers.items()
+        }
         input_blocks = _argument_blocks(recorder, "input", fakes.inputs, Role.INPUT)
         target_blocks = _argument_blocks(recorder, "target", fakes.targets, Role.LABEL)
         with _failures_named(workload, recorder):
@@ -170,9 +174,12 @@ def _trace(
                 recorder,
                 without_value_checks(),
                 known_masks(recorder.is_known),
+                fakes.carried.in_place(workload.module),
                 traced_hooks(workload.module, runs_own=workload.runs_own_hooks),
                 _layer_hooks(workload.module, recorder, fakes.buffers, state),
             ):
+                for name, tensor in fakes.carried.tensors.items():
+                    recorder.constant(name, tensor)
                 results = _run(workload, recorder, fakes, gpu, _device_type(workload, device))
             state.check_tensors((*fakes.weights.values(), *fakes.buffers.values()))
             random_state.check("the model")

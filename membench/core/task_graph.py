@@ -157,7 +157,7 @@ class Task:
         workspace_bytes: the peak of the operator's memory in addition to its inputs and outputs.
         launches: kernels that it starts.
         random: draws from the generator, so it must run exactly once per step.
-        precision: format of the factors of its products, or of its elements: one of the first four of `Precision`.
+        precision: format of the factors of its products, or of its elements: one of `Precision` but those of autocast.
         convolution: geometry of a two-dimensional convolution or of one of its gradients; None for other tasks.
         algorithm: name of the cost model's algorithm that runs it; empty: the default.
         releases: blocks whose memory plain PyTorch gives back after it; empty except in `TaskGraph.plain`.

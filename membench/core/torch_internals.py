@@ -14,13 +14,15 @@ wrapper. `tests/core/test_torch_internals.py` checks each of them: it fails wher
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from functools import cache
 from operator import attrgetter, methodcaller
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch._C import DispatchKey
 from torch._C._profiler import ProfilerConfig, ProfilerState, _ExperimentalConfig
-from torch._ops import OpOverload
+from torch._ops import HigherOrderOperator, OpOverload
 from torch._prims_common import suggest_memory_format
 from torch._subclasses.fake_tensor import (
     DataDependentOutputException,
@@ -34,7 +36,7 @@ from torch.distributions import Distribution
 from torch.nn.modules import module as _modules
 from torch.optim import optimizer as _optimizer
 from torch.utils._mode_utils import no_dispatch
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper_subclass
 from torch.utils._pytree import (
     keystr,
     tree_flatten,
@@ -58,12 +60,14 @@ __all__ = [
     "FakeTensor",
     "FakeTensorMode",
     "GraphPool",
+    "HigherOrderOperator",
     "OpOverload",
     "TorchDispatchMode",
     "UnsupportedOperatorException",
     "autocast",
     "autocast_dtype",
     "clear_cublas_workspaces",
+    "composed_kernel",
     "conjugate_view",
     "convolution_kernel",
     "copy_to",
@@ -71,7 +75,9 @@ __all__ = [
     "flash_attention",
     "flop_registry",
     "foreach_types",
+    "is_composite",
     "is_profiled",
+    "is_wrapper_subclass",
     "keep_gpu_busy",
     "key_path",
     "masked_softmax",
@@ -98,12 +104,14 @@ __all__ = [
     "tree_map",
     "tree_map_only",
     "unfused_attention",
+    "unwrapped",
     "view_base",
     "without_autocast",
     "without_cudnn",
     "without_saved_tensor_hooks",
     "without_torch_function_modes",
     "without_value_checks",
+    "wrapped_again",
 ]  # fmt: skip
 
 GraphPool = _POOL_HANDLE
@@ -124,6 +132,18 @@ operator_schema: Callable[[OpOverload], Any] = attrgetter("_schema")
 operator_function: Callable[[OpOverload], Callable[..., Any]] = attrgetter("_op")
 """Return the function that an operator's object calls: a call of it takes less time."""
 
+
+def composed_kernel(operator: HigherOrderOperator) -> Callable[..., Any] | None:
+    """Return the function in which a higher-order operator calls others, where it is not compiled; None without one."""
+    return operator.py_kernels.get(DispatchKey.CompositeExplicitAutograd)
+
+
+@cache
+def is_composite(operator: OpOverload) -> bool:
+    """Return whether an operator consists of others, which its ``decompose`` calls, on each device and for autograd."""
+    return torch._C._dispatch_has_kernel_for_dispatch_key(operator.name(), "CompositeImplicitAutograd")
+
+
 tensor_version: Callable[[Tensor], int] = attrgetter("_version")
 """Return how often a tensor's memory has been overwritten, as autograd counts it."""
 
@@ -138,6 +158,23 @@ def saved_tensors(node: Any) -> list[Tensor]:
     """Return the tensors that an autograd node has saved."""
     saved = (getattr(node, name) for name in dir(node) if name.startswith("_saved_"))
     return [each for each in saved if isinstance(each, Tensor)]
+
+
+is_wrapper_subclass: Callable[[object], bool] = is_traceable_wrapper_subclass
+"""Return whether a tensor is stored in other tensors, from which it can be made again."""
+
+
+def unwrapped(tensor: Tensor) -> dict[str, Tensor]:
+    """Return the tensors that a wrapper subclass wraps, by the names of its attributes."""
+    names, _ = tensor.__tensor_flatten__()  # type: ignore[attr-defined]
+    return {name: getattr(tensor, name) for name in names}
+
+
+def wrapped_again(tensor: Tensor, parts: dict[str, Tensor]) -> Tensor:
+    """Return a wrapper subclass like another one, of the same size, around other tensors."""
+    _, context = tensor.__tensor_flatten__()  # type: ignore[attr-defined]
+    made: Tensor = type(tensor).__tensor_unflatten__(parts, context, tensor.size(), tensor.stride())  # type: ignore[attr-defined]
+    return made
 
 
 conjugate_view: Callable[[Tensor], Tensor] = torch._conj

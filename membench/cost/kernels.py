@@ -57,9 +57,13 @@ class Kernel:
     channels_last: bool = False
 
 
-_PRODUCTS = {"mm", "bmm", "addmm", "baddbmm", "addbmm", "mv", "addmv"}
-_UNKNOWN_PRODUCTS = {"convolution", "convolution_backward"}
-"""Without geometry here: of one or three dimensions, or transposed."""
+_PRODUCTS = {"mm", "bmm", "addmm", "baddbmm", "addbmm", "mv", "addmv", "_int_mm"}
+_PRODUCTS_WITH_SCALES = {"_scaled_mm", "int8_linear_matmul"}
+"""Whose factors come first."""
+_TRANSPOSED = {"int8_linear_matmul"}
+"""Products whose second factor has a row for each column of the result."""
+_UNKNOWN_PRODUCTS = {"convolution", "convolution_backward", "gemm_4bit", "gemv_4bit"}
+"""Convolutions without geometry here, of one or three dimensions, or transposed; products with a weight of 4 bits."""
 _COPIES = {"cat", "stack", "clone", "index", "index_put", "index_put_", "index_select", "gather", "roll", "flip", "repeat",
            "slice_backward", "select_backward", "slice_scatter", "constant_pad_nd", "im2col", "col2im", "embedding",
            "embedding_dense_backward", "scatter", "scatter_add", "index_add", "unfold_backward", "as_strided"}  # fmt: skip
@@ -98,6 +102,7 @@ _FAMILIES = {
     **dict.fromkeys((Kind.BATCH_NORM, Kind.NORMALIZATION), Family.NORMALIZATION),
 }
 _NARROW_WIDTHS = (4, 8, 16, 32)
+_OF_8_BITS = (Precision.FP8, Precision.INT8)
 _HALVES = {torch.float16: Precision.FP16, torch.bfloat16: Precision.BF16}
 
 
@@ -131,7 +136,11 @@ def _kernel_by_call(task: Task, call: Call) -> Kernel:
     if task.convolution is not None:
         return _convolution(task, task.convolution, values, precision, moved_bytes)
     if name in _PRODUCTS:
-        return Kernel(Family.PRODUCT, precision, moved_bytes, task.operations, _product(call))
+        factors = values_in(call.args)[-2:]
+        return Kernel(Family.PRODUCT, precision, moved_bytes, task.operations, _product(*factors))
+    if name in _PRODUCTS_WITH_SCALES:
+        product = _product(*values_in(call.args)[:2], is_transposed=name in _TRANSPOSED)
+        return Kernel(Family.PRODUCT, precision, moved_bytes, task.operations, product)
     if "attention" in name:
         return Kernel(Family.ATTENTION, precision, moved_bytes, task.operations)
     if name in _UNKNOWN_PRODUCTS:
@@ -162,14 +171,16 @@ def _updated_bytes(task: Task, values: list[Value]) -> int:
 
 def _precision(task: Task, values: list[Value]) -> Precision:
     """Return the format of the factors: half precision counts if the task was not captured with a precision of its own."""
+    if task.precision in _OF_8_BITS:
+        return task.precision
     halves = (_HALVES[value.dtype] for value in values if value.dtype in _HALVES)
     return next(halves, task.precision)
 
 
-def _product(call: Call) -> Product:
-    left, right = values_in(call.args)[-2:]
+def _product(left: Value, right: Value, *, is_transposed: bool = False) -> Product:
     *batch, rows, depth = left.shape
-    return Product(prod(batch), rows, right.shape[-1] if len(right.shape) > 1 else 1, depth)
+    columns = right.shape[0 if is_transposed else -1] if len(right.shape) > 1 else 1
+    return Product(prod(batch), rows, columns, depth)
 
 
 def _convolution(

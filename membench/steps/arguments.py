@@ -8,7 +8,6 @@ from torch import Tensor, nn
 
 from membench.core import configuration
 from membench.core.arguments import as_arguments
-from membench.core.checks import choice
 from membench.core.device import DeviceProfile
 from membench.core.errors import MembenchError
 from membench.core.optimizer import Make, WeightUpdate
@@ -39,7 +38,7 @@ def workload_of(
             "the batch is a pair (inputs, targets), each a tensor, a tuple or a dict; for inference it is (inputs, ())"
         )
     inputs, targets = (as_arguments(each) for each in batch)
-    formats = None if precision is None else choice(Precision, "precision", precision)
+    formats = None if precision is None else Precision.of_step(precision)
     name = type(module).__name__
     return Workload(name, module, loss, inputs, targets, precision=formats, channels_last=channels_last)
 

@@ -100,7 +100,7 @@ class Cell:
             step_metrics=find_function(metrics) if metrics else None,
             optimizer=instantiate(configuration.get("optimizer")),
             allocator=AllocatorSettings.parse(configuration.get("allocator") or ""),
-            precision=None if precision is None else choice(Precision, "precision", precision),
+            precision=None if precision is None else Precision.of_step(precision),
             channels_last=bool(configuration.get("channels_last")),
         )
 

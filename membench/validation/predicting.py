@@ -1,12 +1,13 @@
 """Prediction of published rows with one step: it is captured once, and priced on each row's device."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 from membench.core import configuration
-from membench.core.checks import choice
 from membench.core.device import DeviceProfile
 from membench.core.errors import MembenchError, one_line
+from membench.core.optimizer import WeightUpdate
 from membench.core.precision import Precision
 from membench.core.record import Configuration
 from membench.core.task_graph import GradientOf, Task, TaskGraph
@@ -62,15 +63,23 @@ def predictor_of(step: Configuration) -> Predictor:
     model = Model.from_configuration(step["model"])
     workload = replace(
         model.workload(step["batch_size"], seed=0, device="meta"),
-        precision=step["precision"] and choice(Precision, "precision", step["precision"]),
+        precision=step["precision"] and Precision.of_step(step["precision"]),
         channels_last=step["channels_last"],
     )
     return Predictor(
         workload,
         find_strategy(STRATEGY)(),
-        update=as_update(step["optimizer"]),
+        update=_update(step["optimizer"]),
         rates=step.get("rates"),
     )
+
+
+def _update(described: Any) -> WeightUpdate | None:
+    """Return an optimizer that is described by its name, or by its name and some of its options."""
+    if not isinstance(described, Mapping):
+        return as_update(described)
+    update: WeightUpdate = instantiate({**configuration.read("optimizer", described["name"]), **described})
+    return update
 
 
 def roofline_time_s(graph: TaskGraph, device: DeviceProfile) -> float:
