@@ -5,6 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 from membench.core import configuration
+from membench.core.configuration import instantiate
 from membench.core.device import DeviceProfile
 from membench.core.errors import MembenchError, one_line
 from membench.core.optimizer import WeightUpdate
