@@ -10,7 +10,12 @@ from membench.core.configuration import VALIDATED
 from membench.validation.errors import Distribution, family
 from membench.validation.rows import QUANTITIES
 
-_WORDS = {"step_time_s": "Step time", "allocated_bytes": "Allocated memory", "reserved_bytes": "Reserved memory", "used_bytes": "Used memory"}
+_WORDS = {
+    "step_time_s": "Step time",
+    "allocated_bytes": "Allocated memory",
+    "reserved_bytes": "Reserved memory",
+    "used_bytes": "Used memory",
+}
 
 
 @dataclass(frozen=True)

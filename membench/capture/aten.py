@@ -228,7 +228,9 @@ def number_bytes(operator: OpOverload, args: tuple[Any, ...]) -> int:
 
 def has_tensor(argument: Any) -> bool:
     """Return whether an argument is a tensor or a list of them."""
-    return any(isinstance(each, Tensor) for each in (argument if isinstance(argument, list | tuple) else [argument]))
+    return any(
+        isinstance(each, Tensor) for each in (argument if isinstance(argument, list | tuple) else [argument])
+    )
 
 
 _ATTENTION_DROPOUTS = {

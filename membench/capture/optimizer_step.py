@@ -42,7 +42,11 @@ class OptimizerStep:
     """
 
     def __init__(
-        self, by: WeightUpdate, held: Mapping[str, nn.Parameter] | None, layouts: Mapping[str, Layout], device: torch.device
+        self,
+        by: WeightUpdate,
+        held: Mapping[str, nn.Parameter] | None,
+        layouts: Mapping[str, Layout],
+        device: torch.device,
     ) -> None:
         self._by, self._held, self._device = by, held, device
         self._mode = FakeTensorMode(allow_non_fake_inputs=True)
@@ -157,7 +161,9 @@ class OptimizerStep:
                 "planned; leave optimizer out, and update the weights after the step"
             )
         owners = self._owners
-        used = [{owners[b] for b in (*each.read_bytes, *each.written_bytes) if b in owners} for each in operators]
+        used = [
+            {owners[b] for b in (*each.read_bytes, *each.written_bytes) if b in owners} for each in operators
+        ]
         ends = _ends([{name for name, _ in each if name} for each in used])
         tasks: list[UpdateTask] = []
         for start, end in zip([0, *ends], ends, strict=False):

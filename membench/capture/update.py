@@ -92,7 +92,10 @@ def _layout(gradient: Value, device: torch.device) -> Layout:
 
 
 def _captured(
-    by: WeightUpdate, held: Mapping[str, nn.Parameter] | None, layouts: Mapping[str, Layout], device: torch.device
+    by: WeightUpdate,
+    held: Mapping[str, nn.Parameter] | None,
+    layouts: Mapping[str, Layout],
+    device: torch.device,
 ) -> Update:
     def capture(names: list[str]) -> Captured:
         return OptimizerStep(by, held, {name: layouts[name] for name in names}, device).run()

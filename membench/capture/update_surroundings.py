@@ -47,7 +47,9 @@ def managed_as_host_memory() -> Iterator[None]:
         yield
         return
 
-    def get_paged(*shape: int, dtype: torch.dtype = torch.float32, device: torch.device | None = None) -> Tensor:
+    def get_paged(
+        *shape: int, dtype: torch.dtype = torch.float32, device: torch.device | None = None
+    ) -> Tensor:
         paged = torch.empty(shape, dtype=dtype, device="cpu")
         vars(paged)["is_paged"] = True
         return paged

@@ -143,9 +143,7 @@ def made_optimizer(by: WeightUpdate, weights: Iterable[torch.Tensor]) -> torch.o
         ) from error
 
 
-def copy_of_optimizer(
-    optimizer: torch.optim.Optimizer, replaced: Mapping[int, Any]
-) -> torch.optim.Optimizer:
+def copy_of_optimizer(optimizer: torch.optim.Optimizer, replaced: Mapping[int, Any]) -> torch.optim.Optimizer:
     """Return a copy of an optimizer with its attributes, which `copy.deepcopy` leaves out, and without its hooks.
 
     Args:
@@ -186,9 +184,13 @@ def described_update(
     """
     package = optimizer.partition(".")[0]
     if find_spec(package) is None:
-        raise MembenchError(f"optimizer {name!r} is of {package}, which is not installed: pip install {package}")
+        raise MembenchError(
+            f"optimizer {name!r} is of {package}, which is not installed: pip install {package}"
+        )
     make: Make = find_target(optimizer)
     given = {key: value for key, value in options.items() if value is not None}
     if "betas" in given:
         given["betas"] = tuple(given["betas"])
-    return WeightUpdate(partial(make, **given), Gradients(choice(Gradients, "gradients", gradients)), in_backward, ema, name)
+    return WeightUpdate(
+        partial(make, **given), Gradients(choice(Gradients, "gradients", gradients)), in_backward, ema, name
+    )

@@ -59,7 +59,9 @@ def with_adapters(module: nn.Module, options: Mapping[str, Any]) -> nn.Module:
     try:
         config = peft.LoraConfig(**options)
     except TypeError as error:
-        raise MembenchError(f"lora: {error}; give options of peft.LoraConfig, such as r and target_modules") from error
+        raise MembenchError(
+            f"lora: {error}; give options of peft.LoraConfig, such as r and target_modules"
+        ) from error
     made: nn.Module = peft.get_peft_model(module, config)
     return made
 

@@ -88,7 +88,14 @@ class LitGpt(nn.Module):
         self.layers = nn.ModuleList(
             _Layer(
                 _Attention(
-                    products, width, heads, groups or heads, int(rotary * (width // heads)), bias, method, index
+                    products,
+                    width,
+                    heads,
+                    groups or heads,
+                    int(rotary * (width // heads)),
+                    bias,
+                    method,
+                    index,
                 ),
                 _Mlp(products, width, inner or 4 * width, bias, gelu, gated=gated),
                 [_norm(width, rms=rms) for _ in range(1 if shared_norm else 2)],
@@ -102,7 +109,9 @@ class LitGpt(nn.Module):
             weight.requires_grad_(any(part in name for part in _TRAINED[method]))
             if weight.is_floating_point():
                 weight.data = weight.data.bfloat16()
-        angles = torch.outer(torch.arange(length).float(), _frequencies(int(rotary * (width // heads)))).repeat(1, 2)
+        angles = torch.outer(
+            torch.arange(length).float(), _frequencies(int(rotary * (width // heads)))
+        ).repeat(1, 2)
         self.register_buffer("cosines", angles.cos(), persistent=False)
         self.register_buffer("sines", angles.sin(), persistent=False)
 
@@ -240,9 +249,7 @@ class _Attention(nn.Module):
         if self.groups != self.heads:
             shape = (batch, self.groups, of_each, length, self.size)
             key, value = key.expand(shape), value.expand(shape)
-        query, key, value = (
-            each.reshape(batch, -1, length, self.size) for each in (query, key, value)
-        )
+        query, key, value = (each.reshape(batch, -1, length, self.size) for each in (query, key, value))
         turned_query = _rotated(query[..., : self.rotated], *rotation)
         turned_key = _rotated(key[..., : self.rotated], *rotation)
         query = torch.cat((turned_query, query[..., self.rotated :]), dim=-1)
@@ -284,7 +291,9 @@ class _Mlp(nn.Module):
 
 
 class _Layer(nn.Module):
-    def __init__(self, attention: nn.Module, mlp: nn.Module, norms: Iterable[nn.Module], *, parallel: bool) -> None:
+    def __init__(
+        self, attention: nn.Module, mlp: nn.Module, norms: Iterable[nn.Module], *, parallel: bool
+    ) -> None:
         super().__init__()
         self.norms = nn.ModuleList(norms)
         self.attention = attention

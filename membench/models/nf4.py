@@ -57,7 +57,9 @@ class Nf4Linear(nn.Module):
         return product
 
 
-def dequantized(shape: tuple[int, int], dtype: torch.dtype, packed: Tensor, scales: Tensor, *doubled: Tensor) -> Tensor:
+def dequantized(
+    shape: tuple[int, int], dtype: torch.dtype, packed: Tensor, scales: Tensor, *doubled: Tensor
+) -> Tensor:
     """Return a weight from its bytes and its scales.
 
     Args:
@@ -77,7 +79,9 @@ def dequantized(shape: tuple[int, int], dtype: torch.dtype, packed: Tensor, scal
 
 class _Product(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, features: Tensor, bias: Tensor | None, shape: tuple[int, int], *state: Tensor) -> Tensor:
+    def forward(
+        ctx: Any, features: Tensor, bias: Tensor | None, shape: tuple[int, int], *state: Tensor
+    ) -> Tensor:
         result = functional.linear(features, dequantized(shape, features.dtype, *state), bias)
         ctx.shape, ctx.state = shape, state
         ctx.kept = features if ctx.needs_input_grad[0] else None

@@ -61,7 +61,9 @@ class Llama32(nn.Module):
 
     def forward(self, tokens: Tensor) -> Tensor | list[Tensor]:
         """Return the logits (batch, length, vocabulary) in single precision, or eight chunks of them in bfloat16."""
-        positions = torch.arange(tokens.shape[1], device=tokens.device).expand_as(tokens) if self.is_packed else None
+        positions = (
+            torch.arange(tokens.shape[1], device=tokens.device).expand_as(tokens) if self.is_packed else None
+        )
         features = self.embed(tokens)
         for layer in self.layers:
             if self.is_checkpointed:

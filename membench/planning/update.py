@@ -71,9 +71,7 @@ def _tasks(graph: TaskGraph, update: Update) -> list[Task]:
     return [_task(part, update, by_name, gradients) for part in update.tasks]
 
 
-def _task(
-    part: UpdateTask, update: Update, by_name: Mapping[str, int], gradients: Mapping[str, int]
-) -> Task:
+def _task(part: UpdateTask, update: Update, by_name: Mapping[str, int], gradients: Mapping[str, int]) -> Task:
     weights = [by_name[weight] for weight in part.weights]
     states = [
         by_name[f"{weight}:{state}"]

@@ -123,7 +123,9 @@ def compile(  # noqa: A001 (the field's term)
 
     workload = workload_at(batch)
     if Source.of(backend) is Source.SIMULATED:
-        return _simulate(workload, chosen, device, cluster, budget_bytes, micro_batch, when, as_update(optimizer))
+        return _simulate(
+            workload, chosen, device, cluster, budget_bytes, micro_batch, when, as_update(optimizer)
+        )
     target = real_device(backend)
     check_products(workload.precision, target)
     _check_placement(module, target)

@@ -177,7 +177,10 @@ def _of_quantity(dataset: DataSet, quantity: str, comparisons: Sequence[Comparis
     if len({each.row.device for each in judged}) > 1:
         parts += _by("device", judged, lambda each: each.row.device)
     parts += _by("family", judged, lambda each: each.family)
-    lines = [_summary(dataset.name, part, quantity, members, has_limit=dataset.has_limit) for part, members in parts]
+    lines = [
+        _summary(dataset.name, part, quantity, members, has_limit=dataset.has_limit)
+        for part, members in parts
+    ]
     compared = [each for each in judged if each.base]
     return [*lines, _changes(dataset.name, quantity, compared)] if compared else lines
 

@@ -16,7 +16,12 @@ from membench.validation.errors import Comparison, Summary
 PAGE = "README.md"
 PUBLISHED = "published.yaml"
 """Errors that others published, in the folder of the data sets."""
-_QUANTITIES = {"step_time_s": "step time", "allocated_bytes": "allocated memory", "reserved_bytes": "reserved memory", "used_bytes": "used memory"}
+_QUANTITIES = {
+    "step_time_s": "step time",
+    "allocated_bytes": "allocated memory",
+    "reserved_bytes": "reserved memory",
+    "used_bytes": "used memory",
+}
 _LEAST_ROWS = 4
 """Of a family, to have a line."""
 _EVERY_ROW = re.compile(r"\[Every row\]\((\w+)\.csv\)")

@@ -46,9 +46,7 @@ def linear_layers() -> Workload:
     )
 
 
-def updated(
-    work: Workload, name: str, options: dict[str, Any] | None = None, **of_update: Any
-) -> TaskGraph:
+def updated(work: Workload, name: str, options: dict[str, Any] | None = None, **of_update: Any) -> TaskGraph:
     by = WeightUpdate(MAKERS[name], **of_update)
     update = captured(name, options=options, **of_update)
     return add_update(capture(updated_workload(work, by)).graph, update)
@@ -172,7 +170,9 @@ def test_weights_without_a_gradient_are_left_alone() -> None:
 def test_inference_has_nothing_to_update() -> None:
     work = linear_layers()
     with pytest.raises(MembenchError, match="no gradients"):
-        updated_workload(Workload("linear", work.module.eval(), None, work.inputs), WeightUpdate(torch.optim.SGD))
+        updated_workload(
+            Workload("linear", work.module.eval(), None, work.inputs), WeightUpdate(torch.optim.SGD)
+        )
 
 
 @pytest.mark.parametrize("method", [Memonger(), SuperNeurons()], ids=lambda item: item.name)

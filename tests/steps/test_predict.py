@@ -12,6 +12,8 @@ import membench
 from membench.core import configuration
 from membench.core.errors import MembenchError
 from membench.execution.measurement import cpu_peak_bytes
+from membench.steps.arguments import as_strategy, workload_of
+from membench.steps.predict import Predictor
 
 RTX3090 = configuration.load("device", "rtx3090")
 
@@ -72,3 +74,15 @@ def test_a_module_on_the_meta_device_has_the_same_prediction() -> None:
 def test_an_unknown_device_is_refused_with_those_that_there_are() -> None:
     with pytest.raises(MembenchError, match="rtx4090"):
         membench.predict(network(2), nn.functional.cross_entropy, batch(1), device="rtx409O")
+
+
+def test_a_program_may_have_rates_of_its_own() -> None:
+    module = nn.Sequential(nn.Linear(16, 16), nn.ReLU(), nn.Linear(16, 4))
+    workload = workload_of(module, nn.CrossEntropyLoss(), (torch.randn(2, 16), torch.randint(4, (2,))))
+    device = configuration.load("device", "t4")
+    quick, slow = (
+        Predictor(workload, as_strategy("pytorch"), rates=rates).on(device)
+        for rates in (None, {"issue_s": 0.01})
+    )
+    assert slow.step_time_s > 0.05 > quick.step_time_s
+    assert slow.allocated_bytes == quick.allocated_bytes

@@ -1,7 +1,6 @@
 """Evaluated plans: the time and the peak that they state are those of the schedule that they become."""
 
 import random
-from dataclasses import replace
 
 import pytest
 import torch

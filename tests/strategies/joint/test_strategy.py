@@ -1,7 +1,5 @@
 """Joint: never slower than another lossless method within its peak, and as fast as eager where memory allows."""
 
-from dataclasses import replace
-
 import pytest
 import torch
 from torch import nn
