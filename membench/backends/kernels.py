@@ -12,12 +12,13 @@ import torch
 from torch import Tensor
 
 from membench.core.call import Call, resolve_operator
+from membench.core.random_operators import READ_STATE, SET_STATE, random_state, set_random_state
 
 
 def find_kernel(call: Call, device: torch.device) -> Callable[..., Any]:
     """Return the function that runs a call on a device, with the bits of its operator."""
-    on_cpu = _ON_CPU.get(call.operator) if device.type == "cpu" else None
-    return on_cpu or resolve_operator(call)
+    own = _ON_CPU if device.type == "cpu" else _ON_OTHERS
+    return own.get(call.operator) or resolve_operator(call)
 
 
 def _native_dropout(activation: Tensor, probability: float, train: bool | None) -> tuple[Tensor, Tensor]:
@@ -47,3 +48,27 @@ _ON_CPU: dict[str, Callable[..., Any]] = {
     "aten.native_dropout.default": _native_dropout,
     "aten.native_dropout_backward.default": _native_dropout_backward,
 }
+
+
+class _Carrier(Tensor):
+    """A tensor without elements that carries a random generator's state, which lies in host memory."""
+
+    state: Tensor
+
+
+def _carried_random_state(device_type: str) -> Tensor:
+    carrier = torch.empty(0, dtype=torch.uint8).as_subclass(_Carrier)
+    carrier.state = random_state(device_type)
+    return carrier
+
+
+def _set_carried_random_state(carrier: Tensor, device_type: str) -> None:
+    assert isinstance(carrier, _Carrier)
+    set_random_state(carrier.state, device_type)
+
+
+_ON_OTHERS: dict[str, Callable[..., Any]] = {
+    READ_STATE: _carried_random_state,
+    SET_STATE: _set_carried_random_state,
+}
+"""A state is in host memory, and takes none of the device."""

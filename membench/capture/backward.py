@@ -75,7 +75,7 @@ def backward_from_caller(
     made = {
         id(leaf): leaf for leaf in tree_leaves(output) if isinstance(leaf, Tensor) and id(leaf) not in theirs
     }
-    recorder.enter_loss("turn")
+    recorder.layers.enter_loss("turn")
     reads = tuple(dict.fromkeys(recorder.value(leaf).block for leaf in made.values()))
     roots = [leaf for leaf in made.values() if leaf.requires_grad]
     if not roots:

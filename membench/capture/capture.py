@@ -7,6 +7,7 @@ from types import MappingProxyType
 import torch
 from torch import Tensor
 
+from membench.capture.dissolve import dissolve
 from membench.capture.passes import (
     accumulate_in_place,
     accumulate_over_micro_batches,
@@ -61,7 +62,7 @@ def capture(
     blocks = _with_roles(recording)
     of_plain = list(blocks)
     plain, renamed = plain_tasks(recording, of_plain)
-    tasks = drop_unused(recording.tasks, blocks)
+    tasks = drop_unused(dissolve(recording.tasks, blocks), blocks)
     mark_partial_gradients(tasks, blocks)
     tasks = weight_gradient_first(tasks, blocks)
     tasks = accumulate_in_place(tasks, blocks)

@@ -77,11 +77,14 @@ class Lifetimes:
         if output is None or output.grad_fn is None:
             return
         for saved in saved_tensors(output.grad_fn):
-            if not isinstance(saved, FakeTensor):
-                storage = saved.untyped_storage()
-                made = len(self._tasks)
-                died = partial(self._release_number, storage_address(storage), saved.dtype, made)
-                self._deaths[storage_address(storage)] = ref(storage, died)
+            self.note_saved(saved)
+
+    def note_saved(self, saved: Tensor) -> None:
+        """Follow a tensor that autograd saves, if it is a number."""
+        if not isinstance(saved, FakeTensor):
+            storage = saved.untyped_storage()
+            died = partial(self._release_number, storage_address(storage), saved.dtype, len(self._tasks))
+            self._deaths[storage_address(storage)] = ref(storage, died)
 
     def _release_number(self, address: int, dtype: torch.dtype, made: int, _: object) -> None:
         del self._deaths[address]

@@ -47,7 +47,8 @@ tensor to zeros in place, except on tensors without data."""
 
 def _is_sum(task: Task) -> bool:
     call = task.call
-    return task.phase is Phase.BACKWARD and call is not None and call.operator in IN_PLACE and not call.kwargs
+    is_backward = task.phase is Phase.BACKWARD and not task.is_recomputed
+    return is_backward and call is not None and call.operator in IN_PLACE and not call.kwargs
 
 
 def _summands(task: Task) -> tuple[int, ...]:
@@ -90,7 +91,8 @@ def _order_run(run: list[Task], blocks: list[Block]) -> list[Task]:
     following = [task for task in run if task.index not in first]
     # An in-place update in the following tasks must not move behind a reader of the old contents.
     written_later = {block for task in following for block in task.writes}
-    if any(written_later.intersection(task.reads) for task in leading):
+    # Random numbers are drawn in the order of the recording.
+    if any(written_later.intersection(task.reads) or task.random for task in leading):
         return run
     return leading + following
 

@@ -73,7 +73,12 @@ def _with_sums_in_place(recording: Recording, blocks: list[Block]) -> tuple[list
 def _first_summand(task: Task, sums: frozenset[int]) -> Value | None:
     """Return the gradient to whose memory autograd adds others, if nothing else refers to it."""
     call = task.call
-    if task.phase is not Phase.BACKWARD or call is None or call.operator not in IN_PLACE:
+    if (
+        task.phase is not Phase.BACKWARD
+        or task.is_recomputed
+        or call is None
+        or call.operator not in IN_PLACE
+    ):
         return None
     if call.operator == "aten.add.Tensor" and task.index not in sums:
         return None

@@ -4,8 +4,6 @@ A dispatch mode sees each operator below autograd, in the forward and the backwa
 one block; a view is not a task. The backward of a convolution is issued as two calls, weight gradient first.
 """
 
-from bisect import bisect_right
-from collections import Counter
 from collections.abc import Hashable, Mapping, Sequence
 from typing import Any
 
@@ -15,6 +13,7 @@ from torch import Tensor
 from membench.capture import aten
 from membench.capture.backward_nodes import autograd_nodes
 from membench.capture.known_values import evaluate, is_known
+from membench.capture.layers import Layers
 from membench.capture.library_kernels import parts_of
 from membench.capture.lifetimes import Lifetimes
 from membench.capture.operation import Operation, as_list, as_seen, call_key, layout_of, operation_of
@@ -23,15 +22,14 @@ from membench.capture.virtual_gpu import VirtualGpu
 from membench.core.call import Call, Outputs, ShapeOf, Value, signature, values_in
 from membench.core.errors import UnsupportedModel
 from membench.core.precision import Precision
-from membench.core.task_graph import Block, Kind, Phase, Role, Task
+from membench.core.task_graph import RECOMPUTED_SUFFIX, Block, Kind, Phase, Role, Task
 from membench.core.torch_internals import (
     DataDependentOutputException,
     DynamicOutputShapeException,
     FakeTensor,
     FakeTensorMode,
     TorchDispatchMode,
-    next_sequence_number,
-    sequence_number,
+    saved_tensor_hooks,
     storage_address,
     tree_leaves,
     tree_map_only,
@@ -71,46 +69,25 @@ class Recorder(TorchDispatchMode):
         self._operations: dict[Hashable, Operation] = {}
         self.blocks: list[Block] = []
         self.tasks: list[Task] = []
-        self.layers: list[str] = []
+        self.layers = Layers()
         self.constants: dict[int, Tensor] = {}
-        self.phase = Phase.FORWARD
         self._made_anew: dict[int, Tensor] = {}  # constants that Python makes in each step, by block
         self._constant_layers: dict[int, str] = {}
         self.lifetimes = Lifetimes(self.tasks)
         self._blocks = self.lifetimes.blocks
         self.sums: set[int] = set()
-        self._module_path: list[str] = [""]
-        self._leaf_layer: int | None = None
-        self._layer_uses: Counter[str] = Counter()
-        self._layer = -1
-        self._layer_of_node: dict[int, int] = {}
-        self._in_node = False  # autograd runs a node, and does not add up what several have returned
 
     # ---- layers -------------------------------------------------------------------------------------
 
-    def enter_module(self, path: str, is_leaf: bool) -> None:
-        """Note the module that runs.
+    @property
+    def phase(self) -> Phase:
+        """Part of the step that is running."""
+        return self.layers.phase
 
-        Raises:
-            UnsupportedModel: it runs in the backward pass, on its own weights and buffers instead of the traced ones.
-        """
-        if self.phase is Phase.BACKWARD:
-            raise UnsupportedModel(
-                path,
-                "the backward pass calls it again, as torch.utils.checkpoint does",
-                "remove the checkpoint and use a strategy that recomputes, such as memonger",
-            )
-        self._module_path.append(path)
-        if is_leaf and self.phase is Phase.FORWARD:
-            self._leaf_layer = self._layer = self._new_layer(path)
-
-    def leave_module(self) -> None:
-        self._module_path.pop()
-        self._leaf_layer = None
-
-    def enter_loss(self, layer: str = "loss") -> None:
-        self.phase = Phase.LOSS
-        self._leaf_layer = self._layer = self._new_layer(layer)
+    @property
+    def layer_name(self) -> str:
+        """Name of the layer that is running, for error messages."""
+        return self.layers.name
 
     def enter_backward(self, roots: Sequence[Tensor]) -> None:
         """Hook every autograd node behind some tensors so that it sets its layer while it runs.
@@ -119,43 +96,17 @@ class Recorder(TorchDispatchMode):
             UnsupportedModel: they depend on a trained tensor that is not a parameter of the module.
         """
         self.lifetimes.follow_numbers()
-        self.phase = Phase.BACKWARD
-        known = sorted(self._layer_of_node)
-        uses = autograd_nodes(roots)
-        for node in uses:
-            leaf = getattr(node, "variable", None)  # keeps its gradient, in the layer whose node made it
-            if (reader := self._constant_layers.get(id(leaf))) is not None:
-                raise UnsupportedModel(
-                    reader,
-                    "it trains a tensor that is not a parameter of the module",
-                    "make it a parameter, or detach it",
-                )
-            if leaf is not None:
-                continue
-            position = bisect_right(known, sequence_number(node)) - 1
-            layer = self._layer_of_node[known[position]] if position >= 0 else self._layer
-            node.register_prehook(lambda _, layer=layer: self._enter_node(layer))
-            if any(uses.get(following, 0) > 1 for following, _ in node.next_functions):
-                node.register_hook(lambda *_: self._leave_node())
-
-    def _enter_node(self, layer: int) -> None:
-        self._layer = layer
-        self._in_node = True
-
-    def _leave_node(self) -> None:
-        self._in_node = False
-
-    def _new_layer(self, name: str) -> int:
-        self._layer_uses[name] += 1
-        uses = self._layer_uses[name]
-        self.layers.append(name if uses == 1 else f"{name}#{uses}")
-        return len(self.layers) - 1
-
-    @property
-    def layer_name(self) -> str:
-        """Name of the layer that is running, for error messages."""
-        name = self._module_path[-1] if self._leaf_layer is None else self.layers[self._layer]
-        return name or "the model"
+        self.layers.phase = Phase.BACKWARD
+        nodes = autograd_nodes(roots)
+        leaves = (getattr(node, "variable", None) for node in nodes)
+        reader = next(filter(None, (self._constant_layers.get(id(leaf)) for leaf in leaves)), None)
+        if reader is not None:
+            raise UnsupportedModel(
+                reader,
+                "it trains a tensor that is not a parameter of the module",
+                "make it a parameter, or detach it",
+            )
+        self.layers.follow(nodes)
 
     # ---- blocks -------------------------------------------------------------------------------------
 
@@ -208,15 +159,15 @@ class Recorder(TorchDispatchMode):
         if self._gpu is None:
             return self._dispatch(func, args, kwargs)
         kwargs = self._gpu.with_device(kwargs)
-        if self.phase is Phase.BACKWARD and self._gpu.stays(func, args, kwargs):
+        if not self.layers.is_forward and self._gpu.stays(func, args, kwargs):
             return args[0]
         output = self._dispatch(func, args, kwargs)
         self._gpu.note_made((args, kwargs), output)
         return output
 
     def _dispatch(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        if self.phase is not Phase.BACKWARD:
-            self._layer_of_node.setdefault(next_sequence_number() - 1, self._layer)
+        if self.layers.is_forward:
+            self.layers.note_node()
         if func is torch.ops.aten.convolution_backward.default and args[10][0] and any(args[10][1:]):
             _, *weight_gradients = self._run(func, (*args[:10], [False, *args[10][1:]]), kwargs)
             data_gradient, _, _ = self._run(func, (*args[:10], [True, False, False]), kwargs)
@@ -234,7 +185,7 @@ class Recorder(TorchDispatchMode):
             self._record(copy, args, kwargs, [output])
             self._made_anew[self.value(args[0]).block] = args[0]
             return output
-        if func is torch.ops.aten.detach.default and self.phase is Phase.BACKWARD:
+        if func is torch.ops.aten.detach.default and not self.layers.is_forward:
             return layout_of(args[0]).fake_tensor(self._fake_mode, view_of=args[0])
         if torch.Tag.inplace_view in func.tags:
             return self._change_layout(func, args, kwargs)
@@ -260,7 +211,7 @@ class Recorder(TorchDispatchMode):
                 self._operations[key] = operation
         if operation.view_of is None:
             self._record(operation, args, kwargs, as_list(output))
-            if operation.has_number and self.phase is not Phase.BACKWARD:
+            if operation.has_number and self.layers.is_forward and not saved_tensor_hooks():
                 self.lifetimes.expect_numbers(as_list(output)[0])
         else:
             block = self._block_of(args[operation.view_of])
@@ -322,42 +273,38 @@ class Recorder(TorchDispatchMode):
             return
         self._check_call(operation, args, kwargs)
         name = operation.name
-        if self._leaf_layer is None and self.phase is Phase.FORWARD:
-            # a functional call is a layer of its own
-            path = self._module_path[-1]
-            self._layer = self._new_layer(f"{path}.{name}" if path else name)
+        layer, is_forward = self.layers.of_function(name), self.layers.is_forward
         recorded_args = self._converted(args, operation.shape_only)
         recorded_kwargs = self._converted_names(kwargs)
         inputs = values_in((recorded_args, recorded_kwargs))
         reads = [value.block for value in inputs]
         writes = [self.value(aten.argument_at(at, args, kwargs)).block for at in operation.written]
         creates, values = [], []
-        layer_name = self.layers[self._layer]
-        is_sum = (
-            self.phase is Phase.BACKWARD and not self._in_node and operation.operator == "aten.add.Tensor"
-        )
+        layer_name = self.layers.names[layer]
+        is_sum = not is_forward and not self.layers.in_node and operation.operator == "aten.add.Tensor"
         if is_sum and view_base(args[0]) is None:
             self.sums.add(len(self.tasks))
-        role = Role.GRADIENT if self.phase is Phase.BACKWARD else Role.ACTIVATION
+        role = Role.ACTIVATION if is_forward else Role.GRADIENT
+        again = RECOMPUTED_SUFFIX if self.layers.is_recomputing else ""
         for position, (out, is_new) in enumerate(zip(outputs, created, strict=True)):
             if is_new and self._is_new(out):
                 suffix = f".{position}" if len(outputs) > 1 else ""
-                creates.append(self._add_block(f"{layer_name}:{name}{suffix}", out, role, self._layer))
+                creates.append(self._add_block(f"{layer_name}:{name}{suffix}{again}", out, role, layer))
             values.append(self.value(out) if is_new else None)
         self.tasks.append(
             Task(
                 index=len(self.tasks),
-                name=f"{layer_name}:{name}",
+                name=f"{layer_name}:{name}{again}",
                 kind=operation.kind,
                 phase=self.phase,
-                layer=self._layer,
+                layer=layer,
                 reads=tuple(dict.fromkeys((*reads, *writes))),
                 writes=tuple(dict.fromkeys((*writes, *creates))),
                 creates=tuple(creates),
                 operations=operation.operations,
                 workspace_bytes=operation.workspace_bytes,
                 moved_bytes=sum(v.extent_bytes for v in values_in((recorded_args, tuple(values)))),
-                gradient_of=operation.gradient_of if self.phase is Phase.BACKWARD else None,
+                gradient_of=None if is_forward else operation.gradient_of,
                 random=operation.random,
                 precision=self._precision(operation.kind, (*inputs, *filter(None, values))),
                 convolution=operation.convolution,

@@ -27,6 +27,7 @@ from membench.capture.backward import (
     own_gradients,
     separate_outputs,
 )
+from membench.capture.checkpoint import traced_regions
 from membench.capture.fakes import Fakes
 from membench.capture.functions import AsOperators
 from membench.capture.fused_layers import fused_layers_in_parts
@@ -52,6 +53,7 @@ from membench.core.torch_internals import (
     UnsupportedOperatorException,
     autocast,
     module_hooks,
+    swapped_tensors,
     tree_leaves,
     tree_map_only,
     without_saved_tensor_hooks,
@@ -180,7 +182,7 @@ def _trace(
             ):
                 for name, tensor in fakes.carried.tensors.items():
                     recorder.constant(name, tensor)
-                results = _run(workload, recorder, fakes, gpu, _device_type(workload, device))
+                results = _run(workload, recorder, fakes, random_state, gpu, _device_type(workload, device))
             state.check_tensors((*fakes.weights.values(), *fakes.buffers.values()))
             random_state.check("the model")
         pairs, found = results.output_gradients, results.gradients
@@ -188,7 +190,7 @@ def _trace(
         return Recording(
             blocks=recorder.blocks,
             tasks=recorder.tasks,
-            layers=recorder.layers,
+            layers=recorder.layers.names,
             constants=recorder.constants,
             loss=None if results.loss is None else recorder.value(results.loss),
             gradients=dict(zip(fakes.trained, gradients, strict=False)),
@@ -207,38 +209,58 @@ def _trace(
 
 
 def _run(
-    workload: Workload, recorder: Recorder, fakes: Fakes, gpu: VirtualGpu | None, device_type: str
+    workload: Workload,
+    recorder: Recorder,
+    fakes: Fakes,
+    random_state: RandomState,
+    gpu: VirtualGpu | None,
+    device_type: str,
 ) -> _Results:
     """Run the step; see the module's docstring."""
     if gpu:
         gpu.own(fakes.trained.values())
     given = fakes.given()
     tensors = _by_every_name(workload.module, {**fakes.weights, **fakes.buffers})
-    fused = nullcontext() if gpu else fused_layers_in_parts(workload.module)
-    with AsOperators(gpu), fused, _autocast(workload.precision, device_type):
-        call = partial(_call_with_tensors, workload.module, tensors)
-        loss, output = _forward(workload, recorder, call, fakes, given)
-    pairs: list[tuple[Tensor, Tensor]] = []
-    if workload.loss is not None:
-        backward_from_loss(recorder, loss, workload.loss_scale)
-    elif workload.trains:
-        pairs = backward_from_caller(recorder, output, given)
+    functions = partial(_functions, workload.module, gpu)
+    with ExitStack() as step:
+        step.enter_context(swapped_tensors(workload.module, tensors))
+        step.enter_context(traced_regions(recorder, random_state, gpu, functions))
+        with functions(), _autocast(workload.precision, device_type):
+            loss, output = _forward(workload, recorder, fakes, given)
+        pairs = _backward(workload, recorder, loss, output, given)
     leaves = [*fakes.trained.values(), *tensors_in(fakes.inputs)]
     gradients = own_gradients(leaves, [gradient for _, gradient in pairs])
     return _Results(loss, output, pairs, gradients)
 
 
+@contextmanager
+def _functions(module: nn.Module, gpu: VirtualGpu | None) -> Iterator[None]:
+    """Trace functions and fused layers in the forms that a schedule can run."""
+    with AsOperators(gpu), nullcontext() if gpu else fused_layers_in_parts(module):
+        yield
+
+
+def _backward(
+    workload: Workload, recorder: Recorder, loss: Any, output: Any, given: list[Tensor]
+) -> list[tuple[Tensor, Tensor]]:
+    """Run the backward pass, if there is one; see `backward_from_caller` for what is returned."""
+    if workload.loss is not None:
+        backward_from_loss(recorder, loss, workload.loss_scale)
+    elif workload.trains:
+        return backward_from_caller(recorder, output, given)
+    return []
+
+
 def _forward(
     workload: Workload,
     recorder: Recorder,
-    call: Callable[..., Any],
     fakes: Fakes,
     given: list[Tensor],
 ) -> tuple[Any, Any]:
     """Return the loss, or else the module's output; the output that a loss was made of is gone then, as in a caller's loop."""
-    output = call_with(call, fakes.inputs)
+    output = call_with(workload.module, fakes.inputs)
     if workload.loss is not None:
-        recorder.enter_loss()
+        recorder.layers.enter_loss("loss")
         return call_with(workload.loss, fakes.targets, output), None
     _check_output(output)
     return None, separate_outputs(output, given) if workload.trains else output
@@ -272,7 +294,7 @@ def _autocast(precision: Precision | None, device_type: str) -> Iterator[None]:
 def _by_every_name(module: nn.Module, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     """Return tensors by all names that tied weights have; a module that is used in several places is named once.
 
-    ``functional_call`` could tie weights itself, but would leave traced tensors in a module that has two names.
+    `swapped_tensors` could tie weights itself, but would leave traced tensors in a module that has two names.
     """
     traced = {id(t): tensors[name] for name, t in (*module.named_parameters(), *module.named_buffers())}
     return {
@@ -335,10 +357,6 @@ def _failure(workload: Workload, error: Exception) -> tuple[str, str]:
     return cause, "give a batch on which the module runs, and compute only with torch's operators"
 
 
-def _call_with_tensors(module: nn.Module, tensors: dict[str, Tensor], *args: Any, **kwargs: Any) -> Any:
-    return torch.func.functional_call(module, tensors, args, kwargs, tie_weights=False)
-
-
 def _argument_blocks(recorder: Recorder, name: str, arguments: Arguments, role: Role) -> list[int | None]:
     return [
         recorder.external(f"{name}{position}", leaf, role) if isinstance(leaf, Tensor) else None
@@ -356,10 +374,10 @@ def _layer_hooks(
 
     def enter(layer: nn.Module, *_: Any) -> None:
         state.enter(layer)
-        recorder.enter_module(paths[id(layer)], is_leaf=not any(True for _ in layer.children()))
+        recorder.layers.enter_module(paths[id(layer)], is_leaf=not any(True for _ in layer.children()))
 
     def leave(layer: nn.Module, *_: Any) -> None:
-        recorder.leave_module()
+        recorder.layers.leave_module()
         if layer is module:
             for name, buffer in module.named_buffers():
                 if buffers.get(name) is not buffer:

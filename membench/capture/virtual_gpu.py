@@ -40,6 +40,13 @@ class VirtualGpu:
         self._edges += [get_gradient_edge(weight) for weight in trained]
 
     @contextmanager
+    def leaves(self, tensors: Iterable[Tensor]) -> Iterator[None]:
+        """Run a function whose arguments have no history; see `own`."""
+        edges = [get_gradient_edge(each) for each in tensors if each.requires_grad and each.is_leaf]
+        yield
+        edges.clear()
+
+    @contextmanager
     def function(self) -> Iterator[None]:
         """Run a function of torch."""
         before = self._is_in_function, self._asked_next

@@ -12,11 +12,13 @@ wrapper. `tests/core/test_torch_internals.py` checks each of them: it fails wher
 - ``OpOverload``: an ATen operator with its overload; ``flop_registry``: formulas of operations by overload packet.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from functools import cache
 from operator import attrgetter, methodcaller
+from types import SimpleNamespace
 from typing import Any
+from unittest.mock import patch
 
 import torch
 from torch import Tensor, nn
@@ -34,7 +36,9 @@ from torch._subclasses.fake_tensor import (
 from torch.cuda import _POOL_HANDLE
 from torch.distributions import Distribution
 from torch.nn.modules import module as _modules
+from torch.nn.utils.stateless import _reparametrize_module
 from torch.optim import optimizer as _optimizer
+from torch.utils import checkpoint
 from torch.utils._mode_utils import no_dispatch
 from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper_subclass
 from torch.utils._pytree import (
@@ -90,13 +94,17 @@ __all__ = [
     "no_dispatch",
     "operator_function",
     "operator_schema",
+    "regions_run_by",
+    "saved_tensor_hooks",
     "saved_tensors",
     "sequence_number",
     "softmax_into",
     "split_heads",
     "storage_address",
     "suggest_memory_format",
+    "swapped_tensors",
     "tensor_version",
+    "tensors_of",
     "torch_function_modes",
     "tree_flatten",
     "tree_leaves",
@@ -376,6 +384,11 @@ def foreach_types(*types: type[Tensor]) -> Iterator[None]:
 _top_hooks: Callable[[bool], Any] = torch._C._autograd._top_saved_tensors_default_hooks
 
 
+def saved_tensor_hooks() -> bool:
+    """Return whether hooks pack what autograd saves now: reading it would run them."""
+    return _top_hooks(True) is not None
+
+
 @contextmanager
 def without_saved_tensor_hooks() -> Iterator[None]:
     """Set hooks on saved tensors aside, such as those within `torch.utils.checkpoint`, which would call the module again."""
@@ -399,3 +412,68 @@ def without_value_checks() -> Iterator[None]:
         yield
     finally:
         Distribution.set_default_validate_args(before)
+
+
+@contextmanager
+def regions_run_by(
+    again: Callable[[Callable[..., Any]], Callable[..., Any]],
+    enter_backward: Callable[[Sequence[Tensor]], None],
+    note_saved: Callable[[Tensor], None],
+) -> Iterator[None]:
+    """Run the regions of `torch.utils.checkpoint`, of both kinds, by functions of the caller.
+
+    Args:
+        again: takes the function that runs a region again, when the region first runs, and returns what is called instead.
+        enter_backward: called with the roots of each backward pass within a backward pass, as reentrant regions have.
+        note_saved: called with each tensor that autograd saves while a region that is not reentrant runs again.
+    """
+
+    def frame(recompute: Callable[..., Any], *args: Any) -> Any:
+        return frames(again(recompute), *args)
+
+    def forward(ctx: Any, function: Callable[..., Any], *args: Any) -> Any:
+        repeated = again(function)
+        output = of_function.forward(ctx, function, *args)
+        ctx.run_function = repeated
+        return output
+
+    def backward(ctx: Any, *gradients: Any) -> Any:
+        with patch.object(torch.autograd, "backward", nested):
+            return of_function.backward(ctx, *gradients)
+
+    def nested(tensors: Any, gradients: Any) -> None:
+        enter_backward(tensors)
+        original(tensors, gradients)
+
+    class Hook(checkpoint._recomputation_hook):
+        def __init__(self, *args: Any) -> None:
+            super().__init__(*args)
+            pack = self.pack_hook
+
+            def noting(tensor: Tensor) -> Any:
+                note_saved(tensor)
+                return pack(tensor)
+
+            vars(noting).update(vars(pack))
+            self.pack_hook = noting
+
+    frames, original = checkpoint._CheckpointFrame, torch.autograd.backward
+    of_function = SimpleNamespace(
+        forward=checkpoint.CheckpointFunction.forward, backward=checkpoint.CheckpointFunction.backward
+    )
+    with (
+        patch.object(checkpoint, "_CheckpointFrame", frame),
+        patch.object(checkpoint, "_recomputation_hook", Hook),
+        patch.object(checkpoint.CheckpointFunction, "forward", staticmethod(forward)),
+        patch.object(checkpoint.CheckpointFunction, "backward", staticmethod(backward)),
+    ):
+        yield
+
+
+def tensors_of(tree: Any) -> list[Tensor]:
+    """Return the tensors in nested containers."""
+    return [leaf for leaf in tree_leaves(tree) if isinstance(leaf, Tensor)]
+
+
+swapped_tensors: Callable[..., AbstractContextManager[None]] = _reparametrize_module
+"""Return a context in which a module has other tensors, by name, as its weights and buffers."""

@@ -15,6 +15,7 @@ from itertools import count
 
 import torch
 
+from membench.capture.dissolve import BATCH_NORMS
 from membench.core.call import Call
 from membench.core.cost_model import CostModel
 from membench.core.task_graph import (
@@ -28,9 +29,6 @@ from membench.core.task_graph import (
     TaskGraph,
     rename_blocks,
 )
-
-_BATCH_NORMS = frozenset({"aten.native_batch_norm.default", "aten.cudnn_batch_norm.default"})
-"""A training step updates their fourth and fifth argument, the running statistics; both are optional."""
 
 _EXACT_FROM_MASK = frozenset({torch.float32, torch.float64})
 """In half precision, dropout rounds its scale before it multiplies; its backward, which is used instead, does not."""
@@ -274,7 +272,7 @@ def _without_statistics(task: Task, updated: list[int]) -> Task | None:
     """Return batch norm without its running statistics; in a graph without calls a forward task updates nothing else."""
     call = task.call
     if call is not None:
-        if call.operator not in _BATCH_NORMS:
+        if call.operator not in BATCH_NORMS:
             return None
         inputs, weight, bias, _, _, *rest = call.args
         call = replace(call, args=(inputs, weight, bias, None, None, *rest))

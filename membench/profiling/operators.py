@@ -3,7 +3,7 @@
 import statistics
 import time
 from collections.abc import Callable, Hashable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any, TypeVar
 
@@ -15,6 +15,7 @@ from membench.backends.kernels import find_kernel
 from membench.backends.tensors import as_read, describe_mismatch, outputs_of
 from membench.core.call import Call, Outputs, ShapeOf, Value, signature
 from membench.core.errors import UnsupportedModel
+from membench.core.random_operators import READ_STATE, SET_STATE
 from membench.core.task_graph import Task, TaskGraph
 from membench.core.units import KIB, MIB
 from membench.execution.measurement import cuda_peak_bytes, keep_busy, wake, with_cpu_peak
@@ -215,7 +216,10 @@ class _IsolatedCall:
         assert call is not None, f"task {task.name} can only be simulated"
         self.task = task
         self._operator = find_kernel(call, device)
-        self._args = [_example(call, argument, device, fill) for argument in call.args]
+        if call.operator == SET_STATE:  # checks that it is a state
+            self._args = [find_kernel(replace(call, operator=READ_STATE), device)(call.args[1]), call.args[1]]
+        else:
+            self._args = [_example(call, argument, device, fill) for argument in call.args]
         self._kwargs = {name: _example(call, argument, device, fill) for name, argument in call.kwargs}
 
     def __call__(self) -> Any:

@@ -1,0 +1,146 @@
+"""Regions of `torch.utils.checkpoint` in a trace: the backward pass runs them again, on the traced tensors.
+
+torch's own code runs, of both kinds of regions, so that what is kept, what runs again, where that ends (early stop), and when
+memory is given back are those of a program. Here the second run is marked as such, and runs under the same modes as the first.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from membench.capture.random_state import RandomState
+from membench.capture.recorder import Recorder
+from membench.capture.virtual_gpu import VirtualGpu
+from membench.core.call import Call, Value
+from membench.core.errors import UnsupportedModel
+from membench.core.random_operators import READ_STATE, SET_STATE
+from membench.core.task_graph import RECOMPUTED_SUFFIX, Kind, Role, Task
+from membench.core.torch_internals import (
+    autocast,
+    autocast_dtype,
+    regions_run_by,
+    storage_address,
+    tensors_of,
+    without_autocast,
+)
+
+
+@contextmanager
+def traced_regions(
+    recorder: Recorder,
+    random_state: RandomState,
+    gpu: VirtualGpu | None,
+    functions: Callable[[], AbstractContextManager[object]],
+) -> Iterator[None]:
+    """Trace the regions of a step, and states of the random generator that it reads and restores.
+
+    Args:
+        gpu: see `AsOperators`.
+        functions: returns the context in which functions are traced.
+    """
+
+    def again(function: Callable[..., Any]) -> Callable[..., Any]:
+        region = recorder.layers.region()
+        dtype = None if gpu is None else autocast_dtype(gpu.device.type)
+
+        def run(*args: Any, **kwargs: Any) -> Any:
+            is_nested = recorder.layers.is_recomputing
+            with ExitStack() as contexts:
+                contexts.enter_context(recorder.layers.again(region))
+                if not is_nested:
+                    contexts.enter_context(functions())
+                if gpu is not None:
+                    contexts.enter_context(gpu.leaves(tensors_of((args, kwargs))))
+                    contexts.enter_context(_autocast(gpu.device.type, dtype))
+                return function(*args, **kwargs)
+
+        return run
+
+    generators = _Generators(recorder, random_state, on_cpu=gpu is None)
+    with generators.traced(), regions_run_by(again, recorder.enter_backward, recorder.lifetimes.note_saved):
+        yield
+
+
+def _autocast(device_type: str, dtype: torch.dtype | None) -> AbstractContextManager[None]:
+    """Cast as the first run did; torch restores that only for devices of this machine."""
+    return without_autocast(device_type) if dtype is None else autocast(device_type, dtype)
+
+
+class _Generators:
+    """Records where a step reads and sets the state of torch's default generators.
+
+    Args:
+        on_cpu: the states are memory of the device, the CPU.
+    """
+
+    def __init__(self, recorder: Recorder, random_state: RandomState, *, on_cpu: bool) -> None:
+        self._recorder = recorder
+        self._random_state = random_state
+        self._on_cpu = on_cpu
+
+    @contextmanager
+    def traced(self) -> Iterator[None]:
+        """Put the traced functions in the place of torch's."""
+        owners = [(torch, "cpu")] + ([(torch.cuda, "cuda")] if torch.cuda.is_available() else [])
+        originals = [(owner, owner.get_rng_state, owner.set_rng_state) for owner, _ in owners]
+        for (owner, device_type), (_, read, restore) in zip(owners, originals, strict=True):
+            owner.get_rng_state = partial(self._read, device_type, read)
+            owner.set_rng_state = partial(self._restore, device_type, restore)
+        try:
+            yield
+        finally:
+            for owner, read, restore in originals:
+                owner.get_rng_state, owner.set_rng_state = read, restore
+
+    def _read(self, device_type: str, read: Callable[..., Tensor], *args: Any) -> Tensor:
+        recorder = self._recorder
+        state = self._random_state.read(recorder.layer_name, partial(read, *args))
+        block = recorder.external(self._name("random state"), state, Role.INTERNAL)
+        if not self._on_cpu:  # in host memory
+            recorder.blocks[block] = replace(recorder.blocks[block], size_bytes=0)
+        self._record(
+            "random state", Call(READ_STATE, (device_type,), (), (self._value(state),)), creates=block
+        )
+        return state
+
+    def _restore(self, device_type: str, restore: Callable[..., None], state: Tensor, *args: Any) -> None:
+        if storage_address(state.untyped_storage()) not in self._recorder.lifetimes.blocks:
+            raise UnsupportedModel(
+                self._recorder.layer_name,
+                "it restores a state of torch's random generator that was read outside of the step",
+                "restore it outside of the step",
+            )
+        self._random_state.restore(state, lambda state: restore(state, *args))
+        self._record("set random state", Call(SET_STATE, (self._value(state), device_type), (), (None,)))
+
+    def _value(self, state: Tensor) -> Value:
+        value = self._recorder.value(state)
+        return value if self._on_cpu else replace(value, shape=(0,))
+
+    def _name(self, name: str) -> str:
+        again = RECOMPUTED_SUFFIX if self._recorder.layers.is_recomputing else ""
+        return f"{self._recorder.layer_name}:{name}{again}"
+
+    def _record(self, name: str, call: Call, *, creates: int | None = None) -> None:
+        recorder = self._recorder
+        created = () if creates is None else (creates,)
+        [reads] = [tuple(each.block for each in call.args if isinstance(each, Value))]
+        recorder.tasks.append(
+            Task(
+                index=len(recorder.tasks),
+                name=self._name(name),
+                kind=Kind.OTHER,
+                phase=recorder.phase,
+                layer=max(recorder.layers.current, 0),
+                reads=reads,
+                writes=created,
+                creates=created,
+                random=True,
+                call=call,
+            )
+        )

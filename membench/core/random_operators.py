@@ -1,0 +1,34 @@
+"""Operators that read and set the state of torch's random generator, so that a step draws the same numbers twice."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+READ_STATE = "membench.random_state.default"
+SET_STATE = "membench.set_random_state.default"
+"""Names of the operators, as a `Call` has them."""
+
+
+def random_state(device_type: str) -> Tensor:
+    """Return the state of the default generator of the current device of a type, as bytes in host memory."""
+    return torch.get_rng_state() if device_type == "cpu" else _device(device_type).get_rng_state()
+
+
+def set_random_state(state: Tensor, device_type: str) -> None:
+    """Set it; see `random_state`."""
+    if device_type == "cpu":
+        torch.set_rng_state(state)
+    else:
+        _device(device_type).set_rng_state(state)
+
+
+def _device(device_type: str) -> Any:
+    return torch.get_device_module(device_type)
+
+
+_LIBRARY = torch.library.Library("membench", "DEF")
+_LIBRARY.define("random_state(str device_type) -> Tensor")
+_LIBRARY.define("set_random_state(Tensor state, str device_type) -> ()")
+_LIBRARY.impl("random_state", random_state, "CompositeExplicitAutograd")
+_LIBRARY.impl("set_random_state", set_random_state, "CompositeExplicitAutograd")
