@@ -7,7 +7,7 @@
 
 Writes results/validation: a table for each data set, with a line for each row; a summary; a page. Draws
 paper_figs/validation. A prediction is kept in outputs/records/validation and made again when the code or a constant that
-decides it has changed. Needs a checkout of the repository, and timm and transformers: pip install 'membench[zoo]'.
+decides it has changed. Needs a checkout of the repository, and timm and transformers: pip install 'membench[zoo,tuning]'.
 """
 
 import subprocess

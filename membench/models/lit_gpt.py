@@ -60,6 +60,9 @@ class LitGpt(nn.Module):
         quantization: None, ``"nf4"`` or ``"nf4-dq"``, of all products with frozen weights, the head included.
     """
 
+    cosines: Tensor
+    sines: Tensor
+
     def __init__(
         self,
         *,
@@ -183,6 +186,8 @@ class _Scaled(nn.Module):
 class _LoraQkv(nn.Module):
     """The product that makes queries, keys and values, with LoRA on queries and values."""
 
+    columns: Tensor
+
     def __init__(self, product: nn.Module, width: int, kv_width: int) -> None:
         super().__init__()
         self.product = product
@@ -215,6 +220,9 @@ class _LoraQkv(nn.Module):
 
 
 class _Attention(nn.Module):
+    prompt_keys: Tensor
+    prompt_values: Tensor
+
     def __init__(
         self,
         products: _Products,

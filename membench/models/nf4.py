@@ -102,4 +102,4 @@ def _import_bitsandbytes() -> None:
     try:
         import bitsandbytes  # noqa: F401
     except ImportError as error:
-        raise MembenchError("weights in NF4 need bitsandbytes: pip install bitsandbytes") from error
+        raise MembenchError("weights in NF4 need bitsandbytes: pip install 'membench[tuning]'") from error

@@ -8,6 +8,7 @@ Facts of pytorch/torchtune at 1814feb1 (18 November 2024), whose README has the 
   batches pass the position of every token, for which rows of the rotation's table are gathered.
 - torchtune/modules/attention.py: keys and values are copied for each of the heads that share them.
 - torchtune/modules/loss/ce_chunked_output_loss.py: each chunk is converted to single precision within the loss.
+- recipes/full_finetune_single_device.py scales the gradients before the update, unless that is in the backward pass.
 - torchtune/training/memory.py checkpoints every layer, without reentry.
 """
 
@@ -113,6 +114,18 @@ class _CrossEntropy(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
         logits, _, _ = ctx.saved_tensors
         return torch.softmax(logits, dim=1), None
+
+
+class ScalingAdamW(torch.optim.AdamW):
+    """AdamW after each gradient was multiplied with the reciprocal of the tokens, as the recipe does."""
+
+    def step(self, closure: Any = None) -> Any:
+        """Scale the gradients and update the weights."""
+        for group in self.param_groups:
+            for weight in group["params"]:
+                if weight.grad is not None:
+                    weight.grad.mul_(1.0)
+        return super().step(closure)
 
 
 class _Attention(nn.Module):

@@ -1,5 +1,6 @@
 """Tables of a validation: a line for each row and quantity, and a summary of each data set."""
 
+import csv
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -60,9 +61,10 @@ def write_summary(found: Sequence[Summary], folder: Path, known: Sequence[str]) 
     lines = [_summary_line(each) for each in found]
     if path.exists():
         made = {line["dataset"] for line in lines}
-        kept = pd.read_csv(path, dtype=str, keep_default_na=False).to_dict("records")
-        lines += [line for line in kept if line["dataset"] in known and line["dataset"] not in made]
-    write_csv(pd.DataFrame(sorted(lines, key=lambda line: known.index(line["dataset"]))), path)
+        with path.open() as file:
+            lines += [line for line in csv.DictReader(file) if line["dataset"] in {*known} - made]
+    lines.sort(key=lambda line: known.index(line["dataset"]))
+    write_csv(pd.DataFrame(lines), path)
 
 
 def _summary_line(summary: Summary) -> dict[str, str]:
