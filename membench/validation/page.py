@@ -3,6 +3,7 @@
 import re
 from collections import defaultdict
 from collections.abc import Sequence
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -92,21 +93,29 @@ def _parts(page: str) -> tuple[str, list[tuple[str, str]], dict[str, str]]:
 
 def _set(data: DataSet, comparisons: Sequence[Comparison], found: Sequence[Summary]) -> dict[str, Any]:
     lines = [line for line in found if line.dataset == data.name and ":" in line.part]
+    names = data.quantities
     tables = []
-    for kind in ("device", "family"):
-        of_kind = [line for line in lines if line.part.startswith(kind)]
+    for kind, quantity in product(("device", "family"), names):
+        of_kind = [line for line in lines if line.part.startswith(kind) and line.quantity == quantity]
         if kind == "family":
             of_kind = [line for line in of_kind if line.ours and line.ours.rows >= _LEAST_ROWS]
         if of_kind:
+            title = kind.capitalize() + (f", {_QUANTITIES[quantity]}" if len(names) > 1 else "")
             has_roofline = any(line.roofline for line in of_kind)
-            tables.append({"kind": kind, "lines": of_kind, "has_roofline": has_roofline})
+            tables.append({"title": title, "lines": of_kind, "has_roofline": has_roofline})
     reasons: defaultdict[str, dict[str, None]] = defaultdict(dict)
     for each in comparisons:
         if each.prediction.reason:
             reasons[each.prediction.reason][f"`{each.row.network}`"] = None
     not_run = [(reason, ", ".join(networks)) for reason, networks in reasons.items()]
     changes = [line for line in found if line.dataset == data.name and line.part == "changes"]
-    return {"data": data, "tables": tables, "changes": changes, "not_run": not_run}
+    return {
+        "data": data,
+        "pictures": [data.name if len(names) == 1 else f"{data.name}_{quantity}" for quantity in names],
+        "tables": tables,
+        "changes": changes,
+        "not_run": not_run,
+    }
 
 
 def _percent(value: float) -> str:
