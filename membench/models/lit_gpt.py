@@ -53,6 +53,8 @@ class LitGpt(nn.Module):
         rotary: the part of each head that is rotated.
         parallel: attention and MLP have the same input, and their results are added to it at once.
         shared_norm: they have one norm.
+        copies_group: the keys and values of a single group are copied for each head, as since 50b1974b (24 October 2023);
+            before, PyTorch had no fused attention for them.
         rms: norms are by root mean square.
         gated: the MLP is SiLU's, of three products.
         gelu: as `torch.nn.functional.gelu` names its kinds.
@@ -76,6 +78,7 @@ class LitGpt(nn.Module):
         rotary: float = 0.25,
         parallel: bool = True,
         shared_norm: bool = False,
+        copies_group: bool = True,
         bias: bool = True,
         head_bias: bool = False,
         rms: bool = False,
@@ -99,6 +102,7 @@ class LitGpt(nn.Module):
                     bias,
                     method,
                     index,
+                    copies_group=copies_group,
                 ),
                 _Mlp(products, width, inner or 4 * width, bias, gelu, gated=gated),
                 [_norm(width, rms=rms) for _ in range(1 if shared_norm else 2)],
@@ -233,9 +237,12 @@ class _Attention(nn.Module):
         bias: bool,
         method: str,
         index: int,
+        *,
+        copies_group: bool,
     ) -> None:
         super().__init__()
         self.heads, self.groups, self.rotated, self.size = heads, groups, rotated, width // heads
+        self.is_unfused = groups == 1 and not copies_group
         kv_width = groups * self.size
         qkv = products.linear(width, width + 2 * kv_width, bias=bias)
         self.qkv = _LoraQkv(qkv, width, kv_width) if method == "lora" else qkv
@@ -249,12 +256,13 @@ class _Attention(nn.Module):
             self.register_buffer("prompt_values", kept.clone(), persistent=False)
 
     def forward(self, features: Tensor, rotation: tuple[Tensor, Tensor]) -> Tensor:
+        """Return the result (batch, length, width) of features of that shape."""
         batch, length, width = features.shape
         qkv = self.qkv(features)
         of_each = self.heads // self.groups
         qkv = qkv.view(batch, length, self.groups, of_each + 2, self.size).permute(0, 2, 3, 1, 4)
         query, key, value = qkv.split((of_each, 1, 1), dim=2)
-        if self.groups != self.heads:
+        if self.groups != self.heads and not self.is_unfused:
             shape = (batch, self.groups, of_each, length, self.size)
             key, value = key.expand(shape), value.expand(shape)
         query, key, value = (each.reshape(batch, -1, length, self.size) for each in (query, key, value))
@@ -266,6 +274,8 @@ class _Attention(nn.Module):
         return self.project(mixed.reshape(batch, length, width))
 
     def _mixed(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        if self.is_unfused:
+            return _unfused_attention(query, key, value).transpose(1, 2)
         scale = 1 / sqrt(self.size)
         mixed = functional.scaled_dot_product_attention(query, key, value, scale=scale, is_causal=True)
         mixed = mixed.transpose(1, 2)
@@ -329,6 +339,18 @@ class _RmsNorm(nn.Module):
         mean = torch.mean(features * features, dim=-1, keepdim=True)
         normed = features * torch.rsqrt(mean + 1e-5)
         return (self.weight * normed).to(dtype)
+
+
+def _unfused_attention(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    """Return causal attention by the formula, operator by operator as PyTorch 2.1 has it."""
+    scale = query.shape[-1] ** -0.25
+    length = query.shape[2]
+    shown = torch.ones(length, length, dtype=torch.bool, device=query.device).tril()
+    mask = torch.zeros(length, length, dtype=query.dtype, device=query.device)
+    mask.masked_fill_(shown.logical_not(), -torch.inf)
+    scores = torch.matmul(query * scale, (key * scale).transpose(-2, -1))
+    scores.add_(mask)
+    return torch.matmul(torch.softmax(scores, dim=-1), value)
 
 
 def _norm(width: int, *, rms: bool) -> Any:

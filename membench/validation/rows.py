@@ -92,8 +92,8 @@ def _row(index: int, line: Mapping[str, str], options: Mapping[str, Any]) -> Row
         fits=_fits(line, options.get("out_of_memory")),
         values=values,
     )
-    row = replace(row, reason=_reason(row, options.get("not_run", ())))
-    values |= _derived(values, options.get("values", {}), needed=not row.reason)
+    missing = _derive(values, options.get("values", {}))
+    row = replace(row, reason=_reason(row, options.get("not_run", ())) or missing)
     row = replace(row, measured=dict(_measured(line, options["measured"], values)))
     if row.reason:
         return row
@@ -116,16 +116,19 @@ def _reason(row: Row, described: Sequence[Mapping[str, Any]]) -> str:
     return ""
 
 
-def _derived(values: Mapping[str, Any], described: Mapping[str, Any], *, needed: bool) -> dict[str, Any]:
-    """Return further values; one that is not needed may be missing."""
-    found: dict[str, Any] = {}
+def _derive(values: dict[str, Any], described: Mapping[str, Any]) -> str:
+    """Add further values of a row, and return why one is missing; empty if none is."""
+    missing = ""
     for name, entry in described.items():
         try:
-            found[name] = entry["names"][_value(_text(entry["by"], {**values, **found}))]
+            key = _value(_text(entry["by"], values))
         except KeyError:
-            if needed:
-                raise
-    return found
+            continue  # it is by one that is missing
+        if key in entry["names"]:
+            values[name] = entry["names"][key]
+        else:
+            missing = missing or f"the description has no {name!r} for {key!r}"
+    return missing
 
 
 def _step(options: Mapping[str, Any], values: Mapping[str, Any]) -> Configuration:

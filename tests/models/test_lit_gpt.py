@@ -71,3 +71,11 @@ def test_a_loss_holds_the_logits() -> None:
     loss([torch.randn(1, 4, 8)], torch.randint(8, (1, 4)))
     assert [part.shape for part in loss.held] == [(1, 3, 8)]
     assert isinstance(loss, nn.Module)
+
+
+def test_a_single_group_that_is_not_copied_for_each_head_gives_the_same() -> None:
+    tokens = torch.randint(96, (2, 24))
+    options = {**SMALL, "groups": 1, "rotary": 1.0}
+    network, other = LitGpt(**options).eval(), LitGpt(**options, copies_group=False).eval()
+    other.load_state_dict(network.state_dict())
+    torch.testing.assert_close(other(tokens)[0], network(tokens)[0], rtol=0.05, atol=0.05)

@@ -79,6 +79,18 @@ def test_a_row_that_is_not_run_has_the_reason_and_needs_no_values(tmp_path: Path
     assert [row.reason for row in rows(tmp_path)] == ["", "", "", "it does not exist"]
 
 
+def test_a_row_that_the_description_lacks_a_value_for_has_that_as_its_reason(tmp_path: Path) -> None:
+    values = yaml.safe_load(DESCRIPTION)["values"]
+    del values["typical"]["names"][4]
+    found = rows(tmp_path, values=values)
+    assert [row.reason for row in found] == [
+        "",
+        "",
+        "the description has no 'typical' for 4",
+        "it does not exist",
+    ]
+
+
 def test_a_row_is_compared_with_the_one_that_differs_only_so_or_with_the_previous(tmp_path: Path) -> None:
     assert [row.base for row in rows(tmp_path)] == [None, 0, None, 0]
     assert [row.base for row in rows(tmp_path, compared_with="previous")] == [None, 0, 1, 2]
