@@ -32,6 +32,7 @@ class Family(StrEnum):
     ELEMENTWISE = "elementwise"
     COPY = "copy"  # reads or writes memory in another order than the other
     REDUCTION = "reduction"
+    DEQUANTIZATION = "dequantization"
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +88,7 @@ _REDUCTIONS = {
     "min",
     "prod",
 }
+_DEQUANTIZATIONS = {"dequantize_4bit", "dequantize_blockwise"}  # bitsandbytes
 _PASSES = {
     # statistics first, then the result: the input is read twice
     "native_batch_norm": 3 / 2,
@@ -165,6 +167,8 @@ def _kernel_by_call(task: Task, call: Call) -> Kernel:
         return Kernel(Family.NORMALIZATION, precision, passed_bytes, channels_last=_is_channels_last(values))
     if name in _REDUCTIONS:
         return Kernel(Family.REDUCTION, precision, moved_bytes)
+    if name in _DEQUANTIZATIONS:
+        return Kernel(Family.DEQUANTIZATION, precision, moved_bytes)
     family = Family.COPY if name in _COPIES or _reorders(values) else Family.ELEMENTWISE
     return Kernel(family, precision, moved_bytes)
 

@@ -14,6 +14,7 @@ from membench.capture.update import CapturedUpdate
 from membench.core import configuration
 from membench.core.cost_model import CostModel
 from membench.core.device import DeviceProfile
+from membench.core.efficiency import Efficiency, with_rates
 from membench.core.optimizer import WeightUpdate
 from membench.core.schedule import RepeatedSchedule
 from membench.core.task_graph import TaskGraph
@@ -84,6 +85,7 @@ class Predictor:
         strategy: the memory-saving method.
         budget_bytes: see `predict`.
         update: of the weights; None: the step ends with the gradients.
+        rates: values that replace those of ``conf/framework/pytorch.yaml``, by the names of `KernelRates`.
     """
 
     def __init__(
@@ -92,8 +94,12 @@ class Predictor:
         strategy: Strategy,
         budget_bytes: int | None = None,
         update: WeightUpdate | None = None,
+        rates: Mapping[str, float] | None = None,
     ) -> None:
         self._framework = configuration.load("framework", "pytorch")
+        self._efficiency: Efficiency = self._framework.efficiency
+        if rates:
+            self._efficiency = with_rates(self._efficiency, rates)
         step = updated_workload(workload, update)
         self._captures = Captures(step, self._framework.captured_on, uses_values=True)
         self._strategy = strategy
@@ -107,7 +113,7 @@ class Predictor:
 
     def on(self, device: DeviceProfile) -> Prediction:
         """Return the prediction for a device; see `predict`."""
-        cost = RooflineCost(device, self._framework.efficiency)
+        cost = RooflineCost(device, self._efficiency)
         batch_size = self._captures.workload.batch_size
         runs = plan_step(
             self._captures.graph_at, batch_size, self._strategy, cost, self._budget_bytes, update=self._update
