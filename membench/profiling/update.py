@@ -45,7 +45,9 @@ def measure_update(
     updated = set(map(id, weights.values()))
     copies = {
         id(weight): nn.Parameter(
-            torch.zeros_like(weight, device=device) if id(weight) in updated else torch.empty(0, device=device),
+            torch.zeros_like(weight, device=device)
+            if id(weight) in updated
+            else torch.empty(0, device=device),
             weight.requires_grad,
         )
         for group in optimizer.param_groups
