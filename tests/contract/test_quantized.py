@@ -11,6 +11,8 @@ from torch.nn import functional
 from torchao.float8 import Float8LinearConfig, convert_to_float8_training
 from torchao.quantization import Float8WeightOnlyConfig, Int8WeightOnlyConfig, IntxWeightOnlyConfig, quantize_
 
+import membench
+from membench.core.stored import stored_weights
 from membench.core.workload import Workload
 from membench.models.fine_tuning import quantized, with_adapters
 from membench.models.hugging_face import network
@@ -135,3 +137,16 @@ def test_adapters_by_options_are_those_of_peft() -> None:
         f"base_model.model.{layer}.lora_{part}.default.weight" for layer in "13" for part in "AB"
     ]
     check_exact(workload_of(module))
+
+
+@pytest.mark.parametrize("quantization", ["bnb.nf4", "torchao.nf4"])
+def test_an_optimizer_by_name_leaves_quantized_weights_alone(quantization: str) -> None:
+    module = of_bitsandbytes(quantization)
+    work = workload_of(module)
+    before = {name: weight.clone() for name, weight in stored_weights(module).items()}
+    step = membench.compile(module, work.loss, (work.inputs, work.targets), optimizer="adamw")
+    step(work.inputs, work.targets)
+    changed = {
+        name for name, weight in stored_weights(module).items() if not torch.equal(weight, before[name])
+    }
+    assert changed == {"0.weight", "0.bias", "5.weight", "5.bias"}
