@@ -174,12 +174,13 @@ def viewed_argument(operator: OpOverload, args: tuple[Any, ...]) -> int | None:
     return None
 
 
-def has_number(operator: OpOverload, args: tuple[Any, ...]) -> bool:
-    """Return whether a number stands in place of a tensor: autograd may keep it as a tensor."""
+def numbers(operator: OpOverload, args: tuple[Any, ...]) -> tuple[str, ...]:
+    """Return the names of arguments that are numbers in place of tensors: autograd may keep them as tensors."""
     pairs = zip(operator_schema(operator).arguments, args, strict=False)
-    return any(
-        isinstance(arg, int | float | complex) and isinstance(each.type, torch.TensorType)
+    return tuple(
+        each.name
         for each, arg in pairs
+        if isinstance(arg, int | float | complex) and isinstance(each.type, torch.TensorType)
     )
 
 

@@ -31,7 +31,7 @@ class AsOperators(TorchFunctionMode):
 
     _DROPOUTS = (torch.dropout, torch.nn.functional.dropout)
     _BACKWARD = (torch.autograd.grad, torch.autograd.backward, Tensor.backward)
-    _MAKE_LEAVES = (Tensor.requires_grad_, Tensor.requires_grad.__set__)  # type: ignore[attr-defined]
+    _TRAINING = (Tensor.requires_grad_, Tensor.requires_grad.__set__)  # type: ignore[attr-defined]
     _RECURRENT = (torch.lstm, torch.gru, torch.rnn_tanh, torch.rnn_relu)
 
     def __init__(self, gpu: VirtualGpu | None = None) -> None:
@@ -39,12 +39,7 @@ class AsOperators(TorchFunctionMode):
         self._gpu = gpu
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        output = self._run(func, args, kwargs or {})
-        if self._gpu is not None and (func in self._MAKE_LEAVES or (kwargs and kwargs.get("requires_grad"))):
-            self._gpu.own(each for each in (*args[:1], output) if isinstance(each, Tensor))
-        return output
-
-    def _run(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+        kwargs = kwargs or {}
         with nullcontext() if self._gpu is None or func in self._BACKWARD else self._gpu.function():
             if func in self._DROPOUTS:
                 return _dropout(*args, **kwargs)
@@ -53,6 +48,10 @@ class AsOperators(TorchFunctionMode):
                     return func(*args, **kwargs)
             if self._gpu is None:
                 return func(*args, **kwargs)
+            if func in self._TRAINING or kwargs.get("requires_grad"):
+                output = func(*args, **kwargs)
+                self._gpu.own(each for each in (*args[:1], output) if isinstance(each, Tensor))
+                return output
             if func is torch.nn.functional.scaled_dot_product_attention:
                 return _cast_attention(*args, **kwargs)
             if _is_written_in_python(func):

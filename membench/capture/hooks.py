@@ -5,9 +5,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from torch import Tensor, nn
+from torch import nn
 
-from membench.core.torch_internals import HOOKS_OF_EVERY_MODULE, FakeTensor, module_hooks, tree_leaves
+from membench.core.torch_internals import HOOKS_OF_EVERY_MODULE, FakeTensor, module_hooks, tensors_of
 
 _log = logging.getLogger("membench")
 
@@ -16,7 +16,7 @@ _log = logging.getLogger("membench")
 def traced_hooks(module: nn.Module, *, runs_own: bool) -> Iterator[None]:
     """Trace the hooks of a module's layers, and log a warning if one is called for nothing but an effect in Python.
 
-    A hook computes if it returns a new value, makes a tensor of its layer anew, or makes one that it gets require a gradient. Hooks of the module's own package belong to
+    A hook computes if it returns a new value, makes a tensor of its layer anew, or lets its gradient be computed. Hooks of the module's own package belong to
     its forward pass: they may note what it reads later.
 
     Args:
@@ -57,10 +57,10 @@ def _package_of(hook: Any) -> str:
 
 def _noting(hook: Callable[..., Any], layer: str, without_result: dict[str, None]) -> Callable[..., Any]:
     def call(of: nn.Module, *args: Any, **kwargs: Any) -> Any:
-        before = _made_tensors(of), _differentiable(args)
+        before = _made_tensors(of), [each.requires_grad for each in tensors_of(args)]
         result = hook(of, *args, **kwargs)
-        changes = (_made_tensors(of), _differentiable(args)) != before
-        if not changes and (result is None or any(result is each for each in args)):
+        after = _made_tensors(of), [each.requires_grad for each in tensors_of(args)]
+        if after == before and (result is None or any(result is each for each in args)):
             without_result[f"{getattr(hook, '__qualname__', type(hook).__qualname__)} of {layer}"] = None
         return result
 
@@ -73,7 +73,3 @@ def _of_others(hook: Callable[..., Any], excluded: nn.Module) -> Callable[..., A
 
 def _made_tensors(layer: nn.Module) -> dict[str, int]:
     return {name: id(value) for name, value in vars(layer).items() if isinstance(value, FakeTensor)}
-
-
-def _differentiable(args: Any) -> list[bool]:
-    return [leaf.requires_grad for leaf in tree_leaves(args) if isinstance(leaf, Tensor)]

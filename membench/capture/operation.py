@@ -63,7 +63,7 @@ class Operation:
         outputs: for each output its layout, the position of the argument that is returned, or None if it is not a
             tensor; None in place of all if the outputs cannot be described so.
         is_tuple: the operator returns a tuple of outputs.
-        has_number: a number is given in place of a tensor.
+        numbers: names of arguments that are numbers in place of tensors.
     """
 
     operator: str
@@ -79,7 +79,7 @@ class Operation:
     convolution: Convolution | None
     outputs: tuple[Layout | int | None, ...] | None
     is_tuple: bool
-    has_number: bool
+    numbers: tuple[str, ...]
 
     def run_again(self, mode: FakeTensorMode, args: tuple[Any, ...]) -> Any:
         """Return what the operator returns for other arguments of the same layouts."""
@@ -135,7 +135,7 @@ def operation_of(
         convolution=aten.convolution_of(func, args, output),
         outputs=None if isinstance(output, list) else _outputs(func, args, as_list(output), created),
         is_tuple=isinstance(output, tuple),
-        has_number=aten.has_number(func, args),
+        numbers=aten.numbers(func, args),
     )
 
 

@@ -30,7 +30,6 @@ from membench.core.torch_internals import (
     FakeTensor,
     FakeTensorMode,
     TorchDispatchMode,
-    saved_tensor_hooks,
     storage_address,
     tree_leaves,
     tree_map_only,
@@ -51,6 +50,7 @@ class Recorder(TorchDispatchMode):
     Attributes:
         lifetimes: of blocks; only constants are kept alive.
         sums: tasks by which autograd adds gradients that meet, if the first is not a view of another tensor.
+        stopped: tasks with whose saved tensors a region has what the backward pass needs, and ends.
     """
 
     def __init__(
@@ -75,6 +75,7 @@ class Recorder(TorchDispatchMode):
         self.lifetimes = Lifetimes(self.tasks)
         self._blocks = self.lifetimes.blocks
         self.sums: set[int] = set()
+        self.stopped: set[int] = set()
 
     # ---- layers -------------------------------------------------------------------------------------
 
@@ -202,8 +203,8 @@ class Recorder(TorchDispatchMode):
                 self._operations[key] = operation
         if operation.view_of is None:
             self._record(operation, args, kwargs, as_list(output))
-            if operation.has_number and self.layers.is_forward and not saved_tensor_hooks():
-                self.lifetimes.expect_numbers(as_list(output)[0])
+            if operation.numbers and self.layers.is_forward:
+                self.lifetimes.expect_numbers(as_list(output)[0], operation.numbers)
         else:
             block = self._block_of(args[operation.view_of])
             for view in tree_leaves(output):

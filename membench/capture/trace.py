@@ -85,7 +85,7 @@ class Recording:
         weights, buffers: blocks by qualified name.
         inputs, targets: blocks in the order of the workload's arguments; see `CapturedStep`.
         releases, numbers: see `Lifetimes`.
-        sums: see `Recorder`.
+        sums, stopped: see `Recorder`.
         on_cpu: whether the kernels are the CPU's.
     """
 
@@ -105,6 +105,7 @@ class Recording:
     releases: tuple[tuple[int, int], ...]
     numbers: tuple[KeptNumber, ...]
     sums: frozenset[int]
+    stopped: frozenset[int]
     on_cpu: bool
 
 
@@ -199,6 +200,7 @@ def _trace(
             releases=tuple(sorted(recorder.lifetimes.releases)),  # tensors of one task die in no fixed order
             numbers=tuple(recorder.lifetimes.numbers),
             sums=frozenset(recorder.sums),
+            stopped=frozenset(recorder.stopped),
             on_cpu=fakes.are_on_cpu,
             weights=weight_blocks,
             buffers=buffer_blocks,

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 
-from membench.core.torch_internals import copy_to, tree_leaves, view_base
+from membench.core.torch_internals import copy_to, tree_leaves, view_base, without_torch_function_modes
 
 _CPU = torch.device("cpu")
 
@@ -36,15 +36,23 @@ class VirtualGpu:
         self._asked_next: dict[int, tuple[ref[Tensor], bool]] = {}
 
     def own(self, trained: Iterable[Tensor]) -> None:
-        """Make autograd ask for trained tensors now, outside of functions, instead of at their first use."""
-        self._edges += [get_gradient_edge(each) for each in trained if each.requires_grad and each.is_leaf]
+        """Make autograd ask for tensors without a history now, outside of functions, instead of at their first use."""
+        self._edges += self._edges_of(trained)
 
     @contextmanager
     def leaves(self, tensors: Iterable[Tensor]) -> Iterator[None]:
-        """Run a function whose arguments have no history; see `own`."""
-        edges = [get_gradient_edge(each) for each in tensors if each.requires_grad and each.is_leaf]
+        """Run a function with these arguments; see `own`."""
+        edges = self._edges_of(tensors)
         yield
         edges.clear()
+
+    def _edges_of(self, tensors: Iterable[Tensor]) -> list[GradientEdge]:
+        before, self._is_in_function = self._is_in_function, False
+        try:
+            with without_torch_function_modes():
+                return [get_gradient_edge(each) for each in tensors if each.requires_grad and each.is_leaf]
+        finally:
+            self._is_in_function = before
 
     @contextmanager
     def function(self) -> Iterator[None]:

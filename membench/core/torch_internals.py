@@ -62,6 +62,7 @@ __all__ = [
     "FakeTensorMode",
     "GraphPool",
     "OpOverload",
+    "StopRecomputation",
     "TorchDispatchMode",
     "UnsupportedOperatorException",
     "autocast",
@@ -89,8 +90,7 @@ __all__ = [
     "operator_function",
     "operator_schema",
     "regions_run_by",
-    "saved_tensor_hooks",
-    "saved_tensors",
+    "saved_tensor",
     "sequence_number",
     "softmax_into",
     "split_heads",
@@ -142,10 +142,10 @@ next_sequence_number: Callable[[], int] = torch._C._autograd._get_sequence_nr
 """Return the number that the next autograd node of this thread will have."""
 
 
-def saved_tensors(node: Any) -> list[Tensor]:
-    """Return the tensors that an autograd node has saved."""
-    saved = (getattr(node, name) for name in dir(node) if name.startswith("_saved_"))
-    return [each for each in saved if isinstance(each, Tensor)]
+def saved_tensor(node: Any, argument: str) -> Tensor | None:
+    """Return what an autograd node has saved of an argument of its operator. Hooks that pack tensors do not see numbers."""
+    saved: Tensor | None = getattr(node, f"_saved_{argument}", None)
+    return saved
 
 
 conjugate_view: Callable[[Tensor], Tensor] = torch._conj
@@ -333,11 +333,6 @@ def without_autocast(device_type: str) -> Iterator[None]:
 _top_hooks: Callable[[bool], Any] = torch._C._autograd._top_saved_tensors_default_hooks
 
 
-def saved_tensor_hooks() -> bool:
-    """Return whether hooks pack what autograd saves now: reading it would run them."""
-    return _top_hooks(True) is not None
-
-
 @contextmanager
 def without_saved_tensor_hooks() -> Iterator[None]:
     """Set hooks on saved tensors aside, such as those within `torch.utils.checkpoint`, which would call the module again."""
@@ -367,14 +362,15 @@ def without_value_checks() -> Iterator[None]:
 def regions_run_by(
     again: Callable[[Callable[..., Any]], Callable[..., Any]],
     enter_backward: Callable[[Sequence[Tensor]], None],
-    note_saved: Callable[[Tensor], None],
+    *,
+    on_device: bool,
 ) -> Iterator[None]:
     """Run the regions of `torch.utils.checkpoint`, of both kinds, by functions of the caller.
 
     Args:
         again: takes the function that runs a region again, when the region first runs, and returns what is called instead.
         enter_backward: called with the roots of each backward pass within a backward pass, as reentrant regions have.
-        note_saved: called with each tensor that autograd saves while a region that is not reentrant runs again.
+        on_device: restore random state and autocast of the arguments' device, which must be one of this machine's.
     """
 
     def frame(recompute: Callable[..., Any], *args: Any) -> Any:
@@ -394,29 +390,22 @@ def regions_run_by(
         enter_backward(tensors)
         original(tensors, gradients)
 
-    class Hook(checkpoint._recomputation_hook):
-        def __init__(self, *args: Any) -> None:
-            super().__init__(*args)
-            pack = self.pack_hook
-
-            def noting(tensor: Tensor) -> Any:
-                note_saved(tensor)
-                return pack(tensor)
-
-            vars(noting).update(vars(pack))
-            self.pack_hook = noting
-
     frames, original = checkpoint._CheckpointFrame, torch.autograd.backward
     of_function = SimpleNamespace(
         forward=checkpoint.CheckpointFunction.forward, backward=checkpoint.CheckpointFunction.backward
     )
+    inferred = checkpoint._infer_device_type
     with (
+        patch.object(checkpoint, "_infer_device_type", inferred if on_device else lambda *_: "cpu"),
         patch.object(checkpoint, "_CheckpointFrame", frame),
-        patch.object(checkpoint, "_recomputation_hook", Hook),
         patch.object(checkpoint.CheckpointFunction, "forward", staticmethod(forward)),
         patch.object(checkpoint.CheckpointFunction, "backward", staticmethod(backward)),
     ):
         yield
+
+
+StopRecomputation: type[Exception] = checkpoint._StopRecomputationError
+"""Raised where a region that runs again has all that the backward pass needs."""
 
 
 def tensors_of(tree: Any) -> list[Tensor]:
