@@ -19,6 +19,7 @@ from membench.core.errors import MembenchError
 from membench.core.optimizer import Gradients, Update, UpdateOf, UpdateTask, WeightUpdate
 from membench.core.task_graph import Block, Kind, Phase, Role, Task, TaskGraph
 from membench.core.workload import Workload
+from membench.planning.rewrite import are_halves
 
 
 def updated_workload(workload: Workload, by: WeightUpdate | None) -> Workload:
@@ -111,10 +112,16 @@ def _behind_backward(graph: TaskGraph, updates: list[Task]) -> TaskGraph:
 
 
 def _in_backward(graph: TaskGraph, updates: list[Task]) -> TaskGraph:
-    """Return the graph with each task of the update behind the last task that uses a weight of it or its gradient."""
+    """Return the graph with each task of the update behind the last task that uses a weight of it or its gradient.
+
+    The two halves of a convolution's backward pass are one node of autograd, which updates follow.
+    """
     due = defaultdict[int, list[Task]](list)
     for task in updates:
-        due[max(graph.last_use[block] for block in task.reads)].append(task)
+        last = max(graph.last_use[block] for block in task.reads)
+        if any(are_halves(graph.tasks[last], following) for following in graph.tasks[last + 1 : last + 2]):
+            last += 1
+        due[last].append(task)
     tasks: list[Task] = []
     for before in graph.tasks:
         tasks.append(replace(before, index=len(tasks)))

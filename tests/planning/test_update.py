@@ -14,7 +14,7 @@ from membench.capture.capture import Captures, capture
 from membench.core.errors import InfeasibleSchedule, InvalidSchedule, MembenchError, UnsupportedStrategy
 from membench.core.optimizer import Gradients, WeightUpdate
 from membench.core.schedule import AllReduce, Compute, Schedule, Wait
-from membench.core.task_graph import Phase, Role, TaskGraph
+from membench.core.task_graph import AFTER_THE_LOSS, Phase, Role, TaskGraph
 from membench.core.workload import Workload
 from membench.planning.exchange import Exchange, exchange_gradients
 from membench.planning.liveness import live_bytes
@@ -241,3 +241,23 @@ def test_an_exchange_at_the_end_finds_no_gradients() -> None:
     schedule = plan(updated(linear_layers(), "sgd", in_backward=True), Eager(), UnitCost(), None)
     with pytest.raises(UnsupportedStrategy, match="leaves no gradients for an exchange at the end"):
         exchange_gradients(schedule, Exchange.AT_END)
+
+
+def test_an_update_does_not_divide_the_backward_pass_of_a_convolution() -> None:
+    module = nn.Sequential(nn.Conv2d(3, 4, 3), nn.Conv2d(4, 4, 3), nn.Flatten())
+    work = Workload(
+        "two", module, nn.CrossEntropyLoss(), (torch.randn(2, 3, 8, 8),), (torch.randint(9, (2,)),)
+    )
+    graph = updated(work, "sgd", in_backward=True)
+    names = [task.name for task in graph.tasks if task.phase in AFTER_THE_LOSS]
+    of_module = [name for name in names if not name.startswith("loss")]
+    assert of_module == [
+        *["1:convolution_backward"] * 2,
+        "1.weight:update",
+        "1.bias:update",
+        "0:convolution_backward",
+        "0.weight:update",
+        "0.bias:update",
+    ]
+    joined = plan(graph, find_strategy("pytorch")(), UnitCost(), None).graph.tasks
+    assert len([task for task in joined if task.name == "1:convolution_backward"]) == 1
