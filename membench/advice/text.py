@@ -39,11 +39,18 @@ def lines(advice: Advice) -> Iterator[str]:
 
 
 def code(advice: Advice, plan: AdvisedPlan) -> list[str]:
-    """Return the lines that use a plan, for a program that has ``model`` and ``inputs``, and to train ``criterion`` and ``targets``."""
-    step = {"optimizer": advice.optimizer, "precision": advice.precision}
-    given = {**plan.options, **{name: value for name, value in step.items() if value is not None}}
+    """Return the lines that use a plan, for a program that has ``model`` and ``inputs``, and to train ``criterion`` and ``targets``.
+
+    It has an ``optimizer`` too, an instance over the model's weights, if the step updates them.
+    """
+    if not advice.update_runs:
+        return [
+            "# an update in the backward pass, or with averages, is simulated only: compile without the optimizer"
+        ]
+    given = plan.options if advice.precision is None else {**plan.options, "precision": advice.precision}
     options = [
         *(f"{name}={value!r}" for name, value in given.items()),
+        *(["optimizer=optimizer"] if advice.optimizer else []),
         *(["channels_last=True"] * advice.channels_last),
     ]
     batch = ["criterion", "(inputs, targets)"] if advice.trains else ["None", "(inputs, ())"]
@@ -56,7 +63,11 @@ def trust(advice: Advice) -> list[str]:
     """Return sentences on how far published measurements differ from such predictions."""
     found = [each.sentence() for each in advice.trust]
     none = f"No published measurement of this kind of network, nor of any on the {advice.device}, has been compared."
-    return found or [none]
+    kernels = ", ".join(advice.plain.priced_by_bytes)
+    unknown = (
+        [f"Kernels of libraries, priced by the bytes that they move alone: {kernels}."] if kernels else []
+    )
+    return [*(found or [none]), *unknown]
 
 
 def values(advice: Advice) -> dict[str, Any]:

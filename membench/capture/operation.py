@@ -12,11 +12,10 @@ import torch
 from torch import Tensor
 
 from membench.capture import aten
-from membench.core.call import Output, Outputs
+from membench.core.call import Output, Outputs, values_in
 from membench.core.convolution import Convolution
-from membench.core.errors import UnsupportedModel
 from membench.core.task_graph import GradientOf, Kind
-from membench.core.torch_internals import FakeTensor, FakeTensorMode, no_dispatch
+from membench.core.torch_internals import FakeTensor, FakeTensorMode, no_dispatch, storage_address
 
 
 class Layout(NamedTuple):
@@ -64,7 +63,8 @@ class Operation:
         outputs: for each output its layout, the position of the argument that is returned, or None if it is not a
             tensor; None in place of all if the outputs cannot be described so.
         is_tuple: the operator returns a tuple of outputs.
-        has_number: a number is given in place of a tensor.
+        numbers: names of arguments that are numbers in place of tensors.
+        unread_bytes: of arguments that are written without being read.
     """
 
     operator: str
@@ -80,7 +80,12 @@ class Operation:
     convolution: Convolution | None
     outputs: tuple[Layout | int | None, ...] | None
     is_tuple: bool
-    has_number: bool
+    numbers: tuple[str, ...]
+    unread_bytes: int
+
+    def moved_bytes(self, values: tuple[Any, ...]) -> int:
+        """Return what it reads and what it makes; what it writes in place it reads, except `unread_bytes`."""
+        return sum(value.extent_bytes for value in values_in(values)) - self.unread_bytes
 
     def run_again(self, mode: FakeTensorMode, args: tuple[Any, ...]) -> Any:
         """Return what the operator returns for other arguments of the same layouts."""
@@ -96,10 +101,8 @@ class Operation:
 def call_key(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Hashable | None:
     """Return the key by which calls share an operation; None if they cannot.
 
-    They can for ATen's own operators on fake tensors whose values are unknown even to their mode.
+    They can on fake tensors whose values are unknown even to their mode.
     """
-    if func.namespace != "aten":
-        return None
     arguments = _key((args, *kwargs.items()))
     return None if arguments is None else (func, arguments)
 
@@ -136,7 +139,8 @@ def operation_of(
         convolution=aten.convolution_of(func, args, output),
         outputs=None if isinstance(output, list) else _outputs(func, args, as_list(output), created),
         is_tuple=isinstance(output, tuple),
-        has_number=aten.has_number(func, args),
+        numbers=aten.numbers(func, args),
+        unread_bytes=aten.unread_bytes(func, args),
     )
 
 
@@ -171,39 +175,6 @@ def _fills_storage(tensor: Tensor) -> bool:
     return not tensor.storage_offset() and tensor.untyped_storage().nbytes() == elements * tensor.itemsize
 
 
-def check_dense(func: Any, outputs: Sequence[Any], layer: str) -> None:
-    """Refuse an operator that makes a sparse tensor.
-
-    Raises:
-        UnsupportedModel: it does; names the layer.
-    """
-    if any(isinstance(out, Tensor) and out.layout is not torch.strided for out in outputs):
-        raise UnsupportedModel(
-            layer, f"{func} makes a sparse tensor", "make a dense one, for example by sparse=False"
-        )
-
-
-def check_call(operation: Operation, args: tuple[Any, ...], kwargs: dict[str, Any], layer: str) -> None:
-    """Refuse a call that a step would run differently from the module.
-
-    Raises:
-        UnsupportedModel: it writes to a tensor that is not traced, or draws from its own random generator; names the layer.
-    """
-    written = (aten.argument_at(at, args, kwargs) for at in operation.written)
-    if not all(isinstance(tensor, FakeTensor) for tensor in written):
-        raise UnsupportedModel(
-            layer,
-            f"{operation.operator} writes to a tensor that is not a buffer",
-            "register it as a buffer of the module",
-        )
-    if kwargs.get("generator") is not None:
-        raise UnsupportedModel(
-            layer,
-            f"{operation.operator} draws from its own random generator",
-            "use torch's default generator, which torch.manual_seed seeds",
-        )
-
-
 def without_values(tensor: Tensor, mode: FakeTensorMode, device: torch.device | None) -> Tensor:
     """Return a fake tensor in the layout of a kernel's result, in a storage of the same size.
 
@@ -214,6 +185,11 @@ def without_values(tensor: Tensor, mode: FakeTensorMode, device: torch.device | 
     elements = tensor.untyped_storage().nbytes() // tensor.itemsize
     memory = layout._replace(shape=(elements,), stride=(1,), offset=0).fake_tensor(mode)
     return layout.fake_tensor(mode, view_of=memory)
+
+
+def memory_of(tensor: Tensor) -> tuple[int, int]:
+    """Return which memory a tensor has, and its bytes."""
+    return storage_address(tensor.untyped_storage()), tensor.untyped_storage().nbytes()
 
 
 def as_list(output: Any) -> list[Any]:

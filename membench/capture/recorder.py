@@ -12,16 +12,17 @@ from torch import Tensor
 
 from membench.capture import aten
 from membench.capture.backward_nodes import autograd_nodes
+from membench.capture.call_checks import check_call, check_dense, check_size_is_kept
+from membench.capture.gpu_programs import refuse_copy_to_host
 from membench.capture.known_values import evaluate, is_known
 from membench.capture.layers import Layers
+from membench.capture.library_kernels import parts_of
 from membench.capture.lifetimes import Lifetimes
 from membench.capture.operation import (
     Operation,
     as_list,
     as_seen,
     call_key,
-    check_call,
-    check_dense,
     layout_of,
     operation_of,
     without_values,
@@ -39,7 +40,6 @@ from membench.core.torch_internals import (
     FakeTensor,
     FakeTensorMode,
     TorchDispatchMode,
-    saved_tensor_hooks,
     storage_address,
     tree_leaves,
     tree_map_only,
@@ -62,7 +62,10 @@ class Recorder(TorchDispatchMode):
         made_anew: constants that Python makes in each step, by block.
         values: of a real batch; None: the batch has none, or a step must not depend on them.
         sums: tasks by which autograd adds gradients that meet, if the first is not a view of another tensor.
+        stopped: tasks with whose saved tensors a region has what the backward pass needs, and ends.
     """
+
+    supports_higher_order_operators = True
 
     def __init__(
         self,
@@ -86,6 +89,7 @@ class Recorder(TorchDispatchMode):
         self.lifetimes = Lifetimes(self.tasks)
         self._blocks = self.lifetimes.blocks
         self.sums: set[int] = set()
+        self.stopped: set[int] = set()
         self.values: RealValues | None = None
 
     # ---- layers -------------------------------------------------------------------------------------
@@ -126,6 +130,10 @@ class Recorder(TorchDispatchMode):
         block = self._blocks.get(storage_address(tensor.untyped_storage()))
         return self._add_block(name, tensor, role, layer=-1) if block is None else block
 
+    def externals(self, tensors: Mapping[str, Tensor], role: Role) -> dict[str, int]:
+        """Record the blocks of the caller's tensors by name; see `external`."""
+        return {name: self.external(name, tensor, role) for name, tensor in tensors.items()}
+
     def value(self, tensor: Tensor) -> Value:
         """Return a tensor as a value; one that is not a parameter, buffer, argument or result becomes a constant."""
         return Value(
@@ -138,11 +146,16 @@ class Recorder(TorchDispatchMode):
             tensor.is_neg(),
         )
 
+    def constant(self, name: str, tensor: Tensor) -> int:
+        """Record a block that the model holds outside its parameters and buffers, and keep its tensor."""
+        block = self.external(name, tensor, Role.CONSTANT)
+        self.constants.setdefault(block, tensor)
+        return block
+
     def _block_of(self, tensor: Tensor) -> int:
         block = self._blocks.get(storage_address(tensor.untyped_storage()))
         if block is None:
-            block = self.external(f"constant{len(self.constants)}", tensor, Role.CONSTANT)
-            self.constants[block] = tensor
+            block = self.constant(f"constant{len(self.constants)}", tensor)
             self._constant_layers[id(tensor)] = self.layer_name
         return block
 
@@ -158,12 +171,16 @@ class Recorder(TorchDispatchMode):
         # autograd calls this one more often than all other operators together
         if func is torch.ops.prim.device.default:
             return args[0].device if self._gpu is None else self._gpu.device_of(args[0])
+        if any(not issubclass(each, FakeTensor) for each in types):
+            return NotImplemented  # a subclass runs the operator on the tensors that it wraps
         kwargs = kwargs or {}
         self.lifetimes.follow_numbers()
         if self._gpu is None:
             return self._dispatch(func, args, kwargs)
+        if self._gpu.copies_to_host(func, kwargs):
+            refuse_copy_to_host(self.layer_name)
         kwargs = self._gpu.with_device(kwargs)
-        if not self.layers.is_forward and self._gpu.stays(func, args, kwargs):
+        if self._gpu.stays(func, args, kwargs):
             return args[0]
         output = self._dispatch(func, args, kwargs)
         self._gpu.note_made((args, kwargs), output)
@@ -176,6 +193,9 @@ class Recorder(TorchDispatchMode):
             _, *weight_gradients = self._run(func, (*args[:10], [False, *args[10][1:]]), kwargs)
             data_gradient, _, _ = self._run(func, (*args[:10], [True, False, False]), kwargs)
             return data_gradient, *weight_gradients
+        if (in_parts := parts_of(func, args, is_absent=self._gpu is not None)) is not None:
+            with self:
+                return in_parts(*args, **kwargs)
         return self._run(func, aten.as_in_plain_pytorch(func, args), kwargs)
 
     def _run(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -215,8 +235,8 @@ class Recorder(TorchDispatchMode):
                 self._operations[key] = operation
         if operation.view_of is None:
             self._record(operation, args, kwargs, as_list(output))
-            if operation.has_number and self.layers.is_forward and not saved_tensor_hooks():
-                self.lifetimes.expect_numbers(as_list(output)[0])
+            if operation.numbers and self.layers.is_forward:
+                self.lifetimes.expect_numbers(as_list(output)[0], operation.numbers)
         else:
             block = self._block_of(args[operation.view_of])
             for view in tree_leaves(output):
@@ -243,6 +263,11 @@ class Recorder(TorchDispatchMode):
     def is_known(self, tensor: Tensor) -> bool:
         """Return whether a tensor has the same values in every step."""
         return is_known(self.value(tensor).block, self.tasks, self.made_anew)
+
+    def contents(self, tensor: Tensor) -> Tensor | None:
+        """Return the values of a tensor that has the same in every step, else None."""
+        alias = Call("aten.alias.default", (self.value(tensor),), (), ())
+        return evaluate(alias, self.tasks, self.made_anew)
 
     def _with_real_outputs(
         self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any
@@ -275,6 +300,7 @@ class Recorder(TorchDispatchMode):
         if not (any(created) or operation.written):
             return
         check_call(operation, args, kwargs, self.layer_name)
+        self._check_buffers(operation, args, kwargs)
         if operation.random:
             self._random_state.advance(self.layer_name)
         name = operation.name
@@ -308,7 +334,7 @@ class Recorder(TorchDispatchMode):
                 creates=tuple(creates),
                 operations=operation.operations,
                 workspace_bytes=operation.workspace_bytes,
-                moved_bytes=sum(v.extent_bytes for v in values_in((recorded_args, tuple(values)))),
+                moved_bytes=operation.moved_bytes((recorded_args, tuple(values))),
                 gradient_of=None if is_forward else operation.gradient_of,
                 random=operation.random,
                 precision=self._precision(operation.kind, (*inputs, *filter(None, values))),
@@ -318,9 +344,16 @@ class Recorder(TorchDispatchMode):
         )
 
     def _precision(self, kind: Kind, values: Sequence[Value]) -> Precision:
+        if kind is Kind.LINEAR and values[0].dtype is torch.int8:
+            return Precision.INT8
         dtype = next((value.dtype for value in values if value.dtype.is_floating_point), torch.float32)
         is_rounded = kind in self._tf32 and dtype is torch.float32
         return Precision.TF32 if is_rounded else Precision.of_dtype(dtype)
+
+    def _check_buffers(self, operation: Operation, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        for tensor in (aten.argument_at(at, args, kwargs) for at in operation.written):
+            if self.blocks[self._block_of(tensor)].role is Role.BUFFER:
+                check_size_is_kept(tensor, self.layer_name)
 
     def _converted(self, args: tuple[Any, ...], shape_only: tuple[int, ...]) -> tuple[Any, ...]:
         return tuple([

@@ -35,12 +35,18 @@ from membench.capture.callers_tensors import (
     real_values,
 )
 from membench.capture.checkpoint import traced_regions
+from membench.capture.compiled import compiled_functions_refused
+from membench.capture.failures import VALUE_READ, cause_without_data
 from membench.capture.fakes import Fakes
-from membench.capture.functions import AsOperators
+from membench.capture.flex_attention import Contents
+from membench.capture.functions import AsOperators, traced_kernels
 from membench.capture.fused_layers import fused_layers_in_parts
+from membench.capture.gpu_programs import as_on_a_gpu
 from membench.capture.hooks import traced_hooks
 from membench.capture.known_masks import known_masks
 from membench.capture.lifetimes import KeptNumber
+from membench.capture.loss_objects import loss_objects_kept
+from membench.capture.module_state import check_gradient_hooks
 from membench.capture.nested import check_keeps_padding
 from membench.capture.python_state import PythonState
 from membench.capture.random_state import RandomState
@@ -73,13 +79,6 @@ ANY_GPU = torch.device("cuda")
 
 _CPU = torch.device("cpu")
 
-_VALUE_READ = (
-    "Python reads the value of a tensor, which differs from step to step",
-    "leave it a tensor: torch.where in place of if, the tensor in place of its item(); membench.predict takes the values of a "
-    "batch with data",
-)
-"""Cause and remedy of the refusal of a number that leaves the device."""
-
 
 @dataclass(frozen=True)
 class Recording:
@@ -97,7 +96,7 @@ class Recording:
         depends_on_values: see `TaskGraph`.
         given_up: blocks of inputs that neither objects nor the output hold after the step.
         releases, numbers: see `Lifetimes`.
-        sums: see `Recorder`.
+        sums, stopped: see `Recorder`.
         on_cpu: whether the kernels are the CPU's.
     """
 
@@ -120,6 +119,7 @@ class Recording:
     releases: tuple[tuple[int, int], ...]
     numbers: tuple[KeptNumber, ...]
     sums: frozenset[int]
+    stopped: frozenset[int]
     on_cpu: bool
 
 
@@ -152,11 +152,15 @@ def record(
         uses_values: see `capture`.
 
     Raises:
-        UnsupportedModel: the step depends on data, or cannot be expressed as a graph; names the layer.
+        UnsupportedModel: the step depends on data, or cannot be expressed as a graph; names the layer. Or a weight's gradient
+            has a hook.
         MembenchError: see `Workload.check_gradients_are_allowed`.
     """
     workload.check_gradients_are_allowed()
-    with PythonState(workload.module) as state, without_collection():
+    if workload.loss is not None:
+        weights = workload.module.named_parameters()
+        check_gradient_hooks((name, each) for name, each in weights if each.requires_grad)
+    with PythonState(workload.module) as state, loss_objects_kept(workload.loss), without_collection():
         recording = _trace(workload, device, seen, state, uses_values)
         if state.change():  # for example, a first call that stores the size of its images
             state.drop_tensors()
@@ -189,8 +193,8 @@ def _trace(
         gpu = VirtualGpu() if device == ANY_GPU else None
         recorder = Recorder(fake_mode, seen, random_state, gpu, _rounded_products(workload.precision, gpu))
         fakes = Fakes.of(workload, fake_mode, device)
-        weight_blocks = {name: recorder.external(name, t, Role.WEIGHT) for name, t in fakes.weights.items()}
-        buffer_blocks = {name: recorder.external(name, t, Role.BUFFER) for name, t in fakes.buffers.items()}
+        weight_blocks = recorder.externals(fakes.stored_weights, Role.WEIGHT)
+        buffer_blocks = recorder.externals(fakes.stored_buffers, Role.BUFFER)
         input_blocks = argument_blocks(recorder, "input", fakes.inputs, Role.INPUT)
         target_blocks = argument_blocks(recorder, "target", fakes.targets, Role.LABEL)
         recorder.values = real_values(workload, recorder, fakes) if uses_values else None
@@ -198,12 +202,17 @@ def _trace(
         with _failures_named(workload, recorder):
             with (
                 recorder,
+                compiled_functions_refused(workload.module, lambda: recorder.layer_name),
+                as_on_a_gpu(lambda: recorder.layer_name) if gpu else nullcontext(),
                 without_value_checks(),
                 known_masks(recorder.is_known),
+                fakes.carried.in_place(workload.module, recorder.constant),
                 traced_hooks(workload.module, runs_own=workload.runs_own_hooks),
-                _layer_hooks(workload.module, recorder, fakes.buffers, state),
+                _layer_hooks(workload.module, recorder, fakes, state),
+                traced_kernels(gpu),
             ):
                 results = _run(workload, recorder, fakes, random_state, gpu, _device_type(workload, device))
+            fakes.check_frozen()
             if not recorder.depends_on_values:  # a graph of one batch does not run again
                 state.check_tensors((*fakes.weights.values(), *fakes.buffers.values()))
             random_state.check("the model")
@@ -225,6 +234,7 @@ def _trace(
             releases=tuple(sorted(recorder.lifetimes.releases)),  # tensors of one task die in no fixed order
             numbers=tuple(recorder.lifetimes.numbers),
             sums=frozenset(recorder.sums),
+            stopped=frozenset(recorder.stopped),
             on_cpu=fakes.are_on_cpu,
             weights=weight_blocks,
             buffers=buffer_blocks,
@@ -250,7 +260,7 @@ def _run(
     given = fakes.given() if workload.trains else []  # without gradients an object may let go of its tensors
     leaves = [*fakes.trained.values(), *tensors_in(opened(fakes.inputs))] if workload.trains else []
     tensors = by_every_name(workload.module, {**fakes.weights, **fakes.buffers})
-    functions = partial(_functions, workload.module, gpu)
+    functions = partial(_functions, workload.module, gpu, recorder.contents)
     with ExitStack() as step:
         step.enter_context(swapped_tensors(workload.module, tensors))
         step.enter_context(traced_regions(recorder, random_state, gpu, functions))
@@ -262,9 +272,9 @@ def _run(
 
 
 @contextmanager
-def _functions(module: nn.Module, gpu: VirtualGpu | None) -> Iterator[None]:
+def _functions(module: nn.Module, gpu: VirtualGpu | None, contents: Contents) -> Iterator[None]:
     """Trace functions and fused layers in the forms that a schedule can run."""
-    with AsOperators(gpu), nullcontext() if gpu else fused_layers_in_parts(module):
+    with AsOperators(gpu, contents), nullcontext() if gpu else fused_layers_in_parts(module):
         yield
 
 
@@ -329,12 +339,13 @@ def _failures_named(workload: Workload, recorder: Recorder) -> Iterator[None]:
     try:
         yield
     except DataDependentOutputException as error:
-        raise UnsupportedModel(recorder.layer_name, *_VALUE_READ) from error
+        raise UnsupportedModel(recorder.layer_name, *VALUE_READ) from error
     except DynamicOutputShapeException as error:
         raise UnsupportedModel(
             recorder.layer_name,
             f"the shape of what {error.func} returns depends on the values of tensors",
-            "use operators whose results have one shape, such as torch.where with three arguments",
+            "use operators whose results have one shape, such as torch.where with three arguments; experts of transformers: "
+            "model.set_experts_implementation('grouped_mm')",
         ) from error
     except UnsupportedOperatorException as error:
         raise UnsupportedModel(
@@ -353,8 +364,8 @@ def _failures_named(workload: Workload, recorder: Recorder) -> Iterator[None]:
 def _failure(workload: Workload, error: Exception) -> tuple[str, str]:
     """Return the cause and the remedy of a module's failure on tensors without data."""
     message = (str(error).strip() or type(error).__name__).splitlines()[0]
-    if "data is not allocated yet" in message:  # of a tensor among numbers, torch.tensor([0.5, mean])
-        return _VALUE_READ
+    if (known := cause_without_data(message)) is not None:
+        return known
     cause = f"it does not run on {workload.batch_size} samples without data: {message}"
     if workload.accumulates:
         return cause, "raise the budget, or give a larger micro-batch"
@@ -362,10 +373,8 @@ def _failure(workload: Workload, error: Exception) -> tuple[str, str]:
 
 
 @contextmanager
-def _layer_hooks(
-    module: nn.Module, recorder: Recorder, buffers: dict[str, Tensor], state: PythonState
-) -> Iterator[None]:
-    paths = {id(layer): path for path, layer in module.named_modules()}
+def _layer_hooks(module: nn.Module, recorder: Recorder, fakes: Fakes, state: PythonState) -> Iterator[None]:
+    paths, memory = {id(layer): path for path, layer in module.named_modules()}, fakes.memory()
     hooked = [layer for layer in module.modules() if any(module_hooks(layer)[:2])]
     encoders = [layer for layer in module.modules() if isinstance(layer, nn.TransformerEncoder)]
 
@@ -376,9 +385,7 @@ def _layer_hooks(
     def leave(layer: nn.Module, *_: Any) -> None:
         recorder.layers.leave_module()
         if layer is module:
-            for name, buffer in module.named_buffers():
-                if buffers.get(name) is not buffer:
-                    raise UnsupportedModel(name, "it replaces a buffer", "update the buffer in place")
+            fakes.check_members(module, memory)
 
     def check_padding(encoder: nn.TransformerEncoder, args: Any, kwargs: Any) -> None:
         check_keeps_padding(recorder.layer_name, encoder, args, kwargs)

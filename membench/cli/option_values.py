@@ -46,7 +46,7 @@ def check_cell(values: Values) -> None:
     check_size("budget", values["budget"])
     check(FOLDER, records=values["records"])
     if values.get("precision") is not None:
-        choice(Precision, "precision", values["precision"])
+        Precision.of_step(values["precision"])
     if values.get("channels_last") is not None:
         check(SWITCH, channels_last=values["channels_last"])
     if values["metrics"] is not None:

@@ -100,6 +100,11 @@ def _values(prediction: "Prediction") -> Iterator[tuple[str, str]]:
     yield "step time", format_seconds(prediction.step_time_s)
     if prediction.depends_on_values:
         yield "holds for", "this batch: sizes depend on its values"
+    if prediction.priced_by_bytes:
+        yield (
+            "priced by bytes",
+            f"{', '.join(prediction.priced_by_bytes)} (register_flop_formula adds operations)",
+        )
 
 
 def _exact(size_bytes: int) -> str:

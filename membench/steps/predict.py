@@ -10,18 +10,28 @@ from typing import Any
 from torch import Tensor, nn
 
 from membench.capture.capture import Captures
+from membench.capture.update import CapturedUpdate
 from membench.core import configuration
 from membench.core.cost_model import CostModel
 from membench.core.device import DeviceProfile
-from membench.core.optimizer import UpdateRule
+from membench.core.efficiency import Efficiency, with_rates
+from membench.core.optimizer import WeightUpdate
 from membench.core.schedule import RepeatedSchedule
 from membench.core.task_graph import TaskGraph
 from membench.core.workload import Workload
+from membench.cost.kernels import priced_by_bytes
 from membench.cost.roofline import RooflineCost
 from membench.planning.device_memory import device_memory
 from membench.planning.holders import held_at_peak_bytes, returned_in_objects_bytes
 from membench.planning.update import add_update, updated_workload
-from membench.steps.arguments import as_bytes, as_device, as_rule, as_strategy, workload_of
+from membench.steps.arguments import (
+    OptimizerLike,
+    as_bytes,
+    as_device,
+    as_strategy,
+    as_update,
+    workload_of,
+)
 from membench.steps.plan import plan_step
 from membench.steps.simulated_step import simulated_step
 from membench.strategies.base import Strategy
@@ -44,6 +54,8 @@ class Prediction:
         parts_bytes: what the allocated peak consists of: weights, gradients, activations ...; adds up to `allocated_bytes`.
         cache_bytes: of tensors that the step returns in objects: the keys and values of all sequences in a step of inference.
         depends_on_values: sizes were computed from the values of this batch, so that the prediction holds for it alone.
+        priced_by_bytes: kernels of libraries, ``"library.name"``, whose time is that of moving their arguments and results. A
+            formula that `torch.utils.flop_counter.register_flop_formula` has registered adds that of operations.
     """
 
     device: str
@@ -57,6 +69,7 @@ class Prediction:
     parts_bytes: Mapping[str, int]
     cache_bytes: int = 0
     depends_on_values: bool = False
+    priced_by_bytes: tuple[str, ...] = ()
 
     @property
     def samples_per_s(self) -> float:
@@ -72,6 +85,7 @@ class Predictor:
         strategy: the memory-saving method.
         budget_bytes: see `predict`.
         update: of the weights; None: the step ends with the gradients.
+        rates: values that replace those of ``conf/framework/pytorch.yaml``, by the names of `KernelRates`.
     """
 
     def __init__(
@@ -79,14 +93,18 @@ class Predictor:
         workload: Workload,
         strategy: Strategy,
         budget_bytes: int | None = None,
-        update: UpdateRule | None = None,
+        update: WeightUpdate | None = None,
+        rates: Mapping[str, float] | None = None,
     ) -> None:
         self._framework = configuration.load("framework", "pytorch")
+        self._efficiency: Efficiency = self._framework.efficiency
+        if rates:
+            self._efficiency = with_rates(self._efficiency, rates)
         step = updated_workload(workload, update)
         self._captures = Captures(step, self._framework.captured_on, uses_values=True)
         self._strategy = strategy
         self._budget_bytes = budget_bytes
-        self._update = update
+        self._update = None if update is None else CapturedUpdate(update, workload.module)
 
     @property
     def graph(self) -> TaskGraph:
@@ -95,7 +113,7 @@ class Predictor:
 
     def on(self, device: DeviceProfile) -> Prediction:
         """Return the prediction for a device; see `predict`."""
-        cost = RooflineCost(device, self._framework.efficiency)
+        cost = RooflineCost(device, self._efficiency)
         batch_size = self._captures.workload.batch_size
         runs = plan_step(
             self._captures.graph_at, batch_size, self._strategy, cost, self._budget_bytes, update=self._update
@@ -119,6 +137,7 @@ def predicted(runs: tuple[RepeatedSchedule, ...], cost: CostModel, device: Devic
         parts_bytes=held_at_peak_bytes(largest),
         cache_bytes=returned_in_objects_bytes(largest.graph),
         depends_on_values=largest.graph.depends_on_values,
+        priced_by_bytes=priced_by_bytes(largest.graph.tasks),
     )
 
 
@@ -129,7 +148,7 @@ def predict(
     *,
     device: str | DeviceProfile,
     precision: str | None = None,
-    optimizer: str | UpdateRule | None = None,
+    optimizer: OptimizerLike = None,
     strategy: str | Strategy = "pytorch",
     budget: str | float | None = None,
     channels_last: bool = False,
@@ -144,7 +163,9 @@ def predict(
         device: a name (``"rtx4090"``) or a profile.
         precision: ``"fp32"``, ``"tf32"``, ``"bf16"``, ``"fp16"``, ``"amp_bf16"`` or ``"amp_fp16"``; None: as the module is, with
             torch's default, in which convolutions round their factors to TF32.
-        optimizer: updates the weights in the step: a name (``"adamw"``) or a rule. None: the step ends with the gradients.
+        optimizer: updates the weights in the step: a name (``"adamw"``), a class (``torch.optim.AdamW``), a `functools.partial` of
+            one (``partial(torch.optim.AdamW, fused=True)``), an instance over weights of the module, which stays as it is, or a
+            `membench.WeightUpdate`, which also updates in the backward pass. None: the step ends with the gradients.
         strategy: a name (``"layrub_hybrid"``) or an instance; by default plain PyTorch.
         budget: the most that the strategy may hold, ``"20 GB"`` or a number of bytes.
         channels_last: weights and inputs of four dimensions have that memory format.
@@ -156,5 +177,5 @@ def predict(
         MembenchError: an argument is invalid.
     """
     workload = workload_of(module, loss, batch, precision=precision, channels_last=channels_last)
-    predictor = Predictor(workload, as_strategy(strategy), as_bytes(budget), as_rule(optimizer))
+    predictor = Predictor(workload, as_strategy(strategy), as_bytes(budget), as_update(optimizer))
     return predictor.on(as_device(device))

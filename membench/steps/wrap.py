@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from membench.backends.real import real_backend, real_device
 from membench.capture.capture import Captures
+from membench.capture.compiled import refuse_compiled
 from membench.core.arguments import Arguments, as_arguments, check_leaf, named_leaves, tensors_in
 from membench.core.checks import choice
 from membench.core.errors import (
@@ -28,14 +29,15 @@ from membench.core.errors import (
     UnsupportedModel,
     UnsupportedStrategy,
 )
+from membench.core.module_checks import check_module
 from membench.core.opened import closed, opened
 from membench.core.precision import Precision
-from membench.core.torch_internals import FakeTensor, autocast_dtype, tree_flatten, tree_map
+from membench.core.torch_internals import FakeTensor, autocast_dtype, is_compiled, tree_flatten, tree_map
 from membench.core.workload import Workload
 from membench.profiling.cache import load_cache
 from membench.profiling.measured_cost import MeasuredCost
 from membench.steps.arguments import as_bytes, as_strategy
-from membench.steps.compile import graph_as_run
+from membench.steps.compile import check_placement, graph_as_run
 from membench.steps.kept_steps import KeptSteps, Shapes, described, kind_of
 from membench.steps.placement import place_module
 from membench.steps.plan import plan
@@ -58,7 +60,7 @@ def wrap(
     """Return a module with the same weights whose forward and backward pass run under a memory strategy.
 
     It is called like the module and returns the same, to the bit; its backward pass runs when autograd reaches it, from
-    whatever loss. Both share weights, buffers, mode, hooks and all other attributes; the module itself stays as it is. Calls
+    whatever loss; within `torch.compile` its call is a graph break. Both share weights, buffers, mode, hooks and all other attributes; the module itself stays as it is. Calls
     without gradients run under the strategy if it schedules inference, otherwise under ``eager``.
 
     Args:
@@ -82,6 +84,9 @@ def wrap(
         raise MembenchError(f"the module is a torch.nn.Module, not {module!r}")
     if hasattr(type(module), "wrapped_calls"):
         raise MembenchError("the module is wrapped already; wrap the original")
+    check_module(type(module).__name__, module)
+    if is_compiled(module):
+        refuse_compiled("", type(module).__name__)
     if backend not in ("cpu", "cuda"):
         raise MembenchError(f"there is no backend {backend!r} for a wrapped module; choose one of cpu, cuda")
     is_fixed = choice(Shapes, "shapes", shapes) is Shapes.FIXED
@@ -229,6 +234,7 @@ class WrappedCalls:
                 raise MembenchError("a wrapped module cannot be captured; pass the module that was wrapped")
             if isinstance(leaf, Tensor) and leaf.device != self.device:
                 raise ShapeMismatch(f"{name} is on {leaf.device}, not on {self.device}; move it there")
+        check_placement(self.module, self.device)
         workload = Workload(
             type(self.module).__name__,
             self.module,
@@ -338,6 +344,10 @@ class _Forward:
         self.replaced = None
 
 
+def _nothing_to_compile(_: nn.Module, *args: Any, **kwargs: Any) -> None:
+    """Compile nothing, in place of `nn.Module.compile`: to torch.compile a wrapped module's call is a graph break."""
+
+
 def _sharing_attributes(module: Module, calls: WrappedCalls) -> Module:
     """Return an object of a subclass of the module's class that has the module's own dict of attributes."""
     kind = type(module)
@@ -367,6 +377,8 @@ def _sharing_attributes(module: Module, calls: WrappedCalls) -> Module:
         "__module__": kind.__module__,
         "__qualname__": kind.__qualname__,
         "forward": forward,
+        "compile": _nothing_to_compile,
+        "__call__": torch.compiler.disable(kind.__call__, reason="it runs under a schedule of membench"),
         "__deepcopy__": deep_copy,
         "__reduce_ex__": reduce,
         "wrapped_calls": calls,

@@ -25,6 +25,7 @@ from membench.core.call import Value
 from membench.core.errors import MembenchError, OutOfMemory
 from membench.core.opened import closed
 from membench.core.schedule import Compute, Schedule
+from membench.core.stored import stored_buffers, stored_weights
 from membench.core.task_graph import RESULT_ROLES, TaskGraph
 from membench.core.torch_internals import tree_leaves, tree_map_only
 from membench.core.workload import Workload
@@ -63,8 +64,8 @@ class WrappedStep:
         self._module_state = ModuleState(module, None, has_own_hooks=False)
         weights = dict(module.named_parameters())
         self._of_module: dict[int, Tensor] = {
-            **{captured.weights[name]: weight for name, weight in weights.items()},
-            **{captured.buffers[name]: buffer for name, buffer in module.named_buffers()},
+            **{captured.weights[name]: weight for name, weight in stored_weights(module).items()},
+            **{captured.buffers[name]: buffer for name, buffer in stored_buffers(module).items()},
         }
         tensors = [position for position, block in enumerate(captured.inputs) if block is not None]
         of_inputs = zip(tensors, graph.input_gradients, strict=True)
