@@ -44,6 +44,8 @@ from membench.core.errors import (
 if TYPE_CHECKING:
     from membench.advice.advice import Advice, AdvisedPlan
     from membench.advice.advise import advise
+    from membench.core.optimizer import WeightUpdate
+    from membench.models.serving import served_inputs
     from membench.steps.buckets import pad_to_bucket
     from membench.steps.compile import compile  # noqa: A004 (the field's word for it)
     from membench.steps.compiled_step import CompiledStep
@@ -75,11 +77,13 @@ __all__ = [
     "StepMeasurement",
     "UnsupportedModel",
     "UnsupportedStrategy",
+    "WeightUpdate",
     "__version__",
     "advise",
     "compile",
     "pad_to_bucket",
     "predict",
+    "served_inputs",
     "wrap",
 ]
 
@@ -91,11 +95,13 @@ _LAZY = {
     "Prediction": "membench.steps.predict",
     "ShapedStep": "membench.steps.shaped_step",
     "SimulatedStep": "membench.steps.simulated_step",
+    "WeightUpdate": "membench.core.optimizer",
     "StepMeasurement": "membench.steps.measurement",
     "advise": "membench.advice.advise",
     "compile": "membench.steps.compile",
     "pad_to_bucket": "membench.steps.buckets",
     "predict": "membench.steps.predict",
+    "served_inputs": "membench.models.serving",
     "wrap": "membench.steps.wrap",
 }
 """Imported on first use: they need torch, which takes seconds, and reports and figures do not."""

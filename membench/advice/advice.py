@@ -98,6 +98,7 @@ class Advice:
 
     Attributes:
         model: name of the module.
+        update_runs: whether steps that run can update the weights so.
         plain: the step under plain PyTorch.
         channels_last: memory format of the step.
         budget_bytes: the most that the step's tensors may hold; None: what the device has.
@@ -111,11 +112,13 @@ class Advice:
             peak.
         refused: why the others do not fit, by name.
         trust: how far published measurements differ from such predictions.
+        trains: whether the step computes gradients.
     """
 
     model: str
     precision: str | None
     optimizer: str | None
+    update_runs: bool
     channels_last: bool
     plain: Prediction
     budget_bytes: int | None
@@ -125,6 +128,7 @@ class Advice:
     plans: tuple[AdvisedPlan, ...]
     refused: Mapping[str, Refusal]
     trust: tuple[Trust, ...]
+    trains: bool = True
 
     @property
     def device(self) -> str:

@@ -1,6 +1,6 @@
 """Tensors that layers and weights carry in objects of their own, such as the statistics of bitsandbytes' quantized weights."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import is_dataclass
 from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
@@ -26,9 +26,6 @@ class Carried:
 
     Args:
         device: of the trace; see `Fakes.of`.
-
-    Attributes:
-        tensors: by name, ``"layer.weight.quant_state.absmax"``.
     """
 
     def __init__(self, mode: FakeTensorMode, device: torch.device | None) -> None:
@@ -37,7 +34,7 @@ class Carried:
         # by the address of a storage: the tensor, which keeps it, and the one that stands for it
         self._in_place_of: dict[int, tuple[Tensor, Tensor]] = {}
         self._of_weights: dict[str, dict[str, Any]] = {}
-        self.tensors: dict[str, Tensor] = {}
+        self._tensors: dict[str, Tensor] = {}  # by name, "layer.weight.quant_state.absmax"
 
     def check_moves(self, name: str) -> None:
         """Refuse a weight that is quantized when it is moved, unless it is about to be, to a GPU that is not at hand.
@@ -64,13 +61,19 @@ class Carried:
             vars(fake).update(self._replaced(name, attributes))
 
     @contextmanager
-    def in_place(self, module: nn.Module) -> Iterator[None]:
-        """Replace the tensors in objects that layers and weights carry; restore the objects whatever the block did to them."""
+    def in_place(self, module: nn.Module, record: Callable[[str, Tensor], object]) -> Iterator[None]:
+        """Replace the tensors in objects that layers and weights carry; restore the objects whatever the block did to them.
+
+        Args:
+            record: is called with the name of each carried tensor and what stands for it.
+        """
         found = self._holders(module)
         before = [(holder, dict(vars(holder))) for _, holder in found.values()]
         try:
             for name, holder in found.values():
                 holder.__dict__.update(self._replaced(name, holder.__dict__))
+            for name, tensor in self._tensors.items():
+                record(name, tensor)
             yield
         finally:
             for holder, attributes in before:
@@ -92,7 +95,7 @@ class Carried:
             device = self._device or torch.device("cpu")
             fake = layout._replace(offset=0, device=device).fake_tensor(self._mode)
             self._in_place_of[storage_address(tensor.untyped_storage())] = tensor, fake
-            self.tensors[name] = fake
+            self._tensors[name] = fake
             return fake
         if self._device is not None and self._device.type != tensor.device.type:
             raise UnsupportedModel(
@@ -100,7 +103,7 @@ class Carried:
                 f"it is on {tensor.device}, not on {self._device}",
                 f"move the module there first, as in module.to({self._device.type!r})",
             )
-        self.tensors[name] = tensor
+        self._tensors[name] = tensor
         return tensor
 
     def _holders(self, module: nn.Module) -> _Holders:

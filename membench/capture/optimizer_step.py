@@ -19,12 +19,12 @@ from torch import Tensor, nn
 from torch.optim.swa_utils import get_ema_multi_avg_fn
 
 from membench.capture.operation import Layout, layout_of
-from membench.capture.update_recorder import UpdateOperator, UpdateRecorder, state_tensors
+from membench.capture.update_recorder import UpdateOperator, UpdateRecorder, state_tensors, tensors_of
 from membench.capture.update_surroundings import as_on_a_gpu, compiled_in_one_kernel, managed_as_host_memory
 from membench.core.errors import MembenchError, one_line
 from membench.core.optimizer import UpdateTask, WeightUpdate, copy_of_optimizer, made_optimizer
 from membench.core.task_graph import Kind
-from membench.core.torch_internals import FakeTensor, FakeTensorMode, foreach_types
+from membench.core.torch_internals import FakeTensor, FakeTensorMode, foreach_types, tree_leaves
 
 Captured = tuple[list[UpdateTask], dict[str, dict[str, int]]]
 """The parts of an update, and the bytes of each state on the device by its name, by weight."""
@@ -83,7 +83,9 @@ class OptimizerStep:
                 tasks = self._parts(optimizer.step)
                 if self._by.ema:
                     tasks += self._averaging()
-            except (AttributeError, ImportError, LookupError, TypeError, RuntimeError, ValueError) as error:
+            except MembenchError:
+                raise
+            except Exception as error:
                 raise MembenchError(
                     f"the update of {self._by.name} cannot be captured ({one_line(error)}); choose another optimizer or other "
                     "options of it, or leave optimizer out"
@@ -97,11 +99,8 @@ class OptimizerStep:
         assert self._held is not None
         replaced: dict[int, Any] = {}
         for name, weight in self._held.items():
-            fake = self._weights.get(name)
-            replaced[id(weight)] = self._like(weight, weight) if fake is None else fake
-            for _, tensor in state_tensors(self._by.optimizer.state.get(weight, {})):
-                if tensor.numel() > 1:
-                    replaced[id(tensor)] = self._like(tensor, weight if fake is None else fake)
+            replaced[id(weight)] = self._weights.get(name, self._like(weight, weight.dtype))
+            replaced |= self._replaced_states(weight, replaced[id(weight)].dtype)
         copied = copy_of_optimizer(self._by.optimizer, replaced)
         if self._by.in_backward:
             for group in copied.param_groups:
@@ -109,9 +108,26 @@ class OptimizerStep:
             copied.param_groups = [group for group in copied.param_groups if group["params"]]
         return copied
 
-    def _like(self, tensor: Tensor, weight: Tensor) -> Tensor:
+    def _replaced_states(self, weight: nn.Parameter, dtype: torch.dtype) -> dict[int, Any]:
+        """Return fake tensors in place of a weight's states, by their id; those of several tensors are made anew.
+
+        Args:
+            dtype: of the weight in the step.
+        """
+        state = self._by.optimizer.state.get(weight, {})  # type: ignore[union-attr]
+        leaves = [leaf for leaf in tree_leaves(state) if isinstance(leaf, Tensor)]
+        if any(inner is not leaf for leaf in leaves for inner in tensors_of(leaf)):
+            return {id(state): {}}
+        return {
+            id(leaf): self._like(leaf, dtype if leaf.dtype is weight.dtype else leaf.dtype)
+            for leaf in leaves
+            if leaf.numel() > 1 or weight.numel() == 1  # otherwise a number such as that of the steps
+        }
+
+    def _like(self, tensor: Tensor, dtype: torch.dtype) -> Tensor:
         """Return a fake tensor on the device in place of one of an instance."""
-        return layout_of(tensor)._replace(offset=0, device=self._device).fake_tensor(self._mode)
+        layout = layout_of(tensor)._replace(dtype=dtype, offset=0, device=self._device)
+        return layout.fake_tensor(self._mode)
 
     # ---- states -------------------------------------------------------------------------------------
 
@@ -122,8 +138,8 @@ class OptimizerStep:
             assert weight.grad is not None
             self._own(name, "", weight)
             self._own(name, "", weight.grad)
-        for weight, state in optimizer.state.items():
-            name = names.get(weight, next(iter(self._weights)))
+        for owner, state in optimizer.state.items():
+            name = names.get(owner, next(iter(self._weights)))
             for key, tensor in state_tensors(state):
                 self._own(name, key, tensor)
 
@@ -167,8 +183,10 @@ class OptimizerStep:
         ends = _ends([{name for name, _ in each if name} for each in used])
         tasks: list[UpdateTask] = []
         for start, end in zip([0, *ends], ends, strict=False):
-            names = tuple(dict.fromkeys(name for each in used[start:end] for name, _ in sorted(each) if name))
-            states = frozenset(state for each in used[start:end] for _, state in each if state)
+            touched = set().union(*used[start:end])
+            updated = {name for name, _ in touched}
+            names = tuple(name for name in self._weights if name in updated)
+            states = frozenset(state for _, state in touched if state)
             part = UpdateTask(
                 names,
                 states,

@@ -27,6 +27,7 @@ from membench.core.torch_internals import (
     TorchDispatchMode,
     no_dispatch,
     operator_schema,
+    read_number,
     storage_address,
     tree_leaves,
 )
@@ -154,7 +155,7 @@ class UpdateRecorder(TorchDispatchMode):
         kwargs = kwargs or {}
         if func is torch.ops.prim.device.default:
             return args[0].device
-        if func is torch.ops.aten._local_scalar_dense.default and isinstance(args[0], FakeTensor):
+        if func is read_number and isinstance(args[0], FakeTensor):
             return _number(args[0].dtype)
         output = self._run(func, args, kwargs)
         self._record(func, args, kwargs, output)

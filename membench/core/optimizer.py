@@ -120,6 +120,11 @@ class WeightUpdate:
             object.__setattr__(self, "name", _name_of(self.optimizer))
         check(NAME, name=self.name)
 
+    @property
+    def runs(self) -> bool:
+        """Whether a step that runs can update its weights so; otherwise the update is simulated only."""
+        return not (self.in_backward or self.ema)
+
 
 def _name_of(optimizer: Make | torch.optim.Optimizer) -> str:
     if isinstance(optimizer, torch.optim.Optimizer):
@@ -155,7 +160,7 @@ def copy_of_optimizer(optimizer: torch.optim.Optimizer, replaced: Mapping[int, A
     def of_leaf(leaf: Any) -> Any:
         if isinstance(leaf, torch.optim.Optimizer):
             return copy_of_optimizer(leaf, memo)
-        return memo.get(id(leaf), leaf)
+        return deepcopy(leaf, memo) if isinstance(leaf, torch.Tensor) else leaf
 
     copied_state = {name: deepcopy(vars(optimizer)[name], memo) for name in _OPTIMIZER_STATE}
     for name, value in vars(optimizer).items():
@@ -189,6 +194,7 @@ def described_update(
         )
     make: Make = find_target(optimizer)
     given = {key: value for key, value in options.items() if value is not None}
+    check(SWITCH, **{key: value for key, value in given.items() if key in ("foreach", "fused")})
     if "betas" in given:
         given["betas"] = tuple(given["betas"])
     return WeightUpdate(

@@ -1,5 +1,6 @@
 """Networks as they are fine-tuned: linear layers with quantized weights, and adapters of peft on them."""
 
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from typing import Any
@@ -62,7 +63,9 @@ def with_adapters(module: nn.Module, options: Mapping[str, Any]) -> nn.Module:
         raise MembenchError(
             f"lora: {error}; give options of peft.LoraConfig, such as r and target_modules"
         ) from error
-    made: nn.Module = peft.get_peft_model(module, config)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)  # peft asks transformers by names that it renames
+        made: nn.Module = peft.get_peft_model(module, config)
     return made
 
 

@@ -22,7 +22,7 @@ def real_update(by: WeightUpdate, module: nn.Module, cost: MeasuredCost) -> "Rea
         MembenchError: the update is in the backward pass or averages the weights, the optimizer cannot be made, or see
             `RealUpdate`.
     """
-    if by.in_backward or by.ema:
+    if not by.runs:
         option = "in_backward" if by.in_backward else "ema"
         raise MembenchError(
             f"{option}=True of an optimizer is simulated only; leave it out of a step that runs, or predict the step"

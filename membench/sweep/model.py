@@ -29,7 +29,7 @@ class Model:
             after another if it is a list.
         sizes: numbers that a description refers to by a word.
         quantization: of the linear layers' weights, see `quantized`; None: they stay as they are.
-        unquantized: last names of linear layers that stay as they are.
+        unquantized: last names of linear layers that stay as they are; None: `UNQUANTIZED`.
         lora: options of adapters, see `with_adapters`; None: all weights are trained that the network trains.
     """
 
@@ -40,7 +40,7 @@ class Model:
     targets: Any
     sizes: Mapping[str, Any]
     quantization: str | None = None
-    unquantized: Sequence[str] = UNQUANTIZED
+    unquantized: Sequence[str] | None = None
     lora: Mapping[str, Any] | None = None
 
     @classmethod
@@ -63,8 +63,8 @@ class Model:
             targets,
             values,
             values.get("quantization"),
-            values.get("unquantized", UNQUANTIZED),
-            values.get("lora"),
+            values.get("unquantized"),
+            values.get("lora") or None,
         )
 
     @classmethod
@@ -93,7 +93,8 @@ class Model:
     def _built(self) -> nn.Module:
         module: nn.Module = instantiate(self.module)
         if self.quantization is not None:
-            module = quantized(module, self.quantization, self.unquantized)
+            kept = UNQUANTIZED if self.unquantized is None else self.unquantized
+            module = quantized(module, self.quantization, kept)
         return module if self.lora is None else with_adapters(module, self.lora)
 
     def example_batch(self, batch_size: int) -> tuple[Arguments, Arguments]:

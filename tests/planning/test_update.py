@@ -1,5 +1,6 @@
 """The update in a graph: behind the backward pass, with freed or kept gradients, under every strategy and exchange."""
 
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -10,7 +11,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from membench.capture.capture import Captures, capture
-from membench.core.errors import InvalidSchedule, MembenchError
+from membench.core.errors import InfeasibleSchedule, InvalidSchedule, MembenchError, UnsupportedStrategy
 from membench.core.optimizer import Gradients, WeightUpdate
 from membench.core.schedule import AllReduce, Compute, Schedule, Wait
 from membench.core.task_graph import Phase, Role, TaskGraph
@@ -20,7 +21,7 @@ from membench.planning.liveness import live_bytes
 from membench.planning.update import add_update, updated_workload
 from membench.planning.validate import validate
 from membench.steps.plan import plan, plan_step
-from membench.strategies.base import Strategy
+from membench.strategies.base import Strategy, find_strategy
 from membench.strategies.eager import Eager
 from membench.strategies.memonger import Memonger
 from membench.strategies.superneurons import SuperNeurons
@@ -192,3 +193,51 @@ def test_an_update_does_not_keep_a_method_from_recomputing(method: Strategy) -> 
     without = recomputed(capture(work).graph)
     assert without
     assert recomputed(updated(work, "momentum")) == without
+
+
+# ---- in the backward pass -------------------------------------------------------------------------------
+
+
+@settings(max_examples=3, deadline=None, suppress_health_check=list(HealthCheck))
+@given(layers=PLANS, name=st.sampled_from(sorted(MAKERS)), room=st.floats(0, 1))
+def test_every_strategy_schedules_updates_in_the_backward_pass(
+    layers: Layers, name: str, room: float
+) -> None:
+    work = random_workload(layers)
+    graph = updated(work, name, in_backward=True)
+    updates = {task.index for task in graph.tasks if task.phase is Phase.UPDATE}
+    for variant, strategy in VARIANTS.items():
+        schedule = plan(graph, strategy, UnitCost(), None)
+        names = [task.name for task in schedule.graph.tasks if task.phase is Phase.UPDATE]
+        assert sorted(names) == sorted(graph.tasks[index].name for index in updates), variant
+        exchanged = exchange_gradients(schedule, Exchange.AS_MADE)
+        validate(exchanged, budget_bytes=schedule.peak_bytes, exchanges=True)
+    least, most = graph.lower_bound_bytes, plan(graph, Eager(), UnitCost(), None).peak_bytes
+    for name in ("joint", "superneurons", "dtr", "rotor"):
+        with suppress(InfeasibleSchedule):
+            plan(graph, find_strategy(name)(), UnitCost(), round(least + room * (most - least)))
+
+
+def test_a_gradient_is_freed_as_soon_as_it_is_applied() -> None:
+    layers = [module for _ in range(6) for module in (nn.Linear(WIDTH, WIDTH, bias=False), nn.ReLU())]
+    work = replace(linear_layers(), module=nn.Sequential(*layers))
+    graph = updated(work, "adamw", WAYS["fused"], in_backward=True)
+    order = [task.name for task in graph.tasks if task.phase is Phase.UPDATE]
+    assert order == [f"{layer}.weight:update" for layer in (10, 8, 6, 4, 2, 0)]
+    at_end = updated(work, "adamw", WAYS["fused"])
+    for strategy in (Eager(), find_strategy("pytorch")()):
+        peaks = [plan(each, strategy, UnitCost(), None).peak_bytes for each in (graph, at_end)]
+        assert 4 * WEIGHT_BYTES < peaks[1] - peaks[0] <= 5 * WEIGHT_BYTES
+
+
+def test_a_weight_is_updated_after_its_last_use() -> None:
+    graph = updated(linear_layers(), "sgd", in_backward=True)
+    for task in graph.tasks:
+        if task.phase is Phase.UPDATE:
+            assert all(graph.last_use[block] == task.index for block in task.writes)
+
+
+def test_an_exchange_at_the_end_finds_no_gradients() -> None:
+    schedule = plan(updated(linear_layers(), "sgd", in_backward=True), Eager(), UnitCost(), None)
+    with pytest.raises(UnsupportedStrategy, match="leaves no gradients for an exchange at the end"):
+        exchange_gradients(schedule, Exchange.AT_END)

@@ -9,8 +9,10 @@ from torch import Tensor, nn
 
 import membench
 from membench.capture.capture import Captures
+from membench.core import configuration
 from membench.core.errors import MembenchError, UnsupportedStrategy
-from membench.core.optimizer import Gradients, WeightUpdate
+from membench.core.optimizer import Gradients, WeightUpdate, made_optimizer
+from membench.core.task_graph import Phase
 from membench.core.workload import Workload
 from membench.planning.update import updated_workload
 from membench.steps.compile import build_step
@@ -46,6 +48,18 @@ def test_a_name_stands_for_torchs_optimizer_with_its_defaults(name: str, by_name
     step = membench.compile(work.module, LOSS, (work.inputs, work.targets), optimizer=optimizer)
     run_steps(work, step)
     assert not first_difference(work.module, expected)
+
+
+@pytest.mark.parametrize("name", ["adafactor", "muon", "lion", "adamw8bit"])
+def test_names_of_other_optimizers_run_too(name: str) -> None:
+    if name in ("lion", "adamw8bit"):
+        pytest.importorskip("bitsandbytes")
+    work = workload()
+    expected = plain_steps(work, partial(made_optimizer, configuration.load("optimizer", name)))
+    step = membench.compile(work.module, LOSS, (work.inputs, work.targets), optimizer=name)
+    run_steps(work, step)
+    assert not first_difference(work.module, expected)
+    assert step.measure().peak_bytes == step.predicted_peak_bytes
 
 
 def test_a_schedule_of_learning_rates_applies() -> None:
@@ -174,8 +188,10 @@ def test_a_simulated_step_leaves_an_instance_alone() -> None:
     arguments = (work.module, LOSS, (work.inputs, work.targets))
     before = deepcopy(work.module.state_dict())
     own = torch.optim.AdamW(work.module.parameters(), fused=True)
-    step = membench.compile(*arguments, optimizer=own, backend="simulated", device="k40m")
-    by_name = membench.compile(*arguments, optimizer="adamw", backend="simulated", device="k40m")
-    assert step.predicted_peak_bytes < by_name.predicted_peak_bytes
+    weights_bytes = sum(weight.nbytes for weight in work.module.parameters())
+    for optimizer, workspace_bytes in ((own, 0), ("adamw", weights_bytes)):
+        step = membench.compile(*arguments, optimizer=optimizer, backend="simulated", device="k40m")
+        [update] = [task for task in step.plan[0].schedule.graph.tasks if task.phase is Phase.UPDATE]
+        assert update.workspace_bytes == workspace_bytes
     assert not own.state
     assert all(torch.equal(before[name], value) for name, value in work.module.state_dict().items())
