@@ -113,6 +113,10 @@ class Advice:
         refused: why the others do not fit, by name.
         trust: how far published measurements differ from such predictions.
         trains: whether the step computes gradients.
+        recomputes: whether the program runs a part of the forward pass again, by `torch.utils.checkpoint`; plain PyTorch is the
+            program as it is.
+        in_its_memory: `joint` with the program's peak as its budget, for a program that recomputes.
+        in_its_time: `joint` in the least memory found in which it takes no longer than that program.
     """
 
     model: str
@@ -129,6 +133,9 @@ class Advice:
     refused: Mapping[str, Refusal]
     trust: tuple[Trust, ...]
     trains: bool = True
+    recomputes: bool = False
+    in_its_memory: AdvisedPlan | None = None
+    in_its_time: AdvisedPlan | None = None
 
     @property
     def device(self) -> str:

@@ -1,6 +1,7 @@
 """The library entry `membench.advise`: does a step fit a device, how large may its batch be, which method is the fastest?"""
 
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from dataclasses import replace
 from typing import Any
 
@@ -11,6 +12,7 @@ from membench.advice.batches import Batches
 from membench.advice.methods import Methods
 from membench.advice.planning import Target
 from membench.advice.processes import Planners
+from membench.advice.regions import SameMemory, SameTime, recomputes
 from membench.advice.trust import trusts
 from membench.advice.work import Work
 from membench.capture.capture import Captures
@@ -33,7 +35,7 @@ from membench.steps.arguments import (
 )
 from membench.steps.compile import compile  # noqa: A004 (the field's word for it)
 from membench.steps.plan import Runs, plan_step
-from membench.steps.predict import predicted
+from membench.steps.predict import Prediction, predicted
 from membench.steps.simulated_step import SimulatedStep
 from membench.strategies.base import strategies
 from membench.strategies.pytorch import PyTorch
@@ -126,15 +128,18 @@ class Adviser:
         chosen = [as_strategy(name) for name in names]
         # the planners end first, and with them what the work waits for
         with (
-            Work(1 + 2 * len(chosen), progress=progress) as work,
+            Work(3 + 2 * len(chosen), progress=progress) as work,
             Planners(self._captures, processes) as planners,
         ):
             runs = self._plain(planners)
             batches = Batches(planners, workload.batch_size, target)
             of_plain = work.start(batches.plain) if largest != "none" else None
+            plain = predicted(runs, target.cost, target.device)
+            of_program = self._in_place_of_regions(work, planners, plain)
             asked = Methods(work, planners, batches, workload.batch_size, target)
             outcomes = asked.outcomes(chosen, search=largest == "all")
             largest_batch = of_plain.result() if of_plain else None
+            in_place = {name: future.result() for name, future in of_program.items()}
         plans = [each for each in outcomes.values() if isinstance(each, AdvisedPlan)]
         return Advice(
             model=workload.name,
@@ -142,7 +147,7 @@ class Adviser:
             optimizer=None if self._by is None else self._by.name,
             update_runs=self._by is None or self._by.runs,
             channels_last=workload.channels_last,
-            plain=predicted(runs, target.cost, target.device),
+            plain=plain,
             budget_bytes=target.budget_bytes,
             fits=not target.excess_bytes(runs),
             activations_bytes=activations_at_peak_bytes(runs[0].schedule),
@@ -151,6 +156,8 @@ class Adviser:
             refused={name: each for name, each in outcomes.items() if isinstance(each, Refusal)},
             trust=trusts(workload.name, target.device.name),
             trains=workload.trains,
+            recomputes=bool(in_place),
+            **{name: each and replace(each, _step=self._compiled) for name, each in in_place.items()},
         )
 
     def simulated(self, plan: AdvisedPlan) -> SimulatedStep:
@@ -167,6 +174,19 @@ class Adviser:
         target, size = self._target, self._workload.batch_size
         graph = planners.graph(size, size)
         return plan_step(lambda _: graph, size, PyTorch(), target.cost, None, update=target.update)
+
+    def _in_place_of_regions(
+        self, work: Work, planners: Planners, program: Prediction
+    ) -> dict[str, Future[AdvisedPlan | None]]:
+        """Start the plans in place of the program's own recomputation; none for a program without it."""
+        size = program.batch_size
+        if not recomputes(planners.graph(size, size)):
+            return {}
+        taken = program.allocated_bytes, program.step_time_s
+        return {
+            name: work.start(planners.run, job(self._target, size, *taken), size)
+            for name, job in (("in_its_memory", SameMemory), ("in_its_time", SameTime))
+        }
 
     def _compiled(self, **options: Any) -> Any:
         workload = self._workload

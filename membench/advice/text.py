@@ -81,6 +81,9 @@ def values(advice: Advice) -> dict[str, Any]:
         **{name: getattr(advice, name) for name in head},
         "parts_bytes": dict(advice.parts_bytes),
         "activations_bytes": dict(advice.activations_bytes),
+        "recomputes": advice.recomputes,
+        "in_its_memory": advice.in_its_memory and _plan_values(advice.in_its_memory),
+        "in_its_time": advice.in_its_time and _plan_values(advice.in_its_time),
         "plans": [_plan_values(plan) for plan in advice.plans],
         "refused": {name: asdict(each) for name, each in advice.refused.items()},
         "code": code(advice, advice.best) if advice.best else [],
@@ -115,7 +118,8 @@ def facts(advice: Advice) -> Iterator[tuple[str, str]]:
     room = f"in {format_bytes(advice.capacity_bytes)}"
     if advice.budget_bytes is not None:
         room = f"a budget of {format_bytes(advice.budget_bytes)} (the device has {format_bytes(advice.capacity_bytes)})"
-    yield "plain PyTorch", f"fits {room}" if advice.fits else f"does not fit {room}"
+    program = "your program" if advice.recomputes else "plain PyTorch"
+    yield program, f"fits {room}" if advice.fits else f"does not fit {room}"
     yield "allocated", format_bytes(advice.allocated_bytes)
     parts = sorted(advice.parts_bytes.items(), key=lambda part: -part[1])
     yield "made up of", " + ".join(f"{format_bytes(size)} of {name}" for name, size in parts)
@@ -141,6 +145,23 @@ def facts(advice: Advice) -> Iterator[tuple[str, str]]:
         yield "holds for", "this batch: sizes depend on its values"
     if advice.largest_batch is not None:
         yield "largest batch", f"{advice.largest_batch:,}"
+    yield from _in_place_of_regions(advice)
+
+
+def _in_place_of_regions(advice: Advice) -> Iterator[tuple[str, str]]:
+    """Yield what the memory, and what the time, of a program that recomputes would give."""
+    if not advice.recomputes:
+        return
+    yield "recomputes", "as torch.utils.checkpoint has it; all methods but pytorch plan the step without that"
+    memory, time = advice.in_its_memory, advice.in_its_time
+    yield (
+        "in its memory",
+        "no plan of joint" if memory is None else f"joint takes {format_seconds(memory.step_time_s)}",
+    )
+    yield (
+        "in its time",
+        "no plan of joint" if time is None else f"joint needs {format_bytes(time.peak_bytes)}",
+    )
 
 
 def cells(plans: Sequence[AdvisedPlan]) -> list[tuple[str, ...]]:
