@@ -1,16 +1,30 @@
 """The tensors of a step without data: weights, buffers and batch in the precision and the layout of the step."""
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import partial
-from typing import Self
+from functools import cache, partial
+from typing import Any, Self
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from membench.capture.carried import Carried
 from membench.capture.operation import layout_of
+from membench.capture.unquantized import is_unquantized, quantized
 from membench.core.arguments import Arguments, tensors_in
-from membench.core.torch_internals import FakeTensorMode, tree_map_only
+from membench.core.errors import UnsupportedModel
+from membench.core.opened import closed, opened
+from membench.core.stored import stored, with_stored
+from membench.core.torch_internals import (
+    FakeTensor,
+    FakeTensorMode,
+    is_wrapper_subclass,
+    storage_address,
+    tree_map,
+)
 from membench.core.workload import Workload
+
+_NewFake = Callable[..., Tensor]
 
 
 @dataclass(frozen=True)
@@ -20,7 +34,9 @@ class Fakes:
     Attributes:
         weights, buffers: by qualified name; tied ones have the first of their names.
         trained: the weights that get a gradient; none in a step of inference.
+        inputs, targets: as the module and the loss take them; objects in them are those that the step changes.
         inputs, targets: as the module and the loss take them.
+        carried: further tensors that layers and weights carry.
     """
 
     weights: dict[str, Tensor]
@@ -28,6 +44,7 @@ class Fakes:
     buffers: dict[str, Tensor]
     inputs: Arguments
     targets: Arguments
+    carried: Carried
 
     @classmethod
     def of(cls, workload: Workload, mode: FakeTensorMode, device: torch.device | None) -> Self:
@@ -36,34 +53,146 @@ class Fakes:
         Args:
             device: theirs, which determines the recorded kernels (on CUDA batch norm is cuDNN's). None: that of the
                 workload's tensors, the CPU for meta tensors.
+
+        Raises:
+            UnsupportedModel: a weight that is trained is a wrapper subclass, or one is quantized only when it is moved.
         """
         precision = workload.precision
+        dtype = None if precision is None else precision.dtype
         fake = partial(_fake, mode, device=device)
-        converted = partial(fake, dtype=precision and precision.dtype, channels_last=workload.channels_last)
+        converted = partial(fake, dtype=dtype, channels_last=workload.channels_last)
 
         def input_of(tensor: Tensor) -> Tensor:
             return converted(tensor, requires_grad=workload.gradients_from_caller and tensor.requires_grad)
 
-        weights = {  # without gradients too `requires_grad` chooses kernels, for example `matmul`'s
-            name: converted(weight, requires_grad=weight.requires_grad)
-            for name, weight in workload.module.named_parameters()
-        }
+        carried = Carried(mode, device)
+        weights = {}
+        for name, weight in workload.module.named_parameters():
+            if workload.trains:
+                _check_trained(name, weight)
+            weights[name] = _weight(name, weight, carried, converted, dtype)
         return cls(
             weights=weights,
             trained={name: each for name, each in weights.items() if workload.trains and each.requires_grad},
-            buffers={name: converted(buffer) for name, buffer in workload.module.named_buffers()},
-            inputs=tree_map_only(Tensor, input_of, workload.inputs),
-            targets=tree_map_only(Tensor, fake, workload.targets),
+            buffers={
+                name: with_stored(buffer, converted) for name, buffer in workload.module.named_buffers()
+            },
+            inputs=closed(tree_map(partial(_leaf, input_of, device), workload.inputs)),
+            targets=closed(tree_map(partial(_leaf, fake, device), workload.targets)),
+            carried=carried,
         )
+
+    @property
+    def stored_weights(self) -> dict[str, Tensor]:
+        """The tensors in which weights are stored; see `stored`."""
+        return {
+            key: each for name, weight in self.weights.items() for key, each in stored(name, weight).items()
+        }
+
+    @property
+    def stored_buffers(self) -> dict[str, Tensor]:
+        """The tensors in which buffers are stored; see `stored`."""
+        return {
+            key: each for name, buffer in self.buffers.items() for key, each in stored(name, buffer).items()
+        }
 
     def given(self) -> list[Tensor]:
         """Return what the module is called with: weights, buffers and the inputs' tensors."""
-        return [*self.weights.values(), *self.buffers.values(), *tensors_in(self.inputs)]
+        return [
+            *self.stored_weights.values(),
+            *self.stored_buffers.values(),
+            *tensors_in(opened(self.inputs)),
+        ]
+
+    def memory(self) -> dict[str, int]:
+        """Return the addresses of stored weights and buffers by name."""
+        tensors = {**self.stored_weights, **self.stored_buffers}
+        return {name: storage_address(tensor.untyped_storage()) for name, tensor in tensors.items()}
+
+    def check_members(self, module: nn.Module, memory: Mapping[str, int]) -> None:
+        """Refuse a module that holds other tensors than these as its weights and buffers, or these in other memory.
+
+        Args:
+            memory: see `memory`, before the module ran.
+
+        Raises:
+            UnsupportedModel: names the weight or buffer.
+        """
+        for kind, given, held in (
+            ("buffer", self.buffers, module.named_buffers()),
+            ("weight", self.weights, module.named_parameters()),
+        ):
+            for name, tensor in held:
+                if given.get(name) is not tensor:
+                    raise UnsupportedModel(name, f"it replaces a {kind}", f"update the {kind} in place")
+        if moved := next((name for name, address in self.memory().items() if memory[name] != address), None):
+            raise UnsupportedModel(
+                moved,
+                "the module gives it other memory, as a layer does that converts it at its first call",
+                "write to it in place, by copy_, or call the module once on a batch before",
+            )
+
+    def check_frozen(self) -> None:
+        """Refuse a module that has unfrozen a weight in the step.
+
+        Raises:
+            UnsupportedModel: names the weight.
+        """
+        for name, weight in self.weights.items():
+            if self.trained and weight.requires_grad and name not in self.trained:
+                raise UnsupportedModel(
+                    name,
+                    "the module unfreezes it when it is called",
+                    "unfreeze it before, with requires_grad_()",
+                )
 
     @property
     def are_on_cpu(self) -> bool:
         """Whether weights and inputs are on the CPU, so that the kernels are the CPU's."""
-        return all(each.device.type == "cpu" for each in (*self.weights.values(), *tensors_in(self.inputs)))
+        inputs = tensors_in(opened(self.inputs))
+        return all(each.device.type == "cpu" for each in (*self.weights.values(), *inputs))
+
+
+def _leaf(of_tensor: Callable[[Tensor], Tensor], device: torch.device | None, leaf: Any) -> Any:
+    """Return a leaf of the arguments without data; a device is that of the tensors."""
+    if isinstance(leaf, Tensor):
+        return of_tensor(leaf)
+    if isinstance(leaf, torch.device):
+        return device or (torch.device("cpu") if leaf.type == "meta" else leaf)
+    return leaf
+
+
+def _weight(name: str, weight: Tensor, carried: Carried, new: _NewFake, dtype: torch.dtype | None) -> Tensor:
+    """Return a weight's fake tensor: a parameter, of the same name of class, with the attributes that the weight carries.
+
+    Without gradients too `requires_grad` chooses kernels, for example `matmul`'s.
+    """
+    if is_wrapper_subclass(weight):
+        return with_stored(weight, partial(new, dtype=None))
+    memory, attributes = weight, {} if isinstance(weight, FakeTensor) else dict(vars(weight))
+    if is_unquantized(weight):
+        carried.check_moves(name)
+        memory, attributes = quantized(weight, dtype)
+    fake = new(memory, requires_grad=weight.requires_grad)
+    carried.add_weight(name, memory, {**attributes, "_is_param": True}, fake)
+    if not isinstance(weight, FakeTensor) and type(weight) is not nn.Parameter:
+        fake.__class__ = _fake_class(type(weight))
+    return fake
+
+
+@cache
+def _fake_class(kind: type[Tensor]) -> type[FakeTensor]:
+    """Return a class of fake tensors by whose name a library knows its own weights."""
+    return type(kind.__name__, (FakeTensor,), {"__module__": kind.__module__})
+
+
+def _check_trained(name: str, weight: Tensor) -> None:
+    if is_wrapper_subclass(weight) and weight.requires_grad:
+        raise UnsupportedModel(
+            name,
+            f"it is trained, and {type(weight).__name__} stores it in other tensors, which have no gradients",
+            "freeze it with requires_grad_(False), and train others, such as adapters",
+        )
 
 
 def _fake(

@@ -6,9 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from membench.core.checks import COUNT, FRACTION, NOT_NEGATIVE, POSITIVE, SWITCH, check, choice
+from membench.core.errors import MembenchError
 from membench.core.precision import Precision
 
 TENSOR_CORE_PRECISIONS = (Precision.TF32, Precision.BF16, Precision.FP16)
+PRODUCT_PRECISIONS = (*TENSOR_CORE_PRECISIONS, Precision.FP8, Precision.INT8)
 _LONGEST_FILE_NAME = 200
 """In characters; file systems have room for 255, endings included."""
 
@@ -56,8 +58,9 @@ class DeviceProfile:
         link_lanes: of PCI Express; None if not known.
         pageable_host_to_device_bytes_per_s: reached by a copy from memory that is not pinned; None if not published.
         pageable_device_to_host_bytes_per_s: reached by a copy to memory that is not pinned; None if not published.
-        precision_ops_per_s: peak of dense products of matrices by tensor cores, for tf32, bf16 and fp16, with accumulation
-            in single precision as in PyTorch. Without an entry, such a product has the rate of single precision.
+        precision_ops_per_s: peak of dense products of matrices by tensor cores, for tf32, bf16, fp16 and fp8, with accumulation
+            in single precision as in PyTorch, and for int8. Without an entry, such a product has the rate of single precision,
+            except fp8, which other devices do not multiply.
         sustained_clock: fraction of the boost clock, for which the rates hold, at which large products run within the board's
             power limit.
 
@@ -104,14 +107,22 @@ class DeviceProfile:
                 requirement, **{name: value for name in names if (value := getattr(self, name)) is not None}
             )
         for precision in self.precision_ops_per_s:
-            choice(TENSOR_CORE_PRECISIONS, "a precision of precision_ops_per_s", precision)
+            choice(PRODUCT_PRECISIONS, "a precision of precision_ops_per_s", precision)
         check(
             POSITIVE,
             **{f"precision_ops_per_s.{name}": rate for name, rate in self.precision_ops_per_s.items()},
         )
 
     def product_ops_per_s(self, precision: Precision) -> float:
-        """Return the peak rate of products of matrices whose factors have this format."""
+        """Return the peak rate of products of matrices whose factors have this format.
+
+        Raises:
+            MembenchError: the device has no such products.
+        """
+        if precision is Precision.FP8 and precision not in self.precision_ops_per_s:
+            raise MembenchError(
+                f"{self.name} does not multiply in fp8; choose a device that does, such as h100 or rtx4090, or train in bf16"
+            )
         return self.precision_ops_per_s.get(precision, self.arithmetic_ops_per_s)
 
 

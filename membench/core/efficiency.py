@@ -1,9 +1,11 @@
 """Efficiency: the fractions of a device's peak rates that a framework's kernels reach."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
+from typing import Any
 
-from membench.core.checks import FRACTION, NOT_NEGATIVE, POSITIVE, SWITCH, check
+from membench.core.checks import FRACTION, NOT_NEGATIVE, POSITIVE, SWITCH, check, choice
+from membench.core.errors import MembenchError
 
 
 @dataclass(frozen=True)
@@ -22,6 +24,7 @@ class KernelRates:
             passes and data gradients, by layout.
         depthwise_weight, depthwise_weight_channels_last: the same in weight gradients.
         elementwise, copy, normalization, reduction: of the memory bandwidth; a copy changes the order of elements.
+        dequantization: of the memory bandwidth, where weights of four or eight bits are read and written in a wider type.
         layout: of the memory bandwidth, where activations are brought into the layout of tensor cores and back.
         edge_bytes_per_s: at which a multiprocessor loads the edges of a product's tiles.
         tile_depth: steps in depth that filling and emptying the pipeline of a tile takes.
@@ -48,6 +51,7 @@ class KernelRates:
     copy: float
     normalization: float
     reduction: float
+    dequantization: float
     layout: float
     edge_bytes_per_s: float
     tile_depth: float
@@ -119,3 +123,18 @@ class Efficiency:
         check(POSITIVE, codec_streams=self.codec_streams)
         if self.codec is not None:
             check(FRACTION, codec=self.codec)
+
+
+def with_rates(efficiency: Efficiency, rates: Mapping[str, float]) -> Efficiency:
+    """Return an efficiency with other values of some kernels' rates, by their names.
+
+    Raises:
+        MembenchError: there is no such rate, or the framework's kernels have none.
+    """
+    if efficiency.kernels is None:
+        raise MembenchError(f"{', '.join(rates)}: the framework has no rates by family of kernel")
+    names = [each.name for each in fields(KernelRates)]
+    for name in rates:
+        choice(names, "rates", name)
+    changed: dict[str, Any] = dict(rates)
+    return replace(efficiency, kernels=replace(efficiency.kernels, **changed))

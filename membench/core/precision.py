@@ -3,6 +3,9 @@
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
+from membench.core.checks import choice
+from membench.core.errors import MembenchError
+
 if TYPE_CHECKING:  # torch takes seconds, which the command line's checks need not wait for
     import torch
 
@@ -10,8 +13,8 @@ if TYPE_CHECKING:  # torch takes seconds, which the command line's checks need n
 class Precision(StrEnum):
     """The formats in which a step computes.
 
-    In the first four everything has one format; the last two are torch's autocast: weights stay in single precision, and
-    autocast's lists say which operators run in half precision.
+    In the first four everything has one format; the next two are torch's autocast: weights stay in single precision, and
+    autocast's lists say which operators run in half precision. The last two are only of single products' factors.
     """
 
     FP32 = "fp32"
@@ -20,12 +23,30 @@ class Precision(StrEnum):
     FP16 = "fp16"
     AMP_BF16 = "amp_bf16"
     AMP_FP16 = "amp_fp16"
+    FP8 = "fp8"
+    INT8 = "int8"
+
+    @classmethod
+    def of_step(cls, value: object) -> "Precision":
+        """Return the precision of a step by its name.
+
+        Raises:
+            MembenchError: there is no such precision, or it is only of products.
+        """
+        if value == cls.FP8:
+            raise MembenchError(
+                "precision is not fp8, in which only a module's products compute: convert it with "
+                "torchao.float8.convert_to_float8_training(module), and leave precision out"
+            )
+        return choice([each for each in cls if each not in _OF_PRODUCTS], "precision", value)
 
     @classmethod
     def of_dtype(cls, dtype: "torch.dtype") -> "Precision":
         """Return the precision of elements of a dtype; that of integers and of double precision is single precision."""
         import torch
 
+        if dtype.is_floating_point and dtype.itemsize == 1:
+            return cls.FP8
         return {torch.bfloat16: cls.BF16, torch.float16: cls.FP16}.get(dtype, cls.FP32)
 
     @property
@@ -42,3 +63,6 @@ class Precision(StrEnum):
         import torch
 
         return {Precision.AMP_BF16: torch.bfloat16, Precision.AMP_FP16: torch.float16}.get(self)
+
+
+_OF_PRODUCTS = frozenset({Precision.FP8, Precision.INT8})

@@ -4,6 +4,7 @@ Sizes and layouts come from a task's call. A task without one, as in a paper's f
 taken by its kind, contiguous.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from math import prod
@@ -14,6 +15,7 @@ from membench.core.call import Call, Value, values_in
 from membench.core.convolution import Convolution
 from membench.core.precision import Precision
 from membench.core.task_graph import GradientOf, Kind, Task
+from membench.core.torch_internals import is_of_torch
 from membench.cost.products import Product
 
 
@@ -30,6 +32,7 @@ class Family(StrEnum):
     ELEMENTWISE = "elementwise"
     COPY = "copy"  # reads or writes memory in another order than the other
     REDUCTION = "reduction"
+    DEQUANTIZATION = "dequantization"
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,9 +59,19 @@ class Kernel:
     channels_last: bool = False
 
 
+_ALLOCATIONS = {"empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided"}
+"""They move nothing."""
 _PRODUCTS = {"mm", "bmm", "addmm", "baddbmm", "addbmm", "mv", "addmv"}
 _UNKNOWN_PRODUCTS = {"convolution", "convolution_backward"}
 """Without geometry here: of one or three dimensions, or transposed."""
+_PRODUCTS = {"mm", "bmm", "addmm", "baddbmm", "addbmm", "mv", "addmv", "_int_mm"}
+_PRODUCTS_WITH_SCALES = {"_scaled_mm", "int8_linear_matmul"}
+"""Whose factors come first."""
+_TRANSPOSED = {"int8_linear_matmul"}
+"""Products whose second factor has a row for each column of the result."""
+_UNKNOWN_PRODUCTS = {"convolution", "convolution_backward", "gemm_4bit", "gemv_4bit", "_weight_int4pack_mm",
+                     "_weight_int8pack_mm"}  # fmt: skip
+"""Convolutions without geometry here, of one or three dimensions, or transposed; products with a packed weight."""
 _COPIES = {"cat", "stack", "clone", "index", "index_put", "index_put_", "index_select", "gather", "roll", "flip", "repeat",
            "slice_backward", "select_backward", "slice_scatter", "constant_pad_nd", "im2col", "col2im", "embedding",
            "embedding_dense_backward", "scatter", "scatter_add", "index_add", "unfold_backward", "as_strided"}  # fmt: skip
@@ -75,6 +88,7 @@ _REDUCTIONS = {
     "min",
     "prod",
 }
+_DEQUANTIZATIONS = {"dequantize_4bit", "dequantize_blockwise"}  # bitsandbytes
 _PASSES = {
     # statistics first, then the result: the input is read twice
     "native_batch_norm": 3 / 2,
@@ -96,6 +110,7 @@ _FAMILIES = {
     **dict.fromkeys((Kind.BATCH_NORM, Kind.NORMALIZATION), Family.NORMALIZATION),
 }
 _NARROW_WIDTHS = (4, 8, 16, 32)
+_OF_8_BITS = (Precision.FP8, Precision.INT8)
 _HALVES = {torch.float16: Precision.FP16, torch.bfloat16: Precision.BF16}
 
 
@@ -113,6 +128,13 @@ def kernels_of(task: Task) -> tuple[Kernel, ...]:
     )
 
 
+def priced_by_bytes(tasks: Iterable[Task]) -> tuple[str, ...]:
+    """Return the operators of libraries, ``"library.name"``, whose operations are not known, in the order of their first use."""
+    calls = [task.call for task in tasks if task.call is not None and not task.operations]
+    names = (call.operator.rpartition(".")[0] for call in calls if not is_of_torch(call.operator))
+    return tuple(dict.fromkeys(name for name in names if not name.startswith("membench.")))
+
+
 def computes_both_gradients(task: Task) -> bool:
     """Return whether a task is the whole backward pass of a convolution, as plain PyTorch calls it."""
     if task.call is None or task.convolution is None or not task.call.operator.endswith("_backward.default"):
@@ -123,22 +145,30 @@ def computes_both_gradients(task: Task) -> bool:
 
 def _kernel_by_call(task: Task, call: Call) -> Kernel:
     name = call.operator.split(".")[1]
+    if name in _ALLOCATIONS:
+        return Kernel(Family.ELEMENTWISE, task.precision, 0)
     values = values_in((call.args, *(value for _, value in call.kwargs), call.outputs))
     moved_bytes = task.moved_bytes + _updated_bytes(task, values)
+    if name == "index_copy_":  # of the tensor that it fills it moves only what it writes
+        moved_bytes = sum(value.extent_bytes for value in values[1:]) + values[-1].extent_bytes
     precision = _precision(task, values)
     if task.convolution is not None:
         return _convolution(task, task.convolution, values, precision, moved_bytes)
-    if name in _PRODUCTS:
-        return Kernel(Family.PRODUCT, precision, moved_bytes, task.operations, _product(call))
+    if (product := _product_of(name, call)) is not None:
+        return Kernel(Family.PRODUCT, precision, moved_bytes, task.operations, product)
     if "attention" in name:
         return Kernel(Family.ATTENTION, precision, moved_bytes, task.operations)
     if name in _UNKNOWN_PRODUCTS:
+        return Kernel(Family.PRODUCT, precision, moved_bytes, task.operations)
+    if not is_of_torch(call.operator):  # with the operations of its formula, if it has one
         return Kernel(Family.PRODUCT, precision, moved_bytes, task.operations)
     if name in _NORMALIZATIONS:
         passed_bytes = round(_PASSES.get(name, 1) * moved_bytes)
         return Kernel(Family.NORMALIZATION, precision, passed_bytes, channels_last=_is_channels_last(values))
     if name in _REDUCTIONS:
         return Kernel(Family.REDUCTION, precision, moved_bytes)
+    if name in _DEQUANTIZATIONS:
+        return Kernel(Family.DEQUANTIZATION, precision, moved_bytes)
     family = Family.COPY if name in _COPIES or _reorders(values) else Family.ELEMENTWISE
     return Kernel(family, precision, moved_bytes)
 
@@ -158,14 +188,40 @@ def _updated_bytes(task: Task, values: list[Value]) -> int:
 
 def _precision(task: Task, values: list[Value]) -> Precision:
     """Return the format of the factors: half precision counts if the task was not captured with a precision of its own."""
+    if task.precision in _OF_8_BITS:
+        return task.precision
     halves = (_HALVES[value.dtype] for value in values if value.dtype in _HALVES)
     return next(halves, task.precision)
 
 
-def _product(call: Call) -> Product:
-    left, right = values_in(call.args)[-2:]
+def _product_of(name: str, call: Call) -> Product | None:
+    """Return the geometry of a product of matrices; None for another operator."""
+    if name in _PRODUCTS:
+        return _product(*values_in(call.args)[-2:])
+    if name in _PRODUCTS_WITH_SCALES:
+        return _product(*values_in(call.args)[:2], is_transposed=name in _TRANSPOSED)
+    return _grouped_product(call) if name == "_grouped_mm" else None
+
+
+def _product(left: Value, right: Value, *, is_transposed: bool = False) -> Product:
     *batch, rows, depth = left.shape
-    return Product(prod(batch), rows, right.shape[-1] if len(right.shape) > 1 else 1, depth)
+    columns = right.shape[0 if is_transposed else -1] if len(right.shape) > 1 else 1
+    return Product(prod(batch), rows, columns, depth)
+
+
+def _grouped_product(call: Call) -> Product:
+    """Return a product for each group, of equal sizes: which rows belong to a group is data (a router's choice of experts)."""
+    left, right, *offsets = values_in((call.args, tuple(value for _, value in call.kwargs)))
+    groups = (offsets or [left])[0].shape[0]
+    rows, depth, columns = left.shape[-2], left.shape[-1], right.shape[-1]
+    match len(left.shape), len(right.shape):
+        case 2, 3:
+            rows = -(-rows // groups)
+        case 3, 2:
+            columns = -(-columns // groups)
+        case 2, 2:
+            depth = -(-depth // groups)
+    return Product(groups, rows, columns, depth)
 
 
 def _convolution(

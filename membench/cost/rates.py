@@ -8,7 +8,7 @@ from membench.core.precision import Precision
 from membench.cost.kernels import Family, Kernel
 from membench.cost.products import Multiplier, product_time_s
 
-_ITEMSIZES = {Precision.FP16: 2, Precision.BF16: 2}
+_ITEMSIZES = {Precision.FP16: 2, Precision.BF16: 2, Precision.FP8: 1, Precision.INT8: 1}
 """Of a factor's element, in bytes; of others, 4."""
 
 
@@ -103,6 +103,8 @@ def _memory_fraction(kernel: Kernel, rates: KernelRates) -> float:
             return rates.copy
         case Family.NORMALIZATION:
             return rates.normalization
+        case Family.DEQUANTIZATION:
+            return rates.dequantization
         case Family.REDUCTION:
             return rates.reduction
         case _:

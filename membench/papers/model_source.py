@@ -12,8 +12,10 @@ from hydra.core.object_type import ObjectType
 from hydra.plugins.config_source import ConfigResult, ConfigSource
 from omegaconf import DictConfig, OmegaConf
 
-_OPEN = ("module", "loss", "inputs", "targets")
+_OPEN = ("module", "loss", "inputs", "targets", "lora")
 """Options in which the command line may add others."""
+_FINE_TUNING: dict[str, Any] = {"quantization": None, "unquantized": None, "lora": {}}
+"""Options of each of these models; see `Model`."""
 
 
 def _timm(name: str) -> dict[str, Any]:
@@ -61,7 +63,7 @@ class ModelSource(ConfigSource):
             MembenchError: the library is not installed, or has no such network.
         """
         _, library, name = config_path.split("/", 2)
-        options = OmegaConf.create(_LIBRARIES[library](name))
+        options = OmegaConf.create({**_LIBRARIES[library](name), **_FINE_TUNING})
         for key in _OPEN:
             if isinstance(options.get(key), DictConfig):
                 OmegaConf.set_struct(options[key], False)

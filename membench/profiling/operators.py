@@ -251,7 +251,8 @@ def _example(call: Call, argument: Any, device: torch.device, fill: int) -> Any:
 
 def _random(size: int, dtype: torch.dtype, device: torch.device) -> Tensor:
     """Return numbers between 0 and 1, repeated after `_RANDOM_NUMBERS`: copies take less time than more of them."""
-    numbers = torch.empty(min(size, _RANDOM_NUMBERS), dtype=dtype, device=device).uniform_()
+    drawn = torch.float32 if dtype.itemsize == 1 else dtype  # torch draws no numbers of 8 bits
+    numbers = torch.empty(min(size, _RANDOM_NUMBERS), dtype=drawn, device=device).uniform_().to(dtype)
     return numbers.repeat(-(-size // max(1, len(numbers))))[:size]
 
 

@@ -43,8 +43,14 @@ def measure_update(
         MembenchError: the optimizer cannot be copied, or its step needs arguments or takes more memory each time.
     """
     name = type(optimizer).__name__
+    updated = set(map(id, weights.values()))
     copies = {
-        id(weight): nn.Parameter(torch.zeros_like(weight, device=device), weight.requires_grad)
+        id(weight): nn.Parameter(
+            torch.zeros_like(weight, device=device)
+            if id(weight) in updated
+            else torch.empty(0, device=device),
+            weight.requires_grad,
+        )
         for group in optimizer.param_groups
         for weight in group["params"]
     }

@@ -8,9 +8,9 @@ from torch import Tensor, nn
 
 from membench.core import configuration
 from membench.core.arguments import as_arguments
-from membench.core.checks import choice
 from membench.core.device import DeviceProfile
 from membench.core.errors import MembenchError
+from membench.core.opened import opened
 from membench.core.optimizer import Make, WeightUpdate
 from membench.core.precision import Precision
 from membench.core.units import parse_bytes
@@ -38,8 +38,8 @@ def workload_of(
         raise MembenchError(
             "the batch is a pair (inputs, targets), each a tensor, a tuple or a dict; for inference it is (inputs, ())"
         )
-    inputs, targets = (as_arguments(each) for each in batch)
-    formats = None if precision is None else choice(Precision, "precision", precision)
+    inputs, targets = (opened(as_arguments(each)) for each in batch)
+    formats = None if precision is None else Precision.of_step(precision)
     name = type(module).__name__
     return Workload(name, module, loss, inputs, targets, precision=formats, channels_last=channels_last)
 

@@ -12,6 +12,7 @@ from membench.backends.tensor_backend import TensorBackend
 from membench.capture.capture import CapturedStep
 from membench.core.arguments import ExpectedArguments, is_dense
 from membench.core.errors import MembenchError, ModuleChanged, ShapeMismatch
+from membench.core.stored import stored_buffers, stored_weights
 from membench.core.task_graph import TaskGraph
 
 _SHAPE = attrgetter("shape")
@@ -41,8 +42,8 @@ class BoundState:
         self._graph = graph
         self._backend = backend
         self._tensors: dict[int, Tensor] = {
-            **{captured.weights[name]: weight for name, weight in module.named_parameters()},
-            **{captured.buffers[name]: buffer for name, buffer in module.named_buffers()},
+            **{captured.weights[name]: weight for name, weight in stored_weights(module).items()},
+            **{captured.buffers[name]: buffer for name, buffer in stored_buffers(module).items()},
             **{block: backend.place(block, tensor) for block, tensor in captured.constants.items()},
             **others,
         }

@@ -8,16 +8,17 @@ from torch import nn
 from membench.backends.tensor_backend import TensorBackend
 from membench.capture.capture import CapturedStep
 from membench.core.arguments import map_leaves
+from membench.core.stored import stored_buffers, stored_weights
 from membench.core.workload import Workload
 
 
 def place_module(module: nn.Module, captured: CapturedStep, backend: TensorBackend) -> None:
     """Move a module's weights, gradients and buffers in place; see `place_workload`."""
-    for name, weight in module.named_parameters():
+    for name, weight in stored_weights(module).items():
         gradient, weight.grad = weight.grad, None
         weight.data = backend.place(captured.weights[name], weight.data)
         weight.grad = None if gradient is None else gradient.to(weight.device)
-    for name, buffer in module.named_buffers():
+    for name, buffer in stored_buffers(module).items():
         buffer.data = backend.place(captured.buffers[name], buffer.data)
 
 

@@ -14,13 +14,15 @@ from membench.capture.update import CapturedUpdate
 from membench.core import configuration
 from membench.core.cost_model import CostModel
 from membench.core.device import DeviceProfile
+from membench.core.efficiency import Efficiency, with_rates
 from membench.core.optimizer import WeightUpdate
 from membench.core.schedule import RepeatedSchedule
 from membench.core.task_graph import TaskGraph
 from membench.core.workload import Workload
+from membench.cost.kernels import priced_by_bytes
 from membench.cost.roofline import RooflineCost
 from membench.planning.device_memory import device_memory
-from membench.planning.holders import held_at_peak_bytes
+from membench.planning.holders import held_at_peak_bytes, returned_in_objects_bytes
 from membench.planning.update import add_update, updated_workload
 from membench.steps.arguments import (
     OptimizerLike,
@@ -50,6 +52,10 @@ class Prediction:
         fits: whether the device has the memory, after the caching allocator has returned what it does not use.
         capacity_bytes: memory of the device.
         parts_bytes: what the allocated peak consists of: weights, gradients, activations ...; adds up to `allocated_bytes`.
+        cache_bytes: of tensors that the step returns in objects: the keys and values of all sequences in a step of inference.
+        depends_on_values: sizes were computed from the values of this batch, so that the prediction holds for it alone.
+        priced_by_bytes: kernels of libraries, ``"library.name"``, whose time is that of moving their arguments and results. A
+            formula that `torch.utils.flop_counter.register_flop_formula` has registered adds that of operations.
     """
 
     device: str
@@ -61,6 +67,9 @@ class Prediction:
     fits: bool
     capacity_bytes: int
     parts_bytes: Mapping[str, int]
+    cache_bytes: int = 0
+    depends_on_values: bool = False
+    priced_by_bytes: tuple[str, ...] = ()
 
     @property
     def samples_per_s(self) -> float:
@@ -76,6 +85,7 @@ class Predictor:
         strategy: the memory-saving method.
         budget_bytes: see `predict`.
         update: of the weights; None: the step ends with the gradients.
+        rates: values that replace those of ``conf/framework/pytorch.yaml``, by the names of `KernelRates`.
     """
 
     def __init__(
@@ -84,9 +94,14 @@ class Predictor:
         strategy: Strategy,
         budget_bytes: int | None = None,
         update: WeightUpdate | None = None,
+        rates: Mapping[str, float] | None = None,
     ) -> None:
         self._framework = configuration.load("framework", "pytorch")
-        self._captures = Captures(updated_workload(workload, update), self._framework.captured_on)
+        self._efficiency: Efficiency = self._framework.efficiency
+        if rates:
+            self._efficiency = with_rates(self._efficiency, rates)
+        step = updated_workload(workload, update)
+        self._captures = Captures(step, self._framework.captured_on, uses_values=True)
         self._strategy = strategy
         self._budget_bytes = budget_bytes
         self._update = None if update is None else CapturedUpdate(update, workload.module)
@@ -98,7 +113,7 @@ class Predictor:
 
     def on(self, device: DeviceProfile) -> Prediction:
         """Return the prediction for a device; see `predict`."""
-        cost = RooflineCost(device, self._framework.efficiency)
+        cost = RooflineCost(device, self._efficiency)
         batch_size = self._captures.workload.batch_size
         runs = plan_step(
             self._captures.graph_at, batch_size, self._strategy, cost, self._budget_bytes, update=self._update
@@ -120,6 +135,9 @@ def predicted(runs: tuple[RepeatedSchedule, ...], cost: CostModel, device: Devic
         fits=memory.fits,
         capacity_bytes=device.memory_bytes,
         parts_bytes=held_at_peak_bytes(largest),
+        cache_bytes=returned_in_objects_bytes(largest.graph),
+        depends_on_values=largest.graph.depends_on_values,
+        priced_by_bytes=priced_by_bytes(largest.graph.tasks),
     )
 
 

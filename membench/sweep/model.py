@@ -7,11 +7,13 @@ from inspect import isclass
 from typing import Any
 
 import torch
+from torch import nn
 
 from membench.core import configuration
 from membench.core.arguments import Arguments, as_arguments
 from membench.core.configuration import find_target, instantiate
 from membench.core.workload import Workload
+from membench.models.fine_tuning import UNQUANTIZED, quantized, with_adapters
 from membench.sweep.example_batch import example
 
 
@@ -26,6 +28,9 @@ class Model:
         inputs, targets: description of the example batch, see `example_batch`; arguments by name if it is a dict, one
             after another if it is a list.
         sizes: numbers that a description refers to by a word.
+        quantization: of the linear layers' weights, see `quantized`; None: they stay as they are.
+        unquantized: last names of linear layers that stay as they are; None: `UNQUANTIZED`.
+        lora: options of adapters, see `with_adapters`; None: all weights are trained that the network trains.
     """
 
     name: str
@@ -34,6 +39,9 @@ class Model:
     inputs: Any
     targets: Any
     sizes: Mapping[str, Any]
+    quantization: str | None = None
+    unquantized: Sequence[str] | None = None
+    lora: Mapping[str, Any] | None = None
 
     @classmethod
     def from_configuration(cls, values: Mapping[str, Any]) -> "Model":
@@ -47,7 +55,17 @@ class Model:
             inputs = [_described(values["input_shape"], values.get("vocabulary"))]
             if not targets and (classes := values.get("classes")):
                 targets = [_described(values.get("target_shape", []), classes)]
-        return cls(values["name"], values["module"], values["loss"], inputs, targets, values)
+        return cls(
+            values["name"],
+            values["module"],
+            values["loss"],
+            inputs,
+            targets,
+            values,
+            values.get("quantization"),
+            values.get("unquantized"),
+            values.get("lora") or None,
+        )
 
     @classmethod
     def named(cls, name: str) -> "Model":
@@ -66,11 +84,18 @@ class Model:
         """
         torch.manual_seed(seed)
         with torch.device(device):
-            module, loss = instantiate(self.module), build_loss(self.loss)
+            module, loss = self._built(), build_loss(self.loss)
             inputs, targets = self.example_batch(batch_size)
         if loss is None:
             return Workload(self.name, module.eval(), None, inputs)
         return Workload(self.name, module, loss, inputs, targets)
+
+    def _built(self) -> nn.Module:
+        module: nn.Module = instantiate(self.module)
+        if self.quantization is not None:
+            kept = UNQUANTIZED if self.unquantized is None else self.unquantized
+            module = quantized(module, self.quantization, kept)
+        return module if self.lora is None else with_adapters(module, self.lora)
 
     def example_batch(self, batch_size: int) -> tuple[Arguments, Arguments]:
         """Return random inputs and targets.

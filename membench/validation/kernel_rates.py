@@ -26,8 +26,9 @@ from membench.core.task_graph import Task
 from membench.cost.kernels import Kernel, kernels_of
 from membench.cost.rates import PeakTimes, peak_times, reached
 from membench.papers.calibrate.least_squares import four_digits
-from membench.validation.dataset import FITTED, Row, load_dataset
+from membench.validation.dataset import FITTED, load_dataset
 from membench.validation.predicting import predictor_of
+from membench.validation.rows import Row
 
 DATASETS = ("timm_nchw", "timm_nhwc")
 ROWS = 40

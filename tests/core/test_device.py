@@ -108,7 +108,7 @@ def test_the_link_of_a_card_of_today_carries_what_its_copies_reach(name: str) ->
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        ({"precision_ops_per_s": {"fp8": 1e12}}, "tf32, bf16, fp16"),
+        ({"precision_ops_per_s": {"fp4": 1e12}}, "tf32, bf16, fp16, fp8, int8"),
         ({"precision_ops_per_s": {"fp16": 0.0}}, "precision_ops_per_s.fp16 is a positive number"),
         ({"l2_bytes": -1}, "l2_bytes is a positive whole number"),
         ({"pageable_device_to_host_bytes_per_s": 0.0}, "pageable_device_to_host_bytes_per_s is a positive"),

@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from membench.core.errors import MembenchError
 from membench.core.precision import Precision
 
 
@@ -21,6 +22,16 @@ def test_tf32_has_single_precision_in_memory() -> None:
 def test_autocast_leaves_weights_alone(precision: Precision) -> None:
     assert precision.dtype is None
     assert precision.autocast_dtype is not None and precision.autocast_dtype.itemsize == 2
+
+
+def test_numbers_of_8_bits_are_those_of_products_alone() -> None:
+    assert {Precision.of_dtype(each) for each in (torch.float8_e4m3fn, torch.float8_e5m2)} == {Precision.FP8}
+    assert Precision.FP8.dtype is Precision.INT8.dtype is None
+    assert Precision.of_step("bf16") is Precision.BF16
+    with pytest.raises(MembenchError, match="convert_to_float8_training"):
+        Precision.of_step("fp8")
+    with pytest.raises(MembenchError, match="precision is one of fp32, .*, amp_fp16, not 'int8'"):
+        Precision.of_step("int8")
 
 
 def test_other_dtypes_count_as_single_precision() -> None:

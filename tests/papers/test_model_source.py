@@ -10,6 +10,8 @@ from membench.core.configuration import read
 from membench.core.errors import MembenchError
 from membench.papers.cells import hydra_composition, resolved
 
+FINE_TUNING = {"quantization": None, "unquantized": None, "lora": {}}
+
 
 def model_of(*words: str) -> dict[str, Any]:
     with hydra_composition():
@@ -25,7 +27,7 @@ def model_of(*words: str) -> dict[str, Any]:
     ],
 )
 def test_a_published_name_is_its_file(name: str, file: str) -> None:
-    assert model_of(f"model={name}") == read("model", file)
+    assert model_of(f"model={name}") == {**read("model", file), **FINE_TUNING}
 
 
 def test_a_type_of_transformers_has_its_default_sizes() -> None:
@@ -40,9 +42,17 @@ def test_a_type_of_transformers_has_its_default_sizes() -> None:
             "labels": {"shape": ["sequence_length"], "below": "vocabulary"},
         },
         "batch_size": 8,
+        **FINE_TUNING,
     }
     images = model_of("model=hf/vit")
     assert images["inputs"]["pixel_values"] == {"shape": [3, "image_size", "image_size"]}
+
+
+def test_weights_may_be_quantized_and_adapters_added() -> None:
+    words = ["model=hf/llama-2-7b-hf", "model.quantization=bnb.nf4", "model.lora.r=8"]
+    model = model_of(*words, "model.lora.target_modules=[q_proj,v_proj]")
+    assert model["quantization"] == "bnb.nf4"
+    assert model["lora"] == {"r": 8, "target_modules": ["q_proj", "v_proj"]}
 
 
 def test_a_network_of_timm_has_the_images_and_classes_of_its_weights() -> None:

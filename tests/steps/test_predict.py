@@ -14,6 +14,8 @@ import membench
 from membench.core import configuration
 from membench.core.errors import MembenchError
 from membench.execution.measurement import cpu_peak_bytes
+from membench.steps.arguments import as_strategy, workload_of
+from membench.steps.predict import Predictor
 
 RTX3090 = configuration.load("device", "rtx3090")
 
@@ -107,3 +109,15 @@ def test_paged_states_cost_time_and_no_memory_of_the_device() -> None:
     assert paged.parts_bytes["optimizer state"] == 2 * 4000 < held.parts_bytes["optimizer state"]
     copied_s = 8e6 / RTX3090.host_to_device_bytes_per_s + 8e6 / RTX3090.device_to_host_bytes_per_s
     assert paged.step_time_s > copied_s > held.step_time_s
+
+
+def test_a_program_may_have_rates_of_its_own() -> None:
+    module = nn.Sequential(nn.Linear(16, 16), nn.ReLU(), nn.Linear(16, 4))
+    workload = workload_of(module, nn.CrossEntropyLoss(), (torch.randn(2, 16), torch.randint(4, (2,))))
+    device = configuration.load("device", "t4")
+    quick, slow = (
+        Predictor(workload, as_strategy("pytorch"), rates=rates).on(device)
+        for rates in (None, {"issue_s": 0.01})
+    )
+    assert slow.step_time_s > 0.05 > quick.step_time_s
+    assert slow.allocated_bytes == quick.allocated_bytes

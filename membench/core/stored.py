@@ -1,0 +1,35 @@
+"""The tensors in which a weight is stored: itself, or those that a subclass wraps, as quantized weights of torchao are."""
+
+from collections.abc import Callable
+
+from torch import Tensor, nn
+
+from membench.core.torch_internals import is_wrapper_subclass, unwrapped, wrapped_again
+
+
+def stored(name: str, tensor: Tensor) -> dict[str, Tensor]:
+    """Return the tensors in which one is stored by name: ``weight``, or ``weight.qdata`` and ``weight.scale``."""
+    if not is_wrapper_subclass(tensor):
+        return {name: tensor}
+    parts = unwrapped(tensor)
+    return {key: each for part in parts for key, each in stored(f"{name}.{part}", parts[part]).items()}
+
+
+def stored_weights(module: nn.Module) -> dict[str, Tensor]:
+    """Return the tensors in which a module's parameters are stored, by qualified name; tied ones once."""
+    named = module.named_parameters()
+    return {key: each for name, tensor in named for key, each in stored(name, tensor).items()}
+
+
+def stored_buffers(module: nn.Module) -> dict[str, Tensor]:
+    """Return the tensors in which a module's buffers are stored, by qualified name; tied ones once."""
+    named = module.named_buffers()
+    return {key: each for name, tensor in named for key, each in stored(name, tensor).items()}
+
+
+def with_stored(tensor: Tensor, new: Callable[[Tensor], Tensor]) -> Tensor:
+    """Return a tensor of the same class with each tensor in which it is stored replaced."""
+    if not is_wrapper_subclass(tensor):
+        return new(tensor)
+    parts = {name: with_stored(part, new) for name, part in unwrapped(tensor).items()}
+    return wrapped_again(tensor, parts)
