@@ -15,7 +15,18 @@ from torch.nn.parallel import DistributedDataParallel
 import membench
 from membench.core.errors import MembenchError, UnsupportedModel
 from membench.execution.measurement import peak_bytes
-from tests.helpers.wrappers import ANSWERED, INPUTS, ON_HOST, REFUSED, TARGETS, Case, Net, cast, within
+from tests.helpers.wrappers import (
+    ANSWERED,
+    INPUTS,
+    ON_HOST,
+    REFUSED,
+    TARGETS,
+    Case,
+    Net,
+    cast,
+    observed,
+    within,
+)
 
 CPU = torch.device("cpu")
 pytestmark = [
@@ -168,6 +179,13 @@ def test_a_scaler_of_losses_keeps_no_tensor_of_a_capture() -> None:
     step = membench.compile(case.module, loss, (INPUTS, TARGETS))
     assert step(INPUTS, TARGETS).equal(expected.detach())
     assert scaler.get_scale() == 4.0
+
+
+def test_quantization_s_observers_read_values_which_only_a_prediction_takes_from_the_batch() -> None:
+    assert predicted(Case(observed())).depends_on_values
+    case = Case(observed())
+    with pytest.raises(UnsupportedModel, match="Python reads the value of a tensor"):
+        membench.compile(case.module, case.loss, (case.inputs, TARGETS))
 
 
 def test_hooks_on_gradients_are_refused_or_run_by_autograd() -> None:

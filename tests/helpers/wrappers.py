@@ -375,10 +375,6 @@ REFUSED: dict[str, tuple[Callable[[], Case], str]] = {
         around(lambda m: nn.Sequential(nn.LazyLinear(8), m)),
         "'0.weight' .* its shape is not known yet; call the module once",
     ),
-    "quantization's observers": (
-        lambda: Case(observed()),
-        "Python reads the value of a tensor",
-    ),
     "replaced memory": (
         within(replaced_memory),
         "'first.weight' .* gives it other memory, .* write to it in place",
