@@ -44,6 +44,7 @@ from membench.core.errors import (
 if TYPE_CHECKING:
     from membench.advice.advice import Advice, AdvisedPlan
     from membench.advice.advise import advise
+    from membench.models.serving import served_inputs
     from membench.steps.buckets import pad_to_bucket
     from membench.steps.compile import compile  # noqa: A004 (the field's word for it)
     from membench.steps.compiled_step import CompiledStep
@@ -80,6 +81,7 @@ __all__ = [
     "compile",
     "pad_to_bucket",
     "predict",
+    "served_inputs",
     "wrap",
 ]
 
@@ -96,6 +98,7 @@ _LAZY = {
     "compile": "membench.steps.compile",
     "pad_to_bucket": "membench.steps.buckets",
     "predict": "membench.steps.predict",
+    "served_inputs": "membench.models.serving",
     "wrap": "membench.steps.wrap",
 }
 """Imported on first use: they need torch, which takes seconds, and reports and figures do not."""

@@ -111,6 +111,7 @@ class Advice:
             peak.
         refused: why the others do not fit, by name.
         trust: how far published measurements differ from such predictions.
+        trains: whether the step computes gradients.
     """
 
     model: str
@@ -125,6 +126,7 @@ class Advice:
     plans: tuple[AdvisedPlan, ...]
     refused: Mapping[str, Refusal]
     trust: tuple[Trust, ...]
+    trains: bool = True
 
     @property
     def device(self) -> str:

@@ -139,6 +139,7 @@ class Adviser:
             plans=tuple(replace(each, _step=self._compiled) for each in ranked(plans)),
             refused={name: each for name, each in outcomes.items() if isinstance(each, Refusal)},
             trust=trusts(workload.name, target.device.name),
+            trains=workload.trains,
         )
 
     def simulated(self, plan: AdvisedPlan) -> SimulatedStep:
@@ -148,7 +149,8 @@ class Adviser:
 
     def _captures(self, batch_size: int) -> Captures:
         workload = self._workload.with_batch(batch_size)
-        return Captures(updated_workload(workload, self._target.update), self._framework.captured_on)
+        step = updated_workload(workload, self._target.update)
+        return Captures(step, self._framework.captured_on, uses_values=True)
 
     def _plain(self, planners: Planners) -> Runs:
         target, size = self._target, self._workload.batch_size

@@ -39,22 +39,28 @@ def lines(advice: Advice) -> Iterator[str]:
 
 
 def code(advice: Advice, plan: AdvisedPlan) -> list[str]:
-    """Return the lines that use a plan, for a program that has ``model``, ``criterion``, ``inputs`` and ``targets``."""
+    """Return the lines that use a plan, for a program that has ``model`` and ``inputs``, and to train ``criterion`` and ``targets``."""
     step = {"optimizer": advice.optimizer, "precision": advice.precision}
     given = {**plan.options, **{name: value for name, value in step.items() if value is not None}}
     options = [
         *(f"{name}={value!r}" for name, value in given.items()),
         *(["channels_last=True"] * advice.channels_last),
     ]
-    arguments = ", ".join(["model", "criterion", "(inputs, targets)", *options, _DEVICE])
-    return ["import torch, membench", f"step = membench.compile({arguments})", "loss = step(inputs, targets)"]
+    batch = ["criterion", "(inputs, targets)"] if advice.trains else ["None", "(inputs, ())"]
+    arguments = ", ".join(["model", *batch, *options, _DEVICE])
+    call = "loss = step(inputs, targets)" if advice.trains else "output = step(inputs)"
+    return ["import torch, membench", f"step = membench.compile({arguments})", call]
 
 
 def trust(advice: Advice) -> list[str]:
     """Return sentences on how far published measurements differ from such predictions."""
     found = [each.sentence() for each in advice.trust]
     none = f"No published measurement of this kind of network, nor of any on the {advice.device}, has been compared."
-    return found or [none]
+    kernels = ", ".join(advice.plain.priced_by_bytes)
+    unknown = (
+        [f"Kernels of libraries, priced by the bytes that they move alone: {kernels}."] if kernels else []
+    )
+    return [*(found or [none]), *unknown]
 
 
 def values(advice: Advice) -> dict[str, Any]:
@@ -91,7 +97,7 @@ def step_words(advice: Advice) -> list[str]:
         advice.model,
         f"batch {advice.batch_size}",
         *([advice.precision] if advice.precision else []),
-        advice.optimizer or "no optimizer",
+        *([advice.optimizer or "no optimizer"] if advice.trains else []),
         f"simulated on {advice.device}",
         *([f"budget {format_bytes(advice.budget_bytes)}"] if advice.budget_bytes else []),
     ]
@@ -124,6 +130,8 @@ def facts(advice: Advice) -> Iterator[tuple[str, str]]:
         "step time",
         f"{format_seconds(advice.step_time_s)}, {advice.batch_size / advice.step_time_s:,.1f} samples/s",
     )
+    if advice.plain.depends_on_values:
+        yield "holds for", "this batch: sizes depend on its values"
     if advice.largest_batch is not None:
         yield "largest batch", f"{advice.largest_batch:,}"
 

@@ -65,7 +65,7 @@ class RunSource:
     def _compute(self, task: Task) -> None:
         call = self._calls[task.index]
         if call is None:
-            self._lines.append(f"take_turn({task.index})")
+            self._lines.append(f"take({task.index})")
             return
         for number in call.numbers:
             if number not in self._present:

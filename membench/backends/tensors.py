@@ -29,7 +29,7 @@ class DeviceTensors:
 
     Attributes:
         update: runs the task of the update; takes a function that returns a value's tensor.
-        output_gradients: by block; a step takes them in place of running the tasks of the turn.
+        passed: by block, tensors that a step takes from its caller in place of running the task that creates them.
     """
 
     def __init__(self, graph: TaskGraph, device: torch.device) -> None:
@@ -38,9 +38,9 @@ class DeviceTensors:
         self._bound = BoundCalls(graph.blocks, device)
         self._values, self._values_of_block = self._bound.values, self._bound.values_of_block
         self.update: Callable[[Callable[[Value], Tensor]], None] | None = None
-        self.output_gradients: dict[int, Tensor] = {}
+        self.passed: dict[int, Tensor] = {}
         self._calls = [
-            None if task.phase is Phase.UPDATE or task.index == graph.turn else self._bound.bind(task)
+            None if task.call is None or task.index == graph.turn else self._bound.bind(task)
             for task in graph.tasks
         ]
         self._tensors: list[Tensor | None] = [None] * len(self._values)
@@ -64,6 +64,7 @@ class DeviceTensors:
         """Release every block, including external ones."""
         for block in range(len(self._owners)):
             self.release(block)
+        self.passed.clear()
 
     def allocate(self, block: Block) -> None:
         """Allocate new memory for a block, unfilled."""
@@ -105,7 +106,7 @@ class DeviceTensors:
         """Run a task now."""
         call = self._calls[task.index]
         if call is None:
-            self._take_turn(task.index)
+            self._take(task.index)
             return
         tensors = self._tensors
         for number in call.numbers:
@@ -133,7 +134,7 @@ class DeviceTensors:
             "tensors": self._tensors,
             "owners": self._owners,
             "view": self._view,
-            "take_turn": self._take_turn,
+            "take": self._take,
             "close_space": close_space,
             "spaces": spaces,
             "poison": poison,
@@ -162,15 +163,15 @@ class DeviceTensors:
         look_up()
         return run
 
-    def _take_turn(self, index: int) -> None:
-        """Let the optimizer update the weights, or take the gradient of an output from the caller."""
+    def _take(self, index: int) -> None:
+        """Let the optimizer update the weights, or take what the caller passes for a task's blocks."""
         task = self._graph.tasks[index]
         if task.phase is Phase.UPDATE:
             assert self.update is not None, "the step has no optimizer"
             self.update(self.tensor)
             return
         for block in task.creates:
-            self.hold(block, self.output_gradients.pop(block))
+            self.hold(block, self.passed.pop(block))
 
     def _keep(self, task: Task, call: BoundCall, result: Any) -> None:
         if self._unverified and task.index in self._unverified:

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from membench.capture.lstm import LAYER, LAYER_BACKWARD, lstm_operations, with_lstm_workspace
+from membench.capture.triton_launches import unread_arguments
 from membench.core.convolution import Convolution
 from membench.core.task_graph import GradientOf, Kind
 from membench.core.torch_internals import (
@@ -13,14 +14,18 @@ from membench.core.torch_internals import (
     convolution_kernel,
     cudnn_batch_norm_reserve_bytes,
     flop_registry,
+    is_of_torch,
     no_dispatch,
     operator_schema,
     suggest_memory_format,
 )
 
+GROUPED_PRODUCT = "_grouped_mm"
+"""One product of matrices for each group of rows, by offsets that are data: the layers of a mixture of experts."""
+
 KINDS = {
     Kind.CONVOLUTION: {"convolution", "convolution_backward"},
-    Kind.LINEAR: {"mm", "addmm", "bmm", "baddbmm", "_scaled_mm", "_int_mm", "gemm_4bit", "gemv_4bit",
+    Kind.LINEAR: {"mm", "addmm", "bmm", "baddbmm", GROUPED_PRODUCT, "_scaled_mm", "_int_mm", "gemm_4bit", "gemv_4bit",
                   "_weight_int4pack_mm", "_weight_int8pack_mm",
                   "int8_linear_matmul", LAYER, LAYER_BACKWARD},
     Kind.BATCH_NORM: {"native_batch_norm", "native_batch_norm_backward", "cudnn_batch_norm",
@@ -164,6 +169,11 @@ def argument_at(at: int | str, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
     return args[at] if isinstance(at, int) else kwargs.get(at)
 
 
+def unread_bytes(operator: OpOverload, args: tuple[Any, ...]) -> int:
+    """Return the bytes of the arguments that an operator writes without reading them."""
+    return sum(args[at].numel() * args[at].itemsize for at in unread_arguments(str(operator)))
+
+
 def viewed_argument(operator: OpOverload, args: tuple[Any, ...]) -> int | None:
     """Return the position of the argument that the outputs are views of; None if they are not views."""
     returns = operator_schema(operator).returns
@@ -176,12 +186,13 @@ def viewed_argument(operator: OpOverload, args: tuple[Any, ...]) -> int | None:
     return None
 
 
-def has_number(operator: OpOverload, args: tuple[Any, ...]) -> bool:
-    """Return whether a number stands in place of a tensor: autograd may keep it as a tensor."""
+def numbers(operator: OpOverload, args: tuple[Any, ...]) -> tuple[str, ...]:
+    """Return the names of arguments that are numbers in place of tensors: autograd may keep them as tensors."""
     pairs = zip(operator_schema(operator).arguments, args, strict=False)
-    return any(
-        isinstance(arg, int | float | complex) and isinstance(each.type, torch.TensorType)
+    return tuple(
+        each.name
         for each, arg in pairs
+        if isinstance(arg, int | float | complex) and isinstance(each.type, torch.TensorType)
     )
 
 
@@ -207,11 +218,14 @@ def is_random(operator: OpOverload, args: tuple[Any, ...]) -> bool:
 def workspace_bytes(operator: OpOverload, args: tuple[Any, ...]) -> int:
     """Return what the backward of fused attention allocates in addition to its outputs; 0 for other operators.
 
+    Compiled flex_attention: one number for each query (``torch/_inductor/kernel/flex/flex_attention.py``, `delta`). Others:
     Sums of the query's gradient in single precision, and one number for each query. Where several heads share a key, flash
     attention writes a gradient of keys and values for each head (PyTorch's ``flash_api.cpp``, `mha_bwd`; memory-efficient
     attention: ``kernel_backward.h``).
     """
     name = operator_name(operator)
+    if name == "flex_attention_backward":
+        return int(args[5].numel() * torch.float32.itemsize)
     if name not in (
         "_scaled_dot_product_flash_attention_backward",
         "_scaled_dot_product_efficient_attention_backward",
@@ -240,17 +254,31 @@ _PRODUCTS_WITHOUT_FORMULA = {
 def floating_point_operations(
     operator: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any
 ) -> int:
-    """Count operations by torch's own formulas; an operator without one counts one per output element."""
+    """Count operations by registered formulas (`torch.utils.flop_counter`).
+
+    Without one, an operator of torch counts one per output element, and an operator of a library counts none.
+    """
     formula = flop_registry.get(operator.overloadpacket)
     if formula is not None:
-        return int(formula(*args, **kwargs, out_val=output))
+        with no_dispatch():  # a formula may read lengths from a tensor with data
+            return int(formula(*args, **kwargs, out_val=output))
     name = operator_name(operator)
     if name in (LAYER, LAYER_BACKWARD):
         return lstm_operations(name, args)
     if name in _PRODUCTS_WITHOUT_FORMULA:
         return 2 * int(output.numel()) * int(args[0].shape[-1])
+    if name == GROUPED_PRODUCT:
+        return _grouped_operations(*args[:2])
+    if not is_of_torch(str(operator)):
+        return 0
     first = output[0] if isinstance(output, tuple | list) and output else output
     return first.numel() if isinstance(first, Tensor) else 0
+
+
+def _grouped_operations(left: Tensor, right: Tensor) -> int:
+    """Count a grouped product's operations: each row, or each step in depth, belongs to one group, whatever the offsets are."""
+    groups = left.shape[0] if left.dim() == right.dim() == 3 else 1
+    return int(2 * groups * left.shape[-2] * left.shape[-1] * right.shape[-1])
 
 
 def as_in_plain_pytorch(operator: OpOverload, args: tuple[Any, ...]) -> tuple[Any, ...]:

@@ -18,7 +18,7 @@ from membench.capture.passes import (
 from membench.capture.plain import plain_tasks
 from membench.capture.trace import Recording, record
 from membench.core.call import Outputs, Value
-from membench.core.task_graph import EXTERNAL_ROLES, Block, Role, Task, TaskGraph
+from membench.core.task_graph import EXTERNAL_ROLES, Block, Kind, Phase, Role, Task, TaskGraph
 from membench.core.torch_internals import tree_leaves
 from membench.core.workload import Workload
 
@@ -45,6 +45,8 @@ def capture(
     workload: Workload,
     device: torch.device | None = None,
     seen: Mapping[Hashable, Outputs] = MappingProxyType({}),
+    *,
+    uses_values: bool = False,
 ) -> CapturedStep:
     """Capture the step of `workload`: forward, loss and the gradients of all weights, or the forward pass alone.
 
@@ -54,21 +56,25 @@ def capture(
         device: where the step is to run, which may differ from where its tensors are; None: where they are.
             `ANY_GPU`: on a GPU that this machine does not need to have.
         seen: layouts of outputs there, by the signature of a call, where they differ from its shape function's.
+        uses_values: sizes and numbers may depend on the values of module and batch, if those have data: the graph is that of
+            this batch alone, and must not run on another.
 
     Raises:
         UnsupportedModel: the step cannot be expressed as a graph; names the layer.
     """
-    recording = record(workload, device, seen)
-    blocks = _with_roles(recording)
+    recording = record(workload, device, seen, uses_values=uses_values)
+    given_up = recording.given_up
+    blocks = _with_roles(recording, given_up)
     of_plain = list(blocks)
     plain, renamed = plain_tasks(recording, of_plain)
     tasks = drop_unused(dissolve(recording.tasks, blocks), blocks)
     mark_partial_gradients(tasks, blocks)
     tasks = weight_gradient_first(tasks, blocks)
     tasks = accumulate_in_place(tasks, blocks)
+    taking = _taking(given_up)
     graph = replace(
-        _graph(workload, recording, tasks, blocks, {}),
-        plain=_graph(workload, recording, plain, of_plain, renamed),
+        _graph(workload, recording, [*taking, *tasks], blocks, {}),
+        plain=_graph(workload, recording, [*taking, *plain], of_plain, renamed),
     )
     return CapturedStep(
         graph=graph,
@@ -80,16 +86,26 @@ def capture(
     )
 
 
-def _with_roles(recording: Recording) -> list[Block]:
-    """Return the recorded blocks with the roles of the step's results."""
+def _taking(given_up: frozenset[int]) -> list[Task]:
+    """Return the task that stands for taking blocks over from the caller; it costs no time, and runs once."""
+    if not given_up:
+        return []
+    taken = tuple(sorted(given_up))
+    return [Task(0, "inputs", Kind.OTHER, Phase.FORWARD, -1, (), taken, taken, random=True)]
+
+
+def _with_roles(recording: Recording, given_up: frozenset[int]) -> list[Block]:
+    """Return the recorded blocks with the roles of the step's results, and of what it takes over."""
     blocks = list(recording.blocks)
+    for index in given_up:
+        blocks[index] = replace(blocks[index], role=Role.GIVEN_UP)
     for name, value in recording.gradients.items():
         if value is not None:
             named = f"{name}:gradient"
             blocks[value.block] = replace(blocks[value.block], name=named, role=Role.WEIGHT_GRADIENT)
     if recording.loss is not None:
         blocks[recording.loss.block] = replace(blocks[recording.loss.block], role=Role.LOSS, name="loss")
-    for value in tree_leaves((recording.output, recording.input_gradients)):
+    for value in tree_leaves((recording.output, recording.objects_after, recording.input_gradients)):
         if isinstance(value, Value) and blocks[value.block].role not in EXTERNAL_ROLES:
             blocks[value.block] = replace(blocks[value.block], role=Role.OUTPUT)
     return blocks
@@ -122,6 +138,8 @@ def _graph(
         loss=loss,
         gradients=tuple(results.items()),
         output=recording.output,
+        objects_after=recording.objects_after,
+        depends_on_values=recording.depends_on_values,
         output_gradients=tuple(recording.output_gradients),
         input_gradients=tuple(recording.input_gradients),
     )
@@ -132,12 +150,15 @@ class Captures:
 
     Attributes:
         workload: the whole batch.
-        device: see `capture`.
+        device, uses_values: see `capture`.
     """
 
-    def __init__(self, workload: Workload, device: torch.device | None = None) -> None:
+    def __init__(
+        self, workload: Workload, device: torch.device | None = None, *, uses_values: bool = False
+    ) -> None:
         self.workload = workload
         self.device = device
+        self.uses_values = uses_values
         self._steps: dict[int, CapturedStep] = {}
         self._seen: dict[Hashable, Outputs] = {}
 
@@ -148,7 +169,8 @@ class Captures:
             UnsupportedModel: see `capture` and `Workload.of_size`.
         """
         if size not in self._steps:
-            self._steps[size] = capture(self.workload.of_size(size), self.device, self._seen)
+            workload = self.workload.of_size(size)
+            self._steps[size] = capture(workload, self.device, self._seen, uses_values=self.uses_values)
         return self._steps[size]
 
     def learn(self, size: int, seen: Mapping[Hashable, Outputs]) -> bool:

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from membench.capture.dissolve import is_of_state
 from membench.capture.random_state import RandomState
 from membench.capture.recorder import Recorder
 from membench.capture.virtual_gpu import VirtualGpu
@@ -21,6 +22,7 @@ from membench.core.errors import UnsupportedModel
 from membench.core.random_operators import READ_STATE, SET_STATE
 from membench.core.task_graph import RECOMPUTED_SUFFIX, Kind, Role, Task
 from membench.core.torch_internals import (
+    StopRecomputation,
     autocast,
     autocast_dtype,
     regions_run_by,
@@ -57,12 +59,18 @@ def traced_regions(
                 if gpu is not None:
                     contexts.enter_context(gpu.leaves(tensors_of((args, kwargs))))
                     contexts.enter_context(_autocast(gpu.device.type, dtype))
-                return function(*args, **kwargs)
+                try:
+                    return function(*args, **kwargs)
+                except StopRecomputation:
+                    recorder.stopped.add(
+                        next(t.index for t in reversed(recorder.tasks) if not is_of_state(t))
+                    )
+                    raise
 
         return run
 
     generators = _Generators(recorder, random_state, on_cpu=gpu is None)
-    with generators.traced(), regions_run_by(again, recorder.enter_backward, recorder.lifetimes.note_saved):
+    with generators.traced(), regions_run_by(again, recorder.enter_backward, on_device=gpu is None):
         yield
 
 
@@ -86,7 +94,8 @@ class _Generators:
     @contextmanager
     def traced(self) -> Iterator[None]:
         """Put the traced functions in the place of torch's."""
-        owners = [(torch, "cpu")] + ([(torch.cuda, "cuda")] if torch.cuda.is_available() else [])
+        owners: list[tuple[Any, str]] = [(torch, "cpu")]
+        owners += [(torch.cuda, "cuda")] if torch.cuda.is_available() else []
         originals = [(owner, owner.get_rng_state, owner.set_rng_state) for owner, _ in owners]
         for (owner, device_type), (_, read, restore) in zip(owners, originals, strict=True):
             owner.get_rng_state = partial(self._read, device_type, read)

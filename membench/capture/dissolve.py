@@ -34,14 +34,15 @@ def dissolve(tasks: list[Task], blocks: list[Block]) -> list[Task]:
     for task in tasks:
         followed.run(task)
     needed = _needed(tasks, blocks, copies, followed, frozenset())
-    if any(task.is_recomputed and task.random and not _is_of_state(task) for task in needed):
+    if any(task.is_recomputed and task.random and not is_of_state(task) for task in needed):
         # they draw where all before them have drawn
         drawing = frozenset(task.index for task in tasks if task.random)
         return _needed(tasks, blocks, copies, followed, drawing)
-    return [task for task in needed if not _is_of_state(task)]
+    return [task for task in needed if not is_of_state(task)]
 
 
-def _is_of_state(task: Task) -> bool:
+def is_of_state(task: Task) -> bool:
+    """Return whether a task reads or sets the state of the random generator."""
     return task.call is not None and task.call.operator in _STATE_OPERATORS
 
 
@@ -142,7 +143,7 @@ def _needed(
     for task in reversed(tasks):
         changes = any(block in wanted or block not in copies for block in task.writes)
         draws = task.index in drawing or (task.random and task.index not in followed.matched)
-        if task.is_recomputed and not (changes or draws or _is_of_state(task)):
+        if task.is_recomputed and not (changes or draws or is_of_state(task)):
             continue
         renamed = {
             copy: block

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache, partial
-from typing import Self
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
@@ -12,14 +12,15 @@ from membench.capture.carried import Carried
 from membench.capture.operation import layout_of
 from membench.capture.unquantized import is_unquantized, quantized
 from membench.core.arguments import Arguments, tensors_in
-from membench.core.call import Value
 from membench.core.errors import UnsupportedModel
+from membench.core.opened import closed, opened
 from membench.core.stored import stored, with_stored
 from membench.core.torch_internals import (
     FakeTensor,
     FakeTensorMode,
     is_wrapper_subclass,
-    tree_map_only,
+    storage_address,
+    tree_map,
 )
 from membench.core.workload import Workload
 
@@ -33,7 +34,7 @@ class Fakes:
     Attributes:
         weights, buffers: by qualified name; tied ones have the first of their names.
         trained: the weights that get a gradient; none in a step of inference.
-        inputs, targets: as the module and the loss take them.
+        inputs, targets: as the module and the loss take them; objects in them are those that the step changes.
         carried: further tensors that layers and weights carry.
     """
 
@@ -55,8 +56,7 @@ class Fakes:
         Raises:
             UnsupportedModel: a weight that is trained is a wrapper subclass, or one is quantized only when it is moved.
         """
-        precision = workload.precision
-        dtype = None if precision is None else precision.dtype
+        dtype = None if workload.precision is None else workload.precision.dtype
         fake = partial(_fake, mode, device=device)
         converted = partial(fake, dtype=dtype, channels_last=workload.channels_last)
 
@@ -72,11 +72,9 @@ class Fakes:
         return cls(
             weights=weights,
             trained={name: each for name, each in weights.items() if workload.trains and each.requires_grad},
-            buffers={
-                name: with_stored(buffer, converted) for name, buffer in workload.module.named_buffers()
-            },
-            inputs=tree_map_only(Tensor, input_of, workload.inputs),
-            targets=tree_map_only(Tensor, fake, workload.targets),
+            buffers={name: with_stored(each, converted) for name, each in workload.module.named_buffers()},
+            inputs=closed(tree_map(partial(_leaf, input_of, device), workload.inputs)),
+            targets=closed(tree_map(partial(_leaf, fake, device), workload.targets)),
             carried=carried,
         )
 
@@ -96,30 +94,59 @@ class Fakes:
 
     def given(self) -> list[Tensor]:
         """Return what the module is called with: weights, buffers and the inputs' tensors."""
-        return [*self.stored_weights.values(), *self.stored_buffers.values(), *tensors_in(self.inputs)]
+        return [
+            *self.stored_weights.values(),
+            *self.stored_buffers.values(),
+            *tensors_in(opened(self.inputs)),
+        ]
+
+    def memory(self) -> dict[str, int]:
+        """Return the addresses of stored weights and buffers by name."""
+        tensors = {**self.stored_weights, **self.stored_buffers}
+        return {name: storage_address(tensor.untyped_storage()) for name, tensor in tensors.items()}
+
+    def check_members(self, module: nn.Module, memory: Mapping[str, int]) -> None:
+        """Refuse a module that holds other tensors than these as its weights and buffers, or these in other memory.
+
+        Args:
+            memory: theirs, before the module ran.
+
+        Raises:
+            UnsupportedModel: names the weight or buffer.
+        """
+        for kind, given, held in (
+            ("buffer", self.buffers, module.named_buffers()),
+            ("weight", self.weights, module.named_parameters()),
+        ):
+            for name, tensor in held:
+                if given.get(name) is not tensor:
+                    raise UnsupportedModel(name, f"it replaces a {kind}", f"update the {kind} in place")
+        if moved := next((name for name, address in self.memory().items() if memory[name] != address), None):
+            raise UnsupportedModel(
+                moved,
+                "the module gives it other memory",
+                "write to it in place, by copy_, or where only the first call does, as to convert it, call the module once before",
+            )
+
+    def check_frozen(self) -> None:
+        """Refuse a module that has unfrozen a weight in the step.
+
+        Raises:
+            UnsupportedModel: names the weight.
+        """
+        for name, weight in self.weights.items():
+            if self.trained and weight.requires_grad and name not in self.trained:
+                raise UnsupportedModel(
+                    name,
+                    "the module unfreezes it when it is called",
+                    "unfreeze it before, with requires_grad_()",
+                )
 
     @property
     def are_on_cpu(self) -> bool:
         """Whether weights and inputs are on the CPU, so that the kernels are the CPU's."""
-        return all(each.device.type == "cpu" for each in (*self.weights.values(), *tensors_in(self.inputs)))
-
-    def check_memory(self, before: Mapping[str, int], value_of: Callable[[Tensor], Value]) -> None:
-        """Refuse a step in which a weight has come to lie in other memory, as ``weight.data = ...`` does.
-
-        Args:
-            before: blocks of the stored weights by name.
-            value_of: returns a tensor as a value, which has its block now.
-
-        Raises:
-            UnsupportedModel: names the first.
-        """
-        now = {name: value_of(each).block for name, each in self.stored_weights.items()}
-        if moved := next((name for name, block in now.items() if block != before[name]), None):
-            raise UnsupportedModel(
-                moved,
-                "the step puts it into other memory, as a layer does that converts it at its first call",
-                "call the module once on a batch before, or convert the weight to the dtype in which its layer computes",
-            )
+        inputs = tensors_in(opened(self.inputs))
+        return all(each.device.type == "cpu" for each in (*self.weights.values(), *inputs))
 
 
 def _weight(name: str, weight: Tensor, carried: Carried, new: _NewFake, dtype: torch.dtype | None) -> Tensor:
@@ -153,6 +180,15 @@ def _check_trained(name: str, weight: Tensor) -> None:
             f"it is trained, and {type(weight).__name__} stores it in other tensors, which have no gradients",
             "freeze it with requires_grad_(False), and train others, such as adapters",
         )
+
+
+def _leaf(of_tensor: Callable[[Tensor], Tensor], device: torch.device | None, leaf: Any) -> Any:
+    """Return a leaf of the arguments without data; a device is that of the tensors."""
+    if isinstance(leaf, Tensor):
+        return of_tensor(leaf)
+    if isinstance(leaf, torch.device):
+        return device or (torch.device("cpu") if leaf.type == "meta" else leaf)
+    return leaf
 
 
 def _fake(

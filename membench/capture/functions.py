@@ -1,7 +1,7 @@
 """Functions that are traced in a different form from the one in which plain PyTorch runs them."""
 
-from collections.abc import Callable
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from functools import cache
 from types import FunctionType
 from typing import Any
@@ -11,10 +11,28 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from membench.capture.attention import attention
+from membench.capture.flex_attention import Contents, flex_attention
+from membench.capture.triton_launches import recorded_launches
 from membench.capture.virtual_gpu import VirtualGpu
-from membench.core.torch_internals import without_autocast, without_cudnn
+from membench.core.torch_internals import (
+    FLEX_ATTENTION,
+    OpOverload,
+    OpOverloadPacket,
+    flex_attention_as_written,
+    is_of_torch,
+    without_autocast,
+    without_cudnn,
+)
 
+_DEVICE_OF = torch.Tensor.device.__get__
 _PYTHON_MODULES = ("torch.nn.functional", "torch.functional")
+
+
+@contextmanager
+def traced_kernels(gpu: VirtualGpu | None) -> Iterator[None]:
+    """Trace what reaches no function of torch: launches of Triton's kernels, and what a program asks of a GPU to choose kernels."""
+    with recorded_launches(), flex_attention_as_written(), gpu.questions() if gpu else nullcontext():
+        yield
 
 
 class AsOperators(TorchFunctionMode):
@@ -27,27 +45,44 @@ class AsOperators(TorchFunctionMode):
 
     Args:
         gpu: the GPU of the trace, if this machine does not need to have it: attention takes the kernel that one chooses.
+        contents: see `membench.capture.flex_attention.Contents`.
     """
 
     _DROPOUTS = (torch.dropout, torch.nn.functional.dropout)
+    _BACKWARD = (torch.autograd.grad, torch.autograd.backward, Tensor.backward)
+    _MAKE_LEAVES = (Tensor.requires_grad_, Tensor.requires_grad.__set__)  # type: ignore[attr-defined]
     _RECURRENT = (torch.lstm, torch.gru, torch.rnn_tanh, torch.rnn_relu)
 
-    def __init__(self, gpu: VirtualGpu | None = None) -> None:
+    def __init__(self, gpu: VirtualGpu | None = None, contents: Contents = lambda _: None) -> None:
         super().__init__()
-        self._gpu = gpu
+        self._gpu, self._contents = gpu, contents
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
-        with nullcontext() if self._gpu is None else self._gpu.function():
+        output = self._run(func, args, kwargs or {})
+        if self._gpu is not None and (func in self._MAKE_LEAVES or (kwargs and kwargs.get("requires_grad"))):
+            self._gpu.own(each for each in (*args[:1], output) if isinstance(each, Tensor))
+        return output
+
+    def _run(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+        # autograd asks for what an operator of a library returns, whose formula for gradients is written in Python
+        is_outside = func in self._BACKWARD or isinstance(func, OpOverload | OpOverloadPacket)
+        with nullcontext() if self._gpu is None or is_outside else self._gpu.function():
             if func in self._DROPOUTS:
                 return _dropout(*args, **kwargs)
             if func in self._RECURRENT:
                 with without_cudnn():
                     return func(*args, **kwargs)
+            if func is FLEX_ATTENTION:
+                return flex_attention(self._gpu, self._contents, *args, **kwargs)
             if self._gpu is None:
                 return func(*args, **kwargs)
             if func is torch.nn.functional.scaled_dot_product_attention:
                 return _cast_attention(*args, **kwargs)
+            if func == _DEVICE_OF:  # the program has moved all of its tensors there
+                return self._gpu.device
+            if isinstance(func, OpOverload | OpOverloadPacket) and not is_of_torch(str(func)):
+                with self._gpu.outside():
+                    return func(*args, **kwargs)
             if _is_written_in_python(func):
                 with self:  # for the functions that it calls
                     return _without_dispatch(func)(*args, **kwargs)
@@ -79,6 +114,20 @@ def _without_dispatch(func: FunctionType) -> Callable[..., Any]:
     """Return a function of `torch.nn.functional` whose calls a mode sees, and which does not hand itself to the mode."""
     names = ("has_torch_function", "has_torch_function_unary", "has_torch_function_variadic")
     scope = {**func.__globals__, **dict.fromkeys(names, lambda *_: False)}
+    helpers = {
+        name: each for name, each in scope.items() if name.startswith("_") and _is_of_module(each, func)
+    }
+    scope.update(
+        (name, _in_scope(each, scope)) for name, each in helpers.items()
+    )  # they hand the function to it as well
+    return _in_scope(func, scope)
+
+
+def _is_of_module(candidate: Any, func: FunctionType) -> bool:
+    return type(candidate) is FunctionType and candidate.__globals__ is func.__globals__
+
+
+def _in_scope(func: FunctionType, scope: dict[str, Any]) -> FunctionType:
     copy = FunctionType(func.__code__, scope, func.__name__, func.__defaults__, func.__closure__)
     copy.__kwdefaults__ = func.__kwdefaults__
     return copy

@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import nn
 
-from membench.core.torch_internals import HOOKS_OF_EVERY_MODULE, FakeTensor, module_hooks
+from membench.core.torch_internals import HOOKS_OF_EVERY_MODULE, FakeTensor, module_hooks, tensors_of
 
 _log = logging.getLogger("membench")
 
@@ -16,7 +16,8 @@ _log = logging.getLogger("membench")
 def traced_hooks(module: nn.Module, *, runs_own: bool) -> Iterator[None]:
     """Trace the hooks of a module's layers, and log a warning if one is called for nothing but an effect in Python.
 
-    A hook computes if it returns a new value or makes a tensor of its layer anew. Hooks of the module's own package belong to
+    A hook computes if it returns a new value, makes a tensor of its layer anew, or lets its gradient be computed. Hooks of the
+    module's own package belong to
     its forward pass: they may note what it reads later.
 
     Args:
@@ -57,9 +58,10 @@ def _package_of(hook: Any) -> str:
 
 def _noting(hook: Callable[..., Any], layer: str, without_result: dict[str, None]) -> Callable[..., Any]:
     def call(of: nn.Module, *args: Any, **kwargs: Any) -> Any:
-        before = _made_tensors(of)
+        before = _made_tensors(of), [each.requires_grad for each in tensors_of(args)]
         result = hook(of, *args, **kwargs)
-        if _made_tensors(of) == before and (result is None or any(result is each for each in args)):
+        after = _made_tensors(of), [each.requires_grad for each in tensors_of(args)]
+        if after == before and (result is None or any(result is each for each in args)):
             without_result[f"{getattr(hook, '__qualname__', type(hook).__qualname__)} of {layer}"] = None
         return result
 

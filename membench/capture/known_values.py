@@ -27,11 +27,11 @@ def evaluate(call: Call, tasks: list[Task], constants: Mapping[int, Tensor]) -> 
         tensors = dict(constants)
         for task in reversed(making):
             assert task.call is not None
-            result = _run(task.call, tensors)
+            result = run_call(task.call, tensors)
             results = result if isinstance(result, tuple | list) else (result,)
             pairs = zip(task.call.outputs, results, strict=True)
             tensors.update({value.block: each for value, each in pairs if value is not None})
-        return _run(call, tensors)
+        return run_call(call, tensors)
 
 
 def is_known(block: int, tasks: list[Task], constants: Mapping[int, Tensor]) -> bool:
@@ -52,12 +52,13 @@ def _makers(needed: set[int], tasks: list[Task], constants: Mapping[int, Tensor]
     return making if needed <= made | constants.keys() else None
 
 
-def _run(call: Call, tensors: dict[int, Tensor]) -> Any:
+def run_call(call: Call, tensors: Mapping[int, Tensor]) -> Any:
+    """Return what a call returns on tensors by block."""
     args = [_argument(each, tensors) for each in call.args]
     return resolve_operator(call)(*args, **{name: _argument(each, tensors) for name, each in call.kwargs})
 
 
-def _argument(argument: Any, tensors: dict[int, Tensor]) -> Any:
+def _argument(argument: Any, tensors: Mapping[int, Tensor]) -> Any:
     if isinstance(argument, Value):
         storage = tensors[argument.block].untyped_storage()
         empty = torch.empty(0, dtype=argument.dtype, device=storage.device)

@@ -7,13 +7,12 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 from weakref import ref
 
 import torch
 from torch import Tensor
 
-from membench.core.torch_internals import FakeTensor, saved_tensors, storage_address, view_base
+from membench.core.torch_internals import FakeTensor, saved_tensor, storage_address, view_base
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +47,8 @@ class Lifetimes:
         self._tasks = tasks
         self._living: Counter[int] = Counter()  # storages of each block
         self._deaths: dict[int, ref[torch.UntypedStorage]] = {}
-        self._unseen: Any = None  # what the last operator returned, if its node may keep a number
+        # what the last operator returned, and its arguments that are numbers, if its node may keep one
+        self._unseen: tuple[Tensor | None, tuple[str, ...]] = (None, ())
 
     def follow(self, tensor: Tensor, block: int) -> None:
         """Note the block that a tensor's storage belongs to, until it dies."""
@@ -66,25 +66,22 @@ class Lifetimes:
         if not self._living[block]:
             self.releases.append((len(self._tasks), block))
 
-    def expect_numbers(self, output: Tensor) -> None:
-        """Note that an operator has run on a number in place of a tensor; its autograd node is made after it returns."""
+    def expect_numbers(self, output: Tensor, arguments: tuple[str, ...]) -> None:
+        """Note that an operator has run on numbers in place of tensors; its autograd node is made after it returns."""
         # the node of a view that is overwritten is made anew under a lock, in which asking for it never ends
-        self._unseen = output if view_base(output) is None else None
+        self._unseen = (output, arguments) if view_base(output) is None else (None, ())
 
     def follow_numbers(self) -> None:
         """Follow the numbers that the last operator's node keeps."""
-        output, self._unseen = self._unseen, None
+        (output, arguments), self._unseen = self._unseen, (None, ())
         if output is None or output.grad_fn is None:
             return
-        for saved in saved_tensors(output.grad_fn):
-            self.note_saved(saved)
-
-    def note_saved(self, saved: Tensor) -> None:
-        """Follow a tensor that autograd saves, if it is a number."""
-        if not isinstance(saved, FakeTensor):
-            storage = saved.untyped_storage()
-            died = partial(self._release_number, storage_address(storage), saved.dtype, len(self._tasks))
-            self._deaths[storage_address(storage)] = ref(storage, died)
+        for argument in arguments:
+            saved = saved_tensor(output.grad_fn, argument)
+            if saved is not None and not isinstance(saved, FakeTensor):
+                storage = saved.untyped_storage()
+                died = partial(self._release_number, storage_address(storage), saved.dtype, len(self._tasks))
+                self._deaths[storage_address(storage)] = ref(storage, died)
 
     def _release_number(self, address: int, dtype: torch.dtype, made: int, _: object) -> None:
         del self._deaths[address]

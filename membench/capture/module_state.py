@@ -1,7 +1,7 @@
 """The state of a module that a captured step depends on, and steps without side effects on a module."""
 
 from argparse import Namespace
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import is_dataclass
@@ -11,7 +11,7 @@ from types import BuiltinFunctionType, FunctionType, SimpleNamespace
 from typing import Any, NoReturn
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from membench.core.errors import ModuleChanged, UnsupportedModel
 from membench.core.torch_internals import MODULE_ATTRIBUTES, WEIGHT_HOOKS, module_hooks, module_members
@@ -66,7 +66,7 @@ class ModuleState:
         self._numbers = [itemgetter(*numbers)(numbers) for _, _, numbers in self._earlier_numbers]
         self._weights = dict(module.named_parameters()) if loss is not None else {}
         self._trained = [weight.requires_grad for weight in self._weights.values()]
-        self._check_gradient_hooks()
+        check_gradient_hooks(compress(self._weights.items(), self._trained))
 
     def check(self) -> None:
         """Refuse a module that differs from the captured one; takes some microseconds per layer.
@@ -87,7 +87,7 @@ class ModuleState:
         counts = [len(hooks) for _, hooks in self._hooks]
         if counts != self._hook_counts:
             self._refuse_hooks(counts)
-        self._check_gradient_hooks()
+        check_gradient_hooks(compress(self._weights.items(), self._trained))
 
     def _held_now(self) -> list[Any]:
         return list(chain.from_iterable(map(dict.values, self._members)))
@@ -112,16 +112,6 @@ class ModuleState:
 
     def _numbers_now(self) -> list[Any]:
         return [numbers_of(holder) for numbers_of, holder in self._attributes]
-
-    def _check_gradient_hooks(self) -> None:
-        for hooks in WEIGHT_HOOKS:
-            trained = compress(self._weights.items(), self._trained)
-            if name := next((name for name, weight in trained if hooks(weight)), None):
-                raise UnsupportedModel(
-                    name,
-                    "its gradient has a hook, which a compiled step does not call",
-                    "remove the hook and change .grad after the step",
-                )
 
     def _refuse_hooks(self, counts: list[int]) -> NoReturn:
         found = zip(self._hooks, counts, self._hook_counts, strict=True)
@@ -168,6 +158,22 @@ class ModuleState:
         raise ModuleChanged(
             f"weight {name!r} is {now}, but was {then} when the step was captured; compile again"
         )
+
+
+def check_gradient_hooks(weights: Iterable[tuple[str, Tensor]]) -> None:
+    """Refuse weights whose gradient has a hook: a step computes it, but hooks are called by autograd.
+
+    Raises:
+        UnsupportedModel: names the weight.
+    """
+    trained = list(weights)
+    for hooks in WEIGHT_HOOKS:
+        if name := next((name for name, weight in trained if hooks(weight)), None):
+            raise UnsupportedModel(
+                name,
+                "its gradient has a hook, which a compiled step does not call",
+                "remove the hook and change .grad after the step",
+            )
 
 
 @contextmanager

@@ -12,10 +12,10 @@ import torch
 from torch import Tensor
 
 from membench.capture import aten
-from membench.core.call import Output, Outputs
+from membench.core.call import Output, Outputs, values_in
 from membench.core.convolution import Convolution
 from membench.core.task_graph import GradientOf, Kind
-from membench.core.torch_internals import FakeTensor, FakeTensorMode, no_dispatch
+from membench.core.torch_internals import FakeTensor, FakeTensorMode, no_dispatch, storage_address
 
 
 class Layout(NamedTuple):
@@ -63,7 +63,8 @@ class Operation:
         outputs: for each output its layout, the position of the argument that is returned, or None if it is not a
             tensor; None in place of all if the outputs cannot be described so.
         is_tuple: the operator returns a tuple of outputs.
-        has_number: a number is given in place of a tensor.
+        numbers: names of arguments that are numbers in place of tensors.
+        unread_bytes: of arguments that are written without being read.
     """
 
     operator: str
@@ -79,7 +80,12 @@ class Operation:
     convolution: Convolution | None
     outputs: tuple[Layout | int | None, ...] | None
     is_tuple: bool
-    has_number: bool
+    numbers: tuple[str, ...]
+    unread_bytes: int
+
+    def moved_bytes(self, values: tuple[Any, ...]) -> int:
+        """Return what it reads and what it makes; what it writes in place it reads, except `unread_bytes`."""
+        return sum(value.extent_bytes for value in values_in(values)) - self.unread_bytes
 
     def run_again(self, mode: FakeTensorMode, args: tuple[Any, ...]) -> Any:
         """Return what the operator returns for other arguments of the same layouts."""
@@ -92,11 +98,17 @@ class Operation:
         return outputs if self.is_tuple else outputs[0]
 
 
+_BY_LAYOUT = frozenset({"aten", "bitsandbytes"})
+"""Namespaces of operators whose results and operations depend on layouts alone; a kernel of others may depend on a mask."""
+
+
 def call_key(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Hashable | None:
     """Return the key by which calls share an operation; None if they cannot.
 
-    They can on fake tensors whose values are unknown even to their mode.
+    They can for operators that depend on layouts alone, on fake tensors whose values are unknown even to their mode.
     """
+    if func.namespace not in _BY_LAYOUT:
+        return None
     arguments = _key((args, *kwargs.items()))
     return None if arguments is None else (func, arguments)
 
@@ -133,7 +145,8 @@ def operation_of(
         convolution=aten.convolution_of(func, args, output),
         outputs=None if isinstance(output, list) else _outputs(func, args, as_list(output), created),
         is_tuple=isinstance(output, tuple),
-        has_number=aten.has_number(func, args),
+        numbers=aten.numbers(func, args),
+        unread_bytes=aten.unread_bytes(func, args),
     )
 
 
@@ -166,6 +179,23 @@ def _fills_storage(tensor: Tensor) -> bool:
     reach = sum((size - 1) * step for size, step in zip(tensor.shape, tensor.stride(), strict=True))
     elements = 1 + reach if tensor.numel() else 0
     return not tensor.storage_offset() and tensor.untyped_storage().nbytes() == elements * tensor.itemsize
+
+
+def without_values(tensor: Tensor, mode: FakeTensorMode, device: torch.device | None) -> Tensor:
+    """Return a fake tensor in the layout of a kernel's result, in a storage of the same size.
+
+    Args:
+        device: where it claims to be; None: where the tensor is.
+    """
+    layout = layout_of(tensor)._replace(device=device or tensor.device)
+    elements = tensor.untyped_storage().nbytes() // tensor.itemsize
+    memory = layout._replace(shape=(elements,), stride=(1,), offset=0).fake_tensor(mode)
+    return layout.fake_tensor(mode, view_of=memory)
+
+
+def memory_of(tensor: Tensor) -> tuple[int, int]:
+    """Return which memory a tensor has, and its bytes."""
+    return storage_address(tensor.untyped_storage()), tensor.untyped_storage().nbytes()
 
 
 def as_list(output: Any) -> list[Any]:

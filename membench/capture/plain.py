@@ -25,7 +25,11 @@ def plain_tasks(recording: Recording, blocks: list[Block]) -> tuple[list[Task], 
     tasks, renamed = _with_sums_in_place(recording, blocks)
     if recording.on_cpu:
         tasks = _with_kept_numbers(tasks, recording.numbers, blocks)
-        tasks = [part for task in tasks for part in _with_mask_of_numbers(task, blocks)]
+        tasks = [
+            part
+            for task in tasks
+            for part in _with_mask_of_numbers(task, blocks, task.index in recording.stopped)
+        ]
     return tasks, renamed
 
 
@@ -90,8 +94,12 @@ def _first_summand(task: Task, sums: frozenset[int]) -> Value | None:
     return first if has_layout and not is_read_twice else None
 
 
-def _with_mask_of_numbers(task: Task, blocks: list[Block]) -> Iterator[Task]:
-    """Yield the calls of a dropout on the CPU, or any other task as it is."""
+def _with_mask_of_numbers(task: Task, blocks: list[Block], is_stopped: bool) -> Iterator[Task]:
+    """Yield the calls of a dropout on the CPU, or any other task as it is.
+
+    Args:
+        is_stopped: autograd has saved the mask, and what follows is not run.
+    """
     call = task.call
     if call is None or call.operator not in (
         "aten.native_dropout.default",
@@ -114,7 +122,11 @@ def _with_mask_of_numbers(task: Task, blocks: list[Block]) -> Iterator[Task]:
     yield replace(part, reads=(), creates=(mask.block,), call=empty)
     drawn = Call("aten.bernoulli_.float", (numbers, 1 - probability), (), (None,))
     yield replace(part, random=True, call=drawn)
-    yield replace(part, call=Call("aten.div_.Scalar", (numbers, 1 - probability), (), (None,)))
+    scaled = replace(part, call=Call("aten.div_.Scalar", (numbers, 1 - probability), (), (None,)))
+    if is_stopped:
+        yield replace(scaled, releases=tuple(each for each in task.releases if each != output.block))
+        return
+    yield scaled
     yield replace(
         task,
         reads=(*task.reads, mask.block),

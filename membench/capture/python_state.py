@@ -74,6 +74,13 @@ class PythonState:
                         "return it, or store it in a buffer that is updated in place",
                     )
 
+    def drop_tensors(self) -> None:
+        """Restore attributes that hold a tensor of a trace, before another one."""
+        for layer, before in self._before.items():
+            for name, value in list(own_attributes(layer).items()):
+                if name in before and _traced(value):
+                    vars(layer)[name] = before[name]
+
     def change(self) -> str:
         """Return the first attribute that has changed since the last call, or an empty string.
 

@@ -17,6 +17,9 @@ class RandomState:
     `torch.utils.checkpoint` and ``torch.random.fork_rng`` do. A context that leaves the generator as it was.
     """
 
+    def __init__(self) -> None:
+        self._expected = torch.empty(0)
+
     def __enter__(self) -> Self:
         self._before = torch.default_generator.get_state()
         self._draw()  # a module that seeds as the program did just now makes another state than this
@@ -69,4 +72,4 @@ class RandomState:
     def _draw(self) -> None:
         with no_dispatch():
             torch.rand(())
-            self._expected: Tensor = torch.default_generator.get_state()
+            self._expected = torch.default_generator.get_state()

@@ -12,12 +12,23 @@ from torch import Tensor
 
 from membench.capture import aten
 from membench.capture.backward_nodes import autograd_nodes
+from membench.capture.call_checks import check_call, check_dense, check_size_is_kept
+from membench.capture.gpu_programs import refuse_copy_to_host
 from membench.capture.known_values import evaluate, is_known
 from membench.capture.layers import Layers
 from membench.capture.library_kernels import parts_of
 from membench.capture.lifetimes import Lifetimes
-from membench.capture.operation import Operation, as_list, as_seen, call_key, layout_of, operation_of
+from membench.capture.operation import (
+    Operation,
+    as_list,
+    as_seen,
+    call_key,
+    layout_of,
+    operation_of,
+    without_values,
+)
 from membench.capture.random_state import RandomState
+from membench.capture.real_values import RealValues
 from membench.capture.virtual_gpu import VirtualGpu
 from membench.core.call import Call, Outputs, ShapeOf, Value, signature, values_in
 from membench.core.errors import UnsupportedModel
@@ -29,7 +40,6 @@ from membench.core.torch_internals import (
     FakeTensor,
     FakeTensorMode,
     TorchDispatchMode,
-    saved_tensor_hooks,
     storage_address,
     tree_leaves,
     tree_map_only,
@@ -49,7 +59,10 @@ class Recorder(TorchDispatchMode):
 
     Attributes:
         lifetimes: of blocks; only constants are kept alive.
+        made_anew: constants that Python makes in each step, by block.
+        values: of a real batch; None: the batch has none, or a step must not depend on them.
         sums: tasks by which autograd adds gradients that meet, if the first is not a view of another tensor.
+        stopped: tasks with whose saved tensors a region has what the backward pass needs, and ends.
     """
 
     supports_higher_order_operators = True
@@ -71,11 +84,13 @@ class Recorder(TorchDispatchMode):
         self.tasks: list[Task] = []
         self.layers = Layers()
         self.constants: dict[int, Tensor] = {}
-        self._made_anew: dict[int, Tensor] = {}  # constants that Python makes in each step, by block
+        self.made_anew: dict[int, Tensor] = {}
         self._constant_layers: dict[int, str] = {}
         self.lifetimes = Lifetimes(self.tasks)
         self._blocks = self.lifetimes.blocks
         self.sums: set[int] = set()
+        self.stopped: set[int] = set()
+        self.values: RealValues | None = None
 
     # ---- layers -------------------------------------------------------------------------------------
 
@@ -162,8 +177,10 @@ class Recorder(TorchDispatchMode):
         self.lifetimes.follow_numbers()
         if self._gpu is None:
             return self._dispatch(func, args, kwargs)
+        if self._gpu.copies_to_host(func, kwargs):
+            refuse_copy_to_host(self.layer_name)
         kwargs = self._gpu.with_device(kwargs)
-        if not self.layers.is_forward and self._gpu.stays(func, args, kwargs):
+        if self._gpu.stays(func, args, kwargs):
             return args[0]
         output = self._dispatch(func, args, kwargs)
         self._gpu.note_made((args, kwargs), output)
@@ -187,7 +204,7 @@ class Recorder(TorchDispatchMode):
             output = func(*args, **kwargs)
             copy = operation_of(torch.ops.aten.clone.default, args, kwargs, output, [True])
             self._record(copy, args, kwargs, [output])
-            self._made_anew[self.value(args[0]).block] = args[0]
+            self.made_anew[self.value(args[0]).block] = args[0]
             return output
         if func is torch.ops.aten.detach.default and not self.layers.is_forward:
             return layout_of(args[0]).fake_tensor(self._fake_mode, view_of=args[0])
@@ -200,50 +217,57 @@ class Recorder(TorchDispatchMode):
             try:
                 output = func(*args, **kwargs)
             except (DataDependentOutputException, DynamicOutputShapeException) as error:
-                return self._known_output(func, args, kwargs, error)
+                call = Call(str(func), self._converted(args, ()), self._converted_names(kwargs), ())
+                if (known := evaluate(call, self.tasks, self.made_anew)) is not None:
+                    return tree_map_only(Tensor, self._constant, known)
+                if self.values is None:
+                    raise
+                written = [
+                    aten.argument_at(at, args, kwargs) for at in aten.written_arguments(func, args, kwargs)
+                ]
+                output, key = self.values.traced(call, written, error), None
             output = self._with_real_outputs(func, args, kwargs, output)
             outputs = as_list(output)
-            if any(isinstance(out, Tensor) and out.layout is not torch.strided for out in outputs):
-                raise UnsupportedModel(
-                    self.layer_name,
-                    f"{func} makes a sparse tensor",
-                    "make a dense one, for example by sparse=False",
-                )
+            check_dense(func, outputs, self.layer_name)
             created = [isinstance(out, Tensor) and self._is_new(out) for out in outputs]
             operation = operation_of(func, args, kwargs, output, created)
             if key is not None and operation.outputs is not None:
                 self._operations[key] = operation
         if operation.view_of is None:
             self._record(operation, args, kwargs, as_list(output))
-            if operation.has_number and self.layers.is_forward and not saved_tensor_hooks():
-                self.lifetimes.expect_numbers(as_list(output)[0])
+            if operation.numbers and self.layers.is_forward:
+                self.lifetimes.expect_numbers(as_list(output)[0], operation.numbers)
         else:
             block = self._block_of(args[operation.view_of])
             for view in tree_leaves(output):
                 self.lifetimes.follow(view, block)
         return output
 
-    def _known_output(
-        self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], error: Exception
-    ) -> Any:
-        """Return what an operator that depends on values returns in every step; raise the error if steps differ."""
-        call = Call(str(func), self._converted(args, ()), self._converted_names(kwargs), ())
-        output = evaluate(call, self.tasks, self._made_anew)
-        if output is None:
-            raise error
-        return tree_map_only(Tensor, self._constant, output)
-
     def _constant(self, tensor: Tensor) -> Tensor:
         """Return a tensor with known contents as the trace goes on with it."""
         traced = tensor
         if self._gpu is not None:
             traced = layout_of(tensor)._replace(device=self._gpu.device).fake_tensor(self._fake_mode)
-        self._made_anew[self.value(traced).block] = tensor
+        self.made_anew[self.value(traced).block] = tensor
         return traced
+
+    def without_values(self, tensor: Tensor) -> Tensor:
+        """Return a kernel's result as the trace goes on with it."""
+        return without_values(tensor, self._fake_mode, None if self._gpu is None else self._gpu.device)
+
+    @property
+    def depends_on_values(self) -> bool:
+        """Whether sizes or numbers were computed from the values of this batch."""
+        return self.values is not None and self.values.were_read
 
     def is_known(self, tensor: Tensor) -> bool:
         """Return whether a tensor has the same values in every step."""
-        return is_known(self.value(tensor).block, self.tasks, self._made_anew)
+        return is_known(self.value(tensor).block, self.tasks, self.made_anew)
+
+    def contents(self, tensor: Tensor) -> Tensor | None:
+        """Return the values of a tensor that has the same in every step, else None."""
+        alias = Call("aten.alias.default", (self.value(tensor),), (), ())
+        return evaluate(alias, self.tasks, self.made_anew)
 
     def _with_real_outputs(
         self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any
@@ -275,7 +299,10 @@ class Recorder(TorchDispatchMode):
         created = [isinstance(out, Tensor) and self._is_new(out) for out in outputs]
         if not (any(created) or operation.written):
             return
-        self._check_call(operation, args, kwargs)
+        check_call(operation, args, kwargs, self.layer_name)
+        self._check_buffers(operation, args, kwargs)
+        if operation.random:
+            self._random_state.advance(self.layer_name)
         name = operation.name
         layer, is_forward = self.layers.of_function(name), self.layers.is_forward
         recorded_args = self._converted(args, operation.shape_only)
@@ -307,7 +334,7 @@ class Recorder(TorchDispatchMode):
                 creates=tuple(creates),
                 operations=operation.operations,
                 workspace_bytes=operation.workspace_bytes,
-                moved_bytes=sum(v.extent_bytes for v in values_in((recorded_args, tuple(values)))),
+                moved_bytes=operation.moved_bytes((recorded_args, tuple(values))),
                 gradient_of=None if is_forward else operation.gradient_of,
                 random=operation.random,
                 precision=self._precision(operation.kind, (*inputs, *filter(None, values))),
@@ -323,27 +350,10 @@ class Recorder(TorchDispatchMode):
         is_rounded = kind in self._tf32 and dtype is torch.float32
         return Precision.TF32 if is_rounded else Precision.of_dtype(dtype)
 
-    def _check_call(self, operation: Operation, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Refuse a call that a step would run differently from the module.
-
-        Raises:
-            UnsupportedModel: it writes to a tensor that is not traced, or draws from its own random generator.
-        """
-        written = (aten.argument_at(at, args, kwargs) for at in operation.written)
-        if not all(isinstance(tensor, FakeTensor) for tensor in written):
-            raise UnsupportedModel(
-                self.layer_name,
-                f"{operation.operator} writes to a tensor that is not a buffer",
-                "register it as a buffer of the module",
-            )
-        if operation.random:
-            self._random_state.advance(self.layer_name)
-        if kwargs.get("generator") is not None:
-            raise UnsupportedModel(
-                self.layer_name,
-                f"{operation.operator} draws from its own random generator",
-                "use torch's default generator, which torch.manual_seed seeds",
-            )
+    def _check_buffers(self, operation: Operation, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        for tensor in (aten.argument_at(at, args, kwargs) for at in operation.written):
+            if self.blocks[self._block_of(tensor)].role is Role.BUFFER:
+                check_size_is_kept(tensor, self.layer_name)
 
     def _converted(self, args: tuple[Any, ...], shape_only: tuple[int, ...]) -> tuple[Any, ...]:
         return tuple([

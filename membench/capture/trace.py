@@ -27,22 +27,36 @@ from membench.capture.backward import (
     own_gradients,
     separate_outputs,
 )
+from membench.capture.callers_tensors import (
+    InputObjects,
+    argument_blocks,
+    by_every_name,
+    check_output,
+    real_values,
+)
 from membench.capture.checkpoint import traced_regions
+from membench.capture.compiled import compiled_functions_refused
+from membench.capture.failures import VALUE_READ, cause_without_data
 from membench.capture.fakes import Fakes
-from membench.capture.functions import AsOperators
+from membench.capture.flex_attention import Contents
+from membench.capture.functions import AsOperators, traced_kernels
 from membench.capture.fused_layers import fused_layers_in_parts
+from membench.capture.gpu_programs import as_on_a_gpu
 from membench.capture.hooks import traced_hooks
 from membench.capture.known_masks import known_masks
 from membench.capture.lifetimes import KeptNumber
+from membench.capture.loss_objects import loss_objects_kept
+from membench.capture.module_state import check_gradient_hooks
 from membench.capture.nested import check_keeps_padding
 from membench.capture.python_state import PythonState
 from membench.capture.random_state import RandomState
 from membench.capture.recorder import Recorder
 from membench.capture.virtual_gpu import VirtualGpu
-from membench.core.arguments import Arguments, call_with, tensors_in
+from membench.core.arguments import call_with, tensors_in
 from membench.core.call import Outputs, Value
 from membench.core.errors import MembenchError, UnsupportedModel
 from membench.core.garbage import without_collection
+from membench.core.opened import Opened, opened
 from membench.core.precision import Precision
 from membench.core.task_graph import Block, Kind, Role, Task
 from membench.core.torch_internals import (
@@ -54,7 +68,6 @@ from membench.core.torch_internals import (
     autocast,
     module_hooks,
     swapped_tensors,
-    tree_leaves,
     tree_map_only,
     without_saved_tensor_hooks,
     without_value_checks,
@@ -65,12 +78,6 @@ ANY_GPU = torch.device("cuda")
 """A GPU that this machine does not need to have; a GPU of this machine has an index."""
 
 _CPU = torch.device("cpu")
-
-_VALUE_READ = (
-    "Python reads the value of a tensor, which differs from step to step",
-    "leave it a tensor: torch.where in place of if, the tensor in place of its item()",
-)
-"""Cause and remedy of the refusal of a number that leaves the device."""
 
 
 @dataclass(frozen=True)
@@ -85,8 +92,11 @@ class Recording:
         output_gradients, input_gradients: see `TaskGraph`.
         weights, buffers: blocks by qualified name.
         inputs, targets: blocks in the order of the workload's arguments; see `CapturedStep`.
+        objects_after: see `TaskGraph`.
+        depends_on_values: see `TaskGraph`.
+        given_up: blocks of inputs that neither objects nor the output hold after the step.
         releases, numbers: see `Lifetimes`.
-        sums: see `Recorder`.
+        sums, stopped: see `Recorder`.
         on_cpu: whether the kernels are the CPU's.
     """
 
@@ -103,9 +113,13 @@ class Recording:
     buffers: dict[str, int]
     inputs: list[int | None]
     targets: list[int | None]
+    objects_after: tuple[Opened, ...]
+    given_up: frozenset[int]
+    depends_on_values: bool
     releases: tuple[tuple[int, int], ...]
     numbers: tuple[KeptNumber, ...]
     sums: frozenset[int]
+    stopped: frozenset[int]
     on_cpu: bool
 
 
@@ -123,22 +137,34 @@ class _Results:
     gradients: list[Tensor | None]
 
 
-def record(workload: Workload, device: torch.device | None, seen: Mapping[Hashable, Outputs]) -> Recording:
+def record(
+    workload: Workload,
+    device: torch.device | None,
+    seen: Mapping[Hashable, Outputs],
+    *,
+    uses_values: bool = False,
+) -> Recording:
     """Trace one step of `workload` as it runs from its module's second call on.
 
     Args:
         device: the device whose kernels are recorded; see `capture`.
         seen: see `Recorder`.
+        uses_values: see `capture`.
 
     Raises:
-        UnsupportedModel: the step depends on data, or cannot be expressed as a graph; names the layer.
+        UnsupportedModel: the step depends on data, or cannot be expressed as a graph; names the layer. Or a weight's gradient
+            has a hook.
         MembenchError: see `Workload.check_gradients_are_allowed`.
     """
     workload.check_gradients_are_allowed()
-    with PythonState(workload.module) as state, without_collection():
-        recording = _trace(workload, device, seen, state)
+    if workload.loss is not None:
+        weights = workload.module.named_parameters()
+        check_gradient_hooks((name, each) for name, each in weights if each.requires_grad)
+    with PythonState(workload.module) as state, loss_objects_kept(workload.loss), without_collection():
+        recording = _trace(workload, device, seen, state, uses_values)
         if state.change():  # for example, a first call that stores the size of its images
-            recording = _trace(workload, device, seen, state)
+            state.drop_tensors()
+            recording = _trace(workload, device, seen, state, uses_values)
         if changing := state.change():
             raise UnsupportedModel(
                 changing,
@@ -149,7 +175,11 @@ def record(workload: Workload, device: torch.device | None, seen: Mapping[Hashab
 
 
 def _trace(
-    workload: Workload, device: torch.device | None, seen: Mapping[Hashable, Outputs], state: PythonState
+    workload: Workload,
+    device: torch.device | None,
+    seen: Mapping[Hashable, Outputs],
+    state: PythonState,
+    uses_values: bool,
 ) -> Recording:
     fake_mode = FakeTensorMode(allow_non_fake_inputs=True)
     # anomaly detection would read the gradients' values, which fake tensors do not have
@@ -165,21 +195,29 @@ def _trace(
         fakes = Fakes.of(workload, fake_mode, device)
         weight_blocks = recorder.externals(fakes.stored_weights, Role.WEIGHT)
         buffer_blocks = recorder.externals(fakes.stored_buffers, Role.BUFFER)
-        input_blocks = _argument_blocks(recorder, "input", fakes.inputs, Role.INPUT)
-        target_blocks = _argument_blocks(recorder, "target", fakes.targets, Role.LABEL)
+        input_blocks = argument_blocks(recorder, "input", fakes.inputs, Role.INPUT)
+        target_blocks = argument_blocks(recorder, "target", fakes.targets, Role.LABEL)
+        recorder.values = real_values(workload, recorder, fakes) if uses_values else None
+        objects = InputObjects(recorder, fakes.inputs)
         with _failures_named(workload, recorder):
             with (
                 recorder,
+                compiled_functions_refused(workload.module, lambda: recorder.layer_name),
+                as_on_a_gpu(lambda: recorder.layer_name) if gpu else nullcontext(),
                 without_value_checks(),
                 known_masks(recorder.is_known),
                 fakes.carried.in_place(workload.module, recorder.constant),
                 traced_hooks(workload.module, runs_own=workload.runs_own_hooks),
-                _layer_hooks(workload.module, recorder, fakes.buffers, state),
+                _layer_hooks(workload.module, recorder, fakes, state),
+                traced_kernels(gpu),
             ):
                 results = _run(workload, recorder, fakes, random_state, gpu, _device_type(workload, device))
-            state.check_tensors((*fakes.weights.values(), *fakes.buffers.values()))
+            fakes.check_frozen()
+            if not recorder.depends_on_values:  # a graph of one batch does not run again
+                state.check_tensors((*fakes.weights.values(), *fakes.buffers.values()))
             random_state.check("the model")
-            fakes.check_memory(weight_blocks, recorder.value)
+            output = tree_map_only(Tensor, recorder.value, results.output)
+            objects_after, given_up = objects.changes(output, trains=workload.trains)
         pairs, found = results.output_gradients, results.gradients
         gradients = [None if gradient is None else recorder.value(gradient) for gradient in found]
         return Recording(
@@ -189,17 +227,22 @@ def _trace(
             constants=recorder.constants,
             loss=None if results.loss is None else recorder.value(results.loss),
             gradients=dict(zip(fakes.trained, gradients, strict=False)),
-            output=tree_map_only(Tensor, recorder.value, results.output),
+            output=output,
             output_gradients=[(recorder.value(each), recorder.value(gradient)) for each, gradient in pairs],
-            input_gradients=gradients[len(fakes.trained) :],
+            input_gradients=gradients[len(fakes.trained) :]
+            or [None for each in input_blocks if each is not None],
             releases=tuple(sorted(recorder.lifetimes.releases)),  # tensors of one task die in no fixed order
             numbers=tuple(recorder.lifetimes.numbers),
             sums=frozenset(recorder.sums),
+            stopped=frozenset(recorder.stopped),
             on_cpu=fakes.are_on_cpu,
             weights=weight_blocks,
             buffers=buffer_blocks,
             inputs=input_blocks,
             targets=target_blocks,
+            depends_on_values=recorder.depends_on_values,
+            objects_after=objects_after,
+            given_up=given_up,
         )
 
 
@@ -214,24 +257,24 @@ def _run(
     """Run the step; see the module's docstring."""
     if gpu:
         gpu.own(fakes.trained.values())
-    given = fakes.given()
-    tensors = _by_every_name(workload.module, {**fakes.weights, **fakes.buffers})
-    functions = partial(_functions, workload.module, gpu)
+    given = fakes.given() if workload.trains else []  # without gradients an object may let go of its tensors
+    leaves = [*fakes.trained.values(), *tensors_in(opened(fakes.inputs))] if workload.trains else []
+    tensors = by_every_name(workload.module, {**fakes.weights, **fakes.buffers})
+    functions = partial(_functions, workload.module, gpu, recorder.contents)
     with ExitStack() as step:
         step.enter_context(swapped_tensors(workload.module, tensors))
         step.enter_context(traced_regions(recorder, random_state, gpu, functions))
         with functions(), _autocast(workload.precision, device_type):
             loss, output = _forward(workload, recorder, fakes, given)
         pairs = _backward(workload, recorder, loss, output, given)
-    leaves = [*fakes.trained.values(), *tensors_in(fakes.inputs)]
     gradients = own_gradients(leaves, [gradient for _, gradient in pairs])
     return _Results(loss, output, pairs, gradients)
 
 
 @contextmanager
-def _functions(module: nn.Module, gpu: VirtualGpu | None) -> Iterator[None]:
+def _functions(module: nn.Module, gpu: VirtualGpu | None, contents: Contents) -> Iterator[None]:
     """Trace functions and fused layers in the forms that a schedule can run."""
-    with AsOperators(gpu), nullcontext() if gpu else fused_layers_in_parts(module):
+    with AsOperators(gpu, contents), nullcontext() if gpu else fused_layers_in_parts(module):
         yield
 
 
@@ -257,7 +300,8 @@ def _forward(
     if workload.loss is not None:
         recorder.layers.enter_loss("loss")
         return call_with(workload.loss, fakes.targets, output), None
-    _check_output(output)
+    output = opened(output)
+    check_output(output)
     return None, separate_outputs(output, given) if workload.trains else output
 
 
@@ -286,31 +330,6 @@ def _autocast(precision: Precision | None, device_type: str) -> Iterator[None]:
         yield
 
 
-def _by_every_name(module: nn.Module, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Return tensors by all names that tied weights have; a module that is used in several places is named once.
-
-    `swapped_tensors` could tie weights itself, but would leave traced tensors in a module that has two names.
-    """
-    traced = {id(t): tensors[name] for name, t in (*module.named_parameters(), *module.named_buffers())}
-    return {
-        name: traced[id(tensor)]
-        for path, child in module.named_modules()
-        for named in (child.named_parameters, child.named_buffers)
-        for name, tensor in named(path, recurse=False, remove_duplicate=False)
-    }
-
-
-def _check_output(output: Any) -> None:
-    for leaf in tree_leaves(output):
-        if not isinstance(leaf, Tensor) and type(leaf).__module__ not in ("builtins", "torch"):
-            raise UnsupportedModel(
-                "output",
-                f"torch's pytree cannot open a {type(leaf).__name__}",
-                "return tensors, or tuples, lists or dicts of tensors, or register it: torch.export.register_dataclass; networks of "
-                "transformers leave their cache out with config.use_cache = False",
-            )
-
-
 @contextmanager
 def _failures_named(workload: Workload, recorder: Recorder) -> Iterator[None]:
     """Turn any exception of a module, its loss or torch into an UnsupportedModel that names the layer."""
@@ -320,12 +339,13 @@ def _failures_named(workload: Workload, recorder: Recorder) -> Iterator[None]:
     try:
         yield
     except DataDependentOutputException as error:
-        raise UnsupportedModel(recorder.layer_name, *_VALUE_READ) from error
+        raise UnsupportedModel(recorder.layer_name, *VALUE_READ) from error
     except DynamicOutputShapeException as error:
         raise UnsupportedModel(
             recorder.layer_name,
             f"the shape of what {error.func} returns depends on the values of tensors",
-            "use operators whose results have one shape, such as torch.where with three arguments",
+            "use operators whose results have one shape, such as torch.where with three arguments; experts of transformers: "
+            "model.set_experts_implementation('grouped_mm')",
         ) from error
     except UnsupportedOperatorException as error:
         raise UnsupportedModel(
@@ -344,26 +364,17 @@ def _failures_named(workload: Workload, recorder: Recorder) -> Iterator[None]:
 def _failure(workload: Workload, error: Exception) -> tuple[str, str]:
     """Return the cause and the remedy of a module's failure on tensors without data."""
     message = (str(error).strip() or type(error).__name__).splitlines()[0]
-    if "data is not allocated yet" in message:  # of a tensor among numbers, torch.tensor([0.5, mean])
-        return _VALUE_READ
+    if (known := cause_without_data(message)) is not None:
+        return known
     cause = f"it does not run on {workload.batch_size} samples without data: {message}"
     if workload.accumulates:
         return cause, "raise the budget, or give a larger micro-batch"
     return cause, "give a batch on which the module runs, and compute only with torch's operators"
 
 
-def _argument_blocks(recorder: Recorder, name: str, arguments: Arguments, role: Role) -> list[int | None]:
-    return [
-        recorder.external(f"{name}{position}", leaf, role) if isinstance(leaf, Tensor) else None
-        for position, leaf in enumerate(tree_leaves(arguments))
-    ]
-
-
 @contextmanager
-def _layer_hooks(
-    module: nn.Module, recorder: Recorder, buffers: dict[str, Tensor], state: PythonState
-) -> Iterator[None]:
-    paths = {id(layer): path for path, layer in module.named_modules()}
+def _layer_hooks(module: nn.Module, recorder: Recorder, fakes: Fakes, state: PythonState) -> Iterator[None]:
+    paths, memory = {id(layer): path for path, layer in module.named_modules()}, fakes.memory()
     hooked = [layer for layer in module.modules() if any(module_hooks(layer)[:2])]
     encoders = [layer for layer in module.modules() if isinstance(layer, nn.TransformerEncoder)]
 
@@ -374,9 +385,7 @@ def _layer_hooks(
     def leave(layer: nn.Module, *_: Any) -> None:
         recorder.layers.leave_module()
         if layer is module:
-            for name, buffer in module.named_buffers():
-                if buffers.get(name) is not buffer:
-                    raise UnsupportedModel(name, "it replaces a buffer", "update the buffer in place")
+            fakes.check_members(module, memory)
 
     def check_padding(encoder: nn.TransformerEncoder, args: Any, kwargs: Any) -> None:
         check_keeps_padding(recorder.layer_name, encoder, args, kwargs)

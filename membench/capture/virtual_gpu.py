@@ -11,8 +11,9 @@ answered with the CPU. The two are told apart by the time of the question:
     outside of functions                          only autograd asks: the CPU
 """
 
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
 from typing import Any
 from weakref import ref
 
@@ -20,9 +21,32 @@ import torch
 from torch import Tensor
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 
-from membench.core.torch_internals import copy_to, tree_leaves, view_base
+from membench.core.torch_internals import copy_to, tree_leaves, view_base, without_torch_function_modes
 
 _CPU = torch.device("cpu")
+
+
+@dataclass(frozen=True)
+class _Properties:
+    """An A100, where a program asks for a GPU's properties to choose kernels and grids (`torch.cuda.get_device_properties`)."""
+
+    name: str = "NVIDIA A100-SXM4-80GB"
+    major: int = 8
+    minor: int = 0
+    total_memory: int = 80 * 2**30
+    multi_processor_count: int = 108
+    warp_size: int = 32
+    max_threads_per_multi_processor: int = 2048
+    regs_per_multiprocessor: int = 65536
+    shared_memory_per_block_optin: int = 166912  # 163 KiB (CUDA's programming guide, compute capability 8.0)
+
+
+_ANSWERS: dict[str, Callable[..., Any]] = {
+    "get_device_properties": lambda device=None: _Properties(),
+    "current_device": lambda: 0,
+    "device": lambda device: nullcontext(),
+}
+"""Functions of `torch.cuda` by name, as they are during a trace; `get_device_capability` and others ask these."""
 
 
 class VirtualGpu:
@@ -36,15 +60,35 @@ class VirtualGpu:
         self._asked_next: dict[int, tuple[ref[Tensor], bool]] = {}
 
     def own(self, trained: Iterable[Tensor]) -> None:
-        """Make autograd ask for the trained weights now, outside of functions, instead of at their first use."""
-        self._edges += [get_gradient_edge(weight) for weight in trained]
+        """Make autograd ask for tensors without a history now, outside of functions, instead of at their first use."""
+        self._edges += self._edges_of(trained)
+
+    @contextmanager
+    def questions(self) -> Iterator[None]:
+        """Answer what a program asks of the GPU itself, which would look for a driver."""
+        before = {name: getattr(torch.cuda, name) for name in _ANSWERS}
+        for name, answer in _ANSWERS.items():
+            setattr(torch.cuda, name, answer)
+        try:
+            yield
+        finally:
+            for name, function in before.items():
+                setattr(torch.cuda, name, function)
 
     @contextmanager
     def leaves(self, tensors: Iterable[Tensor]) -> Iterator[None]:
-        """Run a function whose arguments have no history; see `own`."""
-        edges = [get_gradient_edge(each) for each in tensors if each.requires_grad and each.is_leaf]
+        """Run a function with these arguments; see `own`."""
+        edges = self._edges_of(tensors)
         yield
         edges.clear()
+
+    def _edges_of(self, tensors: Iterable[Tensor]) -> list[GradientEdge]:
+        before, self._is_in_function = self._is_in_function, False
+        try:
+            with without_torch_function_modes():
+                return [get_gradient_edge(each) for each in tensors if each.requires_grad and each.is_leaf]
+        finally:
+            self._is_in_function = before
 
     @contextmanager
     def function(self) -> Iterator[None]:
@@ -55,6 +99,15 @@ class VirtualGpu:
             yield
         finally:
             self._is_in_function, self._asked_next = before
+
+    @contextmanager
+    def outside(self) -> Iterator[None]:
+        """Run an operator whose derivative is a function of Python's, which makes the history of what it returns."""
+        before, self._is_in_function = self._is_in_function, False
+        try:
+            yield
+        finally:
+            self._is_in_function = before
 
     def device_of(self, tensor: Tensor) -> torch.device:
         """Return the device that a tensor is on for whom asks now."""
@@ -86,9 +139,13 @@ class VirtualGpu:
         asked_next, key = self._asked_next, id(tensor)
         asked_next[key] = ref(tensor, lambda _: asked_next.pop(key, None)), had_history
 
+    def copies_to_host(self, func: Any, kwargs: dict[str, Any]) -> bool:
+        """Return whether an operator that a function calls copies a tensor to the host."""
+        return self._is_in_function and func is copy_to and kwargs.get("device") == _CPU
+
     def stays(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-        """Return whether an operator moves a tensor to the device where it is, as a formula does that was told another."""
-        if func is not copy_to or kwargs.get("device") != self.device:
+        """Return whether an operator moves a tensor to the device where it is, as autograd's formula does that was told another."""
+        if self._is_in_function or func is not copy_to or kwargs.get("device") != self.device:
             return False
         return kwargs.get("dtype", args[0].dtype) == args[0].dtype and kwargs.get("memory_format") is None
 

@@ -2,6 +2,7 @@
 
     membench predict model=resnet50 device=rtx4090 batch_size=64 precision=amp_bf16 optimizer=adamw
     membench predict model=vit_b_16 device=t4 batch_size=128 strategy=layrub_hybrid optimizer=sgd
+    membench predict model=hf/llama-2-7b-hf device=a100_80gb serving=decode model.sequence_length=2048 batch_size=16 precision=bf16
 
 Takes the options of `membench run`, --config-dir FOLDER included. The step is PyTorch's, by default plain (strategy=pytorch)
 and without an optimizer. Nothing runs and nothing is allocated. Three sizes of memory: allocated by the step's tensors,
@@ -22,6 +23,7 @@ from membench.papers.cells import cell_configuration, hydra_composition
 
 if TYPE_CHECKING:
     from membench.steps.predict import Prediction
+    from membench.sweep.cell import Cell
 
 _DEFAULTS = {"strategy": "pytorch", "framework": "pytorch"}
 
@@ -53,22 +55,35 @@ def run(configuration: Configuration) -> int:
     cell = Cell.from_configuration(configuration)
     workload, strategy = cell.workload(cell.batch_size), cell.method.strategy()
     predictor = Predictor(workload, strategy, cell.budget_bytes, cell.optimizer)
-    print(_block(configuration, predictor.on(cell.simulated_device)))
+    prediction = predictor.on(cell.simulated_device)
+    values = [*_values(prediction), *_rates(cell, prediction)]
+    lines = [_step(workload.name, cell, prediction), *(f"  {name:<20} {value}" for name, value in values)]
+    print("\n".join(lines))
     return 0
 
 
-def _block(configuration: Configuration, prediction: "Prediction") -> str:
-    """Return what was predicted, and the prediction, in a few aligned lines."""
-    optimizer, precision = configuration.get("optimizer"), configuration.get("precision")
-    step = [
-        configuration["model"]["name"],
+def _step(name: str, cell: "Cell", prediction: "Prediction") -> str:
+    """Return what was predicted."""
+    update = "no optimizer" if cell.optimizer is None else cell.optimizer.name
+    parts = [
+        name,
         f"batch {prediction.batch_size}",
-        *([precision] if precision else []),
-        optimizer["name"] if optimizer else "no optimizer",
+        *([] if cell.precision is None else [str(cell.precision)]),
+        *([] if cell.serving else [update]),
         f"predicted for {prediction.device}",
     ]
-    lines = [", ".join(step), *(f"  {name:<20} {value}" for name, value in _values(prediction))]
-    return "\n".join(lines)
+    return ", ".join(parts)
+
+
+def _rates(cell: "Cell", prediction: "Prediction") -> Iterator[tuple[str, str]]:
+    if cell.serving is None:
+        yield "throughput", f"{prediction.samples_per_s:,.1f} samples/s"
+        return
+    tokens = cell.serving.tokens(prediction.batch_size, cell.model.sizes["sequence_length"])
+    yield "throughput", f"{tokens / prediction.step_time_s:,.1f} tokens/s"
+    cached_bytes = prediction.cache_bytes
+    each = format_bytes(cached_bytes / prediction.batch_size)
+    yield "cache", f"{format_bytes(cached_bytes)}, {each} for each sequence"
 
 
 def _values(prediction: "Prediction") -> Iterator[tuple[str, str]]:
@@ -83,7 +98,13 @@ def _values(prediction: "Prediction") -> Iterator[tuple[str, str]]:
     else:
         yield "used", _exact(prediction.used_bytes)
     yield "step time", format_seconds(prediction.step_time_s)
-    yield "throughput", f"{prediction.samples_per_s:,.1f} samples/s"
+    if prediction.depends_on_values:
+        yield "holds for", "this batch: sizes depend on its values"
+    if prediction.priced_by_bytes:
+        yield (
+            "priced by bytes",
+            f"{', '.join(prediction.priced_by_bytes)} (register_flop_formula adds operations)",
+        )
 
 
 def _exact(size_bytes: int) -> str:

@@ -4,10 +4,18 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from membench.core.errors import MembenchError, ShapeMismatch
-from membench.core.torch_internals import key_path, tree_flatten, tree_leaves, tree_leaves_with_path, tree_map
+from membench.core.opened import closed, objects_in, opened
+from membench.core.torch_internals import (
+    FakeTensor,
+    key_path,
+    tree_flatten,
+    tree_leaves,
+    tree_leaves_with_path,
+    tree_map,
+)
 
 Arguments = tuple[Any, ...] | dict[str, Any]
 """Positional arguments, or arguments by name; each a tensor, or tuples, lists and dicts of tensors, or a plain value."""
@@ -21,7 +29,8 @@ def as_arguments(given: Any) -> Arguments:
 
 
 def call_with(function: Callable[..., Any], arguments: Arguments, *leading: Any) -> Any:
-    """Return what a function returns for arguments that follow the leading ones."""
+    """Return what a function returns for arguments that follow the leading ones; it gets objects in place of opened ones."""
+    arguments = closed(arguments)
     if isinstance(arguments, dict):
         return function(*leading, **arguments)
     return function(*leading, *arguments)
@@ -58,6 +67,7 @@ class ExpectedArguments:
         self.name = name
         self.leaves, self._structure = tree_flatten(example)
         self._example = example
+        self._has_opened = bool(objects_in(example))
 
     def leaves_of(self, given: Any) -> list[Any]:
         """Return the leaves of given arguments in the expected order, which that of a dict's keys does not change.
@@ -66,6 +76,8 @@ class ExpectedArguments:
             ShapeMismatch: their structure is another one.
         """
         arguments, expected = as_arguments(given), self._example
+        if self._has_opened:
+            arguments = opened(arguments)
         leaves, structure = tree_flatten(arguments)
         if structure == self._structure:
             return leaves
@@ -103,8 +115,13 @@ def check_leaf(name: str, leaf: Any) -> None:
             raise MembenchError(
                 f"{name} is a sparse or nested tensor; pass a dense one, for example its to_dense()"
             )
+        if has_own_functions(leaf) or has_own_operators(leaf):
+            raise MembenchError(
+                f"{name} is a {type(leaf).__name__}, whose class changes what torch's functions do; pass a plain tensor, for "
+                "example its as_subclass(torch.Tensor)"
+            )
         return
-    held = [each for each in tree_leaves(getattr(leaf, "__dict__", {})) if isinstance(each, Tensor)]
+    held = [each for each in tree_leaves(opened(getattr(leaf, "__dict__", {}))) if isinstance(each, Tensor)]
     if held or hasattr(leaf, "__array__"):
         within = ", with a Tensor in it" if held else ""
         raise MembenchError(
@@ -115,6 +132,22 @@ def check_leaf(name: str, leaf: Any) -> None:
 def is_dense(tensor: Tensor) -> bool:
     """Return whether a tensor has a shape and a storage."""
     return tensor.layout is torch.strided and not tensor.is_nested
+
+
+def has_own_functions(tensor: Tensor) -> bool:
+    """Return whether a tensor's class changes what torch's functions do, which a trace of plain tensors leaves out.
+
+    Those of torchvision do not: they only say that an image is one, and return plain tensors.
+    """
+    functions = (each.__torch_function__ for each in (type(tensor), Tensor, nn.Parameter))
+    own, *of_tensors = (getattr(function, "__func__", function) for function in functions)
+    return own not in of_tensors and not type(tensor).__module__.startswith("torchvision.tv_tensors")
+
+
+def has_own_operators(tensor: Tensor) -> bool:
+    """Return whether a tensor's class runs torch's operators in its own way, below autograd."""
+    is_own = type(tensor).__torch_dispatch__ is not Tensor.__torch_dispatch__
+    return is_own and not isinstance(tensor, FakeTensor)
 
 
 def is_distributed(tensor: Tensor) -> bool:

@@ -24,6 +24,9 @@ class Role(StrEnum):
     WEIGHT = "weight"
     BUFFER = "buffer"  # running statistics and other state of the module
     CONSTANT = "constant"
+    GIVEN_UP = (
+        "given up"  # passed in an object of the caller's, in which the step puts another tensor in its place
+    )
     OPTIMIZER_STATE = "optimizer state"
     ACTIVATION = "activation"
     ENCODED = "encoded"  # form of an activation
@@ -228,6 +231,9 @@ class TaskGraph:
         gradients: the `Value` of each trained weight's gradient, by the weight's name (None: unused). In a micro-batch
             these are the accumulators, to which the gradients of all micro-batches are added.
         output: what the module returns, with `Value` in place of tensors; None in a step that returns a loss.
+        objects_after: if a step of inference changes objects among its inputs, such as a cache of keys and values: all of them as
+            it leaves them, each an `Opened` with `Value` in place of tensors.
+        depends_on_values: sizes depend on values: the graph is of the batch that it was captured with.
         output_gradients: an output and its gradient, for each that has one, in a step of training whose loss is computed by
             the caller. Between the output and these is the turn from the forward to the backward pass.
         input_gradients: in such a step the gradient of each tensor of the inputs; None where none is asked for.
@@ -244,6 +250,8 @@ class TaskGraph:
     loss: Value | None = None
     gradients: tuple[tuple[str, Value | None], ...] = ()
     output: Any = None
+    objects_after: tuple[Any, ...] = ()
+    depends_on_values: bool = False
     output_gradients: tuple[tuple[Value, Value], ...] = ()
     input_gradients: tuple[Value | None, ...] = ()
     overhead_bytes: int = 0
@@ -251,6 +259,11 @@ class TaskGraph:
 
     def __getstate__(self) -> dict[str, Any]:
         return {key: value for key, value in self.__dict__.items() if key in self.__dataclass_fields__}
+
+    @cached_property
+    def given_up(self) -> frozenset[int]:
+        """Blocks that the step takes over from the caller, by its first task."""
+        return frozenset(block.index for block in self.blocks if block.role is Role.GIVEN_UP)
 
     @property
     def mode(self) -> Mode:

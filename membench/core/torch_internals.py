@@ -7,15 +7,20 @@ wrapper. `tests/core/test_torch_internals.py` checks each of them: it fails wher
   under which it runs. Its exceptions carry the operator as ``func``; its module logs under ``FAKE_TENSOR_LOGGER``.
 - ``TorchDispatchMode``: sees every ATen operator below autograd.
 - ``no_dispatch``: a context in which no dispatch mode is active.
-- ``tree_flatten``, ``tree_leaves``, ``tree_map``, ``tree_map_only``: nested tuples, lists and dicts of tensors.
+- ``tree_flatten``, ``tree_leaves``, ``tree_map``, ``tree_map_only``: nested tuples, lists and dicts of tensors;
+  ``register_container`` makes another class such a container.
 - ``suggest_memory_format``: channels last or contiguous, as a kernel chooses from a tensor's strides.
-- ``OpOverload``: an ATen operator with its overload; ``flop_registry``: formulas of operations by overload packet.
+- ``OpOverload``: an ATen operator with its overload, ``OpOverloadPacket``: with all of them, as ``torch.ops`` has it;
+  ``flop_registry``: formulas of operations by overload packet.
 """
 
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from functools import cache, partial
 from operator import attrgetter, methodcaller
+from sys import _getframe as frame_of
+from traceback import walk_stack
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
@@ -24,7 +29,9 @@ import torch
 from torch import Tensor, nn
 from torch._C import DispatchKey
 from torch._C._profiler import ProfilerConfig, ProfilerState, _ExperimentalConfig
-from torch._ops import HigherOrderOperator, OpOverload
+from torch._higher_order_ops.flex_attention import flex_attention as _flex_attention
+from torch._higher_order_ops.flex_attention import flex_attention_fake_impl
+from torch._ops import HigherOrderOperator, OpOverload, OpOverloadPacket
 from torch._prims_common import suggest_memory_format
 from torch._subclasses.fake_tensor import (
     DataDependentOutputException,
@@ -39,9 +46,15 @@ from torch.nn.modules import module as _modules
 from torch.nn.utils.stateless import _reparametrize_module
 from torch.utils import checkpoint
 from torch.utils._mode_utils import no_dispatch
-from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper_subclass
+from torch.utils._python_dispatch import (
+    TorchDispatchMode,
+    _disable_current_modes,
+    is_traceable_wrapper_subclass,
+)
 from torch.utils._pytree import (
+    GetAttrKey,
     keystr,
+    register_pytree_node,
     tree_flatten,
     tree_flatten_with_path,
     tree_leaves,
@@ -52,6 +65,7 @@ from torch.utils.flop_counter import flop_registry
 
 __all__ = [
     "FAKE_TENSOR_LOGGER",
+    "FLEX_ATTENTION",
     "FUSED_ATTENTION",
     "FUSED_ENCODER_LAYER",
     "HOOKS_OF_EVERY_MODULE",
@@ -64,19 +78,28 @@ __all__ = [
     "GraphPool",
     "HigherOrderOperator",
     "OpOverload",
+    "OpOverloadPacket",
+    "StopRecomputation",
     "TorchDispatchMode",
     "UnsupportedOperatorException",
     "autocast",
     "autocast_dtype",
     "clear_cublas_workspaces",
+    "compiled_calls_noted",
+    "compiled_depth",
     "composed_kernel",
     "conjugate_view",
     "convolution_kernel",
     "copy_to",
     "cudnn_batch_norm_reserve_bytes",
     "flash_attention",
+    "flex_attention_as_written",
+    "flex_attention_shapes",
     "flop_registry",
+    "index_by_tensors",
+    "is_compiled",
     "is_composite",
+    "is_of_torch",
     "is_profiled",
     "is_wrapper_subclass",
     "keep_gpu_busy",
@@ -92,8 +115,8 @@ __all__ = [
     "operator_function",
     "operator_schema",
     "regions_run_by",
-    "saved_tensor_hooks",
-    "saved_tensors",
+    "register_container",
+    "saved_tensor",
     "sequence_number",
     "softmax_into",
     "split_heads",
@@ -108,11 +131,13 @@ __all__ = [
     "tree_leaves_with_path",
     "tree_map",
     "tree_map_only",
+    "uncompiled_flex_attention",
     "unfused_attention",
     "unwrapped",
     "view_base",
     "without_autocast",
     "without_cudnn",
+    "without_dispatch_modes",
     "without_saved_tensor_hooks",
     "without_torch_function_modes",
     "without_value_checks",
@@ -150,6 +175,14 @@ def is_composite(operator: OpOverload) -> bool:
     return has_kernel("CompositeImplicitAutograd") and not (has_kernel("CPU") or has_kernel("CUDA"))
 
 
+_NAMESPACES_OF_TORCH = frozenset({"aten", "prim", "prims", "c10d", "mkldnn", "quantized"})
+
+
+def is_of_torch(operator: str) -> bool:
+    """Return whether an operator, ``"aten.mm.default"``, is torch's own and not registered by a library."""
+    return operator.partition(".")[0] in _NAMESPACES_OF_TORCH
+
+
 tensor_version: Callable[[Tensor], int] = attrgetter("_version")
 """Return how often a tensor's memory has been overwritten, as autograd counts it."""
 
@@ -160,10 +193,10 @@ next_sequence_number: Callable[[], int] = torch._C._autograd._get_sequence_nr
 """Return the number that the next autograd node of this thread will have."""
 
 
-def saved_tensors(node: Any) -> list[Tensor]:
-    """Return the tensors that an autograd node has saved."""
-    saved = (getattr(node, name) for name in dir(node) if name.startswith("_saved_"))
-    return [each for each in saved if isinstance(each, Tensor)]
+def saved_tensor(node: Any, argument: str) -> Tensor | None:
+    """Return what an autograd node has saved of an argument of its operator. Hooks that pack tensors do not see numbers."""
+    saved: Tensor | None = getattr(node, f"_saved_{argument}", None)
+    return saved
 
 
 is_wrapper_subclass: Callable[[object], bool] = is_traceable_wrapper_subclass
@@ -225,6 +258,56 @@ unfused_attention = torch.ops.aten._scaled_dot_product_attention_math
 FUSED_ATTENTION: OpOverload = torch.ops.aten._native_multi_head_attention.default
 FUSED_ENCODER_LAYER: OpOverload = torch.ops.aten._transformer_encoder_layer_fwd.default
 """The operators that `nn.MultiheadAttention` and `nn.TransformerEncoderLayer` call in evaluation without gradients."""
+
+FLEX_ATTENTION = _flex_attention
+"""The higher-order operator below ``torch.nn.attention.flex_attention.flex_attention``, which takes functions of scores."""
+
+uncompiled_flex_attention: Callable[..., tuple[Tensor, Tensor, Tensor]] = _flex_attention.py_kernels[
+    DispatchKey.CompositeExplicitAutograd
+]
+"""Computes it by other operators, from the scores of all pairs, as it runs where it is not compiled."""
+
+
+@contextmanager
+def flex_attention_as_written() -> Iterator[None]:
+    """Let ``flex_attention`` call its operator itself, if the program has imported it: otherwise it compiles that call."""
+    module: Any = sys.modules.get("torch.nn.attention.flex_attention")
+    if module is None:
+        yield
+        return
+    before = module._FLEX_ATTENTION_DISABLE_COMPILE_DEBUG
+    module._FLEX_ATTENTION_DISABLE_COMPILE_DEBUG = True
+    try:
+        yield
+    finally:
+        module._FLEX_ATTENTION_DISABLE_COMPILE_DEBUG = before
+
+
+def flex_attention_shapes(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Return its empty output, logarithms of sums and largest scores."""
+    output: tuple[Tensor, Tensor, Tensor] = flex_attention_fake_impl(
+        query, key, value, lambda score, *_: score, (), 1.0, {}
+    )
+    return output
+
+
+def index_by_tensors() -> AbstractContextManager[Any]:
+    """Return a context in which a tensor without dimensions is an index whose value is not read."""
+    from torch._dynamo._trace_wrapped_higher_order_op import TransformGetItemToIndex  # takes seconds
+
+    return TransformGetItemToIndex()
+
+
+def compiled_depth() -> int:
+    """Return how many functions of `torch.compile` are among the callers; in a trace those run as they are written."""
+    codes = ((frame.f_code.co_name, frame.f_globals.get("__name__")) for frame, _ in walk_stack(None))
+    return sum(code == ("compile_wrapper", _EVAL_FRAME) for code in codes)
+
+
+_EVAL_FRAME = "torch._dynamo.eval_frame"
+
+without_dispatch_modes: Callable[[], AbstractContextManager[Any]] = _disable_current_modes
+"""Return a context in which no `TorchDispatchMode` is active, but may be entered."""
 
 split_heads: Callable[[Tensor, Tensor, int], tuple[Tensor, Tensor, Tensor]] = (
     torch.ops.aten._transform_bias_rescale_qkv.default
@@ -309,6 +392,27 @@ class MemoryRecorder:
         return [event.cpu_memory_usage() for event in changes]
 
 
+def register_container(
+    kind: type,
+    flatten: Callable[[Any], tuple[Any, Any]],
+    unflatten: Callable[[Any, Any], Any],
+    names: Callable[[Any], tuple[str, ...]],
+) -> None:
+    """Make instances of a class containers, as tuples and dicts are.
+
+    Args:
+        flatten: returns the items of a container, and what else it consists of.
+        unflatten: makes a container of both.
+        names: returns for each item the attribute that it is to users.
+    """
+
+    def flatten_with_names(item: Any) -> tuple[list[tuple[Any, Any]], Any]:
+        values, context = flatten(item)
+        return [(GetAttrKey(name), value) for name, value in zip(names(item), values, strict=True)], context
+
+    register_pytree_node(kind, flatten, unflatten, flatten_with_keys_fn=flatten_with_names)
+
+
 def tree_leaves_with_path(tree: Any) -> list[tuple[Any, Any]]:
     """Return the leaves of nested containers, each after its path; see `key_path`."""
     return tree_flatten_with_path(tree)[0]
@@ -368,11 +472,6 @@ def without_autocast(device_type: str) -> Iterator[None]:
 _top_hooks: Callable[[bool], Any] = torch._C._autograd._top_saved_tensors_default_hooks
 
 
-def saved_tensor_hooks() -> bool:
-    """Return whether hooks pack what autograd saves now: reading it would run them."""
-    return _top_hooks(True) is not None
-
-
 @contextmanager
 def without_saved_tensor_hooks() -> Iterator[None]:
     """Set hooks on saved tensors aside, such as those within `torch.utils.checkpoint`, which would call the module again."""
@@ -402,14 +501,15 @@ def without_value_checks() -> Iterator[None]:
 def regions_run_by(
     again: Callable[[Callable[..., Any]], Callable[..., Any]],
     enter_backward: Callable[[Sequence[Tensor]], None],
-    note_saved: Callable[[Tensor], None],
+    *,
+    on_device: bool,
 ) -> Iterator[None]:
     """Run the regions of `torch.utils.checkpoint`, of both kinds, by functions of the caller.
 
     Args:
         again: takes the function that runs a region again, when the region first runs, and returns what is called instead.
         enter_backward: called with the roots of each backward pass within a backward pass, as reentrant regions have.
-        note_saved: called with each tensor that autograd saves while a region that is not reentrant runs again.
+        on_device: restore random state and autocast of the arguments' device, which must be one of this machine's.
     """
 
     def frame(recompute: Callable[..., Any], *args: Any) -> Any:
@@ -429,29 +529,22 @@ def regions_run_by(
         enter_backward(tensors)
         original(tensors, gradients)
 
-    class Hook(checkpoint._recomputation_hook):
-        def __init__(self, *args: Any) -> None:
-            super().__init__(*args)
-            pack = self.pack_hook
-
-            def noting(tensor: Tensor) -> Any:
-                note_saved(tensor)
-                return pack(tensor)
-
-            vars(noting).update(vars(pack))
-            self.pack_hook = noting
-
     frames, original = checkpoint._CheckpointFrame, torch.autograd.backward
     of_function = SimpleNamespace(
         forward=checkpoint.CheckpointFunction.forward, backward=checkpoint.CheckpointFunction.backward
     )
+    inferred = checkpoint._infer_device_type
     with (
+        patch.object(checkpoint, "_infer_device_type", inferred if on_device else lambda *_: "cpu"),
         patch.object(checkpoint, "_CheckpointFrame", frame),
-        patch.object(checkpoint, "_recomputation_hook", Hook),
         patch.object(checkpoint.CheckpointFunction, "forward", staticmethod(forward)),
         patch.object(checkpoint.CheckpointFunction, "backward", staticmethod(backward)),
     ):
         yield
+
+
+StopRecomputation: type[Exception] = checkpoint._StopRecomputationError
+"""Raised where a region that runs again has all that the backward pass needs."""
 
 
 def tensors_of(tree: Any) -> list[Tensor]:
@@ -461,3 +554,28 @@ def tensors_of(tree: Any) -> list[Tensor]:
 
 swapped_tensors: Callable[..., AbstractContextManager[None]] = _reparametrize_module
 """Return a context in which a module has other tensors, by name, as its weights and buffers."""
+
+
+def is_compiled(module: nn.Module) -> bool:
+    """Return whether a module is what `torch.compile` returns for one, or was compiled in place by its method."""
+    return type(module).__name__ == "OptimizedModule" or module._compiled_call_impl is not None
+
+
+@contextmanager
+def compiled_calls_noted(note: Callable[[Callable[..., Any]], None]) -> Iterator[None]:
+    """Call a function with what was given to `torch.compile`, whenever it is called and is not to run as it is.
+
+    A module is given as its method. `torch.compiler.disable` and ``set_stance("force_eager")`` run functions as they are.
+    """
+    from torch._dynamo import eval_frame  # takes a second, which imports of membench need not wait for
+
+    chosen_by_stance = eval_frame._callback_from_stance
+
+    def noting(callback: Any) -> Any:
+        chosen = chosen_by_stance(callback)
+        if callable(chosen) and (function := frame_of(1).f_locals.get("fn")) is not None:
+            note(function)
+        return chosen
+
+    with patch.object(eval_frame, "_callback_from_stance", noting):
+        yield

@@ -3,16 +3,14 @@
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from itertools import chain
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.parallel import DistributedDataParallel
-from torch.nn.parameter import is_lazy
 
-from membench.core.arguments import Arguments, call_with, check_leaf, is_distributed, named_leaves, tensors_in
+from membench.core.arguments import Arguments, call_with, check_leaf, named_leaves, tensors_in
 from membench.core.errors import MembenchError, UnsupportedModel
+from membench.core.module_checks import check_module
 from membench.core.precision import Precision
 from membench.core.torch_internals import tree_map_only
 
@@ -72,7 +70,7 @@ class Workload:
             _check_loss(self.loss, self.targets)
         if self.loss is None and self.targets:
             raise MembenchError("a step of inference has no targets; pass (inputs, ()), or a loss")
-        _check_module(self.name, self.module)
+        check_module(self.name, self.module)
         for kind, arguments in (("inputs", self.inputs), ("targets", self.targets)):
             for name, leaf in named_leaves(kind, arguments):
                 check_leaf(name, leaf)
@@ -179,6 +177,8 @@ class Workload:
             return self
 
         def resized(tensor: Tensor) -> Tensor:
+            if self._is_of_all(tensor):
+                return tensor
             return torch.empty((size, *tensor.shape[1:]), dtype=tensor.dtype, device="meta")
 
         first = (self.samples(each, 0, 1) for each in (self.inputs, self.targets))
@@ -192,6 +192,8 @@ class Workload:
             MembenchError: the batch cannot be divided equally.
             UnsupportedModel: see `of_size`.
         """
+        if processes == 1:
+            return self
         size = share_size(self.batch_size, processes)
         return self._part(process * size, (process + 1) * size)
 
@@ -206,6 +208,8 @@ class Workload:
             UnsupportedModel: see `of_size`.
         """
         for argument in tensors_in(arguments):
+            if self._is_of_all(argument):
+                continue
             if not argument.dim() or len(argument) != self.batch_size:
                 raise UnsupportedModel(
                     self.name,
@@ -213,46 +217,16 @@ class Workload:
                     f"{self.batch_size}",
                     "put the batch first in every tensor, or run the whole batch",
                 )
-        samples: Arguments = tree_map_only(Tensor, lambda tensor: tensor[start:stop], arguments)
+
+        def cut(tensor: Tensor) -> Tensor:
+            return tensor if self._is_of_all(tensor) else tensor[start:stop]
+
+        samples: Arguments = tree_map_only(Tensor, cut, arguments)
         return samples
 
-
-def _check_module(name: str, module: nn.Module) -> None:
-    if isinstance(module, nn.DataParallel | DistributedDataParallel):
-        raise UnsupportedModel(
-            name,
-            "it distributes its batch over devices itself",
-            "pass the module inside it, with exchange='as_made'",
-        )
-    for tensor_name, tensor in chain(module.named_parameters(), module.named_buffers()):
-        if is_distributed(tensor):
-            raise UnsupportedModel(
-                tensor_name,
-                "it is a DTensor, of which each process has a part, as after fully_shard",
-                "compile the module before it is distributed, with exchange='as_made' for data parallelism",
-            )
-    for path, child in module.named_modules():
-        if type(child).__name__ == "FullyShardedDataParallel":
-            raise UnsupportedModel(
-                path or name,
-                "each process has only a part of its weights",
-                "pass the module inside it, with exchange='as_made'",
-            )
-        if isinstance(child, torch.jit.ScriptModule):
-            raise UnsupportedModel(
-                path or name, "TorchScript does not expose the running layer", "pass the original module"
-            )
-    for tensor_name, tensor in chain(module.named_parameters(), module.named_buffers()):
-        if is_lazy(tensor):
-            raise UnsupportedModel(
-                tensor_name, "its shape is not known yet", "call the module once on a batch, then compile it"
-            )
-        if tensor.is_conj() or tensor.is_neg():
-            raise UnsupportedModel(
-                tensor_name,
-                "it is a conjugate or negative view of another tensor",
-                "store its resolve_conj().resolve_neg()",
-            )
+    def _is_of_all(self, tensor: Tensor) -> bool:
+        """Return whether a tensor is a number of all samples of a step of inference, such as the tokens in a cache."""
+        return self.loss is None and not self.gradients_from_caller and not tensor.dim()
 
 
 def _check_loss(loss: Callable[..., Tensor], targets: Arguments) -> None:

@@ -4,6 +4,7 @@ Sizes and layouts come from a task's call. A task without one, as in a paper's f
 taken by its kind, contiguous.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from math import prod
@@ -14,6 +15,7 @@ from membench.core.call import Call, Value, values_in
 from membench.core.convolution import Convolution
 from membench.core.precision import Precision
 from membench.core.task_graph import GradientOf, Kind, Task
+from membench.core.torch_internals import is_of_torch
 from membench.cost.products import Product
 
 
@@ -56,6 +58,8 @@ class Kernel:
     channels_last: bool = False
 
 
+_ALLOCATIONS = {"empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided"}
+"""They move nothing."""
 _PRODUCTS = {"mm", "bmm", "addmm", "baddbmm", "addbmm", "mv", "addmv", "_int_mm"}
 _PRODUCTS_WITH_SCALES = {"_scaled_mm", "int8_linear_matmul"}
 """Whose factors come first."""
@@ -119,6 +123,13 @@ def kernels_of(task: Task) -> tuple[Kernel, ...]:
     )
 
 
+def priced_by_bytes(tasks: Iterable[Task]) -> tuple[str, ...]:
+    """Return the operators of libraries, ``"library.name"``, whose operations are not known, in the order of their first use."""
+    calls = [task.call for task in tasks if task.call is not None and not task.operations]
+    names = (call.operator.rpartition(".")[0] for call in calls if not is_of_torch(call.operator))
+    return tuple(dict.fromkeys(name for name in names if not name.startswith("membench.")))
+
+
 def computes_both_gradients(task: Task) -> bool:
     """Return whether a task is the whole backward pass of a convolution, as plain PyTorch calls it."""
     if task.call is None or task.convolution is None or not task.call.operator.endswith("_backward.default"):
@@ -129,8 +140,12 @@ def computes_both_gradients(task: Task) -> bool:
 
 def _kernel_by_call(task: Task, call: Call) -> Kernel:
     name = call.operator.split(".")[1]
+    if name in _ALLOCATIONS:
+        return Kernel(Family.ELEMENTWISE, task.precision, 0)
     values = values_in((call.args, *(value for _, value in call.kwargs), call.outputs))
     moved_bytes = task.moved_bytes + _updated_bytes(task, values)
+    if name == "index_copy_":  # of the tensor that it fills it moves only what it writes
+        moved_bytes = sum(value.extent_bytes for value in values[1:]) + values[-1].extent_bytes
     precision = _precision(task, values)
     if task.convolution is not None:
         return _convolution(task, task.convolution, values, precision, moved_bytes)
@@ -140,9 +155,13 @@ def _kernel_by_call(task: Task, call: Call) -> Kernel:
     if name in _PRODUCTS_WITH_SCALES:
         product = _product(*values_in(call.args)[:2], is_transposed=name in _TRANSPOSED)
         return Kernel(Family.PRODUCT, precision, moved_bytes, task.operations, product)
+    if name == "_grouped_mm":
+        return Kernel(Family.PRODUCT, precision, moved_bytes, task.operations, _grouped_product(call))
     if "attention" in name:
         return Kernel(Family.ATTENTION, precision, moved_bytes, task.operations)
     if name in _UNKNOWN_PRODUCTS:
+        return Kernel(Family.PRODUCT, precision, moved_bytes, task.operations)
+    if not is_of_torch(call.operator):  # with the operations of its formula, if it has one
         return Kernel(Family.PRODUCT, precision, moved_bytes, task.operations)
     if name in _NORMALIZATIONS:
         passed_bytes = round(_PASSES.get(name, 1) * moved_bytes)
@@ -178,6 +197,21 @@ def _product(left: Value, right: Value, *, is_transposed: bool = False) -> Produ
     *batch, rows, depth = left.shape
     columns = right.shape[0 if is_transposed else -1] if len(right.shape) > 1 else 1
     return Product(prod(batch), rows, columns, depth)
+
+
+def _grouped_product(call: Call) -> Product:
+    """Return a product for each group, of equal sizes: which rows belong to a group is data (a router's choice of experts)."""
+    left, right, *offsets = values_in((call.args, tuple(value for _, value in call.kwargs)))
+    groups = (offsets or [left])[0].shape[0]
+    rows, depth, columns = left.shape[-2], left.shape[-1], right.shape[-1]
+    match len(left.shape), len(right.shape):
+        case 2, 3:
+            rows = -(-rows // groups)
+        case 3, 2:
+            columns = -(-columns // groups)
+        case 2, 2:
+            depth = -(-depth // groups)
+    return Product(groups, rows, columns, depth)
 
 
 def _convolution(

@@ -6,8 +6,11 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
+from membench.core.call import Value
+from membench.core.opened import objects_in
 from membench.core.schedule import Schedule
-from membench.core.task_graph import Role
+from membench.core.task_graph import Role, TaskGraph
+from membench.core.torch_internals import tree_leaves
 from membench.planning.liveness import live_bytes, residencies, workspace_bytes
 
 _HOLDERS: Mapping[Role, str] = {
@@ -16,6 +19,7 @@ _HOLDERS: Mapping[Role, str] = {
     Role.CONSTANT: "weights",
     Role.INPUT: "inputs",
     Role.LABEL: "inputs",
+    Role.GIVEN_UP: "inputs",
     Role.ACTIVATION: "activations",
     Role.LOSS: "activations",
     Role.ACCUMULATED: "weight gradients",
@@ -62,6 +66,12 @@ def activations_at_peak_bytes(schedule: Schedule) -> dict[str, int]:
         if holder_of(block.role) == _HOLDERS[Role.ACTIVATION]:
             found[graph.layers[block.layer] if block.layer >= 0 else block.name] += block.size_bytes
     return dict(found.most_common())
+
+
+def returned_in_objects_bytes(graph: TaskGraph) -> int:
+    """Return the bytes of tensors in objects that a step of inference returns, such as a cache of keys and values."""
+    values = tree_leaves(objects_in(graph.output))
+    return graph.size_bytes({value.block for value in values if isinstance(value, Value)})
 
 
 def _first_peak(schedule: Schedule) -> int:

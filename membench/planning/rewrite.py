@@ -37,7 +37,7 @@ def keep_on_host(
         least_bytes: smaller blocks stay on the device.
     """
     stay = set() if updated else {block for task in graph.tasks for block in task.writes}
-    returned = tree_leaves((graph.output, graph.loss))
+    returned = tree_leaves((graph.output, graph.objects_after, graph.loss))
     stay |= {value.block for value in returned if isinstance(value, Value)}
     blocks = (
         replace(block, host_location=HostLocation(block.index))

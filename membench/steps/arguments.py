@@ -10,6 +10,7 @@ from membench.core import configuration
 from membench.core.arguments import as_arguments
 from membench.core.device import DeviceProfile
 from membench.core.errors import MembenchError
+from membench.core.opened import opened
 from membench.core.optimizer import UpdateRule
 from membench.core.precision import Precision
 from membench.core.units import parse_bytes
@@ -34,7 +35,7 @@ def workload_of(
         raise MembenchError(
             "the batch is a pair (inputs, targets), each a tensor, a tuple or a dict; for inference it is (inputs, ())"
         )
-    inputs, targets = (as_arguments(each) for each in batch)
+    inputs, targets = (opened(as_arguments(each)) for each in batch)
     formats = None if precision is None else Precision.of_step(precision)
     name = type(module).__name__
     return Workload(name, module, loss, inputs, targets, precision=formats, channels_last=channels_last)

@@ -119,7 +119,7 @@ def compile(  # noqa: A001 (the field's term)
         return _simulate(workload, chosen, device, cluster, budget_bytes, micro_batch, when, rule)
     target = real_device(backend)
     check_products(workload.precision, target)
-    _check_placement(module, target)
+    check_placement(module, target)
     cache = load_cache(target) if backend == "cuda" else None
     measured = MeasuredCost(target, cache, cuda_graph=cuda_graph)
     updated_by = optimizer if isinstance(optimizer, torch.optim.Optimizer) else as_rule(optimizer)
@@ -163,7 +163,12 @@ def _check_together(
         )
 
 
-def _check_placement(module: nn.Module, target: torch.device) -> None:
+def check_placement(module: nn.Module, target: torch.device) -> None:
+    """Refuse a module that has weights on another device than the host and the one where it is to run.
+
+    Raises:
+        UnsupportedModel: names the weight.
+    """
     for name, weight in module.named_parameters():
         if weight.device.type not in ("cpu", target.type):
             raise UnsupportedModel(

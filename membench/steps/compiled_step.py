@@ -13,9 +13,10 @@ from membench.backends.cuda_memory import capacity_bytes
 from membench.backends.tensor_backend import TensorBackend
 from membench.capture.capture import CapturedStep
 from membench.capture.module_state import ModuleState, preserve_state
-from membench.core.arguments import ExpectedArguments
+from membench.core.arguments import ExpectedArguments, as_arguments, map_leaves
 from membench.core.call import Value
 from membench.core.errors import MembenchError, OutOfMemory
+from membench.core.opened import change, closed, let_go
 from membench.core.record import Source
 from membench.core.schedule import RepeatedSchedule, Schedule
 from membench.core.task_graph import RESULT_ROLES, Role
@@ -187,7 +188,14 @@ class CompiledStep(RealStep):
         )
         self._kept_accumulators: dict[str, Tensor] = {}
         self._step_blocks = [block.index for block in schedule.graph.blocks if block.role in RESULT_ROLES]
-        self._step_blocks += [block for block in self.argument_blocks if block is not None]
+        arguments = {block for block in self.argument_blocks if block is not None} - schedule.graph.given_up
+        self._step_blocks += arguments
+        written = {block for task in schedule.graph.tasks for block in task.writes}
+        self._written = written.intersection(captured.inputs) - schedule.graph.given_up
+        if graph_pool is not None and (self._written or schedule.graph.given_up):
+            raise MembenchError(
+                "the step changes its inputs, such as a cache, and a CUDA graph would change copies of them; leave cuda_graph out"
+            )
 
     def __call__(self, inputs: Any, targets: Any = ()) -> Any:
         """Run one step on new data and return the loss, a scalar without history, or the module's output.
@@ -206,6 +214,9 @@ class CompiledStep(RealStep):
         with self._issued(inputs, targets, timed=False):
             graph, tensors = self.schedule.graph, self.backend.tensors
             result = tree_map_only(Value, tensors.tensor, graph.output if graph.loss is None else graph.loss)
+            result = closed(result)
+            if graph.objects_after:
+                change(as_arguments(inputs), tree_map_only(Value, tensors.tensor, graph.objects_after))
             for weight, value in self._gradients:
                 gradient = tensors.tensor(value)
                 if weight.is_cpu is not gradient.is_cpu:
@@ -221,9 +232,10 @@ class CompiledStep(RealStep):
             return self.backend.timeline(self._run_example(timed=True))
 
     def _measure_peak(self) -> int:
-        return self.schedule.graph.external_bytes + peak_bytes(
-            self._run_example, self.backend.device, self.backends
-        )
+        graph = self.schedule.graph
+        copied_bytes = sum(graph.blocks[block].size_bytes for block in self._written)
+        peak = peak_bytes(self._run_example, self.backend.device, self.backends)
+        return graph.external_bytes - copied_bytes + peak
 
     def _timelines(self) -> tuple[Timeline, ...]:
         return (self.timeline(),)
@@ -242,7 +254,11 @@ class CompiledStep(RealStep):
         self.backend.close()
 
     def _run_example(self, *, timed: bool = False) -> tuple[int, ...]:
-        with self._issued(self.workload.inputs, self.workload.targets, timed=timed) as issued:
+        def own(leaf: Any, block: int | None) -> Any:
+            return leaf.clone() if block in self._written | self.schedule.graph.given_up else leaf
+
+        inputs = closed(map_leaves(own, self.workload.inputs, self._captured.inputs))
+        with self._issued(inputs, self.workload.targets, timed=timed) as issued:
             return issued
 
     @contextmanager
@@ -259,10 +275,12 @@ class CompiledStep(RealStep):
             self.workload.check_gradients_are_allowed()
             self._check_autocast()
             self._module_state.check()
-            arguments = (
+            arguments = [
                 *check_arguments(self._expected_inputs, inputs),
                 *check_arguments(self._expected_targets, targets),
-            )
+            ]
+            if self.schedule.graph.objects_after:
+                let_go(as_arguments(inputs))  # the step frees what they hold, and puts other tensors there
             try:
                 yield self._issue(arguments, timed=timed)
                 if not (self._replayed and self._replayed.keeps_results):
@@ -275,22 +293,28 @@ class CompiledStep(RealStep):
                     needed_bytes=self.predicted_peak_bytes, capacity_bytes=capacity_bytes(self.backend.device)
                 ) from error
 
-    def _issue(self, arguments: tuple[Any, ...], *, timed: bool) -> tuple[int, ...]:
-        """Issue one step; a timed one is not replayed, because a CUDA graph contains no clock."""
+    def _issue(self, arguments: list[Any], *, timed: bool) -> tuple[int, ...]:
+        """Issue one step on arguments, which are cleared; a timed one is not replayed, because a CUDA graph contains no clock."""
         replayed = None if timed else self._replayed
         if self._bind_state() or timed:
             self._end_replays()
         if replayed:
-            arguments = replayed.stage(arguments)
-        for block, argument in zip(self.argument_blocks, arguments, strict=True):
-            if block is not None:
-                self.backend.bind(block, argument)
+            arguments = list(replayed.stage(tuple(arguments)))
+        for block in reversed(self.argument_blocks):
+            self._pass(block, arguments.pop())
         # a schedule's operators have the dtypes of the capture; autocast would change them again
         with torch.no_grad(), torch.autocast(self.backend.device.type, enabled=False):
             if replayed:
                 replayed.issue()
                 return ()
             return self._program.issue(timed=timed)
+
+    def _pass(self, block: int | None, argument: Any) -> None:
+        """Give the backend an argument, without another reference to one that the step gives up."""
+        if block in self.schedule.graph.given_up:
+            self.backend.tensors.passed[block] = argument
+        elif block is not None:
+            self.backend.bind(block, argument)
 
     def _abandon(self) -> None:
         """Release all memory of a step that did not end, including the caller's tensors."""

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from membench.capture.module_state import preserve_state
 from membench.core.arguments import call_with
 from membench.core.errors import UnsupportedModel
+from membench.core.opened import opened
 from membench.core.torch_internals import tree_flatten
 from membench.core.workload import Workload
 
@@ -92,7 +93,7 @@ def _refuse_difference(parts: list[Tensor], wholes: list[Tensor], sizes: tuple[i
 
 def _joined(outputs: list[Any], sizes: tuple[int, int]) -> Any:
     """Return the output of the samples of both outputs; None if it holds anything but tensors whose first dimension is the batch."""
-    (ours, structure), (theirs, _) = (tree_flatten(output) for output in outputs)
+    (ours, structure), (theirs, _) = (tree_flatten(opened(output)) for output in outputs)
     for leaves, size in zip((ours, theirs), sizes, strict=True):
         if not all(isinstance(leaf, Tensor) and leaf.dim() and leaf.shape[0] == size for leaf in leaves):
             return None

@@ -17,9 +17,10 @@ from membench.core.optimizer import UpdateRule
 from membench.core.schedule import RepeatedSchedule
 from membench.core.task_graph import TaskGraph
 from membench.core.workload import Workload
+from membench.cost.kernels import priced_by_bytes
 from membench.cost.roofline import RooflineCost
 from membench.planning.device_memory import device_memory
-from membench.planning.holders import held_at_peak_bytes
+from membench.planning.holders import held_at_peak_bytes, returned_in_objects_bytes
 from membench.planning.update import add_update, updated_workload
 from membench.steps.arguments import as_bytes, as_device, as_rule, as_strategy, workload_of
 from membench.steps.plan import plan_step
@@ -42,6 +43,10 @@ class Prediction:
         fits: whether the device has the memory, after the caching allocator has returned what it does not use.
         capacity_bytes: memory of the device.
         parts_bytes: what the allocated peak consists of: weights, gradients, activations ...; adds up to `allocated_bytes`.
+        cache_bytes: of tensors that the step returns in objects: the keys and values of all sequences in a step of inference.
+        depends_on_values: sizes were computed from the values of this batch, so that the prediction holds for it alone.
+        priced_by_bytes: kernels of libraries, ``"library.name"``, whose time is that of moving their arguments and results. A
+            formula that `torch.utils.flop_counter.register_flop_formula` has registered adds that of operations.
     """
 
     device: str
@@ -53,6 +58,9 @@ class Prediction:
     fits: bool
     capacity_bytes: int
     parts_bytes: Mapping[str, int]
+    cache_bytes: int = 0
+    depends_on_values: bool = False
+    priced_by_bytes: tuple[str, ...] = ()
 
     @property
     def samples_per_s(self) -> float:
@@ -78,7 +86,8 @@ class Predictor:
         update: UpdateRule | None = None,
     ) -> None:
         self._framework = configuration.load("framework", "pytorch")
-        self._captures = Captures(updated_workload(workload, update), self._framework.captured_on)
+        step = updated_workload(workload, update)
+        self._captures = Captures(step, self._framework.captured_on, uses_values=True)
         self._strategy = strategy
         self._budget_bytes = budget_bytes
         self._update = update
@@ -112,6 +121,9 @@ def predicted(runs: tuple[RepeatedSchedule, ...], cost: CostModel, device: Devic
         fits=memory.fits,
         capacity_bytes=device.memory_bytes,
         parts_bytes=held_at_peak_bytes(largest),
+        cache_bytes=returned_in_objects_bytes(largest.graph),
+        depends_on_values=largest.graph.depends_on_values,
+        priced_by_bytes=priced_by_bytes(largest.graph.tasks),
     )
 
 

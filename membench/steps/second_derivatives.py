@@ -14,6 +14,7 @@ from membench.capture.capture import CapturedStep
 from membench.core.arguments import call_with
 from membench.core.call import Value
 from membench.core.errors import MembenchError
+from membench.core.opened import opened
 from membench.core.task_graph import Kind, Phase
 from membench.core.torch_internals import tensor_version, tree_flatten, tree_leaves
 from membench.core.workload import Workload
@@ -107,7 +108,7 @@ class SecondDerivatives:
             )
         with self._as_before(noted):
             output = call_with(self._module.forward, self._structure.unflatten(leaves))
-        leaves_made = zip(self._made, tree_leaves(output), strict=True)
+        leaves_made = zip(self._made, tree_leaves(opened(output)), strict=True)
         made = {value: tensor for value, tensor in leaves_made if isinstance(value, Value)}
         pairs = [
             (made[value], gradient)

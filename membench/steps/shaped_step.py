@@ -8,6 +8,7 @@ from torch import nn
 from membench.backends.tensor_backend import TensorBackend
 from membench.core.arguments import as_arguments
 from membench.core.errors import ModuleChanged
+from membench.core.opened import opened
 from membench.core.torch_internals import autocast_dtype, tree_flatten
 from membench.steps.compiled_step import CompiledStep, RealStep
 from membench.steps.kept_steps import KeptSteps, described, kind_of
@@ -86,7 +87,7 @@ class ShapedStep:
         self._weights = list(self._module.parameters())
 
     def _key(self, inputs: Any, targets: Any) -> tuple[Any, ...]:
-        leaves, structure = tree_flatten((as_arguments(inputs), as_arguments(targets)))
+        leaves, structure = tree_flatten(opened((as_arguments(inputs), as_arguments(targets))))
         return (
             structure,
             tuple([kind_of(leaf) for leaf in leaves]),
@@ -100,7 +101,10 @@ class ShapedStep:
         key = self._key(inputs, targets)
         step = self._kept.find(key)
         if step is None:
-            data = described("inputs", as_arguments(inputs)), described("targets", as_arguments(targets))
+            data = (
+                described("inputs", opened(as_arguments(inputs))),
+                described("targets", opened(as_arguments(targets))),
+            )
             what = f"a step of {type(self._module).__name__} with {', '.join(filter(None, data))}"
             step = self._kept.make(key, lambda: self._build(inputs, targets), what)
             self.predicted_peak_bytes = max(self.predicted_peak_bytes, step.predicted_peak_bytes)

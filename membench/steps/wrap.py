@@ -19,16 +19,25 @@ from torch import Tensor, nn
 
 from membench.backends.real import real_backend, real_device
 from membench.capture.capture import Captures
-from membench.core.arguments import Arguments, as_arguments, check_leaf, named_leaves
+from membench.capture.compiled import refuse_compiled
+from membench.core.arguments import Arguments, as_arguments, check_leaf, named_leaves, tensors_in
 from membench.core.checks import choice
-from membench.core.errors import MembenchError, ModuleChanged, ShapeMismatch, UnsupportedStrategy
+from membench.core.errors import (
+    MembenchError,
+    ModuleChanged,
+    ShapeMismatch,
+    UnsupportedModel,
+    UnsupportedStrategy,
+)
+from membench.core.module_checks import check_module
+from membench.core.opened import closed, opened
 from membench.core.precision import Precision
-from membench.core.torch_internals import FakeTensor, autocast_dtype, tree_flatten, tree_map
+from membench.core.torch_internals import FakeTensor, autocast_dtype, is_compiled, tree_flatten, tree_map
 from membench.core.workload import Workload
 from membench.profiling.cache import load_cache
 from membench.profiling.measured_cost import MeasuredCost
 from membench.steps.arguments import as_bytes, as_strategy
-from membench.steps.compile import graph_as_run
+from membench.steps.compile import check_placement, graph_as_run
 from membench.steps.kept_steps import KeptSteps, Shapes, described, kind_of
 from membench.steps.placement import place_module
 from membench.steps.plan import plan
@@ -51,7 +60,7 @@ def wrap(
     """Return a module with the same weights whose forward and backward pass run under a memory strategy.
 
     It is called like the module and returns the same, to the bit; its backward pass runs when autograd reaches it, from
-    whatever loss. Both share weights, buffers, mode, hooks and all other attributes; the module itself stays as it is. Calls
+    whatever loss; within `torch.compile` its call is a graph break. Both share weights, buffers, mode, hooks and all other attributes; the module itself stays as it is. Calls
     without gradients run under the strategy if it schedules inference, otherwise under ``eager``.
 
     Args:
@@ -75,6 +84,9 @@ def wrap(
         raise MembenchError(f"the module is a torch.nn.Module, not {module!r}")
     if hasattr(type(module), "wrapped_calls"):
         raise MembenchError("the module is wrapped already; wrap the original")
+    check_module(type(module).__name__, module)
+    if is_compiled(module):
+        refuse_compiled("", type(module).__name__)
     if backend not in ("cpu", "cuda"):
         raise MembenchError(f"there is no backend {backend!r} for a wrapped module; choose one of cpu, cuda")
     is_fixed = choice(Shapes, "shapes", shapes) is Shapes.FIXED
@@ -222,6 +234,7 @@ class WrappedCalls:
                 raise MembenchError("a wrapped module cannot be captured; pass the module that was wrapped")
             if isinstance(leaf, Tensor) and leaf.device != self.device:
                 raise ShapeMismatch(f"{name} is on {leaf.device}, not on {self.device}; move it there")
+        check_placement(self.module, self.device)
         workload = Workload(
             type(self.module).__name__,
             self.module,
@@ -234,6 +247,7 @@ class WrappedCalls:
         captures = Captures(workload, self.device)
         with torch.autocast(self.device.type, enabled=False):
             graph = graph_as_run(captures, self._cost, workload.batch_size)
+            _check_objects(workload.inputs)
             strategy = self.strategy if graph.mode in self.strategy.modes else Eager()
             schedule = plan(graph, strategy, self._cost, self.budget_bytes)
         # what planning alone reads would otherwise be kept with the step
@@ -272,10 +286,25 @@ class WrappedCalls:
         return f"a call of {type(self.module).__name__} {purpose}, in {mode} mode, with {described('inputs', arguments)}"
 
 
+def _check_objects(inputs: Arguments) -> None:
+    """Refuse a module that has put tensors into an object among its inputs.
+
+    Raises:
+        UnsupportedModel: names the object.
+    """
+    for name, leaf in named_leaves("inputs", inputs):
+        if not isinstance(leaf, Tensor) and tensors_in((opened(leaf),)):
+            raise UnsupportedModel(
+                name,
+                f"the module puts tensors into this {type(leaf).__name__}, which a wrapped one would not do",
+                "leave it out (use_cache=False), or compile the step with membench.compile",
+            )
+
+
 def _without_memory(leaf: Any) -> Any:
-    """Return a tensor's layout as a tensor without memory, so that a step does not keep its example."""
+    """Return a tensor's layout as a tensor without memory, so that a step does not keep its example; copy an object."""
     if not isinstance(leaf, Tensor):
-        return leaf
+        return closed(opened(leaf))
     return torch.empty_strided(
         leaf.shape, leaf.stride(), dtype=leaf.dtype, device="meta", requires_grad=leaf.requires_grad
     )
@@ -315,6 +344,10 @@ class _Forward:
         self.replaced = None
 
 
+def _nothing_to_compile(_: nn.Module, *args: Any, **kwargs: Any) -> None:
+    """Compile nothing, in place of `nn.Module.compile`: to torch.compile a wrapped module's call is a graph break."""
+
+
 def _sharing_attributes(module: Module, calls: WrappedCalls) -> Module:
     """Return an object of a subclass of the module's class that has the module's own dict of attributes."""
     kind = type(module)
@@ -344,6 +377,8 @@ def _sharing_attributes(module: Module, calls: WrappedCalls) -> Module:
         "__module__": kind.__module__,
         "__qualname__": kind.__qualname__,
         "forward": forward,
+        "compile": _nothing_to_compile,
+        "__call__": torch.compiler.disable(kind.__call__, reason="it runs under a schedule of membench"),
         "__deepcopy__": deep_copy,
         "__reduce_ex__": reduce,
         "wrapped_calls": calls,

@@ -23,6 +23,7 @@ from membench.capture.capture import CapturedStep
 from membench.capture.module_state import ModuleState
 from membench.core.call import Value
 from membench.core.errors import MembenchError, OutOfMemory
+from membench.core.opened import closed
 from membench.core.schedule import Compute, Schedule
 from membench.core.stored import stored_buffers, stored_weights
 from membench.core.task_graph import RESULT_ROLES, TaskGraph
@@ -117,11 +118,12 @@ class WrappedStep:
             self._idle.append(call)
         given = self._tensors_of_caller(leaves)
         made = dict(zip(self._outputs, outputs, strict=True))
-        return tree_map_only(
+        output = tree_map_only(
             Value,
             lambda value: made[value] if value in made else given[value.block],
             self.schedule.graph.output,
         )
+        return closed(output)
 
     def begin(self, leaves: Sequence[Any]) -> "tuple[_Call, list[Tensor]]":
         """Run a forward pass; return the call, which is to be ended or abandoned, and what the schedule has made."""
@@ -219,7 +221,7 @@ class _Call:
             gradients: of the outputs, by their blocks.
         """
         with self._running():
-            self.backend.tensors.output_gradients.update(gradients)
+            self.backend.tensors.passed.update(gradients)
             self._program.issue_backward()
 
     def results(self, values: Sequence[Value]) -> list[Tensor | None]:

@@ -17,6 +17,7 @@ from membench.core.units import parse_bytes
 from membench.core.workload import Workload
 from membench.cost.roofline import RooflineCost
 from membench.frameworks.base import Framework
+from membench.models.serving import Serving
 from membench.planning.device_memory import AllocatorSettings
 from membench.planning.exchange import Exchange
 from membench.sweep.method import Method
@@ -44,6 +45,7 @@ class Cell:
         optimizer: updates the weights in the step; None: the step ends with the gradients.
         allocator: settings of PyTorch's caching allocator in a simulation.
         precision, channels_last: see `Workload`.
+        serving: the step is one in which the network serves; None: it is the model's own.
         step_metrics: adds numbers of one paper to the record; None: the record has the general ones.
     """
 
@@ -66,6 +68,7 @@ class Cell:
     optimizer: UpdateRule | None = None
     precision: Precision | None = None
     channels_last: bool = False
+    serving: Serving | None = None
 
     @classmethod
     def from_configuration(cls, configuration: Configuration) -> "Cell":
@@ -74,7 +77,7 @@ class Cell:
         Args:
             configuration: plain dicts: ``model``, ``batch_size``, ``strategy``, ``framework``, ``backend`` and ``seed``; to
                 be simulated, ``device``; optional: ``cluster``, ``budget``, ``micro_batch``, ``exchange``, ``metrics``, ``optimizer``,
-                ``precision``, ``channels_last``, ``allocator``.
+                ``precision``, ``channels_last``, ``serving``, ``allocator``.
 
         Raises:
             MembenchError: a value is not allowed; the message says which.
@@ -102,6 +105,7 @@ class Cell:
             allocator=AllocatorSettings.parse(configuration.get("allocator") or ""),
             precision=None if precision is None else Precision.of_step(precision),
             channels_last=bool(configuration.get("channels_last")),
+            serving=instantiate(configuration.get("serving")),
         )
 
     @property
@@ -136,8 +140,19 @@ class Cell:
         """
         device = "meta" if self.is_simulated else "cpu"
         workload = self.model.workload(batch_size, seed=self.seed, device=device)
+        if self.serving is not None:
+            workload = self._served(self.serving, workload)
         workload = replace(workload, precision=self.precision, channels_last=self.channels_last)
         if self.is_simulated:
             return workload
         check_products(self.precision, real_device(self.backend))
         return workload.converted()
+
+    def _served(self, serving: Serving, workload: Workload) -> Workload:
+        if self.optimizer is not None:
+            raise MembenchError("a network that serves does not train; leave serving or optimizer out")
+        if self.precision is not None and self.precision.autocast_dtype is not None:
+            raise MembenchError(
+                f"a cache has the precision of a whole step, and {self.precision} is of a part; write precision=bf16 or fp16"
+            )
+        return serving.workload(workload)

@@ -33,6 +33,7 @@ class Graphs:
             device,
             cell.precision,
             cell.channels_last,
+            cell.serving,
         )
         if key != self._key or self._captures is None:
             processes = joined()

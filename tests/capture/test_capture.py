@@ -173,15 +173,6 @@ class Trains(nn.Module):
         return nn.functional.cross_entropy(outputs * self.temperature, targets)
 
 
-class Recomputes(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.inner = nn.Sequential(nn.Linear(3, 3), nn.BatchNorm1d(3))
-
-    def forward(self, inputs: Tensor) -> Tensor:
-        return torch.utils.checkpoint.checkpoint(self.inner, inputs, use_reentrant=False)
-
-
 class Computes(nn.Module):
     """A linear layer with a function behind it."""
 
@@ -229,7 +220,6 @@ def _drawn_apart(_: Computes, maps: Tensor) -> Tensor:
             "'state' is not supported: it is a tensor that the module keeps",
         ),
         (nn.Linear(3, 3), Trains(), "'loss' is not supported: it trains a tensor that is not a parameter"),
-        (Recomputes(), nn.functional.cross_entropy, "the backward pass calls it again"),
     ],
 )
 def test_what_a_trace_would_take_for_constant_or_do_for_real_is_refused(

@@ -30,3 +30,42 @@ def test_wrong_words_are_refused_in_a_line(
     assert main(["predict", *words]) == 2
     captured = capsys.readouterr()
     assert answer in captured.err and captured.err.count("\n") == 1 and not captured.out
+
+
+LLAMA = [
+    "model=hf/llama", "device=a100_80gb", "precision=bf16", "batch_size=4", "model.sequence_length=64",
+    "model.module.num_hidden_layers=2", "model.module.hidden_size=64", "model.module.num_attention_heads=4",
+    "model.module.num_key_value_heads=4", "model.module.intermediate_size=64",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("phase", "tokens"), [("decode", 4), ("prefill", 4 * 64)])
+def test_a_served_network_has_tokens_per_second_and_a_cache(
+    phase: str, tokens: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["predict", *LLAMA, f"serving={phase}", "serving.cache=static"]) == 0
+    first, *lines = capsys.readouterr().out.splitlines()
+    assert first == f"llama, {phase} at 64 tokens, static cache, batch 4, bf16, predicted for a100_80gb"
+    values = {line[2:22].strip(): line[23:] for line in lines}
+    assert (
+        values["cache"] == "128.0 KB, 32.0 KB for each sequence"
+    )  # 2 * 2 layers * 64 tokens * 64 numbers * 2 bytes
+    assert values["throughput"].endswith(" tokens/s") and tokens
+
+
+@pytest.mark.parametrize(
+    ("words", "answer"),
+    [
+        (["model=lenet", "serving=decode"], "serving: lenet has no input_ids"),
+        ([*LLAMA, "serving=decode", "optimizer=adamw"], "a network that serves does not train"),
+        ([*LLAMA[:2], *LLAMA[3:], "serving=decode", "precision=amp_bf16"], "write precision=bf16"),
+        ([*LLAMA, "serving=decode", "serving.cache=paged"], "serving.cache is one of dynamic, static"),
+        ([*LLAMA, "serving=generate"], "serving 'generate' is not known; there are: decode, prefill"),
+    ],
+)
+def test_a_step_that_cannot_be_served_is_refused_in_a_line(
+    words: list[str], answer: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["predict", *([] if "device=a100_80gb" in words else ["device=t4"]), *words]) == 2
+    captured = capsys.readouterr()
+    assert answer in captured.err and captured.err.count("\n") == 1 and not captured.out

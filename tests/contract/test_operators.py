@@ -82,7 +82,7 @@ CAPTURED: dict[str, Function] = {
 }
 _READ = "Python reads the value of a tensor"
 _SHAPE = "the shape of what aten.* returns depends on the values of tensors"
-_SEED = "it seeds or restores torch's random generator"
+_SEED = "it seeds torch's random generator"
 
 
 def _seeded(inputs: Tensor) -> Tensor:

@@ -1,6 +1,7 @@
 """Each use of torch's private API: a test here fails when a release of torch changes it."""
 
 import ast
+import inspect
 import logging
 import threading
 from collections.abc import Iterator
@@ -14,6 +15,7 @@ from torch.distributions import Categorical, Distribution
 
 import membench
 from membench.core import torch_internals as internals
+from tests.helpers.compiler import with_compiler
 
 aten = torch.ops.aten
 PACKAGE = Path(membench.__file__).parent
@@ -257,9 +259,9 @@ def test_recurrent_networks_run_without_cudnn_and_tf32_stays() -> None:
     assert torch._C._get_cudnn_enabled() == before
 
 
-def test_distributions_check_their_arguments_again_afterwards() -> None:
-    Distribution.set_default_validate_args(True)  # torch.compile, which a test may have used, switches it off
+def test_distributions_check_their_arguments_again_afterwards(monkeypatch: pytest.MonkeyPatch) -> None:
     invalid = torch.tensor([-1.0, 1.0])
+    monkeypatch.setattr(Distribution, "_validate_args", True)  # an import of peft switches them off
     with internals.without_value_checks():
         Categorical(logits=invalid.log())
     with pytest.raises(ValueError, match="logits"):
@@ -466,3 +468,104 @@ def test_a_wrapper_subclass_is_made_again_around_other_tensors() -> None:
     other = torch.zeros(3)
     again = internals.wrapped_again(tensor, {"half_of": other})
     assert type(again) is Doubled and again.half_of is other
+
+
+# ---- torch.compile ------------------------------------------------------------------------------------
+
+
+def test_compiled_modules_are_known_as_such() -> None:
+    layer, in_place = nn.Linear(2, 2), nn.Linear(2, 2)
+    assert not internals.is_compiled(layer)
+    assert internals.is_compiled(torch.compile(layer, backend="eager"))
+    in_place.compile(backend="eager")
+    assert internals.is_compiled(in_place)
+
+
+def test_calls_of_what_is_compiled_are_noted_unless_they_run_as_they_are() -> None:
+    def double(number: Tensor) -> Tensor:
+        return 2 * number
+
+    seen: list[Any] = []
+    compiled, layer = torch.compile(double, backend="eager"), torch.compile(nn.Identity(), backend="eager")
+    with internals.compiled_calls_noted(seen.append):
+        compiled(torch.ones(2))
+        layer(torch.ones(2))
+        assert seen[0] is double and isinstance(inspect.unwrap(seen[1]), nn.Identity)
+        with torch.compiler.set_stance("force_eager"):
+            compiled(torch.ones(2))
+        torch.compiler.disable(double)(torch.ones(2))
+    compiled(torch.ones(2))
+    assert len(seen) == 2
+
+
+def test_a_class_becomes_a_container_with_named_items() -> None:
+    class Pair:
+        def __init__(self, left: Any, right: Any) -> None:
+            self.left, self.right = left, right
+
+    internals.register_container(
+        Pair,
+        lambda pair: ((pair.left, pair.right), None),
+        lambda items, _: Pair(*items),
+        lambda _: ("left", "right"),
+    )
+    made = internals.tree_map(lambda leaf: leaf + 1, [Pair(1, 2)])[0]
+    assert type(made) is Pair and (made.left, made.right) == (2, 3)
+    paths = [internals.key_path(path) for path, _ in internals.tree_leaves_with_path([made])]
+    assert paths == ["[0].left", "[0].right"]
+
+
+def test_an_operator_with_all_of_its_overloads_has_a_type() -> None:
+    assert isinstance(torch.ops.aten.add, internals.OpOverloadPacket)
+    assert isinstance(torch.ops.aten.add.Tensor, internals.OpOverload)
+
+
+def test_flex_attention_is_an_operator_whose_shapes_and_parts_are_known() -> None:
+    query, key = torch.randn(1, 2, 8, 4), torch.randn(1, 2, 16, 4)
+    shapes = [(1, 2, 8, 4), (1, 2, 8), (1, 2, 8)]
+    assert [each.shape for each in internals.flex_attention_shapes(query, key, key)] == shapes
+    counts, indices = torch.ones(1, 1, 1, dtype=torch.int), torch.zeros(1, 1, 1, 1, dtype=torch.int)
+    mask = (1, 1, counts, indices, *[None] * 10, 1, 1, lambda b, h, q, k: q >= 0)
+    made = internals.uncompiled_flex_attention(query, key, key, lambda score, *_: score, mask, 0.5, {})
+    torch.testing.assert_close(made[0], (query @ key.mT * 0.5).softmax(-1) @ key)
+    assert str(internals.FLEX_ATTENTION) == "flex_attention"
+
+
+def test_functions_that_torch_compiles_are_counted_among_the_callers() -> None:
+    assert internals.compiled_depth() == 0
+    with with_compiler(), torch.compiler.set_stance("force_eager"):
+        inner = torch.compile(internals.compiled_depth)
+
+        def outer() -> int:
+            return inner() + 0
+
+        assert torch.compile(outer)() == 2
+
+
+def test_uncompiled_flex_attention_runs_as_it_is_written() -> None:
+    from torch.nn.attention import flex_attention as module
+
+    query = torch.randn(1, 1, 4, 2)
+    with internals.flex_attention_as_written():
+        made = module.flex_attention(query, query, query)  # without the warning that it is not compiled
+    torch.testing.assert_close(made, nn.functional.scaled_dot_product_attention(query, query, query))
+    assert not module._FLEX_ATTENTION_DISABLE_COMPILE_DEBUG
+
+
+def test_a_tensor_without_dimensions_is_an_index() -> None:
+    with internals.FakeTensorMode(), internals.index_by_tensors():
+        assert torch.zeros(3, 2)[torch.tensor(1)].shape == (2,)
+
+
+def test_dispatch_modes_are_set_aside() -> None:
+    with internals.FakeTensorMode():
+        with internals.without_dispatch_modes():
+            assert not isinstance(torch.zeros(1), internals.FakeTensor)
+        assert isinstance(torch.zeros(1), internals.FakeTensor)
+
+
+def test_operators_of_libraries_are_told_apart() -> None:
+    assert internals.is_of_torch(str(torch.ops.aten.add.Tensor)) and internals.is_of_torch(
+        str(torch.ops.aten.add)
+    )
+    assert not internals.is_of_torch(str(torch.ops.membench.flex_attention.default))

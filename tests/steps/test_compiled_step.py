@@ -144,15 +144,28 @@ class Held:
         self.tensor = tensor
 
 
+class OutOfSight:
+    __slots__ = ("tensor",)
+
+    def __init__(self, tensor: Tensor) -> None:
+        self.tensor = tensor
+
+
 class ReturnsObject(nn.Module):
-    def __init__(self, inner: nn.Module) -> None:
+    def __init__(self, inner: nn.Module, kind: type) -> None:
         super().__init__()
         self.inner = inner
+        self.kind = kind
 
-    def forward(self, inputs: Tensor) -> Held:
-        return Held(self.inner(inputs))
+    def forward(self, inputs: Tensor) -> Any:
+        return self.kind(self.inner(inputs))
 
 
 def test_an_output_whose_tensors_are_out_of_sight_is_refused(module: nn.Module) -> None:
-    with pytest.raises(UnsupportedModel, match="cannot open a Held; return tensors"):
-        membench.compile(ReturnsObject(module), None, (DATA[0], ()))
+    with pytest.raises(UnsupportedModel, match="cannot open a OutOfSight; return tensors"):
+        membench.compile(ReturnsObject(module, OutOfSight), None, (DATA[0], ()))
+
+
+def test_an_object_with_tensors_is_returned(module: nn.Module) -> None:
+    made = membench.compile(ReturnsObject(module, Held), None, (DATA[0], ()))(DATA[0])
+    assert type(made) is Held and made.tensor.equal(module(DATA[0]))

@@ -138,7 +138,7 @@ def test_fixed_shapes_refuse_another_call_and_name_it() -> None:
 
 def test_a_wrong_dtype_is_named_at_the_first_call() -> None:
     with pytest.raises(
-        UnsupportedModel, match="the module is not.* same dtype.* pass tensors of the dtypes that it takes"
+        UnsupportedModel, match="of float32 and float64 in one product, which PyTorch refuses; convert"
     ):
         membench.wrap(nn.Linear(3, 2))(torch.ones(2, 3, dtype=torch.float64))
 

@@ -1,0 +1,59 @@
+"""Functions and modules that were given to `torch.compile`: in a trace they run, and would be recorded, as if they had not been."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from inspect import unwrap
+from typing import Any, NoReturn
+from warnings import catch_warnings, filterwarnings
+
+from torch import nn
+
+from membench.core.errors import UnsupportedModel
+from membench.core.torch_internals import compiled_calls_noted
+
+_KERNELS = frozenset({"torch.nn.attention.flex_attention"})
+"""Modules of functions that are one kernel each, which torch makes by compiling them."""
+
+
+@contextmanager
+def compiled_functions_refused(module: nn.Module, layer_name: Callable[[], str]) -> Iterator[None]:
+    """Refuse compiled functions and modules that are called within a trace, also those that fail in it.
+
+    Args:
+        layer_name: returns the name of the layer that is running.
+
+    Raises:
+        UnsupportedModel: names the layer of the first call.
+    """
+    paths = {id(layer): path for path, layer in module.named_modules()}
+    found: list[tuple[str, str]] = []
+
+    def note(function: Callable[..., Any]) -> None:
+        if getattr(function, "__module__", "") in _KERNELS:
+            return
+        given = unwrap(function)
+        given = getattr(given, "__self__", given)  # a method of the module
+        is_module = isinstance(given, nn.Module)
+        name = type(given).__name__ if is_module else getattr(given, "__qualname__", repr(given))
+        found.append((paths.get(id(given), layer_name()), name))
+
+    with compiled_calls_noted(note), catch_warnings():
+        filterwarnings("ignore", message=".*when there are global hooks on modules")  # those that name layers
+        try:
+            yield
+        except Exception as error:
+            if found:
+                refuse_compiled(*found[0], error)
+            raise
+    if found:
+        refuse_compiled(*found[0])
+
+
+def refuse_compiled(layer: str, name: str, error: Exception | None = None) -> NoReturn:
+    """Refuse a function or module of that name."""
+    raise UnsupportedModel(
+        layer,
+        f"{name} was given to torch.compile, and the kernels that this makes are not predicted yet",
+        "pass the module as it was before (its _orig_mod), or leave torch.compile out; what a library compiles runs without it "
+        "within torch.compiler.set_stance('force_eager')",
+    ) from error
