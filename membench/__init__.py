@@ -44,6 +44,7 @@ from membench.core.errors import (
 if TYPE_CHECKING:
     from membench.advice.advice import Advice, AdvisedPlan
     from membench.advice.advise import advise
+    from membench.core.optimizer import WeightUpdate
     from membench.models.serving import served_inputs
     from membench.steps.buckets import pad_to_bucket
     from membench.steps.compile import compile  # noqa: A004 (the field's word for it)
@@ -76,6 +77,7 @@ __all__ = [
     "StepMeasurement",
     "UnsupportedModel",
     "UnsupportedStrategy",
+    "WeightUpdate",
     "__version__",
     "advise",
     "compile",
@@ -93,6 +95,7 @@ _LAZY = {
     "Prediction": "membench.steps.predict",
     "ShapedStep": "membench.steps.shaped_step",
     "SimulatedStep": "membench.steps.simulated_step",
+    "WeightUpdate": "membench.core.optimizer",
     "StepMeasurement": "membench.steps.measurement",
     "advise": "membench.advice.advise",
     "compile": "membench.steps.compile",

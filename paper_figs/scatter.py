@@ -16,6 +16,7 @@ LARGEST_FAMILIES = 9
 OTHERS = "others"
 UNITS = {
     "step_time_s": ("ms per step", 1e3),
+    "allocated_bytes": ("GB allocated", 2**-30),
     "reserved_bytes": ("GB reserved", 2**-30),
     "used_bytes": ("GB in use", 2**-30),
 }

@@ -98,6 +98,7 @@ class Advice:
 
     Attributes:
         model: name of the module.
+        update_runs: whether steps that run can update the weights so.
         plain: the step under plain PyTorch.
         channels_last: memory format of the step.
         budget_bytes: the most that the step's tensors may hold; None: what the device has.
@@ -117,6 +118,7 @@ class Advice:
     model: str
     precision: str | None
     optimizer: str | None
+    update_runs: bool
     channels_last: bool
     plain: Prediction
     budget_bytes: int | None

@@ -14,15 +14,23 @@ from membench.advice.processes import Planners
 from membench.advice.trust import trusts
 from membench.advice.work import Work
 from membench.capture.capture import Captures
+from membench.capture.update import CapturedUpdate
 from membench.core import configuration
 from membench.core.device import DeviceProfile
-from membench.core.optimizer import UpdateRule
+from membench.core.optimizer import WeightUpdate
 from membench.core.task_graph import Mode
 from membench.core.workload import Workload
 from membench.cost.roofline import RooflineCost
 from membench.planning.holders import activations_at_peak_bytes
 from membench.planning.update import updated_workload
-from membench.steps.arguments import as_bytes, as_device, as_rule, as_strategy, workload_of
+from membench.steps.arguments import (
+    OptimizerLike,
+    as_bytes,
+    as_device,
+    as_strategy,
+    as_update,
+    workload_of,
+)
 from membench.steps.compile import compile  # noqa: A004 (the field's word for it)
 from membench.steps.plan import Runs, plan_step
 from membench.steps.predict import predicted
@@ -47,7 +55,7 @@ def advise(
     *,
     device: str | DeviceProfile,
     precision: str | None = None,
-    optimizer: str | UpdateRule | None = None,
+    optimizer: OptimizerLike = None,
     budget: str | float | None = None,
     channels_last: bool = False,
     methods: Sequence[str] | None = None,
@@ -77,7 +85,7 @@ def advise(
     """
     workload = workload_of(module, loss, batch, precision=precision, channels_last=channels_last)
     profile = this_device() if device == THIS else as_device(device)
-    return Adviser(workload, profile, as_bytes(budget), as_rule(optimizer)).advice(
+    return Adviser(workload, profile, as_bytes(budget), as_update(optimizer)).advice(
         methods, largest=largest, processes=processes, progress=progress
     )
 
@@ -95,11 +103,13 @@ class Adviser:
         workload: Workload,
         device: DeviceProfile,
         budget_bytes: int | None = None,
-        update: UpdateRule | None = None,
+        update: WeightUpdate | None = None,
     ) -> None:
         self._framework = configuration.load("framework", "pytorch")
         cost = RooflineCost(device, self._framework.efficiency)
-        self._workload, self._target = workload, Target(device, cost, budget_bytes, update)
+        self._workload, self._by = workload, update
+        captured = None if update is None else CapturedUpdate(update, workload.module)
+        self._target = Target(device, cost, budget_bytes, captured)
 
     def advice(
         self,
@@ -129,7 +139,8 @@ class Adviser:
         return Advice(
             model=workload.name,
             precision=None if workload.precision is None else str(workload.precision),
-            optimizer=None if target.update is None else target.update.name,
+            optimizer=None if self._by is None else self._by.name,
+            update_runs=self._by is None or self._by.runs,
             channels_last=workload.channels_last,
             plain=predicted(runs, target.cost, target.device),
             budget_bytes=target.budget_bytes,
@@ -149,7 +160,7 @@ class Adviser:
 
     def _captures(self, batch_size: int) -> Captures:
         workload = self._workload.with_batch(batch_size)
-        step = updated_workload(workload, self._target.update)
+        step = updated_workload(workload, self._by)
         return Captures(step, self._framework.captured_on, uses_values=True)
 
     def _plain(self, planners: Planners) -> Runs:
@@ -160,7 +171,7 @@ class Adviser:
     def _compiled(self, **options: Any) -> Any:
         workload = self._workload
         fixed = {
-            "optimizer": self._target.update,
+            "optimizer": self._by,
             "precision": workload.precision,
             "channels_last": workload.channels_last,
         }

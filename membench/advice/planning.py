@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from membench.advice.advice import AdvisedPlan
 from membench.core.device import DeviceProfile
 from membench.core.errors import InfeasibleSchedule, OutOfMemory
-from membench.core.optimizer import UpdateRule
+from membench.core.optimizer import UpdateOf
 from membench.core.schedule import Offload, Prefetch, RepeatedSchedule
 from membench.core.task_graph import Kind
 from membench.cost.roofline import RooflineCost
@@ -31,7 +31,7 @@ class Target:
     device: DeviceProfile
     cost: RooflineCost
     budget_bytes: int | None
-    update: UpdateRule | None
+    update: UpdateOf | None
 
     @property
     def free_bytes(self) -> int:
@@ -145,10 +145,13 @@ def _fitting(
 
 
 def host_bytes(run: RepeatedSchedule) -> int:
-    """Return the size of the blocks of a schedule that have a place in host memory: each that is copied has its own."""
+    """Return what a schedule has in host memory: a place for each block that is copied, and states that kernels read there."""
     graph = run.schedule.graph
     copied = {item.block for item in run.schedule.instructions if isinstance(item, Offload | Prefetch)}
-    return graph.size_bytes(copied | {block.index for block in graph.blocks if block.host_location})
+    of_kernels = sum(task.host_bytes for task in graph.tasks)
+    return of_kernels + graph.size_bytes(
+        copied | {block.index for block in graph.blocks if block.host_location}
+    )
 
 
 def is_exact(runs: Runs) -> bool:

@@ -39,11 +39,18 @@ def lines(advice: Advice) -> Iterator[str]:
 
 
 def code(advice: Advice, plan: AdvisedPlan) -> list[str]:
-    """Return the lines that use a plan, for a program that has ``model`` and ``inputs``, and to train ``criterion`` and ``targets``."""
-    step = {"optimizer": advice.optimizer, "precision": advice.precision}
-    given = {**plan.options, **{name: value for name, value in step.items() if value is not None}}
+    """Return the lines that use a plan, for a program that has ``model`` and ``inputs``, and to train ``criterion`` and ``targets``.
+
+    It has an ``optimizer`` too, an instance over the model's weights, if the step updates them.
+    """
+    if not advice.update_runs:
+        return [
+            "# an update in the backward pass, or with averages, is simulated only: compile without the optimizer"
+        ]
+    given = plan.options if advice.precision is None else {**plan.options, "precision": advice.precision}
     options = [
         *(f"{name}={value!r}" for name, value in given.items()),
+        *(["optimizer=optimizer"] if advice.optimizer else []),
         *(["channels_last=True"] * advice.channels_last),
     ]
     batch = ["criterion", "(inputs, targets)"] if advice.trains else ["None", "(inputs, ())"]

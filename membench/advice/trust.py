@@ -7,10 +7,15 @@ from pathlib import Path
 from typing import Any
 
 from membench.core.configuration import VALIDATED
-from membench.validation.dataset import QUANTITIES
 from membench.validation.errors import Distribution, family
+from membench.validation.rows import QUANTITIES
 
-_WORDS = {"step_time_s": "Step time", "reserved_bytes": "Reserved memory", "used_bytes": "Used memory"}
+_WORDS = {
+    "step_time_s": "Step time",
+    "allocated_bytes": "Allocated memory",
+    "reserved_bytes": "Reserved memory",
+    "used_bytes": "Used memory",
+}
 
 
 @dataclass(frozen=True)
@@ -18,7 +23,7 @@ class Trust:
     """Errors of predictions of plain PyTorch's steps, over the published rows that are most like the step in question.
 
     Attributes:
-        quantity: ``step_time_s``, ``reserved_bytes`` or ``used_bytes``.
+        quantity: of `membench.validation.rows.QUANTITIES`.
         family: of networks, by name; None: all.
         device: None: all.
         data_sets: the tables in which they were published (docs/validation.md).
@@ -96,5 +101,8 @@ def _rows(folder: Path) -> Iterator[Mapping[str, str]]:
 def _fits_right(rows: Sequence[Mapping[str, str]]) -> float | None:
     """Return the fraction of rows of which it was predicted rightly that they fit, and the next larger batch does not."""
     known = [row for row in rows if row.get("simulated_fits")]
-    right = [row["simulated_fits"] == "yes" and row["simulated_next_fits"] != "yes" for row in known]
+    right = [
+        row["simulated_fits"] == row.get("measured_fits", "yes") and row.get("simulated_next_fits") != "yes"
+        for row in known
+    ]
     return sum(right) / len(right) if right else None

@@ -25,9 +25,8 @@ GROUPED_PRODUCT = "_grouped_mm"
 
 KINDS = {
     Kind.CONVOLUTION: {"convolution", "convolution_backward"},
-    Kind.LINEAR: {"mm", "addmm", "bmm", "baddbmm", GROUPED_PRODUCT, "_scaled_mm", "_int_mm", "gemm_4bit", "gemv_4bit",
-                  "_weight_int4pack_mm", "_weight_int8pack_mm",
-                  "int8_linear_matmul", LAYER, LAYER_BACKWARD},
+    Kind.LINEAR: {"mm", "addmm", "bmm", "baddbmm", "_scaled_mm", "_int_mm", "gemm_4bit", "gemv_4bit", "_weight_int4pack_mm",
+                  "_weight_int8pack_mm", "int8_linear_matmul", GROUPED_PRODUCT, LAYER, LAYER_BACKWARD},
     Kind.BATCH_NORM: {"native_batch_norm", "native_batch_norm_backward", "cudnn_batch_norm",
                       "cudnn_batch_norm_backward"},
     Kind.NORMALIZATION: {"native_layer_norm", "native_layer_norm_backward", "native_group_norm"},
@@ -156,12 +155,33 @@ def written_arguments(
     if operator_name(operator) in ("native_batch_norm", "cudnn_batch_norm"):
         written: list[int | str] = [3, 4] if args[5] else []
     else:
-        written = [
-            position if position < len(args) else argument.name
-            for position, argument in enumerate(operator_schema(operator).arguments)
-            if argument.alias_info is not None and argument.alias_info.is_write
-        ]
+        written = _declared_as_written(operator, args)
     return tuple(at for at in written if isinstance(argument_at(at, args, kwargs), Tensor))
+
+
+def _declared_as_written(operator: OpOverload, args: tuple[Any, ...]) -> list[int | str]:
+    return [
+        position if position < len(args) else argument.name
+        for position, argument in enumerate(operator_schema(operator).arguments)
+        if argument.alias_info is not None and argument.alias_info.is_write
+    ]
+
+
+def overwritten(operator: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
+    """Return the tensors, and lists of tensors, that an operator of an optimizer updates in place.
+
+    A fused update writes to the gradients only to divide them by a scale.
+    """
+    written = _declared_as_written(operator, args)
+    if operator_name(operator).startswith("_fused_") and kwargs.get("grad_scale") is None:
+        written.remove(1)
+    return [argument_at(at, args, kwargs) for at in written]
+
+
+def makes_nothing(operator: OpOverload) -> bool:
+    """Return whether all that an operator returns are arguments that it has written to."""
+    returns = operator_schema(operator).returns
+    return all(each.alias_info is not None and each.alias_info.is_write for each in returns)
 
 
 def argument_at(at: int | str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -193,6 +213,34 @@ def numbers(operator: OpOverload, args: tuple[Any, ...]) -> tuple[str, ...]:
         each.name
         for each, arg in pairs
         if isinstance(arg, int | float | complex) and isinstance(each.type, torch.TensorType)
+    )
+
+
+_ARITHMETIC = {f"{foreach}{name}{ending}" for foreach in ("", "_foreach_") for name in ("add", "sub", "mul", "div")
+               for ending in ("", "_")}  # fmt: skip
+
+
+def number_bytes(operator: OpOverload, args: tuple[Any, ...]) -> int:
+    """Return what the CPU's arithmetic on a tensor and a number allocates: an element of 64 bits, and its conversion.
+
+    A mean is a sum that is divided by a number.
+    """
+    name = operator_name(operator)
+    if name == "mean":
+        number: Any = 1
+    elif name in _ARITHMETIC and len(args) > 1 and not has_tensor(args[1]):
+        number = args[1][0] if isinstance(args[1], list | tuple) else args[1]
+    else:
+        return 0
+    element = args[0][0] if isinstance(args[0], list | tuple) else args[0]
+    made = torch.float64 if isinstance(number, float) else torch.int64
+    return made.itemsize + (0 if element.dtype is made else int(element.itemsize))
+
+
+def has_tensor(argument: Any) -> bool:
+    """Return whether an argument is a tensor or a list of them."""
+    return any(
+        isinstance(each, Tensor) for each in (argument if isinstance(argument, list | tuple) else [argument])
     )
 
 
@@ -265,10 +313,10 @@ def floating_point_operations(
     name = operator_name(operator)
     if name in (LAYER, LAYER_BACKWARD):
         return lstm_operations(name, args)
-    if name in _PRODUCTS_WITHOUT_FORMULA:
-        return 2 * int(output.numel()) * int(args[0].shape[-1])
     if name == GROUPED_PRODUCT:
         return _grouped_operations(*args[:2])
+    if name in _PRODUCTS_WITHOUT_FORMULA:
+        return 2 * int(output.numel()) * int(args[0].shape[-1])
     if not is_of_torch(str(operator)):
         return 0
     first = output[0] if isinstance(output, tuple | list) and output else output

@@ -45,6 +45,8 @@ def attention_kernel(
     tensors = (query, key, value)
     if any(each.dim() != 4 or not each.numel() or each.stride(-1) != 1 for each in tensors):
         return AttentionKernel.UNFUSED
+    if not is_grouped and (query.shape[:2] != key.shape[:2] or key.shape[:2] != value.shape[:2]):
+        return AttentionKernel.UNFUSED  # broadcast over samples or heads
     is_square = query.shape[2] == key.shape[2]
     if (
         mask is None

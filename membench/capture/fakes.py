@@ -56,7 +56,8 @@ class Fakes:
         Raises:
             UnsupportedModel: a weight that is trained is a wrapper subclass, or one is quantized only when it is moved.
         """
-        dtype = None if workload.precision is None else workload.precision.dtype
+        precision = workload.precision
+        dtype = None if precision is None else precision.dtype
         fake = partial(_fake, mode, device=device)
         converted = partial(fake, dtype=dtype, channels_last=workload.channels_last)
 
@@ -72,7 +73,9 @@ class Fakes:
         return cls(
             weights=weights,
             trained={name: each for name, each in weights.items() if workload.trains and each.requires_grad},
-            buffers={name: with_stored(each, converted) for name, each in workload.module.named_buffers()},
+            buffers={
+                name: with_stored(buffer, converted) for name, buffer in workload.module.named_buffers()
+            },
             inputs=closed(tree_map(partial(_leaf, input_of, device), workload.inputs)),
             targets=closed(tree_map(partial(_leaf, fake, device), workload.targets)),
             carried=carried,
@@ -109,7 +112,7 @@ class Fakes:
         """Refuse a module that holds other tensors than these as its weights and buffers, or these in other memory.
 
         Args:
-            memory: theirs, before the module ran.
+            memory: see `memory`, before the module ran.
 
         Raises:
             UnsupportedModel: names the weight or buffer.
@@ -124,8 +127,8 @@ class Fakes:
         if moved := next((name for name, address in self.memory().items() if memory[name] != address), None):
             raise UnsupportedModel(
                 moved,
-                "the module gives it other memory",
-                "write to it in place, by copy_, or where only the first call does, as to convert it, call the module once before",
+                "the module gives it other memory, as a layer does that converts it at its first call",
+                "write to it in place, by copy_, or call the module once on a batch before",
             )
 
     def check_frozen(self) -> None:
@@ -147,6 +150,15 @@ class Fakes:
         """Whether weights and inputs are on the CPU, so that the kernels are the CPU's."""
         inputs = tensors_in(opened(self.inputs))
         return all(each.device.type == "cpu" for each in (*self.weights.values(), *inputs))
+
+
+def _leaf(of_tensor: Callable[[Tensor], Tensor], device: torch.device | None, leaf: Any) -> Any:
+    """Return a leaf of the arguments without data; a device is that of the tensors."""
+    if isinstance(leaf, Tensor):
+        return of_tensor(leaf)
+    if isinstance(leaf, torch.device):
+        return device or (torch.device("cpu") if leaf.type == "meta" else leaf)
+    return leaf
 
 
 def _weight(name: str, weight: Tensor, carried: Carried, new: _NewFake, dtype: torch.dtype | None) -> Tensor:
@@ -180,15 +192,6 @@ def _check_trained(name: str, weight: Tensor) -> None:
             f"it is trained, and {type(weight).__name__} stores it in other tensors, which have no gradients",
             "freeze it with requires_grad_(False), and train others, such as adapters",
         )
-
-
-def _leaf(of_tensor: Callable[[Tensor], Tensor], device: torch.device | None, leaf: Any) -> Any:
-    """Return a leaf of the arguments without data; a device is that of the tensors."""
-    if isinstance(leaf, Tensor):
-        return of_tensor(leaf)
-    if isinstance(leaf, torch.device):
-        return device or (torch.device("cpu") if leaf.type == "meta" else leaf)
-    return leaf
 
 
 def _fake(

@@ -17,8 +17,7 @@ def traced_hooks(module: nn.Module, *, runs_own: bool) -> Iterator[None]:
     """Trace the hooks of a module's layers, and log a warning if one is called for nothing but an effect in Python.
 
     A hook computes if it returns a new value, makes a tensor of its layer anew, or lets its gradient be computed. Hooks of the
-    module's own package belong to
-    its forward pass: they may note what it reads later.
+    module's own package belong to its forward pass: they may note what it reads later.
 
     Args:
         runs_own: trace the module's own hooks as well, and at its own call those of every module; otherwise they are set aside.

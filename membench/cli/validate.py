@@ -1,12 +1,13 @@
 """Predict measurements that others published, and write how far off the predictions are.
 
     membench validate                             every data set of experiments/validation
+    membench validate dataset=litgpt              one; what the results have of the others stays
     membench validate dataset=schedtune rows=20   20 rows of one, spread over it; prints the errors and writes no results
     membench validate rerun=all workers=4
 
 Writes results/validation: a table for each data set, with a line for each row; a summary; a page. Draws
 paper_figs/validation. A prediction is kept in outputs/records/validation and made again when the code or a constant that
-decides it has changed. Needs a checkout of the repository, and timm and transformers: pip install 'membench[zoo]'.
+decides it has changed. Needs a checkout of the repository, and timm and transformers: pip install 'membench[zoo,tuning]'.
 """
 
 import subprocess
@@ -75,32 +76,26 @@ def run(settings: Settings) -> int:
     """Predict the rows, print the errors, write and draw them if all rows ran, and return the exit code."""
     # pandas and torch take seconds, which a wrong word need not wait for
     from membench.validation.dataset import known_datasets, load_dataset
-    from membench.validation.errors import Comparison, summaries
+    from membench.validation.errors import comparisons, summaries
     from membench.validation.page import write_page
     from membench.validation.predicting import predict_rows
     from membench.validation.predictions import Predictions
     from membench.validation.tables import write_rows, write_summary
 
-    names = settings.dataset or known_datasets(DATASETS)
-    datasets = [load_dataset(DATASETS, name) for name in names]
+    known = known_datasets(DATASETS)
+    datasets = [load_dataset(DATASETS, name) for name in settings.dataset or known]
     chosen = [row for data in datasets for row in _spread(data.rows, settings.rows)]
     predictions = Predictions(RECORDS, predict_rows)
     made = iter(predictions.of(chosen, workers=settings.workers, again=settings.rerun is Rerun.ALL))
-    compared = [
-        (
-            data,
-            [Comparison(row, next(made), data.is_fitted(row)) for row in _spread(data.rows, settings.rows)],
-        )
-        for data in datasets
-    ]
+    compared = [(data, comparisons(data, _spread(data.rows, settings.rows), made)) for data in datasets]
     found = [line for data, rows in compared for line in summaries(data, rows)]
     print("\n".join(_lines(found)))
-    if settings.rows is not None or settings.dataset:
+    if settings.rows is not None:
         return 0
     for data, rows in compared:
         write_rows(data, rows, RESULTS)
-    write_summary(found, RESULTS)
-    write_page(compared, found, DATASETS, RESULTS)
+    write_summary(found, RESULTS, known)
+    write_page(compared, found, DATASETS, RESULTS, known)
     print(f"every row and the summary in {shown(RESULTS)}, figures in paper_figs/validation")
     return subprocess.run(
         [sys.executable, "-m", "paper_figs", "validation"], cwd=ROOT, check=False
@@ -120,7 +115,7 @@ def _lines(found: "Sequence[Summary]") -> list[str]:
         f"{'data set':<12} {'part':<8} {'quantity':<15} {'rows':>5} {'median':>8} {'p90':>8} {'bias':>8} {'fits':>8} not run"
     ]
     for line in found:
-        if line.part in ("judged", "fitted"):
+        if line.part in ("judged", "fitted", "changes"):
             ours = (
                 [
                     f"{line.ours.rows:>5}",

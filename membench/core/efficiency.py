@@ -1,9 +1,11 @@
 """Efficiency: the fractions of a device's peak rates that a framework's kernels reach."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
+from typing import Any
 
-from membench.core.checks import FRACTION, NOT_NEGATIVE, POSITIVE, SWITCH, check
+from membench.core.checks import FRACTION, NOT_NEGATIVE, POSITIVE, SWITCH, check, choice
+from membench.core.errors import MembenchError
 
 
 @dataclass(frozen=True)
@@ -22,15 +24,15 @@ class KernelRates:
             passes and data gradients, by layout.
         depthwise_weight, depthwise_weight_channels_last: the same in weight gradients.
         elementwise, copy, normalization, reduction: of the memory bandwidth; a copy changes the order of elements.
+        dequantization: of the memory bandwidth, where weights of four or eight bits are read and written in a wider type.
         layout: of the memory bandwidth, where activations are brought into the layout of tensor cores and back.
         edge_bytes_per_s: at which a multiprocessor loads the edges of a product's tiles.
         tile_depth: steps in depth that filling and emptying the pipeline of a tile takes.
         kernel_s: between a kernel and the next.
         issue_s: of the host for each operator.
-        update_kernels: kernels that a task of an optimizer's update runs.
 
     Raises:
-        MembenchError: a number is not positive, or a time, a depth or a count is negative.
+        MembenchError: a number is not positive, or a time or a depth is negative.
     """
 
     product: float
@@ -49,15 +51,15 @@ class KernelRates:
     copy: float
     normalization: float
     reduction: float
+    dequantization: float
     layout: float
     edge_bytes_per_s: float
     tile_depth: float
     kernel_s: float
     issue_s: float
-    update_kernels: int = 1
 
     def __post_init__(self) -> None:
-        others = {"tile_depth", "kernel_s", "issue_s", "update_kernels"}
+        others = {"tile_depth", "kernel_s", "issue_s"}
         numbers = {each.name: getattr(self, each.name) for each in fields(self)}
         check(NOT_NEGATIVE, **{name: value for name, value in numbers.items() if name in others})
         check(POSITIVE, **{name: value for name, value in numbers.items() if name not in others})
@@ -121,3 +123,18 @@ class Efficiency:
         check(POSITIVE, codec_streams=self.codec_streams)
         if self.codec is not None:
             check(FRACTION, codec=self.codec)
+
+
+def with_rates(efficiency: Efficiency, rates: Mapping[str, float]) -> Efficiency:
+    """Return an efficiency with other values of some kernels' rates, by their names.
+
+    Raises:
+        MembenchError: there is no such rate, or the framework's kernels have none.
+    """
+    if efficiency.kernels is None:
+        raise MembenchError(f"{', '.join(rates)}: the framework has no rates by family of kernel")
+    names = [each.name for each in fields(KernelRates)]
+    for name in rates:
+        choice(names, "rates", name)
+    changed: dict[str, Any] = dict(rates)
+    return replace(efficiency, kernels=replace(efficiency.kernels, **changed))

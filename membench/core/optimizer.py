@@ -1,39 +1,27 @@
-"""Optimizers: what the update of the weights reads, writes and holds, by formula or as measured.
+"""Optimizers: how a step updates its weights, and what that update reads, writes and holds."""
 
-Facts of `torch.optim` 2.15 (``sgd.py``, ``adam.py``), which runs an update in one of three ways:
-
-- foreach, its choice on a GPU: all weights of one dtype at once (``_multi_tensor_*``). Adam and AdamW hold one list of
-  temporaries as large as these weights, the roots of the second moments; the list of an earlier dtype is held until the next
-  one is made. SGD holds none, and one (gradients with the decay added) where it has a weight decay, which Adam frees
-  before it makes the roots.
-- for loop, its choice on the CPU (``_single_tensor_*``): one weight after another. Adam and AdamW hold two temporaries as
-  large as the weight, the root and its quotient, and still the last weight's denominator.
-- fused: one kernel for all weights, without temporaries.
-
-The states have the weights' dtype. The number of steps is one element per weight, in host memory unless fused; it is not
-counted. Adam's bias corrections are numbers of the host.
-"""
-
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping
+from copy import deepcopy
+from dataclasses import dataclass
 from enum import StrEnum
-from itertools import groupby
-from math import prod
+from functools import partial
+from importlib.util import find_spec
+from typing import Any
 
-from membench.core.call import Value
-from membench.core.checks import NAME, SWITCH, WHOLE, check, choice
-from membench.core.task_graph import TaskGraph
+import torch
 
-SCALE_BYTES = 4
-"""Of a block's scale in single precision."""
+from membench.core.checks import NAME, SWITCH, check, choice
+from membench.core.configuration import find_target
+from membench.core.errors import MembenchError, one_line
+from membench.core.precision import Precision
+from membench.core.task_graph import Kind, TaskGraph
+from membench.core.torch_internals import OPTIMIZER_HOOKS, tree_map
+
+Make = Callable[..., torch.optim.Optimizer]
+"""Makes an optimizer of an iterable of weights: a class or a function."""
 
 
-class Implementation(StrEnum):
-    """The way in which an update runs over the weights."""
-
-    FOREACH = "foreach"
-    FOR_LOOP = "for_loop"
-    FUSED = "fused"
+_OPTIMIZER_STATE = ("defaults", "state", "param_groups")
 
 
 class Gradients(StrEnum):
@@ -49,15 +37,26 @@ class UpdateTask:
 
     Attributes:
         weights: by name.
+        states: names of the weights' states that it uses.
+        kind, precision: see `Task`.
         operations: floating-point operations.
         moved_bytes: device memory read and written.
+        host_bytes: of states in host memory that it reads and writes.
         workspace_bytes: peak of the temporaries.
+        launches: kernels.
+        uses_gradients: whether it reads the weights' gradients.
     """
 
     weights: tuple[str, ...]
+    states: frozenset[str] = frozenset()
+    kind: Kind = Kind.OTHER
+    precision: Precision = Precision.FP32
     operations: int = 0
     moved_bytes: int = 0
+    host_bytes: int = 0
     workspace_bytes: int = 0
+    launches: int = 1
+    uses_gradients: bool = True
 
 
 @dataclass(frozen=True)
@@ -66,12 +65,15 @@ class Update:
 
     Attributes:
         tasks: in order.
-        states: bytes of each state by its name, by the weight's name.
+        states: bytes of each state on the device by its name, by the weight's name.
+        gradients: after the update.
+        in_backward: whether a task runs in the backward pass, as soon as the gradients that it uses are final.
     """
 
     tasks: tuple[UpdateTask, ...]
     states: Mapping[str, Mapping[str, int]]
     gradients: Gradients = Gradients.FREED
+    in_backward: bool = False
 
 
 UpdateOf = Callable[[TaskGraph], Update]
@@ -79,111 +81,122 @@ UpdateOf = Callable[[TaskGraph], Update]
 
 
 @dataclass(frozen=True)
-class Quantized:
-    """States of one byte per element, with a scale in single precision for each block of elements.
+class WeightUpdate:
+    """How a step updates its weights: by an optimizer, at the end of the step or in the backward pass.
 
     Attributes:
-        block_elements: elements of a block.
-        least_elements: states of smaller weights have single precision.
-    """
-
-    block_elements: int
-    least_elements: int
-
-    def size_bytes(self, elements: int) -> int:
-        """Return the bytes of a state."""
-        if elements < self.least_elements:
-            return SCALE_BYTES * elements
-        return elements + SCALE_BYTES * -(-elements // self.block_elements)
-
-
-@dataclass(frozen=True)
-class UpdateRule:
-    """An optimizer whose update is simulated by formula.
-
-    Attributes:
-        name: in configurations and tables.
-        states: names of its states, each as large as its weight.
-        operations: floating-point operations per element.
-        passes: tensors as large as a weight that its operators read and write, by foreach or in a loop.
-        temporaries: such tensors that it holds at once, by implementation; missing: none.
-        quantized: how its states are stored; None: as the weight is.
-        implementation: None: torch's choice on a GPU, foreach.
+        optimizer: a class of `torch.optim` or of another package, a `functools.partial` of one
+            (``partial(torch.optim.AdamW, fused=True)``), or an instance over weights of the module.
         gradients: freed or kept after the update.
-        l2_penalty: a weight decay that is added to the gradient, as `torch.optim.SGD` and Adam do (AdamW does not).
+        in_backward: update each weight as soon as its gradient is final, and free the gradient at once, as PyTorch's
+            ``register_post_accumulate_grad_hook`` and torchtune's ``optimizer_in_bwd`` do; each weight has an optimizer of its own.
+        ema: also average the weights exponentially, as `torch.optim.swa_utils.AveragedModel` does with
+            ``get_ema_multi_avg_fn``: a copy of each updated weight, in its precision.
+        name: in tables; empty: that of the optimizer's class.
 
     Raises:
         MembenchError: a value is not allowed.
     """
 
-    name: str
-    states: Sequence[str] = ()
-    operations: int = 0
-    passes: int = 0
-    temporaries: Mapping[str, int] = field(default_factory=dict)
-    quantized: Quantized | None = None
-    implementation: Implementation | None = None
+    optimizer: Make | torch.optim.Optimizer
     gradients: Gradients = Gradients.FREED
-    l2_penalty: bool = False
+    in_backward: bool = False
+    ema: bool = False
+    name: str = ""
 
     def __post_init__(self) -> None:
-        check(NAME, name=self.name)
-        check(WHOLE, operations=self.operations, passes=self.passes)
-        check(WHOLE, **{f"temporaries.{key}": value for key, value in self.temporaries.items()})
-        check(SWITCH, l2_penalty=self.l2_penalty)
-        for key in self.temporaries:
-            choice(Implementation, "temporaries", key)
-        if self.implementation is not None:
-            choice(Implementation, "implementation", self.implementation)
-        choice(Gradients, "gradients", self.gradients)
-
-    def __call__(self, graph: TaskGraph) -> Update:
-        """Return the update of a graph's weights."""
-        gradients = {name: value for name, value in graph.gradients if value is not None}
-        states = {name: dict.fromkeys(self.states, self._state_bytes(v)) for name, v in gradients.items()}
-        return Update(tuple(self._tasks(gradients, states)), states, Gradients(self.gradients))
-
-    def _tasks(
-        self, gradients: Mapping[str, Value], states: Mapping[str, Mapping[str, int]]
-    ) -> Iterator[UpdateTask]:
-        """Yield a task for each weight in a loop, otherwise for each dtype."""
-        runs = Implementation(self.implementation or Implementation.FOREACH)
-        if runs is Implementation.FOR_LOOP:
-            groups = [[name] for name in gradients]
-        else:
-            by_dtype = sorted(gradients, key=lambda name: str(gradients[name].dtype))
-            groups = [list(group) for _, group in groupby(by_dtype, lambda name: gradients[name].dtype)]
-        held = self.temporaries.get(runs, 0)
-        earlier_bytes = 0  # what a variable still holds of the group before
-        for names in groups:
-            elements = sum(prod(gradients[name].shape) for name in names)
-            weights_bytes = sum(_bytes(gradients[name]) for name in names)
-            state_bytes = sum(sum(states[name].values()) for name in names)
-            yield UpdateTask(
-                tuple(names),
-                operations=self.operations * elements,
-                moved_bytes=self._moved_bytes(runs, weights_bytes, state_bytes),
-                workspace_bytes=self._temporaries(runs) * weights_bytes + earlier_bytes,
+        if not callable(self.optimizer) and not isinstance(self.optimizer, torch.optim.Optimizer):
+            raise MembenchError(
+                f"an optimizer is a name, a class of torch.optim, a functools.partial of one, or an instance, not "
+                f"{self.optimizer!r}"
             )
-            earlier_bytes = weights_bytes if held else 0
+        check(SWITCH, in_backward=self.in_backward, ema=self.ema)
+        object.__setattr__(self, "gradients", choice(Gradients, "gradients", self.gradients))
+        if self.in_backward and self.gradients is Gradients.KEPT:
+            raise MembenchError(
+                "in_backward=True frees each gradient after its update; leave gradients='kept' or in_backward out"
+            )
+        if not self.name:
+            object.__setattr__(self, "name", _name_of(self.optimizer))
+        check(NAME, name=self.name)
 
-    def _temporaries(self, runs: Implementation) -> int:
-        """Return how many tensors as large as its weights a task holds at once."""
-        held = self.temporaries.get(runs, 0)
-        if not self.l2_penalty or runs is Implementation.FUSED:
-            return held
-        return held + 1 if runs is Implementation.FOR_LOOP else max(held, 1)
-
-    def _moved_bytes(self, runs: Implementation, weights_bytes: int, state_bytes: int) -> int:
-        """Return the bytes of all passes; one fused kernel reads the gradient, and reads and writes weight and states."""
-        zeroed_bytes = weights_bytes if self.gradients == Gradients.KEPT else 0
-        if runs is Implementation.FUSED or self.quantized:
-            return 3 * weights_bytes + 2 * state_bytes + zeroed_bytes
-        return (self.passes + 3 * self.l2_penalty) * weights_bytes + zeroed_bytes
-
-    def _state_bytes(self, weight: Value) -> int:
-        return self.quantized.size_bytes(prod(weight.shape)) if self.quantized else _bytes(weight)
+    @property
+    def runs(self) -> bool:
+        """Whether a step that runs can update its weights so; otherwise the update is simulated only."""
+        return not (self.in_backward or self.ema)
 
 
-def _bytes(value: Value) -> int:
-    return prod(value.shape) * value.dtype.itemsize
+def _name_of(optimizer: Make | torch.optim.Optimizer) -> str:
+    if isinstance(optimizer, torch.optim.Optimizer):
+        return type(optimizer).__name__
+    function = optimizer.func if isinstance(optimizer, partial) else optimizer
+    return str(getattr(function, "__name__", type(function).__name__))
+
+
+def made_optimizer(by: WeightUpdate, weights: Iterable[torch.Tensor]) -> torch.optim.Optimizer:
+    """Return the optimizer over some weights, of an update that is not by an instance.
+
+    Raises:
+        MembenchError: the class does not accept its options or the weights.
+    """
+    assert not isinstance(by.optimizer, torch.optim.Optimizer)
+    try:
+        return by.optimizer(list(weights))
+    except (ArithmeticError, AttributeError, LookupError, TypeError, RuntimeError, ValueError) as error:
+        raise MembenchError(
+            f"optimizer {by.name} cannot be made ({one_line(error)}); change its options, or choose another one"
+        ) from error
+
+
+def copy_of_optimizer(optimizer: torch.optim.Optimizer, replaced: Mapping[int, Any]) -> torch.optim.Optimizer:
+    """Return a copy of an optimizer with its attributes, which `copy.deepcopy` leaves out, and without its hooks.
+
+    Args:
+        replaced: what the copy has in place of objects, by their id; grows.
+    """
+    copied: torch.optim.Optimizer = object.__new__(type(optimizer))
+    memo = dict(replaced)
+
+    def of_leaf(leaf: Any) -> Any:
+        if isinstance(leaf, torch.optim.Optimizer):
+            return copy_of_optimizer(leaf, memo)
+        return deepcopy(leaf, memo) if isinstance(leaf, torch.Tensor) else leaf
+
+    copied_state = {name: deepcopy(vars(optimizer)[name], memo) for name in _OPTIMIZER_STATE}
+    for name, value in vars(optimizer).items():
+        if name not in _OPTIMIZER_STATE and not name.startswith(OPTIMIZER_HOOKS):
+            copied_state[name] = tree_map(of_leaf, value)
+    copied.__setstate__(copied_state)
+    return copied
+
+
+def described_update(
+    name: str,
+    optimizer: str,
+    gradients: str = "freed",
+    in_backward: bool = False,
+    ema: bool = False,
+    **options: Any,
+) -> WeightUpdate:
+    """Return the update that a file of ``conf/optimizer`` describes.
+
+    Args:
+        optimizer: the class's full name, ``"torch.optim.AdamW"``.
+        options: of the class; None: its default.
+
+    Raises:
+        MembenchError: the class's package is not installed, or a value is not allowed.
+    """
+    package = optimizer.partition(".")[0]
+    if find_spec(package) is None:
+        raise MembenchError(
+            f"optimizer {name!r} is of {package}, which is not installed: pip install {package}"
+        )
+    make: Make = find_target(optimizer)
+    given = {key: value for key, value in options.items() if value is not None}
+    check(SWITCH, **{key: value for key, value in given.items() if key in ("foreach", "fused")})
+    if "betas" in given:
+        given["betas"] = tuple(given["betas"])
+    return WeightUpdate(
+        partial(make, **given), Gradients(choice(Gradients, "gradients", gradients)), in_backward, ema, name
+    )

@@ -156,7 +156,9 @@ class Task:
         creates: those of `writes` that did not exist before.
         operations: floating-point operations (a multiplication and an addition count as two).
         moved_bytes: device memory read and written.
+        host_bytes: host memory that its kernels read and write over the link.
         workspace_bytes: the peak of the operator's memory in addition to its inputs and outputs.
+        launches: kernels that it starts.
         random: draws from the generator, so it must run exactly once per step.
         precision: format of the factors of its products, or of its elements: one of `Precision` but those of autocast.
         convolution: geometry of a two-dimensional convolution or of one of its gradients; None for other tasks.
@@ -175,7 +177,9 @@ class Task:
     creates: tuple[int, ...]
     operations: int = 0
     moved_bytes: int = 0
+    host_bytes: int = 0
     workspace_bytes: int = 0
+    launches: int = 1
     gradient_of: GradientOf | None = None
     random: bool = False
     precision: Precision = Precision.FP32

@@ -44,6 +44,7 @@ from torch.cuda import _POOL_HANDLE
 from torch.distributions import Distribution
 from torch.nn.modules import module as _modules
 from torch.nn.utils.stateless import _reparametrize_module
+from torch.optim import optimizer as _optimizer
 from torch.utils import checkpoint
 from torch.utils._mode_utils import no_dispatch
 from torch.utils._python_dispatch import (
@@ -70,6 +71,7 @@ __all__ = [
     "FUSED_ENCODER_LAYER",
     "HOOKS_OF_EVERY_MODULE",
     "MODULE_ATTRIBUTES",
+    "OPTIMIZER_HOOKS",
     "WEIGHT_HOOKS",
     "DataDependentOutputException",
     "DynamicOutputShapeException",
@@ -96,6 +98,7 @@ __all__ = [
     "flex_attention_as_written",
     "flex_attention_shapes",
     "flop_registry",
+    "foreach_types",
     "index_by_tensors",
     "is_compiled",
     "is_composite",
@@ -114,6 +117,7 @@ __all__ = [
     "no_dispatch",
     "operator_function",
     "operator_schema",
+    "read_number",
     "regions_run_by",
     "register_container",
     "saved_tensor",
@@ -162,6 +166,13 @@ operator_schema: Callable[[OpOverload], Any] = attrgetter("_schema")
 operator_function: Callable[[OpOverload], Callable[..., Any]] = attrgetter("_op")
 """Return the function that an operator's object calls: a call of it takes less time."""
 
+_NAMESPACES_OF_TORCH = frozenset({"aten", "prim", "prims", "c10d", "mkldnn", "quantized"})
+
+
+def is_of_torch(operator: str) -> bool:
+    """Return whether an operator, ``"aten.mm.default"``, is torch's own and not registered by a library."""
+    return operator.partition(".")[0] in _NAMESPACES_OF_TORCH
+
 
 def composed_kernel(operator: HigherOrderOperator) -> Callable[..., Any] | None:
     """Return the function in which a higher-order operator calls others, where it is not compiled; None without one."""
@@ -173,14 +184,6 @@ def is_composite(operator: OpOverload) -> bool:
     """Return whether an operator consists of others, which its ``decompose`` calls, and devices have no kernels of their own."""
     has_kernel = partial(torch._C._dispatch_has_kernel_for_dispatch_key, operator.name())
     return has_kernel("CompositeImplicitAutograd") and not (has_kernel("CPU") or has_kernel("CUDA"))
-
-
-_NAMESPACES_OF_TORCH = frozenset({"aten", "prim", "prims", "c10d", "mkldnn", "quantized"})
-
-
-def is_of_torch(operator: str) -> bool:
-    """Return whether an operator, ``"aten.mm.default"``, is torch's own and not registered by a library."""
-    return operator.partition(".")[0] in _NAMESPACES_OF_TORCH
 
 
 tensor_version: Callable[[Tensor], int] = attrgetter("_version")
@@ -223,6 +226,9 @@ negative_view: Callable[[Tensor], Tensor] = torch._neg_view
 WEIGHT_HOOKS = (attrgetter("_backward_hooks"), attrgetter("_post_accumulate_grad_hooks"))
 """Each returns the hooks on a parameter's gradient; None or empty without any."""
 
+OPTIMIZER_HOOKS = ("_optimizer_", "step", "_opt_called")
+"""Beginnings of the names of an optimizer's attributes that are hooks, or that a schedule of learning rates puts around its step."""
+
 MODULE_ATTRIBUTES = frozenset(vars(nn.Module()))
 """Names of the attributes that torch keeps in every module."""
 
@@ -246,6 +252,9 @@ module_members: Callable[[nn.Module], tuple[dict[str, Any], ...]] = attrgetter(
 
 multiply_each: Callable[[list[Tensor], float], tuple[Tensor, ...]] = torch._foreach_mul
 """Return the product of each tensor and a number, by a single operator."""
+
+read_number: OpOverload = torch.ops.aten._local_scalar_dense.default
+"""The operator below ``Tensor.item``."""
 
 copy_to: OpOverload = torch.ops.aten._to_copy.default
 """The operator below ``Tensor.to``."""
@@ -467,6 +476,17 @@ def without_autocast(device_type: str) -> Iterator[None]:
         yield
     finally:
         torch.set_autocast_enabled(device_type, before)
+
+
+@contextmanager
+def foreach_types(*types: type[Tensor]) -> Iterator[None]:
+    """Let optimizers choose operators on lists for weights of these types too, as they do by default for plain ones."""
+    before = list(_optimizer._foreach_supported_types)
+    _optimizer._foreach_supported_types.extend(types)
+    try:
+        yield
+    finally:
+        _optimizer._foreach_supported_types[:] = before
 
 
 _top_hooks: Callable[[bool], Any] = torch._C._autograd._top_saved_tensors_default_hooks

@@ -32,6 +32,7 @@ class Family(StrEnum):
     ELEMENTWISE = "elementwise"
     COPY = "copy"  # reads or writes memory in another order than the other
     REDUCTION = "reduction"
+    DEQUANTIZATION = "dequantization"
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +61,9 @@ class Kernel:
 
 _ALLOCATIONS = {"empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided"}
 """They move nothing."""
+_PRODUCTS = {"mm", "bmm", "addmm", "baddbmm", "addbmm", "mv", "addmv"}
+_UNKNOWN_PRODUCTS = {"convolution", "convolution_backward"}
+"""Without geometry here: of one or three dimensions, or transposed."""
 _PRODUCTS = {"mm", "bmm", "addmm", "baddbmm", "addbmm", "mv", "addmv", "_int_mm"}
 _PRODUCTS_WITH_SCALES = {"_scaled_mm", "int8_linear_matmul"}
 """Whose factors come first."""
@@ -84,6 +88,7 @@ _REDUCTIONS = {
     "min",
     "prod",
 }
+_DEQUANTIZATIONS = {"dequantize_4bit", "dequantize_blockwise"}  # bitsandbytes
 _PASSES = {
     # statistics first, then the result: the input is read twice
     "native_batch_norm": 3 / 2,
@@ -149,14 +154,8 @@ def _kernel_by_call(task: Task, call: Call) -> Kernel:
     precision = _precision(task, values)
     if task.convolution is not None:
         return _convolution(task, task.convolution, values, precision, moved_bytes)
-    if name in _PRODUCTS:
-        factors = values_in(call.args)[-2:]
-        return Kernel(Family.PRODUCT, precision, moved_bytes, task.operations, _product(*factors))
-    if name in _PRODUCTS_WITH_SCALES:
-        product = _product(*values_in(call.args)[:2], is_transposed=name in _TRANSPOSED)
+    if (product := _product_of(name, call)) is not None:
         return Kernel(Family.PRODUCT, precision, moved_bytes, task.operations, product)
-    if name == "_grouped_mm":
-        return Kernel(Family.PRODUCT, precision, moved_bytes, task.operations, _grouped_product(call))
     if "attention" in name:
         return Kernel(Family.ATTENTION, precision, moved_bytes, task.operations)
     if name in _UNKNOWN_PRODUCTS:
@@ -168,6 +167,8 @@ def _kernel_by_call(task: Task, call: Call) -> Kernel:
         return Kernel(Family.NORMALIZATION, precision, passed_bytes, channels_last=_is_channels_last(values))
     if name in _REDUCTIONS:
         return Kernel(Family.REDUCTION, precision, moved_bytes)
+    if name in _DEQUANTIZATIONS:
+        return Kernel(Family.DEQUANTIZATION, precision, moved_bytes)
     family = Family.COPY if name in _COPIES or _reorders(values) else Family.ELEMENTWISE
     return Kernel(family, precision, moved_bytes)
 
@@ -191,6 +192,15 @@ def _precision(task: Task, values: list[Value]) -> Precision:
         return task.precision
     halves = (_HALVES[value.dtype] for value in values if value.dtype in _HALVES)
     return next(halves, task.precision)
+
+
+def _product_of(name: str, call: Call) -> Product | None:
+    """Return the geometry of a product of matrices; None for another operator."""
+    if name in _PRODUCTS:
+        return _product(*values_in(call.args)[-2:])
+    if name in _PRODUCTS_WITH_SCALES:
+        return _product(*values_in(call.args)[:2], is_transposed=name in _TRANSPOSED)
+    return _grouped_product(call) if name == "_grouped_mm" else None
 
 
 def _product(left: Value, right: Value, *, is_transposed: bool = False) -> Product:

@@ -103,6 +103,8 @@ def _memory_fraction(kernel: Kernel, rates: KernelRates) -> float:
             return rates.copy
         case Family.NORMALIZATION:
             return rates.normalization
+        case Family.DEQUANTIZATION:
+            return rates.dequantization
         case Family.REDUCTION:
             return rates.reduction
         case _:

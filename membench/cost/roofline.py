@@ -10,7 +10,7 @@ from membench.core.cost_model import CostModel
 from membench.core.device import DeviceProfile
 from membench.core.efficiency import Efficiency
 from membench.core.errors import MembenchError
-from membench.core.task_graph import Kind, Phase, Task, TaskGraph
+from membench.core.task_graph import Kind, Task, TaskGraph
 from membench.cost.convolution import ConvolutionAlgorithm, algorithm_work
 from membench.cost.kernels import computes_both_gradients, kernels_of
 from membench.cost.rates import kernel_time_s
@@ -72,7 +72,8 @@ class RooflineCost(CostModel):
             return algorithm.time_s
         if self._efficiency.kernels is not None:
             rates = self._efficiency.kernels
-            return sum(kernel_time_s(kernel, rates, self._device) for kernel in kernels_of(task))
+            kernels_s = sum(kernel_time_s(kernel, rates, self._device) for kernel in kernels_of(task))
+            return kernels_s + self._link_time_s(task.host_bytes)
         moving_s = task.moved_bytes / self._memory_bytes_per_s
         if task.kind not in ARITHMETIC_KINDS:
             return moving_s / self.occupancy(task)
@@ -80,6 +81,11 @@ class RooflineCost(CostModel):
         if self._efficiency.bandwidth_bounds_products:
             time_s = max(time_s, moving_s)
         return time_s / self.occupancy(task)
+
+    def _link_time_s(self, host_bytes: int) -> float:
+        """Return the seconds to read host memory and to write it, which kernels on it take in addition."""
+        device = self._device
+        return host_bytes / device.host_to_device_bytes_per_s + host_bytes / device.device_to_host_bytes_per_s
 
     def occupancy(self, task: Task) -> float:
         """Return the fraction of its rate that a task reaches with the thread blocks that it has."""
@@ -115,8 +121,8 @@ class RooflineCost(CostModel):
         return Algorithm(algorithm, needed.workspace_bytes, time_s / self.occupancy(task))
 
     def task_issue_time_s(self, task: Task) -> float:
-        """Return the host's seconds for an operator; 0 where the framework's are not known."""
-        return 0.0 if self._efficiency.kernels is None else self._efficiency.kernels.issue_s
+        """Return the host's seconds for a task's kernels; 0 where the framework's are not known."""
+        return 0.0 if self._efficiency.kernels is None else self._efficiency.kernels.issue_s * task.launches
 
     @property
     def copy_issue_time_s(self) -> float:
@@ -129,7 +135,7 @@ class RooflineCost(CostModel):
         kernels = self._efficiency.kernels
         if kernels is None:
             return self._efficiency.launch_s + step_s
-        return kernels.kernel_s * (kernels.update_kernels if task.phase is Phase.UPDATE else 1) + step_s
+        return kernels.kernel_s * task.launches + step_s
 
     def offload_time_s(self, size_bytes: int) -> float:
         return self._device.copy_latency_s + size_bytes / self._device.device_to_host_bytes_per_s

@@ -15,6 +15,7 @@ the means: the exchange precedes the update, which waits for it.
 from collections import defaultdict
 from dataclasses import replace
 from enum import StrEnum
+from itertools import pairwise
 
 from membench.core.errors import UnsupportedStrategy
 from membench.core.schedule import (
@@ -50,7 +51,8 @@ def exchange_gradients(schedule: Schedule, exchange: Exchange) -> Schedule:
     """Return the schedule with every weight's gradient averaged over all processes once, after it is complete.
 
     Raises:
-        UnsupportedStrategy: the step keeps no gradients, because its framework applies each at once.
+        UnsupportedStrategy: the step keeps no gradients, because its framework applies each at once; or it applies them in the
+            backward pass, before the end.
     """
     last_uses = _last_uses(schedule)
     if not last_uses:
@@ -58,6 +60,11 @@ def exchange_gradients(schedule: Schedule, exchange: Exchange) -> Schedule:
             f"{schedule.graph.name} keeps no gradients that processes could exchange; choose another framework"
         )
     is_early = exchange is Exchange.AS_MADE
+    if not is_early and _updates_in_backward(schedule):
+        raise UnsupportedStrategy(
+            "an update in the backward pass leaves no gradients for an exchange at the end; use exchange=as_made, or leave "
+            "in_backward out"
+        )
     before_update = schedule.instructions[: _first_update(schedule)]
     last_work = {item.stream: i for i, item in enumerate(before_update) if isinstance(item, Work)}
     after = last_uses if is_early else dict.fromkeys(last_uses, last_work)
@@ -106,6 +113,13 @@ def _first_update(schedule: Schedule) -> int | None:
         if isinstance(item, Compute) and tasks[item.task].phase is Phase.UPDATE
     )
     return next(positions, None)
+
+
+def _updates_in_backward(schedule: Schedule) -> bool:
+    tasks = schedule.graph.tasks
+    return any(
+        before.phase is Phase.UPDATE and task.phase is not Phase.UPDATE for before, task in pairwise(tasks)
+    )
 
 
 def _complete(schedule: Schedule) -> dict[int, int]:

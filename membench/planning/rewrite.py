@@ -199,6 +199,11 @@ def join_convolution_backward(graph: TaskGraph, cost: CostModel) -> TaskGraph:
     return cost.annotate(replace(graph, tasks=numbered))
 
 
+def are_halves(weight: Task, data: Task) -> bool:
+    """Return whether two tasks are the weight and the data gradient of one convolution, one call in plain PyTorch."""
+    return _mask(data) == (True, False, False) and _are_halves(weight, data)
+
+
 def _weight_half(before: list[Task], data: Task) -> int | None:
     """Return the position of the weight gradient that belongs to a data gradient, if it can be computed this late."""
     if _mask(data) != (True, False, False):

@@ -2,14 +2,15 @@
 
 import time
 from collections.abc import Iterator, Mapping
-from copy import deepcopy
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
+from membench.capture.update_recorder import state_tensors
 from membench.core.errors import MembenchError, one_line
-from membench.core.torch_internals import storage_address, tree_leaves
+from membench.core.optimizer import copy_of_optimizer
+from membench.core.torch_internals import storage_address
 from membench.execution.measurement import peaks_bytes, synchronize
 
 
@@ -55,7 +56,7 @@ def measure_update(
     }
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
         try:
-            copied = deepcopy(optimizer, dict(copies))
+            copied = copy_of_optimizer(optimizer, copies)
             for weight in weights.values():
                 copies[id(weight)].grad = torch.zeros_like(copies[id(weight)])
             copied.step()  # makes the states
@@ -84,12 +85,9 @@ def measure_update(
 
 def _sizes_bytes(state: object, device: torch.device) -> Iterator[tuple[str, int]]:
     """Yield the name and the bytes of each tensor of one weight's state that lies on the device."""
-    entries = state.items() if isinstance(state, Mapping) else [("state", state)]
     seen = set()
-    for key, entry in entries:
-        tensors = [leaf for leaf in tree_leaves(entry) if isinstance(leaf, Tensor)]
-        for number, tensor in enumerate(tensors):
-            storage = tensor.untyped_storage()
-            if tensor.device.type == device.type and storage_address(storage) not in seen:
-                seen.add(storage_address(storage))
-                yield (f"{key}{number}" if len(tensors) > 1 else str(key)), storage.nbytes()
+    for name, tensor in state_tensors(state):
+        storage = tensor.untyped_storage()
+        if tensor.device.type == device.type and storage_address(storage) not in seen:
+            seen.add(storage_address(storage))
+            yield name, storage.nbytes()

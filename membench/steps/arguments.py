@@ -11,11 +11,14 @@ from membench.core.arguments import as_arguments
 from membench.core.device import DeviceProfile
 from membench.core.errors import MembenchError
 from membench.core.opened import opened
-from membench.core.optimizer import UpdateRule
+from membench.core.optimizer import Make, WeightUpdate
 from membench.core.precision import Precision
 from membench.core.units import parse_bytes
 from membench.core.workload import Workload
 from membench.strategies.base import Strategy, find_strategy
+
+OptimizerLike = str | Make | torch.optim.Optimizer | WeightUpdate | None
+"""A name, a class of `torch.optim` or another package, a `functools.partial` of one, an instance, or a `WeightUpdate`."""
 
 
 def workload_of(
@@ -54,21 +57,18 @@ def as_strategy(strategy: str | Strategy) -> Strategy:
     return chosen
 
 
-def as_rule(optimizer: str | UpdateRule | torch.optim.Optimizer | None) -> UpdateRule | None:
-    """Return the rule of a simulated update, given as such or by its name in ``conf/optimizer``.
+def as_update(optimizer: OptimizerLike) -> WeightUpdate | None:
+    """Return the update of the weights, given as such, as an optimizer, or by its name in ``conf/optimizer``.
 
     Raises:
-        MembenchError: there is no such optimizer, or it is an instance of `torch.optim`, which only a real step has.
+        MembenchError: there is no such optimizer, or its package is not installed.
     """
-    if optimizer is None or isinstance(optimizer, UpdateRule):
+    if optimizer is None or isinstance(optimizer, WeightUpdate):
         return optimizer
     if not isinstance(optimizer, str):
-        known = ", ".join(configuration.names("optimizer"))
-        raise MembenchError(
-            f"a simulated step's optimizer is a name or an UpdateRule, not {optimizer!r}; choose one of {known}"
-        )
-    rule: UpdateRule = configuration.load("optimizer", optimizer)
-    return rule
+        return WeightUpdate(optimizer)
+    update: WeightUpdate = configuration.load("optimizer", optimizer)
+    return update
 
 
 def as_bytes(budget: str | float | None) -> int | None:

@@ -11,12 +11,13 @@ from torch import Tensor, nn
 
 from membench.backends.real import check_products, real_backend, real_device
 from membench.capture.capture import Captures
+from membench.capture.update import CapturedUpdate
 from membench.core import configuration, distributed
 from membench.core.checks import choice
 from membench.core.cluster import SINGLE_DEVICE, Cluster
 from membench.core.device import DeviceProfile
 from membench.core.errors import MembenchError, UnsupportedModel
-from membench.core.optimizer import UpdateRule
+from membench.core.optimizer import WeightUpdate
 from membench.core.record import Source
 from membench.core.schedule import RepeatedSchedule
 from membench.core.task_graph import TaskGraph
@@ -28,7 +29,14 @@ from membench.planning.update import updated_workload
 from membench.profiling.cache import load_cache
 from membench.profiling.measured_cost import MeasuredCost
 from membench.profiling.operators import OutputMismatch
-from membench.steps.arguments import as_bytes, as_device, as_rule, as_strategy, workload_of
+from membench.steps.arguments import (
+    OptimizerLike,
+    as_bytes,
+    as_device,
+    as_strategy,
+    as_update,
+    workload_of,
+)
 from membench.steps.compiled_step import CompiledStep
 from membench.steps.kept_steps import Shapes
 from membench.steps.micro_batched_step import MicroBatchedStep
@@ -52,7 +60,7 @@ def compile(  # noqa: A001 (the field's term)
     budget: str | float | None = None,
     micro_batch: int | str | None = None,
     exchange: str | None = None,
-    optimizer: str | UpdateRule | torch.optim.Optimizer | None = None,
+    optimizer: OptimizerLike = None,
     precision: str | None = None,
     channels_last: bool = False,
     cuda_graph: bool = False,
@@ -85,9 +93,9 @@ def compile(  # noqa: A001 (the field's term)
             a cluster: average their gradients ``"as_made"`` or ``"at_end"`` (moDNN, Section 6.2), so that ``.grad`` is the
             whole batch's. All start from the first process's weights and buffers, and run its schedule; the loss is the
             share's.
-        optimizer: updates the weights in the step, after its last micro-batch and any exchange: a name (``"adamw"``, with
-            torch's defaults), a rule with other options, or for a real step any optimizer of torch over the module's
-            weights, whose gradients are freed after the update. None: the step ends with the gradients.
+        optimizer: updates the weights in the step, after its last micro-batch and any exchange; see `membench.predict`. A real
+            step steps the instance, or one that it makes of all of the module's weights. None: the step ends with the
+            gradients.
         precision: ``"bf16"`` and ``"fp16"`` run the whole step in half precision, ``"amp_bf16"`` and ``"amp_fp16"`` its forward
             pass and loss within ``torch.autocast``; ``"tf32"`` rounds products' factors on a GPU, ``"fp32"`` nothing. None: as
             the module is, with torch's default, in which convolutions on a GPU round theirs. A real step converts the module
@@ -115,14 +123,15 @@ def compile(  # noqa: A001 (the field's term)
 
     workload = workload_at(batch)
     if Source.of(backend) is Source.SIMULATED:
-        rule = as_rule(optimizer)
-        return _simulate(workload, chosen, device, cluster, budget_bytes, micro_batch, when, rule)
+        return _simulate(
+            workload, chosen, device, cluster, budget_bytes, micro_batch, when, as_update(optimizer)
+        )
     target = real_device(backend)
     check_products(workload.precision, target)
     check_placement(module, target)
     cache = load_cache(target) if backend == "cuda" else None
     measured = MeasuredCost(target, cache, cuda_graph=cuda_graph)
-    updated_by = optimizer if isinstance(optimizer, torch.optim.Optimizer) else as_rule(optimizer)
+    updated_by = as_update(optimizer)
 
     def build(inputs: Any, targets: Any) -> CompiledStep | MicroBatchedStep:
         return build_step(
@@ -144,7 +153,7 @@ def _check_together(
     exchange: str | None,
     device: str | DeviceProfile | None,
     cluster: str | Cluster,
-    optimizer: str | UpdateRule | torch.optim.Optimizer | None,
+    optimizer: OptimizerLike,
     shapes: str,
     cuda_graph: bool,
 ) -> None:
@@ -153,7 +162,8 @@ def _check_together(
     if cuda_graph and backend != "cuda":
         raise MembenchError("cuda_graph=True needs backend='cuda'; leave it out")
     any_shape = choice(Shapes, "shapes", shapes) is Shapes.ANY
-    if any_shape and (backend == "simulated" or exchange or isinstance(optimizer, str | UpdateRule)):
+    is_shared = optimizer is None or isinstance(optimizer, torch.optim.Optimizer)
+    if any_shape and (backend == "simulated" or exchange or not is_shared):
         raise MembenchError(
             "shapes='any' is for real steps of one process; with an optimizer, pass an instance of torch.optim, which all shapes share"
         )
@@ -184,13 +194,14 @@ def _simulate(
     budget_bytes: int | None,
     micro_batch: int | str | None,
     exchange: Exchange | None,
-    update: UpdateRule | None,
+    by: WeightUpdate | None,
 ) -> SimulatedStep:
     profile = as_device(device)
     joined = cluster if isinstance(cluster, Cluster) else configuration.load("cluster", cluster)
     framework = configuration.load("framework", "pytorch")
     cost = RooflineCost(joined.loaded(profile), framework.efficiency)
-    graph_at = Captures(updated_workload(workload, update), framework.captured_on).graph_at
+    graph_at = Captures(updated_workload(workload, by), framework.captured_on).graph_at
+    update = None if by is None else CapturedUpdate(by, workload.module)
 
     def plan(budget_bytes: int | None) -> Runs:
         return plan_step(graph_at, workload.batch_size, strategy, cost, budget_bytes, micro_batch, update)
@@ -215,7 +226,7 @@ def build_step(
     *,
     micro_batch: int | str | None = None,
     exchange: Exchange | None = None,
-    optimizer: UpdateRule | torch.optim.Optimizer | None = None,
+    optimizer: WeightUpdate | None = None,
     cuda_graph: bool = False,
 ) -> CompiledStep | MicroBatchedStep:
     """Put a workload under a strategy, to run on the device whose costs are measured.

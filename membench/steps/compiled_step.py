@@ -13,10 +13,10 @@ from membench.backends.cuda_memory import capacity_bytes
 from membench.backends.tensor_backend import TensorBackend
 from membench.capture.capture import CapturedStep
 from membench.capture.module_state import ModuleState, preserve_state
-from membench.core.arguments import ExpectedArguments, as_arguments, map_leaves
+from membench.core.arguments import Arguments, ExpectedArguments, as_arguments, map_leaves
 from membench.core.call import Value
 from membench.core.errors import MembenchError, OutOfMemory
-from membench.core.opened import change, closed, let_go
+from membench.core.opened import change, closed, let_go, objects_in
 from membench.core.record import Source
 from membench.core.schedule import RepeatedSchedule, Schedule
 from membench.core.task_graph import RESULT_ROLES, Role
@@ -191,7 +191,8 @@ class CompiledStep(RealStep):
         arguments = {block for block in self.argument_blocks if block is not None} - schedule.graph.given_up
         self._step_blocks += arguments
         written = {block for task in schedule.graph.tasks for block in task.writes}
-        self._written = written.intersection(captured.inputs) - schedule.graph.given_up
+        in_objects = written.intersection(captured.inputs) if objects_in(workload.inputs) else set()
+        self._written = in_objects - schedule.graph.given_up
         if graph_pool is not None and (self._written or schedule.graph.given_up):
             raise MembenchError(
                 "the step changes its inputs, such as a cache, and a CUDA graph would change copies of them; leave cuda_graph out"
@@ -211,6 +212,8 @@ class CompiledStep(RealStep):
         """
         if self._replayed:
             self._move_gradients()
+        if self.workload.inputs is inputs:
+            inputs = self._own_copies(inputs)
         with self._issued(inputs, targets, timed=False):
             graph, tensors = self.schedule.graph, self.backend.tensors
             result = tree_map_only(Value, tensors.tensor, graph.output if graph.loss is None else graph.loss)
@@ -254,12 +257,21 @@ class CompiledStep(RealStep):
         self.backend.close()
 
     def _run_example(self, *, timed: bool = False) -> tuple[int, ...]:
-        def own(leaf: Any, block: int | None) -> Any:
-            return leaf.clone() if block in self._written | self.schedule.graph.given_up else leaf
-
-        inputs = closed(map_leaves(own, self.workload.inputs, self._captured.inputs))
+        inputs = self._own_copies(self.workload.inputs)
         with self._issued(inputs, self.workload.targets, timed=timed) as issued:
             return issued
+
+    def _own_copies(self, inputs: Arguments) -> Arguments:
+        """Return an example batch with copies of what the step changes, so that it can run again."""
+        changed = self._written | self.schedule.graph.given_up
+        if not changed:
+            return inputs
+
+        def own(leaf: Any, block: int | None) -> Any:
+            return leaf.clone() if block in changed else leaf
+
+        copies: Arguments = closed(map_leaves(own, inputs, self._captured.inputs))
+        return copies
 
     @contextmanager
     def _issued(self, inputs: Any, targets: Any, *, timed: bool) -> Iterator[tuple[int, ...]]:

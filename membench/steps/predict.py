@@ -10,10 +10,12 @@ from typing import Any
 from torch import Tensor, nn
 
 from membench.capture.capture import Captures
+from membench.capture.update import CapturedUpdate
 from membench.core import configuration
 from membench.core.cost_model import CostModel
 from membench.core.device import DeviceProfile
-from membench.core.optimizer import UpdateRule
+from membench.core.efficiency import Efficiency, with_rates
+from membench.core.optimizer import WeightUpdate
 from membench.core.schedule import RepeatedSchedule
 from membench.core.task_graph import TaskGraph
 from membench.core.workload import Workload
@@ -22,7 +24,14 @@ from membench.cost.roofline import RooflineCost
 from membench.planning.device_memory import device_memory
 from membench.planning.holders import held_at_peak_bytes, returned_in_objects_bytes
 from membench.planning.update import add_update, updated_workload
-from membench.steps.arguments import as_bytes, as_device, as_rule, as_strategy, workload_of
+from membench.steps.arguments import (
+    OptimizerLike,
+    as_bytes,
+    as_device,
+    as_strategy,
+    as_update,
+    workload_of,
+)
 from membench.steps.plan import plan_step
 from membench.steps.simulated_step import simulated_step
 from membench.strategies.base import Strategy
@@ -76,6 +85,7 @@ class Predictor:
         strategy: the memory-saving method.
         budget_bytes: see `predict`.
         update: of the weights; None: the step ends with the gradients.
+        rates: values that replace those of ``conf/framework/pytorch.yaml``, by the names of `KernelRates`.
     """
 
     def __init__(
@@ -83,14 +93,18 @@ class Predictor:
         workload: Workload,
         strategy: Strategy,
         budget_bytes: int | None = None,
-        update: UpdateRule | None = None,
+        update: WeightUpdate | None = None,
+        rates: Mapping[str, float] | None = None,
     ) -> None:
         self._framework = configuration.load("framework", "pytorch")
+        self._efficiency: Efficiency = self._framework.efficiency
+        if rates:
+            self._efficiency = with_rates(self._efficiency, rates)
         step = updated_workload(workload, update)
         self._captures = Captures(step, self._framework.captured_on, uses_values=True)
         self._strategy = strategy
         self._budget_bytes = budget_bytes
-        self._update = update
+        self._update = None if update is None else CapturedUpdate(update, workload.module)
 
     @property
     def graph(self) -> TaskGraph:
@@ -99,7 +113,7 @@ class Predictor:
 
     def on(self, device: DeviceProfile) -> Prediction:
         """Return the prediction for a device; see `predict`."""
-        cost = RooflineCost(device, self._framework.efficiency)
+        cost = RooflineCost(device, self._efficiency)
         batch_size = self._captures.workload.batch_size
         runs = plan_step(
             self._captures.graph_at, batch_size, self._strategy, cost, self._budget_bytes, update=self._update
@@ -134,7 +148,7 @@ def predict(
     *,
     device: str | DeviceProfile,
     precision: str | None = None,
-    optimizer: str | UpdateRule | None = None,
+    optimizer: OptimizerLike = None,
     strategy: str | Strategy = "pytorch",
     budget: str | float | None = None,
     channels_last: bool = False,
@@ -149,7 +163,9 @@ def predict(
         device: a name (``"rtx4090"``) or a profile.
         precision: ``"fp32"``, ``"tf32"``, ``"bf16"``, ``"fp16"``, ``"amp_bf16"`` or ``"amp_fp16"``; None: as the module is, with
             torch's default, in which convolutions round their factors to TF32.
-        optimizer: updates the weights in the step: a name (``"adamw"``) or a rule. None: the step ends with the gradients.
+        optimizer: updates the weights in the step: a name (``"adamw"``), a class (``torch.optim.AdamW``), a `functools.partial` of
+            one (``partial(torch.optim.AdamW, fused=True)``), an instance over weights of the module, which stays as it is, or a
+            `membench.WeightUpdate`, which also updates in the backward pass. None: the step ends with the gradients.
         strategy: a name (``"layrub_hybrid"``) or an instance; by default plain PyTorch.
         budget: the most that the strategy may hold, ``"20 GB"`` or a number of bytes.
         channels_last: weights and inputs of four dimensions have that memory format.
@@ -161,5 +177,5 @@ def predict(
         MembenchError: an argument is invalid.
     """
     workload = workload_of(module, loss, batch, precision=precision, channels_last=channels_last)
-    predictor = Predictor(workload, as_strategy(strategy), as_bytes(budget), as_rule(optimizer))
+    predictor = Predictor(workload, as_strategy(strategy), as_bytes(budget), as_update(optimizer))
     return predictor.on(as_device(device))

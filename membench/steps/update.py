@@ -1,60 +1,35 @@
 """The update of a step that runs for real: torch's optimizer, called by the task of the update."""
 
 from collections.abc import Callable
-from functools import partial
 
 import torch
 from torch import Tensor, nn
 
+from membench.capture.update import updated_weights
 from membench.core.call import Value
 from membench.core.errors import MembenchError, UnsupportedStrategy
-from membench.core.optimizer import Gradients, Implementation, Update, UpdateRule, UpdateTask
+from membench.core.optimizer import Gradients, Update, UpdateTask, WeightUpdate, made_optimizer
 from membench.core.schedule import Schedule
 from membench.core.task_graph import Role, TaskGraph
 from membench.profiling.measured_cost import MeasuredCost
 from membench.profiling.update import measure_update
 
-_BY_NAME: dict[str, Callable[..., torch.optim.Optimizer]] = {
-    "sgd": torch.optim.SGD,
-    "momentum": partial(torch.optim.SGD, momentum=0.9),
-    "adam": torch.optim.Adam,
-    "adamw": torch.optim.AdamW,
-}
-_OPTIONS = {
-    Implementation.FOREACH: {"foreach": True},
-    Implementation.FOR_LOOP: {"foreach": False},
-    Implementation.FUSED: {"fused": True},
-}
-_L2_PENALTY = 1e-4
 
-
-def torch_optimizer(rule: UpdateRule, module: nn.Module) -> torch.optim.Optimizer:
-    """Return torch's optimizer of a rule's name over a module's weights, with torch's defaults.
+def real_update(by: WeightUpdate, module: nn.Module, cost: MeasuredCost) -> "RealUpdate":
+    """Return the update of a module's weights by an optimizer, which is made of all of them if it is not an instance.
 
     Raises:
-        MembenchError: `torch.optim` has none of that name.
+        MembenchError: the update is in the backward pass or averages the weights, the optimizer cannot be made, or see
+            `RealUpdate`.
     """
-    if rule.name not in _BY_NAME:
+    if not by.runs:
+        option = "in_backward" if by.in_backward else "ema"
         raise MembenchError(
-            f"optimizer {rule.name!r} can only be simulated; choose one of {', '.join(_BY_NAME)}, or pass an instance"
+            f"{option}=True of an optimizer is simulated only; leave it out of a step that runs, or predict the step"
         )
-    options: dict[str, float | bool] = {"weight_decay": _L2_PENALTY} if rule.l2_penalty else {}
-    if rule.implementation is not None:
-        options |= _OPTIONS[Implementation(rule.implementation)]
-    return _BY_NAME[rule.name](module.parameters(), **options)
-
-
-def real_update(
-    optimizer: UpdateRule | torch.optim.Optimizer, module: nn.Module, cost: MeasuredCost
-) -> "RealUpdate":
-    """Return the update by torch's optimizer of a rule, or by an instance, which frees the gradients.
-
-    Raises:
-        MembenchError: see `torch_optimizer` and `RealUpdate`.
-    """
-    if isinstance(optimizer, torch.optim.Optimizer):
-        return RealUpdate(optimizer, module, Gradients.FREED, cost)
-    return RealUpdate(torch_optimizer(optimizer, module), module, Gradients(optimizer.gradients), cost)
+    if isinstance(by.optimizer, torch.optim.Optimizer):
+        return RealUpdate(by.optimizer, module, by.gradients, cost)
+    return RealUpdate(made_optimizer(by, module.parameters()), module, by.gradients, cost)
 
 
 class RealUpdate:
@@ -76,12 +51,7 @@ class RealUpdate:
     def __init__(
         self, optimizer: torch.optim.Optimizer, module: nn.Module, gradients: Gradients, cost: MeasuredCost
     ) -> None:
-        held = {id(weight) for group in optimizer.param_groups for weight in group["params"]}
-        self._weights = {name: weight for name, weight in module.named_parameters() if id(weight) in held}
-        if len(self._weights) < len(held):
-            raise MembenchError(
-                "the optimizer updates tensors that are not weights of the module; make it of module.parameters()"
-            )
+        self._weights = updated_weights(optimizer, module)
         self.optimizer = optimizer
         self.gradients = gradients
         self._cost = cost
@@ -100,7 +70,8 @@ class RealUpdate:
                 raise MembenchError("the loss has no gradient for any weight of the optimizer")
             cost = measure_update(self.optimizer, weights, self._cost.device)
             self._cost.update_time_s = cost.time_s
-            task = UpdateTask(tuple(weights), workspace_bytes=cost.workspace_bytes)
+            states = frozenset(state for of_weight in cost.states.values() for state in of_weight)
+            task = UpdateTask(tuple(weights), states, workspace_bytes=cost.workspace_bytes)
             self._update = Update((task,), cost.states, self.gradients)
         return self._update
 

@@ -10,7 +10,7 @@ from membench.core.cluster import SINGLE_DEVICE, Cluster
 from membench.core.configuration import find_function, instantiate
 from membench.core.device import DeviceProfile
 from membench.core.errors import MembenchError
-from membench.core.optimizer import UpdateRule
+from membench.core.optimizer import WeightUpdate
 from membench.core.precision import Precision
 from membench.core.record import Configuration, is_simulated
 from membench.core.units import parse_bytes
@@ -65,7 +65,7 @@ class Cell:
     exchange: Exchange
     step_metrics: StepMetrics | None
     allocator: AllocatorSettings
-    optimizer: UpdateRule | None = None
+    optimizer: WeightUpdate | None = None
     precision: Precision | None = None
     channels_last: bool = False
     serving: Serving | None = None

@@ -2,6 +2,7 @@
 
 import torch
 
+from membench.capture.update import CapturedUpdate
 from membench.core.errors import OutOfMemory, UnsupportedStrategy
 from membench.core.workload import share_size
 from membench.frameworks.pytorch import PyTorch
@@ -78,9 +79,10 @@ def planned_step(cell: Cell, graphs: Graphs) -> Runs:
     strategy = _strategy(cell)
     share = share_size(cell.batch_size, cell.cluster.devices)
     graph_at = graphs.lowered_at(cell, share)
+    update = None if cell.optimizer is None else CapturedUpdate(cell.optimizer)
 
     def plan(budget_bytes: int | None) -> Runs:
-        return plan_step(graph_at, share, strategy, cell.cost, budget_bytes, cell.micro_batch, cell.optimizer)
+        return plan_step(graph_at, share, strategy, cell.cost, budget_bytes, cell.micro_batch, update)
 
     def excess_bytes(runs: Runs) -> int:
         memory = _card_memory(cell, runs)

@@ -1,48 +1,16 @@
 """Data sets of published measurements: a YAML description and a table of rows in the form in which they were published."""
 
-import csv
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from membench.core.checks import number
 from membench.core.configuration import read_options
 from membench.core.errors import MembenchError, near
-from membench.core.record import Configuration
+from membench.validation.rows import QUANTITIES, Row, read_rows
 
 FITTED = "fitted.yaml"
 """The file that lists rows on which constants were fitted, in the folder of the data sets."""
-
-QUANTITIES = ("step_time_s", "reserved_bytes", "used_bytes")
-"""What can have been measured, in the unit of its name; the attribute of `membench.steps.predict.Prediction` too."""
-
-
-@dataclass(frozen=True)
-class Row:
-    """One published measurement of a step of training.
-
-    Attributes:
-        number: of the row in its data set, from 0.
-        network: the name in the publication.
-        device: name in ``conf/device``.
-        measured: by quantity, of `QUANTITIES`.
-        next_batch_size: the smallest batch that is known not to have fitted the device; None: unknown.
-        step: what is predicted: ``model`` as a file of ``conf/model`` describes it, ``batch_size``, ``precision``,
-            ``optimizer`` and ``channels_last``.
-    """
-
-    number: int
-    network: str
-    device: str
-    measured: Mapping[str, float]
-    next_batch_size: int | None
-    step: Configuration
-
-    @property
-    def batch_size(self) -> int:
-        size: int = self.step["batch_size"]
-        return size
 
 
 @dataclass(frozen=True)
@@ -54,7 +22,7 @@ class DataSet:
         title: for pages and pictures.
         source: where they were published, and how they were measured.
         rows: all of them.
-        fitted: values of rows on which a constant was fitted; all rows that have them are.
+        fitted: values of rows on which a constant was fitted, all rows that have them are; with a ``quantity``, only that one.
         notes: what a reader has to know of the rows; sentences.
     """
 
@@ -75,10 +43,18 @@ class DataSet:
         """Whether it is published for some rows which larger batch did not fit."""
         return any(row.next_batch_size is not None for row in self.rows)
 
-    def is_fitted(self, row: Row) -> bool:
-        """Return whether a constant was fitted on a row."""
-        values = {"network": row.network, "device": row.device, "batch_size": row.batch_size}
-        return any(all(values[name] == value for name, value in each.items()) for each in self.fitted)
+    @property
+    def has_limit(self) -> bool:
+        """Whether it is published for some rows what did not fit."""
+        return self.has_ladder or not all(row.fits for row in self.rows)
+
+    def is_fitted(self, row: Row, quantity: str) -> bool:
+        """Return whether a constant was fitted on a quantity of a row."""
+        return any(
+            each.get("quantity", quantity) == quantity
+            and row.has({name: value for name, value in each.items() if name != "quantity"})
+            for each in self.fitted
+        )
 
 
 def known_datasets(folder: Path) -> list[str]:
@@ -100,7 +76,7 @@ def load_dataset(folder: Path, name: str) -> DataSet:
     path = folder / f"{name}.yaml"
     options = read_options(path)
     try:
-        rows = tuple(_rows(options, folder / options["rows"]))
+        rows = read_rows(options, folder / options["rows"])
         return DataSet(
             name,
             title=options["title"],
@@ -111,67 +87,3 @@ def load_dataset(folder: Path, name: str) -> DataSet:
         )
     except KeyError as error:
         raise MembenchError(f"{path} or its table has no {error.args[0]!r}; add it") from error
-
-
-def _rows(options: Mapping[str, Any], table: Path) -> Iterator[Row]:
-    columns: Mapping[str, str] = options["columns"]
-    ladder: Sequence[int] = options.get("ladder", ())
-    with table.open() as file:
-        lines = list(csv.DictReader(line for line in file if not line.startswith("#")))
-    for index, line in enumerate(lines):
-        values = {name: _value(line[column]) for name, column in columns.items()}
-        batch_size = int(values["batch_size"])
-        measured = {
-            quantity: float(line[entry["column"]]) * float(entry["unit"])
-            for quantity, entry in options["measured"].items()
-            if line[entry["column"]]
-        }
-        larger = [size for size in ladder if size > batch_size]
-        yield Row(
-            number=index,
-            network=str(values["network"]),
-            device=_device(options["devices"], line),
-            measured=measured,
-            next_batch_size=min(larger, default=None),
-            step={
-                "model": {"name": str(values["network"]), **_filled(_model(options, values), values)},
-                "batch_size": batch_size,
-                "precision": options["precision"],
-                "optimizer": _filled(options["optimizer"], values),
-                "channels_last": options["channels_last"],
-            },
-        )
-
-
-def _model(options: Mapping[str, Any], values: Mapping[str, Any]) -> Any:
-    """Return the description of a row's network: the data set's only one, or that of this name."""
-    return options["model"] if "model" in options else options["models"][values["network"]]
-
-
-def _device(devices: Any, line: Mapping[str, str]) -> str:
-    if isinstance(devices, str):
-        return devices
-    published = line[devices["column"]]
-    return str(devices["names"][published]) if "names" in devices else published
-
-
-def _filled(description: Any, values: Mapping[str, Any]) -> Any:
-    """Return a description with ``{column}`` replaced by the row's value, which stays a number where it is all of the text."""
-    if isinstance(description, dict):
-        return {key: _filled(value, values) for key, value in description.items()}
-    if isinstance(description, list):
-        return [_filled(value, values) for value in description]
-    if not isinstance(description, str):
-        return description
-    whole = description.removeprefix("{").removesuffix("}")
-    if description == f"{{{whole}}}":
-        return values[whole]
-    return description.format(**values)
-
-
-def _value(text: str) -> int | float | str:
-    """Return a cell of a table as the number that it is, or as text."""
-    found = number(text)
-    if found != found:
-        return text
-    return int(found) if found.is_integer() and "." not in text else found

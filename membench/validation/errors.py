@@ -1,13 +1,14 @@
 """Errors of predictions: relative to what was measured, and their distribution over many rows."""
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from membench.validation.dataset import DataSet, Row
+from membench.validation.dataset import DataSet
 from membench.validation.predictions import RowPrediction
+from membench.validation.rows import Row
 
 ROOFLINE = "roofline_time_s"
 WITHIN = (0.10, 0.25, 0.50)
@@ -19,12 +20,14 @@ class Comparison:
     """A row and its prediction.
 
     Attributes:
-        is_fitted: whether a constant of the cost model was fitted on this row.
+        fitted: quantities of this row on which a constant was fitted.
+        base: that of the row that it is compared with; None: there is none.
     """
 
     row: Row
     prediction: RowPrediction
-    is_fitted: bool
+    fitted: frozenset[str] = frozenset()
+    base: "Comparison | None" = None
 
     @property
     def family(self) -> str:
@@ -33,9 +36,14 @@ class Comparison:
 
     @property
     def fits_right(self) -> bool | None:
-        """Whether it was predicted that the row's batch fits and the next one that was tried does not; None: not known."""
+        """Whether it was predicted that the row's batch fits and the next one that was tried does not; None: not known.
+
+        Of a row that did not run, whether it was predicted that it does not fit.
+        """
         if self.prediction.fits is None:
             return None
+        if not self.row.fits:
+            return not self.prediction.fits
         if self.row.next_batch_size is None:
             return self.prediction.fits
         return self.prediction.fits and not self.prediction.next_fits
@@ -48,6 +56,32 @@ class Comparison:
         """
         measured, simulated = self.row.measured.get(quantity), self.prediction.values.get(by or quantity)
         return None if measured is None or simulated is None else simulated / measured - 1
+
+    def measured_change(self, quantity: str) -> float | None:
+        """Return the measured value of a quantity over that of the base, None without one of the two."""
+        own, others = (each and each.row.measured.get(quantity) for each in (self, self.base))
+        return own / others if own and others else None
+
+    def simulated_change(self, quantity: str) -> float | None:
+        """Return the simulated value of a quantity over that of the base, None without one of the two.
+
+        In place of a base that is not run stands that one's own base.
+        """
+        base = self.base
+        while base is not None and not base.prediction.values:
+            base = base.base
+        own, others = (each and each.prediction.values.get(quantity) for each in (self, base))
+        return own / others if own and others else None
+
+    def change_error(self, quantity: str) -> float | None:
+        """Return simulated change / measured change - 1 of a quantity, None without one of the two."""
+        measured, simulated = self.measured_change(quantity), self.simulated_change(quantity)
+        return None if measured is None or simulated is None else simulated / measured - 1
+
+    def direction_right(self, quantity: str) -> bool | None:
+        """Return whether a quantity was predicted to change in the direction in which it did; None: not known."""
+        measured, simulated = self.measured_change(quantity), self.simulated_change(quantity)
+        return None if measured is None or simulated is None else (simulated > 1) == (measured > 1)
 
 
 @dataclass(frozen=True)
@@ -88,7 +122,8 @@ class Summary:
     """Errors of one quantity over a part of a data set.
 
     Attributes:
-        part: ``judged``, ``fitted``, ``all``, or a family or device among the judged rows, as ``family: resnet``.
+        part: ``judged``, ``fitted``, ``all``, a family or device among the judged rows, as ``family: resnet``, or ``changes``,
+            of the judged rows against those that they are compared with.
         not_run: rows of the part without a prediction.
         ours: None: there is none.
         roofline: of a plain roofline, for times.
@@ -102,6 +137,23 @@ class Summary:
     ours: Distribution | None
     roofline: Distribution | None
     fits_right: float | None
+    directions_right: float | None = None
+
+
+def comparisons(
+    dataset: DataSet, rows: Iterable[Row], predictions: Iterator[RowPrediction]
+) -> list[Comparison]:
+    """Return rows of a data set with their predictions, which come in the same order."""
+    made = {row.number: (row, next(predictions)) for row in rows}
+
+    def comparison(number: int | None) -> Comparison | None:
+        if number not in made:
+            return None
+        row, prediction = made[number]
+        fitted = frozenset(name for name in dataset.quantities if dataset.is_fitted(row, name))
+        return Comparison(row, prediction, fitted, comparison(row.base))
+
+    return [found for found in map(comparison, made) if found]
 
 
 def family(network: str) -> str:
@@ -113,19 +165,38 @@ def family(network: str) -> str:
 
 def summaries(dataset: DataSet, comparisons: Sequence[Comparison]) -> list[Summary]:
     """Return the summaries of a data set: of all rows, those fitted on, and the judged ones by family and device."""
-    judged = [each for each in comparisons if not each.is_fitted]
-    fitted = [each for each in comparisons if each.is_fitted]
+    return [line for quantity in dataset.quantities for line in _of_quantity(dataset, quantity, comparisons)]
+
+
+def _of_quantity(dataset: DataSet, quantity: str, comparisons: Sequence[Comparison]) -> list[Summary]:
+    judged = [each for each in comparisons if quantity not in each.fitted]
+    fitted = [each for each in comparisons if quantity in each.fitted]
     parts: list[tuple[str, Sequence[Comparison]]] = [("judged", judged)]
     if fitted:
         parts += [("fitted", fitted), ("all", comparisons)]
     if len({each.row.device for each in judged}) > 1:
         parts += _by("device", judged, lambda each: each.row.device)
     parts += _by("family", judged, lambda each: each.family)
-    return [
-        _summary(dataset.name, part, quantity, members, has_ladder=dataset.has_ladder)
-        for quantity in dataset.quantities
+    lines = [
+        _summary(dataset.name, part, quantity, members, has_limit=dataset.has_limit)
         for part, members in parts
     ]
+    compared = [each for each in judged if each.base]
+    return [*lines, _changes(dataset.name, quantity, compared)] if compared else lines
+
+
+def _changes(dataset: str, quantity: str, members: Sequence[Comparison]) -> Summary:
+    right = [each for each in (member.direction_right(quantity) for member in members) if each is not None]
+    return Summary(
+        dataset,
+        "changes",
+        quantity,
+        not_run=sum(not each.prediction.values for each in members),
+        ours=Distribution.of(each.change_error(quantity) for each in members),
+        roofline=None,
+        fits_right=None,
+        directions_right=sum(right) / len(right) if right else None,
+    )
 
 
 def _by(
@@ -136,7 +207,7 @@ def _by(
 
 
 def _summary(
-    dataset: str, part: str, quantity: str, members: Sequence[Comparison], *, has_ladder: bool
+    dataset: str, part: str, quantity: str, members: Sequence[Comparison], *, has_limit: bool
 ) -> Summary:
     right = [each.fits_right for each in members if each.fits_right is not None]
     is_time = quantity == "step_time_s"
@@ -147,5 +218,5 @@ def _summary(
         not_run=sum(not each.prediction.values for each in members),
         ours=Distribution.of(each.error(quantity) for each in members),
         roofline=Distribution.of(each.error(quantity, ROOFLINE) for each in members) if is_time else None,
-        fits_right=sum(right) / len(right) if right and has_ladder else None,
+        fits_right=sum(right) / len(right) if right and has_limit else None,
     )

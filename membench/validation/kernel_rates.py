@@ -22,12 +22,13 @@ from membench.core import configuration
 from membench.core.device import DeviceProfile
 from membench.core.efficiency import KernelRates
 from membench.core.errors import MembenchError
-from membench.core.task_graph import Phase, Task
+from membench.core.task_graph import Task
 from membench.cost.kernels import Kernel, kernels_of
 from membench.cost.rates import PeakTimes, peak_times, reached
 from membench.papers.calibrate.least_squares import four_digits
-from membench.validation.dataset import FITTED, Row, load_dataset
+from membench.validation.dataset import FITTED, load_dataset
 from membench.validation.predicting import predictor_of
+from membench.validation.rows import Row
 
 DATASETS = ("timm_nchw", "timm_nhwc")
 ROWS = 40
@@ -116,14 +117,13 @@ def step_of(name: str, row: Row, rates: KernelRates, device: DeviceProfile) -> S
     """Capture a row's step and return its kernels."""
     tasks: Sequence[Task] = predictor_of(row.step).graph.tasks
     counts = Counter(kernel for task in tasks for kernel in kernels_of(task))
-    updates = sum(task.phase is Phase.UPDATE for task in tasks)
     return Step(
         name,
         row.measured["step_time_s"],
         tuple(counts),
         np.array(list(counts.values()), float),
         np.array([_three(peak_times(kernel, rates, device)) for kernel in counts]),
-        len(tasks) + (rates.update_kernels - 1) * updates,
+        sum(task.launches for task in tasks),
     )
 
 

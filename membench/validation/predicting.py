@@ -1,20 +1,23 @@
 """Prediction of published rows with one step: it is captured once, and priced on each row's device."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 from membench.core import configuration
+from membench.core.configuration import instantiate
 from membench.core.device import DeviceProfile
 from membench.core.errors import MembenchError, one_line
+from membench.core.optimizer import WeightUpdate
 from membench.core.precision import Precision
 from membench.core.record import Configuration
 from membench.core.task_graph import GradientOf, Task, TaskGraph
-from membench.steps.arguments import as_rule
+from membench.steps.arguments import as_update
 from membench.steps.predict import Predictor
 from membench.strategies.base import find_strategy
 from membench.sweep.model import Model
-from membench.validation.dataset import QUANTITIES, Row
 from membench.validation.predictions import RowPrediction
+from membench.validation.rows import QUANTITIES, Row
 
 STRATEGY = "pytorch"
 
@@ -26,25 +29,31 @@ def predict_rows(rows: Sequence[Row]) -> list[RowPrediction]:
     set, and any exception of a foreign network is one of that network.
     """
     first = rows[0]
+    if first.reason:
+        return [RowPrediction(reason=first.reason) for _ in rows]
     try:
         at_batch = predictor_of(first.step)
+        timed = predictor_of(first.timed) if first.timed else at_batch
         at_next = None
         if first.next_batch_size is not None:
             at_next = predictor_of(first.step | {"batch_size": first.next_batch_size})
-        return [_predict(row, at_batch, at_next) for row in rows]
+        return [_predict(row, at_batch, timed, at_next) for row in rows]
     except MembenchError as error:
         return [RowPrediction(reason=one_line(error)) for _ in rows]
     except Exception as error:
         return [RowPrediction(reason=f"{type(error).__name__}: {one_line(error)}") for _ in rows]
 
 
-def _predict(row: Row, at_batch: Predictor, at_next: Predictor | None) -> RowPrediction:
+def _predict(row: Row, at_batch: Predictor, timed: Predictor, at_next: Predictor | None) -> RowPrediction:
     device: DeviceProfile = configuration.load("device", row.device)
     prediction = at_batch.on(device)
     found = {name: getattr(prediction, name) for name in QUANTITIES}
+    if timed is not at_batch:
+        found["step_time_s"] = timed.on(device).step_time_s
+    found["step_time_s"] += row.around_s
     values = {name: float(value) for name, value in found.items() if value is not None}
     return RowPrediction(
-        values={**values, "roofline_time_s": roofline_time_s(at_batch.graph, device)},
+        values={**values, "roofline_time_s": roofline_time_s(timed.graph, device)},
         fits=prediction.fits,
         next_fits=at_next.on(device).fits if at_next else None,
     )
@@ -58,7 +67,20 @@ def predictor_of(step: Configuration) -> Predictor:
         precision=step["precision"] and Precision.of_step(step["precision"]),
         channels_last=step["channels_last"],
     )
-    return Predictor(workload, find_strategy(STRATEGY)(), update=as_rule(step["optimizer"]))
+    return Predictor(
+        workload,
+        find_strategy(STRATEGY)(),
+        update=_update(step["optimizer"]),
+        rates=step.get("rates"),
+    )
+
+
+def _update(described: Any) -> WeightUpdate | None:
+    """Return an optimizer that is described by its name, or by its name and some of its options."""
+    if not isinstance(described, Mapping):
+        return as_update(described)
+    update: WeightUpdate = instantiate({**configuration.read("optimizer", described["name"]), **described})
+    return update
 
 
 def roofline_time_s(graph: TaskGraph, device: DeviceProfile) -> float:

@@ -22,7 +22,7 @@ from membench.core import configuration
 from membench.core.errors import MembenchError
 from membench.core.files import write_whole
 from membench.sweep.sources import sources_hash
-from membench.validation.dataset import Row
+from membench.validation.rows import Row
 
 _DECIDES = {"_target_": "membench.validation.predicting.predict_rows"}
 """The function whose sources, with all that they import, decide predictions."""
@@ -77,7 +77,7 @@ class Predictions:
         missing: defaultdict[str, dict[Path, Row]] = defaultdict(dict)
         for row, path in zip(rows, paths, strict=True):
             if again or not path.exists():
-                missing[json.dumps([row.step, row.next_batch_size])][path] = row
+                missing[json.dumps([row.step, row.timed, row.next_batch_size, row.reason])][path] = row
         self._directory.mkdir(parents=True, exist_ok=True)
         if missing:
             self._make(list(missing.values()), workers)
@@ -105,7 +105,8 @@ class Predictions:
 
     def _path(self, row: Row) -> Path:
         device = configuration.read("device", row.device)
-        decides = [*self._shared, row.step, row.next_batch_size, device]
+        of_row = row.step, row.timed, row.around_s, row.next_batch_size, row.reason
+        decides = [*self._shared, *of_row, device]
         digest = hashlib.sha256(json.dumps(decides, sort_keys=True).encode()).hexdigest()[:16]
         return self._directory / f"{digest}.json"
 

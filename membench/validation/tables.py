@@ -1,5 +1,6 @@
 """Tables of a validation: a line for each row and quantity, and a summary of each data set."""
 
+import csv
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -20,7 +21,9 @@ def write_rows(dataset: DataSet, comparisons: Sequence[Comparison], folder: Path
 
 def _lines(dataset: DataSet, comparison: Comparison) -> Iterator[dict[str, str]]:
     row, prediction = comparison.row, comparison.prediction
-    for quantity, measured in row.measured.items():
+    quantities = row.measured if row.fits else dataset.quantities
+    for quantity in quantities:
+        measured = row.measured.get(quantity)
         line = {
             "row": str(row.number),
             "network": row.network,
@@ -35,16 +38,33 @@ def _lines(dataset: DataSet, comparison: Comparison) -> Iterator[dict[str, str]]
         if quantity == "step_time_s":
             line["roofline_value"] = format_number(prediction.values.get(ROOFLINE))
             line["roofline_relative_error"] = _error(comparison.error(quantity, ROOFLINE))
-        if dataset.has_ladder:
+        if any(each.base is not None for each in dataset.rows):
+            line["measured_change"] = format_number(comparison.measured_change(quantity))
+            line["simulated_change"] = format_number(comparison.simulated_change(quantity))
+        if dataset.has_limit:
+            if not dataset.has_ladder:
+                line["measured_fits"] = _switch(row.fits)
             line["simulated_fits"] = _switch(prediction.fits)
+        if dataset.has_ladder:
             line["next_batch_size"] = "" if row.next_batch_size is None else str(row.next_batch_size)
             line["simulated_next_fits"] = _switch(prediction.next_fits)
-        yield line | {"fitted": _switch(comparison.is_fitted), "reason": prediction.reason}
+        yield line | {"fitted": _switch(quantity in comparison.fitted), "reason": prediction.reason}
 
 
-def write_summary(found: Sequence[Summary], folder: Path) -> None:
-    """Write ``<folder>/summary.csv``."""
-    write_csv(pd.DataFrame([_summary_line(each) for each in found]), folder / f"{SUMMARY}.csv")
+def write_summary(found: Sequence[Summary], folder: Path, known: Sequence[str]) -> None:
+    """Write ``<folder>/summary.csv``; lines of data sets that are not among the summaries stay as they are.
+
+    Args:
+        known: the names of all data sets, in order.
+    """
+    path = folder / f"{SUMMARY}.csv"
+    lines = [_summary_line(each) for each in found]
+    if path.exists():
+        made = {line["dataset"] for line in lines}
+        with path.open() as file:
+            lines += [line for line in csv.DictReader(file) if line["dataset"] in {*known} - made]
+    lines.sort(key=lambda line: known.index(line["dataset"]))
+    write_csv(pd.DataFrame(lines), path)
 
 
 def _summary_line(summary: Summary) -> dict[str, str]:

@@ -148,6 +148,7 @@ def test_the_lines_to_paste_run_and_so_does_the_plan() -> None:
     )  # fmt: skip
     assert found.best is not None
     names = {"model": network("cpu"), "criterion": criterion, "inputs": inputs, "targets": targets}
+    names["optimizer"] = torch.optim.AdamW(names["model"].parameters())
     lines = code(found, found.best)
     assert len(lines) == 3
     exec("\n".join(lines), names)

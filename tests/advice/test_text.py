@@ -32,6 +32,7 @@ ADVICE = Advice(
     model="net",
     precision="amp_fp16",
     optimizer=None,
+    update_runs=True,
     channels_last=True,
     plain=PLAIN,
     budget_bytes=None,
@@ -52,6 +53,8 @@ def test_the_best_is_the_fastest_with_plain_pytorchs_results() -> None:
     assert "The fastest one that gives plain PyTorch's results, joint:" in text
     assert "No published measurement" in text
     assert "channels_last=True" in "\n".join(code(ADVICE, PLAN))
+    assert "optimizer=optimizer" in code(replace(ADVICE, optimizer="adamw"), PLAN)[1]
+    assert all(line.startswith("#") for line in code(replace(ADVICE, update_runs=False), PLAN))
 
 
 def test_methods_that_change_nothing_share_a_line() -> None:

@@ -58,6 +58,12 @@ def test_three_dimensions_are_not_fused() -> None:
     assert attention_kernel(query, key, value, None, is_causal=False, is_grouped=False) is UNFUSED
 
 
+def test_heads_that_are_broadcast_have_no_fused_kernel() -> None:
+    query, key, value = tensors(torch.bfloat16, heads=1)
+    assert attention_kernel(query, key, value, None, is_causal=True, is_grouped=False) is UNFUSED
+    assert attention_kernel(query, key, value, None, is_causal=True, is_grouped=True) is FLASH
+
+
 @pytest.mark.parametrize("size", [64, 68])
 @pytest.mark.parametrize("is_masked", [False, True])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])

@@ -15,12 +15,24 @@ def test_it_prints_three_sizes_and_a_time(capsys: pytest.CaptureFixture[str]) ->
     assert "optimizer state" in out
 
 
+def test_options_of_an_optimizer_are_those_of_its_class(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["model=lenet", "device=rtx4090", "batch_size=1", "optimizer=adamw", "optimizer.weight_decay=0.1"]
+    assert main(["predict", *words]) == 0
+    assert "of workspace" in capsys.readouterr().out
+    assert main(["predict", *words, "optimizer.fused=true"]) == 0
+    assert "of workspace" not in capsys.readouterr().out
+    assert main(["predict", *words, "optimizer.in_backward=true", "optimizer.ema=true"]) == 0
+
+
 @pytest.mark.parametrize(
     ("words", "answer"),
     [
         (["model=lenet"], "name the device"),
         (["model=lenet", "device=rtx4090", "backend=cpu"], "backend is not an option of predict"),
         (["model=lenet", "device=rtx409O"], "device 'rtx409O' is not known"),
+        (["model=lenet", "device=t4", "optimizer=adamx"], "there are: adafactor, adam, adamw"),
+        (["model=lenet", "device=t4", "optimizer=adamw", "optimizer.fused=maybe"], "fused is true or false"),
+        (["model=lenet", "device=t4", "optimizer=adamw", "optimizer.lr=-1"], "learning rate: -1"),
         (["-m", "model=lenet", "device=t4"], "-m is not an option"),
     ],
 )

@@ -157,3 +157,12 @@ def test_a_wrapped_module_returns_a_cache_and_is_not_given_one() -> None:
             MembenchError, match=r"inputs\['past_key_values'\] is a DynamicCache, with a Tensor in it"
         ):
             wrapped(**inputs_of("dynamic"))
+
+
+@pytest.mark.parametrize("kind", CACHES)
+def test_a_step_runs_on_its_example_any_number_of_times(kind: str) -> None:
+    step = membench.compile(network(), None, (inputs_of(kind), ()), strategy="pytorch", backend="cpu")
+    with torch.no_grad():
+        expected = network()(**inputs_of(kind))
+        for _ in range(8):  # more than the rest of the static cache has room for
+            check_equal(step(step.workload.inputs), expected)

@@ -10,7 +10,7 @@ from torch import nn
 
 from membench.backends.cpu import Chaos, CpuBackend
 from membench.capture.capture import Captures, capture
-from membench.core.optimizer import Gradients
+from membench.core.optimizer import Gradients, WeightUpdate
 from membench.core.workload import Workload
 from membench.execution.measurement import cpu_peak_bytes
 from membench.planning.update import add_update
@@ -84,7 +84,7 @@ def test_micro_batches_update_once_with_the_sum_of_their_gradients(strategy: str
         COST,
         None,
         micro_batch=2,
-        optimizer=make(work.module.parameters()),
+        optimizer=WeightUpdate(make(work.module.parameters())),
     )
     gradients = build_step(Captures(without), strategies()[strategy](), COST, None, micro_batch=2)
     optimizer = make(without.module.parameters())

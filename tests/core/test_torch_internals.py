@@ -12,6 +12,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.distributions import Categorical, Distribution
+from torch.optim import optimizer as torch_optimizer
 
 import membench
 from membench.core import torch_internals as internals
@@ -249,6 +250,39 @@ def test_hooks_on_a_gradient_are_found() -> None:
     assert len(before(weight)) == len(after(weight)) == 1
 
 
+def test_an_optimizer_has_hooks_by_these_names_and_no_others() -> None:
+    optimizer = torch.optim.AdamW([nn.Parameter(torch.ones(1))])
+    torch.optim.lr_scheduler.StepLR(optimizer, 1)
+    optimizer.register_step_pre_hook(lambda *_: None)
+    hooks = {name for name in vars(optimizer) if name.startswith(internals.OPTIMIZER_HOOKS)}
+    assert {"_optimizer_step_pre_hooks", "_optimizer_step_post_hooks", "step"} <= hooks
+    assert not hooks & {"defaults", "state", "param_groups"}
+
+
+def test_operators_on_lists_are_chosen_for_types_that_are_named() -> None:
+    class Marked(Tensor):
+        pass
+
+    before = list(torch_optimizer._foreach_supported_types)
+    with internals.foreach_types(Marked):
+        assert Marked in torch_optimizer._foreach_supported_types
+
+    assert torch_optimizer._foreach_supported_types == before
+
+
+def test_an_item_is_read_by_this_operator() -> None:
+    found = []
+
+    class Seen(internals.TorchDispatchMode):
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            found.append(func)
+            return func(*args, **(kwargs or {}))
+
+    with Seen():
+        assert torch.ones(()).item() == 1
+    assert found[-1] is internals.read_number
+
+
 # ---- execution ----------------------------------------------------------------------------------------
 
 
@@ -259,9 +293,9 @@ def test_recurrent_networks_run_without_cudnn_and_tf32_stays() -> None:
     assert torch._C._get_cudnn_enabled() == before
 
 
-def test_distributions_check_their_arguments_again_afterwards(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_distributions_check_their_arguments_again_afterwards() -> None:
+    Distribution.set_default_validate_args(True)  # torch.compile, which a test may have used, switches it off
     invalid = torch.tensor([-1.0, 1.0])
-    monkeypatch.setattr(Distribution, "_validate_args", True)  # an import of peft switches them off
     with internals.without_value_checks():
         Categorical(logits=invalid.log())
     with pytest.raises(ValueError, match="logits"):
@@ -421,55 +455,6 @@ def test_function_modes_are_counted_and_set_aside() -> None:
         assert torch.empty(1).device.type == "meta"
 
 
-def test_composite_operators_are_those_without_kernels_of_devices() -> None:
-    aten = torch.ops.aten
-    assert internals.is_composite(aten.linear.default)
-    assert not internals.is_composite(aten.mm.default)
-    assert not internals.is_composite(aten.silu_backward.default)  # has both
-
-
-def test_higher_order_operators_have_a_function_of_others() -> None:
-    operator = torch.ops.higher_order.out_dtype
-    assert isinstance(operator, internals.HigherOrderOperator)
-    composed = internals.composed_kernel(operator)
-    assert composed is not None
-    factors = torch.ones(2, 3, dtype=torch.int8), torch.ones(3, 4, dtype=torch.int8)
-    assert composed(torch.ops.aten.mm.default, torch.int32, *factors).eq(3).all()
-
-
-class Doubled(torch.Tensor):
-    """A wrapper subclass of one tensor."""
-
-    def __new__(cls, half: torch.Tensor) -> "Doubled":
-        return torch.Tensor._make_wrapper_subclass(cls, half.shape, dtype=half.dtype)  # type: ignore[attr-defined, no-any-return]
-
-    def __init__(self, half: torch.Tensor) -> None:
-        self.half_of = half
-
-    def __tensor_flatten__(self) -> tuple[list[str], str]:
-        return ["half_of"], "context"
-
-    @staticmethod
-    def __tensor_unflatten__(parts: dict[str, torch.Tensor], context: str, *_: object) -> "Doubled":
-        assert context == "context"
-        return Doubled(parts["half_of"])
-
-    @classmethod
-    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        return NotImplemented
-
-
-def test_a_wrapper_subclass_is_made_again_around_other_tensors() -> None:
-    half = torch.ones(3)
-    tensor = Doubled(half)
-    assert internals.is_wrapper_subclass(tensor) and not internals.is_wrapper_subclass(half)
-    [(name, part)] = internals.unwrapped(tensor).items()
-    assert name == "half_of" and part is half
-    other = torch.zeros(3)
-    again = internals.wrapped_again(tensor, {"half_of": other})
-    assert type(again) is Doubled and again.half_of is other
-
-
 # ---- torch.compile ------------------------------------------------------------------------------------
 
 
@@ -569,3 +554,52 @@ def test_operators_of_libraries_are_told_apart() -> None:
         str(torch.ops.aten.add)
     )
     assert not internals.is_of_torch(str(torch.ops.membench.flex_attention.default))
+
+
+def test_composite_operators_are_those_without_kernels_of_devices() -> None:
+    aten = torch.ops.aten
+    assert internals.is_composite(aten.linear.default)
+    assert not internals.is_composite(aten.mm.default)
+    assert not internals.is_composite(aten.silu_backward.default)  # has both
+
+
+def test_higher_order_operators_have_a_function_of_others() -> None:
+    operator = torch.ops.higher_order.out_dtype
+    assert isinstance(operator, internals.HigherOrderOperator)
+    composed = internals.composed_kernel(operator)
+    assert composed is not None
+    factors = torch.ones(2, 3, dtype=torch.int8), torch.ones(3, 4, dtype=torch.int8)
+    assert composed(torch.ops.aten.mm.default, torch.int32, *factors).eq(3).all()
+
+
+class Doubled(torch.Tensor):
+    """A wrapper subclass of one tensor."""
+
+    def __new__(cls, half: torch.Tensor) -> "Doubled":
+        return torch.Tensor._make_wrapper_subclass(cls, half.shape, dtype=half.dtype)  # type: ignore[attr-defined, no-any-return]
+
+    def __init__(self, half: torch.Tensor) -> None:
+        self.half_of = half
+
+    def __tensor_flatten__(self) -> tuple[list[str], str]:
+        return ["half_of"], "context"
+
+    @staticmethod
+    def __tensor_unflatten__(parts: dict[str, torch.Tensor], context: str, *_: object) -> "Doubled":
+        assert context == "context"
+        return Doubled(parts["half_of"])
+
+    @classmethod
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return NotImplemented
+
+
+def test_a_wrapper_subclass_is_made_again_around_other_tensors() -> None:
+    half = torch.ones(3)
+    tensor = Doubled(half)
+    assert internals.is_wrapper_subclass(tensor) and not internals.is_wrapper_subclass(half)
+    [(name, part)] = internals.unwrapped(tensor).items()
+    assert name == "half_of" and part is half
+    other = torch.zeros(3)
+    again = internals.wrapped_again(tensor, {"half_of": other})
+    assert type(again) is Doubled and again.half_of is other

@@ -13,6 +13,7 @@ from membench.core.task_graph import GradientOf, Kind, Phase, Task, TaskGraph
 from membench.core.workload import Workload
 from membench.cost.kernels import Family, Kernel, kernels_of
 from membench.cost.products import Product
+from membench.models.nf4 import Nf4Linear
 from membench.planning.rewrite import join_convolution_backward
 from tests.helpers.graphs import COST
 
@@ -146,3 +147,14 @@ def test_a_backward_pass_in_one_call_has_the_kernels_of_its_two_halves(channels_
     assert [replace(kernel, moved_bytes=0) for kernel in both] == [
         replace(kernel, moved_bytes=0) for kernel in halves
     ]
+
+
+@pytest.mark.parametrize(("double", "passes"), [(False, 1), (True, 2)])
+def test_dequantized_weights_have_kernels_of_their_own(double: bool, passes: int) -> None:
+    pytest.importorskip("bitsandbytes")
+    module = nn.Sequential(nn.Linear(128, 128), Nf4Linear(128, 256, double=double))
+    batch = (torch.randn(2, 128),), (torch.randint(8, (2,)),)
+    graph = capture(Workload("net", module, nn.CrossEntropyLoss(), *batch), ON_CUDA).graph
+    found = [kernel for kernel in kernels(graph, lambda _: True) if kernel.family is Family.DEQUANTIZATION]
+    assert len(found) == 2 * passes  # in the forward and the backward pass
+    assert max(kernel.moved_bytes for kernel in found) == 128 * 256 * (1 / 2 + 4 / 64 + 2)

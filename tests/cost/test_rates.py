@@ -74,13 +74,16 @@ def test_layouts_change_only_around_tensor_cores() -> None:
 def test_a_cost_model_with_kernels_prices_launches_and_the_host() -> None:
     cost = RooflineCost(RTX3090, EFFICIENCY)
     task = Task(1, "task", Kind.RELU, Phase.FORWARD, 0, (), (), (), moved_bytes=10**9)
-    update = replace(task, phase=Phase.UPDATE, kind=Kind.OTHER)
+    several = replace(task, launches=3)
     assert cost.task_time_s(task) == kernel_time_s(
         Kernel(Family.ELEMENTWISE, Precision.FP32, 10**9), RATES, RTX3090
     )
     assert cost.launch_time_s(task) == RATES.kernel_s
-    assert cost.launch_time_s(update) == RATES.update_kernels * RATES.kernel_s
+    assert cost.launch_time_s(several) == 3 * RATES.kernel_s
     assert cost.task_issue_time_s(task) == RATES.issue_s
+    assert cost.task_issue_time_s(several) == 3 * RATES.issue_s
+    on_the_host = replace(task, host_bytes=RTX3090.host_to_device_bytes_per_s)
+    assert cost.task_time_s(on_the_host) - cost.task_time_s(task) >= 1
     plain = RooflineCost(RTX3090, configuration.load("framework", "pytorch_plain").efficiency)
     assert plain.task_issue_time_s(task) == 0.0
 

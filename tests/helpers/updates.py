@@ -3,24 +3,33 @@
 from collections.abc import Callable, Iterable
 from copy import deepcopy
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from membench.core import configuration
-from membench.core.optimizer import UpdateRule
+from membench.capture.update import CapturedUpdate
+from membench.core.optimizer import WeightUpdate
 from membench.core.workload import Workload
 
-RULES: dict[str, UpdateRule] = {
-    name: configuration.load("optimizer", name) for name in configuration.names("optimizer")
-}
-MAKERS: dict[str, Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]] = {
+MAKERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
     "sgd": torch.optim.SGD,
     "momentum": partial(torch.optim.SGD, momentum=0.9),
     "adam": torch.optim.Adam,
     "adamw": torch.optim.AdamW,
 }
+WAYS: dict[str, dict[str, bool]] = {
+    "foreach": {"foreach": True},
+    "for_loop": {"foreach": False},
+    "fused": {"fused": True},
+}
+"""The ways in which torch's optimizers run over the weights."""
 STEPS = 2
+
+
+def captured(name: str, *, options: dict[str, Any] | None = None, **of_update: Any) -> CapturedUpdate:
+    """Return the update by an optimizer of `MAKERS` on a GPU, without an optimizer of a real step."""
+    return CapturedUpdate(WeightUpdate(partial(MAKERS[name], **(options or {})), name=name, **of_update))
 
 
 def plain_steps(work: Workload, make: Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]) -> nn.Module:

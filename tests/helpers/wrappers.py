@@ -381,7 +381,7 @@ REFUSED: dict[str, tuple[Callable[[], Case], str]] = {
     ),
     "replaced memory": (
         within(replaced_memory),
-        "'first.weight' .* gives it other memory; write to it in place",
+        "'first.weight' .* gives it other memory, .* write to it in place",
     ),
     "replaced weight": (
         within(replaced_weight),

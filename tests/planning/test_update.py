@@ -1,6 +1,8 @@
 """The update in a graph: behind the backward pass, with freed or kept gradients, under every strategy and exchange."""
 
+from contextlib import suppress
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -9,23 +11,23 @@ from hypothesis import strategies as st
 from torch import nn
 
 from membench.capture.capture import Captures, capture
-from membench.core.errors import InvalidSchedule, MembenchError
-from membench.core.optimizer import Gradients, Implementation
+from membench.core.errors import InfeasibleSchedule, InvalidSchedule, MembenchError, UnsupportedStrategy
+from membench.core.optimizer import Gradients, WeightUpdate
 from membench.core.schedule import AllReduce, Compute, Schedule, Wait
-from membench.core.task_graph import Phase, Role, TaskGraph
+from membench.core.task_graph import AFTER_THE_LOSS, Phase, Role, TaskGraph
 from membench.core.workload import Workload
 from membench.planning.exchange import Exchange, exchange_gradients
 from membench.planning.liveness import live_bytes
 from membench.planning.update import add_update, updated_workload
 from membench.planning.validate import validate
 from membench.steps.plan import plan, plan_step
-from membench.strategies.base import Strategy
+from membench.strategies.base import Strategy, find_strategy
 from membench.strategies.eager import Eager
 from membench.strategies.memonger import Memonger
 from membench.strategies.superneurons import SuperNeurons
 from tests.helpers.costs import UnitCost
 from tests.helpers.random_networks import PLANS, Layers, random_workload
-from tests.helpers.updates import RULES
+from tests.helpers.updates import MAKERS, WAYS, captured
 from tests.helpers.variants import VARIANTS
 
 WIDTH, SAMPLES = 100, 2
@@ -45,9 +47,10 @@ def linear_layers() -> Workload:
     )
 
 
-def updated(work: Workload, name: str, **options: object) -> TaskGraph:
-    rule = replace(RULES[name], **options)  # type: ignore[arg-type]
-    return add_update(capture(updated_workload(work, rule)).graph, rule)
+def updated(work: Workload, name: str, options: dict[str, Any] | None = None, **of_update: Any) -> TaskGraph:
+    by = WeightUpdate(MAKERS[name], **of_update)
+    update = captured(name, options=options, **of_update)
+    return add_update(capture(updated_workload(work, by)).graph, update)
 
 
 def held_by_the_update(schedule: Schedule) -> list[int]:
@@ -63,24 +66,26 @@ def held_by_the_update(schedule: Schedule) -> list[int]:
     ("name", "options", "weights"),
     [
         ("sgd", {}, 2 * 2),  # weights and gradients of two layers
-        ("sgd", {"l2_penalty": True}, 2 * 3),
+        ("sgd", {"options": {"weight_decay": 0.1}}, 2 * 3),
         ("momentum", {}, 2 * 3),
         ("adam", {}, 2 * 5),  # two states and the roots of the second moments
         ("adamw", {}, 2 * 5),
-        ("adamw", {"implementation": "for_loop"}, 2 * 4 + 2),  # the first layer's root and denominator
-        ("adamw", {"implementation": "fused"}, 2 * 4),
-        ("adamw", {"implementation": "fused", "gradients": "kept"}, 2 * 4),
+        ("adamw", {"options": WAYS["for_loop"]}, 2 * 4 + 2),  # the first layer's root and denominator
+        ("adamw", {"options": WAYS["fused"]}, 2 * 4),
+        ("adamw", {"options": WAYS["fused"], "gradients": "kept"}, 2 * 4),
+        ("adamw", {"options": WAYS["fused"], "ema": True}, 2 * 5),
     ],
 )
 def test_the_peak_is_in_the_update_where_the_batch_is_small(
-    name: str, options: dict[str, object], weights: int
+    name: str, options: dict[str, Any], weights: int
 ) -> None:
     work = linear_layers()
+    steps_bytes = 2 * 4 if options.get("options") == WAYS["fused"] else 0  # on the device
     schedule = plan(updated(work, name, **options), Eager(), UnitCost(), None)
     batch_bytes = 4 * SAMPLES * WIDTH + 8 * SAMPLES
     loss_bytes = 4  # a float, which an accumulating step holds as well
     first_bytes = held_by_the_update(schedule)[0]
-    assert first_bytes == weights * WEIGHT_BYTES + batch_bytes + loss_bytes
+    assert first_bytes == weights * WEIGHT_BYTES + batch_bytes + loss_bytes + steps_bytes
     has_temporaries = any(task.workspace_bytes for task in schedule.graph.tasks)
     assert schedule.peak_bytes == first_bytes or not has_temporaries
 
@@ -100,15 +105,15 @@ def test_freed_gradients_are_no_results_and_kept_ones_exist_throughout() -> None
 @settings(max_examples=4, deadline=None, suppress_health_check=list(HealthCheck))
 @given(
     layers=PLANS,
-    name=st.sampled_from(sorted(RULES)),
-    runs=st.sampled_from(list(Implementation)),
+    name=st.sampled_from(sorted(MAKERS)),
+    runs=st.sampled_from(sorted(WAYS)),
     gradients=st.sampled_from(list(Gradients)),
     exchange=st.sampled_from([None, *Exchange]),
 )
 def test_every_strategy_schedules_the_update_after_the_means(
-    layers: Layers, name: str, runs: Implementation, gradients: Gradients, exchange: Exchange | None
+    layers: Layers, name: str, runs: str, gradients: Gradients, exchange: Exchange | None
 ) -> None:
-    graph = updated(random_workload(layers), name, implementation=runs, gradients=gradients)
+    graph = updated(random_workload(layers), name, WAYS[runs], gradients=gradients)
     for strategy in VARIANTS.values():
         schedule = plan(graph, strategy, UnitCost(), None)
         assert schedule.peak_bytes >= graph.lower_bound_bytes
@@ -146,8 +151,8 @@ def test_an_update_before_the_mean_is_refused() -> None:
 @pytest.mark.parametrize(("size", "counts"), [(2, [1, 1]), (3, [1, 1]), (4, [1]), (1, [3, 1])])
 def test_micro_batches_update_once_and_hold_the_states_throughout(size: int, counts: list[int]) -> None:
     work = replace(linear_layers(), inputs=(torch.randn(4, WIDTH),), targets=(torch.randint(9, (4,)),))
-    rule = RULES["momentum"]
-    runs = plan_step(Captures(work).graph_at, 4, Eager(), UnitCost(), None, size, rule)
+    update = captured("momentum")
+    runs = plan_step(Captures(work).graph_at, 4, Eager(), UnitCost(), None, size, update)
     assert [run.count for run in runs] == counts
     updates = [sum(task.phase is Phase.UPDATE for task in run.schedule.graph.tasks) for run in runs]
     assert updates == [0] * (len(runs) - 1) + [1]
@@ -166,7 +171,9 @@ def test_weights_without_a_gradient_are_left_alone() -> None:
 def test_inference_has_nothing_to_update() -> None:
     work = linear_layers()
     with pytest.raises(MembenchError, match="no gradients"):
-        updated_workload(Workload("linear", work.module.eval(), None, work.inputs), RULES["sgd"])
+        updated_workload(
+            Workload("linear", work.module.eval(), None, work.inputs), WeightUpdate(torch.optim.SGD)
+        )
 
 
 @pytest.mark.parametrize("method", [Memonger(), SuperNeurons()], ids=lambda item: item.name)
@@ -186,3 +193,71 @@ def test_an_update_does_not_keep_a_method_from_recomputing(method: Strategy) -> 
     without = recomputed(capture(work).graph)
     assert without
     assert recomputed(updated(work, "momentum")) == without
+
+
+# ---- in the backward pass -------------------------------------------------------------------------------
+
+
+@settings(max_examples=3, deadline=None, suppress_health_check=list(HealthCheck))
+@given(layers=PLANS, name=st.sampled_from(sorted(MAKERS)), room=st.floats(0, 1))
+def test_every_strategy_schedules_updates_in_the_backward_pass(
+    layers: Layers, name: str, room: float
+) -> None:
+    work = random_workload(layers)
+    graph = updated(work, name, in_backward=True)
+    updates = {task.index for task in graph.tasks if task.phase is Phase.UPDATE}
+    for variant, strategy in VARIANTS.items():
+        schedule = plan(graph, strategy, UnitCost(), None)
+        names = [task.name for task in schedule.graph.tasks if task.phase is Phase.UPDATE]
+        assert sorted(names) == sorted(graph.tasks[index].name for index in updates), variant
+        exchanged = exchange_gradients(schedule, Exchange.AS_MADE)
+        validate(exchanged, budget_bytes=schedule.peak_bytes, exchanges=True)
+    least, most = graph.lower_bound_bytes, plan(graph, Eager(), UnitCost(), None).peak_bytes
+    for name in ("joint", "superneurons", "dtr", "rotor"):
+        with suppress(InfeasibleSchedule):
+            plan(graph, find_strategy(name)(), UnitCost(), round(least + room * (most - least)))
+
+
+def test_a_gradient_is_freed_as_soon_as_it_is_applied() -> None:
+    layers = [module for _ in range(6) for module in (nn.Linear(WIDTH, WIDTH, bias=False), nn.ReLU())]
+    work = replace(linear_layers(), module=nn.Sequential(*layers))
+    graph = updated(work, "adamw", WAYS["fused"], in_backward=True)
+    order = [task.name for task in graph.tasks if task.phase is Phase.UPDATE]
+    assert order == [f"{layer}.weight:update" for layer in (10, 8, 6, 4, 2, 0)]
+    at_end = updated(work, "adamw", WAYS["fused"])
+    for strategy in (Eager(), find_strategy("pytorch")()):
+        peaks = [plan(each, strategy, UnitCost(), None).peak_bytes for each in (graph, at_end)]
+        assert 4 * WEIGHT_BYTES < peaks[1] - peaks[0] <= 5 * WEIGHT_BYTES
+
+
+def test_a_weight_is_updated_after_its_last_use() -> None:
+    graph = updated(linear_layers(), "sgd", in_backward=True)
+    for task in graph.tasks:
+        if task.phase is Phase.UPDATE:
+            assert all(graph.last_use[block] == task.index for block in task.writes)
+
+
+def test_an_exchange_at_the_end_finds_no_gradients() -> None:
+    schedule = plan(updated(linear_layers(), "sgd", in_backward=True), Eager(), UnitCost(), None)
+    with pytest.raises(UnsupportedStrategy, match="leaves no gradients for an exchange at the end"):
+        exchange_gradients(schedule, Exchange.AT_END)
+
+
+def test_an_update_does_not_divide_the_backward_pass_of_a_convolution() -> None:
+    module = nn.Sequential(nn.Conv2d(3, 4, 3), nn.Conv2d(4, 4, 3), nn.Flatten())
+    work = Workload(
+        "two", module, nn.CrossEntropyLoss(), (torch.randn(2, 3, 8, 8),), (torch.randint(9, (2,)),)
+    )
+    graph = updated(work, "sgd", in_backward=True)
+    names = [task.name for task in graph.tasks if task.phase in AFTER_THE_LOSS]
+    of_module = [name for name in names if not name.startswith("loss")]
+    assert of_module == [
+        *["1:convolution_backward"] * 2,
+        "1.weight:update",
+        "1.bias:update",
+        "0:convolution_backward",
+        "0.weight:update",
+        "0.bias:update",
+    ]
+    joined = plan(graph, find_strategy("pytorch")(), UnitCost(), None).graph.tasks
+    assert len([task for task in joined if task.name == "1:convolution_backward"]) == 1

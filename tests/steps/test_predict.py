@@ -1,6 +1,8 @@
 """`membench.predict`: the same numbers as a simulated step, whether it fits or not, and nothing allocated or changed."""
 
 from dataclasses import replace
+from functools import partial
+from typing import Any
 
 import pytest
 import torch
@@ -12,6 +14,8 @@ import membench
 from membench.core import configuration
 from membench.core.errors import MembenchError
 from membench.execution.measurement import cpu_peak_bytes
+from membench.steps.arguments import as_strategy, workload_of
+from membench.steps.predict import Predictor
 
 RTX3090 = configuration.load("device", "rtx3090")
 
@@ -72,3 +76,48 @@ def test_a_module_on_the_meta_device_has_the_same_prediction() -> None:
 def test_an_unknown_device_is_refused_with_those_that_there_are() -> None:
     with pytest.raises(MembenchError, match="rtx4090"):
         membench.predict(network(2), nn.functional.cross_entropy, batch(1), device="rtx409O")
+
+
+def test_an_optimizer_is_a_name_a_class_a_partial_or_an_instance() -> None:
+    with torch.device("meta"):
+        module = nn.Sequential(nn.Linear(400, 300), nn.ReLU(), nn.Linear(300, 400))
+        step = (module, nn.functional.cross_entropy, (torch.empty(2, 400), torch.empty(2, dtype=torch.long)))
+
+    def predicted(optimizer: Any) -> membench.Prediction:
+        return membench.predict(*step, device=RTX3090, optimizer=optimizer)
+
+    adamw, make = torch.optim.AdamW, partial(torch.optim.AdamW, fused=True)
+    assert predicted("adamw") == predicted(adamw) == predicted(adamw(module.parameters()))
+    fused = predicted(make)
+    assert fused == predicted(make(module.parameters()))
+    weights_bytes = sum(weight.nbytes for weight in module.parameters())
+    assert predicted("adamw").parts_bytes["workspace"] == weights_bytes
+    assert "workspace" not in fused.parts_bytes
+    early = predicted(membench.WeightUpdate(make, in_backward=True))
+    assert early.allocated_bytes < fused.allocated_bytes
+    with pytest.raises(MembenchError, match="an optimizer is a name, a class of torch.optim, .* not 3"):
+        predicted(3)
+
+
+def test_paged_states_cost_time_and_no_memory_of_the_device() -> None:
+    pytest.importorskip("bitsandbytes")
+    with torch.device("meta"):
+        step = (nn.Linear(1000, 1000), nn.functional.cross_entropy, (torch.empty(1, 1000), torch.empty(1, dtype=torch.long)))  # fmt: skip
+    paged, held = (
+        membench.predict(*step, device=RTX3090, optimizer=name) for name in ("paged_adamw", "adamw")
+    )
+    assert paged.parts_bytes["optimizer state"] == 2 * 4000 < held.parts_bytes["optimizer state"]
+    copied_s = 8e6 / RTX3090.host_to_device_bytes_per_s + 8e6 / RTX3090.device_to_host_bytes_per_s
+    assert paged.step_time_s > copied_s > held.step_time_s
+
+
+def test_a_program_may_have_rates_of_its_own() -> None:
+    module = nn.Sequential(nn.Linear(16, 16), nn.ReLU(), nn.Linear(16, 4))
+    workload = workload_of(module, nn.CrossEntropyLoss(), (torch.randn(2, 16), torch.randint(4, (2,))))
+    device = configuration.load("device", "t4")
+    quick, slow = (
+        Predictor(workload, as_strategy("pytorch"), rates=rates).on(device)
+        for rates in (None, {"issue_s": 0.01})
+    )
+    assert slow.step_time_s > 0.05 > quick.step_time_s
+    assert slow.allocated_bytes == quick.allocated_bytes

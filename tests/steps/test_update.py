@@ -1,7 +1,7 @@
 """Steps that update their weights with torch's optimizers: what they change, keep, free and refuse."""
 
 from copy import deepcopy
-from dataclasses import replace
+from functools import partial
 
 import pytest
 import torch
@@ -9,16 +9,17 @@ from torch import Tensor, nn
 
 import membench
 from membench.capture.capture import Captures
+from membench.core import configuration
 from membench.core.errors import MembenchError, UnsupportedStrategy
-from membench.core.optimizer import Gradients
+from membench.core.optimizer import Gradients, WeightUpdate, made_optimizer
+from membench.core.task_graph import Phase
 from membench.core.workload import Workload
 from membench.planning.update import updated_workload
 from membench.steps.compile import build_step
-from membench.steps.update import torch_optimizer
 from membench.strategies.eager import Eager
 from membench.strategies.modnn.strategy import Modnn
 from tests.helpers.networks import COST
-from tests.helpers.updates import MAKERS, RULES, first_difference, plain_steps, run_steps
+from tests.helpers.updates import MAKERS, WAYS, first_difference, plain_steps, run_steps
 
 LOSS = nn.CrossEntropyLoss()
 
@@ -47,6 +48,18 @@ def test_a_name_stands_for_torchs_optimizer_with_its_defaults(name: str, by_name
     step = membench.compile(work.module, LOSS, (work.inputs, work.targets), optimizer=optimizer)
     run_steps(work, step)
     assert not first_difference(work.module, expected)
+
+
+@pytest.mark.parametrize("name", ["adafactor", "muon", "lion", "adamw8bit"])
+def test_names_of_other_optimizers_run_too(name: str) -> None:
+    if name in ("lion", "adamw8bit"):
+        pytest.importorskip("bitsandbytes")
+    work = workload()
+    expected = plain_steps(work, partial(made_optimizer, configuration.load("optimizer", name)))
+    step = membench.compile(work.module, LOSS, (work.inputs, work.targets), optimizer=name)
+    run_steps(work, step)
+    assert not first_difference(work.module, expected)
+    assert step.measure().peak_bytes == step.predicted_peak_bytes
 
 
 def test_a_schedule_of_learning_rates_applies() -> None:
@@ -84,9 +97,9 @@ def test_kept_gradients_are_zeroed_before_the_next_step(micro_batch: int | None)
     work = workload()
     images, labels = batch()
     twin = deepcopy(work.module)
-    rule = replace(RULES["momentum"], gradients=Gradients.KEPT)
-    captures = Captures(updated_workload(work, rule))
-    step = build_step(captures, Eager(), COST, None, micro_batch=micro_batch, optimizer=rule)
+    by = WeightUpdate(MAKERS["momentum"], gradients=Gradients.KEPT)
+    captures = Captures(updated_workload(work, by))
+    step = build_step(captures, Eager(), COST, None, micro_batch=micro_batch, optimizer=by)
     assert step.measure().peak_bytes == step.predicted_peak_bytes
     optimizer = MAKERS["momentum"](twin.parameters())
     parts = [slice(None)] if micro_batch is None else [slice(0, 2), slice(2, 4)]
@@ -122,7 +135,7 @@ def test_measuring_changes_nothing_and_finds_the_predicted_peak(name: str, micro
 
 def test_a_timeline_contains_the_update_and_changes_no_weight() -> None:
     work = workload()
-    step = build_step(Captures(work), Eager(), COST, None, optimizer=RULES["adamw"])
+    step = build_step(Captures(work), Eager(), COST, None, optimizer=WeightUpdate(torch.optim.AdamW))
     before = deepcopy(work.module.state_dict())
     timeline = step.timeline()
     [update] = [task.index for task in step.schedule.graph.tasks if task.name == "update"]
@@ -139,36 +152,46 @@ def test_other_tensors_and_other_places_are_refused() -> None:
     foreign = torch.optim.SGD(network().parameters())
     with pytest.raises(MembenchError, match="not weights of the module"):
         membench.compile(*arguments, optimizer=foreign)
-    with pytest.raises(
-        MembenchError, match="can only be simulated; choose one of sgd, momentum, adam, adamw"
-    ):
-        membench.compile(*arguments, optimizer="adamw8bit")
+    for option in ("in_backward", "ema"):
+        by = WeightUpdate(torch.optim.SGD, **{option: True})
+        with pytest.raises(MembenchError, match=f"^{option}=True of an optimizer is simulated only"):
+            membench.compile(*arguments, optimizer=by)
+    with pytest.raises(MembenchError, match="optimizer SGD cannot be made .*learning rate: -1"):
+        membench.compile(*arguments, optimizer=partial(torch.optim.SGD, lr=-1))
+    with pytest.raises(MembenchError, match="an optimizer is a name, a class of torch.optim, .* not 3"):
+        membench.compile(*arguments, optimizer=3)
     with pytest.raises(MembenchError, match="there is no optimizer 'adamz'.*did you mean 'adam"):
         membench.compile(*arguments, optimizer="adamz")
     with pytest.raises(UnsupportedStrategy, match="keeps '0.weight' in host memory"):
         membench.compile(*arguments, strategy=Modnn(offload_weights=True), optimizer="sgd")
     own = torch.optim.SGD(work.module.parameters())
-    with pytest.raises(MembenchError, match="a simulated step's optimizer is a name"):
-        membench.compile(*arguments, optimizer=own, backend="simulated", device="k40m")
     with pytest.raises(MembenchError, match="a CUDA graph does not contain"):
-        build_step(Captures(work), Eager(), COST, None, optimizer=own, cuda_graph=True)
+        build_step(Captures(work), Eager(), COST, None, optimizer=WeightUpdate(own), cuda_graph=True)
     work.module[4].weight.requires_grad_(False)
     frozen = torch.optim.SGD([work.module[4].weight])
     with pytest.raises(MembenchError, match="no gradient for any weight of the optimizer"):
         membench.compile(*arguments, optimizer=frozen)
 
 
-@pytest.mark.parametrize(
-    ("options", "expected"),
-    [
-        ({"implementation": "foreach"}, {"foreach": True}),
-        ({"implementation": "for_loop"}, {"foreach": False}),
-        ({"implementation": "fused"}, {"fused": True}),
-        ({}, {"foreach": None, "fused": None, "weight_decay": 0}),
-        ({"l2_penalty": True}, {"weight_decay": 1e-4}),
-    ],
-)
-def test_options_of_a_rule_are_torchs(options: dict[str, object], expected: dict[str, object]) -> None:
-    made = torch_optimizer(replace(RULES["adam"], **options), network())
-    assert isinstance(made, torch.optim.Adam)
-    assert {key: made.defaults[key] for key in expected} == expected
+@pytest.mark.parametrize("way", WAYS)
+def test_a_step_that_runs_takes_what_makes_an_optimizer(way: str) -> None:
+    work = workload()
+    make = partial(torch.optim.AdamW, lr=0.1, **WAYS[way])
+    expected = plain_steps(work, make)
+    step = membench.compile(work.module, LOSS, (work.inputs, work.targets), optimizer=make)
+    run_steps(work, step)
+    assert not first_difference(work.module, expected)
+
+
+def test_a_simulated_step_leaves_an_instance_alone() -> None:
+    work = workload()
+    arguments = (work.module, LOSS, (work.inputs, work.targets))
+    before = deepcopy(work.module.state_dict())
+    own = torch.optim.AdamW(work.module.parameters(), fused=True)
+    weights_bytes = sum(weight.nbytes for weight in work.module.parameters())
+    for optimizer, workspace_bytes in ((own, 0), ("adamw", weights_bytes)):
+        step = membench.compile(*arguments, optimizer=optimizer, backend="simulated", device="k40m")
+        [update] = [task for task in step.plan[0].schedule.graph.tasks if task.phase is Phase.UPDATE]
+        assert update.workspace_bytes == workspace_bytes
+    assert not own.state
+    assert all(torch.equal(before[name], value) for name, value in work.module.state_dict().items())

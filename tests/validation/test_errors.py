@@ -1,12 +1,15 @@
 """Errors of predictions and their distribution."""
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from membench.validation.dataset import DataSet, Row
-from membench.validation.errors import Comparison, Distribution, family, summaries
+from membench.validation.dataset import DataSet
+from membench.validation.errors import Comparison, Distribution, comparisons, family, summaries
 from membench.validation.predictions import RowPrediction
+from membench.validation.rows import Row
 
 
 def row(network: str, measured: float = 1.0, next_batch_size: int | None = None) -> Row:
@@ -29,16 +32,44 @@ def test_a_ladder_is_right_if_the_batch_fits_and_the_next_does_not(
     fits: bool, next_fits: bool, right: bool
 ) -> None:
     prediction = RowPrediction({"step_time_s": 1.1}, fits, next_fits)
-    assert Comparison(row("a", next_batch_size=12), prediction, is_fitted=False).fits_right is right
+    assert Comparison(row("a", next_batch_size=12), prediction).fits_right is right
+
+
+def test_a_row_that_did_not_run_is_right_if_it_was_predicted_not_to_fit() -> None:
+    refused = replace(row("a"), measured={}, fits=False)
+    for fits in (True, False):
+        assert Comparison(refused, RowPrediction({"step_time_s": 1.0}, fits)).fits_right is not fits
+
+
+def test_a_change_is_over_the_base_and_over_its_base_where_that_is_not_run() -> None:
+    first = Comparison(row("a", 2.0), RowPrediction({"step_time_s": 1.0}))
+    second = Comparison(row("b", 4.0), RowPrediction(reason="it is not run"), base=first)
+    third = Comparison(row("c", 3.0), RowPrediction({"step_time_s": 0.9}), base=second)
+    assert first.measured_change("step_time_s") is None and second.simulated_change("step_time_s") is None
+    assert third.measured_change("step_time_s") == 0.75
+    assert third.simulated_change("step_time_s") == 0.9
+    assert third.change_error("step_time_s") == pytest.approx(0.2)
+    assert third.direction_right("step_time_s") is True
+    compared = [first, second, third]
+    dataset = DataSet("mine", "", "", tuple(each.row for each in compared))
+    (changes,) = [line for line in summaries(dataset, compared) if line.part == "changes"]
+    assert changes.ours and changes.ours.rows == 1 and changes.directions_right == 1 and changes.not_run == 1
+
+
+def test_comparisons_find_their_base_in_any_order() -> None:
+    numbered = replace(row("a"), number=0, base=1), replace(row("b"), number=1)
+    made = iter([RowPrediction({"step_time_s": 1.0}), RowPrediction({"step_time_s": 2.0})])
+    first, second = comparisons(DataSet("mine", "", "", numbered), numbered, made)
+    assert first.base == second and second.base is None
 
 
 def test_rows_that_were_fitted_are_not_judged() -> None:
     wrong, right = RowPrediction({"step_time_s": 3.0}), RowPrediction({"step_time_s": 1.0})
     rows = row("resnet18"), row("vgg16"), row("gone")
     compared = [
-        Comparison(rows[0], wrong, is_fitted=False),
-        Comparison(rows[1], right, is_fitted=True),
-        Comparison(rows[2], RowPrediction(reason="there is none"), is_fitted=False),
+        Comparison(rows[0], wrong),
+        Comparison(rows[1], right, frozenset({"step_time_s"})),
+        Comparison(rows[2], RowPrediction(reason="there is none")),
     ]
     found = {line.part: line for line in summaries(DataSet("mine", "", "", rows), compared)}
     judged, fitted = found["judged"].ours, found["fitted"].ours

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from membench.core.task_graph import Phase
+from membench.core.task_graph import Phase, TaskGraph
 from membench.planning.choices.problem import Problem
 from membench.planning.recompute import Order, RenamedTask
 
@@ -23,18 +23,19 @@ class Replay:
         self._tasks: list[RenamedTask] = []
         self._copy: dict[int, int] = {}  # the present copy of a block that was made again
         self._dropped: set[int] = set()  # units
+        self._updates, self._at_end = _updates(problem.graph)
 
     def finish(self) -> Order:
-        """Run the update, if the graph has one, and return the order."""
-        for task in self._problem.graph.tasks:
-            if task.phase is Phase.UPDATE:
-                self.run(task.index)
+        """Run the update at the end of the step, if the graph has one, and return the order."""
+        for index in self._at_end:
+            self.run(index)
         return Order(tuple(self._tasks), tuple(self._blocks))
 
     def run(self, index: int) -> None:
-        """Run a task of the graph."""
-        self.provide(self._problem.graph.tasks[index].reads)
-        self._append(index)
+        """Run a task of the graph, and the updates of weights that follow it."""
+        for each in (index, *self._updates.get(index, ())):
+            self.provide(self._problem.graph.tasks[each].reads)
+            self._append(each)
 
     def provide(self, blocks: Iterable[int]) -> None:
         """Make those of the blocks again that are dropped, with what that reads, in the order of the graph."""
@@ -70,3 +71,16 @@ class Replay:
                 found.add(unit)
                 left += problem.units[unit].inputs
         return found
+
+
+def _updates(graph: TaskGraph) -> tuple[dict[int, list[int]], list[int]]:
+    """Return the updates of weights in the backward pass, by the task that they follow, and those behind it."""
+    behind: dict[int, list[int]] = {}
+    last = -1
+    for task in graph.tasks:
+        if task.phase is Phase.UPDATE:
+            behind.setdefault(last, []).append(task.index)
+        else:
+            last = task.index
+    at_end = behind.pop(last, [])
+    return behind, at_end

@@ -1,7 +1,6 @@
 """Evaluated plans: the time and the peak that they state are those of the schedule that they become."""
 
 import random
-from dataclasses import replace
 
 import pytest
 import torch
@@ -10,7 +9,6 @@ from hypothesis import strategies as st
 from torchvision.models import DenseNet, ResNet
 from torchvision.models.resnet import BasicBlock
 
-from membench.core.optimizer import Implementation
 from membench.execution.simulation import step_time_s
 from membench.planning.choices.emit import emit
 from membench.planning.choices.evaluation import Evaluator
@@ -20,7 +18,7 @@ from membench.planning.validate import validate
 from membench.strategies.joint.strategy import with_homes
 from tests.helpers.chains import chain_of_convolutions, graph_of
 from tests.helpers.graphs import COST
-from tests.helpers.updates import RULES
+from tests.helpers.updates import WAYS, captured
 
 NO_LIMIT = 10**15
 
@@ -34,8 +32,8 @@ def evaluators() -> dict[str, Evaluator]:
         }
     graphs = {name: graph_of(network, 3, 64) for name, network in networks.items()}
     graphs["chain"] = chain_of_convolutions(8, normalized=True)
-    rule = replace(RULES["adamw"], implementation=Implementation.FOR_LOOP)
-    graphs["with homes"] = with_homes(add_update(graphs["resnet"], rule))
+    update = captured("adamw", options=WAYS["for_loop"])
+    graphs["with homes"] = with_homes(add_update(graphs["resnet"], update))
     return {name: Evaluator(Problem(graph, COST, 1)) for name, graph in graphs.items()}
 
 

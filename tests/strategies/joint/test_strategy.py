@@ -1,7 +1,5 @@
 """Joint: never slower than another lossless method within its peak, and as fast as eager where memory allows."""
 
-from dataclasses import replace
-
 import pytest
 import torch
 from torch import nn
@@ -11,7 +9,6 @@ from torchvision.models.resnet import BasicBlock
 from membench.capture.capture import Captures, capture
 from membench.core.configuration import load
 from membench.core.errors import InfeasibleSchedule
-from membench.core.optimizer import Implementation
 from membench.core.schedule import Offload
 from membench.core.task_graph import Phase, TaskGraph
 from membench.core.workload import Workload
@@ -29,7 +26,7 @@ from tests.helpers.chains import chain_of_convolutions, chain_of_sizes, graph_of
 from tests.helpers.costs import UnitCost
 from tests.helpers.graphs import COST
 from tests.helpers.networks import COST as MEASURED
-from tests.helpers.updates import RULES
+from tests.helpers.updates import WAYS, captured
 
 K40M = RooflineCost(load("device", "k40m"), load("framework", "pytorch").efficiency)
 LOSSLESS = (
@@ -178,11 +175,11 @@ def test_the_certificate_is_printed(graph: TaskGraph) -> None:
 
 @pytest.mark.parametrize("name", ["sgd", "adamw"])
 def test_less_memory_than_weights_and_states_need_is_enough(name: str) -> None:
-    rule = replace(RULES[name], implementation=Implementation.FOR_LOOP)
+    update = captured(name, options=WAYS["for_loop"])
     layers = [module for _ in range(6) for module in (nn.Linear(64, 64), nn.ReLU())]
     with torch.device("meta"):
         work = Workload("wide", nn.Sequential(*layers), nn.CrossEntropyLoss(), (torch.empty(2, 64),), (torch.empty(2, dtype=torch.int64),))  # fmt: skip
-    graph = COST.annotate(add_update(capture(work).graph, rule))
+    graph = COST.annotate(add_update(capture(work).graph, update))
     budget_bytes = graph.external_bytes * 3 // 4
     with pytest.raises(InfeasibleSchedule):
         plan(graph, LayrubHybrid(), COST, budget_bytes)

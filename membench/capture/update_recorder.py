@@ -1,0 +1,263 @@
+"""Recorder of an optimizer's step on tensors without data: its operators, the memory that they move, and its temporaries.
+
+A dispatch mode on top of a `FakeTensorMode`. Weights, gradients and states are fake. Small tensors that Python makes in host
+memory, such as the number of steps, are real: an optimizer reads their values. A number that it reads of a fake tensor is 1,
+and a truth value is false.
+"""
+
+from collections.abc import Hashable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import accumulate
+from math import prod
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from membench.capture import aten
+from membench.capture.foreach import kernel_launches
+from membench.capture.lifetimes import Lifetimes
+from membench.capture.operation import Operation, as_list, call_key, operation_of
+from membench.core.precision import Precision
+from membench.core.task_graph import Kind
+from membench.core.torch_internals import (
+    FakeTensor,
+    FakeTensorMode,
+    TorchDispatchMode,
+    no_dispatch,
+    operator_schema,
+    read_number,
+    storage_address,
+    tree_leaves,
+)
+
+_MOST_REAL_ELEMENTS = 4096
+"""Of a tensor in host memory that is real; a larger one has no values."""
+
+
+@dataclass(frozen=True, slots=True)
+class UpdateOperator:
+    """An operator of an update.
+
+    Attributes:
+        kind, precision, operations: see `Task`.
+        read_bytes, written_bytes: of device memory, by block.
+        launches: kernels.
+        workspace_bytes: held while it runs in addition to its arguments and results.
+    """
+
+    kind: Kind
+    precision: Precision
+    operations: int
+    read_bytes: Mapping[int, int]
+    written_bytes: Mapping[int, int]
+    launches: int
+    workspace_bytes: int = 0
+
+    @property
+    def moved_bytes(self) -> int:
+        """Device memory read and written."""
+        return sum(self.read_bytes.values()) + sum(self.written_bytes.values())
+
+
+class UpdateRecorder(TorchDispatchMode):
+    """Records the operators of an optimizer's steps on a device, and the lifetimes of the memory that they use.
+
+    Args:
+        fake_mode: under which the steps run.
+        device: of the weights.
+    """
+
+    def __init__(self, fake_mode: FakeTensorMode, device: torch.device) -> None:
+        super().__init__()
+        self._fake_mode, self._device_type = fake_mode, device.type
+        self._operations: dict[Hashable, Operation] = {}
+        self._operators: list[UpdateOperator] = []
+        self._lifetimes = Lifetimes(self._operators)
+        self._sizes_bytes: list[int] = []  # by block
+        self._made: list[int] = []  # operators recorded by then, by block
+        self._start: tuple[int, int, int] | None = None
+
+    def block_of(self, tensor: Tensor) -> int | None:
+        """Return the number of a tensor's memory on the device; None for a tensor in host memory."""
+        if tensor.device.type != self._device_type:
+            return None
+        storage = tensor.untyped_storage()
+        block = self._lifetimes.blocks.get(storage_address(storage))
+        if block is None:
+            block = len(self._sizes_bytes)
+            self._sizes_bytes.append(storage.nbytes())
+            self._made.append(len(self._operators))
+            self._lifetimes.follow(tensor, block)
+        return block
+
+    def begin(self) -> None:
+        """Record operators from here on; of those before, what they made is known to be in use."""
+        self._start = self._now()
+
+    @property
+    def recorded(self) -> list[UpdateOperator]:
+        """The operators since `begin`."""
+        return self._operators if self._start is None else self._operators[self._start[0] :]
+
+    def held_bytes(self) -> list[int]:
+        """Return what is held while each recorded operator runs, and after the last, in addition to what was before."""
+        assert self._start is not None
+        first, blocks, releases = self._start
+        changes_bytes = [0] * (len(self.recorded) + 1)
+        for block in range(blocks, len(self._made)):
+            changes_bytes[self._made[block] - first] += self._sizes_bytes[block]
+        for released, block in self._lifetimes.releases[releases:]:
+            changes_bytes[released - first] -= self._sizes_bytes[block]
+        workspaces_bytes = [*(each.workspace_bytes for each in self.recorded), 0]
+        return [held + own for held, own in zip(accumulate(changes_bytes), workspaces_bytes, strict=True)]
+
+    @contextmanager
+    def one_kernel(self) -> Iterator[None]:
+        """Record the operators in a block as one, without what they make only for each other: `torch.compile` fuses them."""
+        first, blocks, releases = self._now()
+        yield
+        inner = self._operators[first:]
+        del self._operators[first:]
+        living = set(self._lifetimes.blocks.values())
+        for block in range(blocks, len(self._made)):
+            self._made[block] = first
+            if block not in living:
+                self._sizes_bytes[block] = 0
+        self._lifetimes.releases[releases:] = [
+            (first + 1, block) for _, block in self._lifetimes.releases[releases:]
+        ]
+
+        def outer_bytes(parts: list[Mapping[int, int]]) -> dict[int, int]:
+            return {b: n for part in parts for b, n in part.items() if b < blocks or b in living}
+
+        if inner:
+            self._operators.append(
+                UpdateOperator(
+                    Kind.OTHER,
+                    inner[0].precision,
+                    sum(each.operations for each in inner),
+                    outer_bytes([each.read_bytes for each in inner]),
+                    outer_bytes([each.written_bytes for each in inner]),
+                    launches=1,
+                )
+            )
+
+    def _now(self) -> tuple[int, int, int]:
+        return len(self._operators), len(self._made), len(self._lifetimes.releases)
+
+    # ---- operators ----------------------------------------------------------------------------------
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if any(not issubclass(each, FakeTensor) and hasattr(each, "__tensor_flatten__") for each in types):
+            return NotImplemented  # a subclass that consists of other tensors, whose operators come next
+        kwargs = kwargs or {}
+        if func is torch.ops.prim.device.default:
+            return args[0].device
+        if func is read_number and isinstance(args[0], FakeTensor):
+            return _number(args[0].dtype)
+        output = self._run(func, args, kwargs)
+        self._record(func, args, kwargs, output)
+        return output
+
+    def _run(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        given = tensors_of((args, kwargs))
+        if not any(isinstance(each, FakeTensor) for each in given):
+            if torch.device(kwargs.get("device") or "cpu").type == "cpu" and (given or _is_small(args)):
+                with no_dispatch():
+                    return func(*args, **kwargs)
+            return func(*args, **kwargs)
+        written = aten.overwritten(func, args, kwargs)
+        if aten.makes_nothing(func) and tensors_of(written):  # so it need not run
+            return _returned(func, written)
+        key = call_key(func, args, kwargs)
+        if (operation := self._operations.get(key)) is not None:
+            return operation.run_again(self._fake_mode, args)
+        output = func(*args, **kwargs)
+        if key is not None and not isinstance(output, list):
+            created = [isinstance(each, Tensor) and self._is_new(each) for each in as_list(output)]
+            operation = operation_of(func, args, kwargs, output, created)
+            is_view = operation.view_of is not None  # aten.to may be, and may make a tensor
+            if operation.outputs is not None and not (is_view and any(created)):
+                self._operations[key] = operation
+        return output
+
+    def _is_new(self, tensor: Tensor) -> bool:
+        return storage_address(tensor.untyped_storage()) not in self._lifetimes.blocks
+
+    def _record(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
+        known = len(self._sizes_bytes)
+        given, written = tensors_of((args, kwargs)), tensors_of(aten.overwritten(func, args, kwargs))
+        read_bytes = self._extents_bytes(given)
+        made = [each for each in tensors_of(output) if (self.block_of(each) or -1) >= known]
+        if self._start is None or not (written or made):  # a view
+            return
+        written_bytes = self._extents_bytes([*written, *made])
+        if not read_bytes and not written_bytes:
+            return
+        is_product = aten.kind_of(func) is Kind.LINEAR
+        dtype = next((each.dtype for each in given if each.is_floating_point()), torch.float32)
+        operations = sum(each.numel() for each in (*written, *made))
+        if is_product:
+            operations = aten.floating_point_operations(func, args, kwargs, output)
+        self._operators.append(
+            UpdateOperator(
+                kind=Kind.LINEAR if is_product else Kind.OTHER,
+                precision=Precision.of_dtype(dtype),
+                operations=operations,
+                read_bytes=read_bytes,
+                written_bytes=written_bytes,
+                launches=kernel_launches(func, args, kwargs),
+                workspace_bytes=aten.number_bytes(func, args) if self._device_type == "cpu" else 0,
+            )
+        )
+
+    def _extents_bytes(self, tensors: list[Tensor]) -> dict[int, int]:
+        """Return the bytes of each block that some tensors have on the device."""
+        found: dict[int, int] = {}
+        for each in tensors:
+            if (block := self.block_of(each)) is not None:
+                size_bytes = min(each.numel() * each.itemsize, self._sizes_bytes[block])
+                found[block] = max(size_bytes, found.get(block, 0))
+        return found
+
+
+def tensors_of(tree: Any) -> list[Tensor]:
+    """Return the tensors in nested containers, those of which a subclass consists in its place."""
+    return [inner for leaf in tree_leaves(tree) if isinstance(leaf, Tensor) for inner in _inner(leaf)]
+
+
+def state_tensors(state: object) -> Iterator[tuple[str, Tensor]]:
+    """Yield the name and the tensor of each entry of a weight's state."""
+    entries = state.items() if isinstance(state, Mapping) else [("state", state)]
+    for key, entry in entries:
+        tensors = tensors_of(entry)
+        for number, tensor in enumerate(tensors):
+            yield (f"{key}{number}" if len(tensors) > 1 else str(key)), tensor
+
+
+def _inner(tensor: Tensor) -> Iterator[Tensor]:
+    if isinstance(tensor, FakeTensor) or not hasattr(tensor, "__tensor_flatten__"):
+        yield tensor
+        return
+    for name in tensor.__tensor_flatten__()[0]:
+        yield from _inner(getattr(tensor, name))
+
+
+def _returned(func: Any, written: list[Any]) -> Any:
+    """Return what an operator returns of the arguments that it has written to."""
+    count = len(operator_schema(func).returns)
+    return None if not count else written[0] if count == 1 else tuple(written[:count])
+
+
+def _number(dtype: torch.dtype) -> bool | int | float:
+    if dtype is torch.bool:
+        return False
+    return 1.0 if dtype.is_floating_point else 1
+
+
+def _is_small(args: tuple[Any, ...]) -> bool:
+    """Return whether an operator without tensors makes a small one."""
+    shape = args[0] if args and isinstance(args[0], list | tuple) else ()
+    return prod(shape) <= _MOST_REAL_ELEMENTS

@@ -1,0 +1,23 @@
+"""Efficiency: rates of kernels that a program's libraries have."""
+
+from dataclasses import replace
+
+import pytest
+
+from membench.core import configuration
+from membench.core.efficiency import with_rates
+from membench.core.errors import MembenchError
+
+EFFICIENCY = configuration.load("framework", "pytorch").efficiency
+
+
+def test_other_rates_replace_those_of_their_names() -> None:
+    found = with_rates(EFFICIENCY, {"issue_s": 1e-3, "dequantization": 0.5})
+    assert found.kernels == replace(EFFICIENCY.kernels, issue_s=1e-3, dequantization=0.5)
+
+
+def test_an_unknown_rate_is_refused() -> None:
+    with pytest.raises(MembenchError, match="issue_s"):
+        with_rates(EFFICIENCY, {"isue_s": 1e-3})
+    with pytest.raises(MembenchError, match="issue_s"):
+        with_rates(replace(EFFICIENCY, kernels=None), {"issue_s": 1e-3})
