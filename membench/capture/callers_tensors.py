@@ -7,10 +7,12 @@ from torch import Tensor, nn
 from membench.capture.fakes import Fakes
 from membench.capture.real_values import RealValues, has_values
 from membench.capture.recorder import Recorder
+from membench.capture.unquantized import is_unquantized
 from membench.core.arguments import Arguments, tensors_in
 from membench.core.call import Value
 from membench.core.errors import UnsupportedModel
 from membench.core.opened import Opened, objects_in, opened
+from membench.core.stored import stored_buffers, stored_weights
 from membench.core.task_graph import Role
 from membench.core.torch_internals import tree_leaves, tree_map_only
 from membench.core.workload import Workload
@@ -26,11 +28,13 @@ def argument_blocks(recorder: Recorder, name: str, arguments: Arguments, role: R
 
 def real_values(workload: Workload, recorder: Recorder, fakes: Fakes) -> RealValues | None:
     """Return the values of a workload's tensors, which have been recorded; None if one of them has no data."""
-    if not has_values(workload.module, (workload.inputs, workload.targets)):
+    if not has_values(workload.module, (workload.inputs, workload.targets)) or any(
+        map(is_unquantized, workload.module.parameters())
+    ):
         return None
     values = RealValues(recorder)
-    real = [*workload.module.parameters(), *workload.module.buffers()]
-    traced = [*fakes.weights.values(), *fakes.buffers.values()]
+    real = [*stored_weights(workload.module).values(), *stored_buffers(workload.module).values()]
+    traced = [*fakes.stored_weights.values(), *fakes.stored_buffers.values()]
     for given, without_values in ((workload.inputs, fakes.inputs), (workload.targets, fakes.targets)):
         real += tensors_in(given)
         traced += tensors_in(opened(without_values))

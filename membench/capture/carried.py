@@ -107,13 +107,15 @@ class Carried:
         return tensor
 
     def _holders(self, module: nn.Module) -> _Holders:
+        """Return what weights carry, and the dataclasses of layers, which are states, unlike a mask, whose values count."""
         found: _Holders = {}
         for name, attributes in self._of_weights.items():
             for key, value in attributes.items():
                 _add_holders(f"{name}.{key}", value, found)
         for path, layer in module.named_modules():
             for key, value in own_attributes(layer).items():
-                _add_holders(f"{path}.{key}" if path else key, value, found)
+                if is_dataclass(value):
+                    _add_holders(f"{path}.{key}" if path else key, value, found)
         return found
 
 

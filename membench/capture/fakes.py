@@ -35,7 +35,6 @@ class Fakes:
         weights, buffers: by qualified name; tied ones have the first of their names.
         trained: the weights that get a gradient; none in a step of inference.
         inputs, targets: as the module and the loss take them; objects in them are those that the step changes.
-        inputs, targets: as the module and the loss take them.
         carried: further tensors that layers and weights carry.
     """
 

@@ -98,11 +98,17 @@ class Operation:
         return outputs if self.is_tuple else outputs[0]
 
 
+_BY_LAYOUT = frozenset({"aten", "bitsandbytes"})
+"""Namespaces of operators whose results and operations depend on layouts alone; a kernel of others may depend on a mask."""
+
+
 def call_key(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Hashable | None:
     """Return the key by which calls share an operation; None if they cannot.
 
-    They can on fake tensors whose values are unknown even to their mode.
+    They can for operators that depend on layouts alone, on fake tensors whose values are unknown even to their mode.
     """
+    if func.namespace not in _BY_LAYOUT:
+        return None
     arguments = _key((args, *kwargs.items()))
     return None if arguments is None else (func, arguments)
 
