@@ -160,6 +160,8 @@ def _kernel_by_call(task: Task, call: Call) -> Kernel:
         return Kernel(Family.ATTENTION, precision, moved_bytes, task.operations)
     if name in _UNKNOWN_PRODUCTS:
         return Kernel(Family.PRODUCT, precision, moved_bytes, task.operations)
+    if name in _DEQUANTIZATIONS:
+        return Kernel(Family.DEQUANTIZATION, precision, moved_bytes)
     if not is_of_torch(call.operator):  # with the operations of its formula, if it has one
         return Kernel(Family.PRODUCT, precision, moved_bytes, task.operations)
     if name in _NORMALIZATIONS:
@@ -167,8 +169,6 @@ def _kernel_by_call(task: Task, call: Call) -> Kernel:
         return Kernel(Family.NORMALIZATION, precision, passed_bytes, channels_last=_is_channels_last(values))
     if name in _REDUCTIONS:
         return Kernel(Family.REDUCTION, precision, moved_bytes)
-    if name in _DEQUANTIZATIONS:
-        return Kernel(Family.DEQUANTIZATION, precision, moved_bytes)
     family = Family.COPY if name in _COPIES or _reorders(values) else Family.ELEMENTWISE
     return Kernel(family, precision, moved_bytes)
 
