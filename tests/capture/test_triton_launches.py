@@ -3,13 +3,14 @@
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 from transformers import LlamaConfig, LlamaForCausalLM
+from transformers.models.llama import modeling_llama
 
 import membench
 from membench.capture.capture import capture
@@ -134,12 +135,14 @@ def test_an_interpreted_kernel_gives_the_bits_of_plain_pytorch() -> None:
 
 
 @pytest.fixture
-def liger() -> Callable[[nn.Module], None]:
-    """Return a function that puts Liger's kernels into a Llama."""
+def liger() -> Iterator[Callable[[nn.Module], None]]:
+    """Return a function that puts Liger's kernels into a Llama, and into its module until the test ends."""
     transformers = pytest.importorskip("liger_kernel.transformers")
-    return lambda model: transformers.apply_liger_kernel_to_llama(
+    before = dict(vars(modeling_llama))
+    yield lambda model: transformers.apply_liger_kernel_to_llama(
         fused_linear_cross_entropy=False, cross_entropy=False, model=model
     )
+    vars(modeling_llama).update(before)
 
 
 @pytest.mark.filterwarnings("ignore")
