@@ -34,7 +34,8 @@ class Carried:
         # by the address of a storage: the tensor, which keeps it, and the one that stands for it
         self._in_place_of: dict[int, tuple[Tensor, Tensor]] = {}
         self._of_weights: dict[str, dict[str, Any]] = {}
-        self._tensors: dict[str, Tensor] = {}  # by name, "layer.weight.quant_state.absmax"
+        # by name, "layer.weight.quant_state.absmax": what stands for a tensor, and the tensor
+        self._tensors: dict[str, tuple[Tensor, Tensor]] = {}
 
     def check_moves(self, name: str) -> None:
         """Refuse a weight that is quantized when it is moved, unless it is about to be, to a GPU that is not at hand.
@@ -61,19 +62,19 @@ class Carried:
             vars(fake).update(self._replaced(name, attributes))
 
     @contextmanager
-    def in_place(self, module: nn.Module, record: Callable[[str, Tensor], object]) -> Iterator[None]:
+    def in_place(self, module: nn.Module, record: Callable[[str, Tensor, Tensor], object]) -> Iterator[None]:
         """Replace the tensors in objects that layers and weights carry; restore the objects whatever the block did to them.
 
         Args:
-            record: is called with the name of each carried tensor and what stands for it.
+            record: is called with the name of each carried tensor, what stands for it, and the tensor.
         """
         found = self._holders(module)
         before = [(holder, dict(vars(holder))) for _, holder in found.values()]
         try:
             for name, holder in found.values():
                 holder.__dict__.update(self._replaced(name, holder.__dict__))
-            for name, tensor in self._tensors.items():
-                record(name, tensor)
+            for name, (tensor, real) in self._tensors.items():
+                record(name, tensor, real)
             yield
         finally:
             for holder, attributes in before:
@@ -95,7 +96,7 @@ class Carried:
             device = self._device or torch.device("cpu")
             fake = layout._replace(offset=0, device=device).fake_tensor(self._mode)
             self._in_place_of[storage_address(tensor.untyped_storage())] = tensor, fake
-            self._tensors[name] = fake
+            self._tensors[name] = fake, tensor
             return fake
         if self._device is not None and self._device.type != tensor.device.type:
             raise UnsupportedModel(
@@ -103,7 +104,7 @@ class Carried:
                 f"it is on {tensor.device}, not on {self._device}",
                 f"move the module there first, as in module.to({self._device.type!r})",
             )
-        self._tensors[name] = tensor
+        self._tensors[name] = tensor, tensor
         return tensor
 
     def _holders(self, module: nn.Module) -> _Holders:

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
-from membench.capture.known_values import run_call
+from membench.capture.known_values import evaluate, run_call
 from membench.capture.layers import Layers
 from membench.capture.lifetimes import Lifetimes
 from membench.core.call import Call, Value, values_in
@@ -79,6 +79,9 @@ class RealValues:
             UnsupportedModel: an operator does not run on the CPU; names its layer.
         """
         with no_dispatch(), torch.no_grad(), _random_state_kept():
+            if (result := self._of_whole_numbers(call)) is not None:
+                self.were_read = True
+                return result
             pending = self._trace.tasks[self._run :]
             needed = {value.block for task in pending for value in _values_of(task.call)} | _blocks_of(call)
             made = {block for task in pending for block in task.creates}
@@ -89,6 +92,18 @@ class RealValues:
                 self._load(block)
             self.were_read = True
             return run_call(call, self._tensors)
+
+    def _of_whole_numbers(self, call: Call) -> Any:
+        """Return what a call returns that depends on tokens, labels and masks alone; None: it depends on others too.
+
+        No layer runs for it, so that one with a kernel that only a GPU has may count the targets that are not ignored.
+        """
+        known = {
+            block: _copied(value, real)
+            for block, (value, real) in self._given.items()
+            if _has_data(real) and not value.dtype.is_floating_point
+        }
+        return evaluate(call, self._trace.tasks, {**self._trace.made_anew, **known})
 
     def _run_all(self, pending: Sequence[Task]) -> None:
         last = {
@@ -141,9 +156,7 @@ class RealValues:
         if block in self._tensors:
             return
         if block in self._given:
-            value, real = self._given[block]
-            copy = torch.empty_strided(value.shape, value.stride, dtype=value.dtype)
-            self._tensors[block] = copy.copy_(real)
+            self._tensors[block] = _copied(*self._given[block])
             return
         made = next(group[block] for group in self._made() if block in group)
         storage = made.untyped_storage().clone()  # a view's offset is one in the whole of it
@@ -158,6 +171,10 @@ def _random_state_kept() -> Iterator[None]:
         yield
     finally:
         torch.default_generator.set_state(state)
+
+
+def _copied(value: Value, real: Tensor) -> Tensor:
+    return torch.empty_strided(value.shape, value.stride, dtype=value.dtype).copy_(real)
 
 
 def _has_data(tensor: Tensor) -> bool:

@@ -152,6 +152,12 @@ class Recorder(TorchDispatchMode):
         self.constants.setdefault(block, tensor)
         return block
 
+    def carried(self, name: str, tensor: Tensor, real: Tensor) -> None:
+        """Record what stands for a tensor that the model holds; its values are known unless it is a part of others, or has none."""
+        block = self.constant(name, tensor)
+        if not (real is tensor or real.is_meta or real.storage_offset()):
+            self.made_anew[block] = real
+
     def _block_of(self, tensor: Tensor) -> int:
         block = self._blocks.get(storage_address(tensor.untyped_storage()))
         if block is None:

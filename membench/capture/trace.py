@@ -206,7 +206,7 @@ def _trace(
                 as_on_a_gpu(lambda: recorder.layer_name) if gpu else nullcontext(),
                 without_value_checks(),
                 known_masks(recorder.is_known),
-                fakes.carried.in_place(workload.module, recorder.constant),
+                fakes.carried.in_place(workload.module, recorder.carried),
                 traced_hooks(workload.module, runs_own=workload.runs_own_hooks),
                 _layer_hooks(workload.module, recorder, fakes, state),
                 traced_kernels(gpu),

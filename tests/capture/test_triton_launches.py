@@ -136,7 +136,7 @@ def test_an_interpreted_kernel_gives_the_bits_of_plain_pytorch() -> None:
 
 @pytest.fixture
 def liger() -> Iterator[Callable[[nn.Module], None]]:
-    """Return a function that puts Liger's kernels into a Llama, and take them out of the library afterwards."""
+    """Return a function that puts Liger's kernels into a Llama, and into its module until the test ends."""
     transformers = pytest.importorskip("liger_kernel.transformers")
     before = dict(vars(modeling_llama))
     yield lambda model: transformers.apply_liger_kernel_to_llama(
@@ -172,3 +172,31 @@ def test_liger_s_kernels_in_a_llama_are_predicted(liger: Callable[[nn.Module], N
     assert {name.removeprefix("triton._") for name in names} >= {
         "rms_norm_forward_kernel", "rms_norm_backward_kernel", "swiglu_forward_kernel", "swiglu_backward_kernel",
     }  # fmt: skip
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_liger_s_fused_loss_counts_the_targets_of_the_batch() -> None:
+    transformers = pytest.importorskip("liger_kernel.transformers")
+
+    class Loss(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.head = nn.Linear(64, 512, bias=False)
+            self.loss = transformers.LigerFusedLinearCrossEntropyLoss()
+
+        def forward(self, inputs: Tensor, targets: Tensor) -> Tensor:
+            loss: Tensor = self.loss(self.head.weight, _doubled(inputs), targets)
+            return loss
+
+    inputs, targets = torch.randn(256, 64), torch.randint(512, (256,))
+    answer = membench.predict(
+        Loss(), lambda output: output, ((inputs, targets), ()), device="a100_80gb", precision="bf16"
+    )
+    assert answer.depends_on_values
+    assert "triton.liger_cross_entropy_kernel" in answer.priced_by_bytes
+
+
+def _doubled(inputs: Tensor) -> Tensor:
+    """Return twice as much, by a kernel that only a GPU has."""
+    output: Tensor = Scale.apply(inputs, torch.ones(1, device=inputs.device), _scaled)
+    return output
