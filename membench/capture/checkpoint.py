@@ -21,15 +21,14 @@ from membench.core.call import Call, Value
 from membench.core.errors import UnsupportedModel
 from membench.core.random_operators import READ_STATE, SET_STATE
 from membench.core.task_graph import RECOMPUTED_SUFFIX, Kind, Role, Task
-from membench.core.torch_internals import (
+from membench.core.torch_contexts import (
     StopRecomputation,
     autocast,
     autocast_dtype,
     regions_run_by,
-    storage_address,
-    tensors_of,
     without_autocast,
 )
+from membench.core.torch_internals import storage_address, tensors_of
 
 
 @contextmanager

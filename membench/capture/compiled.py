@@ -9,7 +9,7 @@ from warnings import catch_warnings, filterwarnings
 from torch import nn
 
 from membench.core.errors import UnsupportedModel
-from membench.core.torch_internals import compiled_calls_noted
+from membench.core.torch_contexts import compiled_calls_noted
 
 _KERNELS = frozenset({"torch.nn.attention.flex_attention"})
 """Modules of functions that are one kernel each, which torch makes by compiling them."""

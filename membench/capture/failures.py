@@ -1,4 +1,17 @@
-"""Causes and remedies of failures that torch reports in words of its own, on tensors without data."""
+"""Failures of a module on tensors without data, as an error that names the layer, the cause and a remedy."""
+
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from membench.core.errors import MembenchError, UnsupportedModel
+from membench.core.torch_internals import (
+    FAKE_TENSOR_LOGGER,
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    UnsupportedOperatorException,
+)
+from membench.core.workload import Workload
 
 VALUE_READ = (
     "Python reads the value of a tensor, which differs from step to step",
@@ -36,6 +49,47 @@ _CAUSES = {
 """By a part of torch's message."""
 
 
-def cause_without_data(message: str) -> tuple[str, str] | None:
-    """Return the cause and the remedy of a failure; None if the message is not known."""
-    return next((each for part, each in _CAUSES.items() if part in message), None)
+@contextmanager
+def failures_named(workload: Workload, layer_name: Callable[[], str]) -> Iterator[None]:
+    """Turn any exception of a module, its loss or torch into an UnsupportedModel that names the layer.
+
+    Args:
+        layer_name: returns the name of the layer that is running.
+    """
+    logger = logging.getLogger(FAKE_TENSOR_LOGGER)
+    level = logger.level
+    logger.setLevel(logging.CRITICAL)  # torch would log the traceback of an error that is raised as well
+    try:
+        yield
+    except DataDependentOutputException as error:
+        raise UnsupportedModel(layer_name(), *VALUE_READ) from error
+    except DynamicOutputShapeException as error:
+        raise UnsupportedModel(
+            layer_name(),
+            f"the shape of what {error.func} returns depends on the values of tensors",
+            "use operators whose results have one shape, such as torch.where with three arguments; experts of transformers: "
+            "model.set_experts_implementation('grouped_mm')",
+        ) from error
+    except UnsupportedOperatorException as error:
+        raise UnsupportedModel(
+            layer_name(),
+            f"operator {error.func} has no shape function",
+            "register a fake implementation (torch.library), or replace the operator",
+        ) from error
+    except MembenchError:
+        raise
+    except Exception as error:
+        raise UnsupportedModel(layer_name(), *_failure(workload, error)) from error
+    finally:
+        logger.setLevel(level)
+
+
+def _failure(workload: Workload, error: Exception) -> tuple[str, str]:
+    """Return the cause and the remedy of a module's failure on tensors without data."""
+    message = (str(error).strip() or type(error).__name__).splitlines()[0]
+    if (known := next((each for part, each in _CAUSES.items() if part in message), None)) is not None:
+        return known
+    cause = f"it does not run on {workload.batch_size} samples without data: {message}"
+    if workload.accumulates:
+        return cause, "raise the budget, or give a larger micro-batch"
+    return cause, "give a batch on which the module runs, and compute only with torch's operators"

@@ -15,15 +15,14 @@ from torch.utils.flop_counter import register_flop_formula
 
 from membench.capture.virtual_gpu import VirtualGpu
 from membench.core.errors import MembenchError
+from membench.core.torch_contexts import index_by_tensors, without_dispatch_modes
 from membench.core.torch_internals import (
     FakeTensor,
     compiled_depth,
     flex_attention_shapes,
-    index_by_tensors,
     no_dispatch,
     tree_leaves,
     uncompiled_flex_attention,
-    without_dispatch_modes,
 )
 
 Contents = Callable[[Tensor], Tensor | None]

@@ -14,15 +14,8 @@ from membench.capture.attention import attention
 from membench.capture.flex_attention import Contents, flex_attention
 from membench.capture.triton_launches import recorded_launches
 from membench.capture.virtual_gpu import VirtualGpu
-from membench.core.torch_internals import (
-    FLEX_ATTENTION,
-    OpOverload,
-    OpOverloadPacket,
-    flex_attention_as_written,
-    is_of_torch,
-    without_autocast,
-    without_cudnn,
-)
+from membench.core.torch_contexts import flex_attention_as_written, without_autocast, without_cudnn
+from membench.core.torch_internals import FLEX_ATTENTION, OpOverload, OpOverloadPacket, is_of_torch
 
 _DEVICE_OF = torch.Tensor.device.__get__
 _PYTHON_MODULES = ("torch.nn.functional", "torch.functional")

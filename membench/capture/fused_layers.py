@@ -13,17 +13,15 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 
+from membench.core.torch_contexts import autocast, autocast_dtype, without_torch_function_modes
 from membench.core.torch_internals import (
     FUSED_ATTENTION,
     FUSED_ENCODER_LAYER,
     TorchDispatchMode,
-    autocast,
-    autocast_dtype,
     masked_softmax,
     softmax_into,
     split_heads,
     torch_function_modes,
-    without_torch_function_modes,
 )
 
 _FUSED = (nn.MultiheadAttention, nn.TransformerEncoderLayer)

@@ -24,7 +24,8 @@ from membench.capture.update_surroundings import as_on_a_gpu, compiled_in_one_ke
 from membench.core.errors import MembenchError, one_line
 from membench.core.optimizer import UpdateTask, WeightUpdate, copy_of_optimizer, made_optimizer
 from membench.core.task_graph import Kind
-from membench.core.torch_internals import FakeTensor, FakeTensorMode, foreach_types, tree_leaves
+from membench.core.torch_contexts import foreach_types
+from membench.core.torch_internals import FakeTensor, FakeTensorMode, tree_leaves
 
 Captured = tuple[list[UpdateTask], dict[str, dict[str, int]]]
 """The parts of an update, and the bytes of each state on the device by its name, by weight."""

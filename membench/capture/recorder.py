@@ -28,6 +28,7 @@ from membench.capture.operation import (
     without_values,
 )
 from membench.capture.random_state import RandomState
+from membench.capture.real_outputs import with_real_outputs
 from membench.capture.real_values import RealValues
 from membench.capture.virtual_gpu import VirtualGpu
 from membench.core.call import Call, Outputs, ShapeOf, Value, signature, values_in
@@ -284,7 +285,7 @@ class Recorder(TorchDispatchMode):
             seen = self._seen.get(signature(str(func), arguments, self._converted_names(kwargs)))
             if seen is not None:
                 return as_seen(output, seen)
-        return aten.with_real_outputs(func, args, output, has_device=self._gpu is None)
+        return with_real_outputs(func, args, output, has_device=self._gpu is None)
 
     def _change_layout(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Change the shape or strides of a tensor in place; not a task, because each later call holds its layouts."""

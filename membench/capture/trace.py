@@ -10,7 +10,6 @@ A step of inference ends with the module's output, and autograd is off. Where th
 starts from the output.
 """
 
-import logging
 from collections.abc import Callable, Hashable, Iterator, Mapping, Set
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
@@ -36,7 +35,7 @@ from membench.capture.callers_tensors import (
 )
 from membench.capture.checkpoint import traced_regions
 from membench.capture.compiled import compiled_functions_refused
-from membench.capture.failures import VALUE_READ, cause_without_data
+from membench.capture.failures import failures_named
 from membench.capture.fakes import Fakes
 from membench.capture.flex_attention import Contents
 from membench.capture.functions import AsOperators, traced_kernels
@@ -54,23 +53,21 @@ from membench.capture.recorder import Recorder
 from membench.capture.virtual_gpu import VirtualGpu
 from membench.core.arguments import call_with, tensors_in
 from membench.core.call import Outputs, Value
-from membench.core.errors import MembenchError, UnsupportedModel
+from membench.core.errors import UnsupportedModel
 from membench.core.garbage import without_collection
 from membench.core.opened import Opened, opened
 from membench.core.precision import Precision
 from membench.core.task_graph import Block, Kind, Role, Task
-from membench.core.torch_internals import (
-    FAKE_TENSOR_LOGGER,
-    DataDependentOutputException,
-    DynamicOutputShapeException,
-    FakeTensorMode,
-    UnsupportedOperatorException,
+from membench.core.torch_contexts import (
     autocast,
-    module_hooks,
     swapped_tensors,
-    tree_map_only,
     without_saved_tensor_hooks,
     without_value_checks,
+)
+from membench.core.torch_internals import (
+    FakeTensorMode,
+    module_hooks,
+    tree_map_only,
 )
 from membench.core.workload import Workload
 
@@ -199,7 +196,7 @@ def _trace(
         target_blocks = argument_blocks(recorder, "target", fakes.targets, Role.LABEL)
         recorder.values = real_values(workload, recorder, fakes) if uses_values else None
         objects = InputObjects(recorder, fakes.inputs)
-        with _failures_named(workload, recorder):
+        with failures_named(workload, lambda: recorder.layer_name):
             with (
                 recorder,
                 compiled_functions_refused(workload.module, lambda: recorder.layer_name),
@@ -328,48 +325,6 @@ def _autocast(precision: Precision | None, device_type: str) -> Iterator[None]:
         return
     with autocast(device_type, precision.autocast_dtype):
         yield
-
-
-@contextmanager
-def _failures_named(workload: Workload, recorder: Recorder) -> Iterator[None]:
-    """Turn any exception of a module, its loss or torch into an UnsupportedModel that names the layer."""
-    logger = logging.getLogger(FAKE_TENSOR_LOGGER)
-    level = logger.level
-    logger.setLevel(logging.CRITICAL)  # torch would log the traceback of an error that is raised as well
-    try:
-        yield
-    except DataDependentOutputException as error:
-        raise UnsupportedModel(recorder.layer_name, *VALUE_READ) from error
-    except DynamicOutputShapeException as error:
-        raise UnsupportedModel(
-            recorder.layer_name,
-            f"the shape of what {error.func} returns depends on the values of tensors",
-            "use operators whose results have one shape, such as torch.where with three arguments; experts of transformers: "
-            "model.set_experts_implementation('grouped_mm')",
-        ) from error
-    except UnsupportedOperatorException as error:
-        raise UnsupportedModel(
-            recorder.layer_name,
-            f"operator {error.func} has no shape function",
-            "register a fake implementation (torch.library), or replace the operator",
-        ) from error
-    except MembenchError:
-        raise
-    except Exception as error:
-        raise UnsupportedModel(recorder.layer_name, *_failure(workload, error)) from error
-    finally:
-        logger.setLevel(level)
-
-
-def _failure(workload: Workload, error: Exception) -> tuple[str, str]:
-    """Return the cause and the remedy of a module's failure on tensors without data."""
-    message = (str(error).strip() or type(error).__name__).splitlines()[0]
-    if (known := cause_without_data(message)) is not None:
-        return known
-    cause = f"it does not run on {workload.batch_size} samples without data: {message}"
-    if workload.accumulates:
-        return cause, "raise the budget, or give a larger micro-batch"
-    return cause, "give a batch on which the module runs, and compute only with torch's operators"
 
 
 @contextmanager

@@ -21,7 +21,8 @@ import torch
 from torch import Tensor
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 
-from membench.core.torch_internals import copy_to, tree_leaves, view_base, without_torch_function_modes
+from membench.core.torch_contexts import without_torch_function_modes
+from membench.core.torch_internals import copy_to, tree_leaves, view_base
 
 _CPU = torch.device("cpu")
 

@@ -1,7 +1,7 @@
 """Everything of torch's private API that membench relies on, in one place.
 
-No other module names a private attribute of torch. Objects are re-exported as they are, so that a hot loop pays for no
-wrapper. `tests/core/test_torch_internals.py` checks each of them: it fails where a release of torch changes one.
+No other module but `torch_contexts` names a private attribute of torch. Objects are re-exported as they are, so that a hot loop
+pays for no wrapper. `tests/core/test_torch_internals.py` checks each of them: it fails where a release of torch changes one.
 
 - ``FakeTensor(mode, meta, device)``: a tensor on the meta device that claims to be on another, and the `FakeTensorMode`
   under which it runs. Its exceptions carry the operator as ``func``; its module logs under ``FAKE_TENSOR_LOGGER``.
@@ -14,16 +14,12 @@ wrapper. `tests/core/test_torch_internals.py` checks each of them: it fails wher
   ``flop_registry``: formulas of operations by overload packet.
 """
 
-import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import cache, partial
 from operator import attrgetter, methodcaller
-from sys import _getframe as frame_of
 from traceback import walk_stack
-from types import SimpleNamespace
 from typing import Any
-from unittest.mock import patch
 
 import torch
 from torch import Tensor, nn
@@ -41,15 +37,10 @@ from torch._subclasses.fake_tensor import (
     UnsupportedOperatorException,
 )
 from torch.cuda import _POOL_HANDLE
-from torch.distributions import Distribution
 from torch.nn.modules import module as _modules
-from torch.nn.utils.stateless import _reparametrize_module
-from torch.optim import optimizer as _optimizer
-from torch.utils import checkpoint
 from torch.utils._mode_utils import no_dispatch
 from torch.utils._python_dispatch import (
     TorchDispatchMode,
-    _disable_current_modes,
     is_traceable_wrapper_subclass,
 )
 from torch.utils._pytree import (
@@ -81,13 +72,9 @@ __all__ = [
     "HigherOrderOperator",
     "OpOverload",
     "OpOverloadPacket",
-    "StopRecomputation",
     "TorchDispatchMode",
     "UnsupportedOperatorException",
-    "autocast",
-    "autocast_dtype",
     "clear_cublas_workspaces",
-    "compiled_calls_noted",
     "compiled_depth",
     "composed_kernel",
     "conjugate_view",
@@ -95,11 +82,8 @@ __all__ = [
     "copy_to",
     "cudnn_batch_norm_reserve_bytes",
     "flash_attention",
-    "flex_attention_as_written",
     "flex_attention_shapes",
     "flop_registry",
-    "foreach_types",
-    "index_by_tensors",
     "is_compiled",
     "is_composite",
     "is_of_torch",
@@ -118,7 +102,6 @@ __all__ = [
     "operator_function",
     "operator_schema",
     "read_number",
-    "regions_run_by",
     "register_container",
     "saved_tensor",
     "sequence_number",
@@ -126,7 +109,6 @@ __all__ = [
     "split_heads",
     "storage_address",
     "suggest_memory_format",
-    "swapped_tensors",
     "tensor_version",
     "tensors_of",
     "torch_function_modes",
@@ -139,12 +121,6 @@ __all__ = [
     "unfused_attention",
     "unwrapped",
     "view_base",
-    "without_autocast",
-    "without_cudnn",
-    "without_dispatch_modes",
-    "without_saved_tensor_hooks",
-    "without_torch_function_modes",
-    "without_value_checks",
     "wrapped_again",
 ]  # fmt: skip
 
@@ -277,34 +253,12 @@ uncompiled_flex_attention: Callable[..., tuple[Tensor, Tensor, Tensor]] = _flex_
 """Computes it by other operators, from the scores of all pairs, as it runs where it is not compiled."""
 
 
-@contextmanager
-def flex_attention_as_written() -> Iterator[None]:
-    """Let ``flex_attention`` call its operator itself, if the program has imported it: otherwise it compiles that call."""
-    module: Any = sys.modules.get("torch.nn.attention.flex_attention")
-    if module is None:
-        yield
-        return
-    before = module._FLEX_ATTENTION_DISABLE_COMPILE_DEBUG
-    module._FLEX_ATTENTION_DISABLE_COMPILE_DEBUG = True
-    try:
-        yield
-    finally:
-        module._FLEX_ATTENTION_DISABLE_COMPILE_DEBUG = before
-
-
 def flex_attention_shapes(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Return its empty output, logarithms of sums and largest scores."""
     output: tuple[Tensor, Tensor, Tensor] = flex_attention_fake_impl(
         query, key, value, lambda score, *_: score, (), 1.0, {}
     )
     return output
-
-
-def index_by_tensors() -> AbstractContextManager[Any]:
-    """Return a context in which a tensor without dimensions is an index whose value is not read."""
-    from torch._dynamo._trace_wrapped_higher_order_op import TransformGetItemToIndex  # takes seconds
-
-    return TransformGetItemToIndex()
 
 
 def compiled_depth() -> int:
@@ -315,8 +269,6 @@ def compiled_depth() -> int:
 
 _EVAL_FRAME = "torch._dynamo.eval_frame"
 
-without_dispatch_modes: Callable[[], AbstractContextManager[Any]] = _disable_current_modes
-"""Return a context in which no `TorchDispatchMode` is active, but may be entered."""
 
 split_heads: Callable[[Tensor, Tensor, int], tuple[Tensor, Tensor, Tensor]] = (
     torch.ops.aten._transform_bias_rescale_qkv.default
@@ -328,8 +280,6 @@ masked_softmax: Callable[..., Tensor] = torch.ops.aten._masked_softmax.default
 torch_function_modes: Callable[[], int] = torch._C._len_torch_function_stack
 """Return how many `TorchFunctionMode` are active in this thread."""
 
-without_torch_function_modes: Callable[[], AbstractContextManager[None]] = torch._C.DisableTorchFunction
-"""Return a context in which torch's functions hand themselves to no mode and no subclass of tensors."""
 
 key_path: Callable[[Any], str] = keystr
 """Return a leaf's path in the notation of Python, ``[0]['mask']``."""
@@ -427,175 +377,11 @@ def tree_leaves_with_path(tree: Any) -> list[tuple[Any, Any]]:
     return tree_flatten_with_path(tree)[0]
 
 
-@contextmanager
-def without_cudnn() -> Iterator[None]:
-    """Switch cuDNN off, but not as `torch.backends` does, which sets TF32 as well."""
-    has_cudnn = torch._C._get_cudnn_enabled()
-    torch._C._set_cudnn_enabled(False)
-    try:
-        yield
-    finally:
-        torch._C._set_cudnn_enabled(has_cudnn)
-
-
-@contextmanager
-def autocast(device_type: str, dtype: torch.dtype) -> Iterator[None]:
-    """Cast as `torch.autocast` does, also for a device that this machine lacks, where that would switch itself off."""
-    before = (
-        torch.is_autocast_enabled(device_type),
-        torch.get_autocast_dtype(device_type),
-        torch.is_autocast_cache_enabled(),
-    )
-
-    def set_state(is_enabled: bool, dtype: torch.dtype, is_cached: bool) -> None:
-        torch.set_autocast_enabled(device_type, is_enabled)
-        torch.set_autocast_dtype(device_type, dtype)
-        torch.set_autocast_cache_enabled(is_cached)
-
-    set_state(True, dtype, True)
-    torch.autocast_increment_nesting()
-    try:
-        yield
-    finally:
-        torch.autocast_decrement_nesting()
-        torch.clear_autocast_cache()
-        set_state(*before)
-
-
-def autocast_dtype(device_type: str) -> torch.dtype | None:
-    """Return the dtype that autocast casts to now, None outside of it."""
-    return torch.get_autocast_dtype(device_type) if torch.is_autocast_enabled(device_type) else None
-
-
-@contextmanager
-def without_autocast(device_type: str) -> Iterator[None]:
-    """Switch autocast off for a device, also for one that this machine lacks."""
-    before = torch.is_autocast_enabled(device_type)
-    torch.set_autocast_enabled(device_type, False)
-    try:
-        yield
-    finally:
-        torch.set_autocast_enabled(device_type, before)
-
-
-@contextmanager
-def foreach_types(*types: type[Tensor]) -> Iterator[None]:
-    """Let optimizers choose operators on lists for weights of these types too, as they do by default for plain ones."""
-    before = list(_optimizer._foreach_supported_types)
-    _optimizer._foreach_supported_types.extend(types)
-    try:
-        yield
-    finally:
-        _optimizer._foreach_supported_types[:] = before
-
-
-_top_hooks: Callable[[bool], Any] = torch._C._autograd._top_saved_tensors_default_hooks
-
-
-@contextmanager
-def without_saved_tensor_hooks() -> Iterator[None]:
-    """Set hooks on saved tensors aside, such as those within `torch.utils.checkpoint`, which would call the module again."""
-    hooks: list[Any] = []
-    while (top := _top_hooks(True)) is not None:
-        hooks.append(top)
-        torch._C._autograd._pop_saved_tensors_default_hooks()
-    try:
-        yield
-    finally:
-        for pack, unpack in reversed(hooks):
-            torch._C._autograd._push_saved_tensors_default_hooks(pack, unpack)
-
-
-@contextmanager
-def without_value_checks() -> Iterator[None]:
-    """Keep torch's distributions from validating their arguments: fake tensors have no values."""
-    before = Distribution._validate_args
-    Distribution.set_default_validate_args(False)
-    try:
-        yield
-    finally:
-        Distribution.set_default_validate_args(before)
-
-
-@contextmanager
-def regions_run_by(
-    again: Callable[[Callable[..., Any]], Callable[..., Any]],
-    enter_backward: Callable[[Sequence[Tensor]], None],
-    *,
-    on_device: bool,
-) -> Iterator[None]:
-    """Run the regions of `torch.utils.checkpoint`, of both kinds, by functions of the caller.
-
-    Args:
-        again: takes the function that runs a region again, when the region first runs, and returns what is called instead.
-        enter_backward: called with the roots of each backward pass within a backward pass, as reentrant regions have.
-        on_device: restore random state and autocast of the arguments' device, which must be one of this machine's.
-    """
-
-    def frame(recompute: Callable[..., Any], *args: Any) -> Any:
-        return frames(again(recompute), *args)
-
-    def forward(ctx: Any, function: Callable[..., Any], *args: Any) -> Any:
-        repeated = again(function)
-        output = of_function.forward(ctx, function, *args)
-        ctx.run_function = repeated
-        return output
-
-    def backward(ctx: Any, *gradients: Any) -> Any:
-        with patch.object(torch.autograd, "backward", nested):
-            return of_function.backward(ctx, *gradients)
-
-    def nested(tensors: Any, gradients: Any) -> None:
-        enter_backward(tensors)
-        original(tensors, gradients)
-
-    frames, original = checkpoint._CheckpointFrame, torch.autograd.backward
-    of_function = SimpleNamespace(
-        forward=checkpoint.CheckpointFunction.forward, backward=checkpoint.CheckpointFunction.backward
-    )
-    inferred = checkpoint._infer_device_type
-    with (
-        patch.object(checkpoint, "_infer_device_type", inferred if on_device else lambda *_: "cpu"),
-        patch.object(checkpoint, "_CheckpointFrame", frame),
-        patch.object(checkpoint.CheckpointFunction, "forward", staticmethod(forward)),
-        patch.object(checkpoint.CheckpointFunction, "backward", staticmethod(backward)),
-    ):
-        yield
-
-
-StopRecomputation: type[Exception] = checkpoint._StopRecomputationError
-"""Raised where a region that runs again has all that the backward pass needs."""
-
-
 def tensors_of(tree: Any) -> list[Tensor]:
     """Return the tensors in nested containers."""
     return [leaf for leaf in tree_leaves(tree) if isinstance(leaf, Tensor)]
 
 
-swapped_tensors: Callable[..., AbstractContextManager[None]] = _reparametrize_module
-"""Return a context in which a module has other tensors, by name, as its weights and buffers."""
-
-
 def is_compiled(module: nn.Module) -> bool:
     """Return whether a module is what `torch.compile` returns for one, or was compiled in place by its method."""
     return type(module).__name__ == "OptimizedModule" or module._compiled_call_impl is not None
-
-
-@contextmanager
-def compiled_calls_noted(note: Callable[[Callable[..., Any]], None]) -> Iterator[None]:
-    """Call a function with what was given to `torch.compile`, whenever it is called and is not to run as it is.
-
-    A module is given as its method. `torch.compiler.disable` and ``set_stance("force_eager")`` run functions as they are.
-    """
-    from torch._dynamo import eval_frame  # takes a second, which imports of membench need not wait for
-
-    chosen_by_stance = eval_frame._callback_from_stance
-
-    def noting(callback: Any) -> Any:
-        chosen = chosen_by_stance(callback)
-        if callable(chosen) and (function := frame_of(1).f_locals.get("fn")) is not None:
-            note(function)
-        return chosen
-
-    with patch.object(eval_frame, "_callback_from_stance", noting):
-        yield

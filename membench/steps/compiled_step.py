@@ -21,7 +21,8 @@ from membench.core.record import Source
 from membench.core.schedule import RepeatedSchedule, Schedule
 from membench.core.task_graph import RESULT_ROLES, Role
 from membench.core.timeline import Timeline
-from membench.core.torch_internals import GraphPool, autocast_dtype, tree_map_only
+from membench.core.torch_contexts import autocast_dtype
+from membench.core.torch_internals import GraphPool, tree_map_only
 from membench.core.workload import Workload
 from membench.execution.cuda_graph import ReplayedProgram
 from membench.execution.executor import Program

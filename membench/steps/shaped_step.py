@@ -9,7 +9,8 @@ from membench.backends.tensor_backend import TensorBackend
 from membench.core.arguments import as_arguments
 from membench.core.errors import ModuleChanged
 from membench.core.opened import opened
-from membench.core.torch_internals import autocast_dtype, tree_flatten
+from membench.core.torch_contexts import autocast_dtype
+from membench.core.torch_internals import tree_flatten
 from membench.steps.compiled_step import CompiledStep, RealStep
 from membench.steps.kept_steps import KeptSteps, described, kind_of
 from membench.steps.measurement import StepMeasurement

@@ -32,7 +32,8 @@ from membench.core.errors import (
 from membench.core.module_checks import check_module
 from membench.core.opened import closed, opened
 from membench.core.precision import Precision
-from membench.core.torch_internals import FakeTensor, autocast_dtype, is_compiled, tree_flatten, tree_map
+from membench.core.torch_contexts import autocast_dtype
+from membench.core.torch_internals import FakeTensor, is_compiled, tree_flatten, tree_map
 from membench.core.workload import Workload
 from membench.profiling.cache import load_cache
 from membench.profiling.measured_cost import MeasuredCost

@@ -6,7 +6,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from membench.capture.aten import argument_at, with_real_outputs, written_arguments
+from membench.capture.aten import argument_at, written_arguments
+from membench.capture.real_outputs import with_real_outputs
 from membench.core.torch_internals import FakeTensorMode
 
 LAYOUTS = list(permutations(range(4)))

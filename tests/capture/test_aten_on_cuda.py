@@ -4,7 +4,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from membench.capture.aten import kind_of, with_real_outputs, written_arguments
+from membench.capture.aten import kind_of, written_arguments
+from membench.capture.real_outputs import with_real_outputs
 from membench.core.task_graph import Kind
 from membench.core.torch_internals import FakeTensorMode
 

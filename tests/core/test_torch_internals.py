@@ -15,6 +15,7 @@ from torch.distributions import Categorical, Distribution
 from torch.optim import optimizer as torch_optimizer
 
 import membench
+from membench.core import torch_contexts as contexts
 from membench.core import torch_internals as internals
 from tests.helpers.compiler import with_compiler
 
@@ -56,7 +57,8 @@ def test_no_other_module_names_a_private_attribute_of_torch() -> None:
     found = {
         str(path.relative_to(PACKAGE)): names
         for path in PACKAGE.rglob("*.py")
-        if path.name != "torch_internals.py" and (names := list(private_names(path.read_text())))
+        if path.name not in ("torch_internals.py", "torch_contexts.py")
+        and (names := list(private_names(path.read_text())))
     }
     assert found == {}
 
@@ -264,7 +266,7 @@ def test_operators_on_lists_are_chosen_for_types_that_are_named() -> None:
         pass
 
     before = list(torch_optimizer._foreach_supported_types)
-    with internals.foreach_types(Marked):
+    with contexts.foreach_types(Marked):
         assert Marked in torch_optimizer._foreach_supported_types
 
     assert torch_optimizer._foreach_supported_types == before
@@ -288,7 +290,7 @@ def test_an_item_is_read_by_this_operator() -> None:
 
 def test_recurrent_networks_run_without_cudnn_and_tf32_stays() -> None:
     before, tf32 = torch._C._get_cudnn_enabled(), torch.backends.cudnn.allow_tf32
-    with internals.without_cudnn():
+    with contexts.without_cudnn():
         assert not torch._C._get_cudnn_enabled() and torch.backends.cudnn.allow_tf32 == tf32
     assert torch._C._get_cudnn_enabled() == before
 
@@ -296,7 +298,7 @@ def test_recurrent_networks_run_without_cudnn_and_tf32_stays() -> None:
 def test_distributions_check_their_arguments_again_afterwards() -> None:
     Distribution.set_default_validate_args(True)  # torch.compile, which a test may have used, switches it off
     invalid = torch.tensor([-1.0, 1.0])
-    with internals.without_value_checks():
+    with contexts.without_value_checks():
         Categorical(logits=invalid.log())
     with pytest.raises(ValueError, match="logits"):
         Categorical(logits=invalid.log())
@@ -367,9 +369,9 @@ def test_a_gpu_is_busy_and_gives_back_cublas_s_workspace() -> None:
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
 def test_autocast_can_be_switched_for_a_device_that_is_missing(device: str) -> None:
     before = torch.is_autocast_enabled(device), torch.get_autocast_dtype(device)
-    with internals.autocast(device, torch.bfloat16):
+    with contexts.autocast(device, torch.bfloat16):
         assert torch.is_autocast_enabled(device) and torch.get_autocast_dtype(device) is torch.bfloat16
-        with internals.without_autocast(device):
+        with contexts.without_autocast(device):
             assert not torch.is_autocast_enabled(device)
         assert torch.is_autocast_enabled(device)
     assert (torch.is_autocast_enabled(device), torch.get_autocast_dtype(device)) == before
@@ -377,7 +379,7 @@ def test_autocast_can_be_switched_for_a_device_that_is_missing(device: str) -> N
 
 def test_autocast_keeps_cast_weights_until_it_ends() -> None:
     weight = torch.randn(3, 3, requires_grad=True)
-    with internals.autocast("cpu", torch.bfloat16):
+    with contexts.autocast("cpu", torch.bfloat16):
         first, second = ((weight @ torch.ones(3, 3)).grad_fn for _ in range(2))
         assert first is not None and second is not None
         casts = [node.next_functions[0][0] for node in (first, second)]
@@ -401,7 +403,7 @@ def test_hooks_on_saved_tensors_are_set_aside_in_their_order() -> None:
     weight = torch.ones(2, requires_grad=True)
     with noting("outer"):
         with noting("inner"):
-            with internals.without_saved_tensor_hooks():
+            with contexts.without_saved_tensor_hooks():
                 weight.exp()
             assert not seen
             weight.exp()
@@ -411,8 +413,8 @@ def test_hooks_on_saved_tensors_are_set_aside_in_their_order() -> None:
 
 def test_autocast_has_a_dtype_within_it_alone() -> None:
     with torch.autocast("cpu", torch.float16):
-        assert internals.autocast_dtype("cpu") is torch.float16
-    assert internals.autocast_dtype("cpu") is None
+        assert contexts.autocast_dtype("cpu") is torch.float16
+    assert contexts.autocast_dtype("cpu") is None
 
 
 def test_the_base_of_a_view_is_known() -> None:
@@ -450,7 +452,7 @@ def test_function_modes_are_counted_and_set_aside() -> None:
     before = internals.torch_function_modes()
     with torch.device("meta"):
         assert internals.torch_function_modes() == before + 1
-        with internals.without_torch_function_modes():
+        with contexts.without_torch_function_modes():
             assert torch.empty(1).device.type == "cpu"
         assert torch.empty(1).device.type == "meta"
 
@@ -472,7 +474,7 @@ def test_calls_of_what_is_compiled_are_noted_unless_they_run_as_they_are() -> No
 
     seen: list[Any] = []
     compiled, layer = torch.compile(double, backend="eager"), torch.compile(nn.Identity(), backend="eager")
-    with internals.compiled_calls_noted(seen.append):
+    with contexts.compiled_calls_noted(seen.append):
         compiled(torch.ones(2))
         layer(torch.ones(2))
         assert seen[0] is double and isinstance(inspect.unwrap(seen[1]), nn.Identity)
@@ -531,20 +533,20 @@ def test_uncompiled_flex_attention_runs_as_it_is_written() -> None:
     from torch.nn.attention import flex_attention as module
 
     query = torch.randn(1, 1, 4, 2)
-    with internals.flex_attention_as_written():
+    with contexts.flex_attention_as_written():
         made = module.flex_attention(query, query, query)  # without the warning that it is not compiled
     torch.testing.assert_close(made, nn.functional.scaled_dot_product_attention(query, query, query))
     assert not module._FLEX_ATTENTION_DISABLE_COMPILE_DEBUG
 
 
 def test_a_tensor_without_dimensions_is_an_index() -> None:
-    with internals.FakeTensorMode(), internals.index_by_tensors():
+    with internals.FakeTensorMode(), contexts.index_by_tensors():
         assert torch.zeros(3, 2)[torch.tensor(1)].shape == (2,)
 
 
 def test_dispatch_modes_are_set_aside() -> None:
     with internals.FakeTensorMode():
-        with internals.without_dispatch_modes():
+        with contexts.without_dispatch_modes():
             assert not isinstance(torch.zeros(1), internals.FakeTensor)
         assert isinstance(torch.zeros(1), internals.FakeTensor)
 
@@ -553,7 +555,7 @@ def test_operators_of_libraries_are_told_apart() -> None:
     assert internals.is_of_torch(str(torch.ops.aten.add.Tensor)) and internals.is_of_torch(
         str(torch.ops.aten.add)
     )
-    assert not internals.is_of_torch(str(torch.ops.membench.flex_attention.default))
+    assert not internals.is_of_torch("membench.flex_attention.default")
 
 
 def test_composite_operators_are_those_without_kernels_of_devices() -> None:

@@ -5,7 +5,7 @@ from contextlib import contextmanager
 
 import torch
 
-from membench.core.torch_internals import without_value_checks
+from membench.core.torch_contexts import without_value_checks
 
 
 @contextmanager
