@@ -1,4 +1,4 @@
-"""Networks as they are fine-tuned: linear layers with quantized weights, and adapters of peft on them."""
+"""Networks as they are fine-tuned: linear layers with quantized weights, adapters of peft on them, checkpointing."""
 
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -67,6 +67,28 @@ def with_adapters(module: nn.Module, options: Mapping[str, Any]) -> nn.Module:
         warnings.simplefilter("ignore", FutureWarning)  # peft asks transformers by names that it renames
         made: nn.Module = peft.get_peft_model(module, config)
     return made
+
+
+def checkpointed(module: nn.Module) -> nn.Module:
+    """Return a module after it has switched on its own checkpointing: one of transformers, of peft, or of timm.
+
+    Raises:
+        MembenchError: the module has no switch, or adapters need one that its library lacks.
+    """
+    if hasattr(module, "gradient_checkpointing_enable"):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", FutureWarning)  # transformers renames it
+            module.gradient_checkpointing_enable()
+        if hasattr(module, "peft_config"):
+            module.enable_input_require_grads()
+        return module
+    if hasattr(module, "set_grad_checkpointing"):
+        module.set_grad_checkpointing()
+        return module
+    raise MembenchError(
+        f"checkpointing=true: a {type(module).__name__} has neither gradient_checkpointing_enable() nor set_grad_checkpointing(); "
+        "call torch.utils.checkpoint in the module itself"
+    )
 
 
 class FrozenNF4Linear(nn.Linear):

@@ -14,7 +14,7 @@ from omegaconf import DictConfig, OmegaConf
 
 _OPEN = ("module", "loss", "inputs", "targets", "lora")
 """Options in which the command line may add others."""
-_FINE_TUNING: dict[str, Any] = {"quantization": None, "unquantized": None, "lora": {}}
+_FINE_TUNING: dict[str, Any] = {"quantization": None, "unquantized": None, "lora": {}, "checkpointing": False}
 """Options of each of these models; see `Model`."""
 
 

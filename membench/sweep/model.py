@@ -13,7 +13,7 @@ from membench.core import configuration
 from membench.core.arguments import Arguments, as_arguments
 from membench.core.configuration import find_target, instantiate
 from membench.core.workload import Workload
-from membench.models.fine_tuning import UNQUANTIZED, quantized, with_adapters
+from membench.models.fine_tuning import UNQUANTIZED, checkpointed, quantized, with_adapters
 from membench.sweep.example_batch import example
 
 
@@ -31,6 +31,7 @@ class Model:
         quantization: of the linear layers' weights, see `quantized`; None: they stay as they are.
         unquantized: last names of linear layers that stay as they are; None: `UNQUANTIZED`.
         lora: options of adapters, see `with_adapters`; None: all weights are trained that the network trains.
+        checkpointing: whether the network's own checkpointing is switched on, see `checkpointed`.
     """
 
     name: str
@@ -42,6 +43,7 @@ class Model:
     quantization: str | None = None
     unquantized: Sequence[str] | None = None
     lora: Mapping[str, Any] | None = None
+    checkpointing: bool = False
 
     @classmethod
     def from_configuration(cls, values: Mapping[str, Any]) -> "Model":
@@ -65,6 +67,7 @@ class Model:
             values.get("quantization"),
             values.get("unquantized"),
             values.get("lora") or None,
+            bool(values.get("checkpointing")),
         )
 
     @classmethod
@@ -95,7 +98,8 @@ class Model:
         if self.quantization is not None:
             kept = UNQUANTIZED if self.unquantized is None else self.unquantized
             module = quantized(module, self.quantization, kept)
-        return module if self.lora is None else with_adapters(module, self.lora)
+        module = module if self.lora is None else with_adapters(module, self.lora)
+        return checkpointed(module) if self.checkpointing else module
 
     def example_batch(self, batch_size: int) -> tuple[Arguments, Arguments]:
         """Return random inputs and targets.

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from membench.core.errors import MembenchError
-from membench.models.fine_tuning import quantized, with_adapters
+from membench.models.fine_tuning import checkpointed, quantized, with_adapters
 from membench.sweep.model import Model
 
 HERE = __name__
@@ -74,3 +74,13 @@ def test_a_frozen_layer_of_torchao_multiplies_by_its_weight() -> None:
     weight: Any = module[0].weight
     expected = nn.functional.linear(inputs, weight.get_original_weight(), full.bias)
     torch.testing.assert_close(module(inputs), expected)
+
+
+def test_a_file_switches_checkpointing_on() -> None:
+    lora = {"r": 2, "target_modules": ["q_proj"]}
+    for options in ({}, {"lora": lora}):
+        module = model_of(checkpointing=True, **options).workload(1, seed=0, device="meta").module
+        layers = [layer for layer in module.modules() if getattr(layer, "gradient_checkpointing", False)]
+        assert len(layers) >= 2
+    with pytest.raises(MembenchError, match="a Sequential has neither gradient_checkpointing_enable"):
+        checkpointed(nn.Sequential(nn.Linear(2, 2)))
