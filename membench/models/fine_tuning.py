@@ -75,15 +75,16 @@ def checkpointed(module: nn.Module) -> nn.Module:
     Raises:
         MembenchError: the module has no switch, or adapters need one that its library lacks.
     """
+    switched: Any = module
     if hasattr(module, "gradient_checkpointing_enable"):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", FutureWarning)  # transformers renames it
-            module.gradient_checkpointing_enable()
+            switched.gradient_checkpointing_enable()
         if hasattr(module, "peft_config"):
-            module.enable_input_require_grads()
+            switched.enable_input_require_grads()
         return module
     if hasattr(module, "set_grad_checkpointing"):
-        module.set_grad_checkpointing()
+        switched.set_grad_checkpointing()
         return module
     raise MembenchError(
         f"checkpointing=true: a {type(module).__name__} has neither gradient_checkpointing_enable() nor set_grad_checkpointing(); "
