@@ -168,7 +168,7 @@ def test_what_is_impossible_is_refused() -> None:
             return x * x.sum().item()
 
     with pytest.raises(UnsupportedModel):
-        membench.advise(Untraceable(), None, (torch.randn(2, 3), ()), device=CARD, processes=1)
+        membench.advise(Untraceable(), None, (torch.randn(2, 3, device="meta"), ()), device=CARD, processes=1)
 
 
 def test_processes_do_not_run_the_program_again(tmp_path: Path) -> None:

@@ -80,6 +80,10 @@ CAPTURED: dict[str, Function] = {
     "spectrum": lambda m, x: torch.fft.rfft(x).abs(),
     "distances": lambda m, x: torch.cdist(x, 2 * x).sum() + functional.pdist(x).sum(),
 }
+CAPTURED |= {
+    "numbers drawn twice": lambda m, x: _drawn_twice(x),
+    "numbers drawn apart": lambda m, x: _drawn_apart(x),
+}
 _READ = "Python reads the value of a tensor"
 _SHAPE = "the shape of what aten.* returns depends on the values of tensors"
 _SEED = "it seeds torch's random generator"
@@ -88,6 +92,14 @@ _SEED = "it seeds torch's random generator"
 def _seeded(inputs: Tensor) -> Tensor:
     torch.manual_seed(1)  # as the test does before each step
     return inputs * torch.rand(4)
+
+
+def _restored(inputs: Tensor) -> Tensor:
+    torch.set_rng_state(_STATE)
+    return inputs * torch.rand(4)
+
+
+_STATE = torch.get_rng_state()
 
 
 def _drawn_twice(inputs: Tensor) -> Tensor:
@@ -114,8 +126,7 @@ REFUSED: dict[str, tuple[Function, str]] = {
     "selection": (lambda m, x: x[x > 0], _SHAPE),
     "set": (lambda m, x: x * torch.unique(x.detach()).sum(), _SHAPE),
     "seed": (lambda m, x: _seeded(x), _SEED),
-    "state": (lambda m, x: _drawn_twice(x), _SEED),
-    "fork": (lambda m, x: _drawn_apart(x), _SEED),
+    "state from outside": (lambda m, x: _restored(x), "read outside of the step"),
     "seed without a draw": (lambda m, x: (torch.manual_seed(2), x)[1], _SEED),
 }
 

@@ -10,7 +10,7 @@ from membench.core.configuration import read
 from membench.core.errors import MembenchError
 from membench.papers.cells import hydra_composition, resolved
 
-FINE_TUNING = {"quantization": None, "unquantized": None, "lora": {}}
+FINE_TUNING = {"quantization": None, "unquantized": None, "lora": {}, "checkpointing": False}
 
 
 def model_of(*words: str) -> dict[str, Any]:
