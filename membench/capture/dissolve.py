@@ -11,11 +11,10 @@ caller's blocks is done as before: batch norm updates its running statistics twi
 
 from collections import defaultdict
 from collections.abc import Hashable
-from dataclasses import replace
 from itertools import count
 from typing import Any
 
-from membench.core.call import Call, ShapeOf, Value, signature
+from membench.core.call import Call, ShapeOf, Value, signature, without_blocks
 from membench.core.random_operators import READ_STATE, SET_STATE
 from membench.core.task_graph import EXTERNAL_ROLES, RESULT_ROLES, Block, Task, rename_blocks
 
@@ -101,7 +100,7 @@ class _Followed:
     def _originals(self, task: Task) -> dict[int, int]:
         """Return by copy a block that has the same contents now, one of the copy's layer if there is one."""
         found = {}
-        for block in self._copies.intersection(task.reads):
+        for block in (each for each in task.reads if each in self._copies):
             number, like = self._contents[block], self._blocks[block]
             holders = [each for each in self._holders[number] if self._contents[each] == number]
             holders = [each for each in holders if self._blocks[each].size_bytes == like.size_bytes]
@@ -122,9 +121,9 @@ class _Followed:
 
     def _argument(self, argument: Any) -> Hashable:
         if isinstance(argument, Value):
-            return self._contents[argument.block], replace(argument, block=-1)
+            return self._contents[argument.block], argument.offset, without_blocks(argument)
         if isinstance(argument, ShapeOf):
-            return "shape", replace(argument.value, block=-1)
+            return "shape", without_blocks(argument.value)
         if isinstance(argument, tuple):
             return tuple(map(self._argument, argument))
         return type(argument), argument

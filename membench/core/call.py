@@ -77,16 +77,17 @@ def resolve_operator(call: Call) -> OpOverload:
 
 def signature(operator: str, *arguments: Any) -> Hashable:
     """Return an operator with its arguments, but without the blocks of their values: equal calls run alike."""
-    return operator, _without_blocks(arguments)
+    return operator, without_blocks(arguments)
 
 
-def _without_blocks(argument: Any) -> Any:
+def without_blocks(argument: Any) -> Any:
+    """Return a call's argument without the blocks of its values, and without their offsets, to be compared."""
     if isinstance(argument, Value):
         return argument.dtype, argument.shape, argument.stride, argument.conjugated, argument.negated
     if isinstance(argument, ShapeOf):
-        return "shape", _without_blocks(argument.value)
+        return "shape", without_blocks(argument.value)
     if isinstance(argument, tuple | list):
-        return tuple(_without_blocks(item) for item in argument)
+        return tuple(without_blocks(item) for item in argument)
     if isinstance(argument, int | float | complex):
         return repr(argument)  # 1, 1.0 and True are equal, and make different tensors
     return argument

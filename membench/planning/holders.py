@@ -41,7 +41,8 @@ def held_bytes(schedule: Schedule) -> dict[str, NDArray[np.int64]]:
     """Return the bytes of each holder during each instruction; together they are `live_bytes`."""
     graph = schedule.graph
     roles: dict[str, set[Role]] = {}
-    for role in Role:
+    present = {block.role for block in graph.blocks}
+    for role in (each for each in Role if each in present):
         roles.setdefault(holder_of(role), set()).add(role)
     of_blocks = {name: np.array(live_bytes(schedule, frozenset(held))) for name, held in roles.items()}
     workspace = np.array(workspace_bytes(schedule))
