@@ -38,6 +38,11 @@ class Precision(StrEnum):
                 "precision is not fp8, in which only a module's products compute: convert it with "
                 "torchao.float8.convert_to_float8_training(module), and leave precision out"
             )
+        if value in _OF_WEIGHTS:
+            raise MembenchError(
+                f"precision is not {value}, which only weights have: quantize the module, on the command line by "
+                "model.quantization=bnb.nf4 or bnb.int8, and leave precision out"
+            )
         return choice([each for each in cls if each not in _OF_PRODUCTS], "precision", value)
 
     @classmethod
@@ -66,3 +71,4 @@ class Precision(StrEnum):
 
 
 _OF_PRODUCTS = frozenset({Precision.FP8, Precision.INT8})
+_OF_WEIGHTS = frozenset({"int8", "int4", "nf4", "fp4"})

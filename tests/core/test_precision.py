@@ -30,8 +30,14 @@ def test_numbers_of_8_bits_are_those_of_products_alone() -> None:
     assert Precision.of_step("bf16") is Precision.BF16
     with pytest.raises(MembenchError, match="convert_to_float8_training"):
         Precision.of_step("fp8")
-    with pytest.raises(MembenchError, match="precision is one of fp32, .*, amp_fp16, not 'int8'"):
+    with pytest.raises(
+        MembenchError, match="precision is not int4, which only weights have: quantize the module"
+    ):
+        Precision.of_step("int4")
+    with pytest.raises(MembenchError, match="precision is not int8, which only weights have"):
         Precision.of_step("int8")
+    with pytest.raises(MembenchError, match="precision is one of fp32, .*, amp_fp16, not 'fp4x'"):
+        Precision.of_step("fp4x")
 
 
 def test_other_dtypes_count_as_single_precision() -> None:
