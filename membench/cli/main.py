@@ -1,5 +1,6 @@
 """Entry point of the `membench` command: choose a sub-command, answer ``--help``, and report errors."""
 
+import logging
 import os
 import sys
 import traceback
@@ -37,6 +38,10 @@ def main(words: Sequence[str] | None = None) -> int:
         _give_up_broken_stdout()
 
 
+_DEPRECATIONS = "torch.utils._pytree"
+"""Logger of torch that prints deprecations of torchao, which transformers imports where it is installed."""
+
+
 def _run(command: str, words: list[str], *, is_named: bool) -> int:
     """Run a sub-command, or print its help, and return the exit code; all that is printed has left then."""
     if {"-h", "--help"} & set(words):
@@ -45,6 +50,7 @@ def _run(command: str, words: list[str], *, is_named: bool) -> int:
     if "--version" in words:
         print(f"membench {membench.__version__}", flush=True)
         return 0
+    logging.getLogger(_DEPRECATIONS).setLevel(logging.ERROR)
     module = import_module(f"membench.cli.{command}")
     code: int = module.run(module.parse(words))
     sys.stdout.flush()
