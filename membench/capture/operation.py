@@ -15,7 +15,7 @@ from membench.capture import aten
 from membench.core.call import Output, Outputs, values_in
 from membench.core.convolution import Convolution
 from membench.core.task_graph import GradientOf, Kind
-from membench.core.torch_internals import FakeTensor, FakeTensorMode, no_dispatch, storage_address
+from membench.core.torch_internals import FakeTensor, FakeTensorMode, no_dispatch
 
 
 class Layout(NamedTuple):
@@ -191,11 +191,6 @@ def without_values(tensor: Tensor, mode: FakeTensorMode, device: torch.device | 
     elements = tensor.untyped_storage().nbytes() // tensor.itemsize
     memory = layout._replace(shape=(elements,), stride=(1,), offset=0).fake_tensor(mode)
     return layout.fake_tensor(mode, view_of=memory)
-
-
-def memory_of(tensor: Tensor) -> tuple[int, int]:
-    """Return which memory a tensor has, and its bytes."""
-    return storage_address(tensor.untyped_storage()), tensor.untyped_storage().nbytes()
 
 
 def as_list(output: Any) -> list[Any]:

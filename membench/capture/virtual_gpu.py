@@ -84,12 +84,8 @@ class VirtualGpu:
         edges.clear()
 
     def _edges_of(self, tensors: Iterable[Tensor]) -> list[GradientEdge]:
-        before, self._is_in_function = self._is_in_function, False
-        try:
-            with without_torch_function_modes():
-                return [get_gradient_edge(each) for each in tensors if each.requires_grad and each.is_leaf]
-        finally:
-            self._is_in_function = before
+        with self.outside(), without_torch_function_modes():
+            return [get_gradient_edge(each) for each in tensors if each.requires_grad and each.is_leaf]
 
     @contextmanager
     def function(self) -> Iterator[None]:
@@ -103,7 +99,7 @@ class VirtualGpu:
 
     @contextmanager
     def outside(self) -> Iterator[None]:
-        """Run an operator whose derivative is a function of Python's, which makes the history of what it returns."""
+        """Let autograd alone ask: as for an operator whose derivative is a function of Python's, which makes its history."""
         before, self._is_in_function = self._is_in_function, False
         try:
             yield
