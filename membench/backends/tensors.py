@@ -28,7 +28,7 @@ class DeviceTensors:
         device: the device of created and prefetched blocks.
 
     Attributes:
-        update: runs the task of the update; takes a function that returns a value's tensor.
+        update: runs a task of the update; takes the task, and a function that returns a value's tensor.
         passed: by block, tensors that a step takes from its caller in place of running the task that creates them.
     """
 
@@ -37,7 +37,7 @@ class DeviceTensors:
         self._device = device
         self._bound = BoundCalls(graph.blocks, device)
         self._values, self._values_of_block = self._bound.values, self._bound.values_of_block
-        self.update: Callable[[Callable[[Value], Tensor]], None] | None = None
+        self.update: Callable[[Task, Callable[[Value], Tensor]], None] | None = None
         self.passed: dict[int, Tensor] = {}
         self._calls = [
             None if task.call is None or task.index == graph.turn else self._bound.bind(task)
@@ -168,7 +168,7 @@ class DeviceTensors:
         task = self._graph.tasks[index]
         if task.phase is Phase.UPDATE:
             assert self.update is not None, "the step has no optimizer"
-            self.update(self.tensor)
+            self.update(task, self.tensor)
             return
         for block in task.creates:
             self.hold(block, self.passed.pop(block))

@@ -157,6 +157,7 @@ class Task:
         operations: floating-point operations (a multiplication and an addition count as two).
         moved_bytes: device memory read and written.
         host_bytes: host memory that its kernels read and write over the link.
+        cpu_moved_bytes: host memory that it reads and writes if it runs on the host's processor; of an update alone.
         workspace_bytes: the peak of the operator's memory in addition to its inputs and outputs.
         launches: kernels that it starts.
         random: draws from the generator, so it must run exactly once per step.
@@ -178,6 +179,7 @@ class Task:
     operations: int = 0
     moved_bytes: int = 0
     host_bytes: int = 0
+    cpu_moved_bytes: int = 0
     workspace_bytes: int = 0
     launches: int = 1
     gradient_of: GradientOf | None = None
