@@ -157,7 +157,7 @@ class Task:
         operations: floating-point operations (a multiplication and an addition count as two).
         moved_bytes: device memory read and written.
         host_bytes: host memory that its kernels read and write over the link.
-        cpu_moved_bytes: of a task of the update: memory read and written where the processor runs it.
+        cpu_moved_bytes: host memory that it reads and writes if it runs on the host's processor; of an update alone.
         workspace_bytes: the peak of the operator's memory in addition to its inputs and outputs.
         launches: kernels that it starts.
         random: draws from the generator, so it must run exactly once per step.
