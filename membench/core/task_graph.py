@@ -165,6 +165,8 @@ class Task:
         convolution: geometry of a two-dimensional convolution or of one of its gradients; None for other tasks.
         algorithm: name of the cost model's algorithm that runs it; empty: the default.
         releases: blocks whose memory plain PyTorch gives back after it; empty except in `TaskGraph.plain`.
+        on_host: runs on the processor, on copies in host memory of the blocks that it reads and writes; it creates none, and
+            its workspace is host memory, which is not counted.
         call: None in a graph that only a simulator can run, and of the update, which torch's optimizer runs.
     """
 
@@ -188,6 +190,7 @@ class Task:
     convolution: Convolution | None = None
     algorithm: str = ""
     releases: tuple[int, ...] = ()
+    on_host: bool = False
     call: Call | None = None
 
     @property
@@ -239,6 +242,7 @@ class TaskGraph:
         output: what the module returns, with `Value` in place of tensors; None in a step that returns a loss.
         objects_after: if a step of inference changes objects among its inputs, such as a cache of keys and values: all of them as
             it leaves them, each an `Opened` with `Value` in place of tensors.
+        weights_stay: weights are on the device throughout, because others than the step use them there.
         depends_on_values: sizes depend on values: the graph is of the batch that it was captured with.
         output_gradients: an output and its gradient, for each that has one, in a step of training whose loss is computed by
             the caller. Between the output and these is the turn from the forward to the backward pass.
@@ -257,6 +261,7 @@ class TaskGraph:
     gradients: tuple[tuple[str, Value | None], ...] = ()
     output: Any = None
     objects_after: tuple[Any, ...] = ()
+    weights_stay: bool = False
     depends_on_values: bool = False
     output_gradients: tuple[tuple[Value, Value], ...] = ()
     input_gradients: tuple[Value | None, ...] = ()
@@ -308,9 +313,10 @@ class TaskGraph:
     def needed_bytes(self) -> tuple[int, ...]:
         """Bytes that any schedule holds while each task runs: external blocks, the task's blocks and its workspace."""
         internal = [0 if block.is_external else block.size_bytes for block in self.blocks]
+        touched = (() if task.on_host else {*task.reads, *task.writes} for task in self.tasks)
         return tuple(
-            self.external_bytes + sum(internal[b] for b in {*task.reads, *task.writes}) + task.workspace_bytes
-            for task in self.tasks
+            self.external_bytes + sum(internal[block] for block in blocks) + task.workspace_bytes
+            for task, blocks in zip(self.tasks, touched, strict=True)
         )
 
     @cached_property

@@ -160,12 +160,13 @@ class RealUpdate:
             UnsupportedStrategy: the schedule keeps weights or states in host memory, where torch's optimizer would find them.
         """
         graph = schedule.graph
-        for block in graph.blocks:
-            if block.host_location and block.role in (Role.WEIGHT, Role.OPTIMIZER_STATE):
-                raise UnsupportedStrategy(
-                    f"strategy {schedule.strategy!r} keeps {block.name!r} in host memory, which torch's optimizer would not "
-                    "update on the device; keep weights there, or update them after the step"
-                )
+        for task in graph.tasks:
+            for block in (graph.blocks[block] for block in task.writes if task.phase is Phase.UPDATE):
+                if block.host_location and not task.on_host and block.role is not Role.ACCUMULATED:
+                    raise UnsupportedStrategy(
+                        f"strategy {schedule.strategy!r} keeps {block.name!r} in host memory, which torch's optimizer would not "
+                        "update on the device; keep weights there, or update them after the step"
+                    )
         updates = [task for task in graph.tasks if task.phase is Phase.UPDATE]
         if len(updates) == 1:
             steps = {updates[0].name: self._step(graph, self._weights, partial(_step_whole, self.optimizer))}
