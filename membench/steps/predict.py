@@ -107,6 +107,11 @@ class Predictor:
         self._update = None if update is None else CapturedUpdate(update, workload.module)
 
     @property
+    def module(self) -> nn.Module:
+        """The captured module."""
+        return self._captures.workload.module
+
+    @property
     def graph(self) -> TaskGraph:
         """The step of the whole batch, its update included."""
         return add_update(self._captures.graph_at(self._captures.workload.batch_size), self._update)

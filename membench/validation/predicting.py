@@ -14,12 +14,13 @@ from membench.core.record import Configuration
 from membench.core.task_graph import GradientOf, Task, TaskGraph
 from membench.steps.arguments import as_update
 from membench.steps.predict import Predictor
-from membench.strategies.base import find_strategy
+from membench.strategies.base import Strategy, find_strategy
 from membench.sweep.model import Model
 from membench.validation.predictions import RowPrediction
-from membench.validation.rows import QUANTITIES, Row
+from membench.validation.rows import LARGEST, QUANTITIES, Row
 
 STRATEGY = "pytorch"
+"""That of rows whose data set names none."""
 
 
 def predict_rows(rows: Sequence[Row]) -> list[RowPrediction]:
@@ -37,20 +38,39 @@ def predict_rows(rows: Sequence[Row]) -> list[RowPrediction]:
         at_next = None
         if first.next_batch_size is not None:
             at_next = predictor_of(first.step | {"batch_size": first.next_batch_size})
-        return [_predict(row, at_batch, timed, at_next) for row in rows]
+        between = predictor_of(first.step | {"optimizer": None}) if first.micro_batches > 1 else timed
+        sizes = [predictor_of(step) for step in first.sizes]
+        return [_predict(row, at_batch, timed, at_next, between, sizes) for row in rows]
     except MembenchError as error:
         return [RowPrediction(reason=one_line(error)) for _ in rows]
     except Exception as error:
         return [RowPrediction(reason=f"{type(error).__name__}: {one_line(error)}") for _ in rows]
 
 
-def _predict(row: Row, at_batch: Predictor, timed: Predictor, at_next: Predictor | None) -> RowPrediction:
+def _predict(
+    row: Row,
+    at_batch: Predictor,
+    timed: Predictor,
+    at_next: Predictor | None,
+    between: Predictor,
+    sizes: Sequence[Predictor],
+) -> RowPrediction:
+    """Predict a row.
+
+    Args:
+        between: the step of a micro-batch without the update.
+    """
     device: DeviceProfile = configuration.load("device", row.device)
     prediction = at_batch.on(device)
-    found = {name: getattr(prediction, name) for name in QUANTITIES}
+    found = {name: getattr(prediction, name) for name in QUANTITIES if name != LARGEST}
     if timed is not at_batch:
         found["step_time_s"] = timed.on(device).step_time_s
+    if between is not timed:
+        without_s = between.on(device).step_time_s
+        found["step_time_s"] = without_s + (found["step_time_s"] - without_s) / row.micro_batches
     found["step_time_s"] += row.around_s
+    if sizes:
+        found[LARGEST] = largest_parameters(*sizes, device=device)
     values = {name: float(value) for name, value in found.items() if value is not None}
     return RowPrediction(
         values={**values, "roofline_time_s": roofline_time_s(timed.graph, device)},
@@ -69,10 +89,34 @@ def predictor_of(step: Configuration) -> Predictor:
     )
     return Predictor(
         workload,
-        find_strategy(STRATEGY)(),
+        _strategy(step.get("strategy", STRATEGY)),
         update=_update(step["optimizer"]),
         rates=step.get("rates"),
     )
+
+
+def _strategy(described: Any) -> Strategy:
+    """Return a strategy that is described by its name, or by its name and some of its options."""
+    options = dict(described) if isinstance(described, Mapping) else {"name": described}
+    return find_strategy(options.pop("name"))(**options)
+
+
+def largest_parameters(small: Predictor, large: Predictor, *, device: DeviceProfile) -> float:
+    """Return the weights of the deepest network that a device can train, given two depths of it.
+
+    The memory that a step needs grows linearly with the layers, as long as all of them are treated alike.
+    """
+    weights, used_bytes = zip(*(_size(each, device) for each in (small, large)), strict=True)
+    of_each = (used_bytes[1] - used_bytes[0]) / (weights[1] - weights[0])
+    return float(weights[0] + (device.memory_bytes - used_bytes[0]) / of_each)
+
+
+def _size(predictor: Predictor, device: DeviceProfile) -> tuple[int, int]:
+    """Return the number of weights, and the bytes of the device that a step uses, its context included."""
+    prediction = predictor.on(device)
+    used_bytes = prediction.used_bytes
+    weights = sum(weight.numel() for weight in predictor.module.parameters())
+    return weights, prediction.reserved_bytes if used_bytes is None else used_bytes
 
 
 def _update(described: Any) -> WeightUpdate | None:
