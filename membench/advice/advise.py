@@ -108,7 +108,7 @@ class Adviser:
         update: WeightUpdate | None = None,
     ) -> None:
         self._framework = configuration.load("framework", "pytorch")
-        cost = RooflineCost(device, self._framework.efficiency)
+        cost = RooflineCost(device, self._framework.efficiency, configuration.load("machine", "server"))
         self._workload, self._by = workload, update
         captured = None if update is None else CapturedUpdate(update, workload.module)
         self._target = Target(device, cost, budget_bytes, captured)
