@@ -20,25 +20,23 @@ Left out: partitioning over GPUs (Section 6.1), of which one is simulated, with 
 Not `zero_offload`, whose weights stay on the device; not `ratel`, which updates in the backward pass and chooses what to recompute.
 """
 
-from collections import defaultdict
-
 from membench.core.cost_model import CostModel
 from membench.core.schedule import Schedule
-from membench.core.task_graph import AFTER_THE_LOSS, Phase, Role, Task, TaskGraph
+from membench.core.task_graph import AFTER_THE_LOSS, Phase, TaskGraph
 from membench.planning.builder import ScheduleBuilder
 from membench.planning.rewrite import as_written
-from membench.planning.uses import saved_for_backward
 from membench.strategies.base import Strategy
 from membench.strategies.host_states import (
     DEEPSPEED_BUCKET_BYTES,
     Leaving,
+    Visits,
     applied_gradients,
+    checkpoints,
     compute_as_written,
     last_touched_by,
     states_on_host,
     update,
 )
-from membench.strategies.visits import Visits
 
 
 class ZeroInfinity(Strategy):
@@ -48,7 +46,7 @@ class ZeroInfinity(Strategy):
         ahead: operators with weights for which weights are brought before they are needed (Section 6.2).
         reuse_bytes: weights stay if their next use is no more bytes of weights away; DeepSpeed's default, 1e9 in half precision.
         bucket_bytes: of gradients and checkpoints that the device holds while they leave.
-        offload_activations: what the forward pass keeps for the backward pass is in host memory meanwhile (Section 5.1.2).
+        offload_activations: what the program's recomputation starts from is in host memory meanwhile (Section 5.1.2).
     """
 
     name = "zero_infinity"
@@ -68,19 +66,20 @@ class ZeroInfinity(Strategy):
     def schedule(self, graph: TaskGraph, cost: CostModel, budget_bytes: int | None) -> Schedule:
         graph = states_on_host(as_written(graph, cost))
         builder = ScheduleBuilder(self.name, graph, budget_bytes=budget_bytes)
-        passes = [task for task in graph.tasks if task.phase is not Phase.UPDATE]
-        homed = frozenset(block.index for block in graph.blocks if block.host_location)
-        kept = kept_activations(graph) if self._offload_activations else frozenset[int]()
-        departures = last_touched_by(passes, applied_gradients(graph))
-        for task, blocks in last_touched_by(_forward(passes), kept).items():
-            departures.setdefault(task, []).extend(blocks)
+        forward = [task for task in graph.tasks if task.phase not in AFTER_THE_LOSS]
+        backward = [task for task in graph.tasks if task.phase is Phase.BACKWARD]
+        at_home = {block.index for block in graph.blocks if block.host_location}
+        kept = checkpoints(graph) if self._offload_activations else frozenset[int]()
+        finished = last_touched_by([*forward, *backward], applied_gradients(graph))
+        finished |= last_touched_by(forward, kept)
         leaving = Leaving(builder, self._bucket_bytes)
-        visits = Visits(builder, passes, homed, kept, self._ahead, self._reuse_bytes)
-        for task in passes:
-            visits.prepare(task)
-            compute_as_written(builder, task)
-            visits.end(task)
-            leaving.send(departures.get(task.index, ()))
-        leaving.finish()
+        visits = Visits(builder, [*forward, *backward], at_home, kept, self._ahead, self._reuse_bytes)
+        for tasks in (forward, backward):
+            for task in tasks:
+                visits.begin(task)
+                compute_as_written(builder, task)
+                visits.end(task, leaving)
+                leaving.send(finished.get(task.index, ()))
+            leaving.finish()
         update(builder)
         return builder.finish()
