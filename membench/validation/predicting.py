@@ -2,18 +2,20 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from math import inf
 from typing import Any
 
 from membench.core import configuration
 from membench.core.configuration import instantiate
 from membench.core.device import DeviceProfile
-from membench.core.errors import MembenchError, one_line
+from membench.core.errors import InfeasibleSchedule, MembenchError, one_line
+from membench.core.machine import Machine
 from membench.core.optimizer import WeightUpdate
 from membench.core.precision import Precision
 from membench.core.record import Configuration
 from membench.core.task_graph import GradientOf, Task, TaskGraph
 from membench.steps.arguments import as_update
-from membench.steps.predict import Predictor
+from membench.steps.predict import Prediction, Predictor
 from membench.strategies.base import Strategy, find_strategy
 from membench.sweep.model import Model
 from membench.validation.predictions import RowPrediction
@@ -41,6 +43,8 @@ def predict_rows(rows: Sequence[Row]) -> list[RowPrediction]:
         between = predictor_of(first.step | {"optimizer": None}) if first.micro_batches > 1 else timed
         sizes = [predictor_of(step) for step in first.sizes]
         return [_predict(row, at_batch, timed, at_next, between, sizes) for row in rows]
+    except InfeasibleSchedule:
+        return [RowPrediction(fits=False) for _ in rows]
     except MembenchError as error:
         return [RowPrediction(reason=one_line(error)) for _ in rows]
     except Exception as error:
@@ -61,21 +65,22 @@ def _predict(
         between: the step of a micro-batch without the update.
     """
     device: DeviceProfile = configuration.load("device", row.device)
-    prediction = at_batch.on(device)
+    machine = _machine(row)
+    prediction = at_batch.on(device, machine)
     found = {name: getattr(prediction, name) for name in QUANTITIES if name != LARGEST}
     if timed is not at_batch:
-        found["step_time_s"] = timed.on(device).step_time_s
+        found["step_time_s"] = timed.on(device, machine).step_time_s
     if between is not timed:
-        without_s = between.on(device).step_time_s
+        without_s = between.on(device, machine).step_time_s
         found["step_time_s"] = without_s + (found["step_time_s"] - without_s) / row.micro_batches
     found["step_time_s"] += row.around_s
     if sizes:
-        found[LARGEST] = largest_parameters(*sizes, device=device)
+        found[LARGEST] = largest_parameters(*sizes, device=device, machine=machine)
     values = {name: float(value) for name, value in found.items() if value is not None}
     return RowPrediction(
         values={**values, "roofline_time_s": roofline_time_s(timed.graph, device)},
-        fits=prediction.fits,
-        next_fits=at_next.on(device).fits if at_next else None,
+        fits=_fits(prediction, machine),
+        next_fits=_fits(at_next.on(device, machine), machine) if at_next else None,
     )
 
 
@@ -101,22 +106,37 @@ def _strategy(described: Any) -> Strategy:
     return find_strategy(options.pop("name"))(**options)
 
 
-def largest_parameters(small: Predictor, large: Predictor, *, device: DeviceProfile) -> float:
-    """Return the weights of the deepest network that a device can train, given two depths of it.
+def _machine(row: Row) -> Machine | None:
+    if row.machine is None:
+        return None
+    machine: Machine = instantiate({**configuration.read("machine", row.machine["name"]), **row.machine})
+    return machine
+
+
+def _fits(prediction: Prediction, machine: Machine | None) -> bool:
+    return prediction.fits and (machine is None or prediction.host_bytes <= machine.memory_bytes)
+
+
+def largest_parameters(
+    small: Predictor, large: Predictor, *, device: DeviceProfile, machine: Machine | None
+) -> float:
+    """Return the weights of the deepest network that a device in a machine can train, given two depths of it.
 
     The memory that a step needs grows linearly with the layers, as long as all of them are treated alike.
     """
-    weights, used_bytes = zip(*(_size(each, device) for each in (small, large)), strict=True)
-    of_each = (used_bytes[1] - used_bytes[0]) / (weights[1] - weights[0])
-    return float(weights[0] + (device.memory_bytes - used_bytes[0]) / of_each)
+    weights = [sum(weight.numel() for weight in each.module.parameters()) for each in (small, large)]
+    found = [each.on(device, machine) for each in (small, large)]
+    used_bytes = [each.used_bytes or each.reserved_bytes for each in found]
+    limits = [_crossing(weights, used_bytes, device.memory_bytes)]
+    if machine is not None:
+        limits.append(_crossing(weights, [each.host_bytes for each in found], machine.memory_bytes))
+    return min(limits)
 
 
-def _size(predictor: Predictor, device: DeviceProfile) -> tuple[int, int]:
-    """Return the number of weights, and the bytes of the device that a step uses, its context included."""
-    prediction = predictor.on(device)
-    used_bytes = prediction.used_bytes
-    weights = sum(weight.numel() for weight in predictor.module.parameters())
-    return weights, prediction.reserved_bytes if used_bytes is None else used_bytes
+def _crossing(weights: Sequence[int], used_bytes: Sequence[int], limit_bytes: int) -> float:
+    """Return the weights with which memory that grows linearly reaches a limit."""
+    slope = (used_bytes[1] - used_bytes[0]) / (weights[1] - weights[0])
+    return weights[0] + (limit_bytes - used_bytes[0]) / slope if slope > 0 else inf
 
 
 def _update(described: Any) -> WeightUpdate | None:

@@ -106,14 +106,15 @@ class Predictions:
     def _path(self, row: Row) -> Path:
         device = configuration.read("device", row.device)
         of_row = row.step, row.timed, row.around_s, *_further(row)
-        decides = [*self._shared, *of_row, device]
+        machine = row.machine and configuration.read("machine", row.machine["name"])
+        decides = [*self._shared, *of_row, device, machine]
         digest = hashlib.sha256(json.dumps(decides, sort_keys=True).encode()).hexdigest()[:16]
         return self._directory / f"{digest}.json"
 
 
 def _further(row: Row) -> tuple[Any, ...]:
     """Return what decides a prediction, in addition to the steps, for all devices."""
-    return row.next_batch_size, row.reason, row.micro_batches, row.sizes
+    return row.next_batch_size, row.reason, row.micro_batches, row.sizes, row.machine
 
 
 def _use_one_thread() -> None:

@@ -42,6 +42,7 @@ class Row:
             program's libraries have others.
         micro_batches: for each update of the weights; the time is that of one of them, with its part of the update.
         sizes: two steps with networks of different depth, from which `LARGEST` follows; none where it was not measured.
+        machine: name in ``conf/machine``, and values that replace its own; None: the one of `membench.predict`.
         timed: the step whose time was measured, where it is another one; None: `step`.
         around_s: the published program's seconds around a step, which its time includes.
         fits: whether the program ran; False: the device had not the memory for it.
@@ -58,6 +59,7 @@ class Row:
     step: Configuration
     micro_batches: int = 1
     sizes: tuple[Configuration, ...] = ()
+    machine: Mapping[str, Any] | None = None
     timed: Configuration | None = None
     around_s: float = 0.0
     fits: bool = True
@@ -116,6 +118,7 @@ def _row(index: int, line: Mapping[str, str], options: Mapping[str, Any]) -> Row
         step=_step(options, values),
         micro_batches=int(_filled(options.get("micro_batches", 1), values)),
         sizes=_sizes(options, values) if LARGEST in row.measured else (),
+        machine=_filled(options.get("machine"), values),
         timed=_step(options, {**values, **others}) if others else None,
         around_s=float(_filled(options.get("around_s", 0.0), values)),
     )
@@ -135,7 +138,8 @@ def _derive(values: dict[str, Any], described: Mapping[str, Any]) -> str:
     for name, entry in described.items():
         try:
             if "product" in entry:
-                values[name] = prod(float(_filled(factor, values)) for factor in entry["product"])
+                product = prod(float(_filled(factor, values)) for factor in entry["product"])
+                values[name] = int(product) if product.is_integer() else product
                 continue
             key = _value(_text(entry["by"], values))
         except (KeyError, ValueError):
