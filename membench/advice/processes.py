@@ -1,20 +1,25 @@
 """Plans of methods, made in processes of their own; only the calling process captures, each number of samples once.
 
 A user's module need not be importable, nor its weights be copied: processes receive graphs. One that needs the graph of
-another number of samples states it, and runs again with that graph.
+another number of samples states it, and runs again with that graph. What is urgent is planned first.
 """
 
 import os
 import pickle
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from enum import IntEnum
 from functools import lru_cache
+from heapq import heappop, heappush
 from importlib import import_module
-from threading import Lock
+from itertools import count
+from threading import Condition, RLock
 from types import TracebackType
 from typing import Any, TypeVar
 
 from joblib.externals.loky import BrokenProcessPool, ProcessPoolExecutor, process_executor
 
+from membench.advice.changes import AS_IT_IS, Changes
 from membench.advice.resized import ResizedGraph
 from membench.capture.capture import Captures
 from membench.core.errors import MembenchError
@@ -32,23 +37,34 @@ class MissingGraph(Exception):
         self.size = size
 
 
+class Urgency(IntEnum):
+    """The order in which jobs that wait for a process get one."""
+
+    LEVER = 0
+    MOVES_WEIGHTS = 1  # a method that may fit where others do not, and plans for longer
+    METHOD = 2
+    LARGEST_BATCH = 3
+
+
 class Planners:
-    """Processes that run jobs on the graphs of one step at several batch sizes. Threads may share it.
+    """Processes that run jobs on the graphs of one step, and of changed ones, at several batch sizes. Threads may share it.
 
     Args:
-        capture: returns the captures of the step on a number of samples.
+        capture: returns the captures of a program on a number of samples.
         processes: how many; None: one for each processor that this process may use.
     """
 
-    def __init__(self, capture: Callable[[int], Captures], processes: int | None = None) -> None:
+    def __init__(self, capture: Callable[[int, Changes], Captures], processes: int | None = None) -> None:
         self._capture = capture
-        self._captures: dict[int, Captures] = {}
-        self._pickled: dict[tuple[int, int], bytes] = {}
+        self._captures: dict[tuple[Changes, int], Captures] = {}
+        self._pickled: dict[tuple[Changes, int, int], bytes] = {}
         self._resized: bytes | None = None
-        self._lock = Lock()
-        count = processes or len(os.sched_getaffinity(0))
+        self.capturing = RLock()
+        """Held by whoever captures: torch's state is shared by all threads."""
+        number = processes or len(os.sched_getaffinity(0))
+        self._turns = _Turns(number)
         # joblib's processes do not run the user's program again, as those of the standard library do
-        self._pool = ProcessPoolExecutor(count, initializer=_begin)
+        self._pool = ProcessPoolExecutor(number, initializer=_begin)
         self._pool.submit(_begin)  # they start, and import, while this process captures
 
     def __enter__(self) -> "Planners":
@@ -63,39 +79,75 @@ class Planners:
         """Let jobs on other batches take their graphs from there, so that they are not captured."""
         self._resized = pickle.dumps(resized)
 
-    def run(self, job: Callable[[GraphAt], Result], batch_size: int) -> Result:
+    def run(
+        self,
+        job: Callable[[GraphAt], Result],
+        batch_size: int,
+        urgency: Urgency = Urgency.METHOD,
+        program: Changes = AS_IT_IS,
+    ) -> Result:
         """Return what a job returns, which runs in a process and asks for graphs of the batch and of micro-batches.
 
         Raises:
             UnsupportedModel: see `Captures.at`.
             MembenchError: a process ended before its job was done.
         """
-        resized = None if batch_size in self._captures else self._resized
-        graphs = {} if resized else {batch_size: self._graph_pickled(batch_size, batch_size)}
+        is_captured = program != AS_IT_IS or (program, batch_size) in self._captures
+        resized = None if is_captured else self._resized
+        graphs = {} if resized else {batch_size: self._graph_pickled(batch_size, batch_size, program)}
         while True:
             try:
-                return self._pool.submit(_run, job, batch_size, graphs, resized).result()
+                with self._turns.taken(urgency):
+                    return self._pool.submit(_run, job, batch_size, graphs, resized).result()
             except MissingGraph as missing:
-                graphs[missing.size] = self._graph_pickled(batch_size, missing.size)
+                graphs[missing.size] = self._graph_pickled(batch_size, missing.size, program)
             except BrokenProcessPool:
                 raise MembenchError(
                     "a process that planned was ended from outside, as where the machine's memory is used up; "
                     "plan in fewer processes, or fewer methods"
                 ) from None
 
-    def graph(self, batch_size: int, size: int) -> TaskGraph:
+    def graph(self, batch_size: int, size: int, program: Changes = AS_IT_IS) -> TaskGraph:
         """Return the graph of a number of samples of a batch; each is captured once."""
-        with self._lock:
-            if batch_size not in self._captures:
-                self._captures[batch_size] = self._capture(batch_size)
-            return self._captures[batch_size].graph_at(size)
+        with self.capturing:
+            key = program, batch_size
+            if key not in self._captures:
+                self._captures[key] = self._capture(batch_size, program)
+            return self._captures[key].graph_at(size)
 
-    def _graph_pickled(self, batch_size: int, size: int) -> bytes:
-        graph = self.graph(batch_size, size)
-        with self._lock:
-            if (batch_size, size) not in self._pickled:
-                self._pickled[batch_size, size] = pickle.dumps(graph)
-            return self._pickled[batch_size, size]
+    def _graph_pickled(self, batch_size: int, size: int, program: Changes) -> bytes:
+        graph = self.graph(batch_size, size, program)
+        with self.capturing:
+            key = program, batch_size, size
+            if key not in self._pickled:
+                self._pickled[key] = pickle.dumps(graph)
+            return self._pickled[key]
+
+
+class _Turns:
+    """Who may use one of a number of processes next: the most urgent, and of those the first that came."""
+
+    def __init__(self, free: int) -> None:
+        self._free, self._changed = free, Condition()
+        self._waiting: list[tuple[Urgency, int]] = []
+        self._numbers = count()
+
+    @contextmanager
+    def taken(self, urgency: Urgency) -> Iterator[None]:
+        """Wait for a process, and give it back."""
+        with self._changed:
+            turn = urgency, next(self._numbers)
+            heappush(self._waiting, turn)
+            self._changed.wait_for(lambda: self._free and self._waiting[0] == turn)
+            heappop(self._waiting)
+            self._free -= 1
+            self._changed.notify_all()
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._free += 1
+                self._changed.notify_all()
 
 
 def _run(

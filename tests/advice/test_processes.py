@@ -24,7 +24,7 @@ def planners() -> Iterator[Planners]:
     workload = Workload(
         "linear", module, nn.functional.cross_entropy, (torch.randn(4, 2),), (torch.arange(4) % 3,)
     )
-    with Planners(lambda size: Captures(workload.with_batch(size)), processes=1) as made:
+    with Planners(lambda size, _: Captures(workload.with_batch(size)), processes=1) as made:
         yield made
 
 

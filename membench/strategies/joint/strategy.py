@@ -62,6 +62,7 @@ class Joint(Strategy):
 
     name = "joint"
     searches_under_budget = True
+    moves_weights = True
 
     def __init__(self, offload_weights: bool = False) -> None:
         self._offload_weights = offload_weights
