@@ -124,7 +124,7 @@ class Adviser:
         modules: ModuleChanges = NO_CHANGES,
     ) -> None:
         framework = configuration.load("framework", "pytorch")
-        cost = RooflineCost(device, framework.efficiency)
+        cost = RooflineCost(device, framework.efficiency, configuration.load("machine", "server"))
         self._workload, self._by = workload, update
         self._programs = Programs(workload, update, framework.captured_on, modules)
         self._target = Target(device, cost, budget_bytes, self._programs.update(AS_IT_IS))

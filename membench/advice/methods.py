@@ -100,7 +100,7 @@ class Methods:
     def _outcome(self, strategy: Strategy) -> Outcome:
         """Return a method's plan, or why it does not fit."""
         batch_size, target = self._graph.batch_size, self._target
-        stays_bytes = least_bytes(self._graph, moves_weights=False)
+        stays_bytes = least_bytes(self._graph)
         job = partial(
             plan_method,
             batch_size=batch_size,

@@ -59,9 +59,11 @@ class Target:
 
 
 def bound_bytes(graph: TaskGraph, strategy: Strategy) -> int:
-    """Return a lower bound on what a method needs for a step, of any batch size; see `membench.planning.bounds`."""
+    """Return a lower bound on what a method needs for a step, at any batch size; see `membench.planning.bounds`."""
+    if strategy.moves_weights:
+        return 0
     plain = graph.plain if isinstance(strategy, PyTorch) else None
-    return least_bytes(plain or graph, moves_weights=strategy.moves_weights)
+    return least_bytes(plain or graph)
 
 
 @dataclass(frozen=True)
@@ -87,7 +89,7 @@ class PlainNumbers:
             max(run.schedule.peak_bytes for run in runs),
             simulated_step(runs, target.cost).step_time_s,
             not target.excess_bytes(runs),
-            least_bytes(graph, moves_weights=False),
+            least_bytes(graph),
             sum(block.size_bytes for block in graph.blocks if block.role is Role.WEIGHT),
         )
 

@@ -6,6 +6,7 @@
     free(block):      compute thread: drop the storage; torch's allocator takes the memory back at once
     prefetch(block):  compute thread: allocate the block's memory, queue the job
                       copy thread:    block <- host buffer                        then set the event
+    compute(task of the host): as offload, on a separate thread: torch's optimizer updates weights in host memory
     all_reduce(block): as offload, on a separate thread: Gloo averages the block in place, through host memory
 
 Tasks of the compute stream run on the calling thread; every other stream is a worker thread. "Device" memory is the
@@ -13,16 +14,11 @@ memory that torch's CPU allocator holds. Host buffers are numpy's, which that al
 block comes straight from the caller's tensor, which then counts as host memory.
 """
 
-import os
 import random
 import time
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
-from queue import SimpleQueue
-from threading import Event as ThreadEvent
-from threading import Thread
 
 import numpy as np
 import torch
@@ -30,11 +26,11 @@ from torch import Tensor
 
 from membench.backends.tensor_backend import TensorBackend
 from membench.backends.tensors import DeviceTensors
+from membench.backends.workers import Job, Workers
 from membench.core.codec import ActivationCodec
 from membench.core.schedule import COMPUTE_STREAM, EXCHANGE_STREAM, Compute, Free
 from membench.core.task_graph import Task, TaskGraph
 from membench.core.timeline import Span, Timeline
-from membench.core.torch_internals import MemoryRecorder
 
 _POISON = 0xFF
 """Byte with which chaos mode fills freed memory: floats read as NaN, integers as -1."""
@@ -55,32 +51,7 @@ class Chaos:
     longest_delay_s: float = 0.002
 
 
-class _Job:
-    """One instruction's progress; it must not reference its work, which holds the tensors that it reads."""
-
-    __slots__ = ("end_s", "error", "finished", "recorder", "start_s", "stream")
-
-    def __init__(
-        self, stream: str, finished: ThreadEvent | None, recorder: MemoryRecorder | None = None
-    ) -> None:
-        self.stream = stream
-        self.finished = finished  # None: it ran on the calling thread, so it is done
-        self.recorder = recorder
-        self.error: BaseException | None = None
-        self.start_s = self.end_s = 0.0
-
-    @property
-    def is_done(self) -> bool:
-        return self.finished is None or (self.finished.is_set() and self.error is None)
-
-    def wait(self) -> None:
-        if self.finished is not None:
-            self.finished.wait()
-        if self.error is not None:
-            raise self.error
-
-
-_DONE = _Job(COMPUTE_STREAM, None)
+_DONE = Job(COMPUTE_STREAM, None)
 """The event of work on the calling thread that is not timed."""
 
 
@@ -97,9 +68,9 @@ class CpuBackend(TensorBackend):
         self._chaos = random.Random(chaos.seed) if chaos else None
         self.poison = partial(_poison, self.tensors) if chaos else None
         self._longest_delay_s = chaos.longest_delay_s if chaos else 0.0
-        self._queues: dict[tuple[str, int], SimpleQueue[_Ticket | None]] = {}  # by stream and process
+        self._workers = Workers()
         self._timed = False
-        self._jobs: list[_Job] = []  # of the step; those of the compute stream only if it is timed
+        self._jobs: list[Job] = []  # of the step; those of the compute stream only if it is timed
         self._synchronized = 0  # number of leading jobs that the host has waited for
         self._start_s = self._step_time_s = 0.0
 
@@ -108,45 +79,48 @@ class CpuBackend(TensorBackend):
     def begin(self, *, timed: bool) -> None:
         self._timed = timed
         self._jobs.clear()
+        self._workers.begin_step()
         self._synchronized = 0
         self._start_s = time.perf_counter()
 
-    def compute(self, task: Task, stream: str) -> _Job:
+    def compute(self, task: Task, stream: str) -> Job:
+        if task.on_host:
+            return self._submit(self._on_host(task), stream, counts_memory=False)
         if stream != COMPUTE_STREAM:
             return self._submit(self.tensors.prepare(task), stream)
         return self._do(partial(self.tensors.run, task))
 
-    def run_of(self, instructions: Sequence[Compute | Free]) -> Callable[[], _Job]:
+    def run_of(self, instructions: Sequence[Compute | Free]) -> Callable[[], Job]:
         return partial(self._do, self._run_of(instructions))
 
-    def offload(self, block: int, stream: str) -> _Job:
+    def offload(self, block: int, stream: str) -> Job:
         return self._submit(self._reading(block, partial(copy_bytes, self._host_buffer(block))), stream)
 
-    def prefetch(self, block: int, stream: str) -> _Job:
+    def prefetch(self, block: int, stream: str) -> Job:
         self._allocate(block)
         target, source = self.tensors.as_bytes(block), self._host_buffer(block)
         if self.poison:
             self.poison(block)
         return self._submit(partial(copy_bytes, target, source), stream)
 
-    def all_reduce(self, block: int, root: int | None, stream: str) -> _Job:
+    def all_reduce(self, block: int, root: int | None, stream: str) -> Job:
         return self._submit(partial(self._average_over_processes, block, root), stream)
 
-    def encode(self, block: int, encoded: int, codec: ActivationCodec, stream: str) -> _Job:
+    def encode(self, block: int, encoded: int, codec: ActivationCodec, stream: str) -> Job:
         work = self._encoding(block, encoded, codec)
         return self._do(work) if stream == COMPUTE_STREAM else self._submit(work, stream)
 
-    def decode(self, block: int, encoded: int, codec: ActivationCodec, stream: str) -> _Job:
+    def decode(self, block: int, encoded: int, codec: ActivationCodec, stream: str) -> Job:
         work = self._decoding(block, encoded, codec)
         if self.poison:
             self.poison(block)
         return self._do(work) if stream == COMPUTE_STREAM else self._submit(work, stream)
 
-    def wait(self, stream: str, event: _Job) -> None:
+    def wait(self, stream: str, event: Job) -> None:
         if stream == COMPUTE_STREAM:
             event.wait()
         elif not event.is_done:
-            self._queue(stream).put((_Job(stream, ThreadEvent()), event.wait))
+            self._workers.submit(event.wait, stream)
 
     def synchronize(self) -> None:
         for job in self._jobs[self._synchronized :]:
@@ -161,8 +135,8 @@ class CpuBackend(TensorBackend):
 
     def _finish_copies(self) -> None:
         for job in self._jobs:
-            if job.finished is not None and job.stream != EXCHANGE_STREAM:
-                job.finished.wait()
+            if job.stream != EXCHANGE_STREAM:
+                job.finish()
 
     def timeline(self, issued: tuple[int, ...]) -> Timeline:
         start_s = self._start_s
@@ -174,39 +148,28 @@ class CpuBackend(TensorBackend):
 
     def close(self) -> None:
         """End the worker threads."""
-        for queue in self._queues.values():
-            queue.put(None)
-        self._queues.clear()
+        self._workers.close()
 
     # ---- streams and host memory --------------------------------------------------------------------
 
-    def _do(self, work: Callable[[], object]) -> _Job:
+    def _do(self, work: Callable[[], object]) -> Job:
         """Do work of the compute stream now."""
         if not self._timed:
             work()
             return _DONE
-        job = _Job(COMPUTE_STREAM, None)
+        job = Job(COMPUTE_STREAM, None)
         self._jobs.append(job)
         job.start_s = time.perf_counter()
         work()
         job.end_s = time.perf_counter()
         return job
 
-    def _submit(self, work: Callable[[], object], stream: str) -> _Job:
+    def _submit(self, work: Callable[[], object], stream: str, *, counts_memory: bool = True) -> Job:
         if self._chaos:
             work = _delayed(work, self._chaos.uniform(0, self._longest_delay_s))
-        job = _Job(stream, ThreadEvent(), self.recorder)
+        job = self._workers.submit(work, stream, self.recorder if counts_memory else None)
         self._jobs.append(job)
-        self._queue(stream).put((job, work))
         return job
-
-    def _queue(self, stream: str) -> "SimpleQueue[_Ticket | None]":
-        key = stream, os.getpid()  # a forked process does not have the threads
-        if key not in self._queues:
-            queue: SimpleQueue[_Ticket | None] = SimpleQueue()
-            self._queues[key] = queue
-            Thread(target=_serve, args=(queue,), name=f"membench {stream}", daemon=True).start()
-        return self._queues[key]
 
     def place(self, block: int, tensor: Tensor) -> Tensor:
         return tensor
@@ -232,25 +195,6 @@ def copy_bytes(target: Tensor, source: Tensor) -> None:
     for start in range(0, len(to), _PART_BYTES):
         part = slice(start, start + _PART_BYTES)
         np.copyto(to[part], read[part])
-
-
-_Ticket = tuple[_Job, Callable[[], object]]
-
-
-def _serve(queue: SimpleQueue[_Ticket | None]) -> None:
-    with torch.no_grad():
-        while (ticket := queue.get()) is not None:
-            job, work = ticket
-            with job.recorder.record() if job.recorder else nullcontext():
-                job.start_s = time.perf_counter()
-                try:
-                    work()
-                except BaseException as error:  # raised again where the job is waited for
-                    job.error = error
-                del ticket, work  # before the event: the waiting thread may free the tensors' memory
-                job.end_s = time.perf_counter()
-            assert job.finished is not None
-            job.finished.set()
 
 
 def _delayed(work: Callable[[], object], delay_s: float) -> Callable[[], object]:

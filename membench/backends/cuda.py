@@ -32,10 +32,14 @@ keep memory until the host polls an event, is not needed. Outputs and workspaces
 that stream's pool, because torch's allocator has no other way; the task waits for the compute stream's position as a
 prefetch does, so the same argument holds for them.
 
+A task of the host runs on a thread, which waits for the copies that it reads, and for which the host waits where a stream has
+to: a stream of the GPU cannot wait for a thread.
+
 Host buffers are page-locked, of exact size, and kept; host-resident weights lie in such memory. Events are made once and
 recorded again in every step.
 """
 
+import time
 from collections.abc import Callable, Collection, Sequence
 from typing import Any, NamedTuple
 
@@ -44,19 +48,29 @@ from torch import Tensor
 
 from membench.backends.pinned import PinnedMemory
 from membench.backends.tensor_backend import TensorBackend
+from membench.backends.workers import Job, Workers
 from membench.core.codec import ActivationCodec
-from membench.core.schedule import COMPUTE_STREAM, EXCHANGE_STREAM, Compute, Free, Schedule, Wait, Work
+from membench.core.schedule import (
+    COMPUTE_STREAM,
+    EXCHANGE_STREAM,
+    HOST_STREAM,
+    Compute,
+    Free,
+    Schedule,
+    Wait,
+    Work,
+)
 from membench.core.task_graph import ARGUMENT_ROLES, Task
 from membench.core.timeline import Span, Timeline
 
-_Event = torch.cuda.Event | None
+_Event = torch.cuda.Event | Job | None
 
 
 class _Marks(NamedTuple):
     """Events around one instruction: `start` only to time it, `end` to time it or because it is waited for."""
 
-    start: _Event
-    end: _Event
+    start: torch.cuda.Event | None
+    end: torch.cuda.Event | None
 
 
 class CudaBackend(TensorBackend):
@@ -80,6 +94,9 @@ class CudaBackend(TensorBackend):
         self._timed: list[_Marks] = []
         self._marks = self._untimed
         self._issued: list[str] = []  # stream of each instruction issued so far
+        self._workers = Workers()  # the host's stream
+        self._jobs: dict[int, Job] = {}  # by number among the issued instructions
+        self._start_s = 0.0
         self._untimed_step = _Marks(torch.cuda.Event(), None)
         self._timed_step = _Marks(_timing_event(), _timing_event())
         self._step = self._untimed_step
@@ -93,11 +110,18 @@ class CudaBackend(TensorBackend):
         self._marks = self._timed if timed else self._untimed
         self._step = self._timed_step if timed else self._untimed_step
         self._issued.clear()
+        self._jobs.clear()
+        self._workers.begin_step()
+        self._start_s = time.perf_counter()
         self._streams = {COMPUTE_STREAM: torch.cuda.current_stream(self.device)}
         assert self._step.start is not None
         self._step.start.record(self._streams[COMPUTE_STREAM])
 
     def compute(self, task: Task, stream: str) -> _Event:
+        if task.on_host:
+            job = self._jobs[len(self._issued)] = self._workers.submit(self._on_host(task), stream)
+            self._issued.append(stream)
+            return job
         return self._write_new(stream, self.tensors.run, task)
 
     def run_of(self, instructions: Sequence[Compute | Free]) -> Callable[[], _Event]:
@@ -127,8 +151,13 @@ class CudaBackend(TensorBackend):
     def decode(self, block: int, encoded: int, codec: ActivationCodec, stream: str) -> _Event:
         return self._write_new(stream, self._decoding(block, encoded, codec))
 
-    def wait(self, stream: str, event: torch.cuda.Event) -> None:
-        self._stream(stream).wait_event(event)
+    def wait(self, stream: str, event: torch.cuda.Event | Job) -> None:
+        if isinstance(event, Job):
+            event.wait()  # a stream of the GPU cannot wait for a thread
+        elif stream == HOST_STREAM:
+            self._workers.submit(event.synchronize, stream)
+        else:
+            self._stream(stream).wait_event(event)
 
     def synchronize(self) -> None:
         if torch.cuda.is_current_stream_capturing():  # a CUDA graph cannot contain work of the host
@@ -136,8 +165,13 @@ class CudaBackend(TensorBackend):
             return
         for stream in self._local_streams():
             stream.synchronize()
+        for job in self._jobs.values():
+            job.wait()
 
     def _finish_copies(self) -> None:
+        for job in self._jobs.values():
+            job.finish()
+        self._jobs.clear()
         self.synchronize()
 
     def end(self) -> None:
@@ -152,15 +186,24 @@ class CudaBackend(TensorBackend):
         assert self._marks is self._timed, "the step was begun without timed=True"
         self.synchronize()
         spans = (
-            Span(index, stream, self._since_start_s(start), self._since_start_s(end))
-            for index, stream, (start, end) in zip(issued, self._issued, self._marks, strict=True)
+            Span(index, stream, *self._times_s(number))
+            for number, (index, stream) in enumerate(zip(issued, self._issued, strict=True))
         )
         return Timeline(tuple(spans), self._since_start_s(self._step.end))
+
+    def _times_s(self, number: int) -> tuple[float, float]:
+        """Return when an issued instruction started and ended, in seconds since the step's start."""
+        if number in self._jobs:
+            job = self._jobs[number]
+            return job.start_s - self._start_s, job.end_s - self._start_s
+        start, end = self._marks[number]
+        return self._since_start_s(start), self._since_start_s(end)
 
     def close(self) -> None:
         """Wait for pending copies and free the host memory."""
         for stream in self._streams.values():
             stream.synchronize()
+        self._workers.close()
         self._host.clear()
         self.pinned.close()
 
@@ -220,7 +263,7 @@ class CudaBackend(TensorBackend):
             for other in streams:
                 other.wait_event(self._here)
 
-    def _since_start_s(self, event: _Event) -> float:
+    def _since_start_s(self, event: torch.cuda.Event | None) -> float:
         assert self._step.start is not None and event is not None
         return self._step.start.elapsed_time(event) * 1e-3
 

@@ -2,9 +2,9 @@
 
 Streams are in-order queues. Kernels of different streams overlap only in their launch, since one kernel fills the
 device; each copy engine moves one block at a time, in the order in which blocks are ready. Encoding and decoding overlap
-with kernels, but not with each other. Where copies take cores from kernels, as on a CPU, each one makes the next kernel longer,
-unless kernels wait meanwhile. The host issues one instruction after another, each for the time that the cost
-model gives, and waits at a synchronize.
+with kernels, but not with each other. Tasks of the host run one after another and overlap with everything else. Where copies
+take cores from kernels, as on a CPU, each one makes the next kernel longer, unless kernels wait meanwhile. The host issues one
+instruction after another, each for the time that the cost model gives, and waits at a synchronize.
 
 Of a cluster one device is simulated, because all do the same at the same time: a device that shares its link has its
 share of the rate throughout, which is exact if all devices copy at the same times. Gains of real devices from falling out
@@ -23,7 +23,7 @@ from membench.core.schedule import EXCHANGE_STREAM
 from membench.core.task_graph import Task, TaskGraph
 from membench.core.timeline import Span, Timeline
 
-_KERNELS = "kernels"
+_KERNELS, _PROCESSOR = "kernels", "processor"
 
 
 class SimulatedBackend(Backend):
@@ -55,6 +55,8 @@ class SimulatedBackend(Backend):
         self._host_s = self._kernels_end_s = self._delay_s = 0.0
 
     def compute(self, task: Task, stream: str) -> float:
+        if task.on_host:
+            return self._work(stream, _PROCESSOR, 0.0, self._cost.host_task_time_s(task))
         self._host_s += self._cost.task_issue_time_s(task)
         launch_s = self._cost.launch_time_s(task)
         idle_s = max(0.0, self._ready_s(stream) + launch_s - self._kernels_end_s)

@@ -8,11 +8,12 @@ import torch
 from torch import Tensor
 
 from membench.backends.base import Backend
-from membench.backends.tensors import DeviceTensors
+from membench.backends.tensors import DeviceTensors, tensor_in
 from membench.core import distributed
+from membench.core.call import Value
 from membench.core.codec import ActivationCodec
 from membench.core.schedule import Compute, Free
-from membench.core.task_graph import Block, TaskGraph
+from membench.core.task_graph import Block, Task, TaskGraph
 from membench.core.torch_internals import MemoryRecorder
 
 
@@ -160,6 +161,15 @@ class TensorBackend(Backend):
     def _allocate(self, block: int) -> None:
         """Allocate a block without filling it."""
         self.tensors.allocate(self._blocks[block])
+
+    def _on_host(self, task: Task) -> Callable[[], None]:
+        """Return a function that runs a task of the host."""
+        assert self.tensors.update is not None, "the tasks of the host are those of the update"
+        return partial(self.tensors.update, task, self._host_tensor)
+
+    def _host_tensor(self, value: Value) -> Tensor:
+        """Return the tensor that a value describes, in its block's host buffer."""
+        return tensor_in(self._host_buffer(value.block), value)
 
     @abstractmethod
     def _allocate_host_memory(self, size_bytes: int) -> Tensor:

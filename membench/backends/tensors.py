@@ -28,7 +28,7 @@ class DeviceTensors:
         device: the device of created and prefetched blocks.
 
     Attributes:
-        update: runs the task of the update; takes a function that returns a value's tensor.
+        update: runs a task of the update; takes a function that returns a value's tensor.
         passed: by block, tensors that a step takes from its caller in place of running the task that creates them.
     """
 
@@ -37,7 +37,7 @@ class DeviceTensors:
         self._device = device
         self._bound = BoundCalls(graph.blocks, device)
         self._values, self._values_of_block = self._bound.values, self._bound.values_of_block
-        self.update: Callable[[Callable[[Value], Tensor]], None] | None = None
+        self.update: Callable[[Task, Callable[[Value], Tensor]], None] | None = None
         self.passed: dict[int, Tensor] = {}
         self._calls = [
             None if task.call is None or task.index == graph.turn else self._bound.bind(task)
@@ -91,14 +91,7 @@ class DeviceTensors:
         """Return the tensor that a value describes."""
         owner = self._owners[value.block]
         assert owner is not None, f"block {self._graph.blocks[value.block].name} is not resident"
-        if owner.dtype is value.dtype:
-            if not value.offset and owner.shape == value.shape and owner.stride() == value.stride:
-                return as_read(owner, value)
-            offset = owner.storage_offset() + value.offset
-            return as_read(owner.as_strided(value.shape, value.stride, offset), value)
-        empty = torch.empty(0, dtype=value.dtype, device=owner.device)
-        offset = owner.storage_offset() * owner.itemsize // value.dtype.itemsize + value.offset
-        return as_read(empty.set_(owner.untyped_storage(), offset, value.shape, value.stride), value)
+        return tensor_in(owner, value)
 
     # ---- tasks --------------------------------------------------------------------------------------
 
@@ -168,7 +161,7 @@ class DeviceTensors:
         task = self._graph.tasks[index]
         if task.phase is Phase.UPDATE:
             assert self.update is not None, "the step has no optimizer"
-            self.update(self.tensor)
+            self.update(task, self.tensor)
             return
         for block in task.creates:
             self.hold(block, self.passed.pop(block))
@@ -239,6 +232,18 @@ def describe_mismatch(task: Task, outputs: Outputs, graph: TaskGraph) -> tuple[s
     )
     cause = f"operator {task.call.operator} returns {found}, but its shape function predicts {claimed}"
     return graph.layers[task.layer], cause, "replace the operator, or report it"
+
+
+def tensor_in(memory: Tensor, value: Value) -> Tensor:
+    """Return the tensor that a value describes, in memory that begins where the value's block does."""
+    if memory.dtype is value.dtype:
+        if not value.offset and memory.shape == value.shape and memory.stride() == value.stride:
+            return as_read(memory, value)
+        offset = memory.storage_offset() + value.offset
+        return as_read(memory.as_strided(value.shape, value.stride, offset), value)
+    empty = torch.empty(0, dtype=value.dtype, device=memory.device)
+    offset = memory.storage_offset() * memory.itemsize // value.dtype.itemsize + value.offset
+    return as_read(empty.set_(memory.untyped_storage(), offset, value.shape, value.stride), value)
 
 
 def as_read(tensor: Tensor, value: Value) -> Tensor:

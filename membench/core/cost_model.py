@@ -24,6 +24,10 @@ class CostModel(ABC):
         """Return the seconds that a task keeps the device busy with its algorithm."""
 
     @abstractmethod
+    def host_task_time_s(self, task: Task) -> float:
+        """Return the seconds that a task of the host (`Task.on_host`) keeps the processor busy."""
+
+    @abstractmethod
     def algorithms(self, task: Task) -> tuple[Algorithm, ...]:
         """Return the algorithms that can run a task, the fastest first; at least one."""
 

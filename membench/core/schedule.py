@@ -17,6 +17,10 @@ Semantics that every backend implements:
 - Memory is given back at the compute stream's position: before a `Free` or `Reuse` of a block, the compute
   stream must have waited for all other streams' work on it. `planning.validate` checks that.
 - `Offload` leaves the block on the device; the copy in host memory stays valid until the block is written.
+- A task of the host (`Task.on_host`) runs on the host stream, on the processor. It reads and writes copies in host memory,
+  and takes no device memory. What it reads must have a valid copy there; what it writes must not be resident meanwhile, and
+  has a valid copy from then on. Copies in host memory are ordered like blocks: nothing reads or overwrites one before what
+  was issued earlier on it is known to have finished.
 - `Encode` also leaves the block, and opens a space of planned size for its encoded form, which is a separate block. Data
   that does not fit is an error. The encoded form stays valid until the block is written.
 - A task sees each block after the same writes as in the graph's order; random tasks are issued in that order.
@@ -36,6 +40,7 @@ from membench.core.units import format_bytes
 COMPUTE_STREAM = "compute"
 COPY_STREAM = "copy"
 EXCHANGE_STREAM = "exchange"
+HOST_STREAM = "host"
 
 
 @dataclass(frozen=True, slots=True)

@@ -157,6 +157,7 @@ class Task:
         operations: floating-point operations (a multiplication and an addition count as two).
         moved_bytes: device memory read and written.
         host_bytes: host memory that its kernels read and write over the link.
+        cpu_moved_bytes: of a task of the update: memory read and written where the processor runs it.
         workspace_bytes: the peak of the operator's memory in addition to its inputs and outputs.
         launches: kernels that it starts.
         random: draws from the generator, so it must run exactly once per step.
@@ -164,6 +165,8 @@ class Task:
         convolution: geometry of a two-dimensional convolution or of one of its gradients; None for other tasks.
         algorithm: name of the cost model's algorithm that runs it; empty: the default.
         releases: blocks whose memory plain PyTorch gives back after it; empty except in `TaskGraph.plain`.
+        on_host: runs on the processor, on copies in host memory of the blocks that it reads and writes; it creates none, and
+            its workspace is host memory, which is not counted.
         call: None in a graph that only a simulator can run, and of the update, which torch's optimizer runs.
     """
 
@@ -178,6 +181,7 @@ class Task:
     operations: int = 0
     moved_bytes: int = 0
     host_bytes: int = 0
+    cpu_moved_bytes: int = 0
     workspace_bytes: int = 0
     launches: int = 1
     gradient_of: GradientOf | None = None
@@ -186,6 +190,7 @@ class Task:
     convolution: Convolution | None = None
     algorithm: str = ""
     releases: tuple[int, ...] = ()
+    on_host: bool = False
     call: Call | None = None
 
     @property
@@ -306,9 +311,10 @@ class TaskGraph:
     def needed_bytes(self) -> tuple[int, ...]:
         """Bytes that any schedule holds while each task runs: external blocks, the task's blocks and its workspace."""
         internal = [0 if block.is_external else block.size_bytes for block in self.blocks]
+        touched = (() if task.on_host else {*task.reads, *task.writes} for task in self.tasks)
         return tuple(
-            self.external_bytes + sum(internal[b] for b in {*task.reads, *task.writes}) + task.workspace_bytes
-            for task in self.tasks
+            self.external_bytes + sum(internal[block] for block in blocks) + task.workspace_bytes
+            for task, blocks in zip(self.tasks, touched, strict=True)
         )
 
     @cached_property

@@ -10,6 +10,7 @@ from membench.core.cost_model import CostModel
 from membench.core.device import DeviceProfile
 from membench.core.efficiency import Efficiency
 from membench.core.errors import MembenchError
+from membench.core.machine import Machine
 from membench.core.task_graph import Kind, Task, TaskGraph
 from membench.cost.convolution import ConvolutionAlgorithm, algorithm_work
 from membench.cost.kernels import computes_both_gradients, kernels_of
@@ -33,14 +34,16 @@ class RooflineCost(CostModel):
     Args:
         device: peak rates, and the rates of pinned copies.
         efficiency: fractions of these peaks that the framework's kernels reach.
+        machine: that runs tasks of the host; None: there are none.
 
     Raises:
         MembenchError: the efficiency names an unknown algorithm, or lacks the one that always applies; or it depends on
             waves, and the device's multiprocessors are not known.
     """
 
-    def __init__(self, device: DeviceProfile, efficiency: Efficiency) -> None:
+    def __init__(self, device: DeviceProfile, efficiency: Efficiency, machine: Machine | None = None) -> None:
         self._device = device
+        self._machine = machine
         self._efficiency = efficiency
         self._operations_per_s = device.arithmetic_ops_per_s * efficiency.arithmetic
         self._memory_bytes_per_s = device.memory_bytes_per_s * efficiency.memory
@@ -81,6 +84,10 @@ class RooflineCost(CostModel):
         if self._efficiency.bandwidth_bounds_products:
             time_s = max(time_s, moving_s)
         return time_s / self.occupancy(task)
+
+    def host_task_time_s(self, task: Task) -> float:
+        assert self._machine is not None, "tasks of the host need a machine"
+        return task.moved_bytes / self._machine.memory_bytes_per_s
 
     def _link_time_s(self, host_bytes: int) -> float:
         """Return the seconds to read host memory and to write it, which kernels on it take in addition."""

@@ -3,24 +3,21 @@
 from membench.core.task_graph import ARGUMENT_ROLES, Phase, Role, TaskGraph
 
 
-def least_bytes(graph: TaskGraph, *, moves_weights: bool) -> int:
-    """Return the least that a schedule of the step holds at its peak.
+def least_bytes(graph: TaskGraph) -> int:
+    """Return the least that a schedule holds at its peak which leaves the caller's blocks on the device.
 
     Activations and arguments count as nothing: they may be recomputed, encoded, copied, cut or divided into micro-batches.
-    What remains are weights, buffers, an optimizer's states and accumulated gradients, the gradients that the step returns,
-    and what the update needs: each of its tasks has what it touches on the device.
+    What remains are weights, buffers, an optimizer's states and accumulated gradients; the gradients that the step returns;
+    and what each task of the update needs in addition. A schedule that keeps weights in host memory may need less.
 
     Args:
         graph: with its update.
-        moves_weights: the schedule may keep the caller's blocks in host memory, but for those in use; see `Strategy`.
     """
     kept = {block.index for block in graph.blocks if block.is_external and block.role not in ARGUMENT_ROLES}
-    gradients = {block.index for block in graph.blocks if block.role is Role.WEIGHT_GRADIENT}
-    held = set() if moves_weights else kept
+    returned = {block.index for block in graph.blocks if block.role is Role.WEIGHT_GRADIENT}
     updates = (
-        graph.size_bytes(held.union(task.reads, task.writes)) + task.workspace_bytes
+        graph.size_bytes(kept.union(task.reads, task.writes)) + task.workspace_bytes
         for task in graph.tasks
-        if task.phase is Phase.UPDATE
+        if task.phase is Phase.UPDATE and not task.on_host
     )
-    at_the_end = 0 if moves_weights else graph.size_bytes(kept | gradients)
-    return graph.overhead_bytes + max(at_the_end, *updates, 0)
+    return graph.overhead_bytes + max(graph.size_bytes(kept | returned), *updates, 0)

@@ -12,6 +12,7 @@ from membench.core.errors import InfeasibleSchedule, UnsupportedStrategy
 from membench.core.schedule import (
     COMPUTE_STREAM,
     COPY_STREAM,
+    HOST_STREAM,
     Compute,
     Decode,
     Encode,
@@ -71,6 +72,8 @@ class ScheduleBuilder:
         self._uses_left = [len(tasks) for tasks in touching_tasks(graph)]
         self._last_write: dict[int, tuple[str, int]] = {}  # block -> stream, instruction
         self._readers: dict[int, list[tuple[str, int]]] = {}  # since that write
+        self._last_write_on_host: dict[int, tuple[str, int]] = {}  # of a block's copy in host memory
+        self._readers_on_host: dict[int, list[tuple[str, int]]] = {}  # since that write
         self._last_on_stream: dict[str, int] = {}
         self._known: dict[tuple[str, str], int] = {}  # (stream, other): instruction it has waited for
         self._workspaces = Workspaces()  # of tasks on other streams
@@ -116,11 +119,17 @@ class ScheduleBuilder:
     # ---- decisions of a strategy --------------------------------------------------------------------
 
     def compute(self, task: Task, *, stream: str = COMPUTE_STREAM) -> None:
-        """Run a task; its inputs must be resident.
+        """Run a task; its inputs must be resident, those of a task of the host in host memory.
+
+        Args:
+            stream: of a task of the device.
 
         Raises:
-            UnsupportedStrategy: an input is not resident.
+            UnsupportedStrategy: an input is not there.
         """
+        if task.on_host:
+            self._compute_on_host(task)
+            return
         for block in task.reads:
             if not (self.is_resident(block) or self.graph.blocks[block].is_external):
                 self._refuse(f"task {task.name!r} reads {self._name(block)!r}, which is not resident")
@@ -145,6 +154,31 @@ class ScheduleBuilder:
             self._last_write[block] = (stream, index)
             self._readers.pop(block, None)
         self._on_host.difference_update(task.writes)
+        self._note_uses(task)
+
+    def _compute_on_host(self, task: Task) -> None:
+        touched = dict.fromkeys((*task.reads, *task.writes))
+        if missing := [block for block in touched if not self.is_on_host(block)]:
+            self._refuse(
+                f"task {task.name!r} of the host uses {self._name(missing[0])!r}, which is not in host memory"
+            )
+        users = [
+            user for block in touched for user in self._users_on_host(block, writes=block in task.writes)
+        ]
+        for stream, index in sorted(users, key=lambda user: -user[1]):  # later ones include earlier ones
+            self._wait(HOST_STREAM, stream, index)
+        if resident := [block for block in task.writes if self.is_resident(block)]:
+            self._refuse(
+                f"task {task.name!r} of the host writes {self._name(resident[0])!r}, which is resident"
+            )
+        index = self._emit(Compute(task.index, HOST_STREAM), HOST_STREAM)
+        self._computed.add(task.index)
+        for block in touched:
+            self._use_on_host(block, HOST_STREAM, index, writes=block in task.writes)
+        self._note_uses(task)
+
+    def _note_uses(self, task: Task) -> None:
+        """Note that a task has been issued: what it was the last to use is dead."""
         for block in dict.fromkeys((*task.reads, *task.writes)):
             self._uses_left[block] -= 1
             if self.is_resident(block) and self.is_dead(block):
@@ -159,8 +193,10 @@ class ScheduleBuilder:
         if self.is_on_host(block):
             self._refuse(f"{self._name(block)!r} is on the host already; a second copy would be wasted")
         self._wait_for_writer(COPY_STREAM, block)
+        self._wait_for_users_on_host(COPY_STREAM, block, writes=True)
         index = self._emit(Offload(block, COPY_STREAM), COPY_STREAM)
         self._readers.setdefault(block, []).append((COPY_STREAM, index))
+        self._use_on_host(block, COPY_STREAM, index, writes=True)
         self._on_host.add(block)
 
     def prefetch(self, block: int, *, stream: str = COPY_STREAM) -> None:
@@ -172,7 +208,8 @@ class ScheduleBuilder:
             self._refuse(f"{self._name(block)!r} is resident already")
         if not self.is_on_host(block):
             self._refuse(f"{self._name(block)!r} was never offloaded, or has been written since")
-        self._fill(block, Prefetch(block, stream))
+        index = self._fill(block, Prefetch(block, stream))
+        self._use_on_host(block, stream, index, writes=False)
         if self.is_dead(block):
             self._dead[block] = None
 
@@ -288,6 +325,8 @@ class ScheduleBuilder:
         self._follow_compute(work.stream)
         self._open_space(block)
         self._wait_for_users(work.stream, block)  # among them the offload or the encoding
+        if isinstance(work, Prefetch):
+            self._wait_for_users_on_host(work.stream, block, writes=False)
         self._hold_the_rest(0)
         index = self._emit(work, work.stream)
         self._note_live(0, f"the {type(work).__name__.lower()} of {self._name(work.block)}")
@@ -324,6 +363,23 @@ class ScheduleBuilder:
         self._wait_for_writer(stream, block)
         for other, index in self._readers.get(block, ()):
             self._wait(stream, other, index)
+
+    def _wait_for_users_on_host(self, stream: str, block: int, *, writes: bool) -> None:
+        for other, index in self._users_on_host(block, writes=writes):
+            self._wait(stream, other, index)
+
+    def _users_on_host(self, block: int, *, writes: bool) -> list[tuple[str, int]]:
+        """Return what writes a block's copy in host memory and, for another write of it, what reads it."""
+        writer = self._last_write_on_host.get(block)
+        return [*([writer] if writer else ()), *(self._readers_on_host.get(block, ()) if writes else ())]
+
+    def _use_on_host(self, block: int, stream: str, index: int, *, writes: bool) -> None:
+        """Note a use of a block's copy in host memory."""
+        if writes:
+            self._last_write_on_host[block] = (stream, index)
+            self._readers_on_host.pop(block, None)
+        else:
+            self._readers_on_host.setdefault(block, []).append((stream, index))
 
     def _follow_compute(self, stream: str) -> None:
         """Make a stream wait for the compute stream's position, from which on it may use memory that is taken there."""

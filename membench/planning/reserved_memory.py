@@ -114,7 +114,7 @@ class _Script:
         sizes: dict[int, int] = {}  # of spaces that are larger than their block
         for instruction in schedule.instructions:
             match instruction:
-                case Compute(task):
+                case Compute(task) if not graph.tasks[task].on_host:
                     self._compute(schedule, graph.tasks[task], sizes)
                 case Prefetch(block) | Decode(block) | Encode(encoded=block):
                     self._open(graph.blocks[block], sizes)

@@ -37,8 +37,7 @@ def keep_on_host(
         least_bytes: smaller blocks stay on the device.
     """
     stay = set() if updated else {block for task in graph.tasks for block in task.writes}
-    returned = tree_leaves((graph.output, graph.objects_after, graph.loss))
-    stay |= {value.block for value in returned if isinstance(value, Value)}
+    stay |= _returned(graph)
     blocks = (
         replace(block, host_location=HostLocation(block.index))
         if block.role in roles & EXTERNAL_ROLES
@@ -48,6 +47,37 @@ def keep_on_host(
         for block in graph.blocks
     )
     return replace(graph, blocks=tuple(blocks))
+
+
+def update_on_host(graph: TaskGraph, chosen: Container[int] | None = None) -> TaskGraph:
+    """Return the graph in which tasks of the update run on the host, where the blocks that they write have their home.
+
+    Args:
+        chosen: tasks of the update, each with all others that write its weights; None: all of them. Weights that the step
+            returns stay on the device, and with them their update.
+    """
+    returned = _returned(graph)
+    moved = {
+        task.index
+        for task in graph.tasks
+        if task.phase is Phase.UPDATE
+        and (chosen is None or task.index in chosen)
+        and returned.isdisjoint(task.writes)
+    }
+    homes = {block for index in moved for block in graph.tasks[index].writes}
+    tasks = (
+        replace(
+            task, on_host=True, moved_bytes=task.cpu_moved_bytes, host_bytes=0, workspace_bytes=0, launches=0
+        )
+        if task.index in moved
+        else task
+        for task in graph.tasks
+    )
+    blocks = (
+        replace(block, host_location=HostLocation(block.index)) if block.index in homes else block
+        for block in graph.blocks
+    )
+    return replace(graph, blocks=tuple(blocks), tasks=tuple(tasks))
 
 
 def mask_relu(graph: TaskGraph, cost: CostModel, layers: Container[int] | None = None) -> TaskGraph:
@@ -112,6 +142,12 @@ def _can_mask(graph: TaskGraph, forward: Task, backward: Task) -> bool:
 
 def _bytes(value: Value) -> int:
     return torch.Size(value.shape).numel() * value.dtype.itemsize
+
+
+def _returned(graph: TaskGraph) -> set[int]:
+    """Return the blocks of what the step returns."""
+    leaves = tree_leaves((graph.output, graph.objects_after, graph.loss))
+    return {value.block for value in leaves if isinstance(value, Value)}
 
 
 class _MaskRewriter:

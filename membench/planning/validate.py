@@ -11,6 +11,7 @@ from membench.core.errors import InvalidSchedule
 from membench.core.schedule import (
     COMPUTE_STREAM,
     EXCHANGE_STREAM,
+    HOST_STREAM,
     AllReduce,
     Compute,
     Decode,
@@ -45,6 +46,7 @@ class _Memory:
     readers: list[tuple[str, int]] = field(default_factory=list)
     space_bytes: int = 0
     host_copy: tuple[str, int] | None = None  # the access that made it, while it is valid
+    host_users: list[tuple[str, int]] = field(default_factory=list)  # its last write, and reads since
     version: int = 0  # number of tasks that have written it
     averaged: bool = False  # over all processes
     encoded_by: Encode | None = None  # the latest encoding, while the encoded form is valid
@@ -150,16 +152,12 @@ class _Walk:
                     f"random task {task.name} does not run in the graph's order on the compute stream"
                 )
             self.last_random = task_index
-        for block, version in self.versions[task_index].items():
-            memory = self.memory[block]
-            if memory.averaged and task.phase is not Phase.UPDATE:
-                self._hazard(f"{self._name(block)} is used after it was averaged over all processes")
-            if task.phase is Phase.UPDATE and block in self.averages and not memory.averaged:
-                self._hazard(f"{self._name(block)} is applied before it was averaged over all processes")
-            if memory.version != version:
-                self._hazard(
-                    f"{task.name} uses {self._name(block)} after {memory.version} of its writes, not after {version}"
-                )
+        self._check_versions(task)
+        if task.on_host != (stream == HOST_STREAM):
+            self._hazard(f"task {task.name} runs on stream {stream!r}, which is not of its processor")
+        if task.on_host:
+            self._compute_on_host(task)
+            return
         for block in task.reads:
             self._read(block, stream)
         for block in task.creates:
@@ -171,21 +169,63 @@ class _Walk:
             self.memory[block].version += 1
         self._take_workspace(task, stream)
 
+    def _check_versions(self, task: Task) -> None:
+        for block, version in self.versions[task.index].items():
+            memory = self.memory[block]
+            if memory.averaged and task.phase is not Phase.UPDATE:
+                self._hazard(f"{self._name(block)} is used after it was averaged over all processes")
+            if task.phase is Phase.UPDATE and block in self.averages and not memory.averaged:
+                self._hazard(f"{self._name(block)} is applied before it was averaged over all processes")
+            if memory.version != version:
+                self._hazard(
+                    f"{task.name} uses {self._name(block)} after {memory.version} of its writes, not after {version}"
+                )
+
+    def _compute_on_host(self, task: Task) -> None:
+        if task.creates or task.workspace_bytes:
+            self._hazard(f"task {task.name} of the host takes device memory")
+        for block in task.reads:
+            self._read_on_host(block, HOST_STREAM)
+        for block in task.writes:
+            memory = self.memory[block]
+            if memory.resident:
+                self._hazard(f"{self._name(block)} is written on the host while it is resident")
+            if not self.graph.blocks[block].host_location:
+                self._hazard(f"{self._name(block)} is written on the host, where it has no home")
+            self._write_on_host(block, HOST_STREAM)
+            memory.encoded_by = None
+            memory.version += 1
+
     def _copy(self, copy: Offload | Prefetch) -> None:
         block, stream = copy.block, copy.stream
         self._issue(stream)
-        memory = self.memory[block]
         if isinstance(copy, Offload):
             self._read(block, stream)
-            if memory.host_copy:
+            if self.memory[block].host_copy:
                 self._hazard(f"{self._name(block)} is offloaded twice")
-            memory.host_copy = (stream, self.index)
+            self._write_on_host(block, stream)
             return
+        self._read_on_host(block, stream)
+        self._fill(block, stream, again=True)
+
+    def _read_on_host(self, block: int, stream: str) -> None:
+        memory = self.memory[block]
         if memory.host_copy is None:
             self._hazard(f"{self._name(block)} has no valid copy on the host")
-        elif not self._known(stream, memory.host_copy):
-            self._hazard(f"{self._name(block)} is prefetched before its offload is known to be done")
-        self._fill(block, stream, again=True)
+        if not self._known(stream, memory.host_copy):
+            what = self._what(memory.host_copy)
+            self._hazard(f"{self._name(block)} is read on the host before {what} is known to be done")
+        memory.host_users.append((stream, self.index))
+
+    def _write_on_host(self, block: int, stream: str) -> None:
+        memory = self.memory[block]
+        for access in memory.host_users:
+            if access[1] != self.index and not self._known(stream, access):
+                self._hazard(
+                    f"{self._name(block)} is overwritten on the host while {self._what(access)} may still use it"
+                )
+        memory.host_copy = (stream, self.index)
+        memory.host_users = [memory.host_copy]
 
     def _convert(self, conversion: Encode | Decode) -> None:
         block, encoded, stream = conversion.block, conversion.encoded, conversion.stream
@@ -360,6 +400,8 @@ class _Walk:
             if block.index in self.averages and not memory.averaged:
                 self._hazard(f"{block.name} was not averaged over all processes")
             self._check_unused(block.index, COMPUTE_STREAM, "handed to the caller")
+            if any(not self._known(COMPUTE_STREAM, access) for access in memory.host_users):
+                self._hazard(f"{block.name} is handed to the caller while its copy on the host is still used")
         if self.peak_bytes != self.schedule.peak_bytes:
             self._hazard(f"holds {self.peak_bytes} bytes at most, not the stated {self.schedule.peak_bytes}")
 

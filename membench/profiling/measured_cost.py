@@ -100,6 +100,9 @@ class MeasuredCost(CostModel):
     def task_time_s(self, task: Task) -> float:
         return self._cost_of(task).time_s
 
+    def host_task_time_s(self, task: Task) -> float:
+        return self._cost_of(task).time_s
+
     def algorithms(self, task: Task) -> tuple[Algorithm, ...]:
         """Return the operator as torch runs it: within one process there is no choice."""
         measured = self._cost_of(task)

@@ -199,7 +199,8 @@ def _simulate(
     profile = as_device(device)
     joined = cluster if isinstance(cluster, Cluster) else configuration.load("cluster", cluster)
     framework = configuration.load("framework", "pytorch")
-    cost = RooflineCost(joined.loaded(profile), framework.efficiency)
+    machine = configuration.load("machine", "server")
+    cost = RooflineCost(joined.loaded(profile), framework.efficiency, machine)
     graph_at = Captures(updated_workload(workload, by), framework.captured_on).graph_at
     update = None if by is None else CapturedUpdate(by, workload.module)
 

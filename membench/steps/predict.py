@@ -113,7 +113,7 @@ class Predictor:
 
     def on(self, device: DeviceProfile) -> Prediction:
         """Return the prediction for a device; see `predict`."""
-        cost = RooflineCost(device, self._efficiency)
+        cost = RooflineCost(device, self._efficiency, configuration.load("machine", "server"))
         batch_size = self._captures.workload.batch_size
         runs = plan_step(
             self._captures.graph_at, batch_size, self._strategy, cost, self._budget_bytes, update=self._update

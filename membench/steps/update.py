@@ -10,7 +10,7 @@ from membench.core.call import Value
 from membench.core.errors import MembenchError, UnsupportedStrategy
 from membench.core.optimizer import Gradients, Update, UpdateTask, WeightUpdate, made_optimizer
 from membench.core.schedule import Schedule
-from membench.core.task_graph import Role, TaskGraph
+from membench.core.task_graph import Phase, Role, Task, TaskGraph
 from membench.profiling.measured_cost import MeasuredCost
 from membench.profiling.update import measure_update
 
@@ -75,7 +75,7 @@ class RealUpdate:
             self._update = Update((task,), cost.states, self.gradients)
         return self._update
 
-    def of(self, schedule: Schedule) -> Callable[[Callable[[Value], Tensor]], None]:
+    def of(self, schedule: Schedule) -> Callable[[Task, Callable[[Value], Tensor]], None]:
         """Return the function that applies a step's gradients; it takes one that returns a value's tensor.
 
         It does not refer to the step, which would keep device memory until a garbage collection.
@@ -84,12 +84,13 @@ class RealUpdate:
             UnsupportedStrategy: the schedule keeps weights or states in host memory, where torch's optimizer would find them.
         """
         graph = schedule.graph
-        for block in graph.blocks:
-            if block.host_location and block.role in (Role.WEIGHT, Role.OPTIMIZER_STATE):
-                raise UnsupportedStrategy(
-                    f"strategy {schedule.strategy!r} keeps {block.name!r} in host memory, which torch's optimizer would not "
-                    "update on the device; keep weights there, or update them after the step"
-                )
+        for task in graph.tasks:
+            for block in (graph.blocks[block] for block in task.writes if task.phase is Phase.UPDATE):
+                if block.host_location and not task.on_host and block.role is not Role.ACCUMULATED:
+                    raise UnsupportedStrategy(
+                        f"strategy {schedule.strategy!r} keeps {block.name!r} in host memory, which torch's optimizer would not "
+                        "update on the device; keep weights there, or update them after the step"
+                    )
         applied = [
             (self._weights[name], value)
             for name, value in graph.gradients
@@ -97,7 +98,7 @@ class RealUpdate:
         ]
         freed = tuple(self._weights.values()) if self.gradients is Gradients.FREED else ()
 
-        def apply(tensor: Callable[[Value], Tensor]) -> None:
+        def apply(task: Task, tensor: Callable[[Value], Tensor]) -> None:
             for weight, value in applied:
                 gradient = tensor(value)
                 weight.grad = gradient if weight.grad is None else weight.grad.add_(gradient)

@@ -7,7 +7,7 @@ import torch
 from membench.backends.real import check_products, real_device
 from membench.core.checks import choice
 from membench.core.cluster import SINGLE_DEVICE, Cluster
-from membench.core.configuration import find_function, instantiate
+from membench.core.configuration import find_function, instantiate, load
 from membench.core.device import DeviceProfile
 from membench.core.errors import MembenchError
 from membench.core.optimizer import WeightUpdate
@@ -122,7 +122,8 @@ class Cell:
     @property
     def cost(self) -> RooflineCost:
         """The cost model of the simulated device while all devices of the cluster copy."""
-        return RooflineCost(self.cluster.loaded(self.simulated_device), self.framework.efficiency)
+        device, machine = self.cluster.loaded(self.simulated_device), load("machine", "server")
+        return RooflineCost(device, self.framework.efficiency, machine)
 
     def captured_on(self) -> torch.device | None:
         """Return the device whose operators are captured: that on which the step runs, or the framework's.

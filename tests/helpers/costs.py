@@ -12,7 +12,7 @@ WORKSPACE_BYTES = 400
 
 
 class UnitCost(CostModel):
-    """Two seconds per task after half a second of launch; a second per byte copied."""
+    """Two seconds per task after half a second of launch, three on the host; a second per byte copied."""
 
     full_duplex = True
 
@@ -21,6 +21,9 @@ class UnitCost(CostModel):
 
     def task_time_s(self, task: Task) -> float:
         return 2.0
+
+    def host_task_time_s(self, task: Task) -> float:
+        return 3.0
 
     def algorithms(self, task: Task) -> tuple[Algorithm, ...]:
         return (Algorithm("", 0, 2.0),)

@@ -4,6 +4,7 @@ from membench.strategies.base import Strategy, strategies
 from membench.strategies.epmc import Epmc
 from membench.strategies.layrub.strategy import LayrubHybrid, LayrubInter, LayrubIntra
 from membench.strategies.network_wide import NetworkWide
+from tests.helpers.host_updates import HostUpdates
 
 OPTIONS: dict[str, Strategy] = {
     "network_wide, shared gradients": NetworkWide(shared_gradients=True),
@@ -15,5 +16,6 @@ OPTIONS: dict[str, Strategy] = {
     "layrub_hybrid, fixed region": LayrubHybrid(fixed_region=True),
     "layrub_inter, Algorithm 1": LayrubInter(only_needed=False),
     "layrub_hybrid, Algorithm 1, fixed region": LayrubHybrid(fixed_region=True, only_needed=False),
+    "updates on the host": HostUpdates(),
 }
 VARIANTS = {name: strategy() for name, strategy in strategies().items()} | OPTIONS
