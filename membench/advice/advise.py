@@ -3,8 +3,6 @@
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
-from math import inf
-from time import monotonic
 from typing import Any
 
 from torch import Tensor, nn
@@ -19,7 +17,7 @@ from membench.advice.processes import Planners
 from membench.advice.programs import Programs
 from membench.advice.regions import SameMemory, SameTime, recomputes
 from membench.advice.trust import trusts
-from membench.advice.work import Work, result_by
+from membench.advice.work import Work
 from membench.core import configuration
 from membench.core.device import DeviceProfile
 from membench.core.optimizer import WeightUpdate
@@ -87,7 +85,8 @@ def advise(
         largest: whose largest batch is searched for: ``"all"`` methods', ``"plain"`` PyTorch's alone, or ``"none"``.
         levers: where plain PyTorch does not fit, predict changes to optimizer, precision and batch with which it would.
         processes: how many plan; None: one for each processor.
-        time_limit_s: where plain PyTorch does not fit, leave out what is not planned in that time; None: wait for all.
+        time_limit_s: where plain PyTorch does not fit, leave out methods whose plans take longer, in processor time of each
+            process; None: wait for all.
         progress: show on stderr what is done.
 
     Raises:
@@ -140,7 +139,6 @@ class Adviser:
         progress: bool = False,
     ) -> Advice:
         """Return the advice; see `advise`."""
-        deadline_s = inf if time_limit_s is None else monotonic() + time_limit_s
         workload, target = self._workload, self._target
         mode = Mode.TRAINING if workload.loss else Mode.INFERENCE
         names = [name for name in strategies(mode) if name not in LEFT_OUT] if methods is None else methods
@@ -152,21 +150,21 @@ class Adviser:
         ):
             runs = self._plain(planners)
             plain, fits = predicted(runs, target.cost, target.device), not target.excess_bytes(runs)
-            deadline_s = inf if fits else deadline_s
-            search = Levers(
-                work, planners, self._programs, workload.batch_size, target,
-                PlainNumbers.of(runs, target), deadline_s,
-            )  # fmt: skip
+            if not fits and time_limit_s is not None:
+                planners.limit(time_limit_s)
+            numbers = PlainNumbers.of(runs, target)
+            search = Levers(work, planners, self._programs, workload.batch_size, target, numbers)
             of_levers = None if fits or not levers else work.start(search.found)
-            graph = add_update(planners.graph(workload.batch_size, workload.batch_size), target.update)
+            captured = planners.graph(workload.batch_size, workload.batch_size)
+            graph = add_update(captured, target.update)
             batches = Batches(planners, graph, target)
             of_plain = work.start(batches.plain) if largest != "none" else None
-            of_program = self._in_place_of_regions(work, planners, plain)
-            asked = Methods(work, planners, batches, graph, target, deadline_s)
+            of_program = self._in_place_of_regions(work, planners, plain) if fits else {}
+            asked = Methods(work, planners, batches, graph, target)
             outcomes = asked.outcomes(chosen, search=largest == "all")
             found_levers = of_levers.result() if of_levers else ()
-            largest_batch = result_by(deadline_s, of_plain) if of_plain else None
-            in_place = {name: result_by(deadline_s, future) for name, future in of_program.items()}
+            largest_batch = of_plain.result() if of_plain else None
+            in_place = {name: future.result() for name, future in of_program.items()}
         plans = [each for each in outcomes.values() if isinstance(each, AdvisedPlan)]
         return Advice(
             model=workload.name,
@@ -183,7 +181,7 @@ class Adviser:
             refused={name: each for name, each in outcomes.items() if isinstance(each, Refusal)},
             trust=trusts(workload.name, target.device.name),
             trains=workload.trains,
-            recomputes=bool(in_place),
+            recomputes=recomputes(captured),
             levers=found_levers,
             not_tried=search.not_tried(),
             sharded_bytes={} if fits else sharded_bytes(runs[-1].schedule.graph),

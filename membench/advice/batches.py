@@ -6,7 +6,7 @@ from threading import Lock
 
 from membench.advice.advice import AdvisedPlan, Refusal
 from membench.advice.planning import MORE, Target, bound_bytes, load, load_without_budget
-from membench.advice.processes import Planners, Urgency
+from membench.advice.processes import Planners, TooSlow, Urgency
 from membench.advice.resized import ResizedGraph
 from membench.advice.search import MOST, largest_batch
 from membench.core.errors import UnsupportedModel, UnsupportedStrategy
@@ -97,7 +97,7 @@ class Batches:
         try:
             fixed = min(1.0, self._fixed_bytes / self._target.room_bytes)
             return largest_batch(load_at, self._batch_size, known, fixed=fixed)
-        except (UnsupportedModel, UnsupportedStrategy):
+        except (UnsupportedModel, UnsupportedStrategy, TooSlow):
             return None
 
     def _load(self, outcome: AdvisedPlan | Refusal) -> float | None:

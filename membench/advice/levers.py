@@ -9,7 +9,6 @@ from dataclasses import replace
 from functools import partial
 from itertools import combinations
 from math import inf
-from time import monotonic
 
 from membench.advice.advice import Lever
 from membench.advice.changes import AS_IT_IS, Changes, Kind, are_compatible
@@ -22,16 +21,16 @@ from membench.core.task_graph import Role, TaskGraph
 
 MOST_CHANGES = 4
 """That are combined."""
-MOST_CAPTURES = 7
-"""Of programs: each takes seconds where the program is large."""
+MOST_TASKS = 25_000
+"""Of all changed programs that are captured, as many as take ten seconds."""
 SHOWN = 3
 """The most combinations that are named."""
 SHARED = frozenset(
     {Role.WEIGHT, Role.ACCUMULATED, Role.OPTIMIZER_STATE, Role.WEIGHT_GRADIENT, Role.APPLIED_GRADIENT}
 )
 """What ZeRO divides among GPUs."""
-NO_TIME = "no time"
-"""Why a change was not tried that takes another capture."""
+NO_TIME = "capturing it takes too long"
+"""Why a change is not tried after many others."""
 
 
 class Levers:
@@ -41,7 +40,6 @@ class Levers:
         work: at the same time as other work.
         planners: that predict.
         plain: the step as it is.
-        deadline_s: by `time.monotonic`; later nothing is begun.
     """
 
     def __init__(
@@ -52,10 +50,9 @@ class Levers:
         batch_size: int,
         target: Target,
         plain: PlainNumbers,
-        deadline_s: float = inf,
     ) -> None:
         self._work, self._planners, self._programs = work, planners, programs
-        self._batch_size, self._target, self._deadline_s = batch_size, target, deadline_s
+        self._batch_size, self._target = batch_size, target
         self._known: dict[Changes, PlainNumbers] = {AS_IT_IS: plain}
         self._captured = {AS_IT_IS}
         self._not_tried: dict[Changes, str] = {}
@@ -114,9 +111,11 @@ class Levers:
         """
         program = frozenset(change for change in changes if change.is_captured)
         with self._planners.capturing:
-            if monotonic() > self._deadline_s or len(self._captured | {program}) > MOST_CAPTURES:
-                raise MembenchError(NO_TIME)
-            self._captured.add(program)
+            if program not in self._captured:
+                size = len(self._planners.graph(self._batch_size, self._batch_size).tasks)
+                if size * len(self._captured) > MOST_TASKS:
+                    raise MembenchError(NO_TIME)
+                self._captured.add(program)
             update = self._programs.update(changes)
             if update is not None:
                 update(self._planners.graph(self._batch_size, self._batch_size, program))

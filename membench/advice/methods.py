@@ -2,18 +2,15 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, as_completed
-from contextlib import suppress
 from dataclasses import replace
 from functools import partial
-from math import inf
-from time import monotonic
 
 from membench.advice.advice import AdvisedPlan, Refusal
 from membench.advice.batches import Batches
 from membench.advice.micro_batches import accumulated
 from membench.advice.planning import Target, bound_bytes, plan_method
-from membench.advice.processes import Planners, Urgency
-from membench.advice.work import Work, result_by
+from membench.advice.processes import Planners, TooSlow, Urgency
+from membench.advice.work import Work
 from membench.core.errors import InfeasibleSchedule, OutOfMemory, UnsupportedStrategy
 from membench.core.task_graph import TaskGraph
 from membench.core.units import format_bytes
@@ -23,7 +20,7 @@ from membench.strategies.pytorch import PyTorch
 
 Outcome = AdvisedPlan | Refusal
 
-NO_TIME = "not planned in the time that was given, for which time_limit=none waits"
+NO_TIME = "not planned within the time limit"
 """Why there is no plan of a method that takes longer than the answer may."""
 
 
@@ -34,7 +31,6 @@ class Methods:
         work: at the same time as other work.
         planners: that plan.
         graph: of the step, with its update.
-        deadline_s: by `time.monotonic`; what is not planned by then is left out.
     """
 
     def __init__(
@@ -44,10 +40,9 @@ class Methods:
         batches: Batches,
         graph: TaskGraph,
         target: Target,
-        deadline_s: float = inf,
     ) -> None:
         self._work, self._planners, self._batches = work, planners, batches
-        self._graph, self._target, self._deadline_s = graph, target, deadline_s
+        self._graph, self._target = graph, target
 
     def outcomes(self, chosen: Sequence[Strategy], *, search: bool) -> Mapping[str, Outcome]:
         """Return each method's plan, or why it does not fit, by name.
@@ -75,7 +70,7 @@ class Methods:
         return {
             strategy.name: _with_largest_batch(
                 found[strategy.name],
-                result_by(self._deadline_s, searches[strategy.name]),
+                searches[strategy.name].result(),
                 strategy.searches_under_budget,
             )
             for strategy in chosen
@@ -90,12 +85,8 @@ class Methods:
                 yield strategy, _known_refusal(least_bytes)
             else:
                 planning[self._work.start(self._outcome, strategy)] = strategy
-        left_s = None if self._deadline_s == inf else max(0.0, self._deadline_s - monotonic())
-        with suppress(TimeoutError):
-            for future in as_completed(planning, left_s):
-                yield planning.pop(future), future.result()
-        for strategy in planning.values():
-            yield strategy, Refusal(NO_TIME, None, is_planned=False)
+        for future in as_completed(planning):
+            yield planning[future], future.result()
 
     def _outcome(self, strategy: Strategy) -> Outcome:
         """Return a method's plan, or why it does not fit."""
@@ -114,6 +105,8 @@ class Methods:
             return self._planners.run(job, batch_size, urgency)
         except UnsupportedStrategy as error:
             return Refusal(str(error), None)
+        except TooSlow:
+            return Refusal(NO_TIME, None, is_planned=False)
         except (InfeasibleSchedule, OutOfMemory) as error:
             needed_bytes = error.needed_bytes
             refusal = Refusal(str(error), needed_bytes, getattr(error, "lower_bound_bytes", None))

@@ -8,14 +8,18 @@ import os
 import pickle
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from enum import IntEnum
 from functools import lru_cache
 from heapq import heappop, heappush
 from importlib import import_module
 from itertools import count
+from math import inf
+from signal import ITIMER_PROF, SIGPROF, setitimer, signal
 from threading import Condition, RLock
+from time import process_time
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 from joblib.externals.loky import BrokenProcessPool, ProcessPoolExecutor, process_executor
 
@@ -35,6 +39,10 @@ class MissingGraph(Exception):
     def __init__(self, size: int) -> None:
         super().__init__(size)
         self.size = size
+
+
+class TooSlow(Exception):
+    """A job has taken the processor time that was left for it, or there is none left; not an error of the user's."""
 
 
 class Urgency(IntEnum):
@@ -61,7 +69,8 @@ class Planners:
         self._resized: bytes | None = None
         self.capturing = RLock()
         """Held by whoever captures: torch's state is shared by all threads."""
-        number = processes or len(os.sched_getaffinity(0))
+        self._taken_s, self._limit_s = -process_time(), inf
+        self._number = number = processes or len(os.sched_getaffinity(0))
         self._turns = _Turns(number)
         # joblib's processes do not run the user's program again, as those of the standard library do
         self._pool = ProcessPoolExecutor(number, initializer=_begin)
@@ -79,6 +88,13 @@ class Planners:
         """Let jobs on other batches take their graphs from there, so that they are not captured."""
         self._resized = pickle.dumps(resized)
 
+    def limit(self, limit_s: float) -> None:
+        """Limit the processor time of all processes, this one included, to so many seconds for each of those that plan.
+
+        Where it is taken, jobs end with `TooSlow`, except the most urgent ones.
+        """
+        self._limit_s = limit_s * self._number
+
     def run(
         self,
         job: Callable[[GraphAt], Result],
@@ -90,6 +106,7 @@ class Planners:
 
         Raises:
             UnsupportedModel: see `Captures.at`.
+            TooSlow: the job took too long, or its turn came too late.
             MembenchError: a process ended before its job was done.
         """
         is_captured = program != AS_IT_IS or (program, batch_size) in self._captures
@@ -98,7 +115,14 @@ class Planners:
         while True:
             try:
                 with self._turns.taken(urgency):
-                    return self._pool.submit(_run, job, batch_size, graphs, resized).result()
+                    limit_s = inf if urgency is Urgency.LEVER else self._left_s() / self._number
+                    if limit_s <= 0:
+                        raise TooSlow
+                    done = self._pool.submit(_run, job, batch_size, graphs, resized, limit_s).result()
+                    self._taken_s += done.processor_s
+                if isinstance(done.result, MembenchError):
+                    raise done.result
+                return done.result
             except MissingGraph as missing:
                 graphs[missing.size] = self._graph_pickled(batch_size, missing.size, program)
             except BrokenProcessPool:
@@ -106,6 +130,9 @@ class Planners:
                     "a process that planned was ended from outside, as where the machine's memory is used up; "
                     "plan in fewer processes, or fewer methods"
                 ) from None
+
+    def _left_s(self) -> float:
+        return self._limit_s - self._taken_s - process_time()
 
     def graph(self, batch_size: int, size: int, program: Changes = AS_IT_IS) -> TaskGraph:
         """Return the graph of a number of samples of a batch; each is captured once."""
@@ -150,9 +177,21 @@ class _Turns:
                 self._changed.notify_all()
 
 
+@dataclass(frozen=True)
+class _Done(Generic[Result]):
+    """The result of a job, or why the user has none, and the processor time that it took."""
+
+    result: Result | MembenchError
+    processor_s: float
+
+
 def _run(
-    job: Callable[[GraphAt], Result], batch_size: int, graphs: Mapping[int, bytes], resized: bytes | None
-) -> Result:
+    job: Callable[[GraphAt], Result],
+    batch_size: int,
+    graphs: Mapping[int, bytes],
+    resized: bytes | None,
+    limit_s: float,
+) -> _Done[Result]:
     def graph_at(size: int) -> TaskGraph:
         if size in graphs:
             return _read(graphs[size])
@@ -160,7 +199,29 @@ def _run(
             return _read(resized).at(size)
         raise MissingGraph(size)
 
-    return job(graph_at)
+    start_s = process_time()
+    result: Result | MembenchError
+    with _limited(limit_s):
+        try:
+            result = job(graph_at)
+        except MembenchError as error:
+            result = error
+    return _Done(result, process_time() - start_s)
+
+
+@contextmanager
+def _limited(limit_s: float) -> Iterator[None]:
+    """Raise `TooSlow` in the thread that jobs run in, once it has taken that much processor time."""
+
+    def stop(*_: object) -> None:
+        raise TooSlow
+
+    signal(SIGPROF, stop)
+    setitimer(ITIMER_PROF, 0 if limit_s == inf else limit_s)
+    try:
+        yield
+    finally:
+        setitimer(ITIMER_PROF, 0)
 
 
 @lru_cache(maxsize=4)

@@ -160,6 +160,8 @@ def _in_place_of_regions(advice: Advice) -> Iterator[tuple[str, str]]:
     if not advice.recomputes:
         return
     yield "recomputes", "as torch.utils.checkpoint has it; all methods but pytorch plan the step without that"
+    if not advice.fits:
+        return
     memory, time = advice.in_its_memory, advice.in_its_time
     yield (
         "in its memory",

@@ -2,26 +2,12 @@
 
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from math import inf
-from time import monotonic
 from types import TracebackType
 from typing import TypeVar
 
 from tqdm import tqdm
 
 Result = TypeVar("Result")
-
-
-def result_by(deadline_s: float, future: Future[Result]) -> Result | None:
-    """Return the result of a call; None: it has not ended by then.
-
-    Args:
-        deadline_s: by `time.monotonic`; infinite: wait for it.
-    """
-    try:
-        return future.result(None if deadline_s == inf else max(0.0, deadline_s - monotonic()))
-    except TimeoutError:
-        return None
 
 
 class Work:
