@@ -54,11 +54,11 @@ def _changes(model: Mapping[str, Any]) -> Iterator[tuple[str, tuple[Change, dict
     if model.get("lora") or not _is_of_transformers(model) or find_spec("peft") is None:
         return
     of_all = frozenset({Kind.UPDATE, Kind.STATES})
-    lora = f"'model.lora={{r: {RANK}, target_modules: all-linear}}'"
+    lora = (f"model.lora.r={RANK}", "model.lora.target_modules=all-linear")
     yield (
         "LoRA",
         (
-            Change("LoRA", Kind.ADAPTERS, (lora,), _TRAINED, of_all, keeps_weights=True),
+            Change("LoRA", Kind.ADAPTERS, lora, _TRAINED, of_all, keeps_weights=True),
             _OF_LORA,
         ),
     )
@@ -66,7 +66,7 @@ def _changes(model: Mapping[str, Any]) -> Iterator[tuple[str, tuple[Change, dict
         quantized = Change(
             "QLoRA",
             Kind.ADAPTERS,
-            (lora, "model.quantization=bnb.nf4"),
+            (*lora, "model.quantization=bnb.nf4"),
             f"{_TRAINED}; those have 4 bits",
             of_all,
             is_last_resort=True,
