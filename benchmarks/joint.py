@@ -4,7 +4,6 @@
     python benchmarks/joint.py --networks all --devices all           ten networks, three of which are in no configuration
                                                                       here, on three devices: two hours
     python benchmarks/joint.py --networks unet,vgg16 --results FOLDER --workers 2
-    python benchmarks/joint.py --offload-weights                      weights may leave wherever that is faster
 
 Devices are simulated. Prints a line for each network, device, budget and method, and a summary. `--results` adds each line to
 FOLDER/rows.jsonl as soon as its network and device are done, goes on where an earlier run ended, and writes FOLDER/README.md,
@@ -17,7 +16,6 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass
-from functools import partial
 from itertools import product
 from multiprocessing import get_context
 from pathlib import Path
@@ -53,20 +51,14 @@ OTHERS_BATCH_SIZE = 32
 LARGE_GAP = 0.15
 PAGE = """# `joint` against other methods
 
-Made by `python benchmarks/joint.py --networks all --devices all --results results/joint`, once with `--offload-weights` and once
-without it, on simulated cards; every row is in `rows.jsonl`. *At their peaks*: `joint` with the peak of memonger, superneurons,
+Made by `python benchmarks/joint.py --networks all --devices all --results results/joint` on simulated cards, whose machine is
+`conf/machine/server.yaml`; every row is in `rows.jsonl`. *At their peaks*: `joint` with the peak of memonger, superneurons,
 layrub_inter, layrub_hybrid, vdnn_all and geeps as its budget, its step time over theirs, the geometric mean and the largest. *At
 equal budgets*: 80, 60 and 45 % of eager's peak, against rotor, pofo, capuchin and dtr, where both keep the budget. *Only joint*:
 where `joint` alone keeps it; *only other*: where `joint` refuses what the other keeps. The gap is that to `joint`'s lower bound.
 Planning is CPU time, that of the longest plan.
 """
-TITLES = {
-    False: "By default: weights are in host memory only where no other plan keeps the budget",
-    True: "`offload_weights=true`: weights are in host memory wherever that is faster",
-}
 TABLE = """
-## {title}
-
 | network | plans | at their peaks: mean | largest | at equal budgets: mean | largest | only joint | only other | gap: median | worst | above 15 % | planning |
 |---|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|
 """
@@ -77,7 +69,6 @@ class Row:
     """Joint and another method within one budget.
 
     Attributes:
-        offload_weights: the option of joint.
         share: the budget, in eager's peaks; None: the other method's peak without a budget.
         other_s: seconds of the other method's step; None: it cannot keep the budget. `joint_s`: of joint's.
         other_planning_s: seconds of CPU time to plan and validate; `joint_planning_s`: of joint's plan.
@@ -97,7 +88,6 @@ class Row:
     joint_planning_s: float
     lower_bound_s: float | None
     gap: float | None
-    offload_weights: bool
 
     @property
     def ratio(self) -> float | None:
@@ -120,10 +110,10 @@ class Row:
         )
 
 
-def rows_of(network: str, device: str, *, offload_weights: bool) -> Iterator[Row]:
+def rows_of(network: str, device: str) -> Iterator[Row]:
     """Yield the rows of a network on a device."""
     framework = load("framework", "pytorch")
-    cost = RooflineCost(load("device", device), framework.efficiency)
+    cost = RooflineCost(load("device", device), framework.efficiency, load("machine", "server"))
     batch_size = NETWORKS.get(network, OTHERS_BATCH_SIZE)
     graph = framework.lower(captured(network, batch_size))
     _, eager, _ = planned(graph, Eager(), cost, None)
@@ -139,7 +129,7 @@ def rows_of(network: str, device: str, *, offload_weights: bool) -> Iterator[Row
                 return None  # it cannot schedule this network
             budget_bytes = schedule.peak_bytes
         if budget_bytes not in plans:
-            plans[budget_bytes] = planned(graph, Joint(offload_weights), cost, budget_bytes)
+            plans[budget_bytes] = planned(graph, Joint(), cost, budget_bytes)
         joint_planning_s, joint, joint_s = plans[budget_bytes]
         found = dict(joint.decisions) if joint else {}
         return Row(
@@ -157,7 +147,6 @@ def rows_of(network: str, device: str, *, offload_weights: bool) -> Iterator[Row
             joint_planning_s=joint_planning_s,
             lower_bound_s=found.get("lower_bound_s"),
             gap=found.get("gap"),
-            offload_weights=offload_weights,
         )
 
     pairs = [(other, None) for other in AT_THEIR_PEAKS] + list(product(AT_EQUAL_BUDGETS, SHARES))
@@ -206,34 +195,30 @@ def main(arguments: argparse.Namespace) -> None:
     rows = (
         [Row(**json.loads(line)) for line in file.read_text().splitlines()] if file and file.exists() else []
     )
-    done = {(row.network, row.device) for row in rows if row.offload_weights == arguments.offload_weights}
+    done = {(row.network, row.device) for row in rows}
     cells = [cell for cell in product(arguments.networks, arguments.devices) if cell not in done]
     if cells:
-        rows_of_cell = partial(_cell, offload_weights=arguments.offload_weights)
         with ProcessPoolExecutor(arguments.workers, mp_context=get_context("spawn")) as pool:
-            for found in pool.map(rows_of_cell, *zip(*cells, strict=True)):
+            for found in pool.map(_cell, *zip(*cells, strict=True)):
                 print(*found, sep="\n", flush=True)
                 rows += found
                 if file:
                     file.parent.mkdir(parents=True, exist_ok=True)
                     with file.open("a") as opened:
                         opened.writelines(json.dumps(asdict(row)) + "\n" for row in found)
-    print(*summary([row for row in rows if row.offload_weights == arguments.offload_weights]), sep="\n")
+    print(*summary(rows), sep="\n")
     if file:
         write_whole(file.parent / "README.md", page(rows))
 
 
 def page(rows: Sequence[Row]) -> str:
     """Return Markdown tables of ratios and gaps by network."""
-    found = PAGE
-    for offload_weights, title in TITLES.items():
-        if chosen := [row for row in rows if row.offload_weights == offload_weights]:
-            networks = dict.fromkeys(row.network for row in chosen)
-            lines = [_line(name, [row for row in chosen if row.network == name]) for name in networks]
-            found += TABLE.format(title=title) + "\n".join([*lines, _line("all", chosen)]) + "\n"
-            done = {(row.network, row.device) for row in chosen}
-            if missing := [f"{a} on {b}" for a, b in product(NETWORKS, DEVICES) if (a, b) not in done]:
-                found += f"\nNot run yet: {', '.join(missing)}.\n"
+    networks = dict.fromkeys(row.network for row in rows)
+    lines = [_line(name, [row for row in rows if row.network == name]) for name in networks]
+    found = PAGE + TABLE + "\n".join([*lines, _line("all", rows)]) + "\n"
+    done = {(row.network, row.device) for row in rows}
+    if missing := [f"{a} on {b}" for a, b in product(NETWORKS, DEVICES) if (a, b) not in done]:
+        found += f"\nNot run yet: {', '.join(missing)}.\n"
     return found
 
 
@@ -254,9 +239,9 @@ def _line(name: str, rows: Sequence[Row]) -> str:
     return f"| {' | '.join(cells)} |"
 
 
-def _cell(network: str, device: str, *, offload_weights: bool) -> list[Row]:
+def _cell(network: str, device: str) -> list[Row]:
     try:
-        return list(rows_of(network, device, offload_weights=offload_weights))
+        return list(rows_of(network, device))
     except MembenchError as error:
         raise SystemExit(f"{network} on {device}: {error}") from None
 
@@ -275,7 +260,6 @@ if __name__ == "__main__":
     )
     parser.add_argument("--networks", type=_names(NETWORKS), default="resnet50")
     parser.add_argument("--devices", type=_names(DEVICES), default="k40m")
-    parser.add_argument("--offload-weights", action="store_true")
     parser.add_argument("--results", type=Path)
     parser.add_argument("--workers", type=int, default=1)
     main(parser.parse_args())

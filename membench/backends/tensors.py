@@ -28,7 +28,7 @@ class DeviceTensors:
         device: the device of created and prefetched blocks.
 
     Attributes:
-        update: runs a task of the update; takes a function that returns a value's tensor.
+        update: runs a task of the update; takes the task, and a function that returns a value's tensor.
         passed: by block, tensors that a step takes from its caller in place of running the task that creates them.
     """
 

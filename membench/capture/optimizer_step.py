@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -22,13 +22,36 @@ from membench.capture.operation import Layout, layout_of
 from membench.capture.update_recorder import UpdateOperator, UpdateRecorder, state_tensors, tensors_of
 from membench.capture.update_surroundings import as_on_a_gpu, compiled_in_one_kernel, managed_as_host_memory
 from membench.core.errors import MembenchError, one_line
-from membench.core.optimizer import UpdateTask, WeightUpdate, copy_of_optimizer, made_optimizer
+from membench.core.optimizer import (
+    UpdateTask,
+    WeightUpdate,
+    copy_of_optimizer,
+    differ,
+    made_optimizer,
+    options_and_attributes,
+    steps_as_its_class,
+)
 from membench.core.task_graph import Kind
 from membench.core.torch_contexts import foreach_types
 from membench.core.torch_internals import FakeTensor, FakeTensorMode, tree_leaves
 
-Captured = tuple[list[UpdateTask], dict[str, dict[str, int]]]
-"""The parts of an update, and the bytes of each state on the device by its name, by weight."""
+
+class Captured(NamedTuple):
+    """A captured update.
+
+    Attributes:
+        tasks: in order.
+        states: bytes of each state on the device by its name, by weight.
+        is_divisible: whether each weight is updated by itself, so that the weights may be in steps of their own.
+    """
+
+    tasks: list[UpdateTask]
+    states: dict[str, dict[str, int]]
+    is_divisible: bool
+
+
+_FUSED_ON_THE_CPU = (torch.optim.Adagrad, torch.optim.Adam, torch.optim.AdamW, torch.optim.SGD)
+"""Optimizers whose ``fused=True`` has a kernel for the CPU."""
 
 _EMA = "ema"
 
@@ -40,6 +63,7 @@ class OptimizerStep:
         by, device: see `membench.capture.update.CapturedUpdate`.
         held: weights of an instance, by name.
         layouts: of the weights that have a gradient, by name.
+        fused: update by fused kernels where the class has them on the CPU.
     """
 
     def __init__(
@@ -48,8 +72,10 @@ class OptimizerStep:
         held: Mapping[str, nn.Parameter] | None,
         layouts: Mapping[str, Layout],
         device: torch.device,
+        *,
+        fused: bool = False,
     ) -> None:
-        self._by, self._held, self._device = by, held, device
+        self._by, self._held, self._device, self._fused = by, held, device, fused
         self._mode = FakeTensorMode(allow_non_fake_inputs=True)
         self._recorder = UpdateRecorder(self._mode, device)
         self._weights = {
@@ -81,7 +107,9 @@ class OptimizerStep:
                 optimizer = self._made()
                 optimizer.step()
                 self._find_states(optimizer)
+                before = options_and_attributes(optimizer)
                 tasks = self._parts(optimizer.step)
+                is_changed = differ(before, options_and_attributes(optimizer))
                 if self._by.ema:
                     tasks += self._averaging()
             except MembenchError:
@@ -91,18 +119,29 @@ class OptimizerStep:
                     f"the update of {self._by.name} cannot be captured ({one_line(error)}); choose another optimizer or other "
                     "options of it, or leave optimizer out"
                 ) from error
-        return tasks, self._states
+        given = self._by.optimizer if isinstance(self._by.optimizer, torch.optim.Optimizer) else optimizer
+        is_divisible = not (is_changed or self._recorder.mixes_weights) and steps_as_its_class(given)
+        return Captured(tasks, self._states, is_divisible)
 
     def _made(self) -> torch.optim.Optimizer:
         """Return the optimizer over the fake weights."""
-        if not isinstance(self._by.optimizer, torch.optim.Optimizer):
-            return made_optimizer(self._by, self._weights.values())
+        if isinstance(self._by.optimizer, torch.optim.Optimizer):
+            made = self._copied(self._by.optimizer)
+        else:
+            made = made_optimizer(self._by, self._weights.values())
+        if self._fused and isinstance(made, _FUSED_ON_THE_CPU):
+            for group in made.param_groups:
+                group.update(fused=True, foreach=False)
+        return made
+
+    def _copied(self, optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
+        """Return a copy of an instance over the fake weights."""
         assert self._held is not None
         replaced: dict[int, Any] = {}
         for name, weight in self._held.items():
             replaced[id(weight)] = self._weights.get(name, self._like(weight, weight.dtype))
             replaced |= self._replaced_states(weight, replaced[id(weight)].dtype)
-        copied = copy_of_optimizer(self._by.optimizer, replaced)
+        copied = copy_of_optimizer(optimizer, replaced)
         if self._by.in_backward:
             for group in copied.param_groups:
                 group["params"] = [each for each in group["params"] if each.grad is not None]
@@ -169,7 +208,7 @@ class OptimizerStep:
 
     def _parts(self, step: Callable[[], object]) -> list[UpdateTask]:
         """Return what a step does: a part for each set of weights on which operators run."""
-        self._recorder.begin()
+        self._recorder.begin({block: name for block, (name, _) in self._owners.items()})
         step()
         operators, held_bytes = self._recorder.recorded, self._recorder.held_bytes()
         if held_bytes[-1] > 0:

@@ -1,6 +1,6 @@
 """An optimizer's update, captured: its parts, their cost and their temporaries, and the states of each weight."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from itertools import pairwise
 from typing import Any
@@ -15,6 +15,9 @@ from membench.core.call import Value
 from membench.core.errors import MembenchError
 from membench.core.optimizer import Gradients, Update, UpdateTask, WeightUpdate
 from membench.core.task_graph import Kind, TaskGraph
+
+SMALLEST_PART = 1 / 256
+"""A part of an update has at least this share of the weights: smaller layers are updated with their neighbours."""
 
 Kinds = Mapping[str, Any]
 """What tells weights apart to an optimizer, their layout and their group of options, by name."""
@@ -63,7 +66,8 @@ class CapturedUpdate:
             }
             if not layouts:
                 raise MembenchError("the loss has no gradient for any weight of the optimizer")
-            self._update = _captured(self._by, self._held, layouts, self._device)
+            capture = _Capture(self._by, self._held, layouts, self._device)
+            self._update = _captured(capture, self._by, layouts)
         return self._update
 
 
@@ -91,36 +95,143 @@ def _layout(gradient: Value, device: torch.device) -> Layout:
     return Layout(gradient.dtype, tuple(gradient.shape), stride, 0, device)
 
 
-def _captured(
-    by: WeightUpdate,
-    held: Mapping[str, nn.Parameter] | None,
-    layouts: Mapping[str, Layout],
-    device: torch.device,
-) -> Update:
-    def capture(names: list[str]) -> Captured:
-        return OptimizerStep(by, held, {name: layouts[name] for name in names}, device).run()
+class _Capture:
+    """Captures an optimizer's steps over some of its weights.
 
-    kinds = {name: (layout, _group_of(by.optimizer, held, name)) for name, layout in layouts.items()}
+    Args:
+        by, held, device: see `OptimizerStep`.
+        layouts: of all weights with a gradient, by name.
+
+    Attributes:
+        kinds: of these weights.
+    """
+
+    def __init__(
+        self,
+        by: WeightUpdate,
+        held: Mapping[str, nn.Parameter] | None,
+        layouts: Mapping[str, Layout],
+        device: torch.device,
+    ) -> None:
+        self._by, self._held, self._layouts, self._device = by, held, layouts, device
+        self.kinds = {name: (layout, _group_of(by.optimizer, held, name)) for name, layout in layouts.items()}
+
+    def step(self, names: list[str]) -> Captured:
+        """Return the update by a step over some weights."""
+        return OptimizerStep(
+            self._by, self._held, {name: self._layouts[name] for name in names}, self._device
+        ).run()
+
+    def step_on_cpu(self, names: list[str]) -> Captured:
+        """Return the update by a step over some weights where they are in host memory."""
+        cpu = torch.device("cpu")
+        layouts = {name: self._layouts[name]._replace(device=cpu) for name in names}
+        return OptimizerStep(self._by, self._held, layouts, cpu, fused=True).run()
+
+    def part(self, names: list[str]) -> Captured:
+        """Return the update by a step over some weights, as a task of each kind over all of them."""
+        captured = self.step(names)
+        merged = [replace(task, weights=tuple(names)) for task in _merged(captured.tasks)]
+        return self.with_cpu_bytes(captured._replace(tasks=merged))
+
+    def with_cpu_bytes(self, captured: Captured) -> Captured:
+        """Return an update with the memory that it moves on the CPU; what cannot step there moves as much as on the device."""
+        try:
+            on_cpu = self.step_on_cpu(list(captured.states)).tasks
+        except MembenchError:
+            on_cpu = captured.tasks
+        tasks = []
+        for task in captured.tasks:
+            like, like_on_cpu = (
+                [
+                    each
+                    for each in found
+                    if (each.kind, each.uses_gradients) == (task.kind, task.uses_gradients)
+                ]
+                for found in (captured.tasks, on_cpu)
+            )
+            moved_bytes, cpu_bytes = (
+                sum(each.moved_bytes + each.host_bytes for each in found) for found in (like, like_on_cpu)
+            )
+            share = (task.moved_bytes + task.host_bytes) / max(1, moved_bytes)
+            tasks.append(replace(task, cpu_moved_bytes=round(share * cpu_bytes)))
+        return captured._replace(tasks=tasks)
+
+
+def _captured(capture: _Capture, by: WeightUpdate, layouts: Mapping[str, Layout]) -> Update:
+    kinds = capture.kinds
     if by.in_backward:
-        tasks, states = _alone(capture, kinds)
+        whole = divided = _part_by_part(capture.part, kinds, [[name] for name in kinds])
     else:
-        tasks, states = _one_by_one(capture, kinds) or capture(list(kinds))
+        whole = _one_by_one(capture.step, kinds) or capture.step(list(kinds))
+        divided = _part_by_part(capture.part, kinds, _groups(layouts)) if whole.is_divisible else whole
+        if divided.states != whole.states or divided is whole:
+            whole = divided = capture.with_cpu_bytes(whole)
     if by.gradients is Gradients.KEPT:
-        tasks = [_zeroing(task, layouts) for task in tasks]
-    return Update(tuple(tasks), states, by.gradients, by.in_backward)
+        is_divided = divided is not whole
+        whole = _zeroing(whole, layouts)
+        divided = _zeroing(divided, layouts) if is_divided else whole
+    parts = () if divided is whole else tuple(divided.tasks)
+    return Update(tuple(whole.tasks), whole.states, by.gradients, by.in_backward, parts)
 
 
-def _alone(capture: Callable[[list[str]], Captured], kinds: Kinds) -> Captured:
-    """Return the update of weights of which each has an optimizer of its own."""
+def _part_by_part(
+    capture: Callable[[list[str]], Captured], kinds: Kinds, groups: Iterable[list[str]]
+) -> Captured:
+    """Return the update by an optimizer's steps over one group of weights after another; like groups are captured once."""
     tasks: list[UpdateTask] = []
     states: dict[str, dict[str, int]] = {}
-    found: dict[Any, Captured] = {}
-    for name, kind in kinds.items():
-        if kind not in found:
-            found[kind] = capture([name])
-        own, [states[name]] = found[kind][0], found[kind][1].values()
-        tasks += [replace(task, weights=(name,)) for task in own]
-    return tasks, states
+    found: dict[Any, tuple[list[str], Captured]] = {}
+    for names in groups:
+        like = tuple(kinds[name] for name in names)
+        if like not in found:
+            found[like] = names, capture(names)
+        captured_names, captured = found[like]
+        own = dict(zip(captured_names, names, strict=True))
+        tasks += [replace(task, weights=tuple(own[name] for name in task.weights)) for task in captured.tasks]
+        states |= {own[name]: of_weight for name, of_weight in captured.states.items()}
+    return Captured(tasks, states, is_divisible=True)
+
+
+def _groups(layouts: Mapping[str, Layout]) -> list[list[str]]:
+    """Return the weights in groups of a layer each; small layers join the next ones."""
+    least_bytes = SMALLEST_PART * sum(map(_size_bytes, layouts.values()))
+    layers: dict[str, list[str]] = {}
+    for name in layouts:
+        layers.setdefault(name.rpartition(".")[0], []).append(name)
+    groups: list[list[str]] = []
+    group: list[str] = []
+    for names in layers.values():
+        group += names
+        if sum(_size_bytes(layouts[name]) for name in group) >= least_bytes:
+            groups.append(group)
+            group = []
+    if not groups:
+        return [group]
+    groups[-1] += group
+    return groups
+
+
+def _merged(tasks: list[UpdateTask]) -> list[UpdateTask]:
+    """Return one task for each kind, in the order of the first ones; they run one after another."""
+    merged: dict[tuple[Kind, bool], UpdateTask] = {}
+    for task in tasks:
+        kind = task.kind, task.uses_gradients
+        first = merged.get(kind)
+        merged[kind] = task if first is None else _both(first, task)
+    return list(merged.values())
+
+
+def _both(first: UpdateTask, then: UpdateTask) -> UpdateTask:
+    return replace(
+        first,
+        states=first.states | then.states,
+        operations=first.operations + then.operations,
+        moved_bytes=first.moved_bytes + then.moved_bytes,
+        host_bytes=first.host_bytes + then.host_bytes,
+        workspace_bytes=max(first.workspace_bytes, then.workspace_bytes),
+        launches=first.launches + then.launches,
+    )
 
 
 def _one_by_one(capture: Callable[[list[str]], Captured], kinds: Kinds) -> Captured | None:
@@ -135,14 +246,15 @@ def _one_by_one(capture: Callable[[list[str]], Captured], kinds: Kinds) -> Captu
     few = [name for name, following in pairwise([*kinds, ""]) if name in first or following in first]
     if 2 * len(few) > len(kinds):
         return None
-    tasks, states = capture(few)
+    captured = capture(few)
+    tasks, states = captured.tasks, captured.states
     own: dict[str, list[UpdateTask]] = {}
     for task in tasks:
         own.setdefault(task.weights[0], []).append(task)
     if list(own) != few or any(len(task.weights) > 1 for task in tasks):
         return None
     every = [replace(task, weights=(name,)) for name, pair in pairs.items() for task in own[like[pair]]]
-    return every, {name: states[like[pair]] for name, pair in pairs.items()}
+    return Captured(every, {name: states[like[pair]] for name, pair in pairs.items()}, captured.is_divisible)
 
 
 def _group_of(optimizer: Any, held: Mapping[str, nn.Parameter] | None, name: str) -> int:
@@ -153,12 +265,16 @@ def _group_of(optimizer: Any, held: Mapping[str, nn.Parameter] | None, name: str
     return next(number for number, group in groups if any(each is held[name] for each in group["params"]))
 
 
-def _zeroing(task: UpdateTask, layouts: Mapping[str, Layout]) -> UpdateTask:
-    """Return a part of the update behind which its gradients are zeroed."""
-    if not task.uses_gradients or task.kind is not Kind.OTHER:
-        return task
-    zeroed_bytes = sum(_size_bytes(layouts[name]) for name in task.weights)
-    return replace(task, moved_bytes=task.moved_bytes + zeroed_bytes)
+def _zeroing(captured: Captured, layouts: Mapping[str, Layout]) -> Captured:
+    """Return an update behind which the gradients are zeroed."""
+    tasks = []
+    for task in captured.tasks:
+        zeroed_bytes = 0
+        if task.uses_gradients and task.kind is Kind.OTHER:
+            zeroed_bytes = sum(_size_bytes(layouts[name]) for name in task.weights)
+        moved_bytes, cpu_bytes = task.moved_bytes + zeroed_bytes, task.cpu_moved_bytes + zeroed_bytes
+        tasks.append(replace(task, moved_bytes=moved_bytes, cpu_moved_bytes=cpu_bytes))
+    return captured._replace(tasks=tasks)
 
 
 def _size_bytes(layout: Layout) -> int:

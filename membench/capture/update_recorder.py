@@ -36,6 +36,10 @@ _MOST_REAL_ELEMENTS = 4096
 """Of a tensor in host memory that is real; a larger one has no values."""
 
 
+_ON_LISTS = ("_foreach_", "_fused_")
+"""Beginnings of the names of operators on lists of tensors."""
+
+
 @dataclass(frozen=True, slots=True)
 class UpdateOperator:
     """An operator of an update.
@@ -67,6 +71,10 @@ class UpdateRecorder(TorchDispatchMode):
     Args:
         fake_mode: under which the steps run.
         device: of the weights.
+
+    Attributes:
+        mixes_weights: whether what is written for a weight may depend on another weight, on how many were updated before, or on
+            random numbers: then the weights cannot be updated in another order.
     """
 
     def __init__(self, fake_mode: FakeTensorMode, device: torch.device) -> None:
@@ -78,6 +86,10 @@ class UpdateRecorder(TorchDispatchMode):
         self._sizes_bytes: list[int] = []  # by block
         self._made: list[int] = []  # operators recorded by then, by block
         self._start: tuple[int, int, int] | None = None
+        self._owners: Mapping[int, str] = {}  # the weight that a block belongs to
+        self._sources: dict[int, frozenset[str]] = {}  # by block, the weights that its contents depend on
+        self._read: frozenset[str] = frozenset()  # weights that numbers which Python has read depend on
+        self.mixes_weights = False
 
     def block_of(self, tensor: Tensor) -> int | None:
         """Return the number of a tensor's memory on the device; None for a tensor in host memory."""
@@ -92,9 +104,14 @@ class UpdateRecorder(TorchDispatchMode):
             self._lifetimes.follow(tensor, block)
         return block
 
-    def begin(self) -> None:
-        """Record operators from here on; of those before, what they made is known to be in use."""
-        self._start = self._now()
+    def begin(self, owners: Mapping[int, str]) -> None:
+        """Record operators from here on; of those before, what they made is known to be in use.
+
+        Args:
+            owners: by block, the weight that it is or is of, as its gradient and states are; empty: several.
+        """
+        self._start, self._owners = self._now(), owners
+        self._sources = {block: frozenset({name}) for block, name in owners.items()}
 
     @property
     def recorded(self) -> list[UpdateOperator]:
@@ -156,6 +173,7 @@ class UpdateRecorder(TorchDispatchMode):
         if func is torch.ops.prim.device.default:
             return args[0].device
         if func is read_number and isinstance(args[0], FakeTensor):
+            self._read |= self._sources_of(args)
             return _number(args[0].dtype)
         output = self._run(func, args, kwargs)
         self._record(func, args, kwargs, output)
@@ -196,6 +214,7 @@ class UpdateRecorder(TorchDispatchMode):
         written_bytes = self._extents_bytes([*written, *made])
         if not read_bytes and not written_bytes:
             return
+        self._note_sources(func, args, kwargs, output)
         is_product = aten.kind_of(func) is Kind.LINEAR
         dtype = next((each.dtype for each in given if each.is_floating_point()), torch.float32)
         operations = sum(each.numel() for each in (*written, *made))
@@ -212,6 +231,38 @@ class UpdateRecorder(TorchDispatchMode):
                 workspace_bytes=aten.number_bytes(func, args) if self._device_type == "cpu" else 0,
             )
         )
+
+    # ---- dependences --------------------------------------------------------------------------------
+
+    def _note_sources(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
+        """Note the weights that what an operator writes depends on; one on lists writes each element from its like."""
+        self.mixes_weights |= torch.Tag.nondeterministic_seeded in func.tags
+        given, written = [*args, *kwargs.values()], [*aten.overwritten(func, args, kwargs), output]
+        lists = [each for each in given if isinstance(each, list | tuple) and tensors_of(each)]
+        if not func.__name__.startswith(_ON_LISTS) or len({len(each) for each in lists}) != 1:
+            self._note_written(written, self._sources_of(given))
+            return
+        of_all = self._sources_of([each for each in given if isinstance(each, Tensor)])
+        lists_written = [each for each in written if isinstance(each, list | tuple) and each]
+        for position in range(len(lists[0])):
+            sources = self._sources_of([each[position] for each in lists]) | of_all
+            self._note_written([each[position] for each in lists_written], sources)
+
+    def _note_written(self, written: Any, sources: frozenset[str]) -> None:
+        assert self._start is not None
+        for each in tensors_of(written):
+            block = self.block_of(each)
+            if block is None:
+                self._read |= sources
+                continue
+            self._sources[block] = self._sources.get(block, frozenset()) | sources
+            owner = self._owners.get(block)
+            is_kept = owner is None and block < self._start[1]  # it is the optimizer's, and no weight's
+            self.mixes_weights |= is_kept or owner == "" or bool(owner and sources - {owner})
+
+    def _sources_of(self, tree: Any) -> frozenset[str]:
+        blocks = (self.block_of(each) for each in tensors_of(tree))
+        return self._read.union(*(self._sources.get(block, ()) for block in blocks if block is not None))
 
     def _extents_bytes(self, tensors: list[Tensor]) -> dict[int, int]:
         """Return the bytes of each block that some tensors have on the device."""

@@ -55,8 +55,6 @@ if TYPE_CHECKING:
 
 COMMITTED = ROOT / "experiments" / "frontiers.yaml"
 OURS = "joint"
-OPTIONS: dict[str, Configuration] = {OURS: {"offload_weights": True}}
-"""Options of strategies that a step may have because nothing runs."""
 LEFT_OUT = {
     "auto": "chooses among the others",
     "best_fit": "eager execution in another allocator's memory",
@@ -121,9 +119,7 @@ def parse(words: Sequence[str]) -> Settings:
     return Settings(
         jobs=(_job(described, own),) if described else tuple(_committed()),
         records=(Path() if described else ROOT) / "outputs" / "records" / "frontiers",
-        strategies={
-            name: configuration.read("strategy", name, own) | OPTIONS.get(name, {}) for name in names
-        },
+        strategies={name: configuration.read("strategy", name, own) for name in names},
         budgets=options.get("budgets", 8),
         workers=options.get("workers", 2),
         rerun=options.get("rerun", Rerun.MISSING),

@@ -1,6 +1,6 @@
 """Optimizers: how a step updates its weights, and what that update reads, writes and holds."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 from enum import StrEnum
@@ -15,7 +15,8 @@ from membench.core.configuration import find_target
 from membench.core.errors import MembenchError, one_line
 from membench.core.precision import Precision
 from membench.core.task_graph import Kind, TaskGraph
-from membench.core.torch_internals import OPTIMIZER_HOOKS, tree_map
+from membench.core.torch_contexts import is_hook_of_optimizer, note_optimizer_step, runs_hooks, without_hooks
+from membench.core.torch_internals import tree_leaves, tree_map
 
 Make = Callable[..., torch.optim.Optimizer]
 """Makes an optimizer of an iterable of weights: a class or a function."""
@@ -42,6 +43,8 @@ class UpdateTask:
         operations: floating-point operations.
         moved_bytes: device memory read and written.
         host_bytes: of states in host memory that it reads and writes.
+        cpu_moved_bytes: memory read and written where it runs on the host's processor: by torch's fused kernel, where the class
+            has one. 0: not known, as of a task that only runs on the device.
         workspace_bytes: peak of the temporaries.
         launches: kernels.
         uses_gradients: whether it reads the weights' gradients.
@@ -54,6 +57,7 @@ class UpdateTask:
     operations: int = 0
     moved_bytes: int = 0
     host_bytes: int = 0
+    cpu_moved_bytes: int = 0
     workspace_bytes: int = 0
     launches: int = 1
     uses_gradients: bool = True
@@ -64,16 +68,39 @@ class Update:
     """The update of one graph's weights.
 
     Attributes:
-        tasks: in order.
+        tasks: in order, as the program runs it.
         states: bytes of each state on the device by its name, by the weight's name.
         gradients: after the update.
         in_backward: whether a task runs in the backward pass, as soon as the gradients that it uses are final.
+        parts: the same update group by group of weights, each by a step of the optimizer over that group alone; empty: `tasks`,
+            and then it does not run in parts.
     """
 
     tasks: tuple[UpdateTask, ...]
     states: Mapping[str, Mapping[str, int]]
     gradients: Gradients = Gradients.FREED
     in_backward: bool = False
+    parts: tuple[UpdateTask, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not self.parts:
+            object.__setattr__(self, "parts", self.tasks)
+
+    @property
+    def is_divided(self) -> bool:
+        """Whether its parts may run at different times of the step."""
+        return self.in_backward or self.parts is not self.tasks
+
+
+def names_of(tasks: Sequence[UpdateTask]) -> list[str]:
+    """Return the names of the tasks of an update in a graph, which are unique."""
+    is_whole = len({task.weights for task in tasks}) == 1
+    return [
+        ("update" if is_whole else f"{task.weights[0]}:update")
+        + (" of products" if task.kind is Kind.LINEAR else "")
+        + ("" if task.uses_gradients else " of averages")
+        for task in tasks
+    ]
 
 
 UpdateOf = Callable[[TaskGraph], Update]
@@ -164,10 +191,115 @@ def copy_of_optimizer(optimizer: torch.optim.Optimizer, replaced: Mapping[int, A
 
     copied_state = {name: deepcopy(vars(optimizer)[name], memo) for name in _OPTIMIZER_STATE}
     for name, value in vars(optimizer).items():
-        if name not in _OPTIMIZER_STATE and not name.startswith(OPTIMIZER_HOOKS):
+        if name not in _OPTIMIZER_STATE and not is_hook_of_optimizer(name):
             copied_state[name] = tree_map(of_leaf, value)
     copied.__setstate__(copied_state)
     return copied
+
+
+def nested_optimizers(optimizer: torch.optim.Optimizer) -> Iterator[torch.optim.Optimizer]:
+    """Yield an optimizer, and those among its attributes."""
+    yield optimizer
+    for name, value in vars(optimizer).items():
+        if name not in _OPTIMIZER_STATE and not is_hook_of_optimizer(name):
+            for leaf in tree_leaves(value):
+                if isinstance(leaf, torch.optim.Optimizer):
+                    yield from nested_optimizers(leaf)
+
+
+def steps_as_its_class(optimizer: torch.optim.Optimizer) -> bool:
+    """Return whether ``optimizer.step()`` is the class's, without hooks; that of a schedule of learning rates calls it."""
+    steps = [vars(each)["step"] for each in nested_optimizers(optimizer) if "step" in vars(each)]
+    is_of_class = all(getattr(step, "__wrapped__", None) is type(optimizer).step for step in steps)
+    return is_of_class and not any(map(runs_hooks, nested_optimizers(optimizer)))
+
+
+def options_and_attributes(optimizer: torch.optim.Optimizer) -> list[Any]:
+    """Return what an optimizer holds in addition to weights and their states, as a step may change it."""
+    found: list[Any] = []
+    for each in nested_optimizers(optimizer):
+        for group in each.param_groups:
+            found += tree_leaves({name: value for name, value in group.items() if name != "params"})
+        for name, value in vars(each).items():
+            if name not in _OPTIMIZER_STATE and not is_hook_of_optimizer(name):
+                found += tree_leaves(value)
+    return found
+
+
+def differ(before: Sequence[Any], after: Sequence[Any]) -> bool:
+    """Return whether a step has changed an optimizer's options or attributes; objects are the same if they are equal numbers or texts."""
+    pairs = zip(before, after, strict=False)
+    return len(before) != len(after) or any(
+        one is not other and not (isinstance(one, bool | int | float | str) and one == other)
+        for one, other in pairs
+    )
+
+
+class PartOfOptimizer:
+    """A step of an optimizer on some of its weights.
+
+    A view of the optimizer steps: an object of the same class with the same state and attributes, whose groups have the
+    optimizer's present options and only these weights. What the step sets on the view is set on the optimizer.
+
+    Args:
+        optimizer: without hooks, see `steps_as_its_class`.
+        weights: those of each group, in its order.
+    """
+
+    def __init__(self, optimizer: torch.optim.Optimizer, weights: Collection[torch.Tensor]) -> None:
+        chosen = set(map(id, weights))
+        self._optimizer = optimizer
+        self._weights = [
+            [weight for weight in group["params"] if id(weight) in chosen] for group in optimizer.param_groups
+        ]
+        inner = list(nested_optimizers(optimizer))[1:]
+        self._inner = {id(each): PartOfOptimizer(each, weights) for each in inner}
+
+    def step(self) -> None:
+        """Update the weights that have a gradient.
+
+        Raises:
+            MembenchError: the optimizer has got a hook on its step since it was divided.
+        """
+        if runs_hooks(self._optimizer):
+            raise MembenchError(
+                f"{type(self._optimizer).__name__} has got a hook on its step, which expects all weights at once; compile the step "
+                "again, or add the hook before"
+            )
+        view, take_back = self.view()
+        type(view).step(view)
+        take_back()
+        note_optimizer_step(self._optimizer)
+
+    def view(self) -> tuple[torch.optim.Optimizer, Callable[[], None]]:
+        """Return a view, and what hands the attributes that it has got since then on to the optimizer."""
+        view: torch.optim.Optimizer = object.__new__(type(self._optimizer))
+        handed_on: list[Callable[[], None]] = []
+
+        def of_leaf(leaf: Any) -> Any:
+            if id(leaf) not in self._inner:
+                return leaf
+            inner, take_back = self._inner[id(leaf)].view()
+            handed_on.append(take_back)
+            return inner
+
+        given = without_hooks(vars(self._optimizer))
+        if self._inner:
+            given |= {
+                name: tree_map(of_leaf, each) for name, each in given.items() if name not in _OPTIMIZER_STATE
+            }
+        groups = zip(self._optimizer.param_groups, self._weights, strict=False)
+        given["param_groups"] = [{**group, "params": list(weights)} for group, weights in groups]
+        vars(view).update(given)
+
+        def take_back() -> None:
+            for hand_on in handed_on:
+                hand_on()
+            for name, value in vars(view).items():
+                if name not in given or value is not given[name]:
+                    setattr(self._optimizer, name, value)
+
+        return view, take_back
 
 
 def described_update(

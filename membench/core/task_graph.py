@@ -157,7 +157,7 @@ class Task:
         operations: floating-point operations (a multiplication and an addition count as two).
         moved_bytes: device memory read and written.
         host_bytes: host memory that its kernels read and write over the link.
-        cpu_moved_bytes: of a task of the update: memory read and written where the processor runs it.
+        cpu_moved_bytes: host memory that it reads and writes if it runs on the host's processor; of an update alone.
         workspace_bytes: the peak of the operator's memory in addition to its inputs and outputs.
         launches: kernels that it starts.
         random: draws from the generator, so it must run exactly once per step.
@@ -242,6 +242,7 @@ class TaskGraph:
         output: what the module returns, with `Value` in place of tensors; None in a step that returns a loss.
         objects_after: if a step of inference changes objects among its inputs, such as a cache of keys and values: all of them as
             it leaves them, each an `Opened` with `Value` in place of tensors.
+        weights_stay: weights are on the device throughout, because others than the step use them there.
         depends_on_values: sizes depend on values: the graph is of the batch that it was captured with.
         output_gradients: an output and its gradient, for each that has one, in a step of training whose loss is computed by
             the caller. Between the output and these is the turn from the forward to the backward pass.
@@ -260,6 +261,7 @@ class TaskGraph:
     gradients: tuple[tuple[str, Value | None], ...] = ()
     output: Any = None
     objects_after: tuple[Any, ...] = ()
+    weights_stay: bool = False
     depends_on_values: bool = False
     output_gradients: tuple[tuple[Value, Value], ...] = ()
     input_gradients: tuple[Value | None, ...] = ()

@@ -1,10 +1,12 @@
 """Contexts in which torch runs otherwise, by its private API: modes, autocast, hooks, regions that run again, compiled calls.
 
+And optimizers' hooks, without which views of them step.
+
 With `membench.core.torch_internals`, the only module that names private attributes of torch; the same test checks it.
 """
 
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from sys import _getframe as frame_of
 from types import SimpleNamespace
@@ -110,6 +112,32 @@ def foreach_types(*types: type[Tensor]) -> Iterator[None]:
         yield
     finally:
         _optimizer._foreach_supported_types[:] = before
+
+
+def is_hook_of_optimizer(attribute: str) -> bool:
+    """Return whether an optimizer's attribute is hooks, or what a schedule of learning rates puts around its step."""
+    return attribute.startswith("_optimizer_") or attribute in ("step", "_opt_called")
+
+
+def without_hooks(attributes: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the attributes of an optimizer with empty hooks, and without what a schedule of learning rates puts around its step."""
+    return {
+        name: type(value)() if is_hook_of_optimizer(name) else value
+        for name, value in attributes.items()
+        if name not in ("step", "_opt_called")
+    }
+
+
+def runs_hooks(optimizer: torch.optim.Optimizer) -> bool:
+    """Return whether functions of the program run before or after an optimizer's step."""
+    of_all = (_optimizer._global_optimizer_pre_hooks, _optimizer._global_optimizer_post_hooks)
+    own = ("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks")
+    return any((*of_all, *(getattr(optimizer, name, None) for name in own)))
+
+
+def note_optimizer_step(optimizer: torch.optim.Optimizer) -> None:
+    """Note that an optimizer has stepped: a schedule of learning rates warns if it has not."""
+    optimizer._opt_called = True  # type: ignore[attr-defined]
 
 
 _top_hooks: Callable[[bool], Any] = torch._C._autograd._top_saved_tensors_default_hooks

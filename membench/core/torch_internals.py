@@ -62,7 +62,6 @@ __all__ = [
     "FUSED_ENCODER_LAYER",
     "HOOKS_OF_EVERY_MODULE",
     "MODULE_ATTRIBUTES",
-    "OPTIMIZER_HOOKS",
     "WEIGHT_HOOKS",
     "DataDependentOutputException",
     "DynamicOutputShapeException",
@@ -201,9 +200,6 @@ negative_view: Callable[[Tensor], Tensor] = torch._neg_view
 
 WEIGHT_HOOKS = (attrgetter("_backward_hooks"), attrgetter("_post_accumulate_grad_hooks"))
 """Each returns the hooks on a parameter's gradient; None or empty without any."""
-
-OPTIMIZER_HOOKS = ("_optimizer_", "step", "_opt_called")
-"""Beginnings of the names of an optimizer's attributes that are hooks, or that a schedule of learning rates puts around its step."""
 
 MODULE_ATTRIBUTES = frozenset(vars(nn.Module()))
 """Names of the attributes that torch keeps in every module."""

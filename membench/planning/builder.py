@@ -70,6 +70,7 @@ class ScheduleBuilder:
         self._leftover: dict[int, int] = {}  # piece of the region -> dead block that still holds its space
         self._computed: set[int] = set()
         self._uses_left = [len(tasks) for tasks in touching_tasks(graph)]
+        self._uses_left_on_host = [len(tasks) for tasks in touching_tasks(graph, on_host=True)]
         self._last_write: dict[int, tuple[str, int]] = {}  # block -> stream, instruction
         self._readers: dict[int, list[tuple[str, int]]] = {}  # since that write
         self._last_write_on_host: dict[int, tuple[str, int]] = {}  # of a block's copy in host memory
@@ -97,9 +98,10 @@ class ScheduleBuilder:
         return block in self._space_bytes
 
     def is_dead(self, block: int) -> bool:
-        """Return whether no later task touches the block, and it is neither a result nor yet to be copied to its home."""
+        """Return whether no later task of the device touches the block, and it is neither a result nor yet to be copied to the host."""
         wanted = self.graph.blocks[block]
-        is_stored = wanted.host_location is None or block in self._on_host
+        is_wanted_there = wanted.host_location is not None or self._uses_left_on_host[block] > 0
+        is_stored = not is_wanted_there or block in self._on_host
         return not self._uses_left[block] and wanted.role not in RESULT_ROLES and is_stored
 
     def dead_blocks(self) -> list[int]:
@@ -131,8 +133,7 @@ class ScheduleBuilder:
             self._compute_on_host(task)
             return
         for block in task.reads:
-            if not (self.is_resident(block) or self.graph.blocks[block].is_external):
-                self._refuse(f"task {task.name!r} reads {self._name(block)!r}, which is not resident")
+            self._check_resident(block, task)
         for block in task.reads:
             self._wait_for_writer(stream, block)
         for block in task.writes:
@@ -154,7 +155,16 @@ class ScheduleBuilder:
             self._last_write[block] = (stream, index)
             self._readers.pop(block, None)
         self._on_host.difference_update(task.writes)
-        self._note_uses(task)
+        for block in dict.fromkeys((*task.reads, *task.writes)):
+            self._uses_left[block] -= 1
+            if self.is_resident(block) and self.is_dead(block):
+                self._dead[block] = None
+        for block in task.writes:
+            self._forget_encoded(block)
+
+    def _check_resident(self, block: int, task: Task) -> None:
+        if not (self.is_resident(block) or self.graph.blocks[block].is_external):
+            self._refuse(f"task {task.name!r} reads {self._name(block)!r}, which is not resident")
 
     def _compute_on_host(self, task: Task) -> None:
         touched = dict.fromkeys((*task.reads, *task.writes))
@@ -175,16 +185,7 @@ class ScheduleBuilder:
         self._computed.add(task.index)
         for block in touched:
             self._use_on_host(block, HOST_STREAM, index, writes=block in task.writes)
-        self._note_uses(task)
-
-    def _note_uses(self, task: Task) -> None:
-        """Note that a task has been issued: what it was the last to use is dead."""
-        for block in dict.fromkeys((*task.reads, *task.writes)):
-            self._uses_left[block] -= 1
-            if self.is_resident(block) and self.is_dead(block):
-                self._dead[block] = None
-        for block in task.writes:
-            self._forget_encoded(block)
+            self._uses_left_on_host[block] -= 1
 
     def offload(self, block: int) -> None:
         """Copy a resident block to the host; it stays on the device until it is freed."""

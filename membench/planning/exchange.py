@@ -9,7 +9,7 @@ Every process runs the same schedule on an equal share of the batch. There are t
 
 moDNN's host also updates the weights and sends those back in place of the means: as many bytes, and any optimizer can use
 the means. They take no device memory, so the schedule's peak does not change. A step that updates its weights does so with
-the means: the exchange precedes the update, which waits for it.
+the means: the exchange precedes the update, which waits for it; an exchange at the end precedes one that runs as a whole.
 """
 
 from collections import defaultdict
@@ -18,6 +18,7 @@ from enum import StrEnum
 from itertools import pairwise
 
 from membench.core.errors import UnsupportedStrategy
+from membench.core.optimizer import UpdateOf
 from membench.core.schedule import (
     COMPUTE_STREAM,
     EXCHANGE_STREAM,
@@ -34,6 +35,7 @@ from membench.core.schedule import (
     Work,
 )
 from membench.core.task_graph import Phase
+from membench.planning.update import undivided
 from membench.planning.validate import validate
 
 ROOT = 0
@@ -45,6 +47,11 @@ class Exchange(StrEnum):
 
     AS_MADE = "as_made"
     AT_END = "at_end"
+
+
+def update_before(exchange: Exchange | None, update_of: UpdateOf | None) -> UpdateOf | None:
+    """Return the update of a step whose gradients are exchanged; at the end, they must all be there before the update."""
+    return undivided(update_of) if update_of and exchange is Exchange.AT_END else update_of
 
 
 def exchange_gradients(schedule: Schedule, exchange: Exchange) -> Schedule:

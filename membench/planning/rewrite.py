@@ -37,7 +37,7 @@ def keep_on_host(
         least_bytes: smaller blocks stay on the device.
     """
     stay = set() if updated else {block for task in graph.tasks for block in task.writes}
-    stay |= _returned(graph)
+    stay |= _staying(graph)
     blocks = (
         replace(block, host_location=HostLocation(block.index))
         if block.role in roles & EXTERNAL_ROLES
@@ -50,21 +50,22 @@ def keep_on_host(
 
 
 def update_on_host(graph: TaskGraph, chosen: Container[int] | None = None) -> TaskGraph:
-    """Return the graph in which tasks of the update run on the host, where the blocks that they write have their home.
+    """Return the graph in which tasks of the update run on the host, where the caller's blocks that they use have their home.
 
     Args:
         chosen: tasks of the update, each with all others that write its weights; None: all of them. Weights that the step
             returns stay on the device, and with them their update.
     """
-    returned = _returned(graph)
+    stay = _staying(graph)
     moved = {
         task.index
         for task in graph.tasks
         if task.phase is Phase.UPDATE
         and (chosen is None or task.index in chosen)
-        and returned.isdisjoint(task.writes)
+        and stay.isdisjoint(task.writes)
     }
-    homes = {block for index in moved for block in graph.tasks[index].writes}
+    touched = {block for index in moved for block in (*graph.tasks[index].reads, *graph.tasks[index].writes)}
+    homes = {block for block in touched if graph.blocks[block].role in EXTERNAL_ROLES}
     tasks = (
         replace(
             task, on_host=True, moved_bytes=task.cpu_moved_bytes, host_bytes=0, workspace_bytes=0, launches=0
@@ -144,10 +145,11 @@ def _bytes(value: Value) -> int:
     return torch.Size(value.shape).numel() * value.dtype.itemsize
 
 
-def _returned(graph: TaskGraph) -> set[int]:
-    """Return the blocks of what the step returns."""
+def _staying(graph: TaskGraph) -> set[int]:
+    """Return the blocks of what the step returns, and of what it may not move."""
     leaves = tree_leaves((graph.output, graph.objects_after, graph.loss))
-    return {value.block for value in leaves if isinstance(value, Value)}
+    weights = {block.index for block in graph.blocks if graph.weights_stay and block.role is Role.WEIGHT}
+    return weights | {value.block for value in leaves if isinstance(value, Value)}
 
 
 class _MaskRewriter:

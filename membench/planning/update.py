@@ -1,23 +1,25 @@
 """The update of the weights as a part of a step's graph.
 
-    forward ... loss ... backward ...    update(weights, gradients, states)
-    forward ... loss ... backward, update(weight), backward, update(weight) ...    in the backward pass
+    forward ... loss ... backward ...    update(weights, gradients, states)                as a whole
+    forward ... loss ... backward, update(weights), backward, update(weights) ...         in parts
 
 A task of the update reads weights, their gradients and the optimizer's states, and writes weights and states. The states are
 external blocks. A gradient that is freed after the update is a block like any other, no longer a result of the step; one that
 is kept is an accumulator, to which the backward pass adds. Behind the backward pass its tasks are layers of their own; in the
-backward pass they belong to the layer of the last task that uses the weight or its gradient, which they follow.
+backward pass they belong to the layer of the last task that needs the weights or their gradients, which they follow.
 
 They have no call: a simulator times them, and in a step that runs for real the backend hands them to torch's optimizer.
 """
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import reduce
+from operator import or_
 
 from membench.core.errors import MembenchError
-from membench.core.optimizer import Gradients, Update, UpdateOf, UpdateTask, WeightUpdate
-from membench.core.task_graph import Block, Kind, Phase, Role, Task, TaskGraph
+from membench.core.optimizer import Gradients, Update, UpdateOf, UpdateTask, WeightUpdate, names_of
+from membench.core.task_graph import AFTER_THE_LOSS, EXTERNAL_ROLES, Block, Phase, Role, Task, TaskGraph
 from membench.core.workload import Workload
 from membench.planning.rewrite import are_halves
 
@@ -50,29 +52,49 @@ def add_states(graph: TaskGraph, update_of: UpdateOf | None) -> TaskGraph:
 
 
 def add_update(graph: TaskGraph, update_of: UpdateOf | None) -> TaskGraph:
-    """Return the graph with the optimizer's states, and with the update; None: as it is."""
+    """Return the graph with the optimizer's states, and with the update in parts; `TaskGraph.plain` as the program runs it.
+
+    Args:
+        update_of: None: the graph stays as it is.
+    """
     if update_of is None:
         return graph
-    plain = graph.plain and add_update(graph.plain, update_of)
     update = update_of(graph)
     graph = add_states(graph, update_of)
-    tasks = _tasks(graph, update)
-    if update.gradients is Gradients.FREED:
-        gradients = {value.block for _, value in graph.gradients if value is not None}
-        graph = _with_freed(graph, {block for task in tasks for block in gradients.intersection(task.reads)})
-    placed = _in_backward(graph, tasks) if update.in_backward else _behind_backward(graph, tasks)
-    return replace(placed, plain=plain)
+    if plain := graph.plain:
+        tasks = _tasks(plain, update, update.tasks)
+        plain = _with_freed(plain, update, tasks)
+        if update.in_backward:
+            plain = _in_backward(plain, tasks, _last_uses(plain, tasks))
+        else:
+            plain = _behind_backward(plain, tasks)
+    tasks = _tasks(graph, update, update.parts)
+    graph = replace(_with_freed(graph, update, tasks), plain=plain)
+    if update.is_divided:
+        return _in_backward(graph, tasks, _last_needs(graph, tasks))
+    return _behind_backward(graph, tasks)
 
 
-def _tasks(graph: TaskGraph, update: Update) -> list[Task]:
-    """Return the tasks of the update, not yet in the graph."""
+def undivided(update_of: UpdateOf) -> UpdateOf:
+    """Return an update that runs as a whole, at the end of the step: where gradients must all be there first.
+
+    That of an optimizer which runs in the backward pass stays there.
+    """
+    return lambda graph: replace(update_of(graph), parts=())
+
+
+def _tasks(graph: TaskGraph, update: Update, parts: Sequence[UpdateTask]) -> list[Task]:
+    """Return tasks of the update, not yet in the graph."""
     kept = (block for block in graph.blocks if block.role in (Role.WEIGHT, Role.OPTIMIZER_STATE))
     by_name = {block.name: block.index for block in kept}
     gradients = {name: value.block for name, value in graph.gradients if value is not None}
-    return [_task(part, update, by_name, gradients) for part in update.tasks]
+    named = zip(parts, names_of(parts), strict=True)
+    return [_task(part, name, update, by_name, gradients) for part, name in named]
 
 
-def _task(part: UpdateTask, update: Update, by_name: Mapping[str, int], gradients: Mapping[str, int]) -> Task:
+def _task(
+    part: UpdateTask, name: str, update: Update, by_name: Mapping[str, int], gradients: Mapping[str, int]
+) -> Task:
     weights = [by_name[weight] for weight in part.weights]
     states = [
         by_name[f"{weight}:{state}"]
@@ -82,10 +104,9 @@ def _task(part: UpdateTask, update: Update, by_name: Mapping[str, int], gradient
     ]
     read = [gradients[weight] for weight in part.weights] if part.uses_gradients else []
     written = [*weights, *states, *(read if update.gradients is Gradients.KEPT else ())]
-    name = part.weights[0] + ":update" if len({task.weights for task in update.tasks}) > 1 else "update"
     return Task(
         index=-1,
-        name=name + (" of products" if part.kind is Kind.LINEAR else "") + ("" if read else " of averages"),
+        name=name,
         kind=part.kind,
         phase=Phase.UPDATE,
         layer=-1,
@@ -95,6 +116,7 @@ def _task(part: UpdateTask, update: Update, by_name: Mapping[str, int], gradient
         operations=part.operations,
         moved_bytes=part.moved_bytes,
         host_bytes=part.host_bytes,
+        cpu_moved_bytes=part.cpu_moved_bytes,
         workspace_bytes=part.workspace_bytes,
         launches=part.launches,
         precision=part.precision,
@@ -111,14 +133,13 @@ def _behind_backward(graph: TaskGraph, updates: list[Task]) -> TaskGraph:
     return replace(graph, tasks=(*graph.tasks, *added), layers=layers)
 
 
-def _in_backward(graph: TaskGraph, updates: list[Task]) -> TaskGraph:
-    """Return the graph with each task of the update behind the last task that uses a weight of it or its gradient.
+def _in_backward(graph: TaskGraph, updates: list[Task], last_needs: list[int]) -> TaskGraph:
+    """Return the graph with each task of the update behind the last task that needs a weight of it or its gradient.
 
     The two halves of a convolution's backward pass are one node of autograd, which updates follow.
     """
     due = defaultdict[int, list[Task]](list)
-    for task in updates:
-        last = max(graph.last_use[block] for block in task.reads)
+    for task, last in zip(updates, last_needs, strict=True):
         if any(are_halves(graph.tasks[last], following) for following in graph.tasks[last + 1 : last + 2]):
             last += 1
         due[last].append(task)
@@ -132,11 +153,54 @@ def _in_backward(graph: TaskGraph, updates: list[Task]) -> TaskGraph:
     return replace(graph, tasks=tuple(tasks))
 
 
-def _with_freed(graph: TaskGraph, gradients: set[int]) -> TaskGraph:
-    """Return the graph in which these gradients are not results of the step; those of micro-batches stay accumulators."""
+def _last_uses(graph: TaskGraph, updates: list[Task]) -> list[int]:
+    """Return for each task of the update the last task that uses a weight of it or its gradient.
+
+    Tasks on the same weights stay in order: averages do not read gradients.
+    """
+    last_use, last_uses = list(graph.last_use), []
+    for task in updates:
+        last_uses.append(max(last_use[block] for block in task.reads))
+        for block in task.writes:
+            last_use[block] = last_uses[-1]
+    return last_uses
+
+
+def _last_needs(graph: TaskGraph, updates: list[Task]) -> list[int]:
+    """Return `_last_uses`, or later tasks that read what the forward pass has made of the weights.
+
+    A method may drop that and compute it again from the weights, which must not have changed by then.
+    """
+    made_of = [0] * len(graph.blocks)  # bit by bit, the tasks of the update whose weights a block is made of
+    for number, task in enumerate(updates):
+        for block in task.writes:
+            made_of[block] |= 1 << number
+    for task in graph.tasks:
+        if task.phase not in AFTER_THE_LOSS:
+            sources = reduce(or_, (made_of[block] for block in task.reads), 0)
+            for block in task.writes:
+                if graph.blocks[block].role not in EXTERNAL_ROLES:
+                    made_of[block] |= sources
+    last_needs, found = _last_uses(graph, updates), 0
+    for task in reversed(graph.tasks):
+        needed = reduce(or_, (made_of[block] for block in task.reads), 0) & ~found
+        found |= needed
+        while needed:
+            number = needed.bit_length() - 1
+            last_needs[number] = max(last_needs[number], task.index)
+            needed ^= 1 << number
+    return last_needs
+
+
+def _with_freed(graph: TaskGraph, update: Update, tasks: list[Task]) -> TaskGraph:
+    """Return the graph in which gradients that are freed are not results of the step; those of micro-batches stay accumulators."""
+    if update.gradients is Gradients.KEPT:
+        return graph
+    freed = {value.block for _, value in graph.gradients if value is not None}
+    freed &= {block for task in tasks for block in task.reads}
     blocks = (
         replace(block, role=Role.APPLIED_GRADIENT)
-        if block.index in gradients and block.role is Role.WEIGHT_GRADIENT
+        if block.index in freed and block.role is Role.WEIGHT_GRADIENT
         else block
         for block in graph.blocks
     )

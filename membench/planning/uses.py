@@ -5,10 +5,12 @@ from collections.abc import Iterable, Sequence
 from membench.core.task_graph import LayerTasks, TaskGraph
 
 
-def touching_tasks(graph: TaskGraph) -> list[list[int]]:
-    """Return for each block the indices of the tasks that touch it, in order."""
+def touching_tasks(graph: TaskGraph, *, on_host: bool = False) -> list[list[int]]:
+    """Return for each block the indices of the device's tasks that touch it, or of the host's, in order."""
     touching: list[list[int]] = [[] for _ in graph.blocks]
     for task in graph.tasks:
+        if task.on_host is not on_host:
+            continue
         for block in {*task.reads, *task.writes}:
             touching[block].append(task.index)
     return touching

@@ -30,7 +30,7 @@ class MeasuredCost(CostModel):
 
     Attributes:
         has_measured: whether operators ran in this process; then its first step is not a cold start.
-        update_time_s: of an optimizer's update, which is not an operator.
+        update_times_s: of the tasks of an optimizer's update, which are not operators, by name.
     """
 
     def __init__(
@@ -38,7 +38,7 @@ class MeasuredCost(CostModel):
     ) -> None:
         self.device = device
         self.has_measured = False
-        self.update_time_s = 0.0
+        self.update_times_s: dict[str, float] = {}
         self._cache = cache
         self._host_issues = device.type == "cuda" and not cuda_graph  # a CPU computes while it issues
         self._library_bytes = cache.library_bytes if cache else 0
@@ -83,7 +83,7 @@ class MeasuredCost(CostModel):
 
     def _cost_of(self, task: Task) -> OperatorCost:
         if task.phase is Phase.UPDATE:
-            return OperatorCost(task.workspace_bytes, self.update_time_s, ())
+            return OperatorCost(task.workspace_bytes, self.update_times_s.get(task.name, 0.0), ())
         if task.call is None:  # it takes over what the caller passes
             return OperatorCost(0, 0.0, ())
         return self._measured[key_of(task)]

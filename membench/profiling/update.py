@@ -3,6 +3,7 @@
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -37,7 +38,7 @@ def measure_update(
     Takes as much memory as an update: weights, gradients, states and temporaries.
 
     Args:
-        weights: those with a gradient, by name.
+        weights: those to update, by name: all with a gradient, or a part of them.
 
     Raises:
         MembenchError: the optimizer cannot be copied, or its step needs arguments or takes more memory each time.
@@ -54,9 +55,12 @@ def measure_update(
         for group in optimizer.param_groups
         for weight in group["params"]
     }
+    others: dict[int, Any] = {
+        id(state): {} for weight, state in optimizer.state.items() if id(weight) not in updated
+    }
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
         try:
-            copied = copy_of_optimizer(optimizer, copies)
+            copied = copy_of_optimizer(optimizer, copies | others)
             for weight in weights.values():
                 copies[id(weight)].grad = torch.zeros_like(copies[id(weight)])
             copied.step()  # makes the states

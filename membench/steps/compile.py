@@ -24,7 +24,7 @@ from membench.core.task_graph import TaskGraph
 from membench.core.workload import Workload
 from membench.cost.roofline import RooflineCost
 from membench.execution.cuda_graph import with_staged_arguments
-from membench.planning.exchange import Exchange, exchange_in_last_run
+from membench.planning.exchange import Exchange, exchange_in_last_run, update_before
 from membench.planning.update import updated_workload
 from membench.profiling.cache import load_cache
 from membench.profiling.measured_cost import MeasuredCost
@@ -202,7 +202,8 @@ def _simulate(
     machine = configuration.load("machine", "server")
     cost = RooflineCost(joined.loaded(profile), framework.efficiency, machine)
     graph_at = Captures(updated_workload(workload, by), framework.captured_on).graph_at
-    update = None if by is None else CapturedUpdate(by, workload.module)
+    captured = None if by is None else CapturedUpdate(by, workload.module)
+    update = update_before(exchange if joined.devices > 1 else None, captured)
 
     def plan(budget_bytes: int | None) -> Runs:
         return plan_step(graph_at, workload.batch_size, strategy, cost, budget_bytes, micro_batch, update)
@@ -251,7 +252,8 @@ def build_step(
         return with_staged_arguments(graph) if cuda_graph else graph
 
     def make_plan() -> tuple[RepeatedSchedule, ...]:
-        runs = plan_step(graph_at, batch_size, strategy, cost, budget_bytes, micro_batch, update)
+        planned = update_before(exchange, update)
+        runs = plan_step(graph_at, batch_size, strategy, cost, budget_bytes, micro_batch, planned)
         return exchange_in_last_run(runs, exchange) if exchange else runs
 
     if exchange:

@@ -1,18 +1,28 @@
-"""The update of a step that runs for real: torch's optimizer, called by the task of the update."""
+"""The update of a step that runs for real: torch's optimizer, called by the tasks of the update."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable, Mapping
+from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor, nn
 
-from membench.capture.update import updated_weights
+from membench.capture.update import CapturedUpdate, updated_weights
 from membench.core.call import Value
 from membench.core.errors import MembenchError, UnsupportedStrategy
-from membench.core.optimizer import Gradients, Update, UpdateTask, WeightUpdate, made_optimizer
+from membench.core.optimizer import (
+    Gradients,
+    PartOfOptimizer,
+    Update,
+    UpdateTask,
+    WeightUpdate,
+    made_optimizer,
+    names_of,
+)
 from membench.core.schedule import Schedule
 from membench.core.task_graph import Phase, Role, Task, TaskGraph
 from membench.profiling.measured_cost import MeasuredCost
-from membench.profiling.update import measure_update
+from membench.profiling.update import UpdateCost, measure_update
 
 
 def real_update(by: WeightUpdate, module: nn.Module, cost: MeasuredCost) -> "RealUpdate":
@@ -32,17 +42,39 @@ def real_update(by: WeightUpdate, module: nn.Module, cost: MeasuredCost) -> "Rea
     return RealUpdate(made_optimizer(by, module.parameters()), module, by.gradients, cost)
 
 
-class RealUpdate:
-    """The update by a torch optimizer: one task, whose states, temporaries and time are measured once on a copy.
+@dataclass(frozen=True)
+class _Step:
+    """A step of an optimizer, with the gradients that weights have for it, and the weights that have none afterwards."""
 
-    To the schedule it is a task like any other, after which the gradients are freed; what happens within it is torch's
-    ``optimizer.step()``.
+    step: Callable[[], object]
+    applied: tuple[tuple[nn.Parameter, Value], ...]
+    freed: tuple[nn.Parameter, ...]
+
+    def run(self, tensor: Callable[[Value], Tensor]) -> None:
+        for weight, value in self.applied:
+            gradient = tensor(value)
+            weight.grad = gradient if weight.grad is None else weight.grad.add_(gradient)
+        self.step()
+        for weight in self.freed:
+            weight.grad = None
+
+
+def _step_whole(optimizer: torch.optim.Optimizer) -> None:
+    optimizer.step()  # looked up now: a schedule of learning rates replaces it
+
+
+class RealUpdate:
+    """The update by a torch optimizer, whose states, temporaries and time are measured once, on copies of its weights.
+
+    To the schedule its tasks are like any other, after which gradients are freed. One that updates all weights is
+    ``optimizer.step()``; one of several is that step on a part of the weights, see `PartOfOptimizer`. Like parts are measured
+    once. The temporaries of a whole step that can be divided are captured, so that measuring takes the memory of a part.
 
     Args:
         optimizer: over weights of the module, not necessarily all.
         module: on the device or, until the step is placed, on the CPU.
         gradients: after the update.
-        cost: learns the update's time.
+        cost: learns the update's times.
 
     Raises:
         MembenchError: the optimizer updates other tensors.
@@ -52,6 +84,7 @@ class RealUpdate:
         self, optimizer: torch.optim.Optimizer, module: nn.Module, gradients: Gradients, cost: MeasuredCost
     ) -> None:
         self._weights = updated_weights(optimizer, module)
+        self._captured = CapturedUpdate(WeightUpdate(optimizer, gradients), module, cost.device)
         self.optimizer = optimizer
         self.gradients = gradients
         self._cost = cost
@@ -65,18 +98,61 @@ class RealUpdate:
         """
         if self._update is None:
             found = {name for name, value in graph.gradients if value is not None}
-            weights = {name: weight for name, weight in self._weights.items() if name in found}
+            weights = [name for name in self._weights if name in found]
             if not weights:
                 raise MembenchError("the loss has no gradient for any weight of the optimizer")
-            cost = measure_update(self.optimizer, weights, self._cost.device)
-            self._cost.update_time_s = cost.time_s
-            states = frozenset(state for of_weight in cost.states.values() for state in of_weight)
-            task = UpdateTask(tuple(weights), states, workspace_bytes=cost.workspace_bytes)
-            self._update = Update((task,), cost.states, self.gradients)
+            try:
+                captured = self._captured(graph)
+            except MembenchError:  # it runs nevertheless, as a whole
+                captured = None
+            self._update = self._measured(weights, captured)
         return self._update
 
+    def _measured(self, weights: list[str], captured: Update | None) -> Update:
+        """Return the update with measured states and temporaries, in the parts in which it was captured."""
+        divided = captured if captured and captured.is_divided else None
+        groups = dict.fromkeys(part.weights for part in divided.parts) if divided else [tuple(weights)]
+        costs: dict[Hashable, UpdateCost] = {}
+        tasks: list[UpdateTask] = []
+        states: dict[str, Mapping[str, int]] = {}
+        times_s: list[float] = []
+        for names in groups:
+            like = tuple(map(self._kind_of, names))
+            if like not in costs:
+                of_part = {name: self._weights[name] for name in names}
+                costs[like] = measure_update(self.optimizer, of_part, self._cost.device)
+            cost = costs[like]
+            own = dict(zip(names, cost.states.values(), strict=True))
+            states |= own
+            times_s.append(cost.time_s)
+            tasks.append(
+                UpdateTask(
+                    names,
+                    frozenset(state for of_weight in own.values() for state in of_weight),
+                    cpu_moved_bytes=self._cpu_moved_bytes(names, captured),
+                    workspace_bytes=cost.workspace_bytes,
+                )
+            )
+        self._cost.update_times_s |= dict(zip(names_of(tasks), times_s, strict=True))
+        if divided is None:
+            return Update(tuple(tasks), states, self.gradients)
+        whole = UpdateTask(
+            tuple(weights),
+            frozenset(state for task in tasks for state in task.states),
+            workspace_bytes=max(task.workspace_bytes for task in (*tasks, *divided.tasks)),
+        )
+        self._cost.update_times_s |= dict.fromkeys(names_of([whole]), sum(times_s))
+        return Update((whole,), states, self.gradients, parts=tuple(tasks))
+
+    def _kind_of(self, name: str) -> Hashable:
+        """Return what tells weights apart to the optimizer."""
+        weight = self._weights[name]
+        groups = enumerate(self.optimizer.param_groups)
+        group = next(n for n, group in groups if any(each is weight for each in group["params"]))
+        return weight.dtype, weight.shape, weight.stride(), group
+
     def of(self, schedule: Schedule) -> Callable[[Task, Callable[[Value], Tensor]], None]:
-        """Return the function that applies a step's gradients; it takes one that returns a value's tensor.
+        """Return the function that runs a task of the update; it takes the task, and a function that returns a value's tensor.
 
         It does not refer to the step, which would keep device memory until a garbage collection.
 
@@ -91,22 +167,34 @@ class RealUpdate:
                         f"strategy {schedule.strategy!r} keeps {block.name!r} in host memory, which torch's optimizer would not "
                         "update on the device; keep weights there, or update them after the step"
                     )
-        applied = [
-            (self._weights[name], value)
+        updates = [task for task in graph.tasks if task.phase is Phase.UPDATE]
+        if len(updates) == 1:
+            steps = {updates[0].name: self._step(graph, self._weights, partial(_step_whole, self.optimizer))}
+        else:
+            steps = {}
+            for task in updates:
+                written = (graph.blocks[block] for block in task.writes)
+                weights = {b.name: self._weights[b.name] for b in written if b.role is Role.WEIGHT}
+                part = PartOfOptimizer(self.optimizer, weights.values())
+                steps[task.name] = self._step(graph, weights, part.step)
+        return lambda task, tensor: steps[task.name].run(tensor)
+
+    def _step(
+        self, graph: TaskGraph, weights: Mapping[str, nn.Parameter], step: Callable[[], object]
+    ) -> "_Step":
+        applied = (
+            (weights[name], value)
             for name, value in graph.gradients
-            if value and graph.blocks[value.block].role is Role.APPLIED_GRADIENT
-        ]
-        freed = tuple(self._weights.values()) if self.gradients is Gradients.FREED else ()
+            if value and name in weights and graph.blocks[value.block].role is Role.APPLIED_GRADIENT
+        )
+        freed = tuple(weights.values()) if self.gradients is Gradients.FREED else ()
+        return _Step(step, tuple(applied), freed)
 
-        def apply(task: Task, tensor: Callable[[Value], Tensor]) -> None:
-            for weight, value in applied:
-                gradient = tensor(value)
-                weight.grad = gradient if weight.grad is None else weight.grad.add_(gradient)
-            self.optimizer.step()
-            for weight in freed:
-                weight.grad = None
-
-        return apply
+    def _cpu_moved_bytes(self, names: tuple[str, ...], captured: Update | None) -> int:
+        """Return the memory that a part moves on the CPU; where it was not captured, of weights and gradients."""
+        if captured is not None:
+            return sum(part.cpu_moved_bytes for part in captured.parts if set(part.weights) <= set(names))
+        return 3 * sum(self._weights[name].nbytes for name in names)
 
     def made_accumulators_bytes(self, graph: TaskGraph) -> int:
         """Return the bytes of a micro-batch's accumulators that each step makes anew, because the update frees them."""

@@ -248,6 +248,7 @@ class WrappedCalls:
         captures = Captures(workload, self.device)
         with torch.autocast(self.device.type, enabled=False):
             graph = graph_as_run(captures, self._cost, workload.batch_size)
+            graph = replace(graph, weights_stay=self.device.type == "cuda")  # other calls use them there
             _check_objects(workload.inputs)
             strategy = self.strategy if graph.mode in self.strategy.modes else Eager()
             schedule = plan(graph, strategy, self._cost, self.budget_bytes)

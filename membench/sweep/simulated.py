@@ -7,7 +7,7 @@ from membench.core.errors import OutOfMemory, UnsupportedStrategy
 from membench.core.workload import share_size
 from membench.frameworks.pytorch import PyTorch
 from membench.planning.device_memory import DeviceMemory, device_memory
-from membench.planning.exchange import exchange_in_last_run
+from membench.planning.exchange import exchange_in_last_run, update_before
 from membench.steps.plan import Runs, plan_step, plan_to_fit
 from membench.steps.simulated_step import SimulatedStep, check_capacity, simulated_step
 from membench.strategies.base import Strategy
@@ -79,7 +79,8 @@ def planned_step(cell: Cell, graphs: Graphs) -> Runs:
     strategy = _strategy(cell)
     share = share_size(cell.batch_size, cell.cluster.devices)
     graph_at = graphs.lowered_at(cell, share)
-    update = None if cell.optimizer is None else CapturedUpdate(cell.optimizer)
+    captured = None if cell.optimizer is None else CapturedUpdate(cell.optimizer)
+    update = update_before(cell.exchange if cell.cluster.devices > 1 else None, captured)
 
     def plan(budget_bytes: int | None) -> Runs:
         return plan_step(graph_at, share, strategy, cell.cost, budget_bytes, cell.micro_batch, update)

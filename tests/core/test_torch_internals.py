@@ -256,7 +256,7 @@ def test_an_optimizer_has_hooks_by_these_names_and_no_others() -> None:
     optimizer = torch.optim.AdamW([nn.Parameter(torch.ones(1))])
     torch.optim.lr_scheduler.StepLR(optimizer, 1)
     optimizer.register_step_pre_hook(lambda *_: None)
-    hooks = {name for name in vars(optimizer) if name.startswith(internals.OPTIMIZER_HOOKS)}
+    hooks = {name for name in vars(optimizer) if contexts.is_hook_of_optimizer(name)}
     assert {"_optimizer_step_pre_hooks", "_optimizer_step_post_hooks", "step"} <= hooks
     assert not hooks & {"defaults", "state", "param_groups"}
 

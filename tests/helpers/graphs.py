@@ -6,12 +6,17 @@ from torch import Tensor, nn
 from membench.capture.capture import capture
 from membench.core.device import DeviceProfile
 from membench.core.efficiency import Efficiency
+from membench.core.machine import Machine
 from membench.core.task_graph import Phase, Role, Task, TaskGraph
 from membench.core.workload import Workload
 from membench.cost.roofline import RooflineCost
 from membench.sweep.model import Model
 
-COST = RooflineCost(DeviceProfile("any", 10**15, 1e12, 1e11, 1e10, 1e10, 0.0, True), Efficiency(1.0, 1.0))
+COST = RooflineCost(
+    DeviceProfile("any", 10**15, 1e12, 1e11, 1e10, 1e10, 0.0, True),
+    Efficiency(1.0, 1.0),
+    Machine("any", 10**15, 2e10),
+)
 """Of a device that has memory for everything."""
 
 

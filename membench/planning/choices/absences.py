@@ -1,7 +1,7 @@
 """Compiled loops over a problem's arrays that find when blocks can be away, and which of them leave under a choice.
 
 A block whose home is in host memory is absent from the start of the step (as if its last use had been at step -1) and, where
-the step writes it, to its end (as if its next use were behind the last step).
+the step writes it, to its end (as if its next use were behind the last step), as is what the device sends to a task of the host.
 """
 
 from typing import Any
@@ -90,9 +90,10 @@ def _end(
     blocks, steps = len(a.size_bytes), len(held) - 1
     for slot in range(len(last)):
         block = slot if slot < blocks else originals[slot - blocks]
-        if last[slot] < 0 or a.is_result[block] or (a.is_at_home[block] and not may_leave[block]):
+        stays = a.is_at_home[block] and not (may_leave[block] or a.is_visitor[block])
+        if last[slot] < 0 or a.is_result[block] or stays:
             continue
-        if a.is_at_home[block] and written[block] >= 0:
+        if (a.is_at_home[block] or a.is_sent[block]) and written[block] >= 0:
             gaps[count] = (block, written[block], last[block], steps)
             taken[count] = True
             count += 1
@@ -118,7 +119,8 @@ def _visit(
     """Add the gap before a use of a block whose home is in host memory, taken if it is longer than the copy back."""
     if last < 0:
         held[0] += a.size_bytes[block]
-    if not may_leave[block] or 0 <= step - 1 <= last:
+    leaves = may_leave[block] or (last < 0 and a.is_visitor[block])
+    if not leaves or 0 <= step - 1 <= last:
         return count
     gaps[count] = (block, written, last, step)
     taken[count] = last < 0 or clock[step] - clock[last + 1] > a.prefetch_s[block]

@@ -31,6 +31,11 @@ class Arrays(NamedTuple):
     size_bytes: Any  # of blocks; 0 for the caller's
     is_result: Any
     is_at_home: Any  # in host memory before and after the step
+    is_visitor: Any  # written there by a task of the host, so never on the device throughout
+    is_sent: Any  # read by a task of the host after tasks of the device have written it
+    host_s: Any  # of tasks of the host, in order
+    sent_at: Any
+    sent: Any  # blocks that each of these reads
     unit_of: Any  # block -> unit, or -1
     offload_s: Any
     prefetch_s: Any
@@ -69,6 +74,8 @@ def as_arrays(problem: Problem) -> Arrays:
     creates_at, creates = _concatenated(task.creates for task in operations)
     makers_at, makers = _concatenated(unit.makers for unit in units)
     inputs_at, inputs = _concatenated(unit.inputs for unit in units)
+    sent_at, sent = _concatenated(problem.sent.values())
+    is_sent = set(sent.tolist())
     return Arrays(
         tasks=len(graph.tasks),
         turn=problem.turn,
@@ -86,6 +93,11 @@ def as_arrays(problem: Problem) -> Arrays:
         size_bytes=np.array([0 if b.is_external else b.size_bytes for b in graph.blocks], dtype=np.int64),
         is_result=_flags(block.role in RESULT_ROLES for block in graph.blocks),
         is_at_home=_flags(block.host_location is not None for block in graph.blocks),
+        is_visitor=_flags(block.index in problem.visitors for block in graph.blocks),
+        is_sent=_flags(block.index in is_sent for block in graph.blocks),
+        host_s=np.array(list(problem.host_s.values()), dtype=np.float64),
+        sent_at=sent_at,
+        sent=sent,
         unit_of=unit_of,
         offload_s=np.array(problem.offload_s),
         prefetch_s=np.array(problem.prefetch_s),

@@ -56,10 +56,12 @@ class Plan:
 
     def graph(self) -> TaskGraph:
         """Return the problem's graph, with the blocks on the device throughout that are to be there."""
-        graph, unit_of = self.problem.graph, self.problem.unit_of
+        graph, unit_of, visitors = self.problem.graph, self.problem.unit_of, self.problem.visitors
         blocks = (
             replace(block, host_location=None)
-            if block.host_location and self.choices[unit_of.get(block.index, 0)] != OFFLOAD
+            if block.host_location
+            and block.index not in visitors
+            and self.choices[unit_of.get(block.index, 0)] != OFFLOAD
             else block
             for block in graph.blocks
         )

@@ -225,7 +225,22 @@ def go_forward(a: Any, order: Any, held: Any, absences: Any, returns: Any, budge
                 late += sizes[absence]
             at_ending += 1
     time_s, late = _leave(sizes, leaving, waiting, leaves, steps, -1, time_s, late)
-    return leaves, time_s, peak
+    return leaves, max(time_s, _host_end_s(a, absences, copied_s, steps)), peak
+
+
+@compiled
+def _host_end_s(a: Any, absences: Any, copied_s: Any, steps: int) -> float:
+    """Return when the host has run its tasks, each after the copies of what it reads."""
+    ready_s = np.zeros(len(a.size_bytes))
+    for absence in range(len(absences)):
+        if absences[absence, 3] == steps:
+            ready_s[absences[absence, 0]] = copied_s[absence]
+    host_s = 0.0
+    for task in range(len(a.host_s)):
+        for i in range(a.sent_at[task], a.sent_at[task + 1]):
+            host_s = max(host_s, ready_s[a.sent[i]])
+        host_s += a.host_s[task]
+    return host_s
 
 
 @compiled

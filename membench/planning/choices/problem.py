@@ -2,7 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from membench.core.cost_model import CostModel
@@ -13,7 +13,8 @@ KEEP, OFFLOAD, RECOMPUTE, REPEAT = range(4)
 """The fate of a unit between its last use of the forward pass and its first of the backward pass.
 
 `RECOMPUTE`: once, before the first task that needs it; `REPEAT`: for each layer of the backward pass anew. A block whose
-home is in host memory is on the device throughout (`KEEP`), or comes for its uses and leaves after them (`OFFLOAD`).
+home is in host memory is on the device throughout (`KEEP`; from its first use to its last where a task of the host writes it),
+or comes for its uses and leaves after them (`OFFLOAD`).
 """
 
 Choices = Sequence[int]
@@ -59,8 +60,11 @@ class Problem:
     Attributes:
         operations: the graph's tasks, and behind them those that can run again.
         again: the position among `operations` in which a task of the graph runs again.
-        touched: the blocks that each operation touches.
-        duration_s: of each operation, with its launch.
+        touched: the blocks on the device that each operation touches; a task of the host touches none.
+        duration_s: seconds of each operation on the device, with its launch.
+        host_s: seconds of each task of the host, by task, in order.
+        visitors: the blocks that tasks of the host write.
+        sent: the blocks that each task of the host reads and tasks of the device write, by task.
         units: all choices; `unit_of` finds a block's.
     """
 
@@ -78,14 +82,28 @@ class Problem:
         count = len(graph.tasks)
         self.operations: tuple[Task, ...] = (*graph.tasks, *self.repeatable.again.values())
         self.again = {index: count + n for n, index in enumerate(self.repeatable.again)}
-        self.touched = tuple(tuple(dict.fromkeys((*t.reads, *t.writes))) for t in self.operations)
-        self.duration_s = tuple(cost.launch_time_s(t) + time_s(t) for t in self.operations)
+        self.touched = tuple(
+            () if t.on_host else tuple(dict.fromkeys((*t.reads, *t.writes))) for t in self.operations
+        )
+        self.duration_s = tuple(
+            0.0 if t.on_host else cost.launch_time_s(t) + time_s(t) for t in self.operations
+        )
+        self.host_s = {task.index: cost.host_task_time_s(task) for task in graph.tasks if task.on_host}
         self.offload_s = tuple(cost.offload_time_s(block.size_bytes) for block in graph.blocks)
         self.prefetch_s = tuple(cost.prefetch_time_s(block.size_bytes) for block in graph.blocks)
+        self.visitors = {block for task in self.host_s for block in graph.tasks[task].writes}
         self._writers: dict[int, list[int]] = defaultdict(list)
         for task in graph.tasks:
-            for block in task.writes:
+            for block in () if task.phase is Phase.UPDATE else task.writes:
                 self._writers[block].append(task.index)
+        self._updated: dict[int, int] = {}  # by block, the first task of the update that writes it
+        for task in graph.tasks:
+            if task.phase is Phase.UPDATE:
+                self._updated = dict.fromkeys(task.writes, task.index) | self._updated
+        self.sent = {
+            task: tuple(block for block in graph.tasks[task].reads if self._writers[block])
+            for task in self.host_s
+        }
         backward = (task.index for task in reversed(graph.tasks) if task.phase is Phase.BACKWARD)
         self._end_of_backward = next(backward, -1)
         self.units = self._find_units(least_bytes)
@@ -130,13 +148,32 @@ class Problem:
                     stored=not read_backward.isdisjoint(family),
                 )
             )
-        return tuple(units)
+        return self._before_updates(units)
+
+    def _before_updates(self, units: Sequence[Unit]) -> tuple[Unit, ...]:
+        """Return the units, those without makers that would be made again after an update of a weight that their makers read.
+
+        A unit is made again until its last use, and until that of each unit that is made of it.
+        """
+        needed: dict[int, int] = defaultdict(int)  # by block: the last task before which it may be made again
+        found: dict[int, Unit] = {}
+        order = sorted(range(len(units)), key=lambda n: max(units[n].makers, default=-1), reverse=True)
+        for number in order:
+            unit = units[number]
+            last = max(max(self.graph.last_use[block], needed[block]) for block in unit.blocks)
+            reads = (block for task in unit.makers for block in self.graph.tasks[task].reads)
+            if any(self._updated.get(block, last) < last for block in reads):
+                unit = replace(unit, makers=(), inputs=(), remake_s=0.0)
+            for block in unit.inputs:
+                needed[block] = max(needed[block], last)
+            found[number] = unit
+        return tuple(found[number] for number in range(len(units)))
 
     def _find_visitors(self) -> set[int]:
         """Return the blocks whose home is in host memory, and the gradients that wait for an update of these."""
         used = (self.graph.blocks[block] for task in self.graph.tasks for block in self.touched[task.index])
         at_home = {block.index for block in used if block.host_location}
-        updates = [task for task in self.graph.tasks if task.phase is Phase.UPDATE]
+        updates = [task for task in self.graph.tasks if task.phase is Phase.UPDATE and not task.on_host]
         read = {b for task in updates if at_home.intersection(task.writes) for b in task.reads}
         return at_home | {b for b in read if self.graph.blocks[b].role is Role.APPLIED_GRADIENT}
 
@@ -163,7 +200,7 @@ class Problem:
         """Return whether a task gives the family's blocks again whenever what it reads is there.
 
         It must run a second time, write nothing that lives on but the family, and read contents that no task changes
-        before the backward pass ends. What it creates in addition is dropped again.
+        before the backward pass ends (but the update, see `_before_updates`). What it creates in addition is dropped again.
         """
         again, task = self.repeatable.again.get(index), self.graph.tasks[index]
         if again is None:

@@ -1,7 +1,7 @@
 """A lower bound on the time of a step within a budget: a linear program that every schedule of the class satisfies.
 
 The class: schedules that run the graph's tasks in its order on one stream, each for the seconds of its fastest algorithm or
-longer; run tasks of the forward pass again at any time, as often as they like; copy blocks to the host and back at any time,
+longer, except tasks of the host, which run one after another beside that stream, each after copies of what it reads; run tasks of the forward pass again at any time, as often as they like; copy blocks to the host and back at any time,
 as often as they like, over a link that carries one block at a time in each direction; hold results from when they are made
 to the end; and spend seconds on savings (`Saving`: an encoding, or an algorithm with less workspace). Of the caller's blocks
 those with a home in host memory are there before and after the step, or on the device throughout; the others are on the device
@@ -38,8 +38,29 @@ OPTIMAL, INFEASIBLE = 0, 2
 UNITS_OF_TIME, UNITS_OF_BYTES = 1e4, 1e3
 """In the computing of a step, and in the largest block."""
 
+HOST_ROWS = 8
+"""Number of updates from which on the host's time is limited."""
+
 MOMENTS = 750
 """Number of moments: more of them raise the bound of a deep network by less than 0.1 %."""
+
+
+@dataclass(frozen=True)
+class Residence:
+    """An update on the device in place of one on the host: its weights and states are on the device throughout.
+
+    Attributes:
+        tasks: of the update, on the host in the problem's graph.
+        visitors: its weights and gradients, which then do not leave; they have gaps (`Gap.leaves`).
+        states_bytes: of the blocks that only these tasks use.
+        device_s: seconds of the update on the device; `host_s`: on the host.
+    """
+
+    tasks: tuple[int, ...]
+    visitors: frozenset[int]
+    states_bytes: int
+    device_s: float
+    host_s: float
 
 
 @dataclass(frozen=True)
@@ -50,18 +71,21 @@ class Relaxation:
         step_s: the lower bound.
         offloaded: the fraction of each unit that is copied, `recomputed` that is recomputed, by unit.
         saved: the fraction of each saving that is taken.
+        resident: the fraction of each residence.
     """
 
     step_s: float
     offloaded: dict[int, float]
     recomputed: dict[int, float]
     saved: dict[Saving, float] = field(default_factory=dict)
+    resident: dict[Residence, float] = field(default_factory=dict)
 
 
 def relax(
     problem: Problem,
     budget_bytes: int,
     savings: Sequence[Saving] = (),
+    residences: Sequence[Residence] = (),
     *,
     segments: int = 3,
     moments: int = MOMENTS,
@@ -70,10 +94,11 @@ def relax(
 
     Args:
         savings: what schedules may save in addition.
+        residences: updates of the problem's that may run on the device; the others run on the host.
         segments: parts of the step: the forward pass, and the others of the backward pass.
         moments: number of tasks whose memory is limited; all tasks where there are at most twice as many.
     """
-    return _Program(problem, budget_bytes, savings, segments, moments).solve()
+    return _Program(problem, budget_bytes, savings, residences, segments, moments).solve()
 
 
 class _Program:
@@ -85,7 +110,13 @@ class _Program:
     """
 
     def __init__(
-        self, problem: Problem, budget_bytes: int, savings: Sequence[Saving], segments: int, moments: int
+        self,
+        problem: Problem,
+        budget_bytes: int,
+        savings: Sequence[Saving],
+        residences: Sequence[Residence],
+        segments: int,
+        moments: int,
     ) -> None:
         self._problem = problem
         durations_s = problem.duration_s[: len(problem.graph.tasks)]
@@ -119,9 +150,16 @@ class _Program:
         self._keys: dict[int, list[tuple[int, int]]] = defaultdict(
             list
         )  # of a unit's spans, as groups of savings
+        self._residences = {residence: self._new(1) for residence in residences}
+        self._residence_of = {
+            block: variable
+            for residence, variable in self._residences.items()
+            for block in residence.visitors
+        }
         self._groups = self._equal_units()
         self._shared = [self._add_unit(spans, units) for spans, units in self._groups]
         self._add_other_savings()
+        self._add_residences()
         self._add_queues()
         self._add_memory([held[task] for task in self._moments])
         self._add_segments([held[task] for task in self._moments])
@@ -157,7 +195,10 @@ class _Program:
                 for saving, variable in zip(self._savings[group], variables, strict=True):
                     saved[saving] = min(1.0, max(0.0, float(solution.x[variable]) - number))
         step_s = self._compute_s + max(0.0, solution.fun) * self._unit_s
-        return Relaxation(step_s, offloaded, recomputed, saved)
+        resident = {
+            residence: float(solution.x[variable]) for residence, variable in self._residences.items()
+        }
+        return Relaxation(step_s, offloaded, recomputed, saved, resident)
 
     def _new(self, count: int) -> int:
         """Add variables, and return the number of the first."""
@@ -206,7 +247,9 @@ class _Program:
         out = None if gap.written is None else self._at(gap.written + 1)
         in_use = range(0) if out is None else range(out, start if again is None else again)
         savings = self._in_moments((gap.block, gap.first))
-        return Span(gap.size_bytes, start, end, out, in_use, again, tuple(remakes), gap.remake_s, savings)
+        return Span(
+            gap.size_bytes, start, end, out, in_use, again, gap.leaves, tuple(remakes), gap.remake_s, savings
+        )
 
     def _in_moments(self, group: tuple[int, int]) -> tuple[Saved, ...]:
         """Return the savings of a group in moments."""
@@ -240,11 +283,54 @@ class _Program:
         for number, span in enumerate(spans):
             saved = self._add_savings(span.savings, [self._keys[unit][number] for unit in units])
             offloads.append(self._add_choices(span, saved, len(units), remakes))
+            if span.leaves:
+                blocks = [self._keys[unit][number][0] for unit in units]
+                self._add_departures(span, offloads[-1], blocks)
         leaves = [span.out is not None or span.again is not None for span in spans]
         if spans[0].again is not None:  # a block that is on the device before the step leaves in no other gap
             for offload in offloads[1:]:
                 self._rows.add(0.0, {offload: 1.0, offloads[0]: -1.0})
         return list(compress(offloads, leaves)), list(remakes.values())
+
+    def _add_departures(self, span: Span, offload: int, blocks: Sequence[int]) -> None:
+        """Add that each of these blocks leaves in its gap unless it is resident; a resident gradient dies with its update."""
+        terms = defaultdict[int, float](float, {offload: 1.0})
+        for block in blocks:
+            if block in self._residence_of:
+                terms[self._residence_of[block]] += 1.0
+                if span.again is None:
+                    self._make_away(
+                        self._residence_of[block], span.size_bytes / self._unit_bytes, span.start, span.end
+                    )
+        self._equal.add(float(len(blocks)), terms)
+
+    def _add_residences(self) -> None:
+        """Add the states and the seconds of updates on the device, and the host's time, which the step is to last for.
+
+        Of the updates from any one on, in the order in which their gradients are complete, none starts before that one's is.
+        """
+        problem = self._problem
+        for residence, variable in self._residences.items():
+            self._rows.add(1.0, {variable: 1.0})
+            self._make_away(variable, -residence.states_bytes / self._unit_bytes, 0, self._count)
+            segment = self._segment[residence.tasks[0]]
+            self._spent[segment][variable] = residence.device_s / self._unit_s
+        moved = {task: residence for residence in self._residences for task in residence.tasks}
+        tasks = list(problem.host_s)
+        for first in range(0, len(tasks), max(1, len(tasks) // HOST_ROWS)):
+            sent = problem.sent[tasks[first]]
+            ready = (
+                self._starts[tasks[first]]
+                + max((problem.offload_s[b] for b in sent), default=0.0) / self._unit_s
+            )
+            terms: dict[int, float] = {self._extra + moment: -1.0 for moment in range(self._count)}
+            terms[self._last_extra] = -1.0
+            for task in tasks[first:]:
+                if task in moved:
+                    variable = self._residences[moved[task]]
+                    terms[variable] = terms.get(variable, 0.0) - problem.host_s[task] / self._unit_s
+            host = sum(problem.host_s[task] for task in tasks[first:]) / self._unit_s
+            self._rows.add(self._compute_s / self._unit_s - ready - host, terms)
 
     def _add_savings(self, savings: Sequence[Saved], groups: list[tuple[int, int]]) -> dict[int, float]:
         """Add the variables of equal groups of savings, and return them with their coefficients among the choices."""

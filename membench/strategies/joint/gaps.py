@@ -21,6 +21,7 @@ class Gap:
             memory `last` is -1, and the gap is also that behind its last use.
         written: position after which the copy to the host may start; None: it is on the host, or another gap pays for it.
         end: position of the last use, where `last` is -1.
+        leaves: whether the block has to leave in it, for a task of the host or because one has written it.
         remake_s: seconds to compute the block again; None: impossible.
         unit: recomputed together with others of this number.
     """
@@ -33,6 +34,7 @@ class Gap:
     remake_s: float | None
     unit: int
     end: int = -1
+    leaves: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +73,7 @@ class Span:
         out: the moment before which its copy to the host may start at the earliest; None: as in `Gap`.
         in_use: the moments after `out` at which it is still used.
         again: the first moment behind the last use, where `Gap.end` has one; otherwise None.
+        leaves: as in `Gap`.
         remakes: the segments in which the block may be recomputed, each with the moment up to which it is away then.
     """
 
@@ -80,6 +83,7 @@ class Span:
     out: int | None
     in_use: range
     again: int | None
+    leaves: bool
     remakes: tuple[tuple[int, int], ...]
     remake_s: float | None
     savings: tuple[Saved, ...]
@@ -90,20 +94,33 @@ def find_gaps(problem: Problem, least_bytes: int) -> Iterator[Gap]:
     graph = problem.graph
     uses: dict[int, list[int]] = defaultdict(list)
     written: dict[int, int] = {}
+    sent = {block for blocks in problem.sent.values() for block in blocks}
     for task in graph.tasks:
         for block in problem.touched[task.index]:
             uses[block].append(task.index)
-        for block in task.writes:
+        for block in () if task.on_host else task.writes:
             written[block] = task.index
     for described in graph.blocks:
         block, positions = described.index, uses[described.index]
         unit = problem.unit_of.get(block, -1)
         if described.host_location is not None:
-            yield from _gaps_at_home(described, positions, written.get(block), unit)
+            leaves = block in problem.visitors
+            yield from _gaps_at_home(described, positions, written.get(block), unit, leaves=leaves)
             continue
         if described.role in EXTERNAL_ROLES | RESULT_ROLES or described.size_bytes < least_bytes:
             continue
         gaps = [(a, b) for a, b in pairwise(positions) if b > a + 1]
+        if block in sent:
+            yield Gap(
+                block,
+                described.size_bytes,
+                positions[-1],
+                len(graph.tasks),
+                written[block],
+                None,
+                unit,
+                leaves=True,
+            )
         longest = max(gaps, key=lambda gap: gap[1] - gap[0], default=None)
         for last, first in gaps:
             can_repeat = unit >= 0 and problem.units[unit].makers and last >= written[block]
@@ -119,11 +136,14 @@ def find_gaps(problem: Problem, least_bytes: int) -> Iterator[Gap]:
             )
 
 
-def _gaps_at_home(block: Block, positions: Sequence[int], written: int | None, unit: int) -> Iterator[Gap]:
+def _gaps_at_home(
+    block: Block, positions: Sequence[int], written: int | None, unit: int, *, leaves: bool
+) -> Iterator[Gap]:
     """Yield the gaps of a block with its home in host memory, which the copy to its home is a part of."""
     if not positions:
         return
-    yield Gap(block.index, block.size_bytes, -1, positions[0], written, None, unit, positions[-1])
+    size_bytes = block.size_bytes
+    yield Gap(block.index, size_bytes, -1, positions[0], written, None, unit, positions[-1], leaves)
     for last, first in pairwise(positions):
         if first > last + 1:
             yield Gap(block.index, block.size_bytes, last, first, None, None, unit)

@@ -1,6 +1,6 @@
 """The plans of one graph: the best within a budget, the one that needs least without losing time, and bounds."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache
 
 from membench.core.cost_model import CostModel
@@ -11,7 +11,7 @@ from membench.planning.choices.emit import emit
 from membench.planning.choices.evaluation import Evaluator, Plan
 from membench.planning.choices.problem import KEEP, OFFLOAD, Problem
 from membench.planning.liveness import live_bytes
-from membench.strategies.joint.bound import Relaxation, relax
+from membench.strategies.joint.bound import Relaxation, Residence, relax
 from membench.strategies.joint.others import Others
 from membench.strategies.joint.search import TOLERANCE, Search, seeds
 from membench.strategies.joint.variants import Variant, Variants
@@ -39,19 +39,28 @@ UPGRADES = 4
 
 
 class Planner:
-    """Plans of a graph in its variants."""
+    """Plans of a graph in its variants.
 
-    def __init__(self, graph: TaskGraph, cost: CostModel) -> None:
+    Args:
+        residences: of the graph's updates on the host, which the bound allows in addition.
+    """
+
+    def __init__(self, graph: TaskGraph, cost: CostModel, residences: Sequence[Residence] = ()) -> None:
         self._graph = graph
+        self._residences = residences
         self._start_s = cost.task_issue_time_s(graph.tasks[0])  # the host's, before the device begins
         self._variants = Variants(graph, cost)
         self._relaxed = cache(self._relax)
         self._evaluator = cache(lambda variant: Evaluator(self._variants.problem(variant)))
 
     def _relax(self, budget_bytes: int) -> Relaxation | None:
-        return relax(
-            self._variants.bounding(budget_bytes), budget_bytes, self._variants.savings(budget_bytes)
-        )
+        problem, savings = self._variants.bounding(budget_bytes), self._variants.savings(budget_bytes)
+        return relax(problem, budget_bytes, savings, self._residences)
+
+    def resident(self, budget_bytes: int) -> float:
+        """Return the number of residences in the linear program's solution."""
+        relaxed = self._relaxed(budget_bytes)
+        return sum(relaxed.resident.values()) if relaxed else 0.0
 
     def within(self, budget_bytes: int, others: Others) -> Plan | None:
         """Return the best plan found, of the variant that seemed the best; None where none keeps the budget.

@@ -14,12 +14,10 @@ A step's time is that of its tasks, of what is computed again, and of waiting fo
    than any of them within the same budget (`checkmate` is asked on small graphs only),
 5. states the bound (`lower_bound_s`) and by how much the step exceeds it (`gap`) in the schedule's decisions.
 
-Where no plan keeps the budget with weights, accumulators and an optimizer's states on the device, these have their home in
-host memory, and each stays on the device throughout or comes for its uses and leaves after them. The update runs on the
-device. The bound is then that of the schedules that may do so; at larger budgets, of those that leave them on the device, so
-that a smaller budget may take less time. With `offload_weights` such plans are made at every budget, the fastest of all is
-taken, and the bound is always that of the larger class. It is not the default: a real step that updates its weights, or is
-wrapped, needs them on the device.
+Under a budget weights, with their gradients and an optimizer's states, may also have their home in host memory, where the host
+updates them (`homes`): their weights come for their uses, and their gradients leave. Such plans are made wherever the others take
+longer than the bound, with several numbers of layers at home, that of the linear program among them; the bound is then that of
+the schedules that may do so.
 
 Without a budget the step takes the time of the fastest algorithms, which is eager's where the device offers no choice, with the
 least memory found that costs no time. Masks and narrow index maps are written by PyTorch's operators, a byte and two or four
@@ -31,45 +29,35 @@ between the same means by other rules.
 """
 
 from dataclasses import replace
-from math import inf
+from math import ceil, inf
 from typing import TYPE_CHECKING
 
 from membench.core.cost_model import CostModel
 from membench.core.schedule import Schedule
-from membench.core.task_graph import Role, TaskGraph
+from membench.core.task_graph import TaskGraph
 from membench.execution.simulation import step_time_s
-from membench.planning.rewrite import keep_on_host
 from membench.strategies.base import Strategy
 
 if TYPE_CHECKING:
+    from membench.strategies.joint.homes import Homes
     from membench.strategies.joint.others import Others, Timed
     from membench.strategies.joint.planner import Planner
 
-OF_WEIGHTS = frozenset({Role.WEIGHT, Role.ACCUMULATED, Role.OPTIMIZER_STATE})
-"""What can have its home in host memory."""
-
-SMALLEST_HOME = 1 / 256
-"""Blocks smaller than this share of the largest one of them stay on the device."""
+PARTS_AT_HOME = (0.0, 0.5, 1.0)
+"""Numbers of updates on the host that are tried: of those between the linear program's number and all of them."""
 
 
 class Joint(Strategy):
-    """Keep, offload or recompute each stored block, chosen together under a budget; states a lower bound on the time.
-
-    Args:
-        offload_weights: under a budget weights, and what the step updates for them, may be kept on the host wherever that
-            makes the step faster; otherwise only where no other plan keeps the budget.
-    """
+    """Keep, offload or recompute each stored block, chosen together under a budget; states a lower bound on the time."""
 
     name = "joint"
     searches_under_budget = True
     moves_weights = True
 
-    def __init__(self, offload_weights: bool = False) -> None:
-        self._offload_weights = offload_weights
-
     def schedule(self, graph: TaskGraph, cost: CostModel, budget_bytes: int | None) -> Schedule:
         # numba and scipy take a second to import, which no other strategy needs
         from membench.planning.choices.emit import emit
+        from membench.strategies.joint.homes import Homes
         from membench.strategies.joint.others import Others
         from membench.strategies.joint.planner import Planner
         from membench.strategies.joint.search import TOLERANCE
@@ -86,28 +74,36 @@ class Joint(Strategy):
             if not candidates or candidates[0][0] > bounds_s[0] * (1 + TOLERANCE):
                 candidates += others.timed  # otherwise none of them is faster
         fastest_s = min((step_s for step_s, _ in candidates), default=inf)
-        may_leave = self._offload_weights and fastest_s > planner.compute_s * (1 + TOLERANCE)
-        if may_leave or not candidates:
-            planner = Planner(with_homes(graph), cost)  # its bound holds for the plans above as well
-            candidates += self._of_planner(planner, others)
+        if fastest_s > planner.compute_s * (1 + TOLERANCE):
+            homes = Homes(graph, cost)
+            planner = Planner(
+                homes.at(len(homes.parts)), cost, homes.residences
+            )  # its bound holds for the plans above as well
+            candidates += self._with_homes(homes, planner, others)
         if not candidates:
             raise planner.refusal(budget_bytes)
         step_s, fastest = min(candidates, key=lambda candidate: (candidate[0], candidate[1].peak_bytes))
         fastest = replace(fastest, strategy=self.name)
         return _certified(fastest, step_s, planner.lower_bound_s(budget_bytes, step_s))
 
+    def _with_homes(self, homes: "Homes", planner: "Planner", others: "Others") -> "list[Timed]":
+        """Return plans with several numbers of updates on the host."""
+        from membench.strategies.joint.planner import Planner
+
+        found: list[Timed] = []
+        count = len(homes.parts)
+        least = count - planner.resident(others.budget_bytes)
+        for number in sorted({ceil(least + share * (count - least)) for share in PARTS_AT_HOME}):
+            at_home = Planner(homes.at(number), homes.cost)
+            if others.budget_bytes >= at_home.lower_bound_bytes:
+                found += self._of_planner(at_home, others)
+        return found
+
     def _of_planner(self, planner: "Planner", others: "Others") -> "list[Timed]":
         from membench.planning.choices.emit import emit
 
         plan = planner.within(others.budget_bytes, others)
         return [others.timed_of(emit(self.name, plan, others.budget_bytes))] if plan else []
-
-
-def with_homes(graph: TaskGraph) -> TaskGraph:
-    """Return the graph with weights, accumulators and an optimizer's states in host memory, but for small ones."""
-    sizes = (block.size_bytes for block in graph.blocks if block.role in OF_WEIGHTS)
-    least_bytes = int(max(sizes, default=0) * SMALLEST_HOME)
-    return keep_on_host(graph, OF_WEIGHTS, updated=True, least_bytes=least_bytes)
 
 
 def _certified(schedule: Schedule, step_s: float, lower_bound_s: float) -> Schedule:

@@ -15,10 +15,10 @@ from membench.planning.choices.evaluation import Evaluator
 from membench.planning.choices.problem import KEEP, OFFLOAD, RECOMPUTE, REPEAT, Problem
 from membench.planning.update import add_update
 from membench.planning.validate import validate
-from membench.strategies.joint.strategy import with_homes
+from membench.strategies.joint.homes import Homes
 from tests.helpers.chains import chain_of_convolutions, graph_of
 from tests.helpers.graphs import COST
-from tests.helpers.updates import WAYS, captured
+from tests.helpers.updates import captured
 
 NO_LIMIT = 10**15
 
@@ -32,14 +32,15 @@ def evaluators() -> dict[str, Evaluator]:
         }
     graphs = {name: graph_of(network, 3, 64) for name, network in networks.items()}
     graphs["chain"] = chain_of_convolutions(8, normalized=True)
-    update = captured("adamw", options=WAYS["for_loop"])
-    graphs["with homes"] = with_homes(add_update(graphs["resnet"], update))
+    homes = Homes(add_update(graphs["resnet"], captured("adamw")), COST)
+    assert len(homes.parts) > 4
+    graphs |= {"weights at home": homes.at(len(homes.parts)), "half of them": homes.at(len(homes.parts) // 2)}
     return {name: Evaluator(Problem(graph, COST, 1)) for name, graph in graphs.items()}
 
 
 @settings(max_examples=25, deadline=None, derandomize=True)
 @given(
-    name=st.sampled_from(["chain", "densenet", "resnet", "with homes"]),
+    name=st.sampled_from(["chain", "densenet", "resnet", "weights at home", "half of them"]),
     seed=st.integers(0, 10_000),
     room=st.floats(0, 1),
 )
