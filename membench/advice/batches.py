@@ -6,9 +6,10 @@ from threading import Lock
 
 from membench.advice.advice import AdvisedPlan, Refusal
 from membench.advice.planning import MORE, Target, bound_bytes, load, load_without_budget
-from membench.advice.processes import Planners, TooSlow, Urgency
+from membench.advice.processes import Planners
 from membench.advice.resized import ResizedGraph
 from membench.advice.search import MOST, largest_batch
+from membench.advice.workers import TooSlow, Urgency
 from membench.core.errors import UnsupportedModel, UnsupportedStrategy
 from membench.core.task_graph import ARGUMENT_ROLES, EXTERNAL_ROLES, TaskGraph
 from membench.planning.device_memory import device_memory

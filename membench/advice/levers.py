@@ -13,9 +13,10 @@ from math import inf
 from membench.advice.advice import Lever
 from membench.advice.changes import AS_IT_IS, Changes, Kind, are_compatible
 from membench.advice.planning import PlainNumbers, Target, plain_numbers
-from membench.advice.processes import Planners, Urgency
+from membench.advice.processes import Planners
 from membench.advice.programs import Programs
 from membench.advice.work import Work
+from membench.advice.workers import Urgency
 from membench.core.errors import MembenchError
 from membench.core.task_graph import Role, TaskGraph
 

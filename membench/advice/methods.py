@@ -9,8 +9,9 @@ from membench.advice.advice import AdvisedPlan, Refusal
 from membench.advice.batches import Batches
 from membench.advice.micro_batches import accumulated
 from membench.advice.planning import Target, bound_bytes, plan_method
-from membench.advice.processes import Planners, TooSlow, Urgency
+from membench.advice.processes import Planners
 from membench.advice.work import Work
+from membench.advice.workers import TooSlow, Urgency
 from membench.core.errors import InfeasibleSchedule, OutOfMemory, UnsupportedStrategy
 from membench.core.task_graph import TaskGraph
 from membench.core.units import format_bytes

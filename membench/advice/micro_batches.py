@@ -6,7 +6,8 @@ from math import ceil
 
 from membench.advice.advice import AdvisedPlan
 from membench.advice.planning import Target, plan_method
-from membench.advice.processes import Planners, TooSlow
+from membench.advice.processes import Planners
+from membench.advice.workers import TooSlow
 from membench.core.errors import InfeasibleSchedule, OutOfMemory, UnsupportedModel
 from membench.strategies.pytorch import PyTorch
 

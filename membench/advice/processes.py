@@ -4,27 +4,18 @@ A user's module need not be importable, nor its weights be copied: processes rec
 another number of samples states it, and runs again with that graph. What is urgent is planned first.
 """
 
-import os
 import pickle
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass
-from enum import IntEnum
-from functools import lru_cache
-from heapq import heappop, heappush
-from importlib import import_module
-from itertools import count
+from collections.abc import Callable, Mapping
+from functools import lru_cache, partial
 from math import inf
-from signal import ITIMER_PROF, SIGPROF, setitimer, signal
-from threading import Condition, RLock
+from threading import RLock
 from time import process_time
 from types import TracebackType
-from typing import Any, Generic, TypeVar
-
-from joblib.externals.loky import BrokenProcessPool, ProcessPoolExecutor, process_executor
+from typing import Any, TypeVar
 
 from membench.advice.changes import AS_IT_IS, Changes
 from membench.advice.resized import ResizedGraph
+from membench.advice.workers import TooSlow, Urgency, Workers
 from membench.capture.capture import Captures
 from membench.core.errors import MembenchError
 from membench.core.task_graph import TaskGraph
@@ -39,19 +30,6 @@ class MissingGraph(Exception):
     def __init__(self, size: int) -> None:
         super().__init__(size)
         self.size = size
-
-
-class TooSlow(Exception):
-    """A job has taken the processor time that was left for it, or there is none left; not an error of the user's."""
-
-
-class Urgency(IntEnum):
-    """The order in which jobs that wait for a process get one."""
-
-    LEVER = 0
-    MOVES_WEIGHTS = 1  # a method that may fit where others do not, and plans for longer
-    METHOD = 2
-    LARGEST_BATCH = 3
 
 
 class Planners:
@@ -70,11 +48,7 @@ class Planners:
         self.capturing = RLock()
         """Held by whoever captures: torch's state is shared by all threads."""
         self._taken_s, self._limit_s = -process_time(), inf
-        self._number = number = processes or len(os.sched_getaffinity(0))
-        self._turns = _Turns(number)
-        # joblib's processes do not run the user's program again, as those of the standard library do
-        self._pool = ProcessPoolExecutor(number, initializer=_begin)
-        self._pool.submit(_begin)  # they start, and import, while this process captures
+        self._workers = Workers(processes)  # they import while this process captures
 
     def __enter__(self) -> "Planners":
         return self
@@ -82,7 +56,7 @@ class Planners:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._pool.shutdown(kill_workers=True)  # what they were asked for has come, or is not wanted
+        self._workers.end()
 
     def resize(self, resized: ResizedGraph) -> None:
         """Let jobs on other batches take their graphs from there, so that they are not captured."""
@@ -93,7 +67,7 @@ class Planners:
 
         Where it is taken, jobs end with `TooSlow`, except the most urgent ones.
         """
-        self._limit_s = limit_s * self._number
+        self._limit_s = limit_s * self._workers.number
 
     def run(
         self,
@@ -114,22 +88,24 @@ class Planners:
         graphs = {} if resized else {batch_size: self._graph_pickled(batch_size, batch_size, program)}
         while True:
             try:
-                with self._turns.taken(urgency):
-                    limit_s = inf if urgency is Urgency.LEVER else self._left_s() / self._number
-                    if limit_s <= 0:
-                        raise TooSlow
-                    done = self._pool.submit(_run, job, batch_size, graphs, resized, limit_s).result()
-                    self._taken_s += done.processor_s
-                if isinstance(done.result, MembenchError):
-                    raise done.result
-                return done.result
+                return self._result(partial(_run, job, batch_size, graphs, resized), urgency)
             except MissingGraph as missing:
                 graphs[missing.size] = self._graph_pickled(batch_size, missing.size, program)
-            except BrokenProcessPool:
-                raise MembenchError(
-                    "a process that planned was ended from outside, as where the machine's memory is used up; "
-                    "plan in fewer processes, or fewer methods"
-                ) from None
+
+    def _result(self, call: Callable[[], Result], urgency: Urgency) -> Result:
+        with self._workers.one(urgency) as worker:
+            limit_s = inf if urgency is Urgency.LEVER else self._left_s() / self._workers.number
+            if limit_s <= 0:
+                raise TooSlow
+            try:
+                done = worker.call(call, limit_s)
+            except TooSlow:
+                self._taken_s += limit_s
+                raise
+        self._taken_s += done.processor_s
+        if isinstance(done.result, MembenchError):
+            raise done.result
+        return done.result
 
     def _left_s(self) -> float:
         return self._limit_s - self._taken_s - process_time()
@@ -151,47 +127,12 @@ class Planners:
             return self._pickled[key]
 
 
-class _Turns:
-    """Who may use one of a number of processes next: the most urgent, and of those the first that came."""
-
-    def __init__(self, free: int) -> None:
-        self._free, self._changed = free, Condition()
-        self._waiting: list[tuple[Urgency, int]] = []
-        self._numbers = count()
-
-    @contextmanager
-    def taken(self, urgency: Urgency) -> Iterator[None]:
-        """Wait for a process, and give it back."""
-        with self._changed:
-            turn = urgency, next(self._numbers)
-            heappush(self._waiting, turn)
-            self._changed.wait_for(lambda: self._free and self._waiting[0] == turn)
-            heappop(self._waiting)
-            self._free -= 1
-            self._changed.notify_all()
-        try:
-            yield
-        finally:
-            with self._changed:
-                self._free += 1
-                self._changed.notify_all()
-
-
-@dataclass(frozen=True)
-class _Done(Generic[Result]):
-    """The result of a job, or why the user has none, and the processor time that it took."""
-
-    result: Result | MembenchError
-    processor_s: float
-
-
 def _run(
     job: Callable[[GraphAt], Result],
     batch_size: int,
     graphs: Mapping[int, bytes],
     resized: bytes | None,
-    limit_s: float,
-) -> _Done[Result]:
+) -> Result:
     def graph_at(size: int) -> TaskGraph:
         if size in graphs:
             return _read(graphs[size])
@@ -199,39 +140,10 @@ def _run(
             return _read(resized).at(size)
         raise MissingGraph(size)
 
-    start_s = process_time()
-    result: Result | MembenchError
-    with _limited(limit_s):
-        try:
-            result = job(graph_at)
-        except MembenchError as error:
-            result = error
-    return _Done(result, process_time() - start_s)
-
-
-@contextmanager
-def _limited(limit_s: float) -> Iterator[None]:
-    """Raise `TooSlow` in the thread that jobs run in, once it has taken that much processor time."""
-
-    def stop(*_: object) -> None:
-        raise TooSlow
-
-    signal(SIGPROF, stop)
-    setitimer(ITIMER_PROF, 0 if limit_s == inf else limit_s)
-    try:
-        yield
-    finally:
-        setitimer(ITIMER_PROF, 0)
+    return job(graph_at)
 
 
 @lru_cache(maxsize=4)
 def _read(pickled: bytes) -> Any:
     """Return a graph, which many jobs get."""
     return pickle.loads(pickled)
-
-
-def _begin() -> None:
-    """Import what jobs need, and keep the process when its memory grows: graphs and plans are large, and are not a leak."""
-    import_module("membench.advice.planning")
-    import_module("torch").set_num_threads(1)
-    process_executor._USE_PSUTIL = False

@@ -15,9 +15,10 @@ from membench.advice.advice import Lever
 from membench.advice.changes import AS_IT_IS, Change, Changes, Kind, ModuleChanges, are_compatible, changes_of
 from membench.advice.levers import Levers
 from membench.advice.planning import Target, plain_numbers
-from membench.advice.processes import Planners, Urgency
+from membench.advice.processes import Planners
 from membench.advice.programs import Programs
 from membench.advice.work import Work
+from membench.advice.workers import Urgency
 from membench.core import configuration
 from membench.core.errors import MembenchError
 from membench.core.optimizer import WeightUpdate
