@@ -55,6 +55,7 @@ class Joint(Strategy):
 
     name = "joint"
     searches_under_budget = True
+    moves_weights = True
 
     def schedule(self, graph: TaskGraph, cost: CostModel, budget_bytes: int | None) -> Schedule:
         # numba and scipy take a second to import, which no other strategy needs
