@@ -114,6 +114,20 @@ class OutOfMemory(MembenchError):
         self.capacity_bytes = capacity_bytes
 
 
+class DiskFailed(MembenchError):
+    """The disk that keeps blocks of a step is full or broken, or its folder cannot be used.
+
+    Args:
+        what: was to be done, such as ``"write 'weight:exp_avg'"``.
+        cause: a clause.
+        remedy: an imperative.
+    """
+
+    def __init__(self, what: str, folder: Path, cause: str, remedy: str) -> None:
+        super().__init__(f"the disk could not {what} in {folder}: {cause}; {remedy}")
+        self.folder = folder
+
+
 class ExchangeFailed(MembenchError):
     """A process of a data-parallel step could not exchange data with the others."""
 
