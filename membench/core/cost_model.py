@@ -52,6 +52,14 @@ class CostModel(ABC):
     def prefetch_time_s(self, size_bytes: int) -> float:
         """Return the seconds of a copy from the host to the device."""
 
+    @abstractmethod
+    def disk_read_time_s(self, size_bytes: int) -> float:
+        """Return the seconds of a copy from the disk to the host."""
+
+    @abstractmethod
+    def disk_write_time_s(self, size_bytes: int) -> float:
+        """Return the seconds of a copy from the host to the disk."""
+
     def copy_delay_s(self, size_bytes: int) -> float:
         """Return the seconds by which a copy delays tasks that run at the same time: 0 where an engine of its own copies."""
         return 0.0

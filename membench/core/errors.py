@@ -62,9 +62,10 @@ class InvalidSchedule(MembenchError):
 
 
 class InfeasibleSchedule(MembenchError):
-    """A budget is smaller than a strategy's peak memory.
+    """A budget is smaller than a strategy's peak memory, or a limit of host memory than what must be there at once.
 
     Attributes:
+        on_host: whether it is host memory that is too small.
         micro_batch: the size in question, if sizes other than the batch were tried.
     """
 
@@ -76,13 +77,15 @@ class InfeasibleSchedule(MembenchError):
         budget_bytes: int,
         lower_bound_bytes: int,
         micro_batch: int | None = None,
+        on_host: bool = False,
     ) -> None:
-        where, remedy = "", "raise the budget, or lower the batch size"
+        what, limit = ("host memory", "host_memory") if on_host else ("a budget", "the budget")
+        where, remedy = "", f"raise {limit}, or lower the batch size"
         if micro_batch is not None:
             where = f" in micro-batches of {micro_batch}, the least demanding of those tried"
-            remedy = "raise the budget"
+            remedy = f"raise {limit}"
         super().__init__(
-            f"a budget of {format_bytes(budget_bytes)} is too small{where}: {task} needs {format_bytes(needed_bytes)} "
+            f"{what} of {format_bytes(budget_bytes)} is too small{where}: {task} needs {format_bytes(needed_bytes)} "
             f"({needed_bytes:,} bytes) with this strategy; no schedule of this graph can do with less than "
             f"{format_bytes(lower_bound_bytes)}; {remedy}"
         )
@@ -91,6 +94,7 @@ class InfeasibleSchedule(MembenchError):
         self.budget_bytes = budget_bytes
         self.lower_bound_bytes = lower_bound_bytes
         self.micro_batch = micro_batch
+        self.on_host = on_host
 
     def of_micro_batch(self, micro_batch: int) -> "InfeasibleSchedule":
         """Return the same error for the micro-batch with the least demand of those that were tried."""

@@ -89,6 +89,14 @@ class RooflineCost(CostModel):
         assert self._machine is not None, "tasks of the host need a machine"
         return task.moved_bytes / self._machine.memory_bytes_per_s
 
+    def disk_read_time_s(self, size_bytes: int) -> float:
+        assert self._machine and self._machine.disk_read_bytes_per_s, "a disk tier needs a machine's disk"
+        return size_bytes / self._machine.disk_read_bytes_per_s
+
+    def disk_write_time_s(self, size_bytes: int) -> float:
+        assert self._machine and self._machine.disk_write_bytes_per_s, "a disk tier needs a machine's disk"
+        return size_bytes / self._machine.disk_write_bytes_per_s
+
     def _link_time_s(self, host_bytes: int) -> float:
         """Return the seconds to read host memory and to write it, which kernels on it take in addition."""
         device = self._device

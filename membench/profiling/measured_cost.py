@@ -1,9 +1,11 @@
 """MeasuredCost: isolated operators, once per operator and shapes, and the link, measured on the device at hand."""
 
+import tempfile
 import time
 from collections.abc import Hashable
 from dataclasses import replace
 from functools import cached_property
+from pathlib import Path
 
 import torch
 
@@ -15,6 +17,7 @@ from membench.core.cost_model import CostModel
 from membench.core.task_graph import Kind, Phase, Task, TaskGraph
 from membench.execution.measurement import synchronize
 from membench.profiling.cache import CostCache
+from membench.profiling.disk import DiskRates, measure_disk
 from membench.profiling.issue import IssueTimes, measure_issue
 from membench.profiling.link import Link, measure_link
 from membench.profiling.operators import OperatorCost, OutputMismatch, key_of, measure_operators
@@ -31,6 +34,7 @@ class MeasuredCost(CostModel):
     Attributes:
         has_measured: whether operators ran in this process; then its first step is not a cold start.
         update_times_s: of the tasks of an optimizer's update, which are not operators, by name.
+        disk_folder: of the file for blocks on the disk.
     """
 
     def __init__(
@@ -39,6 +43,7 @@ class MeasuredCost(CostModel):
         self.device = device
         self.has_measured = False
         self.update_times_s: dict[str, float] = {}
+        self.disk_folder = Path(tempfile.gettempdir())
         self._cache = cache
         self._host_issues = device.type == "cuda" and not cuda_graph  # a CPU computes while it issues
         self._library_bytes = cache.library_bytes if cache else 0
@@ -127,6 +132,12 @@ class MeasuredCost(CostModel):
     def prefetch_time_s(self, size_bytes: int) -> float:
         return self.link.latency_s + size_bytes / self.link.host_to_device_bytes_per_s
 
+    def disk_read_time_s(self, size_bytes: int) -> float:
+        return size_bytes / self._disk_rates.read_bytes_per_s
+
+    def disk_write_time_s(self, size_bytes: int) -> float:
+        return size_bytes / self._disk_rates.write_bytes_per_s
+
     def copy_delay_s(self, size_bytes: int) -> float:
         if self.device.type == "cuda":
             return 0.0
@@ -156,6 +167,10 @@ class MeasuredCost(CostModel):
             self._link = measure_link(self.device)
             self._save()
         return self._link
+
+    @cached_property
+    def _disk_rates(self) -> DiskRates:
+        return measure_disk(self.disk_folder)
 
     @cached_property
     def _issue_times(self) -> IssueTimes:
