@@ -47,6 +47,9 @@ from membench.planning.liveness import host_live_bytes
 MOVED_ROLES = (Role.OPTIMIZER_STATE, Role.WEIGHT, Role.ACCUMULATED)
 """Roles of the blocks that can have their home on the disk, in the order in which they are moved there."""
 
+LEAST_BYTES = PAGE_BYTES
+"""Smaller blocks stay in host memory."""
+
 Runs = tuple[RepeatedSchedule, ...]
 
 
@@ -118,7 +121,7 @@ class _HostUses:
         found = (
             block.index
             for block in self.homes
-            if block.role is role and block.index not in whole and block.size_bytes >= PAGE_BYTES
+            if block.role is role and block.index not in whole and block.size_bytes >= LEAST_BYTES
         )
         return sorted(found, key=lambda block: (self._first_use(block), block))
 
