@@ -128,7 +128,9 @@ def run(settings: Settings) -> int:
 
     cell = Cell.from_configuration(settings.step)
     workload = cell.workload(cell.batch_size)
-    adviser = Adviser(workload, cell.simulated_device, cell.budget_bytes, cell.optimizer)
+    adviser = Adviser(
+        workload, cell.simulated_device, cell.budget_bytes, cell.optimizer, cell.host_memory_bytes
+    )
     advice = adviser.advice(
         settings.methods, largest=settings.largest, processes=settings.processes, progress=True
     )

@@ -84,10 +84,14 @@ class InfeasibleSchedule(MembenchError):
         if micro_batch is not None:
             where = f" in micro-batches of {micro_batch}, the least demanding of those tried"
             remedy = f"raise {limit}"
+        bound = (
+            ""
+            if on_host
+            else f"no schedule of this graph can do with less than {format_bytes(lower_bound_bytes)}; "
+        )
         super().__init__(
             f"{what} of {format_bytes(budget_bytes)} is too small{where}: {task} needs {format_bytes(needed_bytes)} "
-            f"({needed_bytes:,} bytes) with this strategy; no schedule of this graph can do with less than "
-            f"{format_bytes(lower_bound_bytes)}; {remedy}"
+            f"({needed_bytes:,} bytes) with this strategy; {bound}{remedy}"
         )
         self.task = task
         self.needed_bytes = needed_bytes

@@ -21,6 +21,7 @@ from itertools import pairwise
 import numpy as np
 
 from membench.core.errors import InfeasibleSchedule
+from membench.core.machine import HostLimit
 from membench.core.schedule import (
     COMPUTE_STREAM,
     LOAD_STREAM,
@@ -41,11 +42,9 @@ from membench.core.schedule import (
     Work,
 )
 from membench.core.task_graph import Block, HostLocation, Role
+from membench.core.units import format_bytes
 from membench.planning.host_places import PAGE_BYTES
 from membench.planning.liveness import host_live_bytes
-
-MOVED_ROLES = (Role.OPTIMIZER_STATE, Role.WEIGHT, Role.ACCUMULATED)
-"""Roles of the blocks that can have their home on the disk, in the order in which they are moved there."""
 
 LEAST_BYTES = PAGE_BYTES
 """Smaller blocks stay in host memory."""
@@ -53,26 +52,43 @@ LEAST_BYTES = PAGE_BYTES
 Runs = tuple[RepeatedSchedule, ...]
 
 
-def keep_within_host_memory(runs: Runs, limit_bytes: int, roles: Sequence[Role] = MOVED_ROLES) -> Runs:
+def keep_within(runs: Runs, limit: HostLimit) -> Runs:
     """Return the schedules of a step with homes moved to the disk and with buffers dropped, if it needs more host memory.
 
     Args:
         runs: validated.
-        limit_bytes: the most that homes and buffers in host memory may hold.
-        roles: of the blocks that may have their home on the disk.
 
     Raises:
-        InfeasibleSchedule: what one instruction uses needs more; contains the least host memory.
+        InfeasibleSchedule: what one instruction uses needs more host memory, the error contains how much; or the disk has not
+            enough for the rest.
     """
     schedules = [run.schedule for run in runs]
-    if all(max(host_live_bytes(schedule), default=0) <= limit_bytes for schedule in schedules):
+    most_bytes = max(max(host_live_bytes(schedule), default=0) for schedule in schedules)
+    if most_bytes <= limit.memory_bytes:
         return runs
     steps = [_HostUses(schedule) for schedule in schedules]
-    chosen = _chosen(steps, limit_bytes, roles)
-    return tuple(
-        replace(run, schedule=_Program(step, chosen, limit_bytes).schedule())
+    chosen = _chosen(steps, limit.memory_bytes, limit.on_disk)
+    found = tuple(
+        replace(run, schedule=_Program(step, chosen, limit.memory_bytes).schedule())
         for run, step in zip(runs, steps, strict=True)
     )
+    stored_bytes = max(on_disk_bytes(run.schedule) for run in found)
+    if limit.disk_bytes is not None and stored_bytes > limit.disk_bytes:
+        raise InfeasibleSchedule(
+            task=f"a step without the {format_bytes(stored_bytes)} of disk that the machine lacks",
+            needed_bytes=most_bytes,
+            budget_bytes=limit.memory_bytes,
+            lower_bound_bytes=most_bytes,
+            on_host=True,
+        )
+    return found
+
+
+def on_disk_bytes(schedule: Schedule) -> int:
+    """Return the bytes of blocks that are on the disk at any time."""
+    homes = {block.index for block in schedule.graph.blocks if block.is_on_disk}
+    visitors = {item.block for item in schedule.instructions if isinstance(item, Store)}
+    return schedule.graph.size_bytes(homes | visitors)
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,7 +216,7 @@ def _check_feasible(steps: Iterable[_HostUses], movable: Collection[int], limit_
     """Refuse a limit below what stays in host memory and what one instruction uses in addition.
 
     Raises:
-        InfeasibleSchedule: see `keep_within_host_memory`.
+        InfeasibleSchedule: see `keep_within`.
     """
     worst = 0, "the caller's blocks"
     for step in steps:

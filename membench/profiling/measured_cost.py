@@ -14,7 +14,8 @@ from membench.backends.tensors import mismatched_outputs
 from membench.core.codec import ActivationCodec
 from membench.core.convolution import Algorithm
 from membench.core.cost_model import CostModel
-from membench.core.task_graph import Kind, Phase, Task, TaskGraph
+from membench.core.machine import HostLimit
+from membench.core.task_graph import Kind, Phase, Role, Task, TaskGraph
 from membench.execution.measurement import synchronize
 from membench.profiling.cache import CostCache
 from membench.profiling.disk import DiskRates, measure_disk
@@ -30,20 +31,28 @@ class MeasuredCost(CostModel):
         device: where tasks run.
         cache: earlier measurements, to which new ones are added; None: measurements end with the process.
         cuda_graph: steps are replayed as a CUDA graph, which the host issues at once.
+        host_memory_bytes: the most that a step may hold in host memory; None: no limit.
+        disk_folder: of the file for what does not fit there, which is the optimizer's states.
 
     Attributes:
         has_measured: whether operators ran in this process; then its first step is not a cold start.
         update_times_s: of the tasks of an optimizer's update, which are not operators, by name.
-        disk_folder: of the file for blocks on the disk.
     """
 
     def __init__(
-        self, device: torch.device, cache: CostCache | None = None, *, cuda_graph: bool = False
+        self,
+        device: torch.device,
+        cache: CostCache | None = None,
+        *,
+        cuda_graph: bool = False,
+        host_memory_bytes: int | None = None,
+        disk_folder: Path | None = None,
     ) -> None:
         self.device = device
+        self.disk_folder = disk_folder or Path(tempfile.gettempdir())
+        self._host_memory_bytes = host_memory_bytes
         self.has_measured = False
         self.update_times_s: dict[str, float] = {}
-        self.disk_folder = Path(tempfile.gettempdir())
         self._cache = cache
         self._host_issues = device.type == "cuda" and not cuda_graph  # a CPU computes while it issues
         self._library_bytes = cache.library_bytes if cache else 0
@@ -54,6 +63,12 @@ class MeasuredCost(CostModel):
     @property
     def full_duplex(self) -> bool:
         return self.link.full_duplex
+
+    @property
+    def host_limit(self) -> HostLimit | None:
+        if self._host_memory_bytes is None:
+            return None
+        return HostLimit(self._host_memory_bytes, on_disk=(Role.OPTIMIZER_STATE,))
 
     def annotate(self, graph: TaskGraph) -> TaskGraph:
         """Return the graph with the workspaces of its operators, those measured now and those known before.

@@ -9,6 +9,7 @@ from membench.core.errors import InfeasibleSchedule, MembenchError, OutOfMemory,
 from membench.core.optimizer import UpdateOf
 from membench.core.schedule import RepeatedSchedule, Schedule
 from membench.core.task_graph import TaskGraph
+from membench.planning.disk import keep_within
 from membench.planning.micro_batch import (
     FASTEST,
     FITTED,
@@ -68,10 +69,11 @@ def plan_step(
             annotated_at(samples) if position == last else before_the_last_at(samples)
             for position, (samples, _) in enumerate(counts)
         ]
-        return tuple(
+        runs = tuple(
             RepeatedSchedule(_validated(graph, strategy, cost, budget_bytes), count)
             for graph, (_, count) in zip(graphs, counts, strict=True)
         )
+        return _within_host_memory(runs, cost, budget_bytes)
 
     refusals: dict[int, InfeasibleSchedule] = {}
 
@@ -180,3 +182,19 @@ def _validated(
     schedule = strategy.schedule(annotated, cost, budget_bytes)
     validate(schedule, budget_bytes=budget_bytes)
     return schedule
+
+
+def _within_host_memory(runs: Runs, cost: CostModel, budget_bytes: int | None) -> Runs:
+    """Return validated schedules that hold no more outside the device than the machine has.
+
+    Raises:
+        InfeasibleSchedule: see `keep_within`.
+    """
+    limit = cost.host_limit
+    if limit is None:
+        return runs
+    found = keep_within(runs, limit)
+    for run, before in zip(found, runs, strict=True):
+        if run is not before:
+            validate(run.schedule, budget_bytes=budget_bytes, host_memory_bytes=limit.memory_bytes)
+    return found

@@ -28,6 +28,7 @@ from membench.steps.arguments import (
     OptimizerLike,
     as_bytes,
     as_device,
+    as_machine,
     as_strategy,
     as_update,
     workload_of,
@@ -83,7 +84,7 @@ class Predictor:
     Args:
         workload: on any device, ``meta`` included; its tensors are only read.
         strategy: the memory-saving method.
-        budget_bytes: see `predict`.
+        budget_bytes, host_memory_bytes: see `predict`.
         update: of the weights; None: the step ends with the gradients.
         rates: values that replace those of ``conf/framework/pytorch.yaml``, by the names of `KernelRates`.
     """
@@ -94,6 +95,7 @@ class Predictor:
         strategy: Strategy,
         budget_bytes: int | None = None,
         update: WeightUpdate | None = None,
+        host_memory_bytes: int | None = None,
         rates: Mapping[str, float] | None = None,
     ) -> None:
         self._framework = configuration.load("framework", "pytorch")
@@ -104,6 +106,7 @@ class Predictor:
         self._captures = Captures(step, self._framework.captured_on, uses_values=True)
         self._strategy = strategy
         self._budget_bytes = budget_bytes
+        self._machine = as_machine(host_memory_bytes)
         self._update = None if update is None else CapturedUpdate(update, workload.module)
 
     @property
@@ -113,7 +116,7 @@ class Predictor:
 
     def on(self, device: DeviceProfile) -> Prediction:
         """Return the prediction for a device; see `predict`."""
-        cost = RooflineCost(device, self._efficiency, configuration.load("machine", "server"))
+        cost = RooflineCost(device, self._efficiency, self._machine)
         batch_size = self._captures.workload.batch_size
         runs = plan_step(
             self._captures.graph_at, batch_size, self._strategy, cost, self._budget_bytes, update=self._update
@@ -151,6 +154,7 @@ def predict(
     optimizer: OptimizerLike = None,
     strategy: str | Strategy = "pytorch",
     budget: str | float | None = None,
+    host_memory: str | float | None = None,
     channels_last: bool = False,
 ) -> Prediction:
     """Predict the memory and the time of a step of training or inference on a device that need not be at hand.
@@ -168,14 +172,22 @@ def predict(
             `membench.WeightUpdate`, which also updates in the backward pass. None: the step ends with the gradients.
         strategy: a name (``"layrub_hybrid"``) or an instance; by default plain PyTorch.
         budget: the most that the strategy may hold, ``"20 GB"`` or a number of bytes.
+        host_memory: the most that the strategy may hold in host memory, what does not fit is kept on the machine's disk; None: what
+            the machine has.
         channels_last: weights and inputs of four dimensions have that memory format.
 
     Raises:
         UnsupportedModel: the module cannot be captured; names the layer.
         UnsupportedStrategy: there is no such strategy, or it cannot schedule this graph.
-        InfeasibleSchedule: the strategy cannot keep the budget.
+        InfeasibleSchedule: the strategy cannot keep the budget, or the limit of host memory.
         MembenchError: an argument is invalid.
     """
     workload = workload_of(module, loss, batch, precision=precision, channels_last=channels_last)
-    predictor = Predictor(workload, as_strategy(strategy), as_bytes(budget), as_update(optimizer))
+    predictor = Predictor(
+        workload,
+        as_strategy(strategy),
+        as_bytes(budget),
+        as_update(optimizer),
+        as_bytes(host_memory, "host_memory"),
+    )
     return predictor.on(as_device(device))

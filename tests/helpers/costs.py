@@ -15,6 +15,7 @@ class UnitCost(CostModel):
     """Two seconds per task after half a second of launch, three on the host; a second per byte copied, half that from a disk."""
 
     full_duplex = True
+    host_limit = None
 
     def annotate(self, graph: TaskGraph) -> TaskGraph:
         return graph

@@ -10,12 +10,14 @@ from torch import Tensor
 
 from membench.backends.cpu import Chaos, CpuBackend
 from membench.core.cost_model import CostModel
+from membench.core.errors import InfeasibleSchedule
+from membench.core.machine import HostLimit
 from membench.core.schedule import RepeatedSchedule, Schedule
 from membench.core.stored import stored_buffers, stored_weights
 from membench.core.task_graph import Role, TaskGraph
 from membench.execution.executor import Program
 from membench.planning.builder import ScheduleBuilder
-from membench.planning.disk import keep_within_host_memory
+from membench.planning.disk import keep_within
 from membench.planning.liveness import host_live_bytes
 from membench.planning.rewrite import keep_on_host
 from membench.strategies.base import Strategy
@@ -54,7 +56,7 @@ class Visits(Strategy):
 
 def within(schedule: Schedule, limit_bytes: int) -> Schedule:
     """Return one schedule within a limit of host memory."""
-    [run] = keep_within_host_memory((RepeatedSchedule(schedule),), limit_bytes)
+    [run] = keep_within((RepeatedSchedule(schedule),), HostLimit(limit_bytes))
     return run.schedule
 
 
@@ -93,10 +95,21 @@ def run_once(case: Reference, backend: CpuBackend, program: Program, tensors: di
     with torch.no_grad():
         program.issue(timed=False)
         found = {
-            name: None if value is None else backend.tensors.tensor(value).clone(memory_format=torch.contiguous_format)
+            name: None
+            if value is None
+            else backend.tensors.tensor(value).clone(memory_format=torch.contiguous_format)
             for name, value in graph.gradients
         }
         assert graph.loss is not None
         loss = backend.tensors.tensor(graph.loss).clone()
         buffers = {name: tensors[captured.buffers[name]].clone() for name in case.buffers}
     return Results(loss, found, buffers)
+
+
+def least_host_bytes(schedule: Schedule) -> int:
+    """Return the least limit of host memory that a schedule can be kept within."""
+    try:
+        within(schedule, 1)
+    except InfeasibleSchedule as error:
+        return error.needed_bytes
+    return 1

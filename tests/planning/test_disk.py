@@ -29,7 +29,9 @@ def test_random(seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr("membench.planning.disk.LEAST_BYTES", 1)
     rng = random.Random(seed)
     while True:
-        layers = [(rng.choice(OPERATIONS), rng.randrange(8), rng.randrange(8)) for _ in range(rng.randint(2, 7))]
+        layers = [
+            (rng.choice(OPERATIONS), rng.randrange(8), rng.randrange(8)) for _ in range(rng.randint(2, 7))
+        ]
         if runs_in_plain_pytorch(layers, seed):
             break
     case = random_reference(layers, seed)
