@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from membench.backends.disk import DiskStore
+from membench.core.errors import MembenchError
 
 Find = Callable[[], Tensor | None]
 """Returns the caller's tensor, or None while it does not exist."""
@@ -63,6 +64,7 @@ class DiskTier:
 
         Raises:
             DiskFailed: the disk is broken.
+            MembenchError: the tensor's contents are on the disk of another step.
         """
         tensor = self._tensor(block)
         if tensor is not None and tensor.numel():
@@ -71,6 +73,10 @@ class DiskTier:
             self.store.read(block, buffer)
             if tensor is not None:
                 self._attach(block, tensor, buffer)
+        elif tensor is not None:
+            raise MembenchError(
+                "a state of the optimizer has no contents: another step keeps it on its disk; call restore() of that step first"
+            )
 
     def save(self, block: int, buffer: Tensor) -> None:
         """Write a buffer to the disk, with the contents of a tensor that has been made or replaced meanwhile.
