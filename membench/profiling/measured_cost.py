@@ -50,7 +50,7 @@ class MeasuredCost(CostModel):
     ) -> None:
         self.device = device
         self.disk_folder = disk_folder or Path(tempfile.gettempdir())
-        self._host_memory_bytes = host_memory_bytes
+        self.host_memory_bytes = host_memory_bytes
         self.has_measured = False
         self.update_times_s: dict[str, float] = {}
         self._cache = cache
@@ -66,9 +66,9 @@ class MeasuredCost(CostModel):
 
     @property
     def host_limit(self) -> HostLimit | None:
-        if self._host_memory_bytes is None:
+        if self.host_memory_bytes is None:
             return None
-        return HostLimit(self._host_memory_bytes, on_disk=(Role.OPTIMIZER_STATE,))
+        return HostLimit(self.host_memory_bytes, on_disk=(Role.OPTIMIZER_STATE,))
 
     def annotate(self, graph: TaskGraph) -> TaskGraph:
         """Return the graph with the workspaces of its operators, those measured now and those known before.
