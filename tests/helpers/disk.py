@@ -6,7 +6,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn import functional
 
 from membench.backends.cpu import Chaos, CpuBackend
 from membench.core.cost_model import CostModel
@@ -15,6 +16,7 @@ from membench.core.machine import HostLimit
 from membench.core.schedule import RepeatedSchedule, Schedule
 from membench.core.stored import stored_buffers, stored_weights
 from membench.core.task_graph import Role, TaskGraph
+from membench.core.workload import Workload
 from membench.execution.executor import Program
 from membench.planning.builder import ScheduleBuilder
 from membench.planning.disk import keep_within
@@ -22,6 +24,14 @@ from membench.planning.liveness import host_live_bytes
 from membench.planning.rewrite import keep_on_host
 from membench.strategies.base import Strategy
 from tests.helpers.networks import Reference, Results
+
+
+def layers() -> Workload:
+    """Return a small network of few weights, with a random layer."""
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, 16), nn.Dropout(), nn.Linear(16, 3))
+    images, targets = torch.randn(4, 6), torch.randint(3, (4,))
+    return Workload("layers", module, functional.cross_entropy, (images,), (targets,))
 
 
 class Visits(Strategy):
