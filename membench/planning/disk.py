@@ -172,29 +172,28 @@ def _lives(uses: Sequence[_Use]) -> Iterator[tuple[int, int]]:
 # ---- homes on the disk --------------------------------------------------------------------------------------------------
 
 
-def _chosen(steps: Sequence[_HostUses], limit_bytes: int, roles: Sequence[Role]) -> frozenset[int]:
-    """Return the blocks that have their home on the disk, the same ones in all schedules of the step."""
+def _chosen(steps: Sequence[_HostUses], limit_bytes: int, roles: Sequence[Role]) -> frozenset[str]:
+    """Return the names of the blocks that have their home on the disk, the same ones in all schedules of the step."""
     last = steps[-1]  # with the update
     blocks = last.schedule.graph.blocks
-    by_role = [last.movable(role) for role in roles]
-    movable = {block for group in by_role for block in group}
-    _check_feasible(steps, movable, limit_bytes)
+    _check_feasible(steps, limit_bytes, roles)
     homes_bytes = sum(block.size_bytes for block in last.homes)
-    visiting_bytes = max(_visiting_bytes(step, movable) for step in steps)
+    visiting_bytes = max(_visiting_bytes(step, roles) for step in steps)
     excess_bytes = homes_bytes + visiting_bytes - limit_bytes
     chosen: list[int] = []
-    for group in by_role:
-        sizes = {block: blocks[block].size_bytes for block in group}
+    for role in roles:
+        sizes = {block: blocks[block].size_bytes for block in last.movable(role)}
         found = _spread(sizes, excess_bytes)
         chosen += found
         excess_bytes -= sum(sizes[block] for block in found)
-    return frozenset(chosen)
+    return frozenset(blocks[block].name for block in chosen)
 
 
-def _visiting_bytes(step: _HostUses, movable: Collection[int]) -> int:
+def _visiting_bytes(step: _HostUses, roles: Iterable[Role]) -> int:
     """Return the room for what two instructions that follow one another use, beside copies without a home."""
+    movable = {block for role in roles for block in step.movable(role)}
     size_bytes = step.schedule.graph.size_bytes
-    used = [size_bytes(movable.intersection(step.at[at])) for at in sorted(step.at)]  # type: ignore[attr-defined]
+    used = [size_bytes(movable.intersection(step.at[at])) for at in sorted(step.at)]
     pairs = [first + second for first, second in pairwise(filter(None, used))]
     return max(pairs, default=max(used, default=0)) + int(step.buffered_bytes().max(initial=0))
 
@@ -212,7 +211,7 @@ def _spread(sizes_bytes: Mapping[int, int], wanted_bytes: int) -> list[int]:
     return chosen
 
 
-def _check_feasible(steps: Iterable[_HostUses], movable: Collection[int], limit_bytes: int) -> None:
+def _check_feasible(steps: Iterable[_HostUses], limit_bytes: int, roles: Sequence[Role]) -> None:
     """Refuse a limit below what stays in host memory and what one instruction uses in addition.
 
     Raises:
@@ -221,7 +220,8 @@ def _check_feasible(steps: Iterable[_HostUses], movable: Collection[int], limit_
     worst = 0, "the caller's blocks"
     for step in steps:
         graph = step.schedule.graph
-        staying = {block.index for block in step.homes} - set(movable)
+        movable = {block for role in roles for block in step.movable(role)}
+        staying = {block.index for block in step.homes} - movable
         staying_bytes = graph.size_bytes(staying)
         for position, used in step.at.items():
             needed_bytes = staying_bytes + graph.size_bytes(
@@ -257,11 +257,12 @@ class _Program:
 
     Args:
         uses: of the schedule before.
-        chosen: blocks whose home is the disk.
+        moved: names of the blocks whose home is the disk.
     """
 
-    def __init__(self, uses: _HostUses, chosen: Collection[int], limit_bytes: int) -> None:
+    def __init__(self, uses: _HostUses, moved: Collection[str], limit_bytes: int) -> None:
         self._before = uses.schedule
+        chosen = {block.index for block in uses.homes if block.name in moved}
         self._blocks = [
             replace(block, host_location=HostLocation(block.index, on_disk=True))
             if block.index in chosen

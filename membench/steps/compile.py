@@ -126,6 +126,7 @@ def compile(  # noqa: A001 (the field's term)
         MembenchError: an argument is invalid or does not match the backend; there is no GPU, or no process group.
     """
     _check_together(backend, exchange, device, cluster, optimizer, shapes, cuda_graph)
+    _check_host(backend, host_memory, disk, cuda_graph)
     chosen, budget_bytes = as_strategy(strategy), as_bytes(budget)
     host_memory_bytes = as_bytes(host_memory, "host_memory")
     when = None if exchange is None else choice(Exchange, "exchange", exchange)
@@ -196,6 +197,19 @@ def _check_together(
     if backend != "simulated" and (device is not None or cluster != SINGLE_DEVICE):
         raise MembenchError(
             f"device and cluster are for backend='simulated', but the backend is {backend!r}; leave them out"
+        )
+
+
+def _check_host(
+    backend: str, host_memory: str | float | None, disk: str | Path | None, cuda_graph: bool
+) -> None:
+    if disk is not None and (backend == "simulated" or host_memory is None):
+        raise MembenchError(
+            "disk is for a real step with a limit of host_memory, beyond which blocks go there; give host_memory, or leave disk out"
+        )
+    if host_memory is not None and cuda_graph:
+        raise MembenchError(
+            "a CUDA graph does not contain work of the host; leave cuda_graph or host_memory out"
         )
 
 

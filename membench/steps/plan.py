@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from functools import cache
 
 from membench.core.cost_model import CostModel
@@ -9,6 +10,7 @@ from membench.core.errors import InfeasibleSchedule, MembenchError, OutOfMemory,
 from membench.core.optimizer import UpdateOf
 from membench.core.schedule import RepeatedSchedule, Schedule
 from membench.core.task_graph import TaskGraph
+from membench.execution.simulation import step_time_s
 from membench.planning.disk import keep_within
 from membench.planning.micro_batch import (
     FASTEST,
@@ -194,7 +196,17 @@ def _within_host_memory(runs: Runs, cost: CostModel, budget_bytes: int | None) -
     if limit is None:
         return runs
     found = keep_within(runs, limit)
-    for run, before in zip(found, runs, strict=True):
-        if run is not before:
-            validate(run.schedule, budget_bytes=budget_bytes, host_memory_bytes=limit.memory_bytes)
-    return found
+    if found is runs:
+        return runs
+    for run in found:
+        validate(run.schedule, budget_bytes=budget_bytes, host_memory_bytes=limit.memory_bytes)
+    return tuple(replace(run, schedule=_with_its_gap(run.schedule, cost)) for run in found)
+
+
+def _with_its_gap(schedule: Schedule, cost: CostModel) -> Schedule:
+    """Return a schedule with a lower bound, which holds for any disk, and by how much its own time exceeds that."""
+    decisions = dict(schedule.decisions)
+    if not decisions.get("lower_bound_s"):
+        return schedule
+    decisions["gap"] = max(0.0, step_time_s(schedule, cost) / decisions["lower_bound_s"] - 1)
+    return replace(schedule, decisions=tuple(decisions.items()))
