@@ -85,9 +85,13 @@ def as_bytes(size: str | float | None, name: str = "budget") -> int | None:
         raise MembenchError(f"{name}: {error}") from error
 
 
-def as_machine(host_memory_bytes: int | None) -> Machine:
-    """Return the machine that a simulated device is in, with so much memory; None: with its own."""
-    machine: Machine = configuration.load("machine", "server")
+def as_machine(host_memory_bytes: int | None, machine: Machine | None = None) -> Machine:
+    """Return the machine that a simulated device is in, with so much memory; None: with its own.
+
+    Args:
+        machine: None: the one of ``conf/machine/server.yaml``.
+    """
+    machine = machine or configuration.load("machine", "server")
     return machine if host_memory_bytes is None else replace(machine, memory_bytes=host_memory_bytes)
 
 

@@ -15,6 +15,7 @@ from membench.core import configuration
 from membench.core.cost_model import CostModel
 from membench.core.device import DeviceProfile
 from membench.core.efficiency import Efficiency, with_rates
+from membench.core.machine import Machine
 from membench.core.optimizer import WeightUpdate
 from membench.core.schedule import RepeatedSchedule
 from membench.core.task_graph import TaskGraph
@@ -23,6 +24,7 @@ from membench.cost.kernels import priced_by_bytes
 from membench.cost.roofline import RooflineCost
 from membench.planning.device_memory import device_memory
 from membench.planning.holders import held_at_peak_bytes, returned_in_objects_bytes
+from membench.planning.liveness import host_live_bytes
 from membench.planning.update import add_update, updated_workload
 from membench.steps.arguments import (
     OptimizerLike,
@@ -52,6 +54,7 @@ class Prediction:
         step_time_s: seconds of a step, on a device that has the memory if the step does not fit.
         fits: whether the device has the memory, after the caching allocator has returned what it does not use.
         capacity_bytes: memory of the device.
+        host_bytes: host memory of what has its home there, and of copies of what leaves the device.
         parts_bytes: what the allocated peak consists of: weights, gradients, activations ...; adds up to `allocated_bytes`.
         cache_bytes: of tensors that the step returns in objects: the keys and values of all sequences in a step of inference.
         depends_on_values: sizes were computed from the values of this batch, so that the prediction holds for it alone.
@@ -68,6 +71,7 @@ class Prediction:
     fits: bool
     capacity_bytes: int
     parts_bytes: Mapping[str, int]
+    host_bytes: int = 0
     cache_bytes: int = 0
     depends_on_values: bool = False
     priced_by_bytes: tuple[str, ...] = ()
@@ -106,17 +110,26 @@ class Predictor:
         self._captures = Captures(step, self._framework.captured_on, uses_values=True)
         self._strategy = strategy
         self._budget_bytes = budget_bytes
-        self._machine = as_machine(host_memory_bytes)
+        self._host_memory_bytes = host_memory_bytes
         self._update = None if update is None else CapturedUpdate(update, workload.module)
+
+    @property
+    def module(self) -> nn.Module:
+        """The captured module."""
+        return self._captures.workload.module
 
     @property
     def graph(self) -> TaskGraph:
         """The step of the whole batch, its update included."""
         return add_update(self._captures.graph_at(self._captures.workload.batch_size), self._update)
 
-    def on(self, device: DeviceProfile) -> Prediction:
-        """Return the prediction for a device; see `predict`."""
-        cost = RooflineCost(device, self._efficiency, self._machine)
+    def on(self, device: DeviceProfile, machine: Machine | None = None) -> Prediction:
+        """Return the prediction for a device; see `predict`.
+
+        Args:
+            machine: that the device is in; None: the one of ``conf/machine/server.yaml``.
+        """
+        cost = RooflineCost(device, self._efficiency, as_machine(self._host_memory_bytes, machine))
         batch_size = self._captures.workload.batch_size
         runs = plan_step(
             self._captures.graph_at, batch_size, self._strategy, cost, self._budget_bytes, update=self._update
@@ -138,6 +151,7 @@ def predicted(runs: tuple[RepeatedSchedule, ...], cost: CostModel, device: Devic
         fits=memory.fits,
         capacity_bytes=device.memory_bytes,
         parts_bytes=held_at_peak_bytes(largest),
+        host_bytes=max(max(host_live_bytes(run.schedule), default=0) for run in runs),
         cache_bytes=returned_in_objects_bytes(largest.graph),
         depends_on_values=largest.graph.depends_on_values,
         priced_by_bytes=priced_by_bytes(largest.graph.tasks),
