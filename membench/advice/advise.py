@@ -30,6 +30,7 @@ from membench.steps.arguments import (
     OptimizerLike,
     as_bytes,
     as_device,
+    as_machine,
     as_strategy,
     as_update,
     workload_of,
@@ -63,6 +64,7 @@ def advise(
     precision: str | None = None,
     optimizer: OptimizerLike = None,
     budget: str | float | None = None,
+    host_memory: str | float | None = None,
     channels_last: bool = False,
     methods: Sequence[str] | None = None,
     largest: str = "all",
@@ -79,7 +81,7 @@ def advise(
     Args:
         module, loss, batch: see `membench.compile`.
         device: a name (``"rtx3090"``), a profile, or ``"this"`` for the GPU at hand.
-        precision, optimizer, channels_last: see `membench.predict`.
+        precision, optimizer, host_memory, channels_last: see `membench.predict`.
         budget: the most that the step's tensors may hold, ``"20 GB"`` or a number of bytes; None: what the device has.
         methods: names of strategies; None: all but `LEFT_OUT`.
         largest: whose largest batch is searched for: ``"all"`` methods', ``"plain"`` PyTorch's alone, or ``"none"``.
@@ -95,7 +97,10 @@ def advise(
     """
     workload = workload_of(module, loss, batch, precision=precision, channels_last=channels_last)
     profile = this_device() if device == THIS else as_device(device)
-    return Adviser(workload, profile, as_bytes(budget), as_update(optimizer)).advice(
+    adviser = Adviser(
+        workload, profile, as_bytes(budget), as_update(optimizer), as_bytes(host_memory, "host_memory")
+    )
+    return adviser.advice(
         methods,
         largest=largest,
         levers=levers,
@@ -110,7 +115,7 @@ class Adviser:
 
     Args:
         workload: on any device, ``meta`` included; its tensors are only read.
-        budget_bytes, update: see `membench.predict`.
+        budget_bytes, update, host_memory_bytes: see `membench.predict`.
         modules: changes of the module that its maker offers as levers.
     """
 
@@ -120,11 +125,13 @@ class Adviser:
         device: DeviceProfile,
         budget_bytes: int | None = None,
         update: WeightUpdate | None = None,
+        host_memory_bytes: int | None = None,
         modules: ModuleChanges = NO_CHANGES,
     ) -> None:
         framework = configuration.load("framework", "pytorch")
-        cost = RooflineCost(device, framework.efficiency, configuration.load("machine", "server"))
+        cost = RooflineCost(device, framework.efficiency, as_machine(host_memory_bytes))
         self._workload, self._by = workload, update
+        self._host_memory_bytes = host_memory_bytes
         self._programs = Programs(workload, update, framework.captured_on, modules)
         self._target = Target(device, cost, budget_bytes, self._programs.update(AS_IT_IS))
 
@@ -217,6 +224,7 @@ class Adviser:
             "optimizer": self._by,
             "precision": workload.precision,
             "channels_last": workload.channels_last,
+            "host_memory": self._host_memory_bytes,
         }
         return compile(
             workload.module, workload.loss, (workload.inputs, workload.targets), **{**fixed, **options}

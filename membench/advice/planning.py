@@ -6,11 +6,12 @@ from membench.advice.advice import AdvisedPlan
 from membench.core.device import DeviceProfile
 from membench.core.errors import InfeasibleSchedule, OutOfMemory
 from membench.core.optimizer import UpdateOf
-from membench.core.schedule import Offload, Prefetch, RepeatedSchedule
+from membench.core.schedule import RepeatedSchedule
 from membench.core.task_graph import ARGUMENT_ROLES, Kind, Role, TaskGraph
 from membench.cost.roofline import RooflineCost
 from membench.planning.bounds import least_bytes
 from membench.planning.device_memory import device_memory
+from membench.planning.liveness import host_live_bytes
 from membench.planning.micro_batch import GraphAt
 from membench.steps.plan import Runs, plan_step, plan_within
 from membench.steps.simulated_step import simulated_step
@@ -207,13 +208,9 @@ def _fitting(
 
 
 def host_bytes(run: RepeatedSchedule) -> int:
-    """Return what a schedule has in host memory: a place for each block that is copied, and states that kernels read there."""
-    graph = run.schedule.graph
-    copied = {item.block for item in run.schedule.instructions if isinstance(item, Offload | Prefetch)}
-    of_kernels = sum(task.host_bytes for task in graph.tasks)
-    return of_kernels + graph.size_bytes(
-        copied | {block.index for block in graph.blocks if block.host_location}
-    )
+    """Return what a schedule has in host memory at most: homes and buffers, and states that kernels read there."""
+    of_kernels = sum(task.host_bytes for task in run.schedule.graph.tasks)
+    return of_kernels + max(host_live_bytes(run.schedule), default=0)
 
 
 def is_exact(runs: Runs) -> bool:

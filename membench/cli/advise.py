@@ -148,8 +148,14 @@ def run(settings: Settings) -> int:
 
     cell = Cell.from_configuration(settings.step)
     workload = cell.workload(cell.batch_size)
-    modules = module_changes(settings.step, _workload)
-    adviser = Adviser(workload, cell.simulated_device, cell.budget_bytes, cell.optimizer, modules)
+    adviser = Adviser(
+        workload,
+        cell.simulated_device,
+        cell.budget_bytes,
+        cell.optimizer,
+        cell.host_memory_bytes,
+        module_changes(settings.step, _workload),
+    )
     advice = adviser.advice(
         settings.methods,
         largest=settings.largest,
