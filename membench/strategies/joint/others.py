@@ -25,15 +25,18 @@ from membench.strategies.gist import Gist
 from membench.strategies.layrub.strategy import LayrubHybrid, LayrubInter, LayrubIntra
 from membench.strategies.memonger import Memonger
 from membench.strategies.pofo import Pofo
+from membench.strategies.ratel import Ratel
 from membench.strategies.superneurons import SuperNeurons
 from membench.strategies.vdnn import VdnnAll, VdnnConv, VdnnDyn
+from membench.strategies.zero_infinity import ZeroInfinity
+from membench.strategies.zero_offload import ZeroOffload
 
 MOST_NODES = 8
 """The largest program of `checkmate` that is solved."""
 
 METHODS: tuple[Strategy, ...] = (
     Eager(), SuperNeurons(), VdnnAll(), VdnnConv(), VdnnDyn(), GeePS(), Memonger(), LayrubIntra(), LayrubInter(), LayrubHybrid(),
-    Gist(), Capuchin(), Dtr(LONGEST), Pofo(), Checkmate(most_nodes=MOST_NODES),
+    Gist(), Capuchin(), Dtr(LONGEST), Pofo(), Checkmate(most_nodes=MOST_NODES), ZeroOffload(), ZeroInfinity(), Ratel(),
 )  # fmt: skip
 
 
@@ -45,12 +48,13 @@ class Others:
     """The schedules of the methods that keep a budget, made when they are asked for first.
 
     Args:
-        least_bytes: below it no method is asked.
+        least_bytes: below it no method is asked that leaves weights on the device.
     """
 
     def __init__(self, graph: TaskGraph, cost: CostModel, budget_bytes: int, least_bytes: int) -> None:
         self._graph, self._cost, self.budget_bytes = graph, cost, budget_bytes
-        self._methods = METHODS if budget_bytes >= least_bytes else ()
+        is_enough = budget_bytes >= least_bytes
+        self._methods = [method for method in METHODS if method.moves_weights or is_enough]
 
     @cached_property
     def timed(self) -> tuple[Timed, ...]:
