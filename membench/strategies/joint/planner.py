@@ -53,6 +53,10 @@ class Planner:
             self._variants.bounding(budget_bytes), budget_bytes, self._variants.savings(budget_bytes)
         )
 
+    def can_keep(self, budget_bytes: int) -> bool:
+        """Return whether a schedule of the linear program's class may keep a budget: its proof is that none can."""
+        return budget_bytes >= self.lower_bound_bytes and self._relaxed(budget_bytes) is not None
+
     def within(self, budget_bytes: int, others: Others) -> Plan | None:
         """Return the best plan found, of the variant that seemed the best; None where none keeps the budget.
 
@@ -86,7 +90,7 @@ class Planner:
         search = searches[best]
         search.left = evaluations - sum(each.tried for each in searches.values())
         if not search.is_over:
-            search.start(others.choices(self._variants.problem(best)))
+            search.start(others.choices(self._variants.problem(best), search.step_s))
         search.descend()
         search.anneal()
         return self._upgraded(best, search.best or plan, budget_bytes, enough_s)

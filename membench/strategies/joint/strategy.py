@@ -77,13 +77,14 @@ class Joint(Strategy):
         if budget_bytes is None:
             least = emit(self.name, planner.without_loss_of_time(), None)
             return _certified(least, step_time_s(least, cost), planner.compute_s)
-        others = Others(graph, cost, budget_bytes, planner.lower_bound_bytes)
+        can_keep = planner.can_keep(budget_bytes)
+        others = Others(graph, cost, budget_bytes, can_keep=can_keep)
         candidates: list[Timed] = []
-        if budget_bytes >= planner.lower_bound_bytes:
+        if can_keep:
             candidates += self._of_planner(planner, others)
-            bounds_s = [planner.lower_bound_s(budget_bytes, step_s) for step_s, _ in candidates]
-            if not candidates or candidates[0][0] > bounds_s[0] * (1 + TOLERANCE):
-                candidates += others.timed  # otherwise none of them is faster
+            step_s = candidates[0][0] if candidates else inf
+            if step_s > planner.lower_bound_s(budget_bytes, step_s) * (1 + TOLERANCE):
+                candidates += others.timed(step_s)  # otherwise none of them is faster
         fastest_s = min((step_s for step_s, _ in candidates), default=inf)
         may_leave = self._offload_weights and fastest_s > planner.compute_s * (1 + TOLERANCE)
         if may_leave or not candidates:
