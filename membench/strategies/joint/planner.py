@@ -1,7 +1,7 @@
 """The plans of one graph: the best within a budget, the one that needs least without losing time, and bounds."""
 
 from collections.abc import Mapping
-from functools import cache
+from functools import cache, cached_property
 
 from membench.core.cost_model import CostModel
 from membench.core.errors import InfeasibleSchedule
@@ -14,7 +14,7 @@ from membench.planning.liveness import live_bytes
 from membench.strategies.joint.bound import Relaxation, relax
 from membench.strategies.joint.others import Others
 from membench.strategies.joint.search import TOLERANCE, Search, seeds
-from membench.strategies.joint.variants import Variant, Variants
+from membench.strategies.joint.variants import Variant, Variants, held_bytes
 
 EVALUATIONS = range(1000, 16_001)
 """Least and greatest number of plans that are tried."""
@@ -134,11 +134,11 @@ class Planner:
         """Return the room for a workspace where a plan runs each task with a choice of algorithms, the least of its runs."""
         schedule = emit("", plan, None)
         found: dict[str, int] = {}
-        for item, held_bytes in zip(schedule.instructions, live_bytes(schedule), strict=True):
+        for item, here_bytes in zip(schedule.instructions, live_bytes(schedule), strict=True):
             if isinstance(item, Compute):
                 task = schedule.graph.tasks[item.task]
                 name = task.name.removesuffix(RECOMPUTED_SUFFIX)
-                room_bytes = budget_bytes - held_bytes + task.workspace_bytes
+                room_bytes = budget_bytes - here_bytes + task.workspace_bytes
                 found[name] = min(room_bytes, found.get(name, room_bytes))
         return {task: found[self._graph.tasks[task].name] for task in self._variants.options}
 
@@ -177,11 +177,12 @@ class Planner:
         """The least seconds of all tasks, each once, in any variant."""
         return self._start_s + self._variants.bounding(None).compute_s - self._variants.spared_s
 
-    @property
+    @cached_property
     def lower_bound_bytes(self) -> int:
         """What any schedule of any variant needs."""
         return min(
-            self._variants.problem(variant).graph.lower_bound_bytes for variant in self._variants.least
+            max(held_bytes(self._variants.problem(variant).graph), default=0)
+            for variant in self._variants.least
         )
 
     def refusal(self, budget_bytes: int) -> InfeasibleSchedule:
