@@ -65,7 +65,7 @@ class Planners:
     def limit(self, limit_s: float) -> None:
         """Limit the processor time of all processes, this one included, to so many seconds for each of those that plan.
 
-        Where it is taken, jobs end with `TooSlow`, except the most urgent ones.
+        Where it is taken, jobs end with `TooSlow`, except levers and methods that move weights by a rule.
         """
         self._limit_s = limit_s * self._workers.number
 
@@ -94,7 +94,7 @@ class Planners:
 
     def _result(self, call: Callable[[], Result], urgency: Urgency) -> Result:
         with self._workers.one(urgency) as worker:
-            limit_s = inf if urgency is Urgency.LEVER else self._left_s() / self._workers.number
+            limit_s = inf if urgency < Urgency.METHOD else self._left_s() / self._workers.number
             if limit_s <= 0:
                 raise TooSlow
             try:

@@ -29,7 +29,7 @@ class Urgency(IntEnum):
     """The order in which calls that wait for a process get one."""
 
     LEVER = 0
-    MOVES_WEIGHTS = 1  # a method that may fit where others do not, and plans for longer
+    MOVES_WEIGHTS = 1  # a method that may fit where others do not, and plans by a rule
     METHOD = 2
     LARGEST_BATCH = 3
 
