@@ -102,8 +102,7 @@ class Methods:
             unlimited=not strategy.moves_weights or stays_bytes <= target.room_bytes,
         )
         try:
-            by_a_rule = strategy.moves_weights and not strategy.searches_under_budget
-            urgency = Urgency.MOVES_WEIGHTS if by_a_rule else Urgency.METHOD
+            urgency = Urgency.MOVES_WEIGHTS if strategy.moves_weights else Urgency.METHOD
             return self._planners.run(job, batch_size, urgency)
         except UnsupportedStrategy as error:
             return Refusal(str(error), None)
