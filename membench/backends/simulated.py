@@ -61,7 +61,6 @@ class SimulatedBackend(Backend):
     def compute(self, task: Task, stream: str) -> float:
         if task.on_host:
             return self._work(stream, _PROCESSOR, 0.0, self._cost.host_task_time_s(task))
-        self._follow_compute(stream)
         self._host_s += self._cost.task_issue_time_s(task)
         launch_s = self._cost.launch_time_s(task)
         idle_s = max(0.0, self._ready_s(stream) + launch_s - self._kernels_end_s)
