@@ -98,11 +98,7 @@ def advise(
     workload = workload_of(module, loss, batch, precision=precision, channels_last=channels_last)
     profile = this_device() if device == THIS else as_device(device)
     adviser = Adviser(
-        workload,
-        profile,
-        as_bytes(budget),
-        as_update(optimizer),
-        host_memory_bytes=as_bytes(host_memory, "host_memory"),
+        workload, profile, as_bytes(budget), as_update(optimizer), as_bytes(host_memory, "host_memory")
     )
     return adviser.advice(
         methods,
@@ -129,9 +125,8 @@ class Adviser:
         device: DeviceProfile,
         budget_bytes: int | None = None,
         update: WeightUpdate | None = None,
-        modules: ModuleChanges = NO_CHANGES,
-        *,
         host_memory_bytes: int | None = None,
+        modules: ModuleChanges = NO_CHANGES,
     ) -> None:
         framework = configuration.load("framework", "pytorch")
         cost = RooflineCost(device, framework.efficiency, as_machine(host_memory_bytes))

@@ -148,14 +148,13 @@ def run(settings: Settings) -> int:
 
     cell = Cell.from_configuration(settings.step)
     workload = cell.workload(cell.batch_size)
-    modules = module_changes(settings.step, _workload)
     adviser = Adviser(
         workload,
         cell.simulated_device,
         cell.budget_bytes,
         cell.optimizer,
-        modules,
-        host_memory_bytes=cell.host_memory_bytes,
+        cell.host_memory_bytes,
+        module_changes(settings.step, _workload),
     )
     advice = adviser.advice(
         settings.methods,

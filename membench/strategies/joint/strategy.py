@@ -69,20 +69,19 @@ class Joint(Strategy):
         if budget_bytes is None:
             least = emit(self.name, planner.without_loss_of_time(), None)
             return _certified(least, step_time_s(least, cost), planner.compute_s)
-        others = Others(graph, cost, budget_bytes, planner.lower_bound_bytes)
+        can_keep = planner.can_keep(budget_bytes)
+        others = Others(graph, cost, budget_bytes, can_keep=can_keep)
         candidates: list[Timed] = []
-        if budget_bytes >= planner.lower_bound_bytes:
+        if can_keep:
             candidates += self._of_planner(planner, others)
-            bounds_s = [planner.lower_bound_s(budget_bytes, step_s) for step_s, _ in candidates]
-            if not candidates or candidates[0][0] > bounds_s[0] * (1 + TOLERANCE):
-                candidates += others.timed  # otherwise none of them is faster
-        fastest_s = min((step_s for step_s, _ in candidates), default=inf)
-        if fastest_s > planner.compute_s * (1 + TOLERANCE):
+        if _fastest_s(candidates) > planner.compute_s * (1 + TOLERANCE):
             homes = Homes(graph, cost)
-            planner = Planner(
-                homes.at(len(homes.parts)), cost, homes.residences
-            )  # its bound holds for the plans above as well
+            at_home = homes.at(len(homes.parts))
+            planner = Planner(at_home, cost, homes.residences)  # its bound holds for the plans above as well
             candidates += self._with_homes(homes, planner, others)
+            step_s = _fastest_s(candidates)
+            if step_s > planner.lower_bound_s(budget_bytes, step_s) * (1 + TOLERANCE) or not candidates:
+                candidates += others.timed(step_s)  # otherwise none of them is faster
         if not candidates:
             raise planner.refusal(budget_bytes)
         step_s, fastest = min(candidates, key=lambda candidate: (candidate[0], candidate[1].peak_bytes))
@@ -91,7 +90,7 @@ class Joint(Strategy):
 
     def _with_homes(self, homes: "Homes", planner: "Planner", others: "Others") -> "list[Timed]":
         """Return plans with several numbers of updates on the host."""
-        from membench.strategies.joint.planner import Planner
+        from membench.strategies.joint.planner import ENOUGH, Planner
 
         count = len(homes.parts)
         planner_of = cache(lambda number: Planner(homes.at(number), homes.cost))
@@ -103,7 +102,9 @@ class Joint(Strategy):
         least = numbers.start + bisect_left(numbers, True, key=keeps_budget)
         found: list[Timed] = []
         for number in sorted({ceil(least + share * (count - least)) for share in PARTS_AT_HOME}):
-            found += self._of_planner(planner_of(number), others)
+            fastest_s = _fastest_s(found)
+            if not found or fastest_s > planner.lower_bound_s(others.budget_bytes, fastest_s) * ENOUGH:
+                found += self._of_planner(planner_of(number), others)
         return found
 
     def _of_planner(self, planner: "Planner", others: "Others") -> "list[Timed]":
@@ -111,6 +112,10 @@ class Joint(Strategy):
 
         plan = planner.within(others.budget_bytes, others)
         return [others.timed_of(emit(self.name, plan, others.budget_bytes))] if plan else []
+
+
+def _fastest_s(candidates: "list[Timed]") -> float:
+    return min((step_s for step_s, _ in candidates), default=inf)
 
 
 def _certified(schedule: Schedule, step_s: float, lower_bound_s: float) -> Schedule:
