@@ -61,6 +61,14 @@ def test_a_prediction_states_the_host_memory_that_is_left() -> None:
     [
         ({"host_memory": "much"}, "host_memory: 'much' is not a size"),
         ({"disk": "."}, "disk is for a real step with a limit of host_memory"),
+        (
+            {"cuda_graph": True, "host_memory": "1 GB", "backend": "cuda", "device": None},
+            "a CUDA graph does not contain work of the host",
+        ),
+        (
+            {"shapes": "any", "host_memory": "1 GB", "backend": "cpu", "device": None, "optimizer": None},
+            "one step alone can keep the optimizer's states",
+        ),
         ({"disk": ".", "host_memory": "1 GB"}, "disk is for a real step with a limit of host_memory"),
     ],
 )
