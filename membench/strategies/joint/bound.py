@@ -71,14 +71,14 @@ class Relaxation:
         step_s: the lower bound.
         offloaded: the fraction of each unit that is copied, `recomputed` that is recomputed, by unit.
         saved: the fraction of each saving that is taken.
-        resident: the fraction of each residence.
+        moved: the fraction of each residence's update that the host runs.
     """
 
     step_s: float
     offloaded: dict[int, float]
     recomputed: dict[int, float]
     saved: dict[Saving, float] = field(default_factory=dict)
-    resident: dict[Residence, float] = field(default_factory=dict)
+    moved: dict[Residence, float] = field(default_factory=dict)
 
 
 def relax(
@@ -127,6 +127,7 @@ class _Program:
         self._unit_bytes = max((gap.size_bytes for gap in self._gaps), default=1) / UNITS_OF_BYTES
         self._budget = budget_bytes / self._unit_bytes
         self._segment = self._segments(segments)
+        self._residences = residences
         held = self._held()
         self._moments = self._choose_moments(held, moments)
         self._count = len(self._moments)
@@ -150,12 +151,11 @@ class _Program:
         self._keys: dict[int, list[tuple[int, int]]] = defaultdict(
             list
         )  # of a unit's spans, as groups of savings
-        self._residences = {residence: self._new(1) for residence in residences}
-        self._residence_of = {
-            block: variable
-            for residence, variable in self._residences.items()
-            for block in residence.visitors
+        self._moved = {residence: self._new(1) for residence in residences}
+        self._moved_of = {
+            block: variable for residence, variable in self._moved.items() for block in residence.visitors
         }
+        self._spent_s: dict[int, float] = defaultdict(float)  # by segment, if all updates are on the device
         self._groups = self._equal_units()
         self._shared = [self._add_unit(spans, units) for spans, units in self._groups]
         self._add_other_savings()
@@ -195,10 +195,8 @@ class _Program:
                 for saving, variable in zip(self._savings[group], variables, strict=True):
                     saved[saving] = min(1.0, max(0.0, float(solution.x[variable]) - number))
         step_s = self._compute_s + max(0.0, solution.fun) * self._unit_s
-        resident = {
-            residence: float(solution.x[variable]) for residence, variable in self._residences.items()
-        }
-        return Relaxation(step_s, offloaded, recomputed, saved, resident)
+        moved = {residence: float(solution.x[variable]) for residence, variable in self._moved.items()}
+        return Relaxation(step_s, offloaded, recomputed, saved, moved)
 
     def _new(self, count: int) -> int:
         """Add variables, and return the number of the first."""
@@ -248,7 +246,17 @@ class _Program:
         in_use = range(0) if out is None else range(out, start if again is None else again)
         savings = self._in_moments((gap.block, gap.first))
         return Span(
-            gap.size_bytes, start, end, out, in_use, again, gap.leaves, tuple(remakes), gap.remake_s, savings
+            gap.size_bytes,
+            start,
+            end,
+            out,
+            in_use,
+            again,
+            gap.leaves,
+            gap.is_sent,
+            tuple(remakes),
+            gap.remake_s,
+            savings,
         )
 
     def _in_moments(self, group: tuple[int, int]) -> tuple[Saved, ...]:
@@ -285,54 +293,52 @@ class _Program:
             offloads.append(self._add_choices(span, saved, len(units), remakes))
             if span.leaves:
                 blocks = [self._keys[unit][number][0] for unit in units]
-                self._add_departures(span, offloads[-1], blocks)
+                self._add_departures(offloads[-1], blocks)
         leaves = [span.out is not None or span.again is not None for span in spans]
         if spans[0].again is not None:  # a block that is on the device before the step leaves in no other gap
             for offload in offloads[1:]:
                 self._rows.add(0.0, {offload: 1.0, offloads[0]: -1.0})
         return list(compress(offloads, leaves)), list(remakes.values())
 
-    def _add_departures(self, span: Span, offload: int, blocks: Sequence[int]) -> None:
-        """Add that each of these blocks leaves in its gap unless it is resident; a resident gradient dies with its update."""
+    def _add_departures(self, offload: int, blocks: Sequence[int]) -> None:
+        """Add that of these blocks those leave in their gap whose update the host runs."""
         terms = defaultdict[int, float](float, {offload: 1.0})
         for block in blocks:
-            if block in self._residence_of:
-                terms[self._residence_of[block]] += 1.0
-                if span.again is None:
-                    self._make_away(
-                        self._residence_of[block], span.size_bytes / self._unit_bytes, span.start, span.end
-                    )
-        self._equal.add(float(len(blocks)), terms)
+            if block in self._moved_of:
+                terms[self._moved_of[block]] -= 1.0
+        self._equal.add(float(sum(block not in self._moved_of for block in blocks)), terms)
 
     def _add_residences(self) -> None:
         """Add the states and the seconds of updates on the device, and the host's time, which the step is to last for.
 
-        Of the updates from any one on, in the order in which their gradients are complete, none starts before that one's is: they
-        take place in what the step lasts from there on.
+        Of the updates from any one on, in the order in which they run, none starts before the first of their gradients is complete:
+        they take place in what the step lasts from there on.
         """
         problem = self._problem
-        for residence, variable in self._residences.items():
+        for residence, variable in self._moved.items():
             self._rows.add(1.0, {variable: 1.0})
-            self._make_away(variable, -residence.states_bytes / self._unit_bytes, 0, self._count)
+            self._make_away(variable, residence.states_bytes / self._unit_bytes, 0, self._count)
             segment = self._segment[residence.tasks[0]]
-            self._spent[segment][variable] = residence.device_s / self._unit_s
-        moved = {task: residence for residence in self._residences for task in residence.tasks}
+            self._spent_s[segment] += residence.device_s / self._unit_s
+            self._spent[segment][variable] = -residence.device_s / self._unit_s
+        moved_by = {task: variable for residence, variable in self._moved.items() for task in residence.tasks}
+        written = {
+            block: task.index for task in problem.graph.tasks for block in task.writes if not task.on_host
+        }
         tasks = list(problem.host_s)
+        complete = [max((written[block] for block in problem.sent[task]), default=0) for task in tasks]
         for first in range(0, len(tasks), max(1, len(tasks) // HOST_ROWS)):
-            sent = problem.sent[tasks[first]]
-            ready = (
-                self._starts[tasks[first]]
-                + max((problem.offload_s[b] for b in sent), default=0.0) / self._unit_s
-            )
-            later = range(self._at(tasks[first]), self._count)
-            terms: dict[int, float] = {self._extra + moment: -1.0 for moment in later}
+            start = min(complete[first:])
+            later = range(self._at(start + 1), self._count)
+            terms = defaultdict[int, float](float, {self._extra + moment: -1.0 for moment in later})
             terms[self._last_extra] = -1.0
+            limit = self._compute_s / self._unit_s - float(self._starts[start])
             for task in tasks[first:]:
-                if task in moved:
-                    variable = self._residences[moved[task]]
-                    terms[variable] = terms.get(variable, 0.0) - problem.host_s[task] / self._unit_s
-            host = sum(problem.host_s[task] for task in tasks[first:]) / self._unit_s
-            self._rows.add(self._compute_s / self._unit_s - ready - host, terms)
+                if task in moved_by:
+                    terms[moved_by[task]] += problem.host_s[task] / self._unit_s
+                else:
+                    limit -= problem.host_s[task] / self._unit_s
+            self._rows.add(limit, terms)
 
     def _add_savings(self, savings: Sequence[Saved], groups: list[tuple[int, int]]) -> dict[int, float]:
         """Add the variables of equal groups of savings, and return them with their coefficients among the choices."""
@@ -358,7 +364,10 @@ class _Program:
         size = span.size_bytes / self._unit_bytes
         offload = self._new(1)
         choices = {offload: 1.0} | saved
-        self._make_away(offload, size, span.start, span.end)
+        if (
+            not span.is_sent
+        ):  # what is sent is gone at the end of its copy or, with an update on the device, at once
+            self._make_away(offload, size, span.start, span.end)
         self._back[span.end][offload] = size
         if span.out is not None:
             self._out[span.out][offload] = size
@@ -450,23 +459,26 @@ class _Program:
         for terms in self._spent.values():
             everything |= terms
         extra = {self._extra + moment: -1.0 for moment in range(self._count)} | {self._last_extra: -1.0}
-        self._rows.add(0.0, extra | everything)
+        self._rows.add(-sum(self._spent_s.values()), extra | everything)
         of_segment: defaultdict[int, dict[int, float]] = defaultdict(dict)
         for moment, task in enumerate(self._moments):
             of_segment[self._segment[task]][self._extra + moment] = -1.0
         for segment, seconds in of_segment.items():
-            self._rows.add(0.0, seconds | self._spent[segment])
+            self._rows.add(-self._spent_s[segment], seconds | self._spent[segment])
 
     def _held(self) -> list[float]:
         """Return what each task holds if blocks stay in their gaps; blocks without a gap count only while they are used."""
         problem, graph = self._problem, self._problem.graph
         change = [0] * (len(graph.tasks) + 1)
         for gap in self._gaps:
+            if gap.is_sent:
+                continue
             change[gap.last + 1] += gap.size_bytes
             change[gap.first] -= gap.size_bytes
             if gap.last < 0:
                 change[gap.end + 1] += gap.size_bytes
-        held, results, found = graph.external_bytes, 0, []
+        states_bytes = sum(residence.states_bytes for residence in self._residences)
+        held, results, found = graph.external_bytes + states_bytes, 0, []
         for task in graph.tasks:
             held += change[task.index]
             touched = (graph.blocks[block] for block in problem.touched[task.index])

@@ -36,6 +36,11 @@ class Gap:
     end: int = -1
     leaves: bool = False
 
+    @property
+    def is_sent(self) -> bool:
+        """Whether it does not return: a task of the host uses it."""
+        return self.leaves and self.last >= 0
+
 
 @dataclass(frozen=True, slots=True)
 class Saving:
@@ -73,7 +78,7 @@ class Span:
         out: the moment before which its copy to the host may start at the earliest; None: as in `Gap`.
         in_use: the moments after `out` at which it is still used.
         again: the first moment behind the last use, where `Gap.end` has one; otherwise None.
-        leaves: as in `Gap`.
+        leaves, is_sent: as in `Gap`.
         remakes: the segments in which the block may be recomputed, each with the moment up to which it is away then.
     """
 
@@ -84,6 +89,7 @@ class Span:
     in_use: range
     again: int | None
     leaves: bool
+    is_sent: bool
     remakes: tuple[tuple[int, int], ...]
     remake_s: float | None
     savings: tuple[Saved, ...]

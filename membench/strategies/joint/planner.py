@@ -57,10 +57,10 @@ class Planner:
         problem, savings = self._variants.bounding(budget_bytes), self._variants.savings(budget_bytes)
         return relax(problem, budget_bytes, savings, self._residences)
 
-    def resident(self, budget_bytes: int) -> float:
-        """Return the number of residences in the linear program's solution."""
+    def moved(self, budget_bytes: int) -> float:
+        """Return the number of updates that the host runs in the linear program's solution."""
         relaxed = self._relaxed(budget_bytes)
-        return sum(relaxed.resident.values()) if relaxed else 0.0
+        return sum(relaxed.moved.values()) if relaxed else float(len(self._residences))
 
     def can_keep(self, budget_bytes: int) -> bool:
         """Return whether a schedule of the linear program's class may keep a budget: its proof is that none can."""

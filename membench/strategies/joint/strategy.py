@@ -98,7 +98,7 @@ class Joint(Strategy):
         def keeps_budget(number: int) -> bool:
             return planner_of(number).needed_bytes <= others.budget_bytes
 
-        numbers = range(max(0, ceil(count - planner.resident(others.budget_bytes))), count)
+        numbers = range(ceil(planner.moved(others.budget_bytes)), count)
         least = numbers.start + bisect_left(numbers, True, key=keeps_budget)
         found: list[Timed] = []
         for number in sorted({ceil(least + share * (count - least)) for share in PARTS_AT_HOME}):
