@@ -65,7 +65,7 @@ class Planners:
     def limit(self, limit_s: float) -> None:
         """Limit the processor time of all processes, this one included, to so many seconds for each of those that plan.
 
-        Where it is taken, jobs end with `TooSlow`, except the most urgent ones.
+        Where it is taken, jobs end with `TooSlow`, except those without a limit, whose time is not counted.
         """
         self._limit_s = limit_s * self._workers.number
 
@@ -94,7 +94,7 @@ class Planners:
 
     def _result(self, call: Callable[[], Result], urgency: Urgency) -> Result:
         with self._workers.one(urgency) as worker:
-            limit_s = inf if urgency is Urgency.LEVER else self._left_s() / self._workers.number
+            limit_s = self._left_s() / self._workers.number if urgency.is_limited else inf
             if limit_s <= 0:
                 raise TooSlow
             try:
@@ -102,7 +102,7 @@ class Planners:
             except TooSlow:
                 self._taken_s += limit_s
                 raise
-        self._taken_s += done.processor_s
+        self._taken_s += done.processor_s if urgency.is_limited else 0.0
         if isinstance(done.result, MembenchError):
             raise done.result
         return done.result

@@ -28,10 +28,15 @@ class TooSlow(Exception):
 class Urgency(IntEnum):
     """The order in which calls that wait for a process get one."""
 
-    LEVER = 0
-    MOVES_WEIGHTS = 1  # a method that may fit where others do not, and plans for longer
+    MOVES_WEIGHTS = 0  # a method that may fit where others do not
+    LEVER = 1
     METHOD = 2
     LARGEST_BATCH = 3
+
+    @property
+    def is_limited(self) -> bool:
+        """Whether calls are left out where they take too long: what is more urgent is a part of every answer."""
+        return self >= Urgency.METHOD
 
 
 @dataclass(frozen=True)

@@ -49,6 +49,9 @@ PARTS_AT_HOME = (0.0, 1 / 16, 1 / 4, 1.0)
 """Numbers of updates on the host that are tried: of those between the least with which the budget can be kept, from the linear
 program's number on, and all of them."""
 
+WORTH_WHILE = 1.005
+"""The fastest plan so far over the bound of one with another number: where it is less, that one is not made."""
+
 
 class Joint(Strategy):
     """Keep, offload or recompute each stored block, chosen together under a budget; states a lower bound on the time."""
@@ -90,7 +93,7 @@ class Joint(Strategy):
 
     def _with_homes(self, homes: "Homes", planner: "Planner", others: "Others") -> "list[Timed]":
         """Return plans with several numbers of updates on the host."""
-        from membench.strategies.joint.planner import ENOUGH, Planner
+        from membench.strategies.joint.planner import Planner
 
         count = len(homes.parts)
         planner_of = cache(lambda number: Planner(homes.at(number), homes.cost))
@@ -103,7 +106,7 @@ class Joint(Strategy):
         found: list[Timed] = []
         for number in sorted({ceil(least + share * (count - least)) for share in PARTS_AT_HOME}):
             fastest_s = _fastest_s(found)
-            if not found or fastest_s > planner.lower_bound_s(others.budget_bytes, fastest_s) * ENOUGH:
+            if fastest_s > planner_of(number).lower_bound_s(others.budget_bytes, fastest_s) * WORTH_WHILE:
                 found += self._of_planner(planner_of(number), others)
         return found
 
