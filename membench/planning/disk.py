@@ -12,24 +12,16 @@ what visits, so that a block is loaded while the one before it is used. Copies o
 last use is over and, if there is no other way, for the disk.
 """
 
-from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from heapq import heappop, heappush
 from itertools import pairwise
-
-import numpy as np
 
 from membench.core.errors import InfeasibleSchedule
 from membench.core.machine import HostLimit
 from membench.core.schedule import (
-    COMPUTE_STREAM,
-    LOAD_STREAM,
-    STORE_STREAM,
     Compute,
-    Drop,
     Instruction,
-    Load,
     Offload,
     Prefetch,
     RepeatedSchedule,
@@ -37,13 +29,13 @@ from membench.core.schedule import (
     Reuse,
     Schedule,
     Store,
-    Synchronize,
-    Wait,
     Work,
 )
-from membench.core.task_graph import Block, HostLocation, Role
+from membench.core.task_graph import HostLocation, Role
 from membench.core.units import format_bytes
+from membench.planning.disk_instructions import DiskInstructions
 from membench.planning.host_places import PAGE_BYTES
+from membench.planning.host_uses import HostUses
 from membench.planning.liveness import host_live_bytes
 
 LEAST_BYTES = PAGE_BYTES
@@ -66,7 +58,7 @@ def keep_within(runs: Runs, limit: HostLimit) -> Runs:
     most_bytes = max(max(host_live_bytes(schedule), default=0) for schedule in schedules)
     if most_bytes <= limit.memory_bytes:
         return runs
-    steps = [_HostUses(schedule) for schedule in schedules]
+    steps = [HostUses(schedule) for schedule in schedules]
     chosen = _chosen(steps, limit.memory_bytes, limit.on_disk)
     found = tuple(
         replace(run, schedule=_Program(step, chosen, limit.memory_bytes).schedule())
@@ -91,88 +83,10 @@ def on_disk_bytes(schedule: Schedule) -> int:
     return schedule.graph.size_bytes(homes | visitors)
 
 
-@dataclass(frozen=True, slots=True)
-class _Use:
-    """An instruction's access to a block in host memory."""
-
-    position: int
-    stream: str
-    reads: bool  # what was there before
-    writes: bool
-
-
-class _HostUses:
-    """A schedule's accesses to host memory, by position and by block."""
-
-    def __init__(self, schedule: Schedule) -> None:
-        self.schedule = schedule
-        self.of_block: defaultdict[int, list[_Use]] = defaultdict(list)
-        self.at: dict[int, tuple[int, ...]] = {}  # blocks, by position
-        for position, instruction in enumerate(schedule.instructions):
-            for block, reads, writes in self._accesses(instruction):
-                stream = getattr(instruction, "stream", COMPUTE_STREAM)
-                self.of_block[block].append(_Use(position, stream, reads, writes))
-                self.at[position] = (*self.at.get(position, ()), block)
-
-    def _accesses(self, instruction: Instruction) -> Iterator[tuple[int, bool, bool]]:
-        match instruction:
-            case Offload(block):
-                yield block, False, True
-            case Prefetch(block):
-                yield block, True, False
-            case Compute(task) if self.schedule.graph.tasks[task].on_host:
-                described = self.schedule.graph.tasks[task]
-                for block in dict.fromkeys((*described.reads, *described.writes)):
-                    yield block, True, block in described.writes
-
-    @property
-    def homes(self) -> list[Block]:
-        """The blocks whose home is host memory, parts of others excepted."""
-        return [block for block in self.schedule.graph.blocks if block.host_location and not block.is_part]
-
-    def movable(self, role: Role) -> list[int]:
-        """Return the homes of a role that may move to the disk, in the order of their first use."""
-        blocks = self.schedule.graph.blocks
-        whole = {block.host_location.block for block in blocks if block.host_location and block.is_part}
-        found = (
-            block.index
-            for block in self.homes
-            if block.role is role and block.index not in whole and block.size_bytes >= LEAST_BYTES
-        )
-        return sorted(found, key=lambda block: (self._first_use(block), block))
-
-    def _first_use(self, block: int) -> int:
-        uses = self.of_block.get(block)
-        return uses[0].position if uses else len(self.schedule)
-
-    def buffered_bytes(self) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-        """Return by position the bytes of copies that have no home in host memory and are used here or later."""
-        changes = np.zeros(len(self.schedule) + 1, np.int64)
-        for block, uses in self.of_block.items():
-            described = self.schedule.graph.blocks[block]
-            if described.host_location:
-                continue
-            for start, end in _lives(uses):
-                changes[start] += described.size_bytes
-                changes[end + 1] -= described.size_bytes
-        return np.cumsum(changes)
-
-
-def _lives(uses: Sequence[_Use]) -> Iterator[tuple[int, int]]:
-    """Yield the first and the last position of each stretch in which a copy has contents that are used."""
-    start, last = uses[0].position, uses[0].position
-    for use in uses[1:]:
-        if not use.reads:
-            yield start, last
-            start = use.position
-        last = use.position
-    yield start, last
-
-
 # ---- homes on the disk --------------------------------------------------------------------------------------------------
 
 
-def _chosen(steps: Sequence[_HostUses], limit_bytes: int, roles: Sequence[Role]) -> frozenset[str]:
+def _chosen(steps: Sequence[HostUses], limit_bytes: int, roles: Sequence[Role]) -> frozenset[str]:
     """Return the names of the blocks that have their home on the disk, the same ones in all schedules of the step."""
     last = steps[-1]  # with the update
     blocks = last.schedule.graph.blocks
@@ -182,16 +96,16 @@ def _chosen(steps: Sequence[_HostUses], limit_bytes: int, roles: Sequence[Role])
     excess_bytes = homes_bytes + visiting_bytes - limit_bytes
     chosen: list[int] = []
     for role in roles:
-        sizes = {block: blocks[block].size_bytes for block in last.movable(role)}
+        sizes = {block: blocks[block].size_bytes for block in last.movable(role, LEAST_BYTES)}
         found = _spread(sizes, excess_bytes)
         chosen += found
         excess_bytes -= sum(sizes[block] for block in found)
     return frozenset(blocks[block].name for block in chosen)
 
 
-def _visiting_bytes(step: _HostUses, roles: Iterable[Role]) -> int:
+def _visiting_bytes(step: HostUses, roles: Iterable[Role]) -> int:
     """Return the room for what two instructions that follow one another use, beside copies without a home."""
-    movable = {block for role in roles for block in step.movable(role)}
+    movable = {block for role in roles for block in step.movable(role, LEAST_BYTES)}
     size_bytes = step.schedule.graph.size_bytes
     used = [size_bytes(movable.intersection(step.at[at])) for at in sorted(step.at)]
     pairs = [first + second for first, second in pairwise(filter(None, used))]
@@ -211,7 +125,7 @@ def _spread(sizes_bytes: Mapping[int, int], wanted_bytes: int) -> list[int]:
     return chosen
 
 
-def _check_feasible(steps: Iterable[_HostUses], limit_bytes: int, roles: Sequence[Role]) -> None:
+def _check_feasible(steps: Iterable[HostUses], limit_bytes: int, roles: Sequence[Role]) -> None:
     """Refuse a limit below what stays in host memory and what one instruction uses in addition.
 
     Raises:
@@ -220,7 +134,7 @@ def _check_feasible(steps: Iterable[_HostUses], limit_bytes: int, roles: Sequenc
     worst = 0, "the caller's blocks"
     for step in steps:
         graph = step.schedule.graph
-        movable = {block for role in roles for block in step.movable(role)}
+        movable = {block for role in roles for block in step.movable(role, LEAST_BYTES)}
         staying = {block.index for block in step.homes} - movable
         staying_bytes = graph.size_bytes(staying)
         for position, used in step.at.items():
@@ -260,7 +174,7 @@ class _Program:
         moved: names of the blocks whose home is the disk.
     """
 
-    def __init__(self, uses: _HostUses, moved: Collection[str], limit_bytes: int) -> None:
+    def __init__(self, uses: HostUses, moved: Collection[str], limit_bytes: int) -> None:
         self._before = uses.schedule
         chosen = {block.index for block in uses.homes if block.name in moved}
         self._blocks = [
@@ -285,7 +199,7 @@ class _Program:
         self._loads: list[
             tuple[int, int]
         ] = []  # (next use, block) of what is on the disk and will be used; a heap
-        self._issued = _Issued()
+        self._issued = DiskInstructions()
         for block in sorted(chosen & self._visitors.keys()):
             self._expect(block)
 
@@ -413,96 +327,6 @@ class _Program:
         """Note when a block on the disk is used again."""
         if self._is_used_again(block):
             heappush(self._loads, (self._next_use(block), block))
-
-
-class _Issued:
-    """Instructions, renumbered, with the waits that the order of copies in host memory and on the disk needs."""
-
-    def __init__(self) -> None:
-        self.instructions: list[Instruction] = []
-        self._position: list[int] = []  # of each of the schedule's instructions
-        self._last: dict[str, int] = {}  # of each stream
-        self._known: dict[tuple[str, str], int] = {}  # (stream, other): instruction that it has waited for
-        self._filled: dict[int, tuple[str, int]] = {}  # the last write of a block's buffer
-        self._readers: defaultdict[int, dict[str, int]] = defaultdict(
-            dict
-        )  # since then, the last of each stream
-        self._stored: dict[int, int] = {}
-        self._last_drop: int | None = None
-        self._uses: list[tuple[int, str, bool]] = []  # by the instruction that comes next
-
-    def use(self, block: int, stream: str, *, writes: bool) -> None:
-        """Let the schedule's next instruction use a block's buffer."""
-        if block in self._filled:
-            self._wait(stream, *self._filled[block])
-        for other, index in self._readers[block].items() if writes else ():
-            self._wait(stream, other, index)
-        self._uses.append((block, stream, writes))
-
-    def open_buffer(self, stream: str) -> None:
-        """Let a stream's next instruction open a buffer."""
-        if self._last_drop is not None:
-            self._wait(stream, LOAD_STREAM, self._last_drop)
-
-    def keep(self, instruction: Instruction) -> None:
-        """Add an instruction of the schedule."""
-        match instruction:
-            case Wait(stream, earlier):
-                index = self._position[earlier]
-                work = self.instructions[index]
-                assert isinstance(work, Work), "the schedule was validated"
-                instruction = Wait(stream, index)
-                self._known[stream, work.stream] = max(index, self._known.get((stream, work.stream), -1))
-            case Synchronize():
-                for stream in (*self._last, LOAD_STREAM, STORE_STREAM):
-                    for other, index in self._last.items():
-                        self._known[stream, other] = index
-        self._position.append(len(self.instructions))
-        index = self._emit(instruction)
-        for block, stream, writes in self._uses:
-            self._note(block, stream, index, writes=writes)
-        self._uses.clear()
-
-    def load(self, block: int) -> None:
-        if block in self._stored:
-            self._wait(LOAD_STREAM, STORE_STREAM, self._stored[block])
-        self._note(block, LOAD_STREAM, self._emit(Load(block)), writes=True)
-
-    def store(self, block: int) -> None:
-        self._wait(STORE_STREAM, *self._filled[block])
-        self._stored[block] = self._emit(Store(block))
-        self._note(block, STORE_STREAM, self._stored[block], writes=False)
-
-    def drop(self, block: int) -> None:
-        self._wait(LOAD_STREAM, *self._filled.pop(block))
-        for other, index in self._readers.pop(block, {}).items():
-            self._wait(LOAD_STREAM, other, index)
-        self._last_drop = self._emit(Drop(block))
-
-    def finish(self) -> None:
-        """Let the compute stream wait for the disk."""
-        for stream in (LOAD_STREAM, STORE_STREAM):
-            if stream in self._last:
-                self._wait(COMPUTE_STREAM, stream, self._last[stream])
-
-    def _note(self, block: int, stream: str, index: int, *, writes: bool) -> None:
-        if writes:
-            self._filled[block] = stream, index
-            self._readers[block].clear()
-        else:
-            self._readers[block][stream] = index
-
-    def _emit(self, instruction: Instruction) -> int:
-        index = len(self.instructions)
-        self.instructions.append(instruction)
-        if isinstance(instruction, Work):
-            self._last[instruction.stream] = index
-        return index
-
-    def _wait(self, stream: str, other: str, index: int) -> None:
-        if stream != other and self._known.get((stream, other), -1) < index:
-            self._emit(Wait(stream, index))
-            self._known[stream, other] = index
 
 
 def _units(instructions: Sequence[Instruction]) -> Iterator[list[int]]:

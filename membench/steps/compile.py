@@ -126,7 +126,7 @@ def compile(  # noqa: A001 (the field's term)
         MembenchError: an argument is invalid or does not match the backend; there is no GPU, or no process group.
     """
     _check_together(backend, exchange, device, cluster, optimizer, shapes, cuda_graph)
-    _check_host(backend, host_memory, disk, cuda_graph)
+    _check_host(backend, host_memory, disk, shapes, cuda_graph)
     chosen, budget_bytes = as_strategy(strategy), as_bytes(budget)
     host_memory_bytes = as_bytes(host_memory, "host_memory")
     when = None if exchange is None else choice(Exchange, "exchange", exchange)
@@ -201,7 +201,7 @@ def _check_together(
 
 
 def _check_host(
-    backend: str, host_memory: str | float | None, disk: str | Path | None, cuda_graph: bool
+    backend: str, host_memory: str | float | None, disk: str | Path | None, shapes: str, cuda_graph: bool
 ) -> None:
     if disk is not None and (backend == "simulated" or host_memory is None):
         raise MembenchError(
@@ -210,6 +210,11 @@ def _check_host(
     if host_memory is not None and cuda_graph:
         raise MembenchError(
             "a CUDA graph does not contain work of the host; leave cuda_graph or host_memory out"
+        )
+    if host_memory is not None and shapes == Shapes.ANY:
+        raise MembenchError(
+            "shapes='any' makes a step for each shape, and one step alone can keep the optimizer's states on a disk; leave shapes or "
+            "host_memory out"
         )
 
 
