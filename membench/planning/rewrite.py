@@ -81,6 +81,56 @@ def update_on_host(graph: TaskGraph, chosen: Container[int] | None = None) -> Ta
     return replace(graph, blocks=tuple(blocks), tasks=tuple(tasks))
 
 
+def as_written(graph: TaskGraph, cost: CostModel) -> TaskGraph:
+    """Return the annotated step as its program runs it, with what that recomputes itself, and behind it the update in parts.
+
+    For methods that leave recomputation to the program. `TaskGraph.plain` has the update as a whole. Another framework's graph has
+    no program: its tasks are in its own order, and release each block after its last use.
+    """
+    written = graph.plain or _releasing(graph)
+    blocks = _same_blocks(graph, written)
+    tasks = [task for task in written.tasks if task.phase is not Phase.UPDATE]
+    layers = list(written.layers)
+    for part in (task for task in graph.tasks if task.phase is Phase.UPDATE):
+        moved = rename_blocks(part, blocks)
+        tasks.append(replace(moved, layer=len(layers), releases=()))
+        layers.append(part.name)
+    numbered = tuple(replace(task, index=index) for index, task in enumerate(tasks))
+    return join_convolution_backward(replace(written, tasks=numbered, layers=tuple(layers)), cost)
+
+
+def _releasing(graph: TaskGraph) -> TaskGraph:
+    """Return the graph in which the last task that uses a block, of those that precede the update, releases it."""
+    last = {
+        block: task.index
+        for task in graph.tasks
+        if task.phase is not Phase.UPDATE
+        for block in (*task.reads, *task.writes)
+    }
+    released: dict[int, list[int]] = {}
+    for block, index in last.items():
+        if graph.blocks[block].is_transient:
+            released.setdefault(index, []).append(block)
+    tasks = tuple(replace(task, releases=tuple(released.get(task.index, ()))) for task in graph.tasks)
+    return replace(graph, tasks=tasks)
+
+
+def _same_blocks(graph: TaskGraph, other: TaskGraph) -> dict[int, int]:
+    """Return the caller's blocks and gradients of weights in another graph of the same step, by their index in this one."""
+    named = {(block.role, block.name): block.index for block in other.blocks if block.role in EXTERNAL_ROLES}
+    same = {
+        block.index: named[block.role, block.name]
+        for block in graph.blocks
+        if (block.role, block.name) in named
+    }
+    of_other = dict(other.gradients)
+    for name, value in graph.gradients:
+        gradient = of_other[name]
+        if value is not None and gradient is not None:
+            same[value.block] = gradient.block
+    return same
+
+
 def mask_relu(graph: TaskGraph, cost: CostModel, layers: Container[int] | None = None) -> TaskGraph:
     """Make the backward of each ReLU read a one-byte mask instead of the ReLU's output (Layrub 4.2, Equation 7).
 

@@ -15,8 +15,9 @@ from membench.core import configuration
 from membench.core.cost_model import CostModel
 from membench.core.device import DeviceProfile
 from membench.core.efficiency import Efficiency, with_rates
+from membench.core.machine import Machine
 from membench.core.optimizer import WeightUpdate
-from membench.core.schedule import RepeatedSchedule
+from membench.core.schedule import Offload, RepeatedSchedule, Schedule
 from membench.core.task_graph import TaskGraph
 from membench.core.workload import Workload
 from membench.cost.kernels import priced_by_bytes
@@ -51,6 +52,7 @@ class Prediction:
         step_time_s: seconds of a step, on a device that has the memory if the step does not fit.
         fits: whether the device has the memory, after the caching allocator has returned what it does not use.
         capacity_bytes: memory of the device.
+        host_bytes: host memory of what has its home there, and of copies of what leaves the device.
         parts_bytes: what the allocated peak consists of: weights, gradients, activations ...; adds up to `allocated_bytes`.
         cache_bytes: of tensors that the step returns in objects: the keys and values of all sequences in a step of inference.
         depends_on_values: sizes were computed from the values of this batch, so that the prediction holds for it alone.
@@ -67,6 +69,7 @@ class Prediction:
     fits: bool
     capacity_bytes: int
     parts_bytes: Mapping[str, int]
+    host_bytes: int = 0
     cache_bytes: int = 0
     depends_on_values: bool = False
     priced_by_bytes: tuple[str, ...] = ()
@@ -107,13 +110,22 @@ class Predictor:
         self._update = None if update is None else CapturedUpdate(update, workload.module)
 
     @property
+    def module(self) -> nn.Module:
+        """The captured module."""
+        return self._captures.workload.module
+
+    @property
     def graph(self) -> TaskGraph:
         """The step of the whole batch, its update included."""
         return add_update(self._captures.graph_at(self._captures.workload.batch_size), self._update)
 
-    def on(self, device: DeviceProfile) -> Prediction:
-        """Return the prediction for a device; see `predict`."""
-        cost = RooflineCost(device, self._efficiency, configuration.load("machine", "server"))
+    def on(self, device: DeviceProfile, machine: Machine | None = None) -> Prediction:
+        """Return the prediction for a device; see `predict`.
+
+        Args:
+            machine: that the device is in; None: the one of ``conf/machine/server.yaml``.
+        """
+        cost = RooflineCost(device, self._efficiency, machine or configuration.load("machine", "server"))
         batch_size = self._captures.workload.batch_size
         runs = plan_step(
             self._captures.graph_at, batch_size, self._strategy, cost, self._budget_bytes, update=self._update
@@ -135,10 +147,18 @@ def predicted(runs: tuple[RepeatedSchedule, ...], cost: CostModel, device: Devic
         fits=memory.fits,
         capacity_bytes=device.memory_bytes,
         parts_bytes=held_at_peak_bytes(largest),
+        host_bytes=max(_host_bytes(run.schedule) for run in runs),
         cache_bytes=returned_in_objects_bytes(largest.graph),
         depends_on_values=largest.graph.depends_on_values,
         priced_by_bytes=priced_by_bytes(largest.graph.tasks),
     )
+
+
+def _host_bytes(schedule: Schedule) -> int:
+    blocks = schedule.graph.blocks
+    homes = {block.index for block in blocks if block.host_location and not block.is_part}
+    copies = {item.block for item in schedule.instructions if isinstance(item, Offload)}
+    return schedule.graph.size_bytes(homes | copies)
 
 
 def predict(

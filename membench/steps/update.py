@@ -197,11 +197,12 @@ class RealUpdate:
         return 3 * sum(self._weights[name].nbytes for name in names)
 
     def made_accumulators_bytes(self, graph: TaskGraph) -> int:
-        """Return the bytes of a micro-batch's accumulators that each step makes anew, because the update frees them."""
+        """Return the bytes of a micro-batch's accumulators on the device that each step makes anew, as the update frees them."""
         if self.gradients is Gradients.KEPT:
             return 0
         updated = [value for name, value in graph.gradients if value and name in self._weights]
-        return graph.size_bytes({value.block for value in updated})
+        accumulators = {value.block for value in updated}
+        return graph.size_bytes(block for block in accumulators if graph.blocks[block].is_external)
 
     def zero_gradients(self) -> None:
         """Zero the gradients that the last step has kept, before the passes add to them."""

@@ -13,6 +13,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from membench.core.files import write_whole
 from membench.validation.dataset import DataSet
 from membench.validation.errors import Comparison, Summary
+from membench.validation.rows import LARGEST
 
 PAGE = "README.md"
 PUBLISHED = "published.yaml"
@@ -22,6 +23,7 @@ _QUANTITIES = {
     "allocated_bytes": "allocated memory",
     "reserved_bytes": "reserved memory",
     "used_bytes": "used memory",
+    LARGEST: "largest model",
 }
 _LEAST_ROWS = 4
 """Of a family, to have a line."""

@@ -2,24 +2,27 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from math import inf
 from typing import Any
 
 from membench.core import configuration
 from membench.core.configuration import instantiate
 from membench.core.device import DeviceProfile
-from membench.core.errors import MembenchError, one_line
+from membench.core.errors import InfeasibleSchedule, MembenchError, one_line
+from membench.core.machine import Machine
 from membench.core.optimizer import WeightUpdate
 from membench.core.precision import Precision
 from membench.core.record import Configuration
 from membench.core.task_graph import GradientOf, Task, TaskGraph
 from membench.steps.arguments import as_update
-from membench.steps.predict import Predictor
-from membench.strategies.base import find_strategy
+from membench.steps.predict import Prediction, Predictor
+from membench.strategies.base import Strategy, find_strategy
 from membench.sweep.model import Model
 from membench.validation.predictions import RowPrediction
-from membench.validation.rows import QUANTITIES, Row
+from membench.validation.rows import LARGEST, QUANTITIES, Row
 
 STRATEGY = "pytorch"
+"""That of rows whose data set names none."""
 
 
 def predict_rows(rows: Sequence[Row]) -> list[RowPrediction]:
@@ -37,25 +40,47 @@ def predict_rows(rows: Sequence[Row]) -> list[RowPrediction]:
         at_next = None
         if first.next_batch_size is not None:
             at_next = predictor_of(first.step | {"batch_size": first.next_batch_size})
-        return [_predict(row, at_batch, timed, at_next) for row in rows]
+        between = predictor_of(first.step | {"optimizer": None}) if first.micro_batches > 1 else timed
+        sizes = [predictor_of(step) for step in first.sizes]
+        return [_predict(row, at_batch, timed, at_next, between, sizes) for row in rows]
+    except InfeasibleSchedule:
+        return [RowPrediction(fits=False) for _ in rows]
     except MembenchError as error:
         return [RowPrediction(reason=one_line(error)) for _ in rows]
     except Exception as error:
         return [RowPrediction(reason=f"{type(error).__name__}: {one_line(error)}") for _ in rows]
 
 
-def _predict(row: Row, at_batch: Predictor, timed: Predictor, at_next: Predictor | None) -> RowPrediction:
+def _predict(
+    row: Row,
+    at_batch: Predictor,
+    timed: Predictor,
+    at_next: Predictor | None,
+    between: Predictor,
+    sizes: Sequence[Predictor],
+) -> RowPrediction:
+    """Predict a row.
+
+    Args:
+        between: the step of a micro-batch without the update.
+    """
     device: DeviceProfile = configuration.load("device", row.device)
-    prediction = at_batch.on(device)
-    found = {name: getattr(prediction, name) for name in QUANTITIES}
+    machine = _machine(row)
+    prediction = at_batch.on(device, machine)
+    found = {name: getattr(prediction, name) for name in QUANTITIES if name != LARGEST}
     if timed is not at_batch:
-        found["step_time_s"] = timed.on(device).step_time_s
+        found["step_time_s"] = timed.on(device, machine).step_time_s
+    if between is not timed:
+        without_s = between.on(device, machine).step_time_s
+        found["step_time_s"] = without_s + (found["step_time_s"] - without_s) / row.micro_batches
     found["step_time_s"] += row.around_s
+    if sizes:
+        found[LARGEST] = largest_parameters(*sizes, device=device, machine=machine)
     values = {name: float(value) for name, value in found.items() if value is not None}
     return RowPrediction(
         values={**values, "roofline_time_s": roofline_time_s(timed.graph, device)},
-        fits=prediction.fits,
-        next_fits=at_next.on(device).fits if at_next else None,
+        fits=_fits(prediction, machine),
+        next_fits=_fits(at_next.on(device, machine), machine) if at_next else None,
     )
 
 
@@ -69,10 +94,49 @@ def predictor_of(step: Configuration) -> Predictor:
     )
     return Predictor(
         workload,
-        find_strategy(STRATEGY)(),
+        _strategy(step.get("strategy", STRATEGY)),
         update=_update(step["optimizer"]),
         rates=step.get("rates"),
     )
+
+
+def _strategy(described: Any) -> Strategy:
+    """Return a strategy that is described by its name, or by its name and some of its options."""
+    options = dict(described) if isinstance(described, Mapping) else {"name": described}
+    return find_strategy(options.pop("name"))(**options)
+
+
+def _machine(row: Row) -> Machine | None:
+    if row.machine is None:
+        return None
+    machine: Machine = instantiate({**configuration.read("machine", row.machine["name"]), **row.machine})
+    return machine
+
+
+def _fits(prediction: Prediction, machine: Machine | None) -> bool:
+    return prediction.fits and (machine is None or prediction.host_bytes <= machine.memory_bytes)
+
+
+def largest_parameters(
+    small: Predictor, large: Predictor, *, device: DeviceProfile, machine: Machine | None
+) -> float:
+    """Return the weights of the deepest network that a device in a machine can train, given two depths of it.
+
+    The memory that a step needs grows linearly with the layers, as long as all of them are treated alike.
+    """
+    weights = [sum(weight.numel() for weight in each.module.parameters()) for each in (small, large)]
+    found = [each.on(device, machine) for each in (small, large)]
+    used_bytes = [each.used_bytes or each.reserved_bytes for each in found]
+    limits = [_crossing(weights, used_bytes, device.memory_bytes)]
+    if machine is not None:
+        limits.append(_crossing(weights, [each.host_bytes for each in found], machine.memory_bytes))
+    return min(limits)
+
+
+def _crossing(weights: Sequence[int], used_bytes: Sequence[int], limit_bytes: int) -> float:
+    """Return the weights with which memory that grows linearly reaches a limit."""
+    slope = (used_bytes[1] - used_bytes[0]) / (weights[1] - weights[0])
+    return weights[0] + (limit_bytes - used_bytes[0]) / slope if slope > 0 else inf
 
 
 def _update(described: Any) -> WeightUpdate | None:

@@ -77,7 +77,7 @@ class Predictions:
         missing: defaultdict[str, dict[Path, Row]] = defaultdict(dict)
         for row, path in zip(rows, paths, strict=True):
             if again or not path.exists():
-                missing[json.dumps([row.step, row.timed, row.next_batch_size, row.reason])][path] = row
+                missing[json.dumps([row.step, row.timed, *_further(row)])][path] = row
         self._directory.mkdir(parents=True, exist_ok=True)
         if missing:
             self._make(list(missing.values()), workers)
@@ -105,10 +105,16 @@ class Predictions:
 
     def _path(self, row: Row) -> Path:
         device = configuration.read("device", row.device)
-        of_row = row.step, row.timed, row.around_s, row.next_batch_size, row.reason
-        decides = [*self._shared, *of_row, device]
+        of_row = row.step, row.timed, row.around_s, *_further(row)
+        machine = row.machine and configuration.read("machine", row.machine["name"])
+        decides = [*self._shared, *of_row, device, machine]
         digest = hashlib.sha256(json.dumps(decides, sort_keys=True).encode()).hexdigest()[:16]
         return self._directory / f"{digest}.json"
+
+
+def _further(row: Row) -> tuple[Any, ...]:
+    """Return what decides a prediction, in addition to the steps, for all devices."""
+    return row.next_batch_size, row.reason, row.micro_batches, row.sizes, row.machine
 
 
 def _use_one_thread() -> None:

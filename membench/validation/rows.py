@@ -1,21 +1,27 @@
 """Rows of a published table, each with the step that a description makes of it.
 
 A description names the table's columns (``columns``), and may derive further values from them (``values``): ``{by: "{network}",
-names: {phi-1.5: 1044}}`` is 1044 in a row whose network is phi-1.5. Elsewhere ``{name}`` stands for a row's value.
+names: {phi-1.5: 1044}}`` is 1044 in a row whose network is phi-1.5, ``{product: [8, "{layers}"]}`` eight times its layers. Elsewhere
+``{name}`` stands for a row's value.
 """
 
 import csv
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from math import prod
 from pathlib import Path
 from typing import Any
 
 from membench.core.checks import number
 from membench.core.record import Configuration
 
-QUANTITIES = ("step_time_s", "allocated_bytes", "reserved_bytes", "used_bytes")
-"""What can have been measured, in the unit of its name; the attribute of `membench.steps.predict.Prediction` too."""
+LARGEST = "largest_parameters"
+"""The weights of the largest network that a device can train."""
+
+QUANTITIES = ("step_time_s", "allocated_bytes", "reserved_bytes", "used_bytes", LARGEST)
+"""What can have been measured, in the unit of its name; but for `LARGEST` an attribute of `membench.steps.predict.Prediction`."""
 
 PREVIOUS = "previous"
 """Of a description's ``compared_with``: each row is compared with the one before it."""
@@ -32,7 +38,11 @@ class Row:
         measured: by quantity, of `QUANTITIES`.
         next_batch_size: the smallest batch that is known not to have fitted the device; None: unknown.
         step: what is predicted: ``model`` as a file of ``conf/model`` describes it, ``batch_size``, ``precision``,
-            ``optimizer`` and ``channels_last``; ``rates`` of kernels where the program's libraries have others.
+            ``optimizer``, ``channels_last``, and ``strategy`` where it is not plain PyTorch; ``rates`` of kernels where the
+            program's libraries have others.
+        micro_batches: for each update of the weights; the time is that of one of them, with its part of the update.
+        sizes: two steps with networks of different depth, from which `LARGEST` follows; none where it was not measured.
+        machine: name in ``conf/machine``, and values that replace its own; None: the one of `membench.predict`.
         timed: the step whose time was measured, where it is another one; None: `step`.
         around_s: the published program's seconds around a step, which its time includes.
         fits: whether the program ran; False: the device had not the memory for it.
@@ -47,6 +57,9 @@ class Row:
     measured: Mapping[str, float]
     next_batch_size: int | None
     step: Configuration
+    micro_batches: int = 1
+    sizes: tuple[Configuration, ...] = ()
+    machine: Mapping[str, Any] | None = None
     timed: Configuration | None = None
     around_s: float = 0.0
     fits: bool = True
@@ -103,6 +116,9 @@ def _row(index: int, line: Mapping[str, str], options: Mapping[str, Any]) -> Row
         row,
         next_batch_size=min(larger, default=None),
         step=_step(options, values),
+        micro_batches=int(_filled(options.get("micro_batches", 1), values)),
+        sizes=_sizes(options, values) if LARGEST in row.measured else (),
+        machine=_filled(options.get("machine"), values),
         timed=_step(options, {**values, **others}) if others else None,
         around_s=float(_filled(options.get("around_s", 0.0), values)),
     )
@@ -121,9 +137,13 @@ def _derive(values: dict[str, Any], described: Mapping[str, Any]) -> str:
     missing = ""
     for name, entry in described.items():
         try:
+            if "product" in entry:
+                product = prod((float(_filled(factor, values)) for factor in entry["product"]), start=1.0)
+                values[name] = int(product) if product.is_integer() else product
+                continue
             key = _value(_text(entry["by"], values))
-        except KeyError:
-            continue  # it is by one that is missing
+        except (KeyError, ValueError):
+            continue  # it is by one that is missing, or a factor has no number
         if key in entry["names"]:
             values[name] = entry["names"][key]
         else:
@@ -131,10 +151,18 @@ def _derive(values: dict[str, Any], described: Mapping[str, Any]) -> str:
     return missing
 
 
+def _sizes(options: Mapping[str, Any], values: Mapping[str, Any]) -> tuple[Configuration, ...]:
+    return tuple(
+        _step(options, {**values, name: number})
+        for name, numbers in options["sizes"].items()
+        for number in numbers
+    )
+
+
 def _step(options: Mapping[str, Any], values: Mapping[str, Any]) -> Configuration:
-    rates = _filled(options.get("rates", {}), values)
+    further = {name: _filled(options.get(name, {}), values) for name in ("rates", "strategy")}
     return {
-        **({"rates": rates} if rates else {}),
+        **{name: value for name, value in further.items() if value},
         "model": {"name": str(values["network"]), **_filled(_model(options, values), values)},
         "batch_size": int(values["batch_size"]),
         "precision": options["precision"],
@@ -166,14 +194,16 @@ def _measured(
 ) -> Iterator[tuple[str, float]]:
     """Yield each quantity with a number in its cell, which its unit may follow.
 
-    Where the cell is a rate, of so many of a step's as ``per_step``, the step's time is.
+    Where the cell is a rate, of so many of a step's as ``per_step``, the step's time is. A quantity can have several columns.
     """
-    for quantity, entry in entries.items():
-        found = re.match(r"[0-9][0-9.e+-]*", line[entry["column"]].replace(",", ""))
-        if found and "per_step" in entry:
-            yield quantity, _filled(entry["per_step"], values) / float(found.group())
-        elif found:
-            yield quantity, float(found.group()) * float(entry["unit"])
+    for quantity, described in entries.items():
+        for entry in described if isinstance(described, list) else [described]:
+            found = re.match(r"[0-9][0-9.e+-]*", line[entry["column"]].replace(",", ""))
+            if found and "per_step" in entry:
+                with suppress(KeyError):  # of a row that is not run, which may lack values
+                    yield quantity, _filled(entry["per_step"], values) / float(found.group())
+            elif found:
+                yield quantity, float(found.group()) * float(entry["unit"])
 
 
 def _fits(line: Mapping[str, str], described: Mapping[str, Any] | None) -> bool:

@@ -21,7 +21,7 @@ def write_rows(dataset: DataSet, comparisons: Sequence[Comparison], folder: Path
 
 def _lines(dataset: DataSet, comparison: Comparison) -> Iterator[dict[str, str]]:
     row, prediction = comparison.row, comparison.prediction
-    quantities = row.measured if row.fits else dataset.quantities
+    quantities = row.measured or dataset.quantities
     for quantity in quantities:
         measured = row.measured.get(quantity)
         line = {

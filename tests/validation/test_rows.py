@@ -94,3 +94,29 @@ def test_a_row_that_the_description_lacks_a_value_for_has_that_as_its_reason(tmp
 def test_a_row_is_compared_with_the_one_that_differs_only_so_or_with_the_previous(tmp_path: Path) -> None:
     assert [row.base for row in rows(tmp_path)] == [None, 0, None, 0]
     assert [row.base for row in rows(tmp_path, compared_with="previous")] == [None, 0, 1, 2]
+
+
+def test_a_product_of_values_is_a_value(tmp_path: Path) -> None:
+    values = yaml.safe_load(DESCRIPTION)["values"] | {"work": {"product": [0.5, "{batch_size}", "{longest}"]}}
+    found = rows(tmp_path, values=values, measured={"step_time_s": {"column": "rate", "per_step": "{work}"}})
+    assert [row.measured.get("step_time_s") for row in found] == [0.5, 0.9, None, None]
+
+
+def test_a_quantity_may_have_several_columns(tmp_path: Path) -> None:
+    columns = [{"column": "rate", "per_step": 100}, {"column": "minutes", "unit": 60.0}]
+    assert rows(tmp_path, measured={"step_time_s": columns[:1]})[0].measured == {"step_time_s": 1.0}
+    assert rows(tmp_path, measured={"step_time_s": columns})[0].measured == {"step_time_s": 1.62 * 60}
+
+
+def test_a_row_may_name_its_strategy_and_the_micro_batches_of_an_update(tmp_path: Path) -> None:
+    plain = rows(tmp_path)[0]
+    assert "strategy" not in plain.step and plain.micro_batches == 1
+    found = rows(tmp_path, strategy={"name": "{kind}"}, micro_batches="{longest}")[0]
+    assert found.step["strategy"] == {"name": "plain"} and found.micro_batches == 100
+
+
+def test_a_row_with_a_largest_network_has_steps_of_two_depths(tmp_path: Path) -> None:
+    largest = {"largest_parameters": {"column": "memory", "unit": 1.0}}
+    first, _, without, _ = rows(tmp_path, measured=largest, sizes={"longest": [1, 2]})
+    assert [step["model"]["inputs"][0]["shape"] for step in first.sizes] == [[1], [2]]
+    assert without.sizes == ()

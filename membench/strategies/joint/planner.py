@@ -1,7 +1,7 @@
 """The plans of one graph: the best within a budget, the one that needs least without losing time, and bounds."""
 
 from collections.abc import Mapping, Sequence
-from functools import cache
+from functools import cache, cached_property
 
 from membench.core.cost_model import CostModel
 from membench.core.errors import InfeasibleSchedule
@@ -189,14 +189,24 @@ class Planner:
             self._variants.problem(variant).graph.lower_bound_bytes for variant in self._variants.least
         )
 
-    def refusal(self, budget_bytes: int) -> InfeasibleSchedule:
-        """Return the error for a budget that no plan keeps, with the least that one needs."""
+    @property
+    def needed_bytes(self) -> int:
+        """The least that a plan was found to need."""
+        return self._least[0]
+
+    @cached_property
+    def _least(self) -> tuple[int, str]:
+        """The least that a plan needs, and the task that needs it."""
         needs = []
-        problems = [self._variants.problem(variant) for variant in self._variants.least]
-        for problem in problems:
+        for variant in self._variants.least:
+            problem = self._variants.problem(variant)
             needed_bytes, operation = Evaluator(problem).needed_bytes([OFFLOAD] * len(problem.units))
             needs.append((needed_bytes, problem.operations[operation].name))
-        needed_bytes, task = min(needs)
+        return min(needs)
+
+    def refusal(self, budget_bytes: int) -> InfeasibleSchedule:
+        """Return the error for a budget that no plan keeps, with the least that one needs."""
+        needed_bytes, task = self._least
         return InfeasibleSchedule(
             task=task,
             needed_bytes=needed_bytes,

@@ -28,7 +28,9 @@ Ours; related are POFO (Beaumont, Eyraud-Dubois, Shilova, NeurIPS 2021) and Capu
 between the same means by other rules.
 """
 
+from bisect import bisect_left
 from dataclasses import replace
+from functools import cache
 from math import ceil, inf
 from typing import TYPE_CHECKING
 
@@ -43,8 +45,9 @@ if TYPE_CHECKING:
     from membench.strategies.joint.others import Others, Timed
     from membench.strategies.joint.planner import Planner
 
-PARTS_AT_HOME = (0.0, 0.5, 1.0)
-"""Numbers of updates on the host that are tried: of those between the linear program's number and all of them."""
+PARTS_AT_HOME = (0.0, 1 / 16, 1 / 4, 1.0)
+"""Numbers of updates on the host that are tried: of those between the least with which the budget can be kept, from the linear
+program's number on, and all of them."""
 
 
 class Joint(Strategy):
@@ -52,6 +55,7 @@ class Joint(Strategy):
 
     name = "joint"
     searches_under_budget = True
+    moves_weights = True
 
     def schedule(self, graph: TaskGraph, cost: CostModel, budget_bytes: int | None) -> Schedule:
         # numba and scipy take a second to import, which no other strategy needs
@@ -89,13 +93,17 @@ class Joint(Strategy):
         """Return plans with several numbers of updates on the host."""
         from membench.strategies.joint.planner import Planner
 
-        found: list[Timed] = []
         count = len(homes.parts)
-        least = count - planner.resident(others.budget_bytes)
+        planner_of = cache(lambda number: Planner(homes.at(number), homes.cost))
+
+        def keeps_budget(number: int) -> bool:
+            return planner_of(number).needed_bytes <= others.budget_bytes
+
+        numbers = range(max(0, ceil(count - planner.resident(others.budget_bytes))), count)
+        least = numbers.start + bisect_left(numbers, True, key=keeps_budget)
+        found: list[Timed] = []
         for number in sorted({ceil(least + share * (count - least)) for share in PARTS_AT_HOME}):
-            at_home = Planner(homes.at(number), homes.cost)
-            if others.budget_bytes >= at_home.lower_bound_bytes:
-                found += self._of_planner(at_home, others)
+            found += self._of_planner(planner_of(number), others)
         return found
 
     def _of_planner(self, planner: "Planner", others: "Others") -> "list[Timed]":

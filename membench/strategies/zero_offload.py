@@ -1,0 +1,72 @@
+"""ZeRO-Offload: weights on the device, gradients and the optimizer in host memory, the update on the processor.
+
+Ren et al., "ZeRO-Offload: Democratizing Billion-Scale Model Training", USENIX ATC 2021. Of all divisions of a training step
+between GPU and CPU that move the least, 4 bytes for each weight in half precision, it is the one that needs the least
+memory of the GPU (Section 3.5, Table 1):
+
+    for each task of the forward and backward pass, on the GPU:                        (Section 4.1, Figure 5)
+        compute it; copy gradients of weights to the host as they are made, in small groups
+    for each part of the weights, on the CPU:                                         (Section 5.1, CPU-Adam)
+        update it from its gradients; copy it to the GPU
+
+Readings. The program's weights are those of the GPU. In a program in half precision their copies in single precision are states of
+its optimizer (`membench.models.megatron`); in one that runs under autocast the weights themselves are in single precision,
+and twice as large. Updated weights come to the GPU at the beginning of the next step and not at the end of this one, each
+before the task that reads it, where the forward pass hides them; they stay until the backward pass has ended. The update begins
+when it has ended, as clipping needs all gradients. What the program recomputes (checkpointing of its own) is
+recomputed, as in the paper; activations are not offloaded. Sums of gradients over micro-batches are in host memory, and visit.
+
+Left out: the delayed update (Section 5.2), by which a step uses weights that lack the last update: it changes the results, and a
+schedule of membench has the program's. Partitions over several GPUs (Section 4.2): of those one is simulated.
+
+Not `zero_infinity`, whose weights visit the device as well; not `ratel`, which updates in the backward pass.
+"""
+
+from membench.core.cost_model import CostModel
+from membench.core.schedule import Schedule
+from membench.core.task_graph import Phase, Role, TaskGraph
+from membench.planning.builder import ScheduleBuilder
+from membench.planning.rewrite import as_written
+from membench.strategies.base import Strategy
+from membench.strategies.host_states import (
+    DEEPSPEED_BUCKET_BYTES,
+    Leaving,
+    applied_gradients,
+    compute_as_written,
+    last_touched_by,
+    states_on_host,
+    update,
+)
+
+
+class ZeroOffload(Strategy):
+    """ZeRO-Offload: gradients and states on the host, which updates the weights (Ren et al. 2021, Sections 3.5 and 4.1).
+
+    Args:
+        bucket_bytes: of gradients that the device holds while they leave.
+    """
+
+    name = "zero_offload"
+
+    def __init__(self, bucket_bytes: int = DEEPSPEED_BUCKET_BYTES) -> None:
+        self._bucket_bytes = bucket_bytes
+
+    def schedule(self, graph: TaskGraph, cost: CostModel, budget_bytes: int | None) -> Schedule:
+        graph = states_on_host(as_written(graph, cost))
+        builder = ScheduleBuilder(self.name, graph, budget_bytes=budget_bytes)
+        passes = [task for task in graph.tasks if task.phase is not Phase.UPDATE]
+        weights = {block.index for block in graph.blocks if block.role is Role.WEIGHT and block.host_location}
+        sums = {
+            block.index for block in graph.blocks if block.role is Role.ACCUMULATED and block.host_location
+        }
+        for weight in dict.fromkeys(block for task in passes for block in task.reads if block in weights):
+            builder.prefetch(weight)
+        leaving = Leaving(builder, self._bucket_bytes)
+        finished = last_touched_by(passes, applied_gradients(graph) | sums)
+        for task in passes:
+            compute_as_written(builder, task)
+            leaving.send(finished.get(task.index, ()))
+        leaving.send(weights)
+        leaving.finish()
+        update(builder)
+        return builder.finish()

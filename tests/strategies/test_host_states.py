@@ -1,0 +1,165 @@
+"""ZeRO-Offload, ZeRO-Infinity and Ratel: what leaves the device, what visits it, and when the processor updates."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+import torch
+
+from membench.core import configuration
+from membench.core.cost_model import CostModel
+from membench.core.optimizer import WeightUpdate
+from membench.core.schedule import Compute, Free, Offload, Prefetch, Schedule
+from membench.core.task_graph import Phase, Role, TaskGraph
+from membench.core.workload import Workload
+from membench.cost.roofline import RooflineCost
+from membench.models.lohan import FeatureLoss, LoHan
+from membench.planning.liveness import live_bytes
+from membench.planning.rewrite import as_written
+from membench.steps.plan import plan
+from membench.steps.predict import Predictor
+from membench.strategies.base import Strategy
+from membench.strategies.pytorch import PyTorch
+from membench.strategies.ratel import Ratel, Swapping
+from membench.strategies.zero_infinity import ZeroInfinity
+from membench.strategies.zero_offload import ZeroOffload
+
+LAYERS, WIDTH, TOKENS, BATCH = 6, 128, 32, 4
+CHECKPOINT_BYTES = BATCH * TOKENS * WIDTH * 2
+
+
+def cost_of(link_bytes_per_s: float) -> CostModel:
+    device = replace(
+        configuration.load("device", "v100"),
+        host_to_device_bytes_per_s=link_bytes_per_s,
+        device_to_host_bytes_per_s=link_bytes_per_s,
+        copy_latency_s=0.0,
+    )
+    efficiency = configuration.load("framework", "pytorch").efficiency
+    return RooflineCost(device, efficiency, configuration.load("machine", "dgx2"))
+
+
+COST = cost_of(12e9)
+
+
+@pytest.fixture(scope="module")
+def graph() -> TaskGraph:
+    with torch.device("meta"):
+        network = LoHan(layers=LAYERS, width=WIDTH, heads=4, vocabulary=256)
+        batch = torch.zeros(BATCH, TOKENS, dtype=torch.long), torch.zeros(BATCH, TOKENS, WIDTH)
+    workload = Workload("gpt", network, FeatureLoss(), *((each,) for each in batch))
+    return Predictor(workload, PyTorch(), update=WeightUpdate(torch.optim.AdamW)).graph
+
+
+def planned(graph: TaskGraph, strategy: Strategy) -> Schedule:
+    return plan(graph, strategy, COST, None)
+
+
+def bytes_of(schedule: Schedule, role: Role) -> int:
+    """Return the most bytes of a role that are on the device at once."""
+    return max(live_bytes(schedule, frozenset({role})))
+
+
+def tasks_of(schedule: Schedule) -> Iterator[tuple[int, Phase, bool]]:
+    """Yield position, phase and whether it is the host's, for each task in the order of the program."""
+    for position, item in enumerate(schedule.instructions):
+        if isinstance(item, Compute):
+            task = schedule.graph.tasks[item.task]
+            yield position, task.phase, task.on_host
+
+
+def copied(schedule: Schedule, kind: type[Offload] | type[Prefetch], role: Role) -> list[int]:
+    blocks = schedule.graph.blocks
+    found = (item.block for item in schedule.instructions if isinstance(item, kind))
+    return [block for block in found if blocks[block].role is role]
+
+
+def test_the_written_step_recomputes_what_its_program_does_and_ends_with_the_update_in_parts(
+    graph: TaskGraph,
+) -> None:
+    written = as_written(graph, COST)
+    recomputed = [task.name for task in written.tasks if task.is_recomputed]
+    assert recomputed and not any(task.is_recomputed for task in graph.tasks)
+    phases = [task.phase for task in written.tasks]
+    parts = phases.count(Phase.UPDATE)
+    assert parts > LAYERS and phases[-parts:] == [Phase.UPDATE] * parts
+    assert [task.index for task in written.tasks] == list(range(len(phases)))
+    names = {written.blocks[block].name for task in written.tasks[-parts:] for block in task.writes}
+    assert {name for name, value in graph.gradients if value} <= names
+
+
+def test_the_step_of_another_framework_gives_back_each_block_after_its_last_use(graph: TaskGraph) -> None:
+    foreign = as_written(replace(graph, plain=None), COST)
+    released = [block for task in foreign.tasks for block in task.releases]
+    assert len(released) == len(set(released)) > LAYERS
+    for task in foreign.tasks[:-1]:
+        later = {block for other in foreign.tasks[task.index + 1 :] for block in other.reads}
+        assert not {b for b in task.releases if foreign.blocks[b].role is Role.ACTIVATION} & later
+
+
+def test_zero_offload_brings_each_weight_once_and_lets_each_gradient_leave_once(graph: TaskGraph) -> None:
+    schedule = planned(graph, ZeroOffload())
+    weights = [block.index for block in schedule.graph.blocks if block.role is Role.WEIGHT]
+    assert sorted(copied(schedule, Prefetch, Role.WEIGHT)) == weights
+    assert len(copied(schedule, Offload, Role.APPLIED_GRADIENT)) == sum(bool(v) for _, v in graph.gradients)
+    assert not copied(schedule, Prefetch, Role.OPTIMIZER_STATE)
+    assert not copied(schedule, Offload, Role.ACTIVATION)
+
+
+def test_gradients_that_leave_take_no_more_than_the_bucket_and_one_of_them(graph: TaskGraph) -> None:
+    all_of_them = bytes_of(planned(graph, PyTorch()), Role.APPLIED_GRADIENT)
+    largest = 4 * WIDTH * WIDTH * 2
+    schedule = planned(graph, ZeroOffload(bucket_bytes=largest))
+    assert bytes_of(schedule, Role.APPLIED_GRADIENT) <= 3 * largest < all_of_them / 3
+
+
+@pytest.mark.parametrize("strategy", [ZeroOffload(), ZeroInfinity()])
+def test_updates_of_zero_are_behind_the_backward_pass(graph: TaskGraph, strategy: Strategy) -> None:
+    order = list(tasks_of(planned(graph, strategy)))
+    first = next(position for position, _, on_host in order if on_host)
+    assert all(on_host for position, _, on_host in order if position > first)
+
+
+def test_updates_of_ratel_begin_in_the_backward_pass(graph: TaskGraph) -> None:
+    order = list(tasks_of(planned(graph, Ratel())))
+    first = next(position for position, _, on_host in order if on_host)
+    last = max(position for position, phase, _ in order if phase is Phase.BACKWARD)
+    assert first < (order[0][0] + last) / 1.2
+
+
+def test_weights_visit_under_zero_infinity(graph: TaskGraph) -> None:
+    none_reused = ZeroInfinity(ahead=1, reuse_bytes=0)
+    held = bytes_of(planned(graph, none_reused), Role.WEIGHT)
+    assert held <= 3 * 4 * WIDTH * WIDTH * 2 < bytes_of(planned(graph, ZeroOffload()), Role.WEIGHT) / 5
+    all_reused = copied(planned(graph, ZeroInfinity()), Prefetch, Role.WEIGHT)
+    assert len(all_reused) == len(set(all_reused))  # this network is smaller than the distance of reuse
+    visits = copied(planned(graph, none_reused), Prefetch, Role.WEIGHT)
+    assert len(visits) > 1.5 * len(set(visits))
+
+
+def test_checkpoints_of_the_program_leave_under_zero_infinity(graph: TaskGraph) -> None:
+    left = copied(planned(graph, ZeroInfinity()), Offload, Role.ACTIVATION)
+    assert len(left) == 2 * LAYERS
+    sizes_bytes = {graph.plain.blocks[block].size_bytes for block in left} if graph.plain else set()
+    assert sizes_bytes == {CHECKPOINT_BYTES}
+    assert not copied(planned(graph, ZeroInfinity(offload_activations=False)), Offload, Role.ACTIVATION)
+
+
+def test_a_faster_link_lets_more_activations_leave_and_fewer_be_made_again(graph: TaskGraph) -> None:
+    dropped_bytes = [
+        graph.size_bytes(
+            block for segment in Swapping(graph, cost_of(rate)).segments() for block in segment.dropped
+        )
+        for rate in (1e9, 50e9, 1e12)
+    ]
+    assert dropped_bytes[0] > dropped_bytes[2]
+    assert sorted(dropped_bytes, reverse=True) == dropped_bytes
+
+
+def test_what_a_stage_hands_on_always_leaves(graph: TaskGraph) -> None:
+    schedule = planned(graph, Ratel(bucket_bytes=0))
+    left = copied(schedule, Offload, Role.ACTIVATION)
+    of_the_size = [block for block in left if schedule.graph.blocks[block].size_bytes == CHECKPOINT_BYTES]
+    assert len(of_the_size) >= 2 * LAYERS - 1
+    frees = {item.block for item in schedule.instructions if isinstance(item, Free)}
+    assert set(left) <= frees
