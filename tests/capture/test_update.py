@@ -232,3 +232,137 @@ def test_an_optimizer_may_read_numbers() -> None:
 def test_what_cannot_be_captured_is_refused(optimizer: Any, shapes: Shapes, cause: str) -> None:
     with pytest.raises(MembenchError, match=cause):
         update_of(optimizer, shapes)
+
+
+# ---- parts ----------------------------------------------------------------------------------------------
+
+
+def layers_of(*widths: int) -> TaskGraph:
+    """Return a graph of gradients alone: a layer with a bias for each width."""
+    gradients = []
+    for number, width in enumerate(widths):
+        for name, shape in (("weight", (width, 64)), ("bias", (width,))):
+            stride = torch.empty(shape, device="meta").stride()
+            value = Value(len(gradients), torch.float32, shape, stride, 0)
+            gradients.append((f"{number}.{name}", value))
+    return TaskGraph("toy", 1, (), (), (), gradients=tuple(gradients))
+
+
+def parts_of(optimizer: Any, *widths: int, **of_update: Any) -> Update:
+    return CapturedUpdate(WeightUpdate(optimizer, **of_update))(layers_of(*widths))
+
+
+def test_a_part_is_a_layer_and_small_layers_join_the_next() -> None:
+    update = parts_of(torch.optim.AdamW, 1000, 2, 3, 1000, 1000, 1)
+    assert [part.weights for part in update.parts] == [
+        ("0.weight", "0.bias"),
+        ("1.weight", "1.bias", "2.weight", "2.bias", "3.weight", "3.bias"),
+        ("4.weight", "4.bias", "5.weight", "5.bias"),
+    ]
+    [whole] = update.tasks
+    for name in ("operations", "moved_bytes", "workspace_bytes"):
+        assert sum(getattr(part, name) for part in update.parts) == getattr(whole, name)
+    assert [part.launches for part in update.parts] == [whole.launches] * 3
+
+
+def test_many_layers_are_fewer_parts() -> None:
+    update = parts_of(torch.optim.SGD, *[8] * 600)
+    assert len(update.parts) == 200
+
+
+def test_a_part_moves_on_the_cpu_what_the_fused_kernel_moves() -> None:
+    elements = 65 * 1000
+    for optimizer, passes in (
+        (torch.optim.AdamW, 7),  # the gradient, and weight and states twice
+        (partial(torch.optim.Adagrad, foreach=True), 5),
+        (partial(torch.optim.SGD, momentum=0.9), 5),
+        (torch.optim.SGD, 3),
+    ):
+        update = parts_of(optimizer, 1000, 1000)
+        for part in update.parts:
+            assert 0 <= part.cpu_moved_bytes - 4 * passes * elements <= 100  # numbers of steps
+            assert part.cpu_moved_bytes <= part.moved_bytes
+    update = parts_of(torch.optim.Adamax, 1000, 1000)  # without a fused kernel
+    assert all(part.cpu_moved_bytes > 4 * 7 * elements for part in update.parts)
+    kept = parts_of(torch.optim.SGD, 1000, 1000, gradients="kept")
+    assert all(part.cpu_moved_bytes == 4 * 4 * elements for part in kept.parts)  # zeroes them
+
+
+class Clipping(torch.optim.SGD):
+    """Divides by the norm of all gradients."""
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:
+        weights = self.param_groups[0]["params"]
+        norm = torch.stack([weight.grad.norm() for weight in weights]).norm()
+        for weight in weights:
+            weight.sub_(weight.grad / norm)
+
+
+class ClippingByNumber(torch.optim.SGD):
+    """Divides by the largest norm of a gradient, as a number of Python."""
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:
+        weights = self.param_groups[0]["params"]
+        norm = max(weight.grad.norm().item() for weight in weights)
+        for weight in weights:
+            weight.sub_(weight.grad, alpha=1 / norm)
+
+
+class Averaging(torch.optim.SGD):
+    """Keeps an average over all gradients, for the next step."""
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:
+        weights = self.param_groups[0]["params"]
+        self.average = vars(self).get("average", torch.zeros((), device=weights[0].device))
+        for weight in weights:
+            weight.sub_(self.average * weight.grad)
+        for weight in weights:
+            self.average.add_(weight.grad.mean())
+
+
+class Counting(torch.optim.SGD):
+    """Counts its steps in a group's options."""
+
+    def step(self, closure: Any = None) -> None:
+        self.param_groups[0]["steps"] = self.param_groups[0].get("steps", 0) + 1
+        super().step(closure)
+
+
+class Noisy(torch.optim.SGD):
+    """Adds noise."""
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:
+        for weight in self.param_groups[0]["params"]:
+            weight.sub_(weight.grad + torch.randn_like(weight))
+
+
+class Sharing(torch.optim.SGD):
+    """Has one state for weights of a shape."""
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:
+        shared: dict[Any, torch.Tensor] = {}
+        for weight in self.param_groups[0]["params"]:
+            if not self.state[weight]:
+                self.state[weight]["shared"] = shared.setdefault(weight.shape, torch.zeros_like(weight))
+            weight.sub_(self.state[weight]["shared"] + weight.grad)
+
+
+@pytest.mark.parametrize("optimizer", [Clipping, ClippingByNumber, Averaging, Counting, Noisy, Sharing])
+def test_weights_that_depend_on_each_other_are_updated_at_once(optimizer: Any) -> None:
+    update = parts_of(optimizer, 1000, 1000)
+    assert not update.is_divided
+    assert update.parts is update.tasks
+    assert all(part.cpu_moved_bytes for part in update.parts)
+
+
+def test_an_instance_with_hooks_is_updated_at_once() -> None:
+    module = nn.Sequential(nn.Linear(64, 100), nn.Linear(64, 100))
+    optimizer = torch.optim.SGD(module.parameters())
+    assert CapturedUpdate(WeightUpdate(optimizer), module)(layers_of(100, 100)).is_divided
+    optimizer.register_step_pre_hook(lambda *_: None)
+    assert not CapturedUpdate(WeightUpdate(optimizer), module)(layers_of(100, 100)).is_divided

@@ -11,9 +11,10 @@ from torch import nn
 from membench.backends.cpu import Chaos, CpuBackend
 from membench.capture.capture import Captures, capture
 from membench.core.optimizer import Gradients, WeightUpdate
+from membench.core.task_graph import Phase
 from membench.core.workload import Workload
 from membench.execution.measurement import cpu_peak_bytes
-from membench.planning.update import add_update
+from membench.planning.update import add_update, updated_workload
 from membench.steps.compile import build_step
 from membench.steps.compiled_step import CompiledStep
 from membench.steps.plan import plan
@@ -99,3 +100,56 @@ def test_micro_batches_update_once_with_the_sum_of_their_gradients(strategy: str
     assert step.measure().peak_bytes == step.predicted_peak_bytes
     step.close()
     gradients.close()
+
+
+@pytest.mark.filterwarnings("error:Detected call of:UserWarning")  # of a schedule that knows of no step
+@pytest.mark.parametrize(
+    ("strategy", "micro_batch", "gradients"),
+    [("eager", None, "freed"), ("vdnn_all", None, "freed"), ("eager", 2, "freed"), ("eager", 2, "kept")],
+)
+def test_parts_have_the_options_that_groups_have_now(
+    strategy: str, micro_batch: int | None, gradients: str
+) -> None:
+    work = workload(NETWORKS["lstm_cnn"], "lstm_cnn", batch_size=4)
+    twin = deepcopy(work)
+
+    def made(module: nn.Module) -> tuple[torch.optim.Optimizer, torch.optim.lr_scheduler.LRScheduler]:
+        weights = list(module.parameters())
+        groups = [{"params": weights[::3], "weight_decay": 0.1}, {"params": weights[1::3] + weights[2::3]}]
+        optimizer = torch.optim.AdamW(groups, lr=0.01)
+        return optimizer, torch.optim.lr_scheduler.StepLR(optimizer, 1, gamma=0.5)
+
+    (ours, our_rates), (theirs, their_rates) = made(work.module), made(twin.module)
+    by = WeightUpdate(ours, gradients=Gradients(gradients))
+    step = build_step(
+        Captures(updated_workload(work, by)),
+        strategies()[strategy](),
+        COST,
+        None,
+        micro_batch=micro_batch,
+        optimizer=by,
+    )
+    graph = step.plan[-1].schedule.graph
+    assert sum(task.phase is Phase.UPDATE for task in graph.tasks) > 1
+    assert twin.loss is not None
+    count = 1 if micro_batch is None else work.batch_size // micro_batch
+    size = work.batch_size // count
+    for seed in range(3):
+        torch.manual_seed(seed)
+        step(work.inputs, work.targets)
+        our_rates.step()
+        torch.manual_seed(seed)
+        theirs.zero_grad(set_to_none=gradients == "freed")
+        for start in range(0, work.batch_size, size):
+            inputs, targets = (
+                twin.samples(each, start, start + size) for each in (twin.inputs, twin.targets)
+            )
+            (twin.loss(twin.module(*inputs), *targets) / count).backward()
+        theirs.step()
+        their_rates.step()
+    assert not first_difference(work.module, twin.module)
+    states, expected = ours.state_dict()["state"], theirs.state_dict()["state"]
+    for number, state in states.items():
+        assert all(torch.equal(value, expected[number][key]) for key, value in state.items())
+    assert all((weight.grad is None) is (gradients == "freed") for weight in work.module.parameters())
+    step.close()
