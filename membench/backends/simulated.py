@@ -19,7 +19,7 @@ from membench.backends.simulated_exchange import COPY_BACK, COPY_OUT, exchange_s
 from membench.core.cluster import SINGLE_DEVICE, Cluster
 from membench.core.codec import ActivationCodec
 from membench.core.cost_model import CostModel
-from membench.core.schedule import EXCHANGE_STREAM
+from membench.core.schedule import COMPUTE_STREAM, EXCHANGE_STREAM
 from membench.core.task_graph import Task, TaskGraph
 from membench.core.timeline import Span, Timeline
 
@@ -57,6 +57,7 @@ class SimulatedBackend(Backend):
     def compute(self, task: Task, stream: str) -> float:
         if task.on_host:
             return self._work(stream, _PROCESSOR, 0.0, self._cost.host_task_time_s(task))
+        self._follow_compute(stream)
         self._host_s += self._cost.task_issue_time_s(task)
         launch_s = self._cost.launch_time_s(task)
         idle_s = max(0.0, self._ready_s(stream) + launch_s - self._kernels_end_s)
@@ -69,6 +70,7 @@ class SimulatedBackend(Backend):
         return self._copy(stream, COPY_OUT, block, self._cost.offload_time_s)
 
     def prefetch(self, block: int, stream: str) -> float:
+        self._follow_compute(stream)
         return self._copy(stream, COPY_BACK, block, self._cost.prefetch_time_s)
 
     def all_reduce(self, block: int, root: int | None, stream: str) -> float:
@@ -85,6 +87,7 @@ class SimulatedBackend(Backend):
         return end_s
 
     def encode(self, block: int, encoded: int, codec: ActivationCodec, stream: str) -> float:
+        self._follow_compute(stream)
         sizes_bytes = (self._blocks[block].size_bytes, self._blocks[encoded].size_bytes)
         return self._work(stream, "codec", 0.0, self._cost.codec_time_s(codec, *sizes_bytes))
 
@@ -127,6 +130,10 @@ class SimulatedBackend(Backend):
         end_s = self._stream_free_s[stream] = start_s + busy_s
         self._spans.append((stream, start_s, end_s))
         return end_s
+
+    def _follow_compute(self, stream: str) -> None:
+        """Let a stream wait for the compute stream's position, what that waits for included: its memory is free from there on."""
+        self.wait(stream, self._stream_free_s.get(COMPUTE_STREAM, 0.0))
 
     def _ready_s(self, stream: str) -> float:
         return max(self._host_s, self._stream_free_s.get(stream, 0.0))

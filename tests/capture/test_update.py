@@ -19,6 +19,7 @@ from membench.core.optimizer import Update, WeightUpdate
 from membench.core.precision import Precision
 from membench.core.task_graph import Kind, TaskGraph
 from membench.profiling.update import measure_update
+from tests.helpers.updates import OPTIMIZERS, WAYS_OF_OPTIMIZERS
 
 CPU = torch.device("cpu")
 SHAPES = [(300, 50), (300,), (16, 8, 3, 3), (500, 70), (70,), (70,), ()]
@@ -67,22 +68,7 @@ def check_like_torch(
     assert peak_bytes(captured) == measured.workspace_bytes
 
 
-OPTIMIZERS = {
-    **{name: getattr(torch.optim, name) for name in (
-        "ASGD", "Adadelta", "Adafactor", "Adagrad", "Adam", "AdamW", "Adamax", "NAdam", "RAdam", "RMSprop", "Rprop", "SGD")},
-    "momentum": partial(torch.optim.SGD, momentum=0.9),
-    "nesterov": partial(torch.optim.SGD, momentum=0.9, nesterov=True, maximize=True),
-    "amsgrad": partial(torch.optim.AdamW, amsgrad=True),
-    "centered": partial(torch.optim.RMSprop, centered=True, momentum=0.9),
-}  # fmt: skip
-FUSED = {"Adagrad", "Adam", "AdamW", "SGD", "momentum", "nesterov", "amsgrad"}
-
-
-WAYS = [(name, {"foreach": foreach}) for name in OPTIMIZERS for foreach in (False, True)]
-WAYS += [(name, {"fused": True}) for name in sorted(FUSED)]
-
-
-@pytest.mark.parametrize(("name", "options"), WAYS)
+@pytest.mark.parametrize(("name", "options"), WAYS_OF_OPTIMIZERS)
 def test_states_and_temporaries_are_torchs_to_the_byte(name: str, options: dict[str, bool]) -> None:
     decays = [0.0] if name == "Rprop" else [0.0, 0.1]
     for decay in decays:

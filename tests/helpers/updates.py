@@ -24,6 +24,22 @@ WAYS: dict[str, dict[str, bool]] = {
     "fused": {"fused": True},
 }
 """The ways in which torch's optimizers run over the weights."""
+OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
+    **{name: getattr(torch.optim, name) for name in (
+        "ASGD", "Adadelta", "Adafactor", "Adagrad", "Adam", "AdamW", "Adamax", "NAdam", "RAdam", "RMSprop", "Rprop", "SGD")},
+    "momentum": partial(torch.optim.SGD, momentum=0.9),
+    "nesterov": partial(torch.optim.SGD, momentum=0.9, nesterov=True, maximize=True),
+    "amsgrad": partial(torch.optim.AdamW, amsgrad=True),
+    "centered": partial(torch.optim.RMSprop, centered=True, momentum=0.9),
+}  # fmt: skip
+"""Every class of torch for dense weights on the CPU but Muon, which takes matrices only; some with options."""
+WAYS_OF_OPTIMIZERS: list[tuple[str, dict[str, bool]]] = [
+    *((name, {"foreach": foreach}) for name in OPTIMIZERS for foreach in (False, True)),
+    *(
+        (name, {"fused": True})
+        for name in ("Adagrad", "Adam", "AdamW", "SGD", "momentum", "nesterov", "amsgrad")
+    ),
+]
 STEPS = 2
 
 
