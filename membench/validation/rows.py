@@ -138,7 +138,7 @@ def _derive(values: dict[str, Any], described: Mapping[str, Any]) -> str:
     for name, entry in described.items():
         try:
             if "product" in entry:
-                product = prod(float(_filled(factor, values)) for factor in entry["product"])
+                product = prod((float(_filled(factor, values)) for factor in entry["product"]), start=1.0)
                 values[name] = int(product) if product.is_integer() else product
                 continue
             key = _value(_text(entry["by"], values))
