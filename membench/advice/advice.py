@@ -30,6 +30,7 @@ class AdvisedPlan:
         gap: by what share the step exceeds the lower bound on its time; None: the method states no bound.
         is_exact: whether results are plain PyTorch's: nothing is rounded, and batch norm takes the statistics of the whole batch.
         is_idle: whether the method changes nothing at this size: nothing is offloaded, recomputed or encoded.
+        moves_weights: whether weights, gradients or states are kept in host memory while they are not used.
         divides_batch: whether the method divides a batch into micro-batches by itself, so that any fits.
         largest_batch: a batch that was planned and fits, the largest found, within a part in 16 of the largest; of plain PyTorch
             the largest, undivided. None: not searched for, or none found, or any.
@@ -51,6 +52,7 @@ class AdvisedPlan:
     gap: float | None
     is_exact: bool
     is_idle: bool
+    moves_weights: bool = False
     divides_batch: bool = False
     largest_batch: int | None = None
     larger_may_fit: bool = False
@@ -81,15 +83,40 @@ class Refusal:
     """A method that does not fit, or cannot schedule the step.
 
     Attributes:
-        needed_bytes: the least that it needs; None: it cannot schedule the step.
+        needed_bytes: the least that it needs; None: it cannot schedule the step, or was not planned in time.
         lower_bound_bytes: the least that any schedule needs; None: not known.
         largest_batch: see `AdvisedPlan`.
+        is_planned: whether the method was asked; otherwise `needed_bytes` is a lower bound, which exceeds the memory.
     """
 
     reason: str
     needed_bytes: int | None
     lower_bound_bytes: int | None = None
     largest_batch: int | None = None
+    is_planned: bool = True
+
+
+@dataclass(frozen=True)
+class Lever:
+    """Changes to a program under plain PyTorch, and the step that they make.
+
+    Attributes:
+        names: of the changes.
+        options: of the command line that make them.
+        effects: on the program and its results.
+        is_exact: whether results stay the same, but for the order of sums.
+        fits: on the device, within the budget.
+        peak_bytes: the most that the step's tensors hold; without a step time the least that they can hold.
+        step_time_s: None: not predicted, because it cannot fit.
+    """
+
+    names: tuple[str, ...]
+    options: tuple[str, ...]
+    effects: tuple[str, ...]
+    is_exact: bool
+    fits: bool
+    peak_bytes: int
+    step_time_s: float | None
 
 
 @dataclass(frozen=True)
@@ -117,6 +144,11 @@ class Advice:
             program as it is.
         in_its_memory: `joint` with the program's peak as its budget, for a program that recomputes.
         in_its_time: `joint` in the least memory found in which it takes no longer than that program.
+        levers: where plain PyTorch does not fit, changes to the program: each by itself, and if none suffices combinations of
+            them; those that fit first, the fastest first.
+        not_tried: changes that were not predicted, and why.
+        sharded_bytes: weights, gradients and states of one GPU of several that share them evenly, by their number; arithmetic,
+            without activations and buffers of communication. Empty where plain PyTorch fits.
     """
 
     model: str
@@ -136,6 +168,9 @@ class Advice:
     recomputes: bool = False
     in_its_memory: AdvisedPlan | None = None
     in_its_time: AdvisedPlan | None = None
+    levers: tuple[Lever, ...] = ()
+    not_tried: tuple[str, ...] = ()
+    sharded_bytes: Mapping[int, int] = field(default_factory=dict)
 
     @property
     def device(self) -> str:

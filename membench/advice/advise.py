@@ -9,14 +9,15 @@ from torch import Tensor, nn
 
 from membench.advice.advice import Advice, AdvisedPlan, Refusal
 from membench.advice.batches import Batches
+from membench.advice.changes import AS_IT_IS, NO_CHANGES, ModuleChanges
+from membench.advice.levers import Levers, sharded_bytes
 from membench.advice.methods import Methods
-from membench.advice.planning import Target
+from membench.advice.planning import PlainNumbers, Target
 from membench.advice.processes import Planners
+from membench.advice.programs import Programs
 from membench.advice.regions import SameMemory, SameTime, recomputes
 from membench.advice.trust import trusts
 from membench.advice.work import Work
-from membench.capture.capture import Captures
-from membench.capture.update import CapturedUpdate
 from membench.core import configuration
 from membench.core.device import DeviceProfile
 from membench.core.optimizer import WeightUpdate
@@ -24,11 +25,12 @@ from membench.core.task_graph import Mode
 from membench.core.workload import Workload
 from membench.cost.roofline import RooflineCost
 from membench.planning.holders import activations_at_peak_bytes
-from membench.planning.update import updated_workload
+from membench.planning.update import add_update
 from membench.steps.arguments import (
     OptimizerLike,
     as_bytes,
     as_device,
+    as_machine,
     as_strategy,
     as_update,
     workload_of,
@@ -49,6 +51,9 @@ LEFT_OUT = {
 }
 """Methods that are not planned unless they are named, and why."""
 
+THREADS = 16
+"""That wait for processes at the same time, in addition to two for each method."""
+
 
 def advise(
     module: nn.Module,
@@ -59,13 +64,16 @@ def advise(
     precision: str | None = None,
     optimizer: OptimizerLike = None,
     budget: str | float | None = None,
+    host_memory: str | float | None = None,
     channels_last: bool = False,
     methods: Sequence[str] | None = None,
     largest: str = "all",
+    levers: bool = True,
     processes: int | None = None,
+    time_limit_s: float | None = None,
     progress: bool = False,
 ) -> Advice:
-    """Return whether a step fits a device, how large its batch may be, and every method with which it fits.
+    """Return whether a step fits a device, how large its batch may be, every method with which it fits, and else what would help.
 
     Nothing is allocated: module and batch may be on the meta device, and weights elsewhere are only read. Methods are planned
     in parallel, in processes that receive the graph of the step.
@@ -73,22 +81,32 @@ def advise(
     Args:
         module, loss, batch: see `membench.compile`.
         device: a name (``"rtx3090"``), a profile, or ``"this"`` for the GPU at hand.
-        precision, optimizer, channels_last: see `membench.predict`.
+        precision, optimizer, host_memory, channels_last: see `membench.predict`.
         budget: the most that the step's tensors may hold, ``"20 GB"`` or a number of bytes; None: what the device has.
         methods: names of strategies; None: all but `LEFT_OUT`.
         largest: whose largest batch is searched for: ``"all"`` methods', ``"plain"`` PyTorch's alone, or ``"none"``.
+        levers: where plain PyTorch does not fit, predict changes to optimizer, precision and batch with which it would.
         processes: how many plan; None: one for each processor.
+        time_limit_s: where plain PyTorch does not fit, leave out methods whose plans take longer, in processor time of each
+            process; None: wait for all.
         progress: show on stderr what is done.
 
     Raises:
         UnsupportedModel: the module cannot be captured; names the layer.
-        InfeasibleSchedule: no method keeps the budget, and it is below the lower bound on the memory of the step.
         MembenchError: an argument is invalid.
     """
     workload = workload_of(module, loss, batch, precision=precision, channels_last=channels_last)
     profile = this_device() if device == THIS else as_device(device)
-    return Adviser(workload, profile, as_bytes(budget), as_update(optimizer)).advice(
-        methods, largest=largest, processes=processes, progress=progress
+    adviser = Adviser(
+        workload, profile, as_bytes(budget), as_update(optimizer), as_bytes(host_memory, "host_memory")
+    )
+    return adviser.advice(
+        methods,
+        largest=largest,
+        levers=levers,
+        processes=processes,
+        time_limit_s=time_limit_s,
+        progress=progress,
     )
 
 
@@ -97,7 +115,8 @@ class Adviser:
 
     Args:
         workload: on any device, ``meta`` included; its tensors are only read.
-        budget_bytes, update: see `membench.predict`.
+        budget_bytes, update, host_memory_bytes: see `membench.predict`.
+        modules: changes of the module that its maker offers as levers.
     """
 
     def __init__(
@@ -106,19 +125,24 @@ class Adviser:
         device: DeviceProfile,
         budget_bytes: int | None = None,
         update: WeightUpdate | None = None,
+        host_memory_bytes: int | None = None,
+        modules: ModuleChanges = NO_CHANGES,
     ) -> None:
-        self._framework = configuration.load("framework", "pytorch")
-        cost = RooflineCost(device, self._framework.efficiency, configuration.load("machine", "server"))
+        framework = configuration.load("framework", "pytorch")
+        cost = RooflineCost(device, framework.efficiency, as_machine(host_memory_bytes))
         self._workload, self._by = workload, update
-        captured = None if update is None else CapturedUpdate(update, workload.module)
-        self._target = Target(device, cost, budget_bytes, captured)
+        self._host_memory_bytes = host_memory_bytes
+        self._programs = Programs(workload, update, framework.captured_on, modules)
+        self._target = Target(device, cost, budget_bytes, self._programs.update(AS_IT_IS))
 
     def advice(
         self,
         methods: Sequence[str] | None = None,
         *,
         largest: str = "all",
+        levers: bool = True,
         processes: int | None = None,
+        time_limit_s: float | None = None,
         progress: bool = False,
     ) -> Advice:
         """Return the advice; see `advise`."""
@@ -128,16 +152,24 @@ class Adviser:
         chosen = [as_strategy(name) for name in names]
         # the planners end first, and with them what the work waits for
         with (
-            Work(3 + 2 * len(chosen), progress=progress) as work,
-            Planners(self._captures, processes) as planners,
+            Work(THREADS + 2 * len(chosen), progress=progress) as work,
+            Planners(self._programs.captures, processes) as planners,
         ):
             runs = self._plain(planners)
-            batches = Batches(planners, workload.batch_size, target)
+            plain, fits = predicted(runs, target.cost, target.device), not target.excess_bytes(runs)
+            if not fits and time_limit_s is not None:
+                planners.limit(time_limit_s)
+            numbers = PlainNumbers.of(runs, target)
+            search = Levers(work, planners, self._programs, workload.batch_size, target, numbers)
+            of_levers = None if fits or not levers else work.start(search.found)
+            captured = planners.graph(workload.batch_size, workload.batch_size)
+            graph = add_update(captured, target.update)
+            batches = Batches(planners, graph, target)
             of_plain = work.start(batches.plain) if largest != "none" else None
-            plain = predicted(runs, target.cost, target.device)
-            of_program = self._in_place_of_regions(work, planners, plain)
-            asked = Methods(work, planners, batches, workload.batch_size, target)
+            of_program = self._in_place_of_regions(work, planners, plain) if fits else {}
+            asked = Methods(work, planners, batches, graph, target)
             outcomes = asked.outcomes(chosen, search=largest == "all")
+            found_levers = of_levers.result() if of_levers else ()
             largest_batch = of_plain.result() if of_plain else None
             in_place = {name: future.result() for name, future in of_program.items()}
         plans = [each for each in outcomes.values() if isinstance(each, AdvisedPlan)]
@@ -149,14 +181,17 @@ class Adviser:
             channels_last=workload.channels_last,
             plain=plain,
             budget_bytes=target.budget_bytes,
-            fits=not target.excess_bytes(runs),
+            fits=fits,
             activations_bytes=activations_at_peak_bytes(runs[0].schedule),
             largest_batch=largest_batch,
             plans=tuple(replace(each, _step=self._compiled) for each in ranked(plans)),
             refused={name: each for name, each in outcomes.items() if isinstance(each, Refusal)},
             trust=trusts(workload.name, target.device.name),
             trains=workload.trains,
-            recomputes=bool(in_place),
+            recomputes=recomputes(captured),
+            levers=found_levers,
+            not_tried=search.not_tried(),
+            sharded_bytes={} if fits else sharded_bytes(runs[-1].schedule.graph),
             **{name: each and replace(each, _step=self._compiled) for name, each in in_place.items()},
         )
 
@@ -164,11 +199,6 @@ class Adviser:
         """Return the step of one of the advice's plans, simulated on the device."""
         step: SimulatedStep = plan.compile("simulated", device=self._target.device)
         return step
-
-    def _captures(self, batch_size: int) -> Captures:
-        workload = self._workload.with_batch(batch_size)
-        step = updated_workload(workload, self._by)
-        return Captures(step, self._framework.captured_on, uses_values=True)
 
     def _plain(self, planners: Planners) -> Runs:
         target, size = self._target, self._workload.batch_size
@@ -194,6 +224,7 @@ class Adviser:
             "optimizer": self._by,
             "precision": workload.precision,
             "channels_last": workload.channels_last,
+            "host_memory": self._host_memory_bytes,
         }
         return compile(
             workload.module, workload.loss, (workload.inputs, workload.targets), **{**fixed, **options}

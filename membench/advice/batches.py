@@ -5,14 +5,14 @@ from functools import cached_property, partial
 from threading import Lock
 
 from membench.advice.advice import AdvisedPlan, Refusal
-from membench.advice.planning import MORE, Target, load, load_without_budget
+from membench.advice.planning import MORE, Target, bound_bytes, load, load_without_budget
 from membench.advice.processes import Planners
 from membench.advice.resized import ResizedGraph
 from membench.advice.search import MOST, largest_batch
+from membench.advice.workers import TooSlow, Urgency
 from membench.core.errors import UnsupportedModel, UnsupportedStrategy
 from membench.core.task_graph import ARGUMENT_ROLES, EXTERNAL_ROLES, TaskGraph
 from membench.planning.device_memory import device_memory
-from membench.planning.update import add_update
 from membench.steps.plan import Runs, plan_step
 from membench.strategies.base import Strategy
 from membench.strategies.pytorch import PyTorch
@@ -27,11 +27,12 @@ class Batches:
 
     Args:
         planners: that plan; they get the line.
-        batch_size: of the step.
+        graph: of the step, with its update.
     """
 
-    def __init__(self, planners: Planners, batch_size: int, target: Target) -> None:
-        self._planners, self._batch_size, self._target = planners, batch_size, target
+    def __init__(self, planners: Planners, graph: TaskGraph, target: Target) -> None:
+        self._planners, self._graph, self._target = planners, graph, target
+        self._batch_size = graph.batch_size
         self._lock = Lock()
 
     def plain(self) -> int | None:
@@ -41,6 +42,8 @@ class Batches:
 
     @cached_property
     def _plain(self) -> int | None:
+        if bound_bytes(self._graph, PyTorch()) > self._target.room_bytes:
+            return None  # weights and states do not depend on the batch
         try:
             resized = ResizedGraph.of(self._captured, self._batch_size)
             if resized:
@@ -58,6 +61,8 @@ class Batches:
         Args:
             outcome: at the step's batch.
         """
+        if isinstance(outcome, Refusal) and not outcome.is_planned:
+            return None  # at no batch
         if isinstance(strategy, PyTorch):
             return self.plain()
         self.plain()
@@ -93,7 +98,7 @@ class Batches:
         try:
             fixed = min(1.0, self._fixed_bytes / self._target.room_bytes)
             return largest_batch(load_at, self._batch_size, known, fixed=fixed)
-        except (UnsupportedModel, UnsupportedStrategy):
+        except (UnsupportedModel, UnsupportedStrategy, TooSlow):
             return None
 
     def _load(self, outcome: AdvisedPlan | Refusal) -> float | None:
@@ -106,7 +111,8 @@ class Batches:
         return outcome.needed_bytes and max(MORE, outcome.needed_bytes / target.room_bytes)
 
     def _run(self, job: Callable[..., float], strategy: Strategy, size: int) -> float:
-        return self._planners.run(partial(job, batch_size=size, strategy=strategy, target=self._target), size)
+        bound = partial(job, batch_size=size, strategy=strategy, target=self._target)
+        return self._planners.run(bound, size, Urgency.LARGEST_BATCH)
 
     def _captured(self, size: int) -> TaskGraph:
         return self._planners.graph(size, size)
@@ -114,9 +120,8 @@ class Batches:
     @cached_property
     def _fixed_bytes(self) -> int:
         """Return what the step holds at any batch: weights and the optimizer's state."""
-        graph = add_update(self._captured(self._batch_size), self._target.update)
         kept = EXTERNAL_ROLES - ARGUMENT_ROLES
-        return sum(block.size_bytes for block in graph.blocks if block.role in kept)
+        return sum(block.size_bytes for block in self._graph.blocks if block.role in kept)
 
     def _largest_plain(self, graph_at: Callable[[int], TaskGraph]) -> int | None:
         target, first = self._target, self._batch_size

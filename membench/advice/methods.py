@@ -1,6 +1,6 @@
 """Every method planned, and its largest batch searched for, at the same time."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, as_completed
 from dataclasses import replace
 from functools import partial
@@ -8,15 +8,21 @@ from functools import partial
 from membench.advice.advice import AdvisedPlan, Refusal
 from membench.advice.batches import Batches
 from membench.advice.micro_batches import accumulated
-from membench.advice.planning import Target, plan_method
+from membench.advice.planning import Target, bound_bytes, plan_method
 from membench.advice.processes import Planners
 from membench.advice.work import Work
-from membench.core.errors import InfeasibleSchedule, MembenchError, OutOfMemory, UnsupportedStrategy
+from membench.advice.workers import TooSlow, Urgency
+from membench.core.errors import InfeasibleSchedule, OutOfMemory, UnsupportedStrategy
+from membench.core.task_graph import TaskGraph
 from membench.core.units import format_bytes
+from membench.planning.bounds import least_bytes
 from membench.strategies.base import Strategy
 from membench.strategies.pytorch import PyTorch
 
 Outcome = AdvisedPlan | Refusal
+
+NO_TIME = "not planned within the time limit"
+"""Why there is no plan of a method that takes longer than the answer may."""
 
 
 class Methods:
@@ -25,24 +31,26 @@ class Methods:
     Args:
         work: at the same time as other work.
         planners: that plan.
+        graph: of the step, with its update.
     """
 
     def __init__(
-        self, work: Work, planners: Planners, batches: Batches, batch_size: int, target: Target
+        self,
+        work: Work,
+        planners: Planners,
+        batches: Batches,
+        graph: TaskGraph,
+        target: Target,
     ) -> None:
         self._work, self._planners, self._batches = work, planners, batches
-        self._batch_size, self._target = batch_size, target
+        self._graph, self._target = graph, target
 
     def outcomes(self, chosen: Sequence[Strategy], *, search: bool) -> Mapping[str, Outcome]:
         """Return each method's plan, or why it does not fit, by name.
 
         Args:
             search: for the largest batches too.
-
-        Raises:
-            MembenchError: the memory is too little for any schedule.
         """
-        planning = {self._work.start(self._planned, each): each for each in chosen}
         found: dict[str, Outcome] = {}
         searches: dict[str, Future[int | None]] = {}
 
@@ -51,12 +59,10 @@ class Methods:
             call = batches.of_method_without_budget if strategy.searches_under_budget else batches.of_method
             searches[strategy.name] = self._work.start(call, strategy, outcome)
 
-        for future in as_completed(planning):
-            strategy = planning[future]
-            found[strategy.name] = future.result()
-            if search and isinstance(found[strategy.name], AdvisedPlan):
+        for strategy, outcome in self._planned(chosen):
+            found[strategy.name] = outcome
+            if search and isinstance(outcome, AdvisedPlan):
                 start(strategy)
-        check_lower_bound(found.values(), self._target.room_bytes)
         if not search:
             return found
         for strategy in chosen:
@@ -64,42 +70,59 @@ class Methods:
                 start(strategy)
         return {
             strategy.name: _with_largest_batch(
-                found[strategy.name], searches[strategy.name].result(), strategy.searches_under_budget
+                found[strategy.name],
+                searches[strategy.name].result(),
+                strategy.searches_under_budget,
             )
             for strategy in chosen
         }
 
-    def _planned(self, strategy: Strategy) -> Outcome:
+    def _planned(self, chosen: Sequence[Strategy]) -> Iterator[tuple[Strategy, Outcome]]:
+        """Yield the outcome of each method as soon as it is known."""
+        planning: dict[Future[Outcome], Strategy] = {}
+        for strategy in chosen:
+            least_bytes = bound_bytes(self._graph, strategy)
+            if least_bytes > self._target.room_bytes:
+                yield strategy, _known_refusal(least_bytes)
+            else:
+                planning[self._work.start(self._outcome, strategy)] = strategy
+        for future in as_completed(planning):
+            yield planning[future], future.result()
+
+    def _outcome(self, strategy: Strategy) -> Outcome:
         """Return a method's plan, or why it does not fit."""
-        job = partial(plan_method, batch_size=self._batch_size, strategy=strategy, target=self._target)
+        batch_size, target = self._graph.batch_size, self._target
+        stays_bytes = least_bytes(self._graph)
+        job = partial(
+            plan_method,
+            batch_size=batch_size,
+            strategy=strategy,
+            target=target,
+            # without a budget weights stay where they are
+            unlimited=not strategy.moves_weights or stays_bytes <= target.room_bytes,
+        )
         try:
-            return self._planners.run(job, self._batch_size)
+            urgency = Urgency.MOVES_WEIGHTS if strategy.moves_weights else Urgency.METHOD
+            return self._planners.run(job, batch_size, urgency)
         except UnsupportedStrategy as error:
             return Refusal(str(error), None)
+        except TooSlow:
+            return Refusal(NO_TIME, None, is_planned=False)
         except (InfeasibleSchedule, OutOfMemory) as error:
-            needed_bytes, bound_bytes = error.needed_bytes, getattr(error, "lower_bound_bytes", None)
-            refusal = Refusal(str(error), needed_bytes, bound_bytes)
+            needed_bytes = error.needed_bytes
+            refusal = Refusal(str(error), needed_bytes, getattr(error, "lower_bound_bytes", None))
         if not isinstance(strategy, PyTorch):
             return refusal
-        return accumulated(self._planners, self._batch_size, self._target, needed_bytes or 0) or refusal
+        return accumulated(self._planners, batch_size, target, needed_bytes or 0) or refusal
+
+
+def _known_refusal(least_bytes: int) -> Refusal:
+    """Return the refusal of a method that is not asked."""
+    reason = f"no plan of it can do with less than {format_bytes(least_bytes)}"
+    return Refusal(reason, least_bytes, least_bytes, is_planned=False)
 
 
 def _with_largest_batch(outcome: Outcome, largest_batch: int | None, larger_may_fit: bool) -> Outcome:
     if isinstance(outcome, Refusal):
         return replace(outcome, largest_batch=largest_batch)
     return replace(outcome, largest_batch=largest_batch, larger_may_fit=larger_may_fit)
-
-
-def check_lower_bound(outcomes: Collection[Outcome], room_bytes: int) -> None:
-    """Refuse memory that is too little for any schedule.
-
-    Raises:
-        MembenchError: it is.
-    """
-    refused = [each for each in outcomes if isinstance(each, Refusal)]
-    bounds = [each.lower_bound_bytes for each in refused if each.lower_bound_bytes is not None]
-    if len(refused) == len(outcomes) and bounds and room_bytes < min(bounds):
-        raise MembenchError(
-            f"{format_bytes(room_bytes)} are too little: no schedule of this step can do with less than "
-            f"{format_bytes(min(bounds))}; raise the budget, take a larger device, or lower the batch size"
-        )

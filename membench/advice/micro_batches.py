@@ -7,6 +7,7 @@ from math import ceil
 from membench.advice.advice import AdvisedPlan
 from membench.advice.planning import Target, plan_method
 from membench.advice.processes import Planners
+from membench.advice.workers import TooSlow
 from membench.core.errors import InfeasibleSchedule, OutOfMemory, UnsupportedModel
 from membench.strategies.pytorch import PyTorch
 
@@ -23,7 +24,7 @@ def accumulated(planners: Planners, batch_size: int, target: Target, needed_byte
             return planners.run(job, batch_size)
         except (InfeasibleSchedule, OutOfMemory):
             continue
-        except UnsupportedModel:
+        except (UnsupportedModel, TooSlow):
             break
     return None
 

@@ -8,7 +8,7 @@ from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
 from matplotlib.figure import Figure
 
 from membench.advice.advice import Advice, AdvisedPlan
-from membench.advice.text import cells, code, facts, needs, step_words, trust
+from membench.advice.text import cells, code, facts, further, lever_cells, needs, step_words, trust
 from membench.core.units import format_bytes
 from membench.pictures import frontier, picture
 from membench.pictures.frontier import Frontier, FrontierPoint
@@ -40,6 +40,8 @@ def page(advice: Advice, pictures: Mapping[str, Figure]) -> str:
         rows=rows,
         is_exact=all(plan.is_exact for plan in advice.plans),
         needs=list(needs(advice)),
+        levers=lever_cells(advice.levers),
+        further=list(further(advice)),
         best=advice.best and advice.best.name,
         code="\n".join(code(advice, advice.best)) if advice.best else "",
         trust=trust(advice),

@@ -6,14 +6,17 @@ from membench.advice.advice import AdvisedPlan
 from membench.core.device import DeviceProfile
 from membench.core.errors import InfeasibleSchedule, OutOfMemory
 from membench.core.optimizer import UpdateOf
-from membench.core.schedule import Offload, Prefetch, RepeatedSchedule
-from membench.core.task_graph import Kind
+from membench.core.schedule import RepeatedSchedule
+from membench.core.task_graph import ARGUMENT_ROLES, Kind, Role, TaskGraph
 from membench.cost.roofline import RooflineCost
+from membench.planning.bounds import least_bytes
 from membench.planning.device_memory import device_memory
+from membench.planning.liveness import host_live_bytes
 from membench.planning.micro_batch import GraphAt
 from membench.steps.plan import Runs, plan_step, plan_within
 from membench.steps.simulated_step import simulated_step
 from membench.strategies.base import Strategy
+from membench.strategies.pytorch import PyTorch
 
 MORE = 1.01
 """The part of the memory that is needed of what does not fit, where the numbers do not state that it is more."""
@@ -56,13 +59,68 @@ class Target:
         return max(memory.allocated_bytes / self.room_bytes, memory.reserved_bytes / self.free_bytes)
 
 
+def bound_bytes(graph: TaskGraph, strategy: Strategy) -> int:
+    """Return a lower bound on what a method needs for a step, at any batch size; see `membench.planning.bounds`."""
+    if strategy.moves_weights:
+        return 0
+    plain = graph.plain if isinstance(strategy, PyTorch) else None
+    return least_bytes(plain or graph)
+
+
+@dataclass(frozen=True)
+class PlainNumbers:
+    """A step under plain PyTorch.
+
+    Attributes:
+        least_bytes: see `membench.planning.bounds`.
+        weight_bytes: of all weights.
+    """
+
+    peak_bytes: int
+    step_time_s: float
+    fits: bool
+    least_bytes: int
+    weight_bytes: int
+
+    @classmethod
+    def of(cls, runs: Runs, target: Target) -> "PlainNumbers":
+        """Return the numbers of a planned step."""
+        graph = runs[-1].schedule.graph
+        return cls(
+            max(run.schedule.peak_bytes for run in runs),
+            simulated_step(runs, target.cost).step_time_s,
+            not target.excess_bytes(runs),
+            least_bytes(graph),
+            sum(block.size_bytes for block in graph.blocks if block.role is Role.WEIGHT),
+        )
+
+
+def plain_numbers(
+    graph_at: GraphAt, batch_size: int, target: Target, micro_batch: int | None = None
+) -> PlainNumbers:
+    """Plan plain PyTorch on a device that has the memory.
+
+    Raises:
+        UnsupportedModel: the batch cannot be divided.
+    """
+    runs = plan_step(graph_at, batch_size, PyTorch(), target.cost, None, micro_batch, update=target.update)
+    return PlainNumbers.of(runs, target)
+
+
 def plan_method(
-    graph_at: GraphAt, batch_size: int, strategy: Strategy, target: Target, micro_batch: int | None = None
+    graph_at: GraphAt,
+    batch_size: int,
+    strategy: Strategy,
+    target: Target,
+    micro_batch: int | None = None,
+    *,
+    unlimited: bool = True,
 ) -> AdvisedPlan:
     """Plan a method so that the device has the memory.
 
     Args:
         micro_batch: samples at a time; None: as the method chooses.
+        unlimited: plan without a budget first, which may fit.
 
     Raises:
         InfeasibleSchedule: the method needs more memory.
@@ -70,7 +128,7 @@ def plan_method(
         UnsupportedStrategy: the method cannot schedule this graph.
         UnsupportedModel: the batch cannot be divided.
     """
-    runs, budget_bytes = _fitting(graph_at, batch_size, strategy, target, micro_batch)
+    runs, budget_bytes = _fitting(graph_at, batch_size, strategy, target, micro_batch, unlimited=unlimited)
     measured, memory = simulated_step(runs, target.cost).measure(), device_memory(runs, target.device)
     return AdvisedPlan(
         name=strategy.name,
@@ -88,6 +146,11 @@ def plan_method(
         gap=dict(runs[0].schedule.decisions).get("gap"),
         is_exact=is_exact(runs),
         is_idle=len(runs) == runs[0].count == 1 and bool(runs[0].schedule.note),
+        moves_weights=any(
+            block.host_location and block.role not in ARGUMENT_ROLES
+            for run in runs
+            for block in run.schedule.graph.blocks
+        ),
         divides_batch=type(strategy).micro_batch_sizes is not Strategy.micro_batch_sizes,
     )
 
@@ -145,13 +208,9 @@ def _fitting(
 
 
 def host_bytes(run: RepeatedSchedule) -> int:
-    """Return what a schedule has in host memory: a place for each block that is copied, and states that kernels read there."""
-    graph = run.schedule.graph
-    copied = {item.block for item in run.schedule.instructions if isinstance(item, Offload | Prefetch)}
-    of_kernels = sum(task.host_bytes for task in graph.tasks)
-    return of_kernels + graph.size_bytes(
-        copied | {block.index for block in graph.blocks if block.host_location}
-    )
+    """Return what a schedule has in host memory at most: homes and buffers, and states that kernels read there."""
+    of_kernels = sum(task.host_bytes for task in run.schedule.graph.tasks)
+    return of_kernels + max(host_live_bytes(run.schedule), default=0)
 
 
 def is_exact(runs: Runs) -> bool:

@@ -1,21 +1,21 @@
 """Plans of methods, made in processes of their own; only the calling process captures, each number of samples once.
 
 A user's module need not be importable, nor its weights be copied: processes receive graphs. One that needs the graph of
-another number of samples states it, and runs again with that graph.
+another number of samples states it, and runs again with that graph. What is urgent is planned first.
 """
 
-import os
 import pickle
 from collections.abc import Callable, Mapping
-from functools import lru_cache
-from importlib import import_module
-from threading import Lock
+from functools import lru_cache, partial
+from math import inf
+from threading import RLock
+from time import process_time
 from types import TracebackType
 from typing import Any, TypeVar
 
-from joblib.externals.loky import BrokenProcessPool, ProcessPoolExecutor, process_executor
-
+from membench.advice.changes import AS_IT_IS, Changes
 from membench.advice.resized import ResizedGraph
+from membench.advice.workers import TooSlow, Urgency, Workers
 from membench.capture.capture import Captures
 from membench.core.errors import MembenchError
 from membench.core.task_graph import TaskGraph
@@ -33,23 +33,22 @@ class MissingGraph(Exception):
 
 
 class Planners:
-    """Processes that run jobs on the graphs of one step at several batch sizes. Threads may share it.
+    """Processes that run jobs on the graphs of one step, and of changed ones, at several batch sizes. Threads may share it.
 
     Args:
-        capture: returns the captures of the step on a number of samples.
+        capture: returns the captures of a program on a number of samples.
         processes: how many; None: one for each processor that this process may use.
     """
 
-    def __init__(self, capture: Callable[[int], Captures], processes: int | None = None) -> None:
+    def __init__(self, capture: Callable[[int, Changes], Captures], processes: int | None = None) -> None:
         self._capture = capture
-        self._captures: dict[int, Captures] = {}
-        self._pickled: dict[tuple[int, int], bytes] = {}
+        self._captures: dict[tuple[Changes, int], Captures] = {}
+        self._pickled: dict[tuple[Changes, int, int], bytes] = {}
         self._resized: bytes | None = None
-        self._lock = Lock()
-        count = processes or len(os.sched_getaffinity(0))
-        # joblib's processes do not run the user's program again, as those of the standard library do
-        self._pool = ProcessPoolExecutor(count, initializer=_begin)
-        self._pool.submit(_begin)  # they start, and import, while this process captures
+        self.capturing = RLock()
+        """Held by whoever captures: torch's state is shared by all threads."""
+        self._taken_s, self._limit_s = -process_time(), inf
+        self._workers = Workers(processes)  # they import while this process captures
 
     def __enter__(self) -> "Planners":
         return self
@@ -57,49 +56,82 @@ class Planners:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._pool.shutdown(kill_workers=True)  # what they were asked for has come, or is not wanted
+        self._workers.end()
 
     def resize(self, resized: ResizedGraph) -> None:
         """Let jobs on other batches take their graphs from there, so that they are not captured."""
         self._resized = pickle.dumps(resized)
 
-    def run(self, job: Callable[[GraphAt], Result], batch_size: int) -> Result:
+    def limit(self, limit_s: float) -> None:
+        """Limit the processor time of all processes, this one included, to so many seconds for each of those that plan.
+
+        Where it is taken, jobs end with `TooSlow`, except the most urgent ones.
+        """
+        self._limit_s = limit_s * self._workers.number
+
+    def run(
+        self,
+        job: Callable[[GraphAt], Result],
+        batch_size: int,
+        urgency: Urgency = Urgency.METHOD,
+        program: Changes = AS_IT_IS,
+    ) -> Result:
         """Return what a job returns, which runs in a process and asks for graphs of the batch and of micro-batches.
 
         Raises:
             UnsupportedModel: see `Captures.at`.
+            TooSlow: the job took too long, or its turn came too late.
             MembenchError: a process ended before its job was done.
         """
-        resized = None if batch_size in self._captures else self._resized
-        graphs = {} if resized else {batch_size: self._graph_pickled(batch_size, batch_size)}
+        is_captured = program != AS_IT_IS or (program, batch_size) in self._captures
+        resized = None if is_captured else self._resized
+        graphs = {} if resized else {batch_size: self._graph_pickled(batch_size, batch_size, program)}
         while True:
             try:
-                return self._pool.submit(_run, job, batch_size, graphs, resized).result()
+                return self._result(partial(_run, job, batch_size, graphs, resized), urgency)
             except MissingGraph as missing:
-                graphs[missing.size] = self._graph_pickled(batch_size, missing.size)
-            except BrokenProcessPool:
-                raise MembenchError(
-                    "a process that planned was ended from outside, as where the machine's memory is used up; "
-                    "plan in fewer processes, or fewer methods"
-                ) from None
+                graphs[missing.size] = self._graph_pickled(batch_size, missing.size, program)
 
-    def graph(self, batch_size: int, size: int) -> TaskGraph:
+    def _result(self, call: Callable[[], Result], urgency: Urgency) -> Result:
+        with self._workers.one(urgency) as worker:
+            limit_s = inf if urgency is Urgency.LEVER else self._left_s() / self._workers.number
+            if limit_s <= 0:
+                raise TooSlow
+            try:
+                done = worker.call(call, limit_s)
+            except TooSlow:
+                self._taken_s += limit_s
+                raise
+        self._taken_s += done.processor_s
+        if isinstance(done.result, MembenchError):
+            raise done.result
+        return done.result
+
+    def _left_s(self) -> float:
+        return self._limit_s - self._taken_s - process_time()
+
+    def graph(self, batch_size: int, size: int, program: Changes = AS_IT_IS) -> TaskGraph:
         """Return the graph of a number of samples of a batch; each is captured once."""
-        with self._lock:
-            if batch_size not in self._captures:
-                self._captures[batch_size] = self._capture(batch_size)
-            return self._captures[batch_size].graph_at(size)
+        with self.capturing:
+            key = program, batch_size
+            if key not in self._captures:
+                self._captures[key] = self._capture(batch_size, program)
+            return self._captures[key].graph_at(size)
 
-    def _graph_pickled(self, batch_size: int, size: int) -> bytes:
-        graph = self.graph(batch_size, size)
-        with self._lock:
-            if (batch_size, size) not in self._pickled:
-                self._pickled[batch_size, size] = pickle.dumps(graph)
-            return self._pickled[batch_size, size]
+    def _graph_pickled(self, batch_size: int, size: int, program: Changes) -> bytes:
+        graph = self.graph(batch_size, size, program)
+        with self.capturing:
+            key = program, batch_size, size
+            if key not in self._pickled:
+                self._pickled[key] = pickle.dumps(graph)
+            return self._pickled[key]
 
 
 def _run(
-    job: Callable[[GraphAt], Result], batch_size: int, graphs: Mapping[int, bytes], resized: bytes | None
+    job: Callable[[GraphAt], Result],
+    batch_size: int,
+    graphs: Mapping[int, bytes],
+    resized: bytes | None,
 ) -> Result:
     def graph_at(size: int) -> TaskGraph:
         if size in graphs:
@@ -115,10 +147,3 @@ def _run(
 def _read(pickled: bytes) -> Any:
     """Return a graph, which many jobs get."""
     return pickle.loads(pickled)
-
-
-def _begin() -> None:
-    """Import what jobs need, and keep the process when its memory grows: graphs and plans are large, and are not a leak."""
-    import_module("membench.advice.planning")
-    import_module("torch").set_num_threads(1)
-    process_executor._USE_PSUTIL = False

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from membench.advice.advice import Advice, AdvisedPlan, Refusal
+from membench.advice.advice import Advice, AdvisedPlan, Lever, Refusal
 from membench.core.units import format_bytes, format_seconds
 from membench.sweep.listing import table
 
@@ -32,6 +32,10 @@ def lines(advice: Advice) -> Iterator[str]:
     if any(not each.is_exact for each in advice.plans):
         yield "  * other results than plain PyTorch's: numbers are rounded, or batch norm sees parts of the batch"
     yield from (f"  {line}" for line in needs(advice))
+    if not advice.fits and (advice.levers or advice.not_tried):
+        yield from ("", "What would make it fit under plain PyTorch:")
+        yield from table(lever_cells(advice.levers))
+        yield from (f"  {line}" for line in further(advice))
     if best := advice.best:
         yield from ("", f"The fastest one that gives plain PyTorch's results, {best.name}:", "")
         yield from (f"    {line}" for line in code(advice, best))
@@ -85,6 +89,9 @@ def values(advice: Advice) -> dict[str, Any]:
         "in_its_memory": advice.in_its_memory and _plan_values(advice.in_its_memory),
         "in_its_time": advice.in_its_time and _plan_values(advice.in_its_time),
         "plans": [_plan_values(plan) for plan in advice.plans],
+        "levers": [asdict(lever) for lever in advice.levers],
+        "not_tried": advice.not_tried,
+        "sharded_bytes": dict(advice.sharded_bytes),
         "refused": {name: asdict(each) for name, each in advice.refused.items()},
         "code": code(advice, advice.best) if advice.best else [],
         "trust": [{**each.values(), "sentence": each.sentence()} for each in advice.trust],
@@ -94,8 +101,8 @@ def values(advice: Advice) -> dict[str, Any]:
 def _plan_values(plan: AdvisedPlan) -> dict[str, Any]:
     names = (
         "name", "peak_bytes", "reserved_bytes", "used_bytes", "budget_bytes", "step_time_s", "samples_per_s", "copied_bytes",
-        "exposed_copy_time_s", "host_bytes", "micro_batch", "gap", "is_exact", "is_idle", "divides_batch", "largest_batch",
-        "larger_may_fit",
+        "exposed_copy_time_s", "host_bytes", "micro_batch", "gap", "is_exact", "is_idle", "moves_weights", "divides_batch",
+        "largest_batch", "larger_may_fit",
     )  # fmt: skip
     parts = [{"samples": samples, "count": count} for samples, count in plan.micro_batches]
     return {**{name: getattr(plan, name) for name in names}, "micro_batches": parts}
@@ -153,6 +160,8 @@ def _in_place_of_regions(advice: Advice) -> Iterator[tuple[str, str]]:
     if not advice.recomputes:
         return
     yield "recomputes", "as torch.utils.checkpoint has it; all methods but pytorch plan the step without that"
+    if not advice.fits:
+        return
     memory, time = advice.in_its_memory, advice.in_its_time
     yield (
         "in its memory",
@@ -170,10 +179,48 @@ def cells(plans: Sequence[AdvisedPlan]) -> list[tuple[str, ...]]:
     return [HEADER, *(_row(plan) for plan in plans if plan not in idle[1:])]
 
 
+LEVER_HEADER = ("change", "peak", "step time", "fits", "option", "effect")
+
+
+def lever_cells(levers: Sequence[Lever]) -> list[tuple[str, ...]]:
+    """Return the rows of the table of changes to the program, its header first."""
+    return [LEVER_HEADER, *map(_lever_row, levers)] if levers else []
+
+
+def _lever_row(lever: Lever) -> tuple[str, ...]:
+    predicted = lever.step_time_s is not None
+    return (
+        " + ".join(lever.names) + ("" if lever.is_exact else " *"),
+        f"{'' if predicted else 'at least '}{format_bytes(lever.peak_bytes)}",
+        format_seconds(lever.step_time_s) if lever.step_time_s is not None else "",
+        "yes" if lever.fits else "no",
+        " ".join(lever.options),
+        lever.effects[0] if len(lever.effects) == 1 else "",  # each of several has a row of its own
+    )
+
+
+def further(advice: Advice) -> Iterator[str]:
+    """Yield what the table of changes leaves out."""
+    if any(not lever.is_exact for lever in advice.levers):
+        yield "* other results"
+    if moved := next((plan for plan in advice.plans if plan.moves_weights), None):
+        yield (
+            f"without a change to the program: {moved.name}, with {format_bytes(moved.host_bytes)} in host memory, "
+            f"takes {format_seconds(moved.step_time_s)}"
+        )
+    if advice.sharded_bytes:
+        shares = ", ".join(f"{number}: {format_bytes(size)}" for number, size in advice.sharded_bytes.items())
+        yield f"more GPUs: weights, gradients and states of each, shared evenly by {shares} (arithmetic, not a plan)"
+    if advice.not_tried:
+        yield "not tried: " + "; ".join(advice.not_tried)
+
+
 def needs(advice: Advice) -> Iterator[str]:
     """Yield in a line those that need more memory, the least of it first, and in a line each the others."""
     needed = {
-        name: each.needed_bytes for name, each in advice.refused.items() if each.needed_bytes is not None
+        name: each.needed_bytes
+        for name, each in advice.refused.items()
+        if each.needed_bytes is not None and each.is_planned
     }
     if needed:
         least_first = sorted(needed, key=lambda name: (needed[name], name))
@@ -182,9 +229,14 @@ def needs(advice: Advice) -> Iterator[str]:
             for name in least_first
         )
         yield "need more: " + ", ".join(described)
+    not_planned: dict[str, list[str]] = {}
     for name, each in sorted(advice.refused.items()):
-        if each.needed_bytes is None:
+        if not each.is_planned:
+            least = "" if each.needed_bytes is None else f"need at least {format_bytes(each.needed_bytes)}"
+            not_planned.setdefault(least or each.reason, []).append(name)
+        elif each.needed_bytes is None:
             yield f"{name}: {each.reason}"
+    yield from (f"{why}: {', '.join(names)}" for why, names in sorted(not_planned.items()))
 
 
 def _with_largest(name: str, needed: str, outcome: AdvisedPlan | Refusal) -> str:

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from membench.core.codec import ActivationCodec
-from membench.core.schedule import Compute, Free
+from membench.core.schedule import Compute, Free, Schedule
 from membench.core.task_graph import Task
 from membench.core.timeline import Timeline
 
@@ -19,6 +19,14 @@ class Backend(ABC):
     Work joins its stream's queue and returns an event. Memory instructions take effect at the compute stream's current
     position; the schedule ensures that no other stream still uses the memory that they give back.
     """
+
+    @abstractmethod
+    def prepare(self, schedule: Schedule) -> None:
+        """Take what the steps of a schedule need and keep: host memory of planned places, and room on a disk.
+
+        Raises:
+            DiskFailed: there is less room on the disk than the schedule needs.
+        """
 
     @abstractmethod
     def begin(self, *, timed: bool) -> None:
@@ -49,6 +57,22 @@ class Backend(ABC):
     @abstractmethod
     def prefetch(self, block: int, stream: str) -> Event:
         """Give a block memory now and copy it back from the host."""
+
+    @abstractmethod
+    def load(self, block: int, stream: str) -> Event:
+        """Give a block a buffer in host memory now and fill it from the disk.
+
+        Raises:
+            DiskFailed: the disk is broken; raised at the latest by a wait for it, as by `store`.
+        """
+
+    @abstractmethod
+    def store(self, block: int, stream: str) -> Event:
+        """Copy a block from host memory to the disk."""
+
+    @abstractmethod
+    def drop(self, block: int, stream: str) -> Event:
+        """Give a block's buffer in host memory back, at the stream's position."""
 
     @abstractmethod
     def all_reduce(self, block: int, root: int | None, stream: str) -> Event:

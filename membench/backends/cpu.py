@@ -10,7 +10,7 @@
     all_reduce(block): as offload, on a separate thread: Gloo averages the block in place, through host memory
 
 Tasks of the compute stream run on the calling thread; every other stream is a worker thread. "Device" memory is the
-memory that torch's CPU allocator holds. Host buffers are numpy's, which that allocator does not count. A host-resident
+memory that torch's CPU allocator holds. Host buffers are pages that the allocator does not count. A host-resident
 block comes straight from the caller's tensor, which then counts as host memory.
 """
 
@@ -24,16 +24,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from membench.backends.tensor_backend import TensorBackend
+from membench.backends.pages import pages
+from membench.backends.tensor_backend import POISON, TensorBackend
 from membench.backends.tensors import DeviceTensors
 from membench.backends.workers import Job, Workers
 from membench.core.codec import ActivationCodec
 from membench.core.schedule import COMPUTE_STREAM, EXCHANGE_STREAM, Compute, Free
 from membench.core.task_graph import Task, TaskGraph
 from membench.core.timeline import Span, Timeline
-
-_POISON = 0xFF
-"""Byte with which chaos mode fills freed memory: floats read as NaN, integers as -1."""
 
 _PART_BYTES = 4 * 2**20
 """Blocks are copied in parts: larger than most of the last cache, the C library writes past it, at half the speed."""
@@ -80,12 +78,13 @@ class CpuBackend(TensorBackend):
         self._timed = timed
         self._jobs.clear()
         self._workers.begin_step()
+        self._begin_buffers()
         self._synchronized = 0
         self._start_s = time.perf_counter()
 
     def compute(self, task: Task, stream: str) -> Job:
         if task.on_host:
-            return self._submit(self._on_host(task), stream, counts_memory=False)
+            return self._on_thread(self._on_host(task), stream)
         if stream != COMPUTE_STREAM:
             return self._submit(self.tensors.prepare(task), stream)
         return self._do(partial(self.tensors.run, task))
@@ -149,6 +148,7 @@ class CpuBackend(TensorBackend):
     def close(self) -> None:
         """End the worker threads."""
         self._workers.close()
+        self.restore()
 
     # ---- streams and host memory --------------------------------------------------------------------
 
@@ -171,6 +171,9 @@ class CpuBackend(TensorBackend):
         self._jobs.append(job)
         return job
 
+    def _on_thread(self, work: Callable[[], None], stream: str) -> Job:
+        return self._submit(work, stream, counts_memory=False)
+
     def place(self, block: int, tensor: Tensor) -> Tensor:
         return tensor
 
@@ -181,12 +184,12 @@ class CpuBackend(TensorBackend):
         self._host.pop(block, None)
 
     def _allocate_host_memory(self, size_bytes: int) -> Tensor:
-        return torch.from_numpy(np.empty(size_bytes, dtype=np.uint8))
+        return pages(size_bytes)[:size_bytes]
 
 
 def _poison(tensors: DeviceTensors, block: int) -> None:
     """Fill a block. Not a method: a backend that references itself would keep memory until a collection."""
-    tensors.as_bytes(block).fill_(_POISON)
+    tensors.as_bytes(block).fill_(POISON)
 
 
 def copy_bytes(target: Tensor, source: Tensor) -> None:

@@ -32,8 +32,8 @@ keep memory until the host polls an event, is not needed. Outputs and workspaces
 that stream's pool, because torch's allocator has no other way; the task waits for the compute stream's position as a
 prefetch does, so the same argument holds for them.
 
-A task of the host runs on a thread, which waits for the copies that it reads, and for which the host waits where a stream has
-to: a stream of the GPU cannot wait for a thread.
+Tasks of the host and the disk run on threads, which wait for the copies that they read, and for which the host waits where a
+stream of the GPU has to: that cannot wait for a thread.
 
 Host buffers are page-locked, of exact size, and kept; host-resident weights lie in such memory. Events are made once and
 recorded again in every step.
@@ -54,6 +54,8 @@ from membench.core.schedule import (
     COMPUTE_STREAM,
     EXCHANGE_STREAM,
     HOST_STREAM,
+    LOAD_STREAM,
+    STORE_STREAM,
     Compute,
     Free,
     Schedule,
@@ -62,6 +64,8 @@ from membench.core.schedule import (
 )
 from membench.core.task_graph import ARGUMENT_ROLES, Task
 from membench.core.timeline import Span, Timeline
+
+_THREADS = frozenset({HOST_STREAM, LOAD_STREAM, STORE_STREAM})
 
 _Event = torch.cuda.Event | Job | None
 
@@ -112,6 +116,7 @@ class CudaBackend(TensorBackend):
         self._issued.clear()
         self._jobs.clear()
         self._workers.begin_step()
+        self._begin_buffers()
         self._start_s = time.perf_counter()
         self._streams = {COMPUTE_STREAM: torch.cuda.current_stream(self.device)}
         assert self._step.start is not None
@@ -119,9 +124,7 @@ class CudaBackend(TensorBackend):
 
     def compute(self, task: Task, stream: str) -> _Event:
         if task.on_host:
-            job = self._jobs[len(self._issued)] = self._workers.submit(self._on_host(task), stream)
-            self._issued.append(stream)
-            return job
+            return self._on_thread(self._on_host(task), stream)
         return self._write_new(stream, self.tensors.run, task)
 
     def run_of(self, instructions: Sequence[Compute | Free]) -> Callable[[], _Event]:
@@ -152,10 +155,10 @@ class CudaBackend(TensorBackend):
         return self._write_new(stream, self._decoding(block, encoded, codec))
 
     def wait(self, stream: str, event: torch.cuda.Event | Job) -> None:
-        if isinstance(event, Job):
+        if stream in _THREADS:
+            self._workers.submit(event.wait if isinstance(event, Job) else event.synchronize, stream)
+        elif isinstance(event, Job):
             event.wait()  # a stream of the GPU cannot wait for a thread
-        elif stream == HOST_STREAM:
-            self._workers.submit(event.synchronize, stream)
         else:
             self._stream(stream).wait_event(event)
 
@@ -204,6 +207,7 @@ class CudaBackend(TensorBackend):
         for stream in self._streams.values():
             stream.synchronize()
         self._workers.close()
+        self.restore()
         self._host.clear()
         self.pinned.close()
 
@@ -237,6 +241,11 @@ class CudaBackend(TensorBackend):
         if end is not None:
             end.record(stream)
         return end
+
+    def _on_thread(self, work: Callable[[], None], stream: str) -> Job:
+        job = self._jobs[len(self._issued)] = self._workers.submit(work, stream)
+        self._issued.append(stream)
+        return job
 
     def _copy(self, target: Tensor, source: Tensor, stream: str) -> _Event:
         return self._issue(stream, target.copy_, source, True)  # True: non_blocking

@@ -4,13 +4,13 @@ torch's own pinned allocator rounds each request up to a power of two, up to twi
 whole pages, locked once and kept: in the steady state there is no locking.
 """
 
-import mmap
 import weakref
 from collections.abc import Callable
 
 import torch
 from torch import Tensor
 
+from membench.backends.pages import pages
 from membench.core.errors import MembenchError
 
 
@@ -33,8 +33,8 @@ class PinnedMemory:
         Raises:
             MembenchError: the driver refuses to lock that much.
         """
-        pages_bytes = max(1, -(-size_bytes // mmap.PAGESIZE)) * mmap.PAGESIZE
-        piece = torch.frombuffer(mmap.mmap(-1, pages_bytes), dtype=torch.uint8)
+        piece = pages(size_bytes)
+        pages_bytes = piece.numel()
         runtime = torch.cuda.cudart()
         error = runtime.cudaHostRegister(piece.data_ptr(), pages_bytes, 0)
         if int(error):

@@ -2,7 +2,7 @@
 
 Streams are in-order queues. Kernels of different streams overlap only in their launch, since one kernel fills the
 device; each copy engine moves one block at a time, in the order in which blocks are ready. Encoding and decoding overlap
-with kernels, but not with each other. Tasks of the host run one after another and overlap with everything else. Where copies
+with kernels, but not with each other. A disk reads and writes at the same time, one block each. Tasks of the host run one after another and overlap with everything else. Where copies
 take cores from kernels, as on a CPU, each one makes the next kernel longer, unless kernels wait meanwhile. The host issues one
 instruction after another, each for the time that the cost model gives, and waits at a synchronize.
 
@@ -19,11 +19,12 @@ from membench.backends.simulated_exchange import COPY_BACK, COPY_OUT, exchange_s
 from membench.core.cluster import SINGLE_DEVICE, Cluster
 from membench.core.codec import ActivationCodec
 from membench.core.cost_model import CostModel
-from membench.core.schedule import COMPUTE_STREAM, EXCHANGE_STREAM
+from membench.core.schedule import COMPUTE_STREAM, EXCHANGE_STREAM, Schedule
 from membench.core.task_graph import Task, TaskGraph
 from membench.core.timeline import Span, Timeline
 
 _KERNELS, _PROCESSOR = "kernels", "processor"
+_DISK_READS, _DISK_WRITES = "disk reads", "disk writes"
 
 
 class SimulatedBackend(Backend):
@@ -47,6 +48,9 @@ class SimulatedBackend(Backend):
         self._kernels_end_s = 0.0
         self._delay_s = 0.0  # by copies, of the next kernel
 
+    def prepare(self, schedule: Schedule) -> None:
+        """Do nothing: nothing is allocated."""
+
     def begin(self, *, timed: bool) -> None:
         self._spans.clear()
         self._stream_free_s.clear()
@@ -57,7 +61,6 @@ class SimulatedBackend(Backend):
     def compute(self, task: Task, stream: str) -> float:
         if task.on_host:
             return self._work(stream, _PROCESSOR, 0.0, self._cost.host_task_time_s(task))
-        self._follow_compute(stream)
         self._host_s += self._cost.task_issue_time_s(task)
         launch_s = self._cost.launch_time_s(task)
         idle_s = max(0.0, self._ready_s(stream) + launch_s - self._kernels_end_s)
@@ -72,6 +75,18 @@ class SimulatedBackend(Backend):
     def prefetch(self, block: int, stream: str) -> float:
         self._follow_compute(stream)
         return self._copy(stream, COPY_BACK, block, self._cost.prefetch_time_s)
+
+    def load(self, block: int, stream: str) -> float:
+        time_s = self._cost.disk_read_time_s(self._blocks[block].size_bytes)
+        return self._work(stream, _DISK_READS, 0.0, time_s)
+
+    def store(self, block: int, stream: str) -> float:
+        time_s = self._cost.disk_write_time_s(self._blocks[block].size_bytes)
+        return self._work(stream, _DISK_WRITES, 0.0, time_s)
+
+    def drop(self, block: int, stream: str) -> float:
+        """Take no time; what it has waited for delays the stream's next work."""
+        return self._work(stream, f"drops of {stream}", 0.0, 0.0)
 
     def all_reduce(self, block: int, root: int | None, stream: str) -> float:
         """Pass a block through the exchange's stages; each is a queue, so that blocks are pipelined."""

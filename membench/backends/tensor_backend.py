@@ -1,20 +1,28 @@
 """TensorBackend: the common part of the CPU and the CUDA backend, with blocks, spaces and host buffers as torch tensors."""
 
+import tempfile
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from functools import partial
+from pathlib import Path
 
 import torch
 from torch import Tensor
 
-from membench.backends.base import Backend
+from membench.backends.base import Backend, Event
+from membench.backends.disk import DiskStore
+from membench.backends.disk_tier import DiskTier
 from membench.backends.tensors import DeviceTensors, tensor_in
 from membench.core import distributed
 from membench.core.call import Value
 from membench.core.codec import ActivationCodec
-from membench.core.schedule import Compute, Free
+from membench.core.schedule import Compute, Free, Load, Schedule, Store
 from membench.core.task_graph import Block, Task, TaskGraph
 from membench.core.torch_internals import MemoryRecorder
+from membench.planning.host_places import HostPlaces, host_places
+
+POISON = 0xFF
+"""Byte with which tests fill memory that is given back: floats read as NaN, integers as -1."""
 
 
 class TensorBackend(Backend):
@@ -29,6 +37,8 @@ class TensorBackend(Backend):
     Attributes:
         recorder: records the memory of the CPU backend's threads, if set.
         poison: overwrites a block before it is freed, for tests.
+        disk: blocks that visit the disk; None: the schedule has none.
+        disk_folder: where their file is made.
     """
 
     def __init__(self, graph: TaskGraph, device: torch.device) -> None:
@@ -37,7 +47,12 @@ class TensorBackend(Backend):
         self.poison: Callable[[int], None] | None = None
         self.tensors = DeviceTensors(graph, device)
         self._blocks = graph.blocks
+        self.disk: DiskTier | None = None
+        self.disk_folder = Path(tempfile.gettempdir())
         self._host: dict[int, Tensor] = {}
+        self._places = HostPlaces(0, {})
+        self._buffers = torch.empty(0, dtype=torch.uint8)  # host memory with these places
+        self._opened: dict[int, int] = {}  # how many of a block's buffers the step has opened
         self._slack: dict[int, Tensor] = {}  # the unused rest of a space larger than its block
         self._space_bytes: dict[int, int] = {}
         self._held: Tensor | None = None
@@ -46,8 +61,22 @@ class TensorBackend(Backend):
             if block.host_location:
                 self._host_resident.setdefault(block.host_location.block, []).append(block)
 
+    def prepare(self, schedule: Schedule) -> None:
+        stored = {item.block for item in schedule.instructions if isinstance(item, Load | Store)}
+        if stored and self.disk is None:
+            blocks = [self._blocks[block] for block in sorted(stored)]
+            store = DiskStore(self.disk_folder, blocks)
+            self.disk = DiskTier(store, {block.index: block.size_bytes for block in blocks})
+        self._places = host_places(schedule)
+        if self._places.size_bytes > len(self._buffers):
+            self._buffers = self._allocate_host_memory(self._places.size_bytes)
+
     def bind(self, block: int, tensor: Tensor) -> None:
-        """Use a tensor of the caller as the memory of an external block, on the device or on the host."""
+        """Use a tensor of the caller as the memory of an external block, on the device, on the host or on the disk."""
+        if self._blocks[block].is_on_disk:
+            assert self.disk is not None, "a block whose home is the disk is loaded"
+            self.disk.follow(block, lambda: tensor)
+            return
         if block not in self._host_resident:
             self.tensors.hold(block, tensor)
             return
@@ -60,7 +89,7 @@ class TensorBackend(Backend):
     def unbind(self, block: int) -> None:
         """Release a tensor of the caller."""
         self.tensors.release(block)
-        if block in self._host_resident:
+        if block in self._host_resident and not self._blocks[block].is_on_disk:
             for resident in self._host_resident[block]:
                 self._unbind_host_memory(resident.index)
 
@@ -88,10 +117,39 @@ class TensorBackend(Backend):
     def abandon(self) -> None:
         """Release all blocks, including external ones, in the middle of a step."""
         self._finish_copies()
+        if self.disk is not None:
+            self.disk.detach()
         self.tensors.release_all()
         self._slack.clear()
         self._space_bytes.clear()
         self._held = None
+
+    def _begin_buffers(self) -> None:
+        """Close the buffers that the last step has left open, and whose places this one uses."""
+        self._opened.clear()
+        for block in self._places.starts:
+            self._host.pop(block, None)
+
+    def load(self, block: int, stream: str) -> Event:
+        assert self.disk is not None, "the backend is prepared"
+        return self._on_thread(partial(self.disk.load, block, self._host_buffer(block)), stream)
+
+    def store(self, block: int, stream: str) -> Event:
+        assert self.disk is not None, "the backend is prepared"
+        return self._on_thread(partial(self.disk.save, block, self._host_buffer(block)), stream)
+
+    def drop(self, block: int, stream: str) -> Event:
+        return self._on_thread(partial(self._drop, block, self._host.pop(block)), stream)
+
+    def _drop(self, block: int, buffer: Tensor) -> None:
+        if self.disk is not None:
+            self.disk.drop(block, buffer)
+        if self.poison is not None:
+            buffer.fill_(POISON)
+
+    @abstractmethod
+    def _on_thread(self, work: Callable[[], None], stream: str) -> Event:
+        """Put work of the host into the queue of a stream that is a thread."""
 
     @abstractmethod
     def _finish_copies(self) -> None:
@@ -99,7 +157,20 @@ class TensorBackend(Backend):
 
     @abstractmethod
     def close(self) -> None:
-        """Release threads and host memory, which outlive a step."""
+        """Release threads and host memory, which outlive a step, and give the caller's tensors back what is on the disk.
+
+        Raises:
+            DiskFailed: the disk is broken.
+        """
+
+    def restore(self) -> None:
+        """Give the caller's tensors back what is on the disk, until the next step.
+
+        Raises:
+            DiskFailed: the disk is broken.
+        """
+        if self.disk is not None:
+            self.disk.restore()
 
     def free(self, block: int) -> None:
         if self.poison:
@@ -163,23 +234,33 @@ class TensorBackend(Backend):
         self.tensors.allocate(self._blocks[block])
 
     def _on_host(self, task: Task) -> Callable[[], None]:
-        """Return a function that runs a task of the host."""
+        """Return a function that runs a task of the host on the buffers that its blocks have now."""
         assert self.tensors.update is not None, "the tasks of the host are those of the update"
-        return partial(self.tensors.update, task, self._host_tensor)
+        buffers = {block: self._host[block] for block in task.reads if block in self._host}
 
-    def _host_tensor(self, value: Value) -> Tensor:
-        """Return the tensor that a value describes, in its block's host buffer."""
-        return tensor_in(self._host_buffer(value.block), value)
+        def tensor(value: Value) -> Tensor:
+            return tensor_in(buffers[value.block], value)
+
+        return partial(self.tensors.update, task, tensor)
 
     @abstractmethod
     def _allocate_host_memory(self, size_bytes: int) -> Tensor:
         """Return unfilled host memory of that many bytes."""
 
     def _host_buffer(self, block: int) -> Tensor:
-        """Return a block's host buffer, which is kept: only the first step allocates host memory."""
+        """Return a block's host buffer, at its planned place or kept: only the first step allocates host memory."""
         if block not in self._host:
-            self._host[block] = self._allocate_host_memory(self._blocks[block].size_bytes)
+            self._host[block] = self._open_buffer(block)
         return self._host[block]
+
+    def _open_buffer(self, block: int) -> Tensor:
+        size_bytes = self._blocks[block].size_bytes
+        if block not in self._places.starts:
+            return self._allocate_host_memory(size_bytes)
+        number = self._opened.get(block, 0)
+        self._opened[block] = number + 1
+        start = self._places.starts[block][number]
+        return self._buffers[start : start + size_bytes]
 
     def _unfilled(self, size_bytes: int) -> Tensor:
         return torch.empty(size_bytes, dtype=torch.uint8, device=self.device)

@@ -10,7 +10,9 @@ addition:
     methods=a,b      by default all that schedule such a step
     largest=all      the largest batch of each method; or plain: of plain PyTorch alone; none
     output=text      or json; html writes a page, outputs/advice/<model>_<device>.html
+    levers=true      what would make a step fit that plain PyTorch has no room for; or false
     processes=2      that plan; by default one for each processor
+    time_limit=12    seconds for a step that plain PyTorch has no room for; or none
     tracking=offline, online    logs the table, the page and the figures to W&B
 
 Nothing runs on a device and nothing is allocated.
@@ -30,13 +32,15 @@ from membench.cli.words import (
     Reader,
     each,
     read_count,
+    read_number,
     read_options,
+    read_switch,
     refuse_flags,
     take_config_dir,
     with_own_model,
 )
 from membench.core import configuration
-from membench.core.checks import choice
+from membench.core.checks import POSITIVE, choice
 from membench.core.device import file_name
 from membench.core.errors import MembenchError
 from membench.core.files import shown, write_whole
@@ -50,8 +54,11 @@ if TYPE_CHECKING:
 
     from membench.advice.advice import Advice
     from membench.advice.advise import Adviser
+    from membench.core.workload import Workload
 
 OUTPUTS = ("text", "json", "html")
+TIME_LIMIT_S = 12.0
+"""For planning; what comes before takes as long again where the model is one of transformers."""
 _SET_HERE = ("backend", "cluster", "framework", "micro_batch", "strategy")
 
 
@@ -63,7 +70,9 @@ class Settings:
         step: the configuration of the step.
         methods: names; None: all.
         largest: whose largest batch is searched for.
+        levers: whether changes to a program that does not fit are looked for.
         processes: that plan; None: one for each processor.
+        time_limit_s: for a program that does not fit; None: none.
         words: that describe the step.
     """
 
@@ -71,7 +80,9 @@ class Settings:
     methods: tuple[str, ...] | None
     largest: str
     output: str
+    levers: bool
     processes: int | None
+    time_limit_s: float | None
     tracking: Tracking
     words: tuple[str, ...]
 
@@ -86,7 +97,9 @@ def parse(words: Sequence[str]) -> Settings:
         "methods": each(partial(choice, configuration.names("strategy"), "methods")),
         "largest": partial(choice, ("plain", "all", "none"), "largest"),
         "output": partial(choice, OUTPUTS, "output"),
+        "levers": partial(read_switch, "levers"),
         "processes": partial(read_count, "processes"),
+        "time_limit": _read_time_limit,
     }
     options = read_options([word for word in words if word.partition("=")[0] in readers], readers)
     described = with_own_model([word for word in words if word.partition("=")[0] not in readers])
@@ -105,10 +118,16 @@ def parse(words: Sequence[str]) -> Settings:
         methods=options.get("methods"),
         largest=options.get("largest", "all"),
         output=options.get("output", "text"),
+        levers=options.get("levers", True),
         processes=options.get("processes"),
+        time_limit_s=options.get("time_limit", TIME_LIMIT_S),
         tracking=Tracking(**resolved(composed.tracking)),
         words=tuple(words),
     )
+
+
+def _read_time_limit(text: str) -> float | None:
+    return None if text == "none" else read_number(POSITIVE, "time_limit", text)
 
 
 def _with_this_device(words: Sequence[str]) -> list[str]:
@@ -124,13 +143,26 @@ def run(settings: Settings) -> int:
     """Print the advice and return the exit code."""
     # torch takes seconds, which a wrong word need not wait for
     from membench.advice.advise import Adviser
+    from membench.advice.configured import module_changes
     from membench.sweep.cell import Cell
 
     cell = Cell.from_configuration(settings.step)
     workload = cell.workload(cell.batch_size)
-    adviser = Adviser(workload, cell.simulated_device, cell.budget_bytes, cell.optimizer)
+    adviser = Adviser(
+        workload,
+        cell.simulated_device,
+        cell.budget_bytes,
+        cell.optimizer,
+        cell.host_memory_bytes,
+        module_changes(settings.step, _workload),
+    )
     advice = adviser.advice(
-        settings.methods, largest=settings.largest, processes=settings.processes, progress=True
+        settings.methods,
+        largest=settings.largest,
+        levers=settings.levers,
+        processes=settings.processes,
+        time_limit_s=settings.time_limit_s,
+        progress=True,
     )
     folder = Path("outputs") / "advice"
     name = file_name(f"{advice.model}_{advice.device}")
@@ -140,7 +172,14 @@ def run(settings: Settings) -> int:
         print(_text(advice, settings.output))
     if settings.tracking.mode != "disabled":
         _log(settings, adviser, advice, folder / name)
-    return 0
+    return 0 if advice.plans else 2
+
+
+def _workload(step: Configuration) -> "Workload":
+    from membench.sweep.cell import Cell
+
+    cell = Cell.from_configuration(step)
+    return cell.workload(cell.batch_size)
 
 
 def _pictures(adviser: "Adviser", advice: "Advice") -> "dict[str, Figure]":

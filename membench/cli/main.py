@@ -38,8 +38,8 @@ def main(words: Sequence[str] | None = None) -> int:
         _give_up_broken_stdout()
 
 
-_DEPRECATIONS = "torch.utils._pytree"
-"""Logger of torch that prints deprecations of torchao, which transformers imports where it is installed."""
+_OF_LIBRARIES = ("torch.utils._pytree", "bitsandbytes.backends.cpu.ops")
+"""Loggers that print, at an import, deprecations of torchao and what bitsandbytes lacks on the CPU."""
 
 
 def _run(command: str, words: list[str], *, is_named: bool) -> int:
@@ -50,7 +50,8 @@ def _run(command: str, words: list[str], *, is_named: bool) -> int:
     if "--version" in words:
         print(f"membench {membench.__version__}", flush=True)
         return 0
-    logging.getLogger(_DEPRECATIONS).setLevel(logging.ERROR)
+    for name in _OF_LIBRARIES:
+        logging.getLogger(name).setLevel(logging.ERROR)
     module = import_module(f"membench.cli.{command}")
     code: int = module.run(module.parse(words))
     sys.stdout.flush()

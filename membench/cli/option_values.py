@@ -44,6 +44,7 @@ def check_cell(values: Values) -> None:
     _check_planning(values)
     check_running(values)
     check_size("budget", values["budget"])
+    check_size("host_memory", values.get("host_memory"))
     check(FOLDER, records=values["records"])
     if values.get("precision") is not None:
         Precision.of_step(values["precision"])

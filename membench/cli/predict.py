@@ -54,7 +54,7 @@ def run(configuration: Configuration) -> int:
 
     cell = Cell.from_configuration(configuration)
     workload, strategy = cell.workload(cell.batch_size), cell.method.strategy()
-    predictor = Predictor(workload, strategy, cell.budget_bytes, cell.optimizer)
+    predictor = Predictor(workload, strategy, cell.budget_bytes, cell.optimizer, cell.host_memory_bytes)
     prediction = predictor.on(cell.simulated_device)
     values = [*_values(prediction), *_rates(cell, prediction)]
     lines = [_step(workload.name, cell, prediction), *(f"  {name:<20} {value}" for name, value in values)]

@@ -4,6 +4,7 @@ from abc import ABC, abstractmethod
 
 from membench.core.codec import ActivationCodec
 from membench.core.convolution import Algorithm
+from membench.core.machine import HostLimit
 from membench.core.task_graph import Task, TaskGraph
 
 
@@ -14,6 +15,11 @@ class CostModel(ABC):
     @abstractmethod
     def full_duplex(self) -> bool:
         """Whether copies in both directions overlap."""
+
+    @property
+    @abstractmethod
+    def host_limit(self) -> HostLimit | None:
+        """What a step may hold in host memory and on the disk; None: any number of bytes in host memory."""
 
     @abstractmethod
     def annotate(self, graph: TaskGraph) -> TaskGraph:
@@ -51,6 +57,14 @@ class CostModel(ABC):
     @abstractmethod
     def prefetch_time_s(self, size_bytes: int) -> float:
         """Return the seconds of a copy from the host to the device."""
+
+    @abstractmethod
+    def disk_read_time_s(self, size_bytes: int) -> float:
+        """Return the seconds of a copy from the disk to the host."""
+
+    @abstractmethod
+    def disk_write_time_s(self, size_bytes: int) -> float:
+        """Return the seconds of a copy from the host to the disk."""
 
     def copy_delay_s(self, size_bytes: int) -> float:
         """Return the seconds by which a copy delays tasks that run at the same time: 0 where an engine of its own copies."""

@@ -62,9 +62,10 @@ class InvalidSchedule(MembenchError):
 
 
 class InfeasibleSchedule(MembenchError):
-    """A budget is smaller than a strategy's peak memory.
+    """A budget is smaller than a strategy's peak memory, or a limit of host memory than what must be there at once.
 
     Attributes:
+        on_host: whether it is host memory that is too small.
         micro_batch: the size in question, if sizes other than the batch were tried.
     """
 
@@ -76,21 +77,28 @@ class InfeasibleSchedule(MembenchError):
         budget_bytes: int,
         lower_bound_bytes: int,
         micro_batch: int | None = None,
+        on_host: bool = False,
     ) -> None:
-        where, remedy = "", "raise the budget, or lower the batch size"
+        what, limit = ("host memory", "host_memory") if on_host else ("a budget", "the budget")
+        where, remedy = "", f"raise {limit}, or lower the batch size"
         if micro_batch is not None:
             where = f" in micro-batches of {micro_batch}, the least demanding of those tried"
-            remedy = "raise the budget"
+            remedy = f"raise {limit}"
+        bound = (
+            ""
+            if on_host
+            else f"no schedule of this graph can do with less than {format_bytes(lower_bound_bytes)}; "
+        )
         super().__init__(
-            f"a budget of {format_bytes(budget_bytes)} is too small{where}: {task} needs {format_bytes(needed_bytes)} "
-            f"({needed_bytes:,} bytes) with this strategy; no schedule of this graph can do with less than "
-            f"{format_bytes(lower_bound_bytes)}; {remedy}"
+            f"{what} of {format_bytes(budget_bytes)} is too small{where}: {task} needs {format_bytes(needed_bytes)} "
+            f"({needed_bytes:,} bytes) with this strategy; {bound}{remedy}"
         )
         self.task = task
         self.needed_bytes = needed_bytes
         self.budget_bytes = budget_bytes
         self.lower_bound_bytes = lower_bound_bytes
         self.micro_batch = micro_batch
+        self.on_host = on_host
 
     def of_micro_batch(self, micro_batch: int) -> "InfeasibleSchedule":
         """Return the same error for the micro-batch with the least demand of those that were tried."""
@@ -112,6 +120,20 @@ class OutOfMemory(MembenchError):
         super().__init__(message)
         self.needed_bytes = needed_bytes
         self.capacity_bytes = capacity_bytes
+
+
+class DiskFailed(MembenchError):
+    """The disk that keeps blocks of a step is full or broken, or its folder cannot be used.
+
+    Args:
+        what: was to be done, such as ``"write 'weight:exp_avg'"``.
+        cause: a clause.
+        remedy: an imperative.
+    """
+
+    def __init__(self, what: str, folder: Path, cause: str, remedy: str) -> None:
+        super().__init__(f"the disk could not {what} in {folder}: {cause}; {remedy}")
+        self.folder = folder
 
 
 class ExchangeFailed(MembenchError):

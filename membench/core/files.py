@@ -5,7 +5,8 @@ from contextlib import suppress
 from errno import EDQUOT, EFBIG, ENOSPC
 from pathlib import Path
 
-_NO_ROOM = {EDQUOT, EFBIG, ENOSPC}
+NO_ROOM = frozenset({EDQUOT, EFBIG, ENOSPC})
+"""Errors of a disk, a quota or a limit on files that leaves no room."""
 
 
 def write_whole(path: Path, text: str) -> None:
@@ -47,7 +48,7 @@ def shown(path: Path) -> str:
 
 def complaint(error: Exception) -> str:
     """Return an error's message; for a file or folder that cannot be used with its path and a remedy."""
-    if isinstance(error, OSError) and error.errno in _NO_ROOM:
+    if isinstance(error, OSError) and error.errno in NO_ROOM:
         return f"{error.filename or 'a file'}: {error.strerror}; make room there, or name another place"
     if isinstance(error, OSError) and error.filename is not None:
         return f"{error.filename}: {error.strerror}; name a place that can be read and written"

@@ -2,8 +2,8 @@
 
 Semantics that every backend implements:
 
-- Streams are in-order queues. `Work` (a `Compute`, `Offload`, `Prefetch`, `Encode`, `Decode` or `AllReduce`) joins its
-  stream's queue; a `Wait` makes a stream wait for an earlier instruction of another; a `Synchronize` makes the host wait for
+- Streams are in-order queues. `Work` (a `Compute`, `Offload`, `Prefetch`, `Load`, `Store`, `Drop`, `Encode`, `Decode` or
+  `AllReduce`) joins its stream's queue; a `Wait` makes a stream wait for an earlier instruction of another; a `Synchronize` makes the host wait for
   every stream except the gradient-exchange stream, which no paper's synchronisation includes.
 - Every resident block occupies a *space* of its own size, or of the size opened by `Reserve` or taken over by `Reuse`.
   `Compute` opens a space for each block that it creates, `Prefetch` for the block that it brings back; `Free` closes it.
@@ -21,6 +21,15 @@ Semantics that every backend implements:
   and takes no device memory. What it reads must have a valid copy there; what it writes must not be resident meanwhile, and
   has a valid copy from then on. Copies in host memory are ordered like blocks: nothing reads or overwrites one before what
   was issued earlier on it is known to have finished.
+- A copy in host memory occupies the block's home there, throughout, or a *buffer* of the block's size. `Offload` and `Load`
+  open the buffer, unless `Offload` finds it open. `Drop` closes it: what it contained is valid no longer. A buffer that is
+  not dropped closes when the step ends.
+- A block whose home is the disk has a valid copy there before and after the step, and none in host memory: its buffer is
+  dropped before the step ends. `Load` fills a buffer from the disk. `Store` copies a valid copy in host memory to the
+  disk, of any block; both are valid until the block is written.
+- Buffers change hands at the load stream's position, as device memory does at the compute stream's: before a `Drop` that
+  stream must have waited for all other streams' work on the buffer, and a stream waits for the last `Drop` before it opens
+  one. So the host memory in use does not depend on timing either.
 - `Encode` also leaves the block, and opens a space of planned size for its encoded form, which is a separate block. Data
   that does not fit is an error. The encoded form stays valid until the block is written.
 - A task sees each block after the same writes as in the graph's order; random tasks are issued in that order.
@@ -41,6 +50,8 @@ COMPUTE_STREAM = "compute"
 COPY_STREAM = "copy"
 EXCHANGE_STREAM = "exchange"
 HOST_STREAM = "host"
+LOAD_STREAM = "load"
+STORE_STREAM = "store"
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +76,30 @@ class Prefetch:
 
     block: int
     stream: str = COPY_STREAM
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """Open a buffer in host memory for a block and fill it from the disk."""
+
+    block: int
+    stream: str = LOAD_STREAM
+
+
+@dataclass(frozen=True, slots=True)
+class Store:
+    """Copy a block from host memory to the disk."""
+
+    block: int
+    stream: str = STORE_STREAM
+
+
+@dataclass(frozen=True, slots=True)
+class Drop:
+    """Close a block's buffer in host memory."""
+
+    block: int
+    stream: str = LOAD_STREAM
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +183,7 @@ class Synchronize:
     """Make the host wait until every stream except the exchange's is idle."""
 
 
-Work = Compute | Offload | Prefetch | Encode | Decode | AllReduce
+Work = Compute | Offload | Prefetch | Load | Store | Drop | Encode | Decode | AllReduce
 """Instructions that join a stream's queue and can be waited for."""
 
 CHANGES_NOTHING = "nothing is offloaded, recomputed or encoded"
@@ -225,7 +260,9 @@ class Schedule:
             match instruction:
                 case Compute(task):
                     what = f"compute {graph.tasks[task].name}"
-                case Offload(block) | Prefetch(block) | Free(block):
+                case (
+                    Offload(block) | Prefetch(block) | Load(block) | Store(block) | Drop(block) | Free(block)
+                ):
                     what = f"{verb} {self._describe(block)}"
                 case AllReduce(block, root):
                     process = "" if root is None else f" on process {root}"

@@ -107,10 +107,15 @@ class GradientOf(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class HostLocation:
-    """Location of a block in host memory before the step: in the caller's tensor of `block`, from `offset_bytes` on."""
+    """Location of a block outside the device before the step: in the caller's tensor of `block`, from `offset_bytes` on.
+
+    Attributes:
+        on_disk: that tensor's contents are on the disk, and it has no memory.
+    """
 
     block: int
     offset_bytes: int = 0
+    on_disk: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,9 +123,9 @@ class Block:
     """One storage of device memory; views share it and in-place operators write to it.
 
     Attributes:
-        host_location: of an external block that is kept in host memory: a prefetch brings it to the device, and it is
-            freed without a copy back unless the step has written it. None: by its role, the block is on the device
-            throughout or is made there.
+        host_location: its home, of an external block that is kept in host memory or on the disk: a prefetch brings it from host
+            memory to the device, and it is freed without a copy back unless the step has written it. None: by its role, the
+            block is on the device throughout or is made there.
     """
 
     index: int
@@ -134,6 +139,11 @@ class Block:
     def is_part(self) -> bool:
         """Whether it is a part of another external block."""
         return self.host_location is not None and self.host_location.block != self.index
+
+    @property
+    def is_on_disk(self) -> bool:
+        """Whether its home is the disk."""
+        return self.host_location is not None and self.host_location.on_disk
 
     @property
     def is_external(self) -> bool:

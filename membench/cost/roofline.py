@@ -10,7 +10,7 @@ from membench.core.cost_model import CostModel
 from membench.core.device import DeviceProfile
 from membench.core.efficiency import Efficiency
 from membench.core.errors import MembenchError
-from membench.core.machine import Machine
+from membench.core.machine import HostLimit, Machine
 from membench.core.task_graph import Kind, Task, TaskGraph
 from membench.cost.convolution import ConvolutionAlgorithm, algorithm_work
 from membench.cost.kernels import computes_both_gradients, kernels_of
@@ -88,6 +88,19 @@ class RooflineCost(CostModel):
     def host_task_time_s(self, task: Task) -> float:
         assert self._machine is not None, "tasks of the host need a machine"
         return task.moved_bytes / self._machine.memory_bytes_per_s
+
+    @property
+    def host_limit(self) -> HostLimit | None:
+        machine = self._machine
+        return None if machine is None else HostLimit(machine.memory_bytes, machine.disk_bytes or 0)
+
+    def disk_read_time_s(self, size_bytes: int) -> float:
+        assert self._machine and self._machine.disk_read_bytes_per_s, "a disk tier needs a machine's disk"
+        return size_bytes / self._machine.disk_read_bytes_per_s
+
+    def disk_write_time_s(self, size_bytes: int) -> float:
+        assert self._machine and self._machine.disk_write_bytes_per_s, "a disk tier needs a machine's disk"
+        return size_bytes / self._machine.disk_write_bytes_per_s
 
     def _link_time_s(self, host_bytes: int) -> float:
         """Return the seconds to read host memory and to write it, which kernels on it take in addition."""

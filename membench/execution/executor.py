@@ -2,7 +2,7 @@
 
 begin
 for each instruction, in the order of the program:
-    work (compute, offload, prefetch, encode, decode, all-reduce) joins its stream and leaves an event
+    work (compute, offload, prefetch, load, store, drop, encode, decode, all-reduce) joins its stream and leaves an event
     a wait makes its stream wait for such an event
     reserve, reuse, hold and free allocate and free memory at once
     a run of tasks of the compute stream and of frees is one call, from the second step on
@@ -19,15 +19,18 @@ from membench.core.schedule import (
     AllReduce,
     Compute,
     Decode,
+    Drop,
     Encode,
     Free,
     Hold,
     Instruction,
+    Load,
     Offload,
     Prefetch,
     Reserve,
     Reuse,
     Schedule,
+    Store,
     Synchronize,
     Wait,
     Work,
@@ -51,7 +54,7 @@ def execute(schedule: Schedule, backend: Backend) -> Timeline:
 
 
 class Program:
-    """A validated schedule on a backend: for each instruction a method of the backend and its arguments.
+    """A validated schedule on a backend, which is prepared for it: for each instruction a method and its arguments.
 
     Bound once for all steps, because matching an instruction takes about as long as a small operator. From the second step
     on, one without a timeline has a call for each run of instructions.
@@ -60,6 +63,7 @@ class Program:
     def __init__(self, schedule: Schedule, backend: Backend) -> None:
         self.schedule = schedule
         self._backend = backend
+        backend.prepare(schedule)
         self._events: list[Event] = [None] * len(schedule.instructions)
         self._one_by_one: _Calls = [
             (index, self._bind(instruction, schedule.graph.tasks))
@@ -141,7 +145,7 @@ class Program:
                 return backend.synchronize, ()
             case AllReduce(block, root, stream):
                 return backend.all_reduce, (block, root, stream)
-            case Offload() | Prefetch() | Encode() | Decode():
+            case Offload() | Prefetch() | Load() | Store() | Drop() | Encode() | Decode():
                 return _move(instruction, backend)
 
 
@@ -169,12 +173,20 @@ def _wait(backend: Backend, events: Sequence[Event], stream: str, earlier: int) 
     backend.wait(stream, events[earlier])
 
 
-def _move(instruction: Offload | Prefetch | Encode | Decode, backend: Backend) -> _Bound:
+def _move(
+    instruction: Offload | Prefetch | Load | Store | Drop | Encode | Decode, backend: Backend
+) -> _Bound:
     match instruction:
         case Offload(block, stream):
             return backend.offload, (block, stream)
         case Prefetch(block, stream):
             return backend.prefetch, (block, stream)
+        case Load(block, stream):
+            return backend.load, (block, stream)
+        case Store(block, stream):
+            return backend.store, (block, stream)
+        case Drop(block, stream):
+            return backend.drop, (block, stream)
         case Encode(block, encoded, codec, stream):
             return backend.encode, (block, encoded, codec, stream)
         case Decode(block, encoded, codec, stream):

@@ -21,7 +21,7 @@ CELL_KEYS = (
     "model", "batch_size", "strategy", "framework", "device", "cluster", "backend", "seed", "budget",
     "micro_batch", "exchange", "metrics",
 )  # fmt: skip
-OPTIONAL_KEYS = ("optimizer", "precision", "channels_last", "serving", "allocator")
+OPTIONAL_KEYS = ("optimizer", "precision", "channels_last", "serving", "allocator", "host_memory")
 """Later keys, left out of a configuration where they are null, so that the hashes of earlier records stay."""
 
 

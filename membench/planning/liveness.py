@@ -6,9 +6,11 @@ from membench.core.schedule import (
     COMPUTE_STREAM,
     Compute,
     Decode,
+    Drop,
     Encode,
     Free,
     Hold,
+    Load,
     Offload,
     Prefetch,
     Reserve,
@@ -104,6 +106,25 @@ def workspace_bytes(schedule: Schedule) -> list[int]:
             case Synchronize():
                 of_other_streams.synchronized()
         result.append(own_bytes + of_other_streams.held_bytes)
+    return result
+
+
+def host_live_bytes(schedule: Schedule) -> list[int]:
+    """Return the bytes of host memory in use during each instruction: homes there, and buffers."""
+    blocks = schedule.graph.blocks
+    at_home = {block.index for block in blocks if block.host_location and not block.is_on_disk}
+    total_bytes = schedule.graph.size_bytes(block for block in at_home if not blocks[block].is_part)
+    opened: set[int] = set()
+    result = []
+    for instruction in schedule.instructions:
+        match instruction:
+            case Offload(block) | Load(block) if block not in opened | at_home:
+                opened.add(block)
+                total_bytes += blocks[block].size_bytes
+            case Drop(block):
+                opened.remove(block)
+                total_bytes -= blocks[block].size_bytes
+        result.append(total_bytes)
     return result
 
 

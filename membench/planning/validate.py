@@ -15,25 +15,27 @@ from membench.core.schedule import (
     AllReduce,
     Compute,
     Decode,
+    Drop,
     Encode,
     Free,
     Hold,
     Instruction,
+    Load,
     Offload,
     Prefetch,
     Reserve,
     Reuse,
     Schedule,
+    Store,
     Synchronize,
     Wait,
     Work,
 )
 from membench.core.task_graph import RESULT_ROLES, Phase, Task, TaskGraph
+from membench.planning.host_copies import Access, HostCopies
 
 Clock = dict[str, int]
 """For each stream the index of the latest of its instructions known to have finished."""
-
-_BEFORE_THE_STEP = (COMPUTE_STREAM, -1)
 
 
 @dataclass
@@ -42,17 +44,21 @@ class _Memory:
 
     resident: bool = False
     filled: bool = False
-    writer: tuple[str, int] | None = None
-    readers: list[tuple[str, int]] = field(default_factory=list)
+    writer: Access | None = None
+    readers: list[Access] = field(default_factory=list)
     space_bytes: int = 0
-    host_copy: tuple[str, int] | None = None  # the access that made it, while it is valid
-    host_users: list[tuple[str, int]] = field(default_factory=list)  # its last write, and reads since
     version: int = 0  # number of tasks that have written it
     averaged: bool = False  # over all processes
     encoded_by: Encode | None = None  # the latest encoding, while the encoded form is valid
 
 
-def validate(schedule: Schedule, *, budget_bytes: int | None = None, exchanges: bool = False) -> None:
+def validate(
+    schedule: Schedule,
+    *,
+    budget_bytes: int | None = None,
+    exchanges: bool = False,
+    host_memory_bytes: int | None = None,
+) -> None:
     """Check that a schedule computes its graph correctly under any timing, and holds as much memory as it states.
 
     A task must see each block after the same writes as in the graph's order, no more and no fewer. Random tasks keep
@@ -60,15 +66,22 @@ def validate(schedule: Schedule, *, budget_bytes: int | None = None, exchanges: 
 
     Args:
         exchanges: whether every gradient must be averaged over all processes, or none.
+        host_memory_bytes: the most that homes and buffers in host memory may hold.
 
     Raises:
         InvalidSchedule: names the first wrong instruction and the cause.
     """
-    _Walk(schedule, budget_bytes, exchanges).run()
+    _Walk(schedule, budget_bytes, exchanges, host_memory_bytes).run()
 
 
 class _Walk:
-    def __init__(self, schedule: Schedule, budget_bytes: int | None, exchanges: bool) -> None:
+    def __init__(
+        self,
+        schedule: Schedule,
+        budget_bytes: int | None,
+        exchanges: bool,
+        host_memory_bytes: int | None,
+    ) -> None:
         self.schedule = schedule
         self.graph = schedule.graph
         self.budget_bytes = budget_bytes
@@ -85,13 +98,13 @@ class _Walk:
         for block in self.graph.blocks:
             memory = self.memory[block.index]
             memory.resident = memory.filled = block.is_external
-            memory.host_copy = _BEFORE_THE_STEP if block.host_location else None
         self.computed: set[int] = set()
         self.live_bytes = self.peak_bytes = self.graph.external_bytes
         self.held_bytes = 0
         # by stream and instruction, until the compute stream waits
         self.workspaces: dict[str, dict[int, int]] = {}
         self.index = 0
+        self.host = HostCopies(self.graph, self, self._hazard, host_memory_bytes)
 
     def run(self) -> None:
         for index, instruction in enumerate(self.schedule.instructions):
@@ -109,6 +122,10 @@ class _Walk:
                 self._compute(task, stream)
             case Offload() | Prefetch():
                 self._copy(instruction)
+            case Load(block, stream) | Store(block, stream) | Drop(block, stream):
+                self._issue(stream)
+                move = {Load: self.host.load, Store: self.host.store, Drop: self.host.drop}
+                move[type(instruction)](block, (stream, self.index))
             case Encode() | Decode():
                 self._convert(instruction)
             case AllReduce(block, _, stream):
@@ -165,7 +182,7 @@ class _Walk:
         for block in task.writes:
             if not self.memory[block].resident:
                 self._hazard(f"{self._name(block)} is written while it is not resident")
-            self._write(block, stream, keeps_mean=task.phase is Phase.UPDATE)
+            self._write(block, stream, applies=task.phase is Phase.UPDATE)
             self.memory[block].version += 1
         self._take_workspace(task, stream)
 
@@ -184,48 +201,29 @@ class _Walk:
     def _compute_on_host(self, task: Task) -> None:
         if task.creates or task.workspace_bytes:
             self._hazard(f"task {task.name} of the host takes device memory")
+        access = (HOST_STREAM, self.index)
         for block in task.reads:
-            self._read_on_host(block, HOST_STREAM)
+            self.host.read(block, access)
         for block in task.writes:
-            memory = self.memory[block]
-            if memory.resident:
+            if self.memory[block].resident:
                 self._hazard(f"{self._name(block)} is written on the host while it is resident")
             if not self.graph.blocks[block].host_location:
                 self._hazard(f"{self._name(block)} is written on the host, where it has no home")
-            self._write_on_host(block, HOST_STREAM)
-            memory.encoded_by = None
-            memory.version += 1
+            self.host.change(block, access)
+            self.memory[block].encoded_by = None
+            self.memory[block].version += 1
 
     def _copy(self, copy: Offload | Prefetch) -> None:
         block, stream = copy.block, copy.stream
         self._issue(stream)
         if isinstance(copy, Offload):
             self._read(block, stream)
-            if self.memory[block].host_copy:
+            if self.host.is_valid(block):
                 self._hazard(f"{self._name(block)} is offloaded twice")
-            self._write_on_host(block, stream)
+            self.host.fill(block, (stream, self.index))
             return
-        self._read_on_host(block, stream)
+        self.host.read(block, (stream, self.index))
         self._fill(block, stream, again=True)
-
-    def _read_on_host(self, block: int, stream: str) -> None:
-        memory = self.memory[block]
-        if memory.host_copy is None:
-            self._hazard(f"{self._name(block)} has no valid copy on the host")
-        if not self._known(stream, memory.host_copy):
-            what = self._what(memory.host_copy)
-            self._hazard(f"{self._name(block)} is read on the host before {what} is known to be done")
-        memory.host_users.append((stream, self.index))
-
-    def _write_on_host(self, block: int, stream: str) -> None:
-        memory = self.memory[block]
-        for access in memory.host_users:
-            if access[1] != self.index and not self._known(stream, access):
-                self._hazard(
-                    f"{self._name(block)} is overwritten on the host while {self._what(access)} may still use it"
-                )
-        memory.host_copy = (stream, self.index)
-        memory.host_users = [memory.host_copy]
 
     def _convert(self, conversion: Encode | Decode) -> None:
         block, encoded, stream = conversion.block, conversion.encoded, conversion.stream
@@ -244,12 +242,8 @@ class _Walk:
 
     def _fill(self, block: int, stream: str, *, again: bool = False) -> None:
         """Open a space and fill it; `again`: with the block's earlier contents, so that its copies stay valid."""
-        memory = self.memory[block]
-        host_copy, encoded_by = memory.host_copy, memory.encoded_by
         self._take_memory(block, stream)
-        self._write(block, stream, keeps_mean=again)
-        if again:
-            memory.host_copy, memory.encoded_by = host_copy, encoded_by
+        self._write(block, stream, again=again)
         self._check_budget()
 
     def _all_reduce(self, block: int, stream: str) -> None:
@@ -298,29 +292,31 @@ class _Walk:
         memory = self.memory[block]
         if not memory.resident or not memory.filled:
             self._hazard(f"{self._name(block)} is read while it is not resident")
-        if not self._known(stream, memory.writer):
+        if not self.known(stream, memory.writer):
             self._hazard(
-                f"{self._name(block)} is read on {stream} while {self._what(memory.writer)} may still write it"
+                f"{self._name(block)} is read on {stream} while {self.what(memory.writer)} may still write it"
             )
         memory.readers.append((stream, self.index))
 
-    def _write(self, block: int, stream: str, *, keeps_mean: bool = False) -> None:
-        """Write a block; `keeps_mean`: a mean over all processes that is applied, or filled in again, may be written."""
+    def _write(self, block: int, stream: str, *, again: bool = False, applies: bool = False) -> None:
+        """Write a block: with its earlier contents, so that its copies stay valid, or by a task that applies a mean."""
         memory = self.memory[block]
-        if memory.averaged and not keeps_mean:
+        if memory.averaged and not (again or applies):
             self._hazard(f"{self._name(block)} changes after it was averaged over all processes")
         self._check_unused(block, stream, "overwritten")
         memory.filled = True
         self.opened.discard(block)
         memory.writer = (stream, self.index)
         memory.readers = [reader for reader in memory.readers if reader[1] == self.index]
-        memory.host_copy = memory.encoded_by = None
+        if not again:
+            self.host.invalidate(block)
+            memory.encoded_by = None
 
     def _check_unused(self, block: int, stream: str, verb: str) -> None:
         memory = self.memory[block]
         for access in (memory.writer, *memory.readers):
-            if access is not None and access[1] != self.index and not self._known(stream, access):
-                self._hazard(f"{self._name(block)} is {verb} while {self._what(access)} may still use it")
+            if access is not None and access[1] != self.index and not self.known(stream, access):
+                self._hazard(f"{self._name(block)} is {verb} while {self.what(access)} may still use it")
 
     def _take_memory(self, block: int, stream: str) -> None:
         if self.memory[block].filled:
@@ -331,7 +327,7 @@ class _Walk:
 
     def _check_position(self, stream: str, what: str) -> None:
         position = self.clocks[COMPUTE_STREAM].get(COMPUTE_STREAM)
-        if position is not None and not self._known(stream, (COMPUTE_STREAM, position)):
+        if position is not None and not self.known(stream, (COMPUTE_STREAM, position)):
             self._hazard(f"{what} takes memory before the compute stream has come to this point")
 
     def _open(self, block: int, space_bytes: int) -> None:
@@ -368,7 +364,7 @@ class _Walk:
 
     # ---- knowledge ----------------------------------------------------------------------------------
 
-    def _known(self, stream: str, access: tuple[str, int] | None) -> bool:
+    def known(self, stream: str, access: Access | None) -> bool:
         """Return whether the stream's next instruction starts after that access has finished."""
         if access is None or access[0] == stream:
             return True
@@ -392,16 +388,13 @@ class _Walk:
         missing = len(self.graph.tasks) - len(self.computed)
         if missing:
             self._hazard(f"{missing} tasks were never computed")
+        self.host.check_end()
         for block, memory in zip(self.graph.blocks, self.memory, strict=True):
-            if block.host_location and memory.host_copy is None:
-                self._hazard(f"{block.name} was written, and its home on the host was not updated")
             if not block.is_external and memory.resident != (block.role in RESULT_ROLES):
                 self._hazard(f"{block.name} is {'still held' if memory.resident else 'lost'} at the end")
             if block.index in self.averages and not memory.averaged:
                 self._hazard(f"{block.name} was not averaged over all processes")
             self._check_unused(block.index, COMPUTE_STREAM, "handed to the caller")
-            if any(not self._known(COMPUTE_STREAM, access) for access in memory.host_users):
-                self._hazard(f"{block.name} is handed to the caller while its copy on the host is still used")
         if self.peak_bytes != self.schedule.peak_bytes:
             self._hazard(f"holds {self.peak_bytes} bytes at most, not the stated {self.schedule.peak_bytes}")
 
@@ -411,7 +404,7 @@ class _Walk:
     def _name(self, block: int) -> str:
         return repr(self.graph.blocks[block].name)
 
-    def _what(self, access: tuple[str, int] | None) -> str:
+    def what(self, access: Access | None) -> str:
         if access is None:
             return "no instruction"
         instruction = self.schedule.instructions[access[1]]

@@ -1,9 +1,11 @@
 """MeasuredCost: isolated operators, once per operator and shapes, and the link, measured on the device at hand."""
 
+import tempfile
 import time
 from collections.abc import Hashable
 from dataclasses import replace
 from functools import cached_property
+from pathlib import Path
 
 import torch
 
@@ -12,9 +14,11 @@ from membench.backends.tensors import mismatched_outputs
 from membench.core.codec import ActivationCodec
 from membench.core.convolution import Algorithm
 from membench.core.cost_model import CostModel
-from membench.core.task_graph import Kind, Phase, Task, TaskGraph
+from membench.core.machine import HostLimit
+from membench.core.task_graph import Kind, Phase, Role, Task, TaskGraph
 from membench.execution.measurement import synchronize
 from membench.profiling.cache import CostCache
+from membench.profiling.disk import DiskRates, measure_disk
 from membench.profiling.issue import IssueTimes, measure_issue
 from membench.profiling.link import Link, measure_link
 from membench.profiling.operators import OperatorCost, OutputMismatch, key_of, measure_operators
@@ -27,6 +31,8 @@ class MeasuredCost(CostModel):
         device: where tasks run.
         cache: earlier measurements, to which new ones are added; None: measurements end with the process.
         cuda_graph: steps are replayed as a CUDA graph, which the host issues at once.
+        host_memory_bytes: the most that a step may hold in host memory; None: no limit.
+        disk_folder: of the file for what does not fit there, which is the optimizer's states.
 
     Attributes:
         has_measured: whether operators ran in this process; then its first step is not a cold start.
@@ -34,9 +40,17 @@ class MeasuredCost(CostModel):
     """
 
     def __init__(
-        self, device: torch.device, cache: CostCache | None = None, *, cuda_graph: bool = False
+        self,
+        device: torch.device,
+        cache: CostCache | None = None,
+        *,
+        cuda_graph: bool = False,
+        host_memory_bytes: int | None = None,
+        disk_folder: Path | None = None,
     ) -> None:
         self.device = device
+        self.disk_folder = disk_folder or Path(tempfile.gettempdir())
+        self.host_memory_bytes = host_memory_bytes
         self.has_measured = False
         self.update_times_s: dict[str, float] = {}
         self._cache = cache
@@ -49,6 +63,12 @@ class MeasuredCost(CostModel):
     @property
     def full_duplex(self) -> bool:
         return self.link.full_duplex
+
+    @property
+    def host_limit(self) -> HostLimit | None:
+        if self.host_memory_bytes is None:
+            return None
+        return HostLimit(self.host_memory_bytes, on_disk=(Role.OPTIMIZER_STATE,))
 
     def annotate(self, graph: TaskGraph) -> TaskGraph:
         """Return the graph with the workspaces of its operators, those measured now and those known before.
@@ -127,6 +147,12 @@ class MeasuredCost(CostModel):
     def prefetch_time_s(self, size_bytes: int) -> float:
         return self.link.latency_s + size_bytes / self.link.host_to_device_bytes_per_s
 
+    def disk_read_time_s(self, size_bytes: int) -> float:
+        return size_bytes / self._disk_rates.read_bytes_per_s
+
+    def disk_write_time_s(self, size_bytes: int) -> float:
+        return size_bytes / self._disk_rates.write_bytes_per_s
+
     def copy_delay_s(self, size_bytes: int) -> float:
         if self.device.type == "cuda":
             return 0.0
@@ -156,6 +182,10 @@ class MeasuredCost(CostModel):
             self._link = measure_link(self.device)
             self._save()
         return self._link
+
+    @cached_property
+    def _disk_rates(self) -> DiskRates:
+        return measure_disk(self.disk_folder)
 
     @cached_property
     def _issue_times(self) -> IssueTimes:

@@ -1,6 +1,7 @@
 """Arguments of `membench.compile` and `membench.predict`, checked and converted."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -10,6 +11,7 @@ from membench.core import configuration
 from membench.core.arguments import as_arguments
 from membench.core.device import DeviceProfile
 from membench.core.errors import MembenchError
+from membench.core.machine import Machine
 from membench.core.opened import opened
 from membench.core.optimizer import Make, WeightUpdate
 from membench.core.precision import Precision
@@ -71,16 +73,26 @@ def as_update(optimizer: OptimizerLike) -> WeightUpdate | None:
     return update
 
 
-def as_bytes(budget: str | float | None) -> int | None:
-    """Return a budget, ``"200 MB"`` or a number of bytes, in bytes.
+def as_bytes(size: str | float | None, name: str = "budget") -> int | None:
+    """Return the size that an argument of that name gives, ``"200 MB"`` or a number of bytes, in bytes.
 
     Raises:
         MembenchError: it is not a size.
     """
     try:
-        return None if budget is None else parse_bytes(budget)
+        return None if size is None else parse_bytes(size)
     except ValueError as error:
-        raise MembenchError(f"budget: {error}") from error
+        raise MembenchError(f"{name}: {error}") from error
+
+
+def as_machine(host_memory_bytes: int | None, machine: Machine | None = None) -> Machine:
+    """Return the machine that a simulated device is in, with so much memory; None: with its own.
+
+    Args:
+        machine: None: the one of ``conf/machine/server.yaml``.
+    """
+    machine = machine or configuration.load("machine", "server")
+    return machine if host_memory_bytes is None else replace(machine, memory_bytes=host_memory_bytes)
 
 
 def as_device(device: str | DeviceProfile | None) -> DeviceProfile:

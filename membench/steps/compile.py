@@ -4,6 +4,7 @@ capture -> annotate with the device's costs -> strategy -> validate -> a step th
 """
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -17,6 +18,7 @@ from membench.core.checks import choice
 from membench.core.cluster import SINGLE_DEVICE, Cluster
 from membench.core.device import DeviceProfile
 from membench.core.errors import MembenchError, UnsupportedModel
+from membench.core.machine import Machine
 from membench.core.optimizer import WeightUpdate
 from membench.core.record import Source
 from membench.core.schedule import RepeatedSchedule
@@ -33,6 +35,7 @@ from membench.steps.arguments import (
     OptimizerLike,
     as_bytes,
     as_device,
+    as_machine,
     as_strategy,
     as_update,
     workload_of,
@@ -58,6 +61,8 @@ def compile(  # noqa: A001 (the field's term)
     device: str | DeviceProfile | None = None,
     cluster: str | Cluster = SINGLE_DEVICE,
     budget: str | float | None = None,
+    host_memory: str | float | None = None,
+    disk: str | Path | None = None,
     micro_batch: int | str | None = None,
     exchange: str | None = None,
     optimizer: OptimizerLike = None,
@@ -86,6 +91,11 @@ def compile(  # noqa: A001 (the field's term)
         budget: the most device memory that the step may hold, including weights and inputs: ``"200 MB"``
             (1 MB is 1024 x 1024 bytes) or a number of bytes. None: on a simulated device what it has, where the step needs more
             without a budget; otherwise no limit.
+        host_memory: the most that the step may hold in host memory, ``"64 GB"`` or a number of bytes; what does not fit is kept on
+            a disk: weights and the optimizer's states, in a real step the states alone (see `RealStep.restore`). None: what a
+            simulated device's machine has, in a real step any number of bytes.
+        disk: for a real step: an existing folder on that disk, for a file that vanishes with the process. None: the folder for
+            temporary files.
         micro_batch: number of samples to compute at a time; ``"fitted"`` for the most that Equation 8 of moDNN finds room
             for, or ``"fastest"`` for those with which a step takes the least time, which plans each size from there on.
             None: the strategy chooses, most strategies the whole batch.
@@ -109,13 +119,16 @@ def compile(  # noqa: A001 (the field's term)
     Raises:
         UnsupportedModel: the module cannot be captured, or a weight's gradient has a hook; names the layer.
         UnsupportedStrategy: there is no such strategy, or it cannot schedule this graph.
-        InfeasibleSchedule: the strategy cannot keep the budget; contains the bytes that it needs and the lower bound.
+        InfeasibleSchedule: the strategy cannot keep the budget, or the limit of host memory; contains the bytes that it needs.
         OutOfMemory: the step does not fit the simulated device.
+        DiskFailed: the disk has less room than the step needs; in a step also where it is broken.
         ExchangeFailed: another process has ended, or did not answer in time; steps raise it too.
         MembenchError: an argument is invalid or does not match the backend; there is no GPU, or no process group.
     """
     _check_together(backend, exchange, device, cluster, optimizer, shapes, cuda_graph)
+    _check_host(backend, host_memory, disk, cuda_graph)
     chosen, budget_bytes = as_strategy(strategy), as_bytes(budget)
+    host_memory_bytes = as_bytes(host_memory, "host_memory")
     when = None if exchange is None else choice(Exchange, "exchange", exchange)
 
     def workload_at(example: tuple[Any, Any]) -> Workload:
@@ -124,13 +137,27 @@ def compile(  # noqa: A001 (the field's term)
     workload = workload_at(batch)
     if Source.of(backend) is Source.SIMULATED:
         return _simulate(
-            workload, chosen, device, cluster, budget_bytes, micro_batch, when, as_update(optimizer)
+            workload,
+            chosen,
+            device,
+            cluster,
+            budget_bytes,
+            micro_batch,
+            when,
+            as_update(optimizer),
+            as_machine(host_memory_bytes),
         )
     target = real_device(backend)
     check_products(workload.precision, target)
     check_placement(module, target)
     cache = load_cache(target) if backend == "cuda" else None
-    measured = MeasuredCost(target, cache, cuda_graph=cuda_graph)
+    measured = MeasuredCost(
+        target,
+        cache,
+        cuda_graph=cuda_graph,
+        host_memory_bytes=host_memory_bytes,
+        disk_folder=None if disk is None else Path(disk),
+    )
     updated_by = as_update(optimizer)
 
     def build(inputs: Any, targets: Any) -> CompiledStep | MicroBatchedStep:
@@ -173,6 +200,19 @@ def _check_together(
         )
 
 
+def _check_host(
+    backend: str, host_memory: str | float | None, disk: str | Path | None, cuda_graph: bool
+) -> None:
+    if disk is not None and (backend == "simulated" or host_memory is None):
+        raise MembenchError(
+            "disk is for a real step with a limit of host_memory, beyond which blocks go there; give host_memory, or leave disk out"
+        )
+    if host_memory is not None and cuda_graph:
+        raise MembenchError(
+            "a CUDA graph does not contain work of the host; leave cuda_graph or host_memory out"
+        )
+
+
 def check_placement(module: nn.Module, target: torch.device) -> None:
     """Refuse a module that has weights on another device than the host and the one where it is to run.
 
@@ -195,11 +235,11 @@ def _simulate(
     micro_batch: int | str | None,
     exchange: Exchange | None,
     by: WeightUpdate | None,
+    machine: Machine,
 ) -> SimulatedStep:
     profile = as_device(device)
     joined = cluster if isinstance(cluster, Cluster) else configuration.load("cluster", cluster)
     framework = configuration.load("framework", "pytorch")
-    machine = configuration.load("machine", "server")
     cost = RooflineCost(joined.loaded(profile), framework.efficiency, machine)
     graph_at = Captures(updated_workload(workload, by), framework.captured_on).graph_at
     captured = None if by is None else CapturedUpdate(by, workload.module)
@@ -264,6 +304,8 @@ def build_step(
         runs = make_plan()
     sizes = [run.schedule.graph.batch_size for run in runs]
     backends = [real_backend(run.schedule, cost.device) for run in runs]
+    for backend in backends:
+        backend.disk_folder = cost.disk_folder
     if update:
         for run, backend in zip(runs, backends, strict=True):
             backend.tensors.update = update.of(run.schedule)

@@ -74,7 +74,7 @@ class RealStep(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """Release threads, host memory and CUDA graphs."""
+        """Release threads, host memory and CUDA graphs; see `restore`."""
 
     @abstractmethod
     def _run_example(self) -> object:
@@ -116,6 +116,21 @@ class RealStep(ABC):
             ]
         return whole_step(runs, samples, peak)
 
+    def restore(self) -> None:
+        """Give the optimizer its states back that the step keeps on a disk, in host memory, until the step is called again.
+
+        Until then each is an empty tensor, of shape (0,). ``optimizer.state_dict()`` and `close` do this too. So does nothing
+        else: call it before the states are read, pickled or copied in another way, or used by another step.
+
+        After a step that has failed, such as on a full or broken disk, each state is that which belongs to its weight: both are
+        as before the step, or both are updated.
+
+        Raises:
+            DiskFailed: the disk is broken.
+        """
+        for backend in self.backends:
+            backend.restore()
+
     def _check_autocast(self) -> None:
         """Refuse a call within autocast that the capture was not within, or outside of it.
 
@@ -132,6 +147,7 @@ class RealStep(ABC):
             )
 
     def _preserved(self) -> AbstractContextManager[None]:
+        self.restore()
         optimizer = self._update.optimizer if self._update else None
         return preserve_state(self.workload.module, self.backends[0].device, optimizer)
 
@@ -170,6 +186,8 @@ class CompiledStep(RealStep):
         self._captured = captured
         self.backend = backend
         self._program = Program(schedule, backend)
+        if update is not None and backend.disk is not None:
+            update.follow_states(schedule.graph, backend.disk)
         self._replayed = None if graph_pool is None else ReplayedProgram(self._program, backend, graph_pool)
         self._module_state = ModuleState(workload.module, workload.loss)
         self._weights = dict(workload.module.named_parameters())

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from functools import cache
 
 from membench.core.cost_model import CostModel
@@ -9,6 +10,8 @@ from membench.core.errors import InfeasibleSchedule, MembenchError, OutOfMemory,
 from membench.core.optimizer import UpdateOf
 from membench.core.schedule import RepeatedSchedule, Schedule
 from membench.core.task_graph import TaskGraph
+from membench.execution.simulation import step_time_s
+from membench.planning.disk import keep_within
 from membench.planning.micro_batch import (
     FASTEST,
     FITTED,
@@ -68,10 +71,11 @@ def plan_step(
             annotated_at(samples) if position == last else before_the_last_at(samples)
             for position, (samples, _) in enumerate(counts)
         ]
-        return tuple(
+        runs = tuple(
             RepeatedSchedule(_validated(graph, strategy, cost, budget_bytes), count)
             for graph, (_, count) in zip(graphs, counts, strict=True)
         )
+        return _within_host_memory(runs, cost, budget_bytes)
 
     refusals: dict[int, InfeasibleSchedule] = {}
 
@@ -180,3 +184,29 @@ def _validated(
     schedule = strategy.schedule(annotated, cost, budget_bytes)
     validate(schedule, budget_bytes=budget_bytes)
     return schedule
+
+
+def _within_host_memory(runs: Runs, cost: CostModel, budget_bytes: int | None) -> Runs:
+    """Return validated schedules that hold no more outside the device than the machine has.
+
+    Raises:
+        InfeasibleSchedule: see `keep_within`.
+    """
+    limit = cost.host_limit
+    if limit is None:
+        return runs
+    found = keep_within(runs, limit)
+    if found is runs:
+        return runs
+    for run in found:
+        validate(run.schedule, budget_bytes=budget_bytes, host_memory_bytes=limit.memory_bytes)
+    return tuple(replace(run, schedule=_with_its_gap(run.schedule, cost)) for run in found)
+
+
+def _with_its_gap(schedule: Schedule, cost: CostModel) -> Schedule:
+    """Return a schedule with a lower bound, which holds for any disk, and by how much its own time exceeds that."""
+    decisions = dict(schedule.decisions)
+    if not decisions.get("lower_bound_s"):
+        return schedule
+    decisions["gap"] = max(0.0, step_time_s(schedule, cost) / decisions["lower_bound_s"] - 1)
+    return replace(schedule, decisions=tuple(decisions.items()))

@@ -17,18 +17,20 @@ from membench.core.device import DeviceProfile
 from membench.core.efficiency import Efficiency, with_rates
 from membench.core.machine import Machine
 from membench.core.optimizer import WeightUpdate
-from membench.core.schedule import Offload, RepeatedSchedule, Schedule
+from membench.core.schedule import RepeatedSchedule
 from membench.core.task_graph import TaskGraph
 from membench.core.workload import Workload
 from membench.cost.kernels import priced_by_bytes
 from membench.cost.roofline import RooflineCost
 from membench.planning.device_memory import device_memory
 from membench.planning.holders import held_at_peak_bytes, returned_in_objects_bytes
+from membench.planning.liveness import host_live_bytes
 from membench.planning.update import add_update, updated_workload
 from membench.steps.arguments import (
     OptimizerLike,
     as_bytes,
     as_device,
+    as_machine,
     as_strategy,
     as_update,
     workload_of,
@@ -86,7 +88,7 @@ class Predictor:
     Args:
         workload: on any device, ``meta`` included; its tensors are only read.
         strategy: the memory-saving method.
-        budget_bytes: see `predict`.
+        budget_bytes, host_memory_bytes: see `predict`.
         update: of the weights; None: the step ends with the gradients.
         rates: values that replace those of ``conf/framework/pytorch.yaml``, by the names of `KernelRates`.
     """
@@ -97,6 +99,7 @@ class Predictor:
         strategy: Strategy,
         budget_bytes: int | None = None,
         update: WeightUpdate | None = None,
+        host_memory_bytes: int | None = None,
         rates: Mapping[str, float] | None = None,
     ) -> None:
         self._framework = configuration.load("framework", "pytorch")
@@ -107,6 +110,7 @@ class Predictor:
         self._captures = Captures(step, self._framework.captured_on, uses_values=True)
         self._strategy = strategy
         self._budget_bytes = budget_bytes
+        self._host_memory_bytes = host_memory_bytes
         self._update = None if update is None else CapturedUpdate(update, workload.module)
 
     @property
@@ -125,7 +129,7 @@ class Predictor:
         Args:
             machine: that the device is in; None: the one of ``conf/machine/server.yaml``.
         """
-        cost = RooflineCost(device, self._efficiency, machine or configuration.load("machine", "server"))
+        cost = RooflineCost(device, self._efficiency, as_machine(self._host_memory_bytes, machine))
         batch_size = self._captures.workload.batch_size
         runs = plan_step(
             self._captures.graph_at, batch_size, self._strategy, cost, self._budget_bytes, update=self._update
@@ -147,18 +151,11 @@ def predicted(runs: tuple[RepeatedSchedule, ...], cost: CostModel, device: Devic
         fits=memory.fits,
         capacity_bytes=device.memory_bytes,
         parts_bytes=held_at_peak_bytes(largest),
-        host_bytes=max(_host_bytes(run.schedule) for run in runs),
+        host_bytes=max(max(host_live_bytes(run.schedule), default=0) for run in runs),
         cache_bytes=returned_in_objects_bytes(largest.graph),
         depends_on_values=largest.graph.depends_on_values,
         priced_by_bytes=priced_by_bytes(largest.graph.tasks),
     )
-
-
-def _host_bytes(schedule: Schedule) -> int:
-    blocks = schedule.graph.blocks
-    homes = {block.index for block in blocks if block.host_location and not block.is_part}
-    copies = {item.block for item in schedule.instructions if isinstance(item, Offload)}
-    return schedule.graph.size_bytes(homes | copies)
 
 
 def predict(
@@ -171,6 +168,7 @@ def predict(
     optimizer: OptimizerLike = None,
     strategy: str | Strategy = "pytorch",
     budget: str | float | None = None,
+    host_memory: str | float | None = None,
     channels_last: bool = False,
 ) -> Prediction:
     """Predict the memory and the time of a step of training or inference on a device that need not be at hand.
@@ -188,14 +186,22 @@ def predict(
             `membench.WeightUpdate`, which also updates in the backward pass. None: the step ends with the gradients.
         strategy: a name (``"layrub_hybrid"``) or an instance; by default plain PyTorch.
         budget: the most that the strategy may hold, ``"20 GB"`` or a number of bytes.
+        host_memory: the most that the strategy may hold in host memory, what does not fit is kept on the machine's disk; None: what
+            the machine has.
         channels_last: weights and inputs of four dimensions have that memory format.
 
     Raises:
         UnsupportedModel: the module cannot be captured; names the layer.
         UnsupportedStrategy: there is no such strategy, or it cannot schedule this graph.
-        InfeasibleSchedule: the strategy cannot keep the budget.
+        InfeasibleSchedule: the strategy cannot keep the budget, or the limit of host memory.
         MembenchError: an argument is invalid.
     """
     workload = workload_of(module, loss, batch, precision=precision, channels_last=channels_last)
-    predictor = Predictor(workload, as_strategy(strategy), as_bytes(budget), as_update(optimizer))
+    predictor = Predictor(
+        workload,
+        as_strategy(strategy),
+        as_bytes(budget),
+        as_update(optimizer),
+        as_bytes(host_memory, "host_memory"),
+    )
     return predictor.on(as_device(device))

@@ -7,7 +7,9 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
+from membench.backends.disk_tier import DiskTier
 from membench.capture.update import CapturedUpdate, updated_weights
+from membench.capture.update_recorder import state_tensors
 from membench.core.call import Value
 from membench.core.errors import MembenchError, UnsupportedStrategy
 from membench.core.optimizer import (
@@ -196,6 +198,14 @@ class RealUpdate:
             return sum(part.cpu_moved_bytes for part in captured.parts if set(part.weights) <= set(names))
         return 3 * sum(self._weights[name].nbytes for name in names)
 
+    def follow_states(self, graph: TaskGraph, disk: DiskTier) -> None:
+        """Let the optimizer's states be the homes of their blocks on the disk; ``optimizer.state_dict()`` brings them back."""
+        for block in graph.blocks:
+            if block.is_on_disk and block.role is Role.OPTIMIZER_STATE:
+                weight, _, state = block.name.rpartition(":")
+                disk.follow(block.index, partial(_state_of, self.optimizer, self._weights[weight], state))
+        self.optimizer.register_state_dict_pre_hook(lambda _: disk.restore())
+
     def made_accumulators_bytes(self, graph: TaskGraph) -> int:
         """Return the bytes of a micro-batch's accumulators on the device that each step makes anew, as the update frees them."""
         if self.gradients is Gradients.KEPT:
@@ -209,3 +219,8 @@ class RealUpdate:
         for weight in self._weights.values():
             if self.gradients is Gradients.KEPT and weight.grad is not None:
                 weight.grad.zero_()
+
+
+def _state_of(optimizer: torch.optim.Optimizer, weight: nn.Parameter, name: str) -> Tensor | None:
+    """Return a state of a weight; None before the optimizer has made it."""
+    return dict(state_tensors(optimizer.state.get(weight, {}))).get(name)

@@ -24,6 +24,7 @@ class Auto(Strategy):
     """The fastest of the other methods that keeps the budget and gives plain PyTorch's results."""
 
     name = "auto"
+    moves_weights = True  # some of the others do
     modes = frozenset(Mode)
 
     def schedule(self, graph: TaskGraph, cost: CostModel, budget_bytes: int | None) -> Schedule:

@@ -24,6 +24,9 @@ class Strategy(ABC):
     searches_under_budget: ClassVar[bool] = False
     """Whether it plans for seconds under a budget, so that `membench.advise` takes plans without one for its largest batch."""
 
+    moves_weights: bool = False
+    """Whether it can keep weights, accumulated gradients and an optimizer's states in host memory while they are not used."""
+
     def micro_batch_sizes(
         self, graph_at: GraphAt, batch_size: int, cost: CostModel, budget_bytes: int | None
     ) -> Iterable[int]:

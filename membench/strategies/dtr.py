@@ -38,16 +38,17 @@ class Dtr(Strategy):
 
     Args:
         longest: refuse a schedule with more than that many times as many tasks as the graph has, as soon as it is that long.
+        slowest_s: refuse a schedule whose tasks compute for longer, as soon as they do.
     """
 
     name = "dtr"
 
-    def __init__(self, longest: float = inf) -> None:
-        self._longest = longest
+    def __init__(self, longest: float = inf, slowest_s: float = inf) -> None:
+        self.longest, self._slowest_s = longest, slowest_s
 
     def schedule(self, graph: TaskGraph, cost: CostModel, budget_bytes: int | None) -> Schedule:
         problem = Problem(join_convolution_backward(graph, cost), cost, 1)
-        runtime = _Runtime(problem, budget_bytes or inf, self._longest)
+        runtime = _Runtime(problem, budget_bytes or inf, self.longest, self._slowest_s)
         builder = ScheduleBuilder(
             self.name, reordered(problem.graph, runtime.run()), budget_bytes=budget_bytes
         )
@@ -58,9 +59,11 @@ class Dtr(Strategy):
 class _Runtime:
     """Plays the runtime, and records the order of operations."""
 
-    def __init__(self, problem: Problem, budget_bytes: float, longest: float) -> None:
+    def __init__(self, problem: Problem, budget_bytes: float, longest: float, slowest_s: float) -> None:
         self._problem, self._graph = problem, problem.graph
         self._most_tasks = longest * len(problem.graph.tasks)
+        self._most_again_s = slowest_s - problem.compute_s
+        self._spent_again_s = 0.0
         self._budget_bytes = budget_bytes
         self._blocks = list(problem.graph.blocks)  # and copies
         self._tasks: list[RenamedTask] = []
@@ -137,6 +140,9 @@ class _Runtime:
             raise MembenchError(
                 f"dtr runs more than {self._most_tasks:,.0f} tasks within {self._budget_bytes:,} bytes"
             )
+        self._spent_again_s += problem.duration_s[operation] if again else 0.0
+        if self._spent_again_s > self._most_again_s:
+            raise MembenchError(f"dtr computes for longer than asked for within {self._budget_bytes:,} bytes")
         self._now_s += problem.duration_s[operation]
         self._read_s[list(problem.touched[operation])] = self._now_s
 

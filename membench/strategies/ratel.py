@@ -53,6 +53,7 @@ class Ratel(Strategy):
     """
 
     name = "ratel"
+    moves_weights = True
 
     def __init__(self, ahead: int = 3, bucket_bytes: int = DEEPSPEED_BUCKET_BYTES) -> None:
         self._ahead = ahead

@@ -18,6 +18,7 @@ class VdnnInference(Strategy):
 
     name = "vdnn_inference"
     modes = frozenset({Mode.INFERENCE})
+    moves_weights = True
 
     def schedule(self, graph: TaskGraph, cost: CostModel, budget_bytes: int | None) -> Schedule:
         graph = keep_on_host(graph, EXTERNAL_ROLES)

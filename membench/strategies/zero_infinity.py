@@ -50,6 +50,7 @@ class ZeroInfinity(Strategy):
     """
 
     name = "zero_infinity"
+    moves_weights = True
 
     def __init__(
         self,

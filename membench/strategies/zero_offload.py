@@ -47,6 +47,7 @@ class ZeroOffload(Strategy):
     """
 
     name = "zero_offload"
+    moves_weights = True
 
     def __init__(self, bucket_bytes: int = DEEPSPEED_BUCKET_BYTES) -> None:
         self._bucket_bytes = bucket_bytes

@@ -7,7 +7,7 @@ import torch
 from membench.backends.real import check_products, real_device
 from membench.core.checks import choice
 from membench.core.cluster import SINGLE_DEVICE, Cluster
-from membench.core.configuration import find_function, instantiate, load
+from membench.core.configuration import find_function, instantiate
 from membench.core.device import DeviceProfile
 from membench.core.errors import MembenchError
 from membench.core.optimizer import WeightUpdate
@@ -20,6 +20,7 @@ from membench.frameworks.base import Framework
 from membench.models.serving import Serving
 from membench.planning.device_memory import AllocatorSettings
 from membench.planning.exchange import Exchange
+from membench.steps.arguments import as_bytes, as_machine
 from membench.sweep.method import Method
 from membench.sweep.metrics import StepMetrics
 from membench.sweep.model import Model
@@ -46,6 +47,7 @@ class Cell:
         allocator: settings of PyTorch's caching allocator in a simulation.
         precision, channels_last: see `Workload`.
         serving: the step is one in which the network serves; None: it is the model's own.
+        host_memory_bytes: the most that a step may hold in host memory; None: that of a simulated machine, or any.
         step_metrics: adds numbers of one paper to the record; None: the record has the general ones.
     """
 
@@ -69,6 +71,7 @@ class Cell:
     precision: Precision | None = None
     channels_last: bool = False
     serving: Serving | None = None
+    host_memory_bytes: int | None = None
 
     @classmethod
     def from_configuration(cls, configuration: Configuration) -> "Cell":
@@ -77,7 +80,7 @@ class Cell:
         Args:
             configuration: plain dicts: ``model``, ``batch_size``, ``strategy``, ``framework``, ``backend`` and ``seed``; to
                 be simulated, ``device``; optional: ``cluster``, ``budget``, ``micro_batch``, ``exchange``, ``metrics``, ``optimizer``,
-                ``precision``, ``channels_last``, ``serving``, ``allocator``.
+                ``precision``, ``channels_last``, ``serving``, ``allocator``, ``host_memory``.
 
         Raises:
             MembenchError: a value is not allowed; the message says which.
@@ -106,6 +109,7 @@ class Cell:
             precision=None if precision is None else Precision.of_step(precision),
             channels_last=bool(configuration.get("channels_last")),
             serving=instantiate(configuration.get("serving")),
+            host_memory_bytes=as_bytes(configuration.get("host_memory"), "host_memory"),
         )
 
     @property
@@ -122,8 +126,8 @@ class Cell:
     @property
     def cost(self) -> RooflineCost:
         """The cost model of the simulated device while all devices of the cluster copy."""
-        device, machine = self.cluster.loaded(self.simulated_device), load("machine", "server")
-        return RooflineCost(device, self.framework.efficiency, machine)
+        device = self.cluster.loaded(self.simulated_device)
+        return RooflineCost(device, self.framework.efficiency, as_machine(self.host_memory_bytes))
 
     def captured_on(self) -> torch.device | None:
         """Return the device whose operators are captured: that on which the step runs, or the framework's.

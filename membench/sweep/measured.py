@@ -113,7 +113,7 @@ def _measure_strategy(cell: Cell, captures: Captures) -> CellNumbers:
     assert device is not None, "captured to be simulated"
     found = CellNumbers()
     cache = load_cache(device) if device.type == "cuda" else None
-    cost = MeasuredCost(device, cache, cuda_graph=cell.cuda_graph)
+    cost = MeasuredCost(device, cache, cuda_graph=cell.cuda_graph, host_memory_bytes=cell.host_memory_bytes)
     step = build_step(
         captures,
         cell.method.strategy_for(captures.workload, device),

@@ -21,6 +21,8 @@ from membench.sweep.model import Model
 from membench.validation.predictions import RowPrediction
 from membench.validation.rows import LARGEST, QUANTITIES, Row
 
+_ROOMY_BYTES = 2**60
+
 STRATEGY = "pytorch"
 """That of rows whose data set names none."""
 
@@ -66,12 +68,12 @@ def _predict(
     """
     device: DeviceProfile = configuration.load("device", row.device)
     machine = _machine(row)
-    prediction = at_batch.on(device, machine)
+    prediction = at_batch.on(device, _roomy(machine))
     found = {name: getattr(prediction, name) for name in QUANTITIES if name != LARGEST}
     if timed is not at_batch:
-        found["step_time_s"] = timed.on(device, machine).step_time_s
+        found["step_time_s"] = timed.on(device, _roomy(machine)).step_time_s
     if between is not timed:
-        without_s = between.on(device, machine).step_time_s
+        without_s = between.on(device, _roomy(machine)).step_time_s
         found["step_time_s"] = without_s + (found["step_time_s"] - without_s) / row.micro_batches
     found["step_time_s"] += row.around_s
     if sizes:
@@ -80,7 +82,7 @@ def _predict(
     return RowPrediction(
         values={**values, "roofline_time_s": roofline_time_s(timed.graph, device)},
         fits=_fits(prediction, machine),
-        next_fits=_fits(at_next.on(device, machine), machine) if at_next else None,
+        next_fits=_fits(at_next.on(device, _roomy(machine)), machine) if at_next else None,
     )
 
 
@@ -113,6 +115,11 @@ def _machine(row: Row) -> Machine | None:
     return machine
 
 
+def _roomy(machine: Machine | None) -> Machine | None:
+    """Return a machine that needs no disk: whether its memory suffices is judged by what the step holds."""
+    return machine and replace(machine, memory_bytes=_ROOMY_BYTES)
+
+
 def _fits(prediction: Prediction, machine: Machine | None) -> bool:
     return prediction.fits and (machine is None or prediction.host_bytes <= machine.memory_bytes)
 
@@ -125,7 +132,7 @@ def largest_parameters(
     The memory that a step needs grows linearly with the layers, as long as all of them are treated alike.
     """
     weights = [sum(weight.numel() for weight in each.module.parameters()) for each in (small, large)]
-    found = [each.on(device, machine) for each in (small, large)]
+    found = [each.on(device, _roomy(machine)) for each in (small, large)]
     used_bytes = [each.used_bytes or each.reserved_bytes for each in found]
     limits = [_crossing(weights, used_bytes, device.memory_bytes)]
     if machine is not None:

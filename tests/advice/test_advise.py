@@ -13,7 +13,7 @@ from torch import Tensor, nn
 import membench
 from membench.advice.text import code
 from membench.core import configuration
-from membench.core.errors import MembenchError, UnsupportedModel
+from membench.core.errors import UnsupportedModel
 from membench.core.units import MIB
 
 CARD = configuration.load("device", "rtx3090")
@@ -158,11 +158,27 @@ def test_the_lines_to_paste_run_and_so_does_the_plan() -> None:
     assert step.schedule.strategy == "joint"
 
 
-def test_what_is_impossible_is_refused() -> None:
+def test_what_cannot_fit_is_not_planned() -> None:
     step = (network(), nn.CrossEntropyLoss(), batch())
-    with pytest.raises(MembenchError, match="are too little: no schedule of this step can do with less than"):
-        membench.advise(*step, device=CARD, budget=1000, methods=["eager"], processes=1)
+    found = membench.advise(
+        *step, device=CARD, budget=1000, methods=["eager", "joint"], levers=False, processes=1
+    )
+    assert not found.plans and not found.fits and not found.levers and found.largest_batch is None
+    weights = sum(weight.numel() * weight.itemsize for weight in network().parameters())
+    eager, joint = found.refused["eager"], found.refused["joint"]
+    assert not eager.is_planned and eager.needed_bytes is not None and eager.needed_bytes >= 2 * weights
+    assert joint.is_planned and joint.lower_bound_bytes is not None  # it might have moved the weights
 
+
+def test_methods_that_take_too_long_are_left_out() -> None:
+    step = (network(), nn.CrossEntropyLoss(), batch())
+    limited = {"device": small_card(), "methods": ["joint"], "levers": False, "processes": 1}
+    found = membench.advise(*step, time_limit_s=0.001, **limited)
+    assert found.refused["joint"].reason == "not planned within the time limit"
+    assert not found.refused["joint"].is_planned and found.refused["joint"].needed_bytes is None
+
+
+def test_what_cannot_be_captured_is_refused() -> None:
     class Untraceable(nn.Module):
         def forward(self, x: Tensor) -> Tensor:
             return x * x.sum().item()

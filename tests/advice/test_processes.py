@@ -2,6 +2,7 @@
 
 import os
 import signal
+import threading
 import time
 from collections.abc import Iterator
 
@@ -10,6 +11,7 @@ import torch
 from torch import nn
 
 from membench.advice.processes import Planners
+from membench.advice.workers import TooSlow, Urgency
 from membench.capture.capture import Captures
 from membench.core.errors import MembenchError
 from membench.core.workload import Workload
@@ -24,7 +26,7 @@ def planners() -> Iterator[Planners]:
     workload = Workload(
         "linear", module, nn.functional.cross_entropy, (torch.randn(4, 2),), (torch.arange(4) % 3,)
     )
-    with Planners(lambda size: Captures(workload.with_batch(size)), processes=1) as made:
+    with Planners(lambda size, _: Captures(workload.with_batch(size)), processes=1) as made:
         yield made
 
 
@@ -47,3 +49,38 @@ def test_a_process_that_is_ended_from_outside_is_a_sentence(planners: Planners) 
 
     with pytest.raises(MembenchError, match="ended from outside"):
         planners.run(end, 4)
+
+
+def test_a_job_that_takes_too_long_is_ended_and_others_run(planners: Planners) -> None:
+    def endless(_: GraphAt) -> None:
+        while True:
+            pass
+
+    planners.graph(4, 4)
+    planners.limit(0.3)
+    with pytest.raises(TooSlow):
+        planners.run(endless, 4)
+    planners.limit(0.0)
+    with pytest.raises(TooSlow):  # there is no time left
+        planners.run(lambda _: os.getpid(), 4)
+    assert planners.run(lambda graph_at: len(graph_at(4).tasks), 4, Urgency.LEVER) > 1
+
+
+def test_the_most_urgent_job_gets_a_process_first(planners: Planners) -> None:
+    done: list[Urgency] = []
+
+    def run(urgency: Urgency, seconds: float) -> None:
+        planners.run(lambda _: time.sleep(seconds), 4, urgency)
+        done.append(urgency)
+
+    planners.graph(4, 4)
+    first = threading.Thread(target=run, args=(Urgency.METHOD, 1.0))
+    first.start()
+    time.sleep(0.5)  # it has the process
+    later = [threading.Thread(target=run, args=(urgency, 0.0)) for urgency in reversed(Urgency)]
+    for thread in later:
+        thread.start()
+        time.sleep(0.02)
+    for thread in (first, *later):
+        thread.join()
+    assert done == [Urgency.METHOD, *Urgency]

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from membench.advice.advice import Advice, AdvisedPlan, Refusal
+from membench.advice.advice import Advice, AdvisedPlan, Lever, Refusal
 from membench.advice.text import code, lines, values
 from membench.core.errors import MembenchError
 from membench.core.units import GIB
@@ -97,3 +97,29 @@ def test_where_nothing_fits_there_is_nothing_to_paste() -> None:
 def test_a_plan_by_itself_cannot_be_compiled() -> None:
     with pytest.raises(MembenchError, match="not made by membench.advise"):
         PLAN.compile("cpu")
+
+
+def test_levers_have_their_numbers_their_options_and_what_they_change() -> None:
+    fused = Lever(
+        ("fused update",), ("optimizer.fused=true",), ("no temporaries",), True, False, 18 * GIB, 0.3
+    )
+    least = Lever(("LoRA",), ("model.lora={r: 16}",), ("adapters",), False, False, 17 * GIB, None)
+    both = Lever(
+        ("fused update", "LoRA"), ("one", "two"), ("no temporaries", "adapters"), False, True, GIB, 0.2
+    )
+    given = replace(
+        ADVICE,
+        levers=(both, fused, least),
+        not_tried=("QLoRA: no",),
+        sharded_bytes={2: GIB},
+        refused={"eager": Refusal("", 20 * GIB, is_planned=False), "dtr": Refusal("late", None, is_planned=False)},
+        plans=(replace(PLAN, moves_weights=True),),
+    )  # fmt: skip
+    text = "\n".join(lines(given))
+    assert "fused update + LoRA *" in text and "one two" in text
+    assert "18.0 GB" in text and "at least 17.0 GB" in text and "no temporaries; adapters" not in text
+    assert "  need at least 20.0 GB: eager" in text and "  late: dtr" in text
+    assert "2: 1.0 GB" in text and "not tried: QLoRA: no" in text
+    assert "without a change to the program: joint, with 1.0 GB in host memory" in text
+    assert "What would" not in "\n".join(lines(replace(given, fits=True)))
+    assert values(given)["levers"][2]["step_time_s"] is None

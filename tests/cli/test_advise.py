@@ -72,10 +72,36 @@ def test_wrong_words_are_refused_in_a_line(
     assert answer in captured.err and captured.err.count("\n") == 1 and not captured.out
 
 
-def test_a_budget_below_the_lower_bound_is_refused_in_a_line(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_step_that_cannot_fit_is_answered_with_what_would_help(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["advise", *WORDS, "budget=10KB"]) == 2
-    assert (
-        capsys.readouterr()
-        .err.splitlines()[-1]
-        .startswith("membench advise: 10.0 KB are too little: no schedule")
-    )
+    captured = capsys.readouterr()
+    assert "No method fits.\n  need at least" in captured.out and not captured.err
+    assert "What would make it fit under plain PyTorch:" in captured.out
+    assert "optimizer.fused=true" in captured.out and "precision=bf16" in captured.out
+    assert main(["advise", *WORDS, "budget=10KB", "levers=false"]) == 2
+    assert "What would" not in capsys.readouterr().out
+
+
+def test_a_lever_of_the_module_is_what_its_options_make(capsys: pytest.CaptureFixture[str]) -> None:
+    words = [
+        "advise",
+        "model=hf/llama-2-7b-hf",
+        "model.module={num_hidden_layers: 2, hidden_size: 64, intermediate_size: 128, num_attention_heads: 2, "
+        "num_key_value_heads: 2, vocab_size: 512}",
+        "model.vocabulary=512",
+        "model.sequence_length=64",
+        "device=rtx3090",
+        "optimizer=adamw",
+        "methods=pytorch",
+        "largest=none",
+        "output=json",
+        "processes=1",
+    ]
+    assert main([*words, "budget=1MB"]) == 2
+    levers = json.loads(capsys.readouterr().out)["levers"]
+    by_name = {lever["names"][0]: lever for lever in levers if len(lever["names"]) == 1}
+    assert {"checkpointing", "LoRA", "states in 8 bits", "weights in bf16"} <= by_name.keys()
+    assert main([*words, *by_name["LoRA"]["options"]]) == 0
+    changed = json.loads(capsys.readouterr().out)
+    assert by_name["LoRA"]["peak_bytes"] == changed["allocated_bytes"]
+    assert by_name["LoRA"]["step_time_s"] == changed["step_time_s"]

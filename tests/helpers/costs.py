@@ -12,9 +12,10 @@ WORKSPACE_BYTES = 400
 
 
 class UnitCost(CostModel):
-    """Two seconds per task after half a second of launch, three on the host; a second per byte copied."""
+    """Two seconds per task after half a second of launch, three on the host; a second per byte copied, half that from a disk."""
 
     full_duplex = True
+    host_limit = None
 
     def annotate(self, graph: TaskGraph) -> TaskGraph:
         return graph
@@ -42,6 +43,12 @@ class UnitCost(CostModel):
         return float(size_bytes)
 
     def prefetch_time_s(self, size_bytes: int) -> float:
+        return float(size_bytes)
+
+    def disk_read_time_s(self, size_bytes: int) -> float:
+        return size_bytes / 2
+
+    def disk_write_time_s(self, size_bytes: int) -> float:
         return float(size_bytes)
 
     def codec_time_s(self, codec: ActivationCodec, size_bytes: int, encoded_bytes: int) -> float:

@@ -162,7 +162,7 @@ def test_other_tensors_and_other_places_are_refused() -> None:
         membench.compile(*arguments, optimizer=3)
     with pytest.raises(MembenchError, match="there is no optimizer 'adamz'.*did you mean 'adam"):
         membench.compile(*arguments, optimizer="adamz")
-    with pytest.raises(UnsupportedStrategy, match="keeps '0.weight' in host memory"):
+    with pytest.raises(UnsupportedStrategy, match="keeps '[04].weight' in host memory"):
         membench.compile(*arguments, strategy=Modnn(offload_weights=True), optimizer="sgd")
     own = torch.optim.SGD(work.module.parameters())
     with pytest.raises(MembenchError, match="a CUDA graph does not contain"):

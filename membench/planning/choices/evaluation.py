@@ -10,12 +10,15 @@ import numpy as np
 from membench.core.task_graph import TaskGraph
 from membench.planning.choices.absences import find_absences
 from membench.planning.choices.arrays import Program, as_arrays
-from membench.planning.choices.loops import go_back, go_forward, run_again
+from membench.planning.choices.loops import plan_copies, run_again
 from membench.planning.choices.problem import OFFLOAD, RECOMPUTE, Choices, Problem
 from membench.planning.recompute import Order, RenamedTask
 
 NO_LIMIT = 2**62
 """Bytes that nothing exceeds."""
+
+ROUNDING = 1e-9
+"""Of the sums of times, relative."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +44,7 @@ class Plan:
     """Evaluated choices.
 
     Attributes:
-        step_s: seconds of the step; infinite where the budget cannot be kept.
+        step_s: seconds of the step; infinite where the budget cannot be kept, or it would be longer than was asked for.
         peak_bytes: the most that it holds.
     """
 
@@ -98,27 +101,20 @@ class Evaluator:
         self._arrays = as_arrays(problem)
         self._programs: dict[bytes, Program] = {}
 
-    def plan(self, choices: Choices, budget_bytes: int) -> Plan:
-        """Return the plan of these choices, in the order that follows from them."""
-        return self.plan_of(self._program(np.array(choices, dtype=np.int64)), choices, budget_bytes)
+    def plan(self, choices: Choices, budget_bytes: int, slowest_s: float = inf) -> Plan:
+        """Return the plan of these choices, in the order that follows from them; infinitely long if longer than `slowest_s`."""
+        program = self._program(np.array(choices, dtype=np.int64))
+        return self.plan_of(program, choices, budget_bytes, slowest_s)
 
-    def plan_of(self, program: Program, choices: Choices, budget_bytes: int) -> Plan:
+    def plan_of(self, program: Program, choices: Choices, budget_bytes: int, slowest_s: float = inf) -> Plan:
         """Return the plan of a program, in which units that `choices` offload leave, and others where memory lacks."""
-        a, order = self._arrays, program.order
         chosen = np.array(choices, dtype=np.int64)
-        if not len(order):
-            return self._infeasible(choices, program, 0)
-        held, absences = find_absences(a, chosen, program, budget_bytes)
-        returns = go_back(a, order, held, absences, budget_bytes)
-        if len(returns) != len(absences) or held.max() > budget_bytes:
-            return self._infeasible(choices, program, int(held.max()))
-        leaves, step_s, peak = go_forward(a, order, held, absences, returns, budget_bytes)
-        while len(stays := np.flatnonzero((returns >= 0) & (leaves < 0))) and step_s < inf:
-            for absence in stays:  # it would return before it has left: copy it neither way
-                block, _, last, _ = absences[absence]
-                held[last + 1 : returns[absence]] += a.size_bytes[block]
-            returns[stays] = -1
-            leaves, step_s, peak = go_forward(a, order, held, absences, returns, budget_bytes)
+        if not len(program.order):
+            nothing = np.empty(0, np.int64)
+            return Plan(self.problem, tuple(choices), program, nothing, nothing, nothing, inf, 0)
+        absences, leaves, returns, step_s, peak = plan_copies(
+            self._arrays, chosen, program, budget_bytes, slowest_s * (1 + ROUNDING)
+        )
         return Plan(self.problem, tuple(choices), program, absences, leaves, returns, step_s, int(peak))
 
     def needed_bytes(self, choices: Choices) -> tuple[int, int]:
@@ -157,7 +153,3 @@ class Evaluator:
         if key not in self._programs:
             self._programs = {key: run_again(self._arrays, chosen)}
         return self._programs[key]
-
-    def _infeasible(self, choices: Choices, program: Program, peak_bytes: int) -> Plan:
-        nothing = np.empty(0, np.int64)
-        return Plan(self.problem, tuple(choices), program, nothing, nothing, nothing, inf, peak_bytes)

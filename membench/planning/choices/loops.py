@@ -5,7 +5,8 @@ when the blocks of `absences` leave and return, so that a copy is waited for onl
 the end of the step to its start: a block's copy back ends where the block is needed, or earlier where the link is busy, and
 its memory is taken at the task during which the copy begins; where the memory is needed before, the step waits. `go_forward`
 is the same rule with time reversed: copies out start as soon as a block is written, in that order; its memory is given back
-when the copy has ended and its last reader has run; where memory is needed before, the step waits.
+when the copy has ended and its last reader has run; where memory is needed before, the step waits. `plan_copies` is all of
+these for one choice.
 """
 
 from heapq import heappop, heappush
@@ -14,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from membench.codecs.loops import compiled
+from membench.planning.choices.absences import find_absences
 from membench.planning.choices.arrays import Program
 from membench.planning.choices.problem import RECOMPUTE, REPEAT
 
@@ -128,6 +130,33 @@ def _makers(a: Any, task: int, dropped: Any, copy_of: Any, seen: Any) -> Any:
 
 
 @compiled
+def plan_copies(a: Any, choices: Any, program: Any, budget: int, slowest_s: float) -> Any:
+    """Return the absences under a choice, `go_forward`'s results and `go_back`'s: each absence leaves before it returns.
+
+    One that would return before it has left is copied neither way, which leaves the link to others. Where memory does not
+    suffice there are none. The time is infinite also where the step takes longer than `slowest_s`.
+    """
+    order, nothing = program[0], np.full(0, -1)
+    if np.sum(a.duration_s[order]) > slowest_s:
+        return np.empty((0, 4), np.int64), nothing, nothing, np.inf, np.int64(0)
+    held, absences = find_absences(a, choices, program, budget)
+    most = np.max(held)
+    returns = go_back(a, order, held, absences, budget) if most <= budget else nothing
+    if len(returns) != len(absences) or most > budget:
+        return absences[:0], nothing, nothing, np.inf, most
+    limit_s = np.inf
+    while True:
+        leaves, step_s, peak = go_forward(a, order, held, absences, returns, budget, limit_s)
+        stays = np.flatnonzero((returns >= 0) & (leaves < 0))
+        if step_s == np.inf or len(stays) == 0:
+            return absences, leaves, returns, step_s if step_s <= slowest_s else np.inf, peak
+        for absence in stays:
+            held[absences[absence, 2] + 1 : returns[absence]] += a.size_bytes[absences[absence, 0]]
+        returns[stays] = -1
+        limit_s = slowest_s
+
+
+@compiled
 def go_back(a: Any, order: Any, held: Any, absences: Any, budget: int) -> Any:
     """Return for each absence the step before which it returns, or -1 where it is too short; add to `held` what is early.
 
@@ -135,8 +164,9 @@ def go_back(a: Any, order: Any, held: Any, absences: Any, budget: int) -> Any:
     """
     count, steps = len(absences), len(order)
     returns = np.full(count, -1)
-    queue = np.argsort(-absences[:, 3] * (steps + 1) + absences[:, 2] + 1, kind="mergesort")
-    ending = np.argsort(-absences[:, 2], kind="mergesort")
+    queue = _by_step(absences[:, 2], steps)
+    queue = queue[_by_step(steps - absences[queue, 3], steps)]
+    ending = _by_step(steps - 1 - absences[:, 2], steps)
     ends_s = np.zeros(count)
     state = np.zeros(count, np.int8)  # 1: on its way, 2: done
     head = tail = at_end = 0
@@ -179,21 +209,23 @@ def go_back(a: Any, order: Any, held: Any, absences: Any, budget: int) -> Any:
 
 
 @compiled
-def go_forward(a: Any, order: Any, held: Any, absences: Any, returns: Any, budget: int) -> Any:
+def go_forward(
+    a: Any, order: Any, held: Any, absences: Any, returns: Any, budget: int, slowest_s: float
+) -> Any:
     """Return the step before which each absent block is freed (-1: it stays), the seconds of the step, and its peak.
 
-    The time is infinite where memory does not suffice.
+    The time is infinite where memory does not suffice, or the step takes longer than `slowest_s`.
     """
     count, steps, sizes = len(absences), len(order), a.size_bytes[absences[:, 0]]
     leaves, waiting = np.full(count, -1), np.zeros(count, np.bool_)
-    writing = np.argsort(absences[:, 1], kind="mergesort")
-    ending = np.argsort(absences[:, 2], kind="mergesort")
-    returning = np.argsort(returns * steps + absences[:, 3], kind="mergesort")
+    writing, ending = _by_step(absences[:, 1], steps), _by_step(absences[:, 2], steps)
+    returning = _by_step(returns, steps)  # absences are in the order in which they end
     copied_s, here_s = np.zeros(count), np.zeros(steps + 1)
     leaving = [(0.0, np.int64(0)) for _ in range(0)]
     at_writing, at_ending, at_returning = np.sum(absences[:, 1] < 0), np.sum(absences[:, 2] < 0), 0
     leaves[ending[:at_ending]] = 0
     time_s = out_s = back_s = 0.0
+    left_s = np.sum(a.duration_s[order])
     late = peak = np.int64(0)
     for step in range(steps):
         start = at_returning
@@ -205,13 +237,14 @@ def go_forward(a: Any, order: Any, held: Any, absences: Any, returns: Any, budge
             at_returning += 1
         time_s, late = _leave(sizes, leaving, waiting, leaves, step, budget - held[step], time_s, late)
         peak = max(peak, held[step] + late)
-        if held[step] + late > budget:
+        if held[step] + late > budget or time_s + left_s > slowest_s:
             return leaves, np.inf, peak
         for absence in returning[start:at_returning]:
             if leaves[absence] >= 0:
                 back_s = max(back_s, time_s) + a.prefetch_s[absences[absence, 0]]
                 here_s[absences[absence, 3]] = back_s
         time_s = max(time_s, here_s[step]) + a.duration_s[order[step]]
+        left_s -= a.duration_s[order[step]]
         start = at_writing
         while at_writing < count and absences[writing[at_writing], 1] == step:
             at_writing += 1
@@ -241,6 +274,20 @@ def _host_end_s(a: Any, absences: Any, copied_s: Any, steps: int) -> float:
             host_s = max(host_s, ready_s[a.sent[i]])
         host_s += a.host_s[task]
     return host_s
+
+
+@compiled
+def _by_step(steps: Any, most: int) -> Any:
+    """Return the indices of numbers from -1 to `most` in their order, equal ones as they are."""
+    start = np.zeros(most + 3, np.int64)
+    for step in steps:
+        start[step + 2] += 1
+    start = np.cumsum(start)
+    found = np.empty(len(steps), np.int64)
+    for i in range(len(steps)):
+        found[start[steps[i] + 1]] = i
+        start[steps[i] + 1] += 1
+    return found
 
 
 @compiled

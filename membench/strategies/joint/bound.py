@@ -307,7 +307,8 @@ class _Program:
     def _add_residences(self) -> None:
         """Add the states and the seconds of updates on the device, and the host's time, which the step is to last for.
 
-        Of the updates from any one on, in the order in which their gradients are complete, none starts before that one's is.
+        Of the updates from any one on, in the order in which their gradients are complete, none starts before that one's is: they
+        take place in what the step lasts from there on.
         """
         problem = self._problem
         for residence, variable in self._residences.items():
@@ -323,7 +324,8 @@ class _Program:
                 self._starts[tasks[first]]
                 + max((problem.offload_s[b] for b in sent), default=0.0) / self._unit_s
             )
-            terms: dict[int, float] = {self._extra + moment: -1.0 for moment in range(self._count)}
+            later = range(self._at(tasks[first]), self._count)
+            terms: dict[int, float] = {self._extra + moment: -1.0 for moment in later}
             terms[self._last_extra] = -1.0
             for task in tasks[first:]:
                 if task in moved:

@@ -6,7 +6,6 @@ that it is solved in a second, and `dtr`, up to the length that programs of `joi
 
 from collections.abc import Iterator
 from contextlib import suppress
-from functools import cached_property
 
 from membench.core.cost_model import CostModel
 from membench.core.errors import MembenchError
@@ -25,15 +24,18 @@ from membench.strategies.gist import Gist
 from membench.strategies.layrub.strategy import LayrubHybrid, LayrubInter, LayrubIntra
 from membench.strategies.memonger import Memonger
 from membench.strategies.pofo import Pofo
+from membench.strategies.ratel import Ratel
 from membench.strategies.superneurons import SuperNeurons
 from membench.strategies.vdnn import VdnnAll, VdnnConv, VdnnDyn
+from membench.strategies.zero_infinity import ZeroInfinity
+from membench.strategies.zero_offload import ZeroOffload
 
 MOST_NODES = 8
 """The largest program of `checkmate` that is solved."""
 
 METHODS: tuple[Strategy, ...] = (
     Eager(), SuperNeurons(), VdnnAll(), VdnnConv(), VdnnDyn(), GeePS(), Memonger(), LayrubIntra(), LayrubInter(), LayrubHybrid(),
-    Gist(), Capuchin(), Dtr(LONGEST), Pofo(), Checkmate(most_nodes=MOST_NODES),
+    Gist(), Capuchin(), Dtr(LONGEST), Pofo(), Checkmate(most_nodes=MOST_NODES), ZeroOffload(), ZeroInfinity(), Ratel(),
 )  # fmt: skip
 
 
@@ -45,30 +47,37 @@ class Others:
     """The schedules of the methods that keep a budget, made when they are asked for first.
 
     Args:
-        least_bytes: below it no method is asked.
+        can_keep: whether the budget can be kept with weights on the device; otherwise only methods that move them are asked.
     """
 
-    def __init__(self, graph: TaskGraph, cost: CostModel, budget_bytes: int, least_bytes: int) -> None:
+    def __init__(self, graph: TaskGraph, cost: CostModel, budget_bytes: int, *, can_keep: bool) -> None:
         self._graph, self._cost, self.budget_bytes = graph, cost, budget_bytes
-        self._methods = METHODS if budget_bytes >= least_bytes else ()
+        self._methods = [method for method in METHODS if method.moves_weights or can_keep]
+        self._timed: tuple[Timed, ...] | None = None
 
-    @cached_property
-    def timed(self) -> tuple[Timed, ...]:
-        """Of each method that keeps the budget."""
-        return tuple(map(self.timed_of, self._schedules()))
+    def timed(self, slowest_s: float) -> tuple[Timed, ...]:
+        """Return the schedule of each method that keeps the budget; the first call makes them.
+
+        Args:
+            slowest_s: a method that searches for long may be left out where its schedule takes longer.
+        """
+        if self._timed is None:
+            self._timed = tuple(map(self.timed_of, self._schedules(slowest_s)))
+        return self._timed
 
     def timed_of(self, schedule: Schedule) -> Timed:
         """Return a schedule with its seconds."""
         return step_time_s(schedule, self._cost), schedule
 
-    def _schedules(self) -> Iterator[Schedule]:
+    def _schedules(self, slowest_s: float) -> Iterator[Schedule]:
         for method in self._methods:
+            asked = Dtr(method.longest, slowest_s) if isinstance(method, Dtr) else method
             with suppress(MembenchError):
-                yield method.schedule(self._graph, self._cost, self.budget_bytes)
+                yield asked.schedule(self._graph, self._cost, self.budget_bytes)
 
-    def choices(self, problem: Problem) -> Iterator[Choices]:
+    def choices(self, problem: Problem, slowest_s: float) -> Iterator[Choices]:
         """Yield the choices for the units of a variant of the graph that come closest to each schedule, the fastest first."""
-        for _, schedule in sorted(self.timed, key=lambda timed: timed[0]):
+        for _, schedule in sorted(self.timed(slowest_s), key=lambda timed: timed[0]):
             yield self._choices_of(problem, schedule)
 
     def _choices_of(self, problem: Problem, schedule: Schedule) -> Choices:

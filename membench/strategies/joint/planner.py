@@ -1,7 +1,7 @@
 """The plans of one graph: the best within a budget, the one that needs least without losing time, and bounds."""
 
 from collections.abc import Mapping, Sequence
-from functools import cache
+from functools import cache, cached_property
 
 from membench.core.cost_model import CostModel
 from membench.core.errors import InfeasibleSchedule
@@ -14,7 +14,7 @@ from membench.planning.liveness import live_bytes
 from membench.strategies.joint.bound import Relaxation, Residence, relax
 from membench.strategies.joint.others import Others
 from membench.strategies.joint.search import TOLERANCE, Search, seeds
-from membench.strategies.joint.variants import Variant, Variants
+from membench.strategies.joint.variants import Variant, Variants, held_bytes
 
 EVALUATIONS = range(1000, 16_001)
 """Least and greatest number of plans that are tried."""
@@ -62,6 +62,10 @@ class Planner:
         relaxed = self._relaxed(budget_bytes)
         return sum(relaxed.resident.values()) if relaxed else 0.0
 
+    def can_keep(self, budget_bytes: int) -> bool:
+        """Return whether a schedule of the linear program's class may keep a budget: its proof is that none can."""
+        return budget_bytes >= self.lower_bound_bytes and self._relaxed(budget_bytes) is not None
+
     def within(self, budget_bytes: int, others: Others) -> Plan | None:
         """Return the best plan found, of the variant that seemed the best; None where none keeps the budget.
 
@@ -95,7 +99,7 @@ class Planner:
         search = searches[best]
         search.left = evaluations - sum(each.tried for each in searches.values())
         if not search.is_over:
-            search.start(others.choices(self._variants.problem(best)))
+            search.start(others.choices(self._variants.problem(best), search.step_s))
         search.descend()
         search.anneal()
         return self._upgraded(best, search.best or plan, budget_bytes, enough_s)
@@ -139,11 +143,11 @@ class Planner:
         """Return the room for a workspace where a plan runs each task with a choice of algorithms, the least of its runs."""
         schedule = emit("", plan, None)
         found: dict[str, int] = {}
-        for item, held_bytes in zip(schedule.instructions, live_bytes(schedule), strict=True):
+        for item, here_bytes in zip(schedule.instructions, live_bytes(schedule), strict=True):
             if isinstance(item, Compute):
                 task = schedule.graph.tasks[item.task]
                 name = task.name.removesuffix(RECOMPUTED_SUFFIX)
-                room_bytes = budget_bytes - held_bytes + task.workspace_bytes
+                room_bytes = budget_bytes - here_bytes + task.workspace_bytes
                 found[name] = min(room_bytes, found.get(name, room_bytes))
         return {task: found[self._graph.tasks[task].name] for task in self._variants.options}
 
@@ -182,21 +186,32 @@ class Planner:
         """The least seconds of all tasks, each once, in any variant."""
         return self._start_s + self._variants.bounding(None).compute_s - self._variants.spared_s
 
-    @property
+    @cached_property
     def lower_bound_bytes(self) -> int:
         """What any schedule of any variant needs."""
         return min(
-            self._variants.problem(variant).graph.lower_bound_bytes for variant in self._variants.least
+            max(held_bytes(self._variants.problem(variant).graph), default=0)
+            for variant in self._variants.least
         )
+
+    @property
+    def needed_bytes(self) -> int:
+        """The least that a plan was found to need."""
+        return self._least[0]
+
+    @cached_property
+    def _least(self) -> tuple[int, str]:
+        """The least that a plan needs, and the task that needs it."""
+        needs = []
+        for variant in self._variants.least:
+            problem = self._variants.problem(variant)
+            needed_bytes, operation = Evaluator(problem).needed_bytes([OFFLOAD] * len(problem.units))
+            needs.append((needed_bytes, problem.operations[operation].name))
+        return min(needs)
 
     def refusal(self, budget_bytes: int) -> InfeasibleSchedule:
         """Return the error for a budget that no plan keeps, with the least that one needs."""
-        needs = []
-        problems = [self._variants.problem(variant) for variant in self._variants.least]
-        for problem in problems:
-            needed_bytes, operation = Evaluator(problem).needed_bytes([OFFLOAD] * len(problem.units))
-            needs.append((needed_bytes, problem.operations[operation].name))
-        needed_bytes, task = min(needs)
+        needed_bytes, task = self._least
         return InfeasibleSchedule(
             task=task,
             needed_bytes=needed_bytes,

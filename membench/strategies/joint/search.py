@@ -3,7 +3,6 @@
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from math import exp, inf
 from random import Random
-from typing import NamedTuple
 
 from membench.planning.choices.evaluation import Evaluator, Plan
 from membench.planning.choices.problem import KEEP, OFFLOAD, RECOMPUTE, REPEAT, Choices
@@ -49,7 +48,9 @@ class Search:
 
     def try_choices(self, choices: Choices) -> bool:
         """Evaluate choices, and return whether they are the best so far."""
-        return self._evaluate(choices).is_better
+        best = self.best
+        self._evaluate(choices, self.step_s)
+        return self.best is not best
 
     def start(self, seeds: Iterable[Choices]) -> None:
         """Try choices to start from."""
@@ -57,13 +58,13 @@ class Search:
             if not self.is_over:
                 self.try_choices(choices)
 
-    def _evaluate(self, choices: Choices) -> "_Trial":
+    def _evaluate(self, choices: Choices, slowest_s: float) -> Plan:
+        """Return the plan of choices, infinitely long if longer than `slowest_s`; keep it if it is the best so far."""
         self.left, self.tried = self.left - 1, self.tried + 1
-        plan = self._evaluator.plan(choices, self._budget_bytes)
-        is_better = plan.step_s < self.step_s * (1 - TOLERANCE)
-        if is_better:
+        plan = self._evaluator.plan(choices, self._budget_bytes, slowest_s)
+        if plan.step_s < self.step_s * (1 - TOLERANCE):
             self.best = plan
-        return _Trial(plan.step_s, is_better)
+        return plan
 
     def descend(self) -> None:
         """Change groups of units, cheapest to recompute first, from large groups to single ones."""
@@ -108,14 +109,9 @@ class Search:
                     (KEEP, OFFLOAD, RECOMPUTE, REPEAT) if self._units[number].makers else (KEEP, OFFLOAD)
                 )
                 changed[number] = random.choice(options)
-            trial = self._evaluate(changed)
-            if trial.step_s <= step_s or random.random() < exp((step_s - trial.step_s) / warmth_s):
-                choices, step_s = changed, trial.step_s
-
-
-class _Trial(NamedTuple):
-    step_s: float
-    is_better: bool
+            plan = self._evaluate(changed, inf)
+            if plan.step_s <= step_s or random.random() < exp((step_s - plan.step_s) / warmth_s):
+                choices, step_s = changed, plan.step_s
 
 
 def seeds(units: int, offloaded: Mapping[int, float], recomputed: Mapping[int, float]) -> Iterator[Choices]:

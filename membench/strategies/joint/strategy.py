@@ -28,7 +28,9 @@ Ours; related are POFO (Beaumont, Eyraud-Dubois, Shilova, NeurIPS 2021) and Capu
 between the same means by other rules.
 """
 
+from bisect import bisect_left
 from dataclasses import replace
+from functools import cache
 from math import ceil, inf
 from typing import TYPE_CHECKING
 
@@ -43,8 +45,9 @@ if TYPE_CHECKING:
     from membench.strategies.joint.others import Others, Timed
     from membench.strategies.joint.planner import Planner
 
-PARTS_AT_HOME = (0.0, 0.5, 1.0)
-"""Numbers of updates on the host that are tried: of those between the linear program's number and all of them."""
+PARTS_AT_HOME = (0.0, 1 / 16, 1 / 4, 1.0)
+"""Numbers of updates on the host that are tried: of those between the least with which the budget can be kept, from the linear
+program's number on, and all of them."""
 
 
 class Joint(Strategy):
@@ -52,6 +55,7 @@ class Joint(Strategy):
 
     name = "joint"
     searches_under_budget = True
+    moves_weights = True
 
     def schedule(self, graph: TaskGraph, cost: CostModel, budget_bytes: int | None) -> Schedule:
         # numba and scipy take a second to import, which no other strategy needs
@@ -65,20 +69,19 @@ class Joint(Strategy):
         if budget_bytes is None:
             least = emit(self.name, planner.without_loss_of_time(), None)
             return _certified(least, step_time_s(least, cost), planner.compute_s)
-        others = Others(graph, cost, budget_bytes, planner.lower_bound_bytes)
+        can_keep = planner.can_keep(budget_bytes)
+        others = Others(graph, cost, budget_bytes, can_keep=can_keep)
         candidates: list[Timed] = []
-        if budget_bytes >= planner.lower_bound_bytes:
+        if can_keep:
             candidates += self._of_planner(planner, others)
-            bounds_s = [planner.lower_bound_s(budget_bytes, step_s) for step_s, _ in candidates]
-            if not candidates or candidates[0][0] > bounds_s[0] * (1 + TOLERANCE):
-                candidates += others.timed  # otherwise none of them is faster
-        fastest_s = min((step_s for step_s, _ in candidates), default=inf)
-        if fastest_s > planner.compute_s * (1 + TOLERANCE):
+        if _fastest_s(candidates) > planner.compute_s * (1 + TOLERANCE):
             homes = Homes(graph, cost)
-            planner = Planner(
-                homes.at(len(homes.parts)), cost, homes.residences
-            )  # its bound holds for the plans above as well
+            at_home = homes.at(len(homes.parts))
+            planner = Planner(at_home, cost, homes.residences)  # its bound holds for the plans above as well
             candidates += self._with_homes(homes, planner, others)
+            step_s = _fastest_s(candidates)
+            if step_s > planner.lower_bound_s(budget_bytes, step_s) * (1 + TOLERANCE) or not candidates:
+                candidates += others.timed(step_s)  # otherwise none of them is faster
         if not candidates:
             raise planner.refusal(budget_bytes)
         step_s, fastest = min(candidates, key=lambda candidate: (candidate[0], candidate[1].peak_bytes))
@@ -87,15 +90,21 @@ class Joint(Strategy):
 
     def _with_homes(self, homes: "Homes", planner: "Planner", others: "Others") -> "list[Timed]":
         """Return plans with several numbers of updates on the host."""
-        from membench.strategies.joint.planner import Planner
+        from membench.strategies.joint.planner import ENOUGH, Planner
 
-        found: list[Timed] = []
         count = len(homes.parts)
-        least = count - planner.resident(others.budget_bytes)
+        planner_of = cache(lambda number: Planner(homes.at(number), homes.cost))
+
+        def keeps_budget(number: int) -> bool:
+            return planner_of(number).needed_bytes <= others.budget_bytes
+
+        numbers = range(max(0, ceil(count - planner.resident(others.budget_bytes))), count)
+        least = numbers.start + bisect_left(numbers, True, key=keeps_budget)
+        found: list[Timed] = []
         for number in sorted({ceil(least + share * (count - least)) for share in PARTS_AT_HOME}):
-            at_home = Planner(homes.at(number), homes.cost)
-            if others.budget_bytes >= at_home.lower_bound_bytes:
-                found += self._of_planner(at_home, others)
+            fastest_s = _fastest_s(found)
+            if not found or fastest_s > planner.lower_bound_s(others.budget_bytes, fastest_s) * ENOUGH:
+                found += self._of_planner(planner_of(number), others)
         return found
 
     def _of_planner(self, planner: "Planner", others: "Others") -> "list[Timed]":
@@ -103,6 +112,10 @@ class Joint(Strategy):
 
         plan = planner.within(others.budget_bytes, others)
         return [others.timed_of(emit(self.name, plan, others.budget_bytes))] if plan else []
+
+
+def _fastest_s(candidates: "list[Timed]") -> float:
+    return min((step_s for step_s, _ in candidates), default=inf)
 
 
 def _certified(schedule: Schedule, step_s: float, lower_bound_s: float) -> Schedule:

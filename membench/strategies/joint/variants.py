@@ -172,12 +172,8 @@ class Variants:
     @cached_property
     def _needed_bytes(self) -> list[int]:
         """The bytes that any schedule holds while each task runs, without its workspace."""
-        graph, found, results = self._graph, [], set[int]()
-        for task, needed_bytes in zip(graph.tasks, graph.needed_bytes, strict=True):
-            before = graph.size_bytes(results.difference(task.reads, task.writes))
-            found.append(needed_bytes - task.workspace_bytes + before)
-            results.update(block for block in task.creates if graph.blocks[block].role in RESULT_ROLES)
-        return found
+        held = zip(held_bytes(self._graph), self._graph.tasks, strict=True)
+        return [size_bytes - task.workspace_bytes for size_bytes, task in held]
 
     @cached_property
     def spared_s(self) -> float:
@@ -286,6 +282,18 @@ class Variants:
         if variant.masked:
             graph = mask_relu(graph, self._cost, variant.masked)
         return Problem(graph, self._cost, large_bytes(graph))
+
+
+def held_bytes(graph: TaskGraph) -> list[int]:
+    """Return the bytes that any schedule holds while each task runs: the task's, and the results that were made before."""
+    found, results, results_bytes = [], set[int](), 0
+    for task, needed_bytes in zip(graph.tasks, graph.needed_bytes, strict=True):
+        touched_bytes = graph.size_bytes(results.intersection((*task.reads, *task.writes)))
+        found.append(needed_bytes + results_bytes - touched_bytes)
+        made = {b for b in task.creates if graph.blocks[b].role in RESULT_ROLES} - results
+        results |= made
+        results_bytes += graph.size_bytes(made)
+    return found
 
 
 def _options(task: Task, cost: CostModel) -> tuple[Option, ...]:

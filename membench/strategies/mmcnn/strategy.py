@@ -68,6 +68,7 @@ class Mmcnn(Strategy):
 
     name = "mmcnn"
     modes = frozenset({Mode.INFERENCE})
+    moves_weights = True
 
     def __init__(self, pn_max: int = 6) -> None:
         self.pn_max = pn_max

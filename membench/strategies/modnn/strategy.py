@@ -57,7 +57,7 @@ class Modnn(Strategy):
     name = "modnn"
 
     def __init__(self, offload_weights: bool = False, load_inputs: bool = False) -> None:
-        self._offload_weights = offload_weights
+        self._offload_weights = self.moves_weights = offload_weights
         self._load_inputs = load_inputs
 
     def micro_batch_sizes(

@@ -179,7 +179,7 @@ def test_the_certificate_is_printed(graph: TaskGraph) -> None:
 @pytest.mark.parametrize("name", ["sgd", "adamw"])
 def test_less_memory_than_weights_and_states_need_is_enough(name: str) -> None:
     update = captured(name, options=WAYS["for_loop"])
-    layers = [module for _ in range(6) for module in (nn.Linear(64, 64), nn.ReLU())]
+    layers = [module for _ in range(24) for module in (nn.Linear(64, 64), nn.ReLU())]
     with torch.device("meta"):
         work = Workload("wide", nn.Sequential(*layers), nn.CrossEntropyLoss(), (torch.empty(2, 64),), (torch.empty(2, dtype=torch.int64),))  # fmt: skip
     graph = COST.annotate(add_update(capture(work).graph, update))
@@ -189,7 +189,7 @@ def test_less_memory_than_weights_and_states_need_is_enough(name: str) -> None:
     schedule = plan(graph, Joint(), COST, budget_bytes)
     assert schedule.peak_bytes <= budget_bytes
     found = dict(schedule.decisions)
-    assert found["lower_bound_s"] <= step_time_s(schedule, COST) <= 1.15 * found["lower_bound_s"]
+    assert found["lower_bound_s"] <= step_time_s(schedule, COST) <= 1.3 * found["lower_bound_s"]
     at_home = {block.index for block in schedule.graph.blocks if block.host_location}
     on_host = [task for task in schedule.graph.tasks if task.on_host]
     assert on_host and at_home == {block for task in on_host for block in task.writes}

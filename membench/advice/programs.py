@@ -1,0 +1,63 @@
+"""The programs that changes make of a step: what is captured of them, and how they update their weights."""
+
+import torch
+
+from membench.advice.changes import AS_IT_IS, Changes, ModuleChanges, changes_of
+from membench.capture.capture import Captures
+from membench.capture.update import CapturedUpdate
+from membench.core.optimizer import WeightUpdate
+from membench.core.workload import Workload
+from membench.planning.update import updated_workload
+
+
+class Programs:
+    """A step, and what changes make of it.
+
+    Args:
+        workload, by: of the step as it is.
+        captured_on: the device whose operators are captured.
+        modules: changes that build the module anew.
+    """
+
+    def __init__(
+        self,
+        workload: Workload,
+        by: WeightUpdate | None,
+        captured_on: torch.device | None,
+        modules: ModuleChanges,
+    ) -> None:
+        self._workload, self._by, self._modules, self._captured_on = workload, by, modules, captured_on
+        self.changes = (*changes_of(workload, by), *modules.changes)
+        self._built: dict[Changes, Workload] = {}
+
+    def captures(self, batch_size: int, changes: Changes = AS_IT_IS) -> Captures:
+        """Return the captures of a program on a number of samples."""
+        workload = self.workload(changes).with_batch(batch_size)
+        return Captures(updated_workload(workload, self._by), self._captured_on, uses_values=True)
+
+    def update(self, changes: Changes) -> CapturedUpdate | None:
+        """Return the update of a program; None: the step ends with the gradients."""
+        if self._by is None:
+            return None
+        by = self._by
+        for change in changes:
+            by = by if change.update is None else change.update(by)
+        return CapturedUpdate(by, self.workload(changes).module)
+
+    def workload(self, changes: Changes) -> Workload:
+        """Return the workload of a program.
+
+        Raises:
+            MembenchError: its module cannot be built.
+        """
+        workload = self._built_with(changes.intersection(self._modules.changes))
+        for change in changes:
+            workload = workload if change.workload is None else change.workload(workload)
+        return workload
+
+    def _built_with(self, changes: Changes) -> Workload:
+        if not changes or self._modules.build is None:
+            return self._workload
+        if changes not in self._built:
+            self._built[changes] = self._modules.build(frozenset(change.name for change in changes))
+        return self._built[changes]

@@ -1,0 +1,18 @@
+"""Host memory in whole pages: what a driver can lock, and what a disk reads and writes without a copy."""
+
+import mmap
+
+import torch
+from torch import Tensor
+
+PAGE_BYTES = mmap.PAGESIZE
+
+
+def in_pages(size_bytes: int) -> int:
+    """Return a number of bytes, at least one, rounded up to whole pages."""
+    return -(-max(1, size_bytes) // PAGE_BYTES) * PAGE_BYTES
+
+
+def pages(size_bytes: int) -> Tensor:
+    """Return unfilled memory of that many bytes, rounded up to whole pages, as a tensor of bytes."""
+    return torch.frombuffer(mmap.mmap(-1, in_pages(size_bytes)), dtype=torch.uint8)
