@@ -47,9 +47,10 @@ class LoHan(nn.Module):
         positions = torch.arange(tokens.shape[1], device=tokens.device)
         features = self.dropout(self.words(tokens) + self.positions(positions))
         for half in self.halves:
-            features = (
-                checkpoint(half, features, use_reentrant=True) if self.is_checkpointed else half(features)
-            )
+            if self.is_checkpointed and self.training:
+                features = checkpoint(half, features, use_reentrant=True)
+            else:
+                features = half(features)
         normed: Tensor = self.norm(features)
         return normed
 

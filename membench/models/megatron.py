@@ -66,7 +66,7 @@ class Megatron(nn.Module):
         features = self.dropout(self.words(tokens) + self.positions(positions))
         mask = self.mask[:length, :length]
         for layer in self.layers:
-            if self.is_checkpointed:
+            if self.is_checkpointed and self.training:
                 features = checkpoint(layer, features, mask, use_reentrant=True)
             else:
                 features = layer(features, mask)

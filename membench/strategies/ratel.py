@@ -27,10 +27,10 @@ from itertools import accumulate
 
 from membench.core.cost_model import CostModel
 from membench.core.schedule import Schedule
-from membench.core.task_graph import AFTER_THE_LOSS, Phase, Role, TaskGraph
+from membench.core.task_graph import AFTER_THE_LOSS, Role, TaskGraph
 from membench.planning.builder import ScheduleBuilder
 from membench.planning.recompute import Repeatable, Segment, recompute
-from membench.planning.rewrite import join_convolution_backward
+from membench.planning.rewrite import join_convolution_backward, update_on_host
 from membench.planning.uses import saved_for_backward
 from membench.strategies.base import Strategy
 from membench.strategies.chain.stages import Chain
@@ -136,7 +136,7 @@ class Swapping:
         """Return the seconds of a step in which that much leaves of what blocks keep within, and the rest is made again."""
         graph, cost, stages = self._graph, self._cost, self._chain.stages
         swapped_bytes = within_bytes + sum(self._units[unit].size_bytes for unit in self._always)
-        updates = [task for task in graph.tasks if task.phase is Phase.UPDATE]
+        updates = [task for task in update_on_host(graph).tasks if task.on_host]
         weights = {b for task in updates for b in task.writes if graph.blocks[b].role is Role.WEIGHT}
         weight_bytes = graph.size_bytes(weights)
         forward_s = max(
@@ -148,5 +148,6 @@ class Swapping:
             sum(stage.backward_s for stage in stages) + again_s,
             cost.prefetch_time_s(swapped_bytes + weight_bytes),
             cost.offload_time_s(weight_bytes),
+            sum(map(cost.host_task_time_s, updates)),
         )
         return forward_s + backward_s

@@ -68,12 +68,13 @@ def _predict(
     """
     device: DeviceProfile = configuration.load("device", row.device)
     machine = _machine(row)
-    prediction = at_batch.on(device, _roomy(machine))
+    planned_in = machine if machine and machine.disk_bytes else _roomy(machine)
+    prediction = at_batch.on(device, planned_in)
     found = {name: getattr(prediction, name) for name in QUANTITIES if name != LARGEST}
     if timed is not at_batch:
-        found["step_time_s"] = timed.on(device, _roomy(machine)).step_time_s
+        found["step_time_s"] = timed.on(device, planned_in).step_time_s
     if between is not timed:
-        without_s = between.on(device, _roomy(machine)).step_time_s
+        without_s = between.on(device, planned_in).step_time_s
         found["step_time_s"] = without_s + (found["step_time_s"] - without_s) / row.micro_batches
     found["step_time_s"] += row.around_s
     if sizes:
@@ -82,7 +83,7 @@ def _predict(
     return RowPrediction(
         values={**values, "roofline_time_s": roofline_time_s(timed.graph, device)},
         fits=_fits(prediction, machine),
-        next_fits=_fits(at_next.on(device, _roomy(machine)), machine) if at_next else None,
+        next_fits=_fits(at_next.on(device, planned_in), machine) if at_next else None,
     )
 
 
@@ -120,8 +121,12 @@ def _roomy(machine: Machine | None) -> Machine | None:
     return machine and replace(machine, memory_bytes=_ROOMY_BYTES)
 
 
+def _room_bytes(machine: Machine) -> int:
+    return machine.memory_bytes + (machine.disk_bytes or 0)
+
+
 def _fits(prediction: Prediction, machine: Machine | None) -> bool:
-    return prediction.fits and (machine is None or prediction.host_bytes <= machine.memory_bytes)
+    return prediction.fits and (machine is None or prediction.host_bytes <= _room_bytes(machine))
 
 
 def largest_parameters(
@@ -136,7 +141,7 @@ def largest_parameters(
     used_bytes = [each.used_bytes or each.reserved_bytes for each in found]
     limits = [_crossing(weights, used_bytes, device.memory_bytes)]
     if machine is not None:
-        limits.append(_crossing(weights, [each.host_bytes for each in found], machine.memory_bytes))
+        limits.append(_crossing(weights, [each.host_bytes for each in found], _room_bytes(machine)))
     return min(limits)
 
 

@@ -1,11 +1,13 @@
 """ZeRO-Offload, ZeRO-Infinity and Ratel: what leaves the device, what visits it, and when the processor updates."""
 
 from collections.abc import Iterator
+from copy import deepcopy
 from dataclasses import replace
 
 import pytest
 import torch
 
+import membench
 from membench.core import configuration
 from membench.core.cost_model import CostModel
 from membench.core.optimizer import WeightUpdate
@@ -14,6 +16,7 @@ from membench.core.task_graph import Phase, Role, TaskGraph
 from membench.core.workload import Workload
 from membench.cost.roofline import RooflineCost
 from membench.models.lohan import FeatureLoss, LoHan
+from membench.models.megatron import MasterAdam, Megatron, TokenLoss
 from membench.planning.liveness import live_bytes
 from membench.planning.rewrite import as_written
 from membench.steps.plan import plan
@@ -163,3 +166,24 @@ def test_what_a_stage_hands_on_always_leaves(graph: TaskGraph) -> None:
     assert len(of_the_size) >= 2 * LAYERS - 1
     frees = {item.block for item in schedule.instructions if isinstance(item, Free)}
     assert set(left) <= frees
+
+
+@pytest.mark.parametrize("strategy", ["zero_offload", "ratel"])
+def test_mixed_precision_with_recomputation_trains_as_plain_pytorch(strategy: str) -> None:
+    torch.manual_seed(0)
+    network, loss = Megatron(layers=1, width=32, heads=2, vocabulary=64), TokenLoss()
+    plain = deepcopy(network)
+    ours, theirs = MasterAdam(network.parameters()), MasterAdam(plain.parameters())
+    tokens = torch.randint(64, (2, 16))
+    step = membench.compile(network, loss, (tokens, tokens), strategy=strategy, optimizer=ours)
+    for seed in range(2):
+        torch.manual_seed(seed)
+        step(tokens, tokens)
+        torch.manual_seed(seed)
+        loss(plain(tokens), tokens).backward()
+        theirs.step()
+        theirs.zero_grad()
+    step.close()
+    for weight, other in zip(network.parameters(), plain.parameters(), strict=True):
+        assert torch.equal(weight, other)
+        assert torch.equal(ours.state[weight]["copy"], theirs.state[other]["copy"])
