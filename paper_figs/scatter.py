@@ -19,6 +19,7 @@ UNITS = {
     "allocated_bytes": ("GB allocated", 2**-30),
     "reserved_bytes": ("GB reserved", 2**-30),
     "used_bytes": ("GB in use", 2**-30),
+    "largest_parameters": ("billion weights", 1e-9),
 }
 _FITTED = {"marker": "x", "color": "#6b7280", "s": 20, "linewidth": 1.0, "zorder": 4}
 _BAND = 1.25
