@@ -1,5 +1,6 @@
 """One method planned for a device that may lack the memory; what runs in the processes of an advice."""
 
+from contextlib import suppress
 from dataclasses import dataclass
 
 from membench.advice.advice import AdvisedPlan
@@ -20,6 +21,11 @@ from membench.strategies.pytorch import PyTorch
 
 MORE = 1.01
 """The part of the memory that is needed of what does not fit, where the numbers do not state that it is more."""
+
+
+SEARCHED = 0.96
+"""The part of the room that a method which plans for seconds is given first: the allocator wastes about that much of the rest, and
+another plan would cost as much time again."""
 
 
 @dataclass(frozen=True)
@@ -204,6 +210,9 @@ def _fitting(
 
     if unlimited and not target.excess_bytes(runs := plan(None)):
         return runs, None
+    if strategy.searches_under_budget:
+        with suppress(InfeasibleSchedule, OutOfMemory):
+            return plan_within(plan, target.excess_bytes, int(target.room_bytes * SEARCHED))
     return plan_within(plan, target.excess_bytes, target.room_bytes)
 
 
