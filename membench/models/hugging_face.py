@@ -19,6 +19,7 @@ PUBLISHED = {
     "llama-3.2-1b": "llama_1b",
     "llama-2-7b-hf": "llama_7b",
     "llama-2-13b-hf": "llama_13b",
+    "llama-2-70b-hf": "llama_70b",
 }
 """Files of ``conf/model`` by the names under which weights of these sizes are published, in small letters."""
 

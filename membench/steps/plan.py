@@ -31,6 +31,9 @@ Runs = tuple[RepeatedSchedule, ...]
 PlanWithin = Callable[[int | None], Runs]
 """Plans a step within a budget in bytes; None: without one."""
 
+LEAST_SHARE = 3 / 4
+"""Of a budget: the next one that is tried."""
+
 BUDGETS = 3
 """How many budgets are tried where the device's allocator finds no room for a plan that keeps one."""
 
@@ -139,7 +142,8 @@ def plan_within(plan: PlanWithin, excess_bytes: Callable[[Runs], int], room_byte
         excess = excess_bytes(runs)
         if not excess:
             return runs, budget_bytes
-        budget_bytes = max(1, budget_bytes - excess)
+        # the allocator may waste more than the plan holds, and much less under a slightly smaller budget
+        budget_bytes = max(budget_bytes - excess, int(budget_bytes * LEAST_SHARE), 1)
         try:
             runs = plan(budget_bytes)
         except InfeasibleSchedule:  # it needs its memory, and what the allocator wastes in addition

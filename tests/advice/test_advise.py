@@ -172,10 +172,12 @@ def test_what_cannot_fit_is_not_planned() -> None:
 
 def test_methods_that_take_too_long_are_left_out() -> None:
     step = (network(), nn.CrossEntropyLoss(), batch())
-    limited = {"device": small_card(), "methods": ["joint"], "levers": False, "processes": 1}
+    limited = {"device": small_card(), "methods": ["layrub_hybrid"], "levers": False, "processes": 1}
     found = membench.advise(*step, time_limit_s=0.001, **limited)
-    assert found.refused["joint"].reason == "not planned within the time limit"
-    assert not found.refused["joint"].is_planned and found.refused["joint"].needed_bytes is None
+    assert found.refused["layrub_hybrid"].reason == "not planned within the time limit"
+    assert (
+        not found.refused["layrub_hybrid"].is_planned and found.refused["layrub_hybrid"].needed_bytes is None
+    )
 
 
 def test_what_cannot_be_captured_is_refused() -> None:
