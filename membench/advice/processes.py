@@ -46,7 +46,7 @@ class Planners:
         self._pickled: dict[tuple[Changes, int, int], bytes] = {}
         self._resized: bytes | None = None
         self.capturing = RLock()
-        """Held by whoever captures: torch's state is shared by all threads."""
+        """Held during a capture: all threads share the state of torch."""
         self._taken_s, self._limit_s = -process_time(), inf
         self._workers = Workers(processes)  # they import while this process captures
 

@@ -24,7 +24,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from membench.backends.pages import pages
+from membench.backends.pages import PAGE_BYTES, pages
 from membench.backends.tensor_backend import POISON, TensorBackend
 from membench.backends.tensors import DeviceTensors
 from membench.backends.workers import Job, Workers
@@ -184,6 +184,8 @@ class CpuBackend(TensorBackend):
         self._host.pop(block, None)
 
     def _allocate_host_memory(self, size_bytes: int) -> Tensor:
+        if size_bytes < PAGE_BYTES:  # it does not go to a disk
+            return torch.from_numpy(np.empty(size_bytes, dtype=np.uint8))
         return pages(size_bytes)[:size_bytes]
 
 

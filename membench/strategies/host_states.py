@@ -19,9 +19,13 @@ DEEPSPEED_BUCKET_BYTES = 100_000_000
 def states_on_host(graph: TaskGraph) -> TaskGraph:
     """Return the graph with weights, gradients' sums and the optimizer's states at home in host memory, and updated there.
 
-    What the step returns stays on the device.
+    What the step returns stays on the device, and so do sums without an optimizer.
     """
-    return update_on_host(keep_on_host(graph, STATES, updated=True))
+    updates = any(block.role is Role.OPTIMIZER_STATE for block in graph.blocks) or any(
+        task.phase is Phase.UPDATE for task in graph.tasks
+    )
+    roles = STATES if updates else frozenset({Role.WEIGHT})
+    return update_on_host(keep_on_host(graph, roles, updated=True))
 
 
 def applied_gradients(graph: TaskGraph) -> frozenset[int]:

@@ -58,8 +58,8 @@ class ZeroOffload(Strategy):
         passes = [task for task in graph.tasks if task.phase is not Phase.UPDATE]
         weights = {block.index for block in graph.blocks if block.role is Role.WEIGHT and block.host_location}
         sums = {
-            block.index for block in graph.blocks if block.role is Role.ACCUMULATED and block.host_location
-        }
+            block for task in passes for block in task.writes if graph.blocks[block].host_location
+        }  # of gradients
         for weight in dict.fromkeys(block for task in passes for block in task.reads if block in weights):
             builder.prefetch(weight)
         leaving = Leaving(builder, self._bucket_bytes)

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from membench.cli.frontier import LEFT_OUT, parse
+from membench.cli.frontier import LEFT_OUT
 from membench.cli.main import main
 from membench.core import configuration
 from membench.papers.tables import read_csv
@@ -70,10 +70,6 @@ def test_a_smaller_budget_is_never_faster(rows: list[Row]) -> None:
     )
     times_s = [step_time_s for _, step_time_s in ours]
     assert len(times_s) > 2 and times_s == sorted(times_s, reverse=True)
-
-
-def test_joint_may_keep_weights_on_the_host() -> None:
-    assert parse([*WORDS, "strategies=joint,modnn"]).strategies["joint"]["offload_weights"] is True
 
 
 def test_strategies_that_are_left_out_exist() -> None:

@@ -11,7 +11,6 @@ from torch.nn import functional
 import membench
 from membench.core.errors import UnsupportedModel
 from membench.steps.micro_batched_step import MicroBatchedStep
-from membench.strategies.joint.strategy import Joint
 from tests.helpers.wrapping import check_same, state_of
 
 Loss = Callable[[Tensor, Tensor], Tensor]
@@ -111,8 +110,7 @@ def test_a_sum_is_refused_where_weights_are_in_host_memory() -> None:
     module, batch = nn.Sequential(*layers, nn.Linear(64, 4)), (torch.randn(6, 64), LABELS)
 
     def compiled(loss: Loss) -> MicroBatchedStep:
-        strategy = Joint(offload_weights=True)
-        step = membench.compile(module, loss, batch, strategy=strategy, budget="0.1 MB", micro_batch=2)
+        step = membench.compile(module, loss, batch, strategy="joint", budget="0.1 MB", micro_batch=2)
         assert isinstance(step, MicroBatchedStep)
         return step
 

@@ -201,7 +201,7 @@ def test_resnet50_does_not_fit_the_smaller_device(graphs: dict[str, TaskGraph]) 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["framework=caffe", "device=m60"], "titan_z, v100, not 'm60'"),
+        (["framework=caffe", "device=m60"], "v100_dgx2_of_16, not 'm60'"),
         (["framework=caffe", "device=titan_z"], "no time of Caffe on device 'titan_z'"),
         (["framework=mxnet", "device=titan_z"], "no time of MXNet on device 'titan_z'"),
         (

@@ -189,7 +189,7 @@ def test_less_memory_than_weights_and_states_need_is_enough(name: str) -> None:
     schedule = plan(graph, Joint(), COST, budget_bytes)
     assert schedule.peak_bytes <= budget_bytes
     found = dict(schedule.decisions)
-    assert found["lower_bound_s"] <= step_time_s(schedule, COST) <= 1.3 * found["lower_bound_s"]
+    assert found["lower_bound_s"] <= step_time_s(schedule, COST) <= 1.35 * found["lower_bound_s"]
     at_home = {block.index for block in schedule.graph.blocks if block.host_location}
     on_host = [task for task in schedule.graph.tasks if task.on_host]
     assert on_host and at_home == {block for task in on_host for block in task.writes}
