@@ -72,6 +72,11 @@ def exchange_gradients(schedule: Schedule, exchange: Exchange) -> Schedule:
             "an update in the backward pass leaves no gradients for an exchange at the end; use exchange=as_made, or leave "
             "in_backward out"
         )
+    if not is_early and any(task.on_host for task in schedule.graph.tasks):
+        raise UnsupportedStrategy(
+            f"strategy {schedule.strategy!r} updates weights on the host, from gradients that have left by the end of the step; use "
+            "exchange=as_made, or another strategy"
+        )
     before_update = schedule.instructions[: _first_update(schedule)]
     last_work = {item.stream: i for i, item in enumerate(before_update) if isinstance(item, Work)}
     after = last_uses if is_early else dict.fromkeys(last_uses, last_work)

@@ -66,6 +66,12 @@ class Leaving:
             if block not in leaving:
                 self._builder.free(block)
 
+    def free_now(self, blocks: Iterable[int]) -> None:
+        """Free those of these blocks that are still on the device, before their turn."""
+        for block in blocks:
+            if self._builder.is_resident(block) and self._builder.is_on_host(block):
+                self._builder.free(block)
+
     def finish(self) -> None:
         """Free all that have not been freed."""
         while self._sizes_bytes:

@@ -74,6 +74,7 @@ class Ratel(Strategy):
         visits = Visits(builder, passes, at_home, kept, self._ahead, reuse_bytes=0)
         for task in graph.tasks:
             if task.on_host:
+                leaving.free_now(task.writes)
                 builder.compute(task)
                 continue
             visits.begin(task)

@@ -124,11 +124,15 @@ def test_every_strategy_schedules_the_update_after_the_means(
     graph = updated(random_workload(layers), name, WAYS[runs], is_whole=is_whole, gradients=gradients)
     for strategy in VARIANTS.values():
         schedule = plan(graph, strategy, UnitCost(), None)
-        assert schedule.peak_bytes >= graph.lower_bound_bytes
+        assert schedule.peak_bytes >= schedule.graph.lower_bound_bytes
+        is_on_host = any(task.on_host for task in schedule.graph.tasks)
         phases = [schedule.graph.tasks[i.task].phase for i in schedule.instructions if isinstance(i, Compute)]
         updates_at_end = set(phases[phases.index(Phase.UPDATE) :]) == {Phase.UPDATE}
         assert updates_at_end or not (is_whole or strategy.name == "pytorch")
-        if exchange:
+        if is_whole and is_on_host:
+            with pytest.raises(UnsupportedStrategy, match="updates weights on the host"):
+                exchange_gradients(schedule, Exchange.AT_END)
+        elif exchange:
             exchanged = exchange_gradients(schedule, exchange)
             validate(exchanged, budget_bytes=schedule.peak_bytes, exchanges=True)
             averaged = {value.block for _, value in schedule.graph.gradients if value}
