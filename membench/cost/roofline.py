@@ -1,6 +1,7 @@
 """Seconds from a device's datasheet rates and a framework's efficiency."""
 
 from collections.abc import Iterable, Mapping
+from functools import lru_cache
 
 import torch
 
@@ -13,13 +14,17 @@ from membench.core.errors import MembenchError
 from membench.core.machine import HostLimit, Machine
 from membench.core.task_graph import Kind, Task, TaskGraph
 from membench.cost.convolution import ConvolutionAlgorithm, algorithm_work
-from membench.cost.kernels import computes_both_gradients, kernels_of
+from membench.cost.kernels import SameKernels, computes_both_gradients, kernels_of
 from membench.cost.rates import kernel_time_s
 from membench.cost.waves import task_waves, wave_efficiency
 
 ARITHMETIC_KINDS = frozenset({Kind.CONVOLUTION, Kind.LINEAR, Kind.ATTENTION})
 """Bound by the arithmetic rate, or where the framework's efficiency asks for it by the longer of the two; every other kind is
 bound by the bandwidth of device memory."""
+
+
+KNOWN = 100_000
+"""The most tasks whose seconds are kept: planners ask for those of each task many times."""
 
 
 class RooflineCost(CostModel):
@@ -48,11 +53,16 @@ class RooflineCost(CostModel):
         self._operations_per_s = device.arithmetic_ops_per_s * efficiency.arithmetic
         self._memory_bytes_per_s = device.memory_bytes_per_s * efficiency.memory
         self._fractions = _checked(efficiency.convolution)
+        self._known_s = lru_cache(KNOWN)(lambda same: self._kernels_s(same.task))
         if efficiency.half_waves and device.multiprocessors is None:
             raise MembenchError(
                 f"device {device.name!r} has no multiprocessors, over which this framework's kernels are spread; add their "
                 "number to its file"
             )
+
+    def __reduce__(self) -> tuple[type["RooflineCost"], tuple[DeviceProfile, Efficiency, Machine | None]]:
+        """Return what makes an equal one in another process, without the times that are known here."""
+        return RooflineCost, (self._device, self._efficiency, self._machine)
 
     @property
     def full_duplex(self) -> bool:
@@ -74,9 +84,7 @@ class RooflineCost(CostModel):
                 raise MembenchError(f"the framework has no algorithm {task.algorithm!r} for {task.name}")
             return algorithm.time_s
         if self._efficiency.kernels is not None:
-            rates = self._efficiency.kernels
-            kernels_s = sum(kernel_time_s(kernel, rates, self._device) for kernel in kernels_of(task))
-            return kernels_s + self._link_time_s(task.host_bytes)
+            return self._kernels_s(task) if task.call is None else self._known_s(SameKernels(task))
         moving_s = task.moved_bytes / self._memory_bytes_per_s
         if task.kind not in ARITHMETIC_KINDS:
             return moving_s / self.occupancy(task)
@@ -84,6 +92,12 @@ class RooflineCost(CostModel):
         if self._efficiency.bandwidth_bounds_products:
             time_s = max(time_s, moving_s)
         return time_s / self.occupancy(task)
+
+    def _kernels_s(self, task: Task) -> float:
+        rates = self._efficiency.kernels
+        assert rates is not None
+        kernels_s = sum(kernel_time_s(kernel, rates, self._device) for kernel in kernels_of(task))
+        return kernels_s + self._link_time_s(task.host_bytes)
 
     def host_task_time_s(self, task: Task) -> float:
         assert self._machine is not None, "tasks of the host need a machine"

@@ -99,7 +99,7 @@ class Swapping:
     """
 
     def __init__(self, graph: TaskGraph, cost: CostModel) -> None:
-        self._graph, self._cost = graph, cost
+        self._cost = cost
         self._chain = Chain(graph, cost)
         self._units = self._chain.problem.units
         handed_on = {
@@ -113,6 +113,10 @@ class Swapping:
         ]
         within.sort(key=lambda unit: (-self._units[unit].remake_s / self._units[unit].size_bytes, unit))
         self._always = handed_on
+        updates = [task for task in update_on_host(graph).tasks if task.on_host]
+        weights = {b for task in updates for b in task.writes if graph.blocks[b].role is Role.WEIGHT}
+        self._weight_bytes = graph.size_bytes(weights)
+        self._updates_s = sum(map(cost.host_task_time_s, updates))
         self._swapped = {*handed_on, *within[: self._best(within)]}
 
     def segments(self) -> list[Segment]:
@@ -135,11 +139,8 @@ class Swapping:
 
     def _step_time_s(self, within_bytes: int, again_s: float) -> float:
         """Return the seconds of a step in which that much leaves of what blocks keep within, and the rest is made again."""
-        graph, cost, stages = self._graph, self._cost, self._chain.stages
+        cost, stages, weight_bytes = self._cost, self._chain.stages, self._weight_bytes
         swapped_bytes = within_bytes + sum(self._units[unit].size_bytes for unit in self._always)
-        updates = [task for task in update_on_host(graph).tasks if task.on_host]
-        weights = {b for task in updates for b in task.writes if graph.blocks[b].role is Role.WEIGHT}
-        weight_bytes = graph.size_bytes(weights)
         forward_s = max(
             sum(stage.forward_s for stage in stages),
             cost.offload_time_s(swapped_bytes),
@@ -149,6 +150,6 @@ class Swapping:
             sum(stage.backward_s for stage in stages) + again_s,
             cost.prefetch_time_s(swapped_bytes + weight_bytes),
             cost.offload_time_s(weight_bytes),
-            sum(map(cost.host_task_time_s, updates)),
+            self._updates_s,
         )
         return forward_s + backward_s
