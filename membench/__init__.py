@@ -44,6 +44,7 @@ from membench.core.errors import (
 if TYPE_CHECKING:
     from membench.advice.advice import Advice, AdvisedPlan
     from membench.advice.advise import advise
+    from membench.core.machine import Machine
     from membench.core.optimizer import WeightUpdate
     from membench.models.serving import served_inputs
     from membench.steps.buckets import pad_to_bucket
@@ -65,6 +66,7 @@ __all__ = [
     "ExchangeFailed",
     "InfeasibleSchedule",
     "InvalidSchedule",
+    "Machine",
     "MembenchError",
     "MicroBatchedStep",
     "MissingDataset",
@@ -91,6 +93,7 @@ _LAZY = {
     "Advice": "membench.advice.advice",
     "AdvisedPlan": "membench.advice.advice",
     "CompiledStep": "membench.steps.compiled_step",
+    "Machine": "membench.core.machine",
     "MicroBatchedStep": "membench.steps.micro_batched_step",
     "Prediction": "membench.steps.predict",
     "ShapedStep": "membench.steps.shaped_step",

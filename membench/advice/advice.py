@@ -72,7 +72,7 @@ class AdvisedPlan:
         """Return the step of this plan; see `membench.compile`.
 
         Args:
-            backend: where it is to run; a simulated step needs a `device` among the changes.
+            backend: where it is to run; a simulated step needs a `device` among the changes, and is in the advice's machine.
             changed: further arguments of `membench.compile`.
         """
         return self._step(**{"backend": backend, **self.options, **changed})
@@ -128,6 +128,7 @@ class Advice:
         update_runs: whether steps that run can update the weights so.
         plain: the step under plain PyTorch.
         channels_last: memory format of the step.
+        machine: name of the machine that the device is in; None: none was chosen.
         budget_bytes: the most that the step's tensors may hold; None: what the device has.
         fits: whether plain PyTorch keeps the budget and the device has the memory.
         parts_bytes: what plain PyTorch's allocated peak consists of.
@@ -171,6 +172,7 @@ class Advice:
     levers: tuple[Lever, ...] = ()
     not_tried: tuple[str, ...] = ()
     sharded_bytes: Mapping[int, int] = field(default_factory=dict)
+    machine: str | None = None
 
     @property
     def device(self) -> str:

@@ -20,6 +20,7 @@ from membench.advice.trust import trusts
 from membench.advice.work import Work
 from membench.core import configuration
 from membench.core.device import DeviceProfile
+from membench.core.machine import Machine
 from membench.core.optimizer import WeightUpdate
 from membench.core.task_graph import Mode
 from membench.core.workload import Workload
@@ -64,6 +65,7 @@ def advise(
     precision: str | None = None,
     optimizer: OptimizerLike = None,
     budget: str | float | None = None,
+    machine: str | Machine | None = None,
     host_memory: str | float | None = None,
     channels_last: bool = False,
     methods: Sequence[str] | None = None,
@@ -81,7 +83,7 @@ def advise(
     Args:
         module, loss, batch: see `membench.compile`.
         device: a name (``"rtx3090"``), a profile, or ``"this"`` for the GPU at hand.
-        precision, optimizer, host_memory, channels_last: see `membench.predict`.
+        precision, optimizer, machine, host_memory, channels_last: see `membench.predict`.
         budget: the most that the step's tensors may hold, ``"20 GB"`` or a number of bytes; None: what the device has.
         methods: names of strategies; None: all but `LEFT_OUT`.
         largest: whose largest batch is searched for: ``"all"`` methods', ``"plain"`` PyTorch's alone, or ``"none"``.
@@ -98,7 +100,12 @@ def advise(
     workload = workload_of(module, loss, batch, precision=precision, channels_last=channels_last)
     profile = this_device() if device == THIS else as_device(device)
     adviser = Adviser(
-        workload, profile, as_bytes(budget), as_update(optimizer), as_bytes(host_memory, "host_memory")
+        workload,
+        profile,
+        as_bytes(budget),
+        as_update(optimizer),
+        None if machine is None else as_machine(machine),
+        as_bytes(host_memory, "host_memory"),
     )
     return adviser.advice(
         methods,
@@ -115,7 +122,7 @@ class Adviser:
 
     Args:
         workload: on any device, ``meta`` included; its tensors are only read.
-        budget_bytes, update, host_memory_bytes: see `membench.predict`.
+        budget_bytes, update, machine, host_memory_bytes: see `membench.predict`.
         modules: changes of the module that its maker offers as levers.
     """
 
@@ -125,13 +132,14 @@ class Adviser:
         device: DeviceProfile,
         budget_bytes: int | None = None,
         update: WeightUpdate | None = None,
+        machine: Machine | None = None,
         host_memory_bytes: int | None = None,
         modules: ModuleChanges = NO_CHANGES,
     ) -> None:
         framework = configuration.load("framework", "pytorch")
-        cost = RooflineCost(device, framework.efficiency, as_machine(host_memory_bytes))
+        cost = RooflineCost(device, framework.efficiency, as_machine(machine, host_memory_bytes))
         self._workload, self._by = workload, update
-        self._host_memory_bytes = host_memory_bytes
+        self._machine, self._host_memory_bytes = machine, host_memory_bytes
         self._programs = Programs(workload, update, framework.captured_on, modules)
         self._target = Target(device, cost, budget_bytes, self._programs.update(AS_IT_IS))
 
@@ -180,6 +188,7 @@ class Adviser:
             update_runs=self._by is None or self._by.runs,
             channels_last=workload.channels_last,
             plain=plain,
+            machine=None if self._machine is None else self._machine.name,
             budget_bytes=target.budget_bytes,
             fits=fits,
             activations_bytes=activations_at_peak_bytes(runs[0].schedule),
@@ -220,12 +229,14 @@ class Adviser:
 
     def _compiled(self, **options: Any) -> Any:
         workload = self._workload
-        fixed = {
+        fixed: dict[str, Any] = {
             "optimizer": self._by,
             "precision": workload.precision,
             "channels_last": workload.channels_last,
             "host_memory": self._host_memory_bytes,
         }
+        if options["backend"] == "simulated":
+            fixed["machine"] = self._machine
         return compile(
             workload.module, workload.loss, (workload.inputs, workload.targets), **{**fixed, **options}
         )

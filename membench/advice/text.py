@@ -77,7 +77,7 @@ def trust(advice: Advice) -> list[str]:
 def values(advice: Advice) -> dict[str, Any]:
     """Return the advice as values that JSON has; bytes and seconds are in the names."""
     head = (
-        "model", "device", "batch_size", "precision", "optimizer", "budget_bytes", "fits", "allocated_bytes",
+        "model", "device", "batch_size", "precision", "optimizer", "machine", "budget_bytes", "fits", "allocated_bytes",
         "reserved_bytes", "used_bytes", "capacity_bytes", "fragmentation_bytes", "context_bytes", "step_time_s",
         "largest_batch",
     )  # fmt: skip
@@ -110,12 +110,13 @@ def _plan_values(plan: AdvisedPlan) -> dict[str, Any]:
 
 def step_words(advice: Advice) -> list[str]:
     """Return the step in words."""
+    inside = "" if advice.machine is None else f" in machine {advice.machine}"
     return [
         advice.model,
         f"batch {advice.batch_size}",
         *([advice.precision] if advice.precision else []),
         *([advice.optimizer or "no optimizer"] if advice.trains else []),
-        f"simulated on {advice.device}",
+        f"simulated on {advice.device}{inside}",
         *([f"budget {format_bytes(advice.budget_bytes)}"] if advice.budget_bytes else []),
     ]
 

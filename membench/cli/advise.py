@@ -153,6 +153,7 @@ def run(settings: Settings) -> int:
         cell.simulated_device,
         cell.budget_bytes,
         cell.optimizer,
+        cell.machine,
         cell.host_memory_bytes,
         module_changes(settings.step, _workload),
     )

@@ -54,7 +54,7 @@ def check_cell(values: Values) -> None:
         find_function(str(values["metrics"]))
     _check_model(values["model"])
     choice(names("backend"), "backend.name", values["backend"]["name"])
-    given = tuple(name for name in ("optimizer", "serving") if values.get(name) is not None)
+    given = tuple(name for name in ("optimizer", "serving", "machine") if values.get(name) is not None)
     for name in ("strategy", "device", "cluster", "framework", *given):
         if not (isinstance(values[name], Mapping) and "_target_" in values[name]):
             message = (
@@ -110,6 +110,7 @@ def check_built(values: Values, groups: Collection[str]) -> None:
         "framework": lambda: instantiate(values["framework"]),
         "optimizer": lambda: instantiate(values["optimizer"]),
         "serving": lambda: instantiate(values["serving"]),
+        "machine": lambda: instantiate(values["machine"]),
         "model": lambda: model().workload(size, seed=values["seed"], device="meta"),
         "strategy": lambda: method.strategy(**({"density": 1.0} if method.measures_density else {})),
     }

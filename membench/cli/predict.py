@@ -54,8 +54,8 @@ def run(configuration: Configuration) -> int:
 
     cell = Cell.from_configuration(configuration)
     workload, strategy = cell.workload(cell.batch_size), cell.method.strategy()
-    predictor = Predictor(workload, strategy, cell.budget_bytes, cell.optimizer, cell.host_memory_bytes)
-    prediction = predictor.on(cell.simulated_device)
+    predictor = Predictor(workload, strategy, cell.budget_bytes, cell.optimizer)
+    prediction = predictor.on(cell.simulated_device, cell.simulated_machine)
     values = [*_values(prediction), *_rates(cell, prediction)]
     lines = [_step(workload.name, cell, prediction), *(f"  {name:<20} {value}" for name, value in values)]
     print("\n".join(lines))
@@ -65,12 +65,13 @@ def run(configuration: Configuration) -> int:
 def _step(name: str, cell: "Cell", prediction: "Prediction") -> str:
     """Return what was predicted."""
     update = "no optimizer" if cell.optimizer is None else cell.optimizer.name
+    inside = "" if cell.machine is None else f" in machine {cell.machine.name}"
     parts = [
         name,
         f"batch {prediction.batch_size}",
         *([] if cell.precision is None else [str(cell.precision)]),
         *([] if cell.serving else [update]),
-        f"predicted for {prediction.device}",
+        f"predicted for {prediction.device}{inside}",
     ]
     return ", ".join(parts)
 

@@ -21,7 +21,7 @@ CELL_KEYS = (
     "model", "batch_size", "strategy", "framework", "device", "cluster", "backend", "seed", "budget",
     "micro_batch", "exchange", "metrics",
 )  # fmt: skip
-OPTIONAL_KEYS = ("optimizer", "precision", "channels_last", "serving", "allocator", "host_memory")
+OPTIONAL_KEYS = ("optimizer", "precision", "channels_last", "serving", "allocator", "machine", "host_memory")
 """Later keys, left out of a configuration where they are null, so that the hashes of earlier records stay."""
 
 
@@ -52,13 +52,14 @@ def resolved(config: DictConfig) -> dict[str, Any]:
 def cell_configuration(config: DictConfig) -> Configuration:
     """Return the part of a composed configuration that describes the run itself.
 
-    A step that is run is PyTorch's and on this machine: framework and devices of a simulation do not apply.
+    A step that is run is PyTorch's and on this machine: framework, devices and machine of a simulation do not apply.
     """
     values = resolved(config)
     cell = {key: values[key] for key in CELL_KEYS}
     cell |= {key: values[key] for key in OPTIONAL_KEYS if values.get(key) is not None}
     if is_simulated(cell):
         return cell
+    cell.pop("machine", None)
     return cell | {"framework": configuration.read("framework", "pytorch"), "device": None, "cluster": None}
 
 

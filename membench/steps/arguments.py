@@ -85,13 +85,19 @@ def as_bytes(size: str | float | None, name: str = "budget") -> int | None:
         raise MembenchError(f"{name}: {error}") from error
 
 
-def as_machine(host_memory_bytes: int | None, machine: Machine | None = None) -> Machine:
-    """Return the machine that a simulated device is in, with so much memory; None: with its own.
+def as_machine(machine: str | Machine | None, host_memory_bytes: int | None = None) -> Machine:
+    """Return the machine that a simulated device is in, given as such or by its name in ``conf/machine``.
 
     Args:
         machine: None: the one of ``conf/machine/server.yaml``.
+        host_memory_bytes: its memory; None: what it has.
+
+    Raises:
+        MembenchError: there is no such machine.
     """
-    machine = machine or configuration.load("machine", "server")
+    if not isinstance(machine, Machine):
+        machine = configuration.load("machine", "server" if machine is None else machine)
+    assert isinstance(machine, Machine)
     return machine if host_memory_bytes is None else replace(machine, memory_bytes=host_memory_bytes)
 
 

@@ -61,6 +61,7 @@ def compile(  # noqa: A001 (the field's term)
     device: str | DeviceProfile | None = None,
     cluster: str | Cluster = SINGLE_DEVICE,
     budget: str | float | None = None,
+    machine: str | Machine | None = None,
     host_memory: str | float | None = None,
     disk: str | Path | None = None,
     micro_batch: int | str | None = None,
@@ -91,6 +92,7 @@ def compile(  # noqa: A001 (the field's term)
         budget: the most device memory that the step may hold, including weights and inputs: ``"200 MB"``
             (1 MB is 1024 x 1024 bytes) or a number of bytes. None: on a simulated device what it has, where the step needs more
             without a budget; otherwise no limit.
+        machine: for the simulated backend: the machine that the device is in; see `membench.predict`.
         host_memory: the most that the step may hold in host memory, ``"64 GB"`` or a number of bytes; what does not fit is kept on
             a disk: weights and the optimizer's states, in a real step the states alone (see `RealStep.restore`). None: what a
             simulated device's machine has, in a real step any number of bytes.
@@ -125,7 +127,7 @@ def compile(  # noqa: A001 (the field's term)
         ExchangeFailed: another process has ended, or did not answer in time; steps raise it too.
         MembenchError: an argument is invalid or does not match the backend; there is no GPU, or no process group.
     """
-    _check_together(backend, exchange, device, cluster, optimizer, shapes, cuda_graph)
+    _check_together(backend, exchange, device, cluster, machine, optimizer, shapes, cuda_graph)
     _check_host(backend, host_memory, disk, shapes, cuda_graph)
     chosen, budget_bytes = as_strategy(strategy), as_bytes(budget)
     host_memory_bytes = as_bytes(host_memory, "host_memory")
@@ -145,7 +147,7 @@ def compile(  # noqa: A001 (the field's term)
             micro_batch,
             when,
             as_update(optimizer),
-            as_machine(host_memory_bytes),
+            as_machine(machine, host_memory_bytes),
         )
     target = real_device(backend)
     check_products(workload.precision, target)
@@ -180,6 +182,7 @@ def _check_together(
     exchange: str | None,
     device: str | DeviceProfile | None,
     cluster: str | Cluster,
+    machine: str | Machine | None,
     optimizer: OptimizerLike,
     shapes: str,
     cuda_graph: bool,
@@ -194,9 +197,10 @@ def _check_together(
         raise MembenchError(
             "shapes='any' is for real steps of one process; with an optimizer, pass an instance of torch.optim, which all shapes share"
         )
-    if backend != "simulated" and (device is not None or cluster != SINGLE_DEVICE):
+    is_described = device is not None or cluster != SINGLE_DEVICE or machine is not None
+    if backend != "simulated" and is_described:
         raise MembenchError(
-            f"device and cluster are for backend='simulated', but the backend is {backend!r}; leave them out"
+            f"device, cluster and machine are for backend='simulated', but the backend is {backend!r}; leave them out"
         )
 
 

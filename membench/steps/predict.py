@@ -88,7 +88,7 @@ class Predictor:
     Args:
         workload: on any device, ``meta`` included; its tensors are only read.
         strategy: the memory-saving method.
-        budget_bytes, host_memory_bytes: see `predict`.
+        budget_bytes: see `predict`.
         update: of the weights; None: the step ends with the gradients.
         rates: values that replace those of ``conf/framework/pytorch.yaml``, by the names of `KernelRates`.
     """
@@ -99,7 +99,6 @@ class Predictor:
         strategy: Strategy,
         budget_bytes: int | None = None,
         update: WeightUpdate | None = None,
-        host_memory_bytes: int | None = None,
         rates: Mapping[str, float] | None = None,
     ) -> None:
         self._framework = configuration.load("framework", "pytorch")
@@ -110,7 +109,6 @@ class Predictor:
         self._captures = Captures(step, self._framework.captured_on, uses_values=True)
         self._strategy = strategy
         self._budget_bytes = budget_bytes
-        self._host_memory_bytes = host_memory_bytes
         self._update = None if update is None else CapturedUpdate(update, workload.module)
 
     @property
@@ -129,7 +127,7 @@ class Predictor:
         Args:
             machine: that the device is in; None: the one of ``conf/machine/server.yaml``.
         """
-        cost = RooflineCost(device, self._efficiency, as_machine(self._host_memory_bytes, machine))
+        cost = RooflineCost(device, self._efficiency, as_machine(machine))
         batch_size = self._captures.workload.batch_size
         runs = plan_step(
             self._captures.graph_at, batch_size, self._strategy, cost, self._budget_bytes, update=self._update
@@ -168,6 +166,7 @@ def predict(
     optimizer: OptimizerLike = None,
     strategy: str | Strategy = "pytorch",
     budget: str | float | None = None,
+    machine: str | Machine | None = None,
     host_memory: str | float | None = None,
     channels_last: bool = False,
 ) -> Prediction:
@@ -186,6 +185,8 @@ def predict(
             `membench.WeightUpdate`, which also updates in the backward pass. None: the step ends with the gradients.
         strategy: a name (``"layrub_hybrid"``) or an instance; by default plain PyTorch.
         budget: the most that the strategy may hold, ``"20 GB"`` or a number of bytes.
+        machine: that the device is in: a name (``"desktop"``) or a description; None: ``"server"``. It matters where a strategy keeps
+            weights or the optimizer's states in host memory.
         host_memory: the most that the strategy may hold in host memory, what does not fit is kept on the machine's disk; None: what
             the machine has.
         channels_last: weights and inputs of four dimensions have that memory format.
@@ -197,11 +198,6 @@ def predict(
         MembenchError: an argument is invalid.
     """
     workload = workload_of(module, loss, batch, precision=precision, channels_last=channels_last)
-    predictor = Predictor(
-        workload,
-        as_strategy(strategy),
-        as_bytes(budget),
-        as_update(optimizer),
-        as_bytes(host_memory, "host_memory"),
-    )
-    return predictor.on(as_device(device))
+    inside = as_machine(machine, as_bytes(host_memory, "host_memory"))
+    predictor = Predictor(workload, as_strategy(strategy), as_bytes(budget), as_update(optimizer))
+    return predictor.on(as_device(device), inside)

@@ -10,6 +10,7 @@ from membench.core.cluster import SINGLE_DEVICE, Cluster
 from membench.core.configuration import find_function, instantiate
 from membench.core.device import DeviceProfile
 from membench.core.errors import MembenchError
+from membench.core.machine import Machine
 from membench.core.optimizer import WeightUpdate
 from membench.core.precision import Precision
 from membench.core.record import Configuration, is_simulated
@@ -47,6 +48,7 @@ class Cell:
         allocator: settings of PyTorch's caching allocator in a simulation.
         precision, channels_last: see `Workload`.
         serving: the step is one in which the network serves; None: it is the model's own.
+        machine: that the simulated device is in; None: the one of ``conf/machine/server.yaml``.
         host_memory_bytes: the most that a step may hold in host memory; None: that of a simulated machine, or any.
         step_metrics: adds numbers of one paper to the record; None: the record has the general ones.
     """
@@ -71,6 +73,7 @@ class Cell:
     precision: Precision | None = None
     channels_last: bool = False
     serving: Serving | None = None
+    machine: Machine | None = None
     host_memory_bytes: int | None = None
 
     @classmethod
@@ -80,7 +83,8 @@ class Cell:
         Args:
             configuration: plain dicts: ``model``, ``batch_size``, ``strategy``, ``framework``, ``backend`` and ``seed``; to
                 be simulated, ``device``; optional: ``cluster``, ``budget``, ``micro_batch``, ``exchange``, ``metrics``, ``optimizer``,
-                ``precision``, ``channels_last``, ``serving``, ``allocator``, ``host_memory``.
+                ``precision``, ``channels_last``, ``serving``, ``allocator``, ``machine``,
+                ``host_memory``.
 
         Raises:
             MembenchError: a value is not allowed; the message says which.
@@ -109,6 +113,7 @@ class Cell:
             precision=None if precision is None else Precision.of_step(precision),
             channels_last=bool(configuration.get("channels_last")),
             serving=instantiate(configuration.get("serving")),
+            machine=instantiate(configuration.get("machine")),
             host_memory_bytes=as_bytes(configuration.get("host_memory"), "host_memory"),
         )
 
@@ -124,10 +129,15 @@ class Cell:
         return self.device
 
     @property
+    def simulated_machine(self) -> Machine:
+        """The machine that the simulated device is in."""
+        return as_machine(self.machine, self.host_memory_bytes)
+
+    @property
     def cost(self) -> RooflineCost:
         """The cost model of the simulated device while all devices of the cluster copy."""
         device = self.cluster.loaded(self.simulated_device)
-        return RooflineCost(device, self.framework.efficiency, as_machine(self.host_memory_bytes))
+        return RooflineCost(device, self.framework.efficiency, self.simulated_machine)
 
     def captured_on(self) -> torch.device | None:
         """Return the device whose operators are captured: that on which the step runs, or the framework's.

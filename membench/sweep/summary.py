@@ -37,7 +37,9 @@ def title(configuration: Configuration) -> str:
 def place(configuration: Configuration) -> str:
     """Return where a cell runs, or is simulated to."""
     if is_simulated(configuration):
-        return f"simulated on {_devices(configuration)} under {framework_name(configuration)}"
+        machine = configuration.get("machine")
+        inside = f" in machine {machine['name']}" if machine else ""
+        return f"simulated on {_devices(configuration)}{inside} under {framework_name(configuration)}"
     return f"measured on this machine's {_MACHINE[configuration['backend']['name']]}"
 
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 import membench
-from membench.advice.text import code
+from membench.advice.text import code, lines
 from membench.core import configuration
 from membench.core.errors import UnsupportedModel
 from membench.core.units import MIB
@@ -156,6 +156,22 @@ def test_the_lines_to_paste_run_and_so_does_the_plan() -> None:
     step = found.best.compile("cpu")
     assert torch.equal(step(inputs, targets), names["loss"])
     assert step.schedule.strategy == "joint"
+
+
+def test_plans_and_their_simulations_are_in_the_chosen_machine() -> None:
+    step = (network(), nn.CrossEntropyLoss(), batch())
+    given = {"device": CARD, "optimizer": "adamw"}
+    found = membench.advise(
+        *step, machine="desktop", methods=["zero_infinity"], largest="none", processes=1, **given
+    )
+    [plan] = found.plans
+    expected, by_default = (
+        membench.compile(*step, machine=machine, strategy=plan.name, backend="simulated", **given)
+        for machine in ("desktop", None)
+    )
+    assert plan.step_time_s == expected.step_time_s > by_default.step_time_s
+    assert plan.compile("simulated", device=CARD).step_time_s == plan.step_time_s
+    assert next(lines(found)).endswith("simulated on rtx3090 in machine desktop")
 
 
 def test_what_cannot_fit_is_not_planned() -> None:

@@ -24,6 +24,17 @@ def test_options_of_an_optimizer_are_those_of_its_class(capsys: pytest.CaptureFi
     assert main(["predict", *words, "optimizer.in_backward=true", "optimizer.ema=true"]) == 0
 
 
+def test_the_machine_is_one_of_the_options(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["model=lenet", "device=rtx4090", "batch_size=4", "optimizer=adamw", "strategy=zero_infinity"]
+    assert main(["predict", *words]) == 0
+    by_default = capsys.readouterr().out.splitlines()
+    assert main(["predict", *words, "machine=desktop"]) == 0
+    chosen = capsys.readouterr().out.splitlines()
+    assert chosen[0] == "lenet, batch 4, adamw, predicted for rtx4090 in machine desktop"
+    differing = [line.split()[0] for line, other in zip(chosen, by_default, strict=True) if line != other]
+    assert differing == ["lenet,", "step", "throughput"]
+
+
 @pytest.mark.parametrize(
     ("words", "answer"),
     [
@@ -33,6 +44,11 @@ def test_options_of_an_optimizer_are_those_of_its_class(capsys: pytest.CaptureFi
         (["model=lenet", "device=t4", "optimizer=adamx"], "there are: adafactor, adam, adamw"),
         (["model=lenet", "device=t4", "optimizer=adamw", "optimizer.fused=maybe"], "fused is true or false"),
         (["model=lenet", "device=t4", "optimizer=adamw", "optimizer.lr=-1"], "learning rate: -1"),
+        (["model=lenet", "device=t4", "machine=laptop"], "machine 'laptop' is not known; there are: desktop"),
+        (
+            ["model=lenet", "device=t4", "machine=desktop", "machine.memory_bytes=-1"],
+            "machine: memory_bytes is a positive whole number, not -1",
+        ),
         (["-m", "model=lenet", "device=t4"], "-m is not an option"),
     ],
 )

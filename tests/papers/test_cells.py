@@ -2,6 +2,7 @@
 
 from hydra import compose
 
+from membench.core import configuration
 from membench.core.record import configuration_hash
 from membench.papers.cells import CELL_KEYS, cell_configuration, hydra_composition
 from tests.helpers.cells import small_cell
@@ -14,6 +15,15 @@ def test_a_cell_without_an_optimizer_has_no_such_key() -> None:
     assert set(plain) == set(CELL_KEYS)
     assert updating == plain | {"optimizer": updating["optimizer"]}
     assert updating["optimizer"]["name"] == "adamw"
+
+
+def test_a_machine_is_of_simulated_cells_where_it_is_chosen() -> None:
+    with hydra_composition():
+        simulated = cell_configuration(compose("config", ["machine=desktop"]))
+        run = cell_configuration(compose("config", ["machine=desktop", "backend=cpu"]))
+    assert simulated["machine"] == configuration.read("machine", "desktop")
+    assert set(simulated) == {*CELL_KEYS, "machine"}
+    assert set(run) == set(CELL_KEYS)
 
 
 def test_a_small_cell_keeps_the_hash_that_records_have() -> None:

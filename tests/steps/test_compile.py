@@ -190,10 +190,13 @@ def test_out_of_memory_names_segments_where_they_alone_do_not_fit() -> None:
     ("arguments", "message"),
     [
         ({"strategy": LayrubHybrid}, "the strategy is a name or an instance of a Strategy, not <class"),
-        ({"device": "k40m"}, "device and cluster are for backend='simulated', but the backend is 'cpu'"),
+        (
+            {"device": "k40m"},
+            "device, cluster and machine are for backend='simulated', but the backend is 'cpu'",
+        ),
         (
             {"cluster": "modnn_k40x4"},
-            "device and cluster are for backend='simulated', but the backend is 'cpu'",
+            "device, cluster and machine are for backend='simulated', but the backend is 'cpu'",
         ),
         ({"cuda_graph": True}, "cuda_graph=True needs backend='cuda'"),
         ({"cuda_graph": True, "backend": "simulated", "device": "k40m"}, "needs backend='cuda'"),

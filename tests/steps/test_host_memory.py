@@ -1,10 +1,11 @@
-"""A limit of host memory as an argument: of simulated steps, and what does not go together."""
+"""A machine and a limit of its memory as arguments: of simulated steps, and what does not go together."""
 
 from typing import Any
 
 import pytest
 
 import membench
+from membench.core import configuration
 from membench.core.errors import InfeasibleSchedule, MembenchError
 from membench.core.schedule import LOAD_STREAM, STORE_STREAM, Load
 from membench.planning.disk import on_disk_bytes
@@ -56,10 +57,35 @@ def test_a_prediction_states_the_host_memory_that_is_left() -> None:
     assert found.step_time_s >= free.step_time_s
 
 
+def test_the_chosen_machine_updates_at_its_rate_and_has_its_memory() -> None:
+    by_default, server, desktop = step(), step(machine="server"), step(machine="desktop")
+    assert by_default.step_time_s == server.step_time_s < desktop.step_time_s
+    small = membench.Machine("small", least_bytes(), 1e11, 10**9, 1e9, 1e9)
+    [run] = step(machine=small).plan
+    assert host_peak_bytes(run.schedule) == small.memory_bytes and on_disk_bytes(run.schedule)
+    [run] = step(machine=small, host_memory="1 GB").plan
+    assert not on_disk_bytes(run.schedule)
+
+
+def test_a_prediction_is_in_the_chosen_machine() -> None:
+    work = layers()
+    given: dict[str, Any] = {"device": "rtx4090", "strategy": "zero_infinity", "optimizer": "adamw"}
+    found = [
+        membench.predict(work.module, work.loss, (work.inputs, work.targets), machine=machine, **given)
+        for machine in (None, configuration.load("machine", "desktop"))
+    ]
+    assert found[0].step_time_s < found[1].step_time_s
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
         ({"host_memory": "much"}, "host_memory: 'much' is not a size"),
+        ({"machine": "laptop"}, "there is no machine 'laptop'; choose one of desktop, dgx2"),
+        (
+            {"machine": "server", "backend": "cpu", "device": None},
+            "machine are for backend='simulated', but the backend is 'cpu'",
+        ),
         ({"disk": "."}, "disk is for a real step with a limit of host_memory"),
         (
             {"cuda_graph": True, "host_memory": "1 GB", "backend": "cuda", "device": None},

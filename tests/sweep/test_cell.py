@@ -1,13 +1,15 @@
 """Cells: built once from a configuration, with defaults for what it leaves out, and refused with the option's name."""
 
-from dataclasses import FrozenInstanceError
+from dataclasses import FrozenInstanceError, replace
 
 import pytest
 
 from membench.capture.trace import ANY_GPU
 from membench.core.cluster import SINGLE_DEVICE
+from membench.core.configuration import load, read
 from membench.core.device import DeviceProfile
 from membench.core.errors import MembenchError
+from membench.core.machine import HostLimit
 from membench.core.units import MIB
 from membench.frameworks.base import Framework
 from membench.papers.metrics.vdnn import step_metrics
@@ -42,6 +44,15 @@ def test_what_a_measured_cell_leaves_out_has_defaults() -> None:
     assert not cell.is_simulated and cell.workload(4).inputs[0].device.type == "cpu"
     with pytest.raises(MembenchError, match="a simulated cell needs a device"):
         _ = cell.simulated_device
+
+
+def test_the_simulated_device_is_in_the_chosen_machine_with_the_memory_that_it_may_use() -> None:
+    assert Cell.from_configuration(small_cell()).simulated_machine == load("machine", "server")
+    chosen = small_cell(machine=read("machine", "desktop"), host_memory="2 MB")
+    cell = Cell.from_configuration(chosen)
+    assert cell.machine == load("machine", "desktop")
+    assert cell.simulated_machine == replace(load("machine", "desktop"), memory_bytes=2 * MIB)
+    assert cell.cost.host_limit == HostLimit(2 * MIB, cell.simulated_machine.disk_bytes)
 
 
 def test_a_baseline_takes_the_place_of_a_strategy() -> None:

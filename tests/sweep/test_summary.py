@@ -67,6 +67,11 @@ def test_devices_of_a_cluster_and_processes_are_counted() -> None:
     assert "2; gradients exchanged in 250 ms" in summary(record)
 
 
+def test_a_machine_that_was_chosen_is_named() -> None:
+    chosen = CONFIGURATION | {"machine": {"name": "desktop"}}
+    assert title(chosen) == "resnet50, batch 32, eager, simulated on k40m in machine desktop under Caffe"
+
+
 def test_cells_of_a_sweep_over_limits_have_distinct_titles() -> None:
     limited = CONFIGURATION | {"budget": "400 MB", "micro_batch": "fitted"}
     expected = "resnet50, batch 32, eager, budget 400.0 MB, micro-batch fitted, simulated on k40m under Caffe"
