@@ -24,7 +24,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from membench.backends.pages import PAGE_BYTES, pages
+from membench.backends.pages import pages
 from membench.backends.tensor_backend import POISON, TensorBackend
 from membench.backends.tensors import DeviceTensors
 from membench.backends.workers import Job, Workers
@@ -32,6 +32,7 @@ from membench.core.codec import ActivationCodec
 from membench.core.schedule import COMPUTE_STREAM, EXCHANGE_STREAM, Compute, Free
 from membench.core.task_graph import Task, TaskGraph
 from membench.core.timeline import Span, Timeline
+from membench.planning.host_places import PAGE_BYTES
 
 _PART_BYTES = 4 * 2**20
 """Blocks are copied in parts: larger than most of the last cache, the C library writes past it, at half the speed."""

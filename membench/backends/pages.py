@@ -5,12 +5,7 @@ import mmap
 import torch
 from torch import Tensor
 
-PAGE_BYTES = mmap.PAGESIZE
-
-
-def in_pages(size_bytes: int) -> int:
-    """Return a number of bytes, at least one, rounded up to whole pages."""
-    return -(-max(1, size_bytes) // PAGE_BYTES) * PAGE_BYTES
+from membench.planning.host_places import in_pages
 
 
 def pages(size_bytes: int) -> Tensor:

@@ -2,9 +2,10 @@
 
 Streams are in-order queues. Kernels of different streams overlap only in their launch, since one kernel fills the
 device; each copy engine moves one block at a time, in the order in which blocks are ready. Encoding and decoding overlap
-with kernels, but not with each other. A disk reads and writes at the same time, one block each. Tasks of the host run one after another and overlap with everything else. Where copies
-take cores from kernels, as on a CPU, each one makes the next kernel longer, unless kernels wait meanwhile. The host issues one
-instruction after another, each for the time that the cost model gives, and waits at a synchronize.
+with kernels, but not with each other. A disk reads and writes at the same time, one block each. Tasks of the host run one
+after another and overlap with everything else. Where copies take cores from kernels, as on a CPU, each one makes the next
+kernel longer, unless kernels wait meanwhile. The host issues one instruction after another, each for the time that the cost
+model gives, and waits at a synchronize.
 
 Of a cluster one device is simulated, because all do the same at the same time: a device that shares its link has its
 share of the rate throughout, which is exact if all devices copy at the same times. Gains of real devices from falling out

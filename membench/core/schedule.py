@@ -3,8 +3,8 @@
 Semantics that every backend implements:
 
 - Streams are in-order queues. `Work` (a `Compute`, `Offload`, `Prefetch`, `Load`, `Store`, `Drop`, `Encode`, `Decode` or
-  `AllReduce`) joins its stream's queue; a `Wait` makes a stream wait for an earlier instruction of another; a `Synchronize` makes the host wait for
-  every stream except the gradient-exchange stream, which no paper's synchronisation includes.
+  `AllReduce`) joins its stream's queue; a `Wait` makes a stream wait for an earlier instruction of another; a `Synchronize`
+  makes the host wait for every stream except the gradient-exchange stream, which no paper's synchronisation includes.
 - Every resident block occupies a *space* of its own size, or of the size opened by `Reserve` or taken over by `Reuse`.
   `Compute` opens a space for each block that it creates, `Prefetch` for the block that it brings back; `Free` closes it.
   So the memory in use at each instruction does not depend on timing.

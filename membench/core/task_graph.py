@@ -49,6 +49,9 @@ EXTERNAL_ROLES = ARGUMENT_ROLES.union(
 )
 """Blocks that the caller owns and that live before, during and after the step: on the device or in host memory."""
 
+STATE_ROLES = frozenset({Role.WEIGHT, Role.ACCUMULATED, Role.OPTIMIZER_STATE})
+"""The caller's blocks that training changes from step to step, and that can have their home in host memory."""
+
 RESULT_ROLES = frozenset({Role.LOSS, Role.WEIGHT_GRADIENT, Role.OUTPUT, Role.OUTPUT_GRADIENT})
 """Blocks that the caller holds when the step ends: what the step returns, and the gradients that its outputs received."""
 

@@ -4,13 +4,14 @@ Largest buffers first, each into the lowest gap between those that are open at t
 calculation": Pisarchyk and Lee, Efficient memory management for deep neural net inference, 2020, Section 5.2).
 """
 
+import mmap
 from dataclasses import dataclass
 
 import numpy as np
 
 from membench.core.schedule import Drop, Load, Offload, Schedule
 
-PAGE_BYTES = 4096
+PAGE_BYTES = mmap.PAGESIZE
 """Places start at a page, so that a disk can read into them without a copy."""
 
 
@@ -27,13 +28,16 @@ class HostPlaces:
     starts: dict[int, tuple[int, ...]]
 
 
+def in_pages(size_bytes: int) -> int:
+    """Return a number of bytes, at least one, rounded up to whole pages."""
+    return -(-max(1, size_bytes) // PAGE_BYTES) * PAGE_BYTES
+
+
 def host_places(schedule: Schedule) -> HostPlaces:
     """Return a place for each buffer of a schedule that is dropped at some time."""
     opened = _openings(schedule)
     blocks = schedule.graph.blocks
-    sizes = np.array(
-        [-(-blocks[block].size_bytes // PAGE_BYTES) * PAGE_BYTES for block, _, _ in opened], np.int64
-    )
+    sizes = np.array([in_pages(blocks[block].size_bytes) for block, _, _ in opened], np.int64)
     first = np.array([start for _, start, _ in opened], np.int64)
     last = np.array([end for _, _, end in opened], np.int64)
     at = np.full(len(opened), -1, np.int64)

@@ -6,11 +6,9 @@ from collections.abc import Collection, Iterable, Sequence
 from itertools import accumulate
 
 from membench.capture.dissolve import is_of_state
-from membench.core.task_graph import AFTER_THE_LOSS, Phase, Role, Task, TaskGraph
+from membench.core.task_graph import AFTER_THE_LOSS, STATE_ROLES, Phase, Role, Task, TaskGraph
 from membench.planning.builder import ScheduleBuilder
 from membench.planning.rewrite import keep_on_host, update_on_host
-
-STATES = frozenset({Role.WEIGHT, Role.OPTIMIZER_STATE, Role.ACCUMULATED})
 
 DEEPSPEED_BUCKET_BYTES = 100_000_000
 """Gradients that a device holds while they leave: 5e7 in half precision, ``reduce_bucket_size`` of DeepSpeed's script for ZeRO-Offload."""
@@ -24,7 +22,7 @@ def states_on_host(graph: TaskGraph) -> TaskGraph:
     updates = any(block.role is Role.OPTIMIZER_STATE for block in graph.blocks) or any(
         task.phase is Phase.UPDATE for task in graph.tasks
     )
-    roles = STATES if updates else frozenset({Role.WEIGHT})
+    roles = STATE_ROLES if updates else frozenset({Role.WEIGHT})
     return update_on_host(keep_on_host(graph, roles, updated=True))
 
 
@@ -80,10 +78,7 @@ class Leaving:
     def _free(self) -> None:
         block, size_bytes = self._sizes_bytes.popleft()
         self._held_bytes -= size_bytes
-        if self._builder.is_resident(block) and self._builder.is_on_host(
-            block
-        ):  # and not dead or written meanwhile
-            self._builder.free(block)
+        self.free_now([block])  # unless it has been freed or written meanwhile
 
 
 class Visits:

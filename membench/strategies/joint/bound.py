@@ -1,11 +1,12 @@
 """A lower bound on the time of a step within a budget: a linear program that every schedule of the class satisfies.
 
 The class: schedules that run the graph's tasks in its order on one stream, each for the seconds of its fastest algorithm or
-longer, except tasks of the host, which run one after another beside that stream, each after copies of what it reads; run tasks of the forward pass again at any time, as often as they like; copy blocks to the host and back at any time,
-as often as they like, over a link that carries one block at a time in each direction; hold results from when they are made
-to the end; and spend seconds on savings (`Saving`: an encoding, or an algorithm with less workspace). Of the caller's blocks
-those with a home in host memory are there before and after the step, or on the device throughout; the others are on the device
-throughout.
+longer, except tasks of the host, which run one after another beside that stream, each after copies of what it reads; run each
+update on the host or on the device, as they choose (`Residence`); run tasks of the forward pass again at any time, as often as
+they like; copy blocks to the host and back at any time, as often as they like, over a link that carries one block at a time in
+each direction; hold results from when they are made to the end; and spend seconds on savings (`Saving`: an encoding, or an
+algorithm with less workspace). Of the caller's blocks those with a home in host memory are there before and after the step, or
+on the device throughout; the others are on the device throughout.
 
 Relaxations, each of which only lowers the bound. A *gap* is the time between two uses of a block, and a fraction of it may be
 kept, copied, recomputed or saved. Copies are a fluid that flows whenever the link is free. A block whose copy returned last is
@@ -13,8 +14,9 @@ counted as away as soon as the fluid allows; one that was recomputed last, from 
 which it is recomputed. A block with its home in host memory is counted as away before its first use and behind its last one if
 it is copied to the device, and that share of it is copied back where it is written. Recomputation takes the seconds of the
 tasks that write the block, and neither memory nor their inputs; what is copied to the host after it takes time on the link,
-and memory at the end of its segment until it has been copied. Memory of a long step is limited at some tasks, its *moments*:
-of tasks in a row, at the one that holds most. Units between the same moments share variables, which are sums over them.
+and memory at the end of its segment until it has been copied. A fraction of an update may run on the host. Memory of a long
+step is limited at some tasks, its *moments*: of tasks in a row, at the one that holds most. Units between the same moments
+share variables, which are sums over them.
 """
 
 from bisect import bisect_left
@@ -53,14 +55,13 @@ class Residence:
         tasks: of the update, on the host in the problem's graph.
         visitors: its weights and gradients, which then do not leave; they have gaps (`Gap.leaves`).
         states_bytes: of the blocks that only these tasks use.
-        device_s: seconds of the update on the device; `host_s`: on the host.
+        device_s: seconds of the update on the device.
     """
 
     tasks: tuple[int, ...]
     visitors: frozenset[int]
     states_bytes: int
     device_s: float
-    host_s: float
 
 
 @dataclass(frozen=True)
@@ -253,7 +254,6 @@ class _Program:
             in_use,
             again,
             gap.leaves,
-            gap.is_sent,
             tuple(remakes),
             gap.remake_s,
             savings,
@@ -309,10 +309,10 @@ class _Program:
         self._equal.add(float(sum(block not in self._moved_of for block in blocks)), terms)
 
     def _add_residences(self) -> None:
-        """Add the states and the seconds of updates on the device, and the host's time, which the step is to last for.
+        """Add the states and the seconds of updates on the device, and the host's time, for which the step is to last.
 
-        Of the updates from any one on, in the order in which they run, none starts before the first of their gradients is complete:
-        they take place in what the step lasts from there on.
+        Of the updates from any one on, in the order in which they run, none starts before the first of their gradients is
+        complete: they take place in what the step lasts from there on.
         """
         problem = self._problem
         for residence, variable in self._moved.items():
@@ -364,9 +364,7 @@ class _Program:
         size = span.size_bytes / self._unit_bytes
         offload = self._new(1)
         choices = {offload: 1.0} | saved
-        if (
-            not span.is_sent
-        ):  # what is sent is gone at the end of its copy or, with an update on the device, at once
+        if not span.is_sent:  # what is sent is gone behind its copy or, with an update on the device, at once
             self._make_away(offload, size, span.start, span.end)
         self._back[span.end][offload] = size
         if span.out is not None:

@@ -78,7 +78,7 @@ class Span:
         out: the moment before which its copy to the host may start at the earliest; None: as in `Gap`.
         in_use: the moments after `out` at which it is still used.
         again: the first moment behind the last use, where `Gap.end` has one; otherwise None.
-        leaves, is_sent: as in `Gap`.
+        leaves: as in `Gap`.
         remakes: the segments in which the block may be recomputed, each with the moment up to which it is away then.
     """
 
@@ -89,10 +89,14 @@ class Span:
     in_use: range
     again: int | None
     leaves: bool
-    is_sent: bool
     remakes: tuple[tuple[int, int], ...]
     remake_s: float | None
     savings: tuple[Saved, ...]
+
+    @property
+    def is_sent(self) -> bool:
+        """As in `Gap`."""
+        return self.leaves and self.again is None
 
 
 def find_gaps(problem: Problem, least_bytes: int) -> Iterator[Gap]:

@@ -13,12 +13,9 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from membench.core.cost_model import CostModel
-from membench.core.task_graph import Phase, Role, TaskGraph
+from membench.core.task_graph import STATE_ROLES, Phase, Role, TaskGraph
 from membench.planning.rewrite import keep_on_host, update_on_host
 from membench.strategies.joint.bound import Residence
-
-OF_WEIGHTS = frozenset({Role.WEIGHT, Role.ACCUMULATED, Role.OPTIMIZER_STATE})
-"""What can have its home in host memory."""
 
 SMALLEST_HOME = 1 / 256
 """Blocks smaller than this share of the largest one of them stay on the device."""
@@ -54,9 +51,9 @@ class Homes:
         """Return the graph with the home of the first so many parts' weights, and of weights without an update, on the host."""
         graph = self.graph
         updated = {block for task in graph.tasks if task.phase is Phase.UPDATE for block in task.writes}
-        sizes = (block.size_bytes for block in graph.blocks if block.role in OF_WEIGHTS)
+        sizes = (block.size_bytes for block in graph.blocks if block.role in STATE_ROLES)
         least_bytes = int(max(sizes, default=0) * SMALLEST_HOME)
-        roles = frozenset({Role.WEIGHT}) if updated else OF_WEIGHTS
+        roles = frozenset({Role.WEIGHT}) if updated else STATE_ROLES
         kept = keep_on_host(graph, roles, updated=not updated, least_bytes=least_bytes)
         return update_on_host(kept, {task for part in self.parts[:count] for task in part})
 
@@ -79,7 +76,6 @@ class Homes:
                     visitors,
                     self.graph.size_bytes(touched - visitors),
                     sum(self.cost.launch_time_s(task) + self.cost.task_time_s(task) for task in tasks),
-                    sum(self.cost.host_task_time_s(moved.tasks[index]) for index in part),
                 )
             )
         return tuple(found)

@@ -31,7 +31,7 @@ from membench.core.convolution import Algorithm
 from membench.core.cost_model import CostModel
 from membench.core.errors import InfeasibleSchedule
 from membench.core.schedule import Schedule
-from membench.core.task_graph import ARGUMENT_ROLES, Role, Task, TaskGraph
+from membench.core.task_graph import ARGUMENT_ROLES, STATE_ROLES, Task, TaskGraph
 from membench.planning.algorithms import Preference, prefer
 from membench.planning.builder import ScheduleBuilder
 from membench.planning.micro_batch import GraphAt, fitted_sizes
@@ -112,10 +112,7 @@ class Modnn(Strategy):
         """Return the graph with the blocks that the options name in host memory."""
         if self._load_inputs:
             graph = keep_on_host(graph, ARGUMENT_ROLES)
-        return keep_on_host(graph, _OF_WEIGHTS, updated=True) if self._offload_weights else graph
-
-
-_OF_WEIGHTS = frozenset({Role.WEIGHT, Role.ACCUMULATED, Role.OPTIMIZER_STATE})
+        return keep_on_host(graph, STATE_ROLES, updated=True) if self._offload_weights else graph
 
 
 @dataclass(frozen=True, slots=True)
