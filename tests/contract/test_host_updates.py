@@ -8,58 +8,29 @@ from copy import deepcopy
 
 import pytest
 
-from membench.backends.cpu import Chaos, CpuBackend
-from membench.capture.capture import capture
-from membench.core.errors import InvalidSchedule
-from membench.core.optimizer import Gradients
-from membench.core.schedule import HOST_STREAM, Compute, Schedule
-from membench.core.workload import Workload
+from membench.backends.cpu import Chaos
+from membench.core.schedule import HOST_STREAM, Compute
 from membench.execution.measurement import cpu_peak_bytes
-from membench.planning.update import add_update
-from membench.planning.validate import validate
-from membench.steps.compiled_step import CompiledStep
-from membench.steps.plan import plan
-from membench.steps.update import RealUpdate
 from tests.helpers.host_updates import HostUpdates
-from tests.helpers.mutations import mutant
-from tests.helpers.networks import COST, NETWORKS, workload
-from tests.helpers.updates import MAKERS, first_difference, plain_steps, run_steps
-
-NAME = "adamw"
-
-
-def updated(work: Workload, schedule: Schedule | None, chaos: Chaos | None) -> tuple[CompiledStep, Schedule]:
-    """Return a step under a schedule, or under the one that `HostUpdates` makes, and that schedule."""
-    update = RealUpdate(MAKERS[NAME](work.module.parameters()), work.module, Gradients.FREED, COST)
-    captured = capture(work)
-    if schedule is None:
-        schedule = plan(add_update(captured.graph, update), HostUpdates(), COST, None)
-    else:
-        update(captured.graph)
-    backend = CpuBackend(schedule.graph, chaos=chaos)
-    backend.tensors.update = update.of(schedule)
-    return CompiledStep(work, captured, schedule, backend, update=update), schedule
+from tests.helpers.mutations import accepted_mutants
+from tests.helpers.networks import NETWORKS, workload
+from tests.helpers.updates import MAKERS, first_difference, plain_steps, run_steps, updating_step
 
 
 @pytest.mark.parametrize("mutants", [60, pytest.param(1000, marks=pytest.mark.slow)])
 def test_accepted_mutants_update_right(mutants: int) -> None:
     original = workload(NETWORKS["lstm_cnn"], "lstm_cnn")
-    expected = plain_steps(original, MAKERS[NAME])
-    step, schedule = updated(deepcopy(original), None, None)
+    make = MAKERS["adamw"]
+    expected = plain_steps(original, make)
+    step = updating_step(original, make(original.module.parameters()), HostUpdates())
+    schedule = step.schedule
     step.close()
     rng, accepted = random.Random(0), 0
-    for _ in range(mutants):
-        description, changed = mutant(schedule, rng)
-        try:
-            validate(changed)
-        except InvalidSchedule:
-            continue
-        if changed == schedule:
-            continue
+    for description, changed in accepted_mutants(schedule, rng, mutants):
         accepted += 1
         for chaos in (None, Chaos(rng.randrange(100), longest_delay_s=0.001)):
             work = deepcopy(original)
-            step, _ = updated(work, changed, chaos)
+            step = updating_step(work, make(work.module.parameters()), changed, chaos=chaos)
             run_steps(work, step)
             assert not first_difference(work.module, expected), f"{description}\n{changed}"
             held_bytes = cpu_peak_bytes(lambda work=work, step=step: run_steps(work, step), step.backends)
@@ -70,7 +41,8 @@ def test_accepted_mutants_update_right(mutants: int) -> None:
 
 def test_the_host_computes_beside_the_device() -> None:
     work = workload(NETWORKS["lstm_cnn"], "lstm_cnn")
-    step, schedule = updated(work, None, None)
+    step = updating_step(work, MAKERS["adamw"](work.module.parameters()), HostUpdates())
+    schedule = step.schedule
     on_host = [
         item for item in schedule.instructions if isinstance(item, Compute) and item.stream == HOST_STREAM
     ]

@@ -3,14 +3,24 @@
 from collections.abc import Callable, Iterable
 from copy import deepcopy
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from membench.backends.cpu import Chaos, CpuBackend
+from membench.capture.capture import CapturedStep, capture
 from membench.capture.update import CapturedUpdate
-from membench.core.optimizer import WeightUpdate
+from membench.core.optimizer import Gradients, WeightUpdate
+from membench.core.schedule import Schedule
 from membench.core.workload import Workload
+from membench.planning.update import add_update
+from membench.steps.compiled_step import CompiledStep
+from membench.steps.plan import plan
+from membench.steps.update import RealUpdate
+from membench.strategies.base import Strategy
+from tests.helpers.networks import COST
 
 MAKERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
     "sgd": torch.optim.SGD,
@@ -46,6 +56,32 @@ STEPS = 2
 def captured(name: str, *, options: dict[str, Any] | None = None, **of_update: Any) -> CapturedUpdate:
     """Return the update by an optimizer of `MAKERS` on a GPU, without an optimizer of a real step."""
     return CapturedUpdate(WeightUpdate(partial(MAKERS[name], **(options or {})), name=name, **of_update))
+
+
+def updating_step(
+    work: Workload,
+    optimizer: torch.optim.Optimizer,
+    by: Strategy | Schedule,
+    *,
+    captured: CapturedStep | None = None,
+    chaos: Chaos | None = None,
+    disk_folder: Path | None = None,
+) -> CompiledStep:
+    """Return a step on the CPU that updates the weights and frees their gradients.
+
+    Args:
+        by: a strategy, or a schedule of the step.
+        captured: the step without the update; None: it is captured.
+        chaos: see `CpuBackend`.
+        disk_folder: see `CpuBackend`; None: its own choice.
+    """
+    update = RealUpdate(optimizer, work.module, Gradients.FREED, COST)
+    captured = captured or capture(work)
+    schedule = by if isinstance(by, Schedule) else plan(add_update(captured.graph, update), by, COST, None)
+    backend = CpuBackend(schedule.graph, chaos=chaos)
+    backend.disk_folder = disk_folder or backend.disk_folder
+    backend.tensors.update = update.of(schedule)
+    return CompiledStep(work, captured, schedule, backend, update=update)
 
 
 def plain_steps(work: Workload, make: Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]) -> nn.Module:
