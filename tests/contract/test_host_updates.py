@@ -1,4 +1,4 @@
-"""Mutants of schedules whose weights are updated on the host: what the validator accepts must give the same weights.
+"""Updates on the host give the bits of plain PyTorch: with every optimizer, and under every mutant that the validator accepts.
 
 The judge is the CPU backend with late copies, late updates and poisoned freed memory.
 """
@@ -7,14 +7,43 @@ import random
 from copy import deepcopy
 
 import pytest
+import torch
 
 from membench.backends.cpu import Chaos
 from membench.core.schedule import HOST_STREAM, Compute
+from membench.core.task_graph import Phase
 from membench.execution.measurement import cpu_peak_bytes
+from tests.helpers.disk import layers
 from tests.helpers.host_updates import HostUpdates
 from tests.helpers.mutations import accepted_mutants
 from tests.helpers.networks import NETWORKS, workload
-from tests.helpers.updates import MAKERS, first_difference, plain_steps, run_steps, updating_step
+from tests.helpers.updates import (
+    EVERY_OPTIMIZER,
+    MAKERS,
+    assert_same,
+    first_difference,
+    plain_steps,
+    plain_training,
+    run_steps,
+    updating_step,
+    values,
+)
+
+
+@pytest.mark.parametrize("name", EVERY_OPTIMIZER)
+def test_every_optimizer_is_exact(name: str) -> None:
+    original, make = layers(), EVERY_OPTIMIZER[name]
+    work = deepcopy(original)
+    optimizer = make(work.module.parameters())
+    step = updating_step(work, optimizer, HostUpdates(), chaos=Chaos(seed=1, longest_delay_s=0.0005))
+    updates = [task for task in step.schedule.graph.tasks if task.phase is Phase.UPDATE]
+    assert all(task.on_host for task in updates)
+    assert (len(updates) > 1) is (name != "Adafactor")  # which reads numbers of the device
+    for seed, (loss, module, expected) in enumerate(plain_training(original, make)):
+        torch.manual_seed(seed)
+        assert torch.equal(step(work.inputs, work.targets), loss)
+        assert_same(values(work.module, optimizer), values(module, expected))
+    step.close()
 
 
 @pytest.mark.parametrize("mutants", [60, pytest.param(1000, marks=pytest.mark.slow)])
