@@ -1,22 +1,30 @@
-"""Updates on the host give the bits of plain PyTorch: with every optimizer, and under every mutant that the validator accepts.
+"""Updates on the host give the bits of plain PyTorch: with every optimizer, under random schedules, and under accepted mutants.
 
 The judge is the CPU backend with late copies, late updates and poisoned freed memory.
 """
 
 import random
+from collections.abc import Callable
 from copy import deepcopy
+from pathlib import Path
 
 import pytest
 import torch
 
 from membench.backends.cpu import Chaos
-from membench.core.schedule import HOST_STREAM, Compute
-from membench.core.task_graph import Phase
+from membench.core.optimizer import Gradients
+from membench.core.schedule import HOST_STREAM, Compute, Schedule
+from membench.core.task_graph import Phase, Role, TaskGraph
 from membench.execution.measurement import cpu_peak_bytes
-from tests.helpers.disk import layers
-from tests.helpers.host_updates import HostUpdates
+from membench.planning.update import add_update
+from membench.planning.validate import validate
+from membench.steps.plan import plan
+from membench.steps.update import RealUpdate
+from tests.helpers.disk import host_peak_bytes, layers, least_host_bytes, within
+from tests.helpers.host_updates import HostUpdates, RandomUpdates
 from tests.helpers.mutations import accepted_mutants
-from tests.helpers.networks import NETWORKS, workload
+from tests.helpers.networks import COST, NETWORKS, Reference, workload
+from tests.helpers.random_networks import random_layers, random_reference
 from tests.helpers.updates import (
     EVERY_OPTIMIZER,
     MAKERS,
@@ -28,6 +36,11 @@ from tests.helpers.updates import (
     updating_step,
     values,
 )
+
+STATES = (Role.OPTIMIZER_STATE,)
+"""What a real step keeps on a disk."""
+SCHEDULES_OF_ONE = 5
+"""Random schedules of one network and optimizer."""
 
 
 @pytest.mark.parametrize("name", EVERY_OPTIMIZER)
@@ -43,6 +56,61 @@ def test_every_optimizer_is_exact(name: str) -> None:
         torch.manual_seed(seed)
         assert torch.equal(step(work.inputs, work.targets), loss)
         assert_same(values(work.module, optimizer), values(module, expected))
+    step.close()
+
+
+@pytest.mark.parametrize(
+    "count", [10, pytest.param(1000, marks=[pytest.mark.slow, pytest.mark.timeout(3600)])]
+)
+def test_random_schedules_are_exact(count: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("membench.planning.disk.LEAST_BYTES", 1)
+    for seed in range(count // SCHEDULES_OF_ONE):
+        rng = random.Random(seed)
+        case = random_reference(random_layers(rng, seed), seed)
+        name = rng.choice(sorted(EVERY_OPTIMIZER))
+        make = EVERY_OPTIMIZER[name]
+        update = RealUpdate(make(case.work.module.parameters()), case.work.module, Gradients.FREED, COST)
+        graph = add_update(case.captured.graph, update)
+        for number in range(SCHEDULES_OF_ONE):
+            schedule = random_schedule(graph, rng)
+            assert any(task.on_host for task in schedule.graph.tasks)
+            chaos = Chaos(rng.randrange(100), longest_delay_s=rng.choice([0.0001, 0.0003, 0.001]))
+            try:
+                check_right(case, make, schedule, chaos, tmp_path)
+            except Exception as error:
+                raise AssertionError(f"seed {seed}, {name}, schedule {number}:\n{schedule}") from error
+
+
+def random_schedule(graph: TaskGraph, rng: random.Random) -> Schedule:
+    """Return a schedule with tasks of the host, about every other one within a random limit of host memory."""
+    free = plan(graph, RandomUpdates(rng), COST, None)
+    if rng.random() < 0.5:
+        return free
+    least_bytes, most_bytes = least_host_bytes(free, STATES), host_peak_bytes(free)
+    limit_bytes = rng.randint(least_bytes, max(least_bytes, most_bytes))
+    schedule = within(free, limit_bytes, STATES)
+    validate(schedule, host_memory_bytes=limit_bytes)
+    return schedule
+
+
+def check_right(
+    case: Reference,
+    make: Callable[..., torch.optim.Optimizer],
+    schedule: Schedule,
+    chaos: Chaos,
+    folder: Path,
+) -> None:
+    """Check losses, weights, buffers and states after each step, and the stated peak."""
+    work = deepcopy(case.work)
+    optimizer = make(work.module.parameters())
+    step = updating_step(work, optimizer, schedule, captured=case.captured, chaos=chaos, disk_folder=folder)
+    for seed, (loss, module, expected) in enumerate(plain_training(case.work, make)):
+        torch.manual_seed(seed)
+        assert torch.equal(step(work.inputs, work.targets), loss)
+        assert_same(values(work.module, optimizer), values(module, expected))
+        assert not first_difference(work.module, module)
+    held_bytes = cpu_peak_bytes(lambda: run_steps(work, step), step.backends)
+    assert schedule.graph.external_bytes + held_bytes == schedule.peak_bytes
     step.close()
 
 
