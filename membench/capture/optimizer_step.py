@@ -139,9 +139,13 @@ class OptimizerStep:
         assert self._held is not None
         replaced: dict[int, Any] = {}
         for name, weight in self._held.items():
-            replaced[id(weight)] = self._weights.get(name, self._like(weight, weight.dtype))
-            replaced |= self._replaced_states(weight, replaced[id(weight)].dtype)
-        copied = copy_of_optimizer(optimizer, replaced)
+            if name in self._weights:
+                replaced[id(weight)] = self._weights[name]
+                replaced |= self._replaced_states(weight, self._weights[name].dtype)
+            else:
+                replaced[id(weight)] = self._like(weight, weight.dtype)
+        stateless = [weight for name, weight in self._held.items() if name not in self._weights]
+        copied = copy_of_optimizer(optimizer, replaced, stateless)
         if self._by.in_backward:
             for group in copied.param_groups:
                 group["params"] = [each for each in group["params"] if each.grad is not None]

@@ -1,7 +1,7 @@
 """Optimizers: how a step updates its weights, and what that update reads, writes and holds."""
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from copy import deepcopy
+from copy import copy, deepcopy
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
@@ -175,20 +175,29 @@ def made_optimizer(by: WeightUpdate, weights: Iterable[torch.Tensor]) -> torch.o
         ) from error
 
 
-def copy_of_optimizer(optimizer: torch.optim.Optimizer, replaced: Mapping[int, Any]) -> torch.optim.Optimizer:
+def copy_of_optimizer(
+    optimizer: torch.optim.Optimizer, replaced: Mapping[int, Any], stateless: Collection[torch.Tensor] = ()
+) -> torch.optim.Optimizer:
     """Return a copy of an optimizer with its attributes, which `copy.deepcopy` leaves out, and without its hooks.
 
     Args:
-        replaced: what the copy has in place of objects, by their id; grows.
+        replaced: what the copy has in place of objects, by their id.
+        stateless: weights of the optimizer whose states the copy does not have.
     """
     copied: torch.optim.Optimizer = object.__new__(type(optimizer))
     memo = dict(replaced)
 
     def of_leaf(leaf: Any) -> Any:
         if isinstance(leaf, torch.optim.Optimizer):
-            return copy_of_optimizer(leaf, memo)
+            return copy_of_optimizer(leaf, memo, stateless)
         return deepcopy(leaf, memo) if isinstance(leaf, torch.Tensor) else leaf
 
+    states = optimizer.state
+    if id(states) not in memo:  # otherwise they are those of an optimizer that has this one as an attribute
+        kept = copy(states)
+        for weight in stateless:  # not an empty state: Adagrad expects a number of steps in each
+            kept.pop(weight, None)
+        memo[id(states)] = deepcopy(kept, memo)
     copied_state = {name: deepcopy(vars(optimizer)[name], memo) for name in _OPTIMIZER_STATE}
     for name, value in vars(optimizer).items():
         if name not in _OPTIMIZER_STATE and not is_hook_of_optimizer(name):

@@ -3,7 +3,6 @@
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -55,12 +54,10 @@ def measure_update(
         for group in optimizer.param_groups
         for weight in group["params"]
     }
-    others: dict[int, Any] = {
-        id(state): {} for weight, state in optimizer.state.items() if id(weight) not in updated
-    }
+    others = [weight for weight in optimizer.state if id(weight) not in updated]
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
         try:
-            copied = copy_of_optimizer(optimizer, copies | others)
+            copied = copy_of_optimizer(optimizer, copies, others)
             for weight in weights.values():
                 copies[id(weight)].grad = torch.zeros_like(copies[id(weight)])
             copied.step()  # makes the states

@@ -15,6 +15,7 @@ from membench.capture.update import CapturedUpdate
 from membench.core import configuration
 from membench.core.call import Value
 from membench.core.errors import MembenchError
+from membench.core.muon import MuonAndAdamW
 from membench.core.optimizer import Update, WeightUpdate
 from membench.core.precision import Precision
 from membench.core.task_graph import Kind, TaskGraph
@@ -358,6 +359,23 @@ def test_weights_that_depend_on_each_other_are_updated_at_once(optimizer: Any) -
     assert not update.is_divided
     assert update.parts is update.tasks
     assert all(part.cpu_moved_bytes for part in update.parts)
+
+
+@pytest.mark.parametrize("make", [torch.optim.Adagrad, torch.optim.AdamW, MuonAndAdamW])
+@pytest.mark.parametrize("has_run", [False, True])
+def test_an_instance_is_divided_whether_it_has_states_or_not(
+    make: Callable[..., torch.optim.Optimizer], has_run: bool
+) -> None:
+    module = nn.Sequential(*(nn.Linear(64, width) for width in (100, 200, 300)))
+    optimizer = make(module.parameters())
+    for weight in module.parameters():
+        weight.grad = torch.ones_like(weight)
+    if has_run:
+        optimizer.step()
+    graph = layers_of(100, 200)  # the third layer may have states, and has no gradient
+    found = CapturedUpdate(WeightUpdate(optimizer), module)(graph)
+    assert len({part.weights for part in found.parts}) == 2
+    assert found == CapturedUpdate(WeightUpdate(make))(graph)
 
 
 def test_an_instance_with_hooks_is_updated_at_once() -> None:

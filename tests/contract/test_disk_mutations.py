@@ -9,26 +9,25 @@ from pathlib import Path
 
 import pytest
 
-from membench.backends.cpu import Chaos, CpuBackend
-from membench.capture.capture import Captures, capture
-from membench.core.errors import InfeasibleSchedule, InvalidSchedule
-from membench.core.optimizer import Gradients, WeightUpdate
+from membench.backends.cpu import Chaos
+from membench.capture.capture import Captures
+from membench.core.errors import InfeasibleSchedule
+from membench.core.optimizer import WeightUpdate
 from membench.core.schedule import Schedule
 from membench.core.workload import Workload
 from membench.planning.update import updated_workload
-from membench.planning.validate import validate
 from membench.steps.compile import build_step
-from membench.steps.compiled_step import CompiledStep
 from membench.steps.plan import plan
-from membench.steps.update import RealUpdate
 from tests.helpers.disk import Visits, host_peak_bytes, layers, least_host_bytes, prepared, run_once, within
 from tests.helpers.host_updates import HostUpdates
-from tests.helpers.mutations import mutant
-from tests.helpers.networks import COST
+from tests.helpers.mutations import accepted_mutants
+from tests.helpers.networks import COST, Reference
 from tests.helpers.random_networks import random_reference
-from tests.helpers.updates import MAKERS, first_difference, plain_steps, run_steps
+from tests.helpers.updates import MAKERS, first_difference, plain_steps, run_steps, updating_step
 
 NETWORK = [("convolution", 0, 0), ("normalized", 1, 1), ("dropout", 2, 2), ("add in place", 3, 1)]
+MUTANTS_OF_ONE = 25
+"""How many mutants are made of one schedule."""
 
 
 @pytest.fixture(autouse=True)
@@ -40,27 +39,25 @@ def small_blocks_move(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_accepted_mutants_are_right(mutants: int, tmp_path: Path) -> None:
     rng, accepted = random.Random(mutants), 0
     case = random_reference(NETWORK, seed=0)
-    for number in range(mutants):
-        if number % 25 == 0:
-            free = plan(case.captured.graph, Visits(rng), COST, None)
-            least_bytes, most_bytes = least_host_bytes(free), host_peak_bytes(free)
-            limit_bytes = rng.randint(least_bytes, (least_bytes + most_bytes) // 2)
-            schedule = within(free, limit_bytes)
-        description, changed = mutant(schedule, rng)
-        try:
-            validate(changed, host_memory_bytes=limit_bytes)
-        except InvalidSchedule:
-            continue
-        if changed == schedule:
-            continue
-        accepted += 1
-        assert host_peak_bytes(changed) <= limit_bytes
-        for chaos in (None, Chaos(rng.randrange(100), longest_delay_s=0.001)):
-            with prepared(case, changed, tmp_path, chaos) as (backend, program, tensors):
-                for _ in range(2):
-                    found = case.results.difference(run_once(case, backend, program, tensors))
-                    assert not found, f"{description}: {found}\n{changed}"
+    for _ in range(mutants // MUTANTS_OF_ONE):
+        free = plan(case.captured.graph, Visits(rng), COST, None)
+        least_bytes, most_bytes = least_host_bytes(free), host_peak_bytes(free)
+        limit_bytes = rng.randint(least_bytes, (least_bytes + most_bytes) // 2)
+        schedule = within(free, limit_bytes)
+        found = accepted_mutants(schedule, rng, MUTANTS_OF_ONE, host_memory_bytes=limit_bytes)
+        for description, changed in found:
+            accepted += 1
+            assert host_peak_bytes(changed) <= limit_bytes
+            check_right(case, changed, tmp_path, rng.randrange(100), description)
     assert accepted
+
+
+def check_right(case: Reference, schedule: Schedule, folder: Path, seed: int, description: str) -> None:
+    for chaos in (None, Chaos(seed, longest_delay_s=0.001)):
+        with prepared(case, schedule, folder, chaos) as (backend, program, tensors):
+            for _ in range(2):
+                found = case.results.difference(run_once(case, backend, program, tensors))
+                assert not found, f"{description}: {found}\n{schedule}"
 
 
 @pytest.mark.parametrize("mutants", [25, pytest.param(1000, marks=pytest.mark.slow)])
@@ -69,18 +66,12 @@ def test_accepted_mutants_update_right(mutants: int, tmp_path: Path) -> None:
     expected = plain_steps(original, MAKERS["adamw"])
     schedule, limit_bytes = schedule_on_disk(original, tmp_path)
     rng, accepted = random.Random(mutants), 0
-    for _ in range(mutants):
-        description, changed = mutant(schedule, rng)
-        try:
-            validate(changed, host_memory_bytes=limit_bytes)
-        except InvalidSchedule:
-            continue
-        if changed == schedule:
-            continue
+    for description, changed in accepted_mutants(schedule, rng, mutants, host_memory_bytes=limit_bytes):
         accepted += 1
         for chaos in (None, Chaos(rng.randrange(100), longest_delay_s=0.001)):
             work = deepcopy(original)
-            step = updated(work, changed, tmp_path, chaos)
+            optimizer = MAKERS["adamw"](work.module.parameters())
+            step = updating_step(work, optimizer, changed, chaos=chaos, disk_folder=tmp_path)
             run_steps(work, step)
             assert not first_difference(work.module, expected), f"{description}\n{changed}"
             step.close()
@@ -98,14 +89,3 @@ def schedule_on_disk(work: Workload, folder: Path) -> tuple[Schedule, int]:
     step = build_step(captures, HostUpdates(), cost, None, optimizer=by)
     step.close()
     return step.plan[0].schedule, limit_bytes
-
-
-def updated(work: Workload, schedule: Schedule, folder: Path, chaos: Chaos | None) -> CompiledStep:
-    """Return a step under a schedule."""
-    update = RealUpdate(MAKERS["adamw"](work.module.parameters()), work.module, Gradients.FREED, copy(COST))
-    captured = capture(work)
-    update(captured.graph)
-    backend = CpuBackend(schedule.graph, chaos=chaos)
-    backend.disk_folder = folder
-    backend.tensors.update = update.of(schedule)
-    return CompiledStep(work, captured, schedule, backend, update=update)

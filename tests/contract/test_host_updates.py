@@ -1,65 +1,133 @@
-"""Mutants of schedules whose weights are updated on the host: what the validator accepts must give the same weights.
+"""Updates on the host give the bits of plain PyTorch: with every optimizer, under random schedules, and under accepted mutants.
 
 The judge is the CPU backend with late copies, late updates and poisoned freed memory.
 """
 
 import random
+from collections.abc import Callable
 from copy import deepcopy
+from pathlib import Path
 
 import pytest
+import torch
 
-from membench.backends.cpu import Chaos, CpuBackend
-from membench.capture.capture import capture
-from membench.core.errors import InvalidSchedule
+from membench.backends.cpu import Chaos
 from membench.core.optimizer import Gradients
 from membench.core.schedule import HOST_STREAM, Compute, Schedule
-from membench.core.workload import Workload
+from membench.core.task_graph import Phase, Role, TaskGraph
 from membench.execution.measurement import cpu_peak_bytes
 from membench.planning.update import add_update
 from membench.planning.validate import validate
-from membench.steps.compiled_step import CompiledStep
 from membench.steps.plan import plan
 from membench.steps.update import RealUpdate
-from tests.helpers.host_updates import HostUpdates
-from tests.helpers.mutations import mutant
-from tests.helpers.networks import COST, NETWORKS, workload
-from tests.helpers.updates import MAKERS, first_difference, plain_steps, run_steps
+from tests.helpers.disk import host_peak_bytes, layers, least_host_bytes, within
+from tests.helpers.host_updates import HostUpdates, RandomUpdates
+from tests.helpers.mutations import accepted_mutants
+from tests.helpers.networks import COST, NETWORKS, Reference, workload
+from tests.helpers.random_networks import random_layers, random_reference
+from tests.helpers.updates import (
+    EVERY_OPTIMIZER,
+    MAKERS,
+    assert_same,
+    first_difference,
+    plain_steps,
+    plain_training,
+    run_steps,
+    updating_step,
+    values,
+)
 
-NAME = "adamw"
+STATES = (Role.OPTIMIZER_STATE,)
+"""What a real step keeps on a disk."""
+SCHEDULES_OF_ONE = 5
+"""Random schedules of one network and optimizer."""
 
 
-def updated(work: Workload, schedule: Schedule | None, chaos: Chaos | None) -> tuple[CompiledStep, Schedule]:
-    """Return a step under a schedule, or under the one that `HostUpdates` makes, and that schedule."""
-    update = RealUpdate(MAKERS[NAME](work.module.parameters()), work.module, Gradients.FREED, COST)
-    captured = capture(work)
-    if schedule is None:
-        schedule = plan(add_update(captured.graph, update), HostUpdates(), COST, None)
-    else:
-        update(captured.graph)
-    backend = CpuBackend(schedule.graph, chaos=chaos)
-    backend.tensors.update = update.of(schedule)
-    return CompiledStep(work, captured, schedule, backend, update=update), schedule
+@pytest.mark.parametrize("name", EVERY_OPTIMIZER)
+def test_every_optimizer_is_exact(name: str) -> None:
+    original, make = layers(), EVERY_OPTIMIZER[name]
+    work = deepcopy(original)
+    optimizer = make(work.module.parameters())
+    step = updating_step(work, optimizer, HostUpdates(), chaos=Chaos(seed=1, longest_delay_s=0.0005))
+    updates = [task for task in step.schedule.graph.tasks if task.phase is Phase.UPDATE]
+    assert all(task.on_host for task in updates)
+    assert (len(updates) > 1) is (name != "Adafactor")  # which reads numbers of the device
+    for seed, (loss, module, expected) in enumerate(plain_training(original, make)):
+        torch.manual_seed(seed)
+        assert torch.equal(step(work.inputs, work.targets), loss)
+        assert_same(values(work.module, optimizer), values(module, expected))
+    step.close()
+
+
+@pytest.mark.parametrize(
+    "count", [10, pytest.param(1000, marks=[pytest.mark.slow, pytest.mark.timeout(3600)])]
+)
+def test_random_schedules_are_exact(count: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("membench.planning.disk.LEAST_BYTES", 1)
+    for seed in range(count // SCHEDULES_OF_ONE):
+        rng = random.Random(seed)
+        case = random_reference(random_layers(rng, seed), seed)
+        name = rng.choice(sorted(EVERY_OPTIMIZER))
+        make = EVERY_OPTIMIZER[name]
+        update = RealUpdate(make(case.work.module.parameters()), case.work.module, Gradients.FREED, COST)
+        graph = add_update(case.captured.graph, update)
+        for number in range(SCHEDULES_OF_ONE):
+            schedule = random_schedule(graph, rng)
+            assert any(task.on_host for task in schedule.graph.tasks)
+            chaos = Chaos(rng.randrange(100), longest_delay_s=rng.choice([0.0001, 0.0003, 0.001]))
+            try:
+                check_right(case, make, schedule, chaos, tmp_path)
+            except Exception as error:
+                raise AssertionError(f"seed {seed}, {name}, schedule {number}:\n{schedule}") from error
+
+
+def random_schedule(graph: TaskGraph, rng: random.Random) -> Schedule:
+    """Return a schedule with tasks of the host, about every other one within a random limit of host memory."""
+    free = plan(graph, RandomUpdates(rng), COST, None)
+    if rng.random() < 0.5:
+        return free
+    least_bytes, most_bytes = least_host_bytes(free, STATES), host_peak_bytes(free)
+    limit_bytes = rng.randint(least_bytes, max(least_bytes, most_bytes))
+    schedule = within(free, limit_bytes, STATES)
+    validate(schedule, host_memory_bytes=limit_bytes)
+    return schedule
+
+
+def check_right(
+    case: Reference,
+    make: Callable[..., torch.optim.Optimizer],
+    schedule: Schedule,
+    chaos: Chaos,
+    folder: Path,
+) -> None:
+    """Check losses, weights, buffers and states after each step, and the stated peak."""
+    work = deepcopy(case.work)
+    optimizer = make(work.module.parameters())
+    step = updating_step(work, optimizer, schedule, captured=case.captured, chaos=chaos, disk_folder=folder)
+    for seed, (loss, module, expected) in enumerate(plain_training(case.work, make)):
+        torch.manual_seed(seed)
+        assert torch.equal(step(work.inputs, work.targets), loss)
+        assert_same(values(work.module, optimizer), values(module, expected))
+        assert not first_difference(work.module, module)
+    held_bytes = cpu_peak_bytes(lambda: run_steps(work, step), step.backends)
+    assert schedule.graph.external_bytes + held_bytes == schedule.peak_bytes
+    step.close()
 
 
 @pytest.mark.parametrize("mutants", [60, pytest.param(1000, marks=pytest.mark.slow)])
 def test_accepted_mutants_update_right(mutants: int) -> None:
     original = workload(NETWORKS["lstm_cnn"], "lstm_cnn")
-    expected = plain_steps(original, MAKERS[NAME])
-    step, schedule = updated(deepcopy(original), None, None)
+    make = MAKERS["adamw"]
+    expected = plain_steps(original, make)
+    step = updating_step(original, make(original.module.parameters()), HostUpdates())
+    schedule = step.schedule
     step.close()
     rng, accepted = random.Random(0), 0
-    for _ in range(mutants):
-        description, changed = mutant(schedule, rng)
-        try:
-            validate(changed)
-        except InvalidSchedule:
-            continue
-        if changed == schedule:
-            continue
+    for description, changed in accepted_mutants(schedule, rng, mutants):
         accepted += 1
         for chaos in (None, Chaos(rng.randrange(100), longest_delay_s=0.001)):
             work = deepcopy(original)
-            step, _ = updated(work, changed, chaos)
+            step = updating_step(work, make(work.module.parameters()), changed, chaos=chaos)
             run_steps(work, step)
             assert not first_difference(work.module, expected), f"{description}\n{changed}"
             held_bytes = cpu_peak_bytes(lambda work=work, step=step: run_steps(work, step), step.backends)
@@ -70,7 +138,8 @@ def test_accepted_mutants_update_right(mutants: int) -> None:
 
 def test_the_host_computes_beside_the_device() -> None:
     work = workload(NETWORKS["lstm_cnn"], "lstm_cnn")
-    step, schedule = updated(work, None, None)
+    step = updating_step(work, MAKERS["adamw"](work.module.parameters()), HostUpdates())
+    schedule = step.schedule
     on_host = [
         item for item in schedule.instructions if isinstance(item, Compute) and item.stream == HOST_STREAM
     ]

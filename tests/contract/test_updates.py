@@ -8,22 +8,19 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from membench.backends.cpu import Chaos, CpuBackend
-from membench.capture.capture import Captures, capture
+from membench.backends.cpu import Chaos
+from membench.capture.capture import Captures
 from membench.core.optimizer import Gradients, WeightUpdate
 from membench.core.task_graph import Phase
 from membench.core.workload import Workload
 from membench.execution.measurement import cpu_peak_bytes
-from membench.planning.update import add_update, updated_workload
+from membench.planning.update import updated_workload
 from membench.steps.compile import build_step
-from membench.steps.compiled_step import CompiledStep
-from membench.steps.plan import plan
-from membench.steps.update import RealUpdate
 from membench.strategies.base import strategies
 from tests.helpers.networks import COST, NETWORKS, workload
 from tests.helpers.random_networks import PLANS, Layers, random_workload, runs_in_plain_pytorch
 from tests.helpers.timings import has_parallel_tasks
-from tests.helpers.updates import MAKERS, first_difference, plain_steps, run_steps
+from tests.helpers.updates import MAKERS, first_difference, plain_steps, run_steps, updating_step
 from tests.helpers.variants import VARIANTS
 
 
@@ -33,12 +30,8 @@ def weights_of(module: nn.Module) -> torch.Tensor:
 
 def check_update(original: Workload, variant: str, name: str, chaos: Chaos | None) -> None:
     work = deepcopy(original)
-    update = RealUpdate(MAKERS[name](work.module.parameters()), work.module, Gradients.FREED, COST)
-    captured = capture(work)
-    schedule = plan(add_update(captured.graph, update), VARIANTS[variant], COST, None)
-    backend = CpuBackend(schedule.graph, chaos=chaos)
-    backend.tensors.update = update.of(schedule)
-    step = CompiledStep(work, captured, schedule, backend, update=update)
+    step = updating_step(work, MAKERS[name](work.module.parameters()), VARIANTS[variant], chaos=chaos)
+    schedule = step.schedule
     run_steps(work, step)
     expected = plain_steps(original, MAKERS[name])
     if schedule.rounding:

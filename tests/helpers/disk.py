@@ -12,7 +12,7 @@ from torch.nn import functional
 from membench.backends.cpu import Chaos, CpuBackend
 from membench.core.cost_model import CostModel
 from membench.core.errors import InfeasibleSchedule
-from membench.core.machine import HostLimit
+from membench.core.machine import ON_DISK, HostLimit
 from membench.core.schedule import RepeatedSchedule, Schedule
 from membench.core.stored import stored_buffers, stored_weights
 from membench.core.task_graph import Role, TaskGraph
@@ -64,9 +64,9 @@ class Visits(Strategy):
         return builder.finish()
 
 
-def within(schedule: Schedule, limit_bytes: int) -> Schedule:
-    """Return one schedule within a limit of host memory."""
-    [run] = keep_within((RepeatedSchedule(schedule),), HostLimit(limit_bytes))
+def within(schedule: Schedule, limit_bytes: int, on_disk: tuple[Role, ...] = ON_DISK) -> Schedule:
+    """Return one schedule within a limit of host memory, with blocks of these roles on the disk."""
+    [run] = keep_within((RepeatedSchedule(schedule),), HostLimit(limit_bytes, on_disk=on_disk))
     return run.schedule
 
 
@@ -116,10 +116,10 @@ def run_once(case: Reference, backend: CpuBackend, program: Program, tensors: di
     return Results(loss, found, buffers)
 
 
-def least_host_bytes(schedule: Schedule) -> int:
+def least_host_bytes(schedule: Schedule, on_disk: tuple[Role, ...] = ON_DISK) -> int:
     """Return the least limit of host memory that a schedule can be kept within."""
     try:
-        within(schedule, 1)
+        within(schedule, 1, on_disk)
     except InfeasibleSchedule as error:
         return error.needed_bytes
     return 1

@@ -1,13 +1,39 @@
 """Mutants of schedules: one instruction dropped, moved, duplicated, swapped or retargeted, positions renumbered."""
 
 import random
+from collections.abc import Iterator
 from dataclasses import fields, replace
 from typing import Any
 
+from membench.core.errors import InvalidSchedule
 from membench.core.schedule import Free, Hold, Instruction, Reserve, Reuse, Schedule, Wait, Work
+from membench.planning.validate import validate
 
 _Entry = tuple[int, Instruction]
 """The instruction's position in the original program, by which waits find it, and the instruction."""
+
+
+def accepted_mutants(
+    schedule: Schedule,
+    rng: random.Random,
+    count: int,
+    *,
+    exchanges: bool = False,
+    host_memory_bytes: int | None = None,
+) -> Iterator[tuple[str, Schedule]]:
+    """Make so many mutants, and yield those that the validator accepts and that differ from the schedule, see `mutant`.
+
+    Args:
+        exchanges, host_memory_bytes: see `validate`.
+    """
+    for _ in range(count):
+        description, changed = mutant(schedule, rng)
+        try:
+            validate(changed, exchanges=exchanges, host_memory_bytes=host_memory_bytes)
+        except InvalidSchedule:
+            continue
+        if changed != schedule:
+            yield description, changed
 
 
 def mutant(schedule: Schedule, rng: random.Random) -> tuple[str, Schedule]:

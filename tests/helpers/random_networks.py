@@ -1,5 +1,6 @@
 """Random networks: branches, in-place operators, shared weights, random layers, attention, recurrence, masked losses."""
 
+import random
 from collections.abc import Callable
 from functools import cache
 
@@ -175,11 +176,24 @@ def _runs_in_plain_pytorch(layers: tuple[tuple[str, int, int], ...], seed: int) 
     return True
 
 
+def random_layers(rng: random.Random, seed: int) -> Layers:
+    """Return a network that plain PyTorch runs."""
+    while True:
+        layers = [
+            (rng.choice(OPERATIONS), rng.randrange(8), rng.randrange(8)) for _ in range(rng.randint(2, 6))
+        ]
+        if runs_in_plain_pytorch(layers, seed):
+            return layers
+
+
 def random_reference(layers: Layers, seed: int, loss: str = "cross entropy") -> Reference:
     """Return a captured network, cached: every strategy is tested on the same examples."""
-    return _random_reference(tuple(layers), seed, loss)
+    return _random_reference(tuple(layers), seed, loss, torch.get_num_threads())
 
 
 @cache
-def _random_reference(layers: tuple[tuple[str, int, int], ...], seed: int, loss: str) -> Reference:
+def _random_reference(
+    layers: tuple[tuple[str, int, int], ...], seed: int, loss: str, threads: int
+) -> Reference:
+    """Return a captured network; its last bits depend on the number of threads."""
     return as_run(reference_of(random_workload(list(layers), seed, loss)))

@@ -1,16 +1,27 @@
 """Optimizers for tests, and steps that update their weights, next to the loop of plain PyTorch."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterator
 from copy import deepcopy
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from membench.backends.cpu import Chaos, CpuBackend
+from membench.capture.capture import CapturedStep, capture
 from membench.capture.update import CapturedUpdate
-from membench.core.optimizer import WeightUpdate
+from membench.core.muon import MuonAndAdamW
+from membench.core.optimizer import Gradients, WeightUpdate
+from membench.core.schedule import Schedule
 from membench.core.workload import Workload
+from membench.planning.update import add_update
+from membench.steps.compiled_step import CompiledStep
+from membench.steps.plan import plan
+from membench.steps.update import RealUpdate
+from membench.strategies.base import Strategy
+from tests.helpers.networks import COST
 
 MAKERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
     "sgd": torch.optim.SGD,
@@ -33,6 +44,8 @@ OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
     "centered": partial(torch.optim.RMSprop, centered=True, momentum=0.9),
 }  # fmt: skip
 """Every class of torch for dense weights on the CPU but Muon, which takes matrices only; some with options."""
+EVERY_OPTIMIZER = {**OPTIMIZERS, "Muon": MuonAndAdamW}
+"""These and Muon, for what are matrices."""
 WAYS_OF_OPTIMIZERS: list[tuple[str, dict[str, bool]]] = [
     *((name, {"foreach": foreach}) for name in OPTIMIZERS for foreach in (False, True)),
     *(
@@ -48,16 +61,51 @@ def captured(name: str, *, options: dict[str, Any] | None = None, **of_update: A
     return CapturedUpdate(WeightUpdate(partial(MAKERS[name], **(options or {})), name=name, **of_update))
 
 
-def plain_steps(work: Workload, make: Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]) -> nn.Module:
-    """Return a copy of a module after some steps of PyTorch's own loop."""
+def updating_step(
+    work: Workload,
+    optimizer: torch.optim.Optimizer,
+    by: Strategy | Schedule,
+    *,
+    captured: CapturedStep | None = None,
+    chaos: Chaos | None = None,
+    disk_folder: Path | None = None,
+) -> CompiledStep:
+    """Return a step on the CPU that updates the weights and frees their gradients.
+
+    Args:
+        by: a strategy, or a schedule of the step.
+        captured: the step without the update; None: it is captured.
+        chaos: see `CpuBackend`.
+        disk_folder: see `CpuBackend`; None: its own choice.
+    """
+    update = RealUpdate(optimizer, work.module, Gradients.FREED, COST)
+    captured = captured or capture(work)
+    schedule = by if isinstance(by, Schedule) else plan(add_update(captured.graph, update), by, COST, None)
+    backend = CpuBackend(schedule.graph, chaos=chaos)
+    backend.disk_folder = disk_folder or backend.disk_folder
+    backend.tensors.update = update.of(schedule)
+    return CompiledStep(work, captured, schedule, backend, update=update)
+
+
+def plain_training(
+    work: Workload, make: Callable[..., torch.optim.Optimizer], steps: int = STEPS
+) -> Iterator[tuple[Tensor, nn.Module, torch.optim.Optimizer]]:
+    """Yield the loss, a copy of the module and its optimizer after each step of PyTorch's own loop."""
     module = deepcopy(work.module)
     optimizer = make(module.parameters())
     assert work.loss is not None
-    for seed in range(STEPS):
+    for seed in range(steps):
         torch.manual_seed(seed)
-        work.loss(module(*work.inputs), *work.targets).backward()
+        loss = work.loss(module(*work.inputs), *work.targets)
+        loss.backward()
         optimizer.step()
         optimizer.zero_grad()
+        yield loss.detach(), module, optimizer
+
+
+def plain_steps(work: Workload, make: Callable[..., torch.optim.Optimizer]) -> nn.Module:
+    """Return a copy of a module after some steps of PyTorch's own loop."""
+    *_, (_, module, _) = plain_training(work, make)
     return module
 
 
@@ -73,3 +121,35 @@ def first_difference(module: nn.Module, other: nn.Module) -> str:
     ours, theirs = module.state_dict(), other.state_dict()
     assert ours.keys() == theirs.keys()
     return next((name for name in ours if not torch.equal(ours[name], theirs[name])), "")
+
+
+Values = dict[str, tuple[Tensor, dict[str, Tensor]]]
+"""A weight and its states, by its name."""
+
+
+def values(module: nn.Module, optimizer: torch.optim.Optimizer) -> Values:
+    names = [name for name, _ in module.named_parameters()]
+    states = optimizer.state_dict()["state"]
+    return {
+        name: (
+            weight.detach().clone(),
+            {
+                key: torch.as_tensor(value).clone()
+                for key, value in states.get(number, {}).items()
+                if value is not None
+            },
+        )
+        for number, (name, weight) in enumerate(zip(names, module.parameters(), strict=True))
+    }
+
+
+def same(one: tuple[Tensor, dict[str, Tensor]], other: tuple[Tensor, dict[str, Tensor]]) -> bool:
+    return (
+        torch.equal(one[0], other[0])
+        and one[1].keys() == other[1].keys()
+        and all(torch.equal(one[1][key], other[1][key]) for key in one[1])
+    )
+
+
+def assert_same(found: Values, expected: Values) -> None:
+    assert [name for name in expected if not same(found[name], expected[name])] == []

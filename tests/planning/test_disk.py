@@ -22,7 +22,7 @@ from tests.helpers.costs import UnitCost
 from tests.helpers.disk import Visits, host_peak_bytes, least_host_bytes, prepared, run_once, within
 from tests.helpers.four_tasks import four_tasks
 from tests.helpers.networks import COST
-from tests.helpers.random_networks import OPERATIONS, random_reference, runs_in_plain_pytorch
+from tests.helpers.random_networks import random_layers, random_reference
 
 SIZE_BYTES = 100
 
@@ -137,15 +137,6 @@ def test_places_of_buffers_do_not_overlap_while_they_are_open() -> None:
             del open_at[item.block]
     assert not any(left.values())
     assert places.size_bytes == 2 * PAGE_BYTES
-
-
-def random_layers(rng: random.Random, seed: int) -> list[tuple[str, int, int]]:
-    while True:
-        layers = [
-            (rng.choice(OPERATIONS), rng.randrange(8), rng.randrange(8)) for _ in range(rng.randint(2, 6))
-        ]
-        if runs_in_plain_pytorch(layers, seed):
-            return layers
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from membench.capture.capture import Captures
 from membench.core.errors import DiskFailed, InfeasibleSchedule, MembenchError
@@ -27,21 +27,14 @@ from membench.strategies.zero_infinity import ZeroInfinity
 from tests.helpers.disk import host_peak_bytes, layers
 from tests.helpers.host_updates import HostUpdates
 from tests.helpers.networks import COST
+from tests.helpers.updates import EVERY_OPTIMIZER, Values, assert_same, plain_training, same, values
 
-MAKERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
-    "momentum": partial(torch.optim.SGD, lr=0.01, momentum=0.9),
-    "adamw": torch.optim.AdamW,
-    "adamw, fused": partial(torch.optim.AdamW, fused=True),
-    "amsgrad": partial(torch.optim.Adam, amsgrad=True, foreach=False),
-    "rmsprop": partial(torch.optim.RMSprop, centered=True, momentum=0.5),
-    "adadelta": torch.optim.Adadelta,
-    "adamax": torch.optim.Adamax,
-    "nadam": torch.optim.NAdam,
-    "radam": torch.optim.RAdam,
-    "rprop": torch.optim.Rprop,
-    "asgd": torch.optim.ASGD,
+MAKERS = {
+    **{name: make for name, make in EVERY_OPTIMIZER.items() if name not in ("SGD", "Adafactor")},
+    "AdamW, fused": partial(torch.optim.AdamW, fused=True),
 }
-QUICK = ("momentum", "adamw, fused")
+"""Every optimizer with states, which are all in host memory at once where it updates all weights at once, as Adafactor does."""
+QUICK = ("momentum", "AdamW, fused")
 STEPS = 3
 UPDATES = HostUpdates()
 
@@ -94,51 +87,9 @@ def run(work: Workload, step: Callable[..., Tensor], seed: int) -> None:
     step(work.inputs, work.targets)
 
 
-Values = dict[str, tuple[Tensor, dict[str, Tensor]]]
-"""A weight and its states, by its name."""
-
-
-def values(module: nn.Module, optimizer: torch.optim.Optimizer) -> Values:
-    names = [name for name, _ in module.named_parameters()]
-    states = optimizer.state_dict()["state"]
-    return {
-        name: (
-            weight.detach().clone(),
-            {
-                key: torch.as_tensor(value).clone()
-                for key, value in states.get(number, {}).items()
-                if value is not None
-            },
-        )
-        for number, (name, weight) in enumerate(zip(names, module.parameters(), strict=True))
-    }
-
-
 def plain(work: Workload, make: Callable[..., torch.optim.Optimizer]) -> list[Values]:
-    """Return the values before the first and after each step of PyTorch's own loop."""
-    module = deepcopy(work.module)
-    optimizer = make(module.parameters())
-    found = [values(module, optimizer)]
-    for seed in range(STEPS):
-        torch.manual_seed(seed)
-        assert work.loss is not None
-        work.loss(module(*work.inputs), *work.targets).backward()
-        optimizer.step()
-        optimizer.zero_grad()
-        found.append(values(module, optimizer))
-    return found
-
-
-def same(one: tuple[Tensor, dict[str, Tensor]], other: tuple[Tensor, dict[str, Tensor]]) -> bool:
-    return (
-        torch.equal(one[0], other[0])
-        and one[1].keys() == other[1].keys()
-        and all(torch.equal(one[1][key], other[1][key]) for key in one[1])
-    )
-
-
-def assert_same(found: Values, expected: Values) -> None:
-    assert [name for name in expected if not same(found[name], expected[name])] == []
+    """Return the values after each step of PyTorch's own loop."""
+    return [values(module, optimizer) for _, module, optimizer in plain_training(work, make, STEPS)]
 
 
 def held_bytes(optimizer: torch.optim.Optimizer) -> int:
@@ -185,8 +136,8 @@ def test_weights_and_states_are_those_of_pytorch(name: str, work: Workload, tmp_
 def test_published_methods_are_exact_with_their_states_on_the_disk(
     strategy: Strategy, work: Workload, tmp_path: Path
 ) -> None:
-    expected = plain(work, MAKERS["adamw"])
-    optimizer = MAKERS["adamw"](work.module.parameters())
+    expected = plain(work, MAKERS["AdamW"])
+    optimizer = MAKERS["AdamW"](work.module.parameters())
     step = on_disk(work, optimizer, tmp_path, strategy)
     for seed in range(STEPS):
         run(work, step, seed)
@@ -195,12 +146,12 @@ def test_published_methods_are_exact_with_their_states_on_the_disk(
 
 
 def test_states_can_be_read_and_replaced_between_steps(work: Workload, tmp_path: Path) -> None:
-    make = MAKERS["adamw"]
+    make = MAKERS["AdamW"]
     expected = plain(work, make)
     optimizer = make(work.module.parameters())
     step = on_disk(work, optimizer, tmp_path)
     run(work, step, 0)
-    assert_same(values(work.module, optimizer), expected[1])  # by `state_dict`
+    assert_same(values(work.module, optimizer), expected[0])  # by `state_dict`
     assert held_bytes(optimizer) > 0
     run(work, step, 1)
     assert held_bytes(optimizer) == 0
@@ -211,12 +162,12 @@ def test_states_can_be_read_and_replaced_between_steps(work: Workload, tmp_path:
     optimizer.load_state_dict(saved)
     work.module.load_state_dict(weights)
     run(work, step, 2)
-    assert_same(values(work.module, optimizer), expected[3])
+    assert_same(values(work.module, optimizer), expected[2])
     step.close()
 
 
 def test_a_measured_step_has_times_of_the_disk_and_changes_nothing(work: Workload, tmp_path: Path) -> None:
-    make = MAKERS["adamw"]
+    make = MAKERS["AdamW"]
     expected = plain(work, make)
     optimizer = make(work.module.parameters())
     step = on_disk(work, optimizer, tmp_path)
@@ -224,7 +175,7 @@ def test_a_measured_step_has_times_of_the_disk_and_changes_nothing(work: Workloa
     measured = step.measure()
     assert measured.timelines[0].busy_s(LOAD_STREAM) > 0
     assert measured.timelines[0].busy_s(STORE_STREAM) > 0
-    assert_same(values(work.module, optimizer), expected[1])
+    assert_same(values(work.module, optimizer), expected[0])
     step.close()
 
 
@@ -233,7 +184,7 @@ def test_a_measured_step_has_times_of_the_disk_and_changes_nothing(work: Workloa
 def test_after_a_failure_each_weight_fits_its_states(
     call: str, after: int, work: Workload, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    make = MAKERS["adamw"]
+    make = MAKERS["AdamW"]
     expected = plain(work, make)
     optimizer = make(work.module.parameters())
     step = on_disk(work, optimizer, tmp_path)
@@ -245,9 +196,9 @@ def test_after_a_failure_each_weight_fits_its_states(
         run(work, step, 1)
     assert "\n" not in str(found.value)
     after_it = values(work.module, optimizer)
-    updated = {name: same(after_it[name], expected[2][name]) for name in after_it}
+    updated = {name: same(after_it[name], expected[1][name]) for name in after_it}
     for name, is_updated in updated.items():
-        assert is_updated or same(after_it[name], expected[1][name]), name
+        assert is_updated or same(after_it[name], expected[0][name]), name
     assert call == "pwritev" or not all(updated.values())
     run(work, step, 2)
     step.close()
@@ -269,11 +220,11 @@ def test_a_failed_step_can_be_taken_back_and_run_again(
     for seed in (1, 2):
         run(work, step, seed)
     step.close()
-    assert_same(values(work.module, optimizer), expected[3])
+    assert_same(values(work.module, optimizer), expected[2])
 
 
 def test_a_disk_without_room_is_found_when_the_step_is_compiled(work: Workload, tmp_path: Path) -> None:
-    optimizer = MAKERS["adamw"](work.module.parameters())
+    optimizer = MAKERS["AdamW"](work.module.parameters())
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (2**12, hard))
     try:
@@ -297,4 +248,4 @@ def test_two_steps_share_an_optimizer_only_after_restore(work: Workload, tmp_pat
     run(work, one, 2)
     one.close()
     other.close()
-    assert_same(values(work.module, optimizer), expected[3])
+    assert_same(values(work.module, optimizer), expected[2])
