@@ -211,7 +211,7 @@ class Adviser:
 
     def _plain(self, planners: Planners) -> Runs:
         target, size = self._target, self._workload.batch_size
-        graph = planners.graph(size, size)
+        graph = planners.share(size)
         return plan_step(lambda _: graph, size, PyTorch(), target.cost, None, update=target.update)
 
     def _in_place_of_regions(

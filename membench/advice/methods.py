@@ -80,7 +80,7 @@ class Methods:
     def _planned(self, chosen: Sequence[Strategy]) -> Iterator[tuple[Strategy, Outcome]]:
         """Yield the outcome of each method as soon as it is known."""
         planning: dict[Future[Outcome], Strategy] = {}
-        for strategy in chosen:
+        for strategy in sorted(chosen, key=_urgency):  # the first ones get the processes that are free
             least_bytes = bound_bytes(self._graph, strategy)
             if least_bytes > self._target.room_bytes:
                 yield strategy, _known_refusal(least_bytes)
@@ -102,8 +102,7 @@ class Methods:
             unlimited=not strategy.moves_weights or stays_bytes <= target.room_bytes,
         )
         try:
-            urgency = Urgency.MOVES_WEIGHTS if strategy.moves_weights else Urgency.METHOD
-            return self._planners.run(job, batch_size, urgency)
+            return self._planners.run(job, batch_size, _urgency(strategy))
         except UnsupportedStrategy as error:
             return Refusal(str(error), None)
         except TooSlow:
@@ -114,6 +113,10 @@ class Methods:
         if not isinstance(strategy, PyTorch):
             return refusal
         return accumulated(self._planners, batch_size, target, needed_bytes or 0) or refusal
+
+
+def _urgency(strategy: Strategy) -> Urgency:
+    return Urgency.MOVES_WEIGHTS if strategy.moves_weights else Urgency.METHOD
 
 
 def _known_refusal(least_bytes: int) -> Refusal:

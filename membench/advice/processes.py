@@ -110,6 +110,11 @@ class Planners:
     def _left_s(self) -> float:
         return self._limit_s - self._taken_s - process_time()
 
+    def share(self, batch_size: int) -> TaskGraph:
+        """Return the graph of a batch, and have it ready for jobs, which then do not wait for captures of other programs."""
+        self._graph_pickled(batch_size, batch_size, AS_IT_IS)
+        return self.graph(batch_size, batch_size)
+
     def graph(self, batch_size: int, size: int, program: Changes = AS_IT_IS) -> TaskGraph:
         """Return the graph of a number of samples of a batch; each is captured once."""
         with self.capturing:
@@ -119,12 +124,12 @@ class Planners:
             return self._captures[key].graph_at(size)
 
     def _graph_pickled(self, batch_size: int, size: int, program: Changes) -> bytes:
-        graph = self.graph(batch_size, size, program)
-        with self.capturing:
-            key = program, batch_size, size
-            if key not in self._pickled:
-                self._pickled[key] = pickle.dumps(graph)
-            return self._pickled[key]
+        key = program, batch_size, size
+        if key not in self._pickled:
+            with self.capturing:
+                if key not in self._pickled:
+                    self._pickled[key] = pickle.dumps(self.graph(batch_size, size, program))
+        return self._pickled[key]
 
 
 def _run(

@@ -132,7 +132,8 @@ class SameKernels:
         return one is two or (
             one.call is two.call
             and one.convolution is two.convolution
-            and (one.moved_bytes, one.operations, one.host_bytes) == (two.moved_bytes, two.operations, two.host_bytes)
+            and (one.moved_bytes, one.operations, one.host_bytes)
+            == (two.moved_bytes, two.operations, two.host_bytes)
             and (one.precision, one.gradient_of) == (two.precision, two.gradient_of)
             and (one.writes, one.creates) == (two.writes, two.creates)
         )

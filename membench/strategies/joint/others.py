@@ -47,19 +47,19 @@ class Others:
     """The schedules of the methods that keep a budget, made when they are asked for first.
 
     Args:
-        can_keep: whether the budget can be kept with weights on the device; otherwise only methods that move them are asked.
+        stays_s: a lower bound on the time of schedules with weights on the device; infinite where none keeps the budget.
     """
 
-    def __init__(self, graph: TaskGraph, cost: CostModel, budget_bytes: int, *, can_keep: bool) -> None:
+    def __init__(self, graph: TaskGraph, cost: CostModel, budget_bytes: int, stays_s: float) -> None:
         self._graph, self._cost, self.budget_bytes = graph, cost, budget_bytes
-        self._methods = [method for method in METHODS if method.moves_weights or can_keep]
+        self._stays_s = stays_s
         self._timed: tuple[Timed, ...] | None = None
 
     def timed(self, slowest_s: float) -> tuple[Timed, ...]:
         """Return the schedule of each method that keeps the budget; the first call makes them.
 
         Args:
-            slowest_s: a method that searches for long may be left out where its schedule takes longer.
+            slowest_s: a method may be left out where its schedule takes longer.
         """
         if self._timed is None:
             self._timed = tuple(map(self.timed_of, self._schedules(slowest_s)))
@@ -70,7 +70,9 @@ class Others:
         return step_time_s(schedule, self._cost), schedule
 
     def _schedules(self, slowest_s: float) -> Iterator[Schedule]:
-        for method in self._methods:
+        for method in METHODS:
+            if not method.moves_weights and slowest_s <= self._stays_s:
+                continue
             asked = Dtr(method.longest, slowest_s) if isinstance(method, Dtr) else method
             with suppress(MembenchError):
                 yield asked.schedule(self._graph, self._cost, self.budget_bytes)

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from functools import cache, cached_property
+from math import inf
 
 from membench.core.cost_model import CostModel
 from membench.core.errors import InfeasibleSchedule
@@ -28,8 +29,11 @@ ENOUGH = 1.0005
 HALVINGS = 12
 """Number of budgets that are tried where none is given."""
 
-TRIALS = 500
-"""Number of plans that are tried for each of these budgets, and for each further choice of algorithms."""
+TRIALS = range(100, 501)
+"""Least and greatest number of plans that are tried for each of these budgets, and for each further choice of algorithms."""
+
+TRIED_STEPS = EVALUATED_STEPS // 50
+"""Number of tasks of all these plans, where that is between the two numbers."""
 
 STARTED_SHARE = 1 / 4
 """Of the plans that are tried: the most for the choice of a variant."""
@@ -62,9 +66,12 @@ class Planner:
         relaxed = self._relaxed(budget_bytes)
         return sum(relaxed.moved.values()) if relaxed else float(len(self._residences))
 
-    def can_keep(self, budget_bytes: int) -> bool:
-        """Return whether a schedule of the linear program's class may keep a budget: its proof is that none can."""
-        return budget_bytes >= self.lower_bound_bytes and self._relaxed(budget_bytes) is not None
+    def least_s(self, budget_bytes: int) -> float:
+        """Return a lower bound on the time of a step of any variant within a budget; infinite where no schedule can keep it."""
+        if budget_bytes < self.lower_bound_bytes:
+            return inf
+        relaxed = self._relaxed(budget_bytes)
+        return self._start_s + self._lower(relaxed) if relaxed else inf
 
     def within(self, budget_bytes: int, others: Others) -> Plan | None:
         """Return the best plan found, of the variant that seemed the best; None where none keeps the budget.
@@ -89,7 +96,7 @@ class Planner:
         plan = searches[best].best
         if plan is None:
             return None
-        evaluations = _evaluations(plan.problem)
+        evaluations = _number(EVALUATED_STEPS, EVALUATIONS, plan.problem)
         for encoding in self._variants.encodings:
             tried = sum(search.tried for search in searches.values())
             if searches[best].step_s > enough_s and tried < evaluations * STARTED_SHARE:
@@ -107,7 +114,7 @@ class Planner:
     def _started(self, variant: Variant, relaxed: Relaxation, budget_bytes: int, enough_s: float) -> Search:
         """Return a search that has descended for a share of the evaluations, if it has found a plan."""
         problem = self._variants.problem(variant)
-        evaluations = int(STARTED_SHARE / 2 * _evaluations(problem))
+        evaluations = int(STARTED_SHARE / 2 * _number(EVALUATED_STEPS, EVALUATIONS, problem))
         search = Search(self._evaluator(variant), budget_bytes, evaluations=evaluations, enough_s=enough_s)
         search.start(seeds(len(problem.units), *self._of_units(problem, relaxed)))
         search.descend()
@@ -129,7 +136,9 @@ class Planner:
         """Give convolutions the fastest algorithms for which a plan leaves room, and plan again, while that helps."""
         for _ in range(UPGRADES if self._variants.options else 0):
             variant = self._variants.upgraded(variant, self._room_bytes(variant, plan, budget_bytes))
-            search = Search(self._evaluator(variant), budget_bytes, evaluations=TRIALS, enough_s=enough_s)
+            evaluator = self._evaluator(variant)
+            trials = _number(TRIED_STEPS, TRIALS, evaluator.problem)
+            search = Search(evaluator, budget_bytes, evaluations=trials, enough_s=enough_s)
             search.try_choices(plan.choices)
             if search.best is None:
                 return plan
@@ -151,11 +160,6 @@ class Planner:
                 found[name] = min(room_bytes, found.get(name, room_bytes))
         return {task: found[self._graph.tasks[task].name] for task in self._variants.options}
 
-    def lower_bound_s(self, budget_bytes: int, step_s: float) -> float:
-        """Return a lower bound on the time of a step of any variant within a budget, given the time of one."""
-        relaxed = self._relaxed(budget_bytes)
-        return min(step_s, self._start_s + self._lower(relaxed)) if relaxed else step_s
-
     def _lower(self, relaxed: Relaxation) -> float:
         return relaxed.step_s - self._variants.spared_s
 
@@ -169,9 +173,10 @@ class Planner:
             evaluator.needed_bytes([KEEP] * len(problem.units))[0],
         )
         best = evaluator.plan([KEEP] * len(problem.units), most)
+        trials = _number(TRIED_STEPS, TRIALS, problem)
         for _ in range(HALVINGS):
             middle = (least + most) // 2
-            search = Search(evaluator, middle, evaluations=TRIALS, enough_s=problem.compute_s)
+            search = Search(evaluator, middle, evaluations=trials, enough_s=problem.compute_s)
             search.try_choices(everything)
             if search.best:
                 search.descend()
@@ -220,6 +225,6 @@ class Planner:
         )
 
 
-def _evaluations(problem: Problem) -> int:
-    wanted = EVALUATED_STEPS // max(1, len(problem.graph.tasks))
-    return min(max(wanted, EVALUATIONS.start), EVALUATIONS.stop - 1)
+def _number(steps: int, within: range, problem: Problem) -> int:
+    """Return how many plans are tried for that many tasks of all of them, within limits."""
+    return min(max(steps // max(1, len(problem.graph.tasks)), within.start), within.stop - 1)

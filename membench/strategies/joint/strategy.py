@@ -16,8 +16,9 @@ A step's time is that of its tasks, of what is computed again, and of waiting fo
 
 Under a budget weights, with their gradients and an optimizer's states, may also have their home in host memory, where the host
 updates them (`homes`): their weights come for their uses, and their gradients leave. Such plans are made wherever the others take
-longer than the bound, with several numbers of layers at home, that of the linear program among them; the bound is then that of
-the schedules that may do so.
+longer than the tasks, with several numbers of layers at home, that of the linear program among them; the bound is then that of
+the schedules that may do so. Where it is lower than that of plans with all weights on the device, they are made first, and others
+only if their bound is below the fastest of them.
 
 Without a budget the step takes the time of the fastest algorithms, which is eager's where the device offers no choice, with the
 least memory found that costs no time. Masks and narrow index maps are written by PyTorch's operators, a byte and two or four
@@ -50,7 +51,7 @@ PARTS_AT_HOME = (0.0, 1 / 16, 1 / 4, 1.0)
 program's number on, and all of them."""
 
 WORTH_WHILE = 1.005
-"""The fastest plan so far over the bound of one with another number: where it is less, that one is not made."""
+"""The fastest plan so far over the bound of another class of schedules: where it is less, that one is not searched."""
 
 
 class Joint(Strategy):
@@ -72,24 +73,27 @@ class Joint(Strategy):
         if budget_bytes is None:
             least = emit(self.name, planner.without_loss_of_time(), None)
             return _certified(least, step_time_s(least, cost), planner.compute_s)
-        can_keep = planner.can_keep(budget_bytes)
-        others = Others(graph, cost, budget_bytes, can_keep=can_keep)
+        stays_s = planner.least_s(budget_bytes)
+        homes, others = Homes(graph, cost), Others(graph, cost, budget_bytes, stays_s)
+        at_home = cache(lambda: Planner(homes.at(len(homes.parts)), cost, homes.residences))
         candidates: list[Timed] = []
-        if can_keep:
+        leaves_first = (
+            stays_s > planner.compute_s * (1 + TOLERANCE)
+            and stays_s > at_home().least_s(budget_bytes) * WORTH_WHILE
+        )
+        if not leaves_first:
             candidates += self._of_planner(planner, others)
         if _fastest_s(candidates) > planner.compute_s * (1 + TOLERANCE):
-            homes = Homes(graph, cost)
-            at_home = homes.at(len(homes.parts))
-            planner = Planner(at_home, cost, homes.residences)  # its bound holds for the plans above as well
-            candidates += self._with_homes(homes, planner, others)
-            step_s = _fastest_s(candidates)
-            if step_s > planner.lower_bound_s(budget_bytes, step_s) * (1 + TOLERANCE) or not candidates:
-                candidates += others.timed(step_s)  # otherwise none of them is faster
+            candidates += self._with_homes(homes, at_home(), others)
+            if leaves_first and _fastest_s(candidates) > stays_s * (1 + TOLERANCE):
+                candidates += self._of_planner(planner, others)
+            planner = at_home()  # its bound holds for all plans
+            if _fastest_s(candidates) > planner.least_s(budget_bytes) * (1 + TOLERANCE) or not candidates:
+                candidates += others.timed(_fastest_s(candidates))  # otherwise none of them is faster
         if not candidates:
             raise planner.refusal(budget_bytes)
         step_s, fastest = min(candidates, key=lambda candidate: (candidate[0], candidate[1].peak_bytes))
-        fastest = replace(fastest, strategy=self.name)
-        return _certified(fastest, step_s, planner.lower_bound_s(budget_bytes, step_s))
+        return _certified(replace(fastest, strategy=self.name), step_s, planner.least_s(budget_bytes))
 
     def _with_homes(self, homes: "Homes", planner: "Planner", others: "Others") -> "list[Timed]":
         """Return plans with several numbers of updates on the host."""
@@ -105,8 +109,7 @@ class Joint(Strategy):
         least = numbers.start + bisect_left(numbers, True, key=keeps_budget)
         found: list[Timed] = []
         for number in sorted({ceil(least + share * (count - least)) for share in PARTS_AT_HOME}):
-            fastest_s = _fastest_s(found)
-            if fastest_s > planner_of(number).lower_bound_s(others.budget_bytes, fastest_s) * WORTH_WHILE:
+            if _fastest_s(found) > planner_of(number).least_s(others.budget_bytes) * WORTH_WHILE:
                 found += self._of_planner(planner_of(number), others)
         return found
 
@@ -121,7 +124,8 @@ def _fastest_s(candidates: "list[Timed]") -> float:
     return min((step_s for step_s, _ in candidates), default=inf)
 
 
-def _certified(schedule: Schedule, step_s: float, lower_bound_s: float) -> Schedule:
+def _certified(schedule: Schedule, step_s: float, least_s: float) -> Schedule:
     """Return the schedule with the lower bound among its decisions, and by how much the step exceeds it."""
+    lower_bound_s = min(step_s, least_s)
     gap = step_s / lower_bound_s - 1 if lower_bound_s else 0.0
     return replace(schedule, decisions=(("lower_bound_s", lower_bound_s), ("gap", max(0.0, gap))))

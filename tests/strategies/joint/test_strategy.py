@@ -19,6 +19,7 @@ from membench.planning.update import add_update
 from membench.steps.compile import build_step
 from membench.steps.plan import plan
 from membench.strategies.base import find_strategy
+from membench.strategies.joint.homes import Homes
 from membench.strategies.joint.others import Others
 from membench.strategies.joint.planner import Planner
 from membench.strategies.joint.strategy import Joint
@@ -178,11 +179,7 @@ def test_the_certificate_is_printed(graph: TaskGraph) -> None:
 
 @pytest.mark.parametrize("name", ["sgd", "adamw"])
 def test_less_memory_than_weights_and_states_need_is_enough(name: str) -> None:
-    update = captured(name, options=WAYS["for_loop"])
-    layers = [module for _ in range(24) for module in (nn.Linear(64, 64), nn.ReLU())]
-    with torch.device("meta"):
-        work = Workload("wide", nn.Sequential(*layers), nn.CrossEntropyLoss(), (torch.empty(2, 64),), (torch.empty(2, dtype=torch.int64),))  # fmt: skip
-    graph = COST.annotate(add_update(capture(work).graph, update))
+    graph = updated_layers(24, name)
     budget_bytes = graph.external_bytes * 3 // 4
     with pytest.raises(InfeasibleSchedule):
         plan(graph, LayrubHybrid(), COST, budget_bytes)
@@ -193,6 +190,25 @@ def test_less_memory_than_weights_and_states_need_is_enough(name: str) -> None:
     at_home = {block.index for block in schedule.graph.blocks if block.host_location}
     on_host = [task for task in schedule.graph.tasks if task.on_host]
     assert on_host and at_home == {block for task in on_host for block in task.writes}
+
+
+@pytest.mark.parametrize("name", ["sgd", "adamw"])
+def test_a_short_step_is_close_to_the_bound_of_all_updates_on_the_host(name: str) -> None:
+    """The bound over every choice of updates is lower: it moves fractions of them."""
+    graph = updated_layers(6, name)
+    budget_bytes = graph.external_bytes * 3 // 4
+    homes = Homes(graph, COST)
+    bound_s = Planner(homes.at(len(homes.parts)), COST).least_s(budget_bytes)
+    assert step_time_s(plan(graph, Joint(), COST, budget_bytes), COST) <= 1.15 * bound_s
+
+
+def updated_layers(number: int, name: str) -> TaskGraph:
+    """Return a step of linear layers, with an optimizer's update."""
+    update = captured(name, options=WAYS["for_loop"])
+    layers = [module for _ in range(number) for module in (nn.Linear(64, 64), nn.ReLU())]
+    with torch.device("meta"):
+        work = Workload("wide", nn.Sequential(*layers), nn.CrossEntropyLoss(), (torch.empty(2, 64),), (torch.empty(2, dtype=torch.int64),))  # fmt: skip
+    return COST.annotate(add_update(capture(work).graph, update))
 
 
 def test_weights_leave_where_that_is_faster() -> None:
