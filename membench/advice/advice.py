@@ -129,6 +129,7 @@ class Advice:
         plain: the step under plain PyTorch.
         channels_last: memory format of the step.
         machine: name of the machine that the device is in; None: none was chosen.
+        host_memory_bytes: the most that the step may hold in host memory; None: what the machine has.
         budget_bytes: the most that the step's tensors may hold; None: what the device has.
         fits: whether plain PyTorch keeps the budget and the device has the memory.
         parts_bytes: what plain PyTorch's allocated peak consists of.
@@ -173,6 +174,7 @@ class Advice:
     not_tried: tuple[str, ...] = ()
     sharded_bytes: Mapping[int, int] = field(default_factory=dict)
     machine: str | None = None
+    host_memory_bytes: int | None = None
 
     @property
     def device(self) -> str:

@@ -189,6 +189,7 @@ class Adviser:
             channels_last=workload.channels_last,
             plain=plain,
             machine=None if self._machine is None else self._machine.name,
+            host_memory_bytes=self._host_memory_bytes,
             budget_bytes=target.budget_bytes,
             fits=fits,
             activations_bytes=activations_at_peak_bytes(runs[0].schedule),

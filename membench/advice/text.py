@@ -51,7 +51,8 @@ def code(advice: Advice, plan: AdvisedPlan) -> list[str]:
         return [
             "# an update in the backward pass, or with averages, is simulated only: compile without the optimizer"
         ]
-    given = plan.options if advice.precision is None else {**plan.options, "precision": advice.precision}
+    of_step = {"host_memory": advice.host_memory_bytes, "precision": advice.precision}
+    given = plan.options | {name: value for name, value in of_step.items() if value is not None}
     options = [
         *(f"{name}={value!r}" for name, value in given.items()),
         *(["optimizer=optimizer"] if advice.optimizer else []),

@@ -54,6 +54,7 @@ def test_the_best_is_the_fastest_with_plain_pytorchs_results() -> None:
     assert "No published measurement" in text
     assert "channels_last=True" in "\n".join(code(ADVICE, PLAN))
     assert "optimizer=optimizer" in code(replace(ADVICE, optimizer="adamw"), PLAN)[1]
+    assert "host_memory=64" in code(replace(ADVICE, host_memory_bytes=64), PLAN)[1]
     assert all(line.startswith("#") for line in code(replace(ADVICE, update_runs=False), PLAN))
 
 
