@@ -2,7 +2,7 @@
 
     python benchmarks/joint.py                                        one network on one device
     python benchmarks/joint.py --networks all --devices all           ten networks, three of which are in no configuration
-                                                                      here, on three devices: two hours
+                                                                      here, on three devices: half an hour
     python benchmarks/joint.py --networks unet,vgg16 --results FOLDER --workers 2
 
 Devices are simulated. Prints a line for each network, device, budget and method, and a summary. `--results` adds each line to
