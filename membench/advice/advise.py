@@ -155,9 +155,7 @@ class Adviser:
     ) -> Advice:
         """Return the advice; see `advise`."""
         workload, target = self._workload, self._target
-        mode = Mode.TRAINING if workload.loss else Mode.INFERENCE
-        names = [name for name in strategies(mode) if name not in LEFT_OUT] if methods is None else methods
-        chosen = [as_strategy(name) for name in names]
+        chosen = [as_strategy(name) for name in (self._all_methods() if methods is None else methods)]
         # the planners end first, and with them what the work waits for
         with (
             Work(THREADS + 2 * len(chosen), progress=progress) as work,
@@ -209,6 +207,10 @@ class Adviser:
         """Return the step of one of the advice's plans, simulated on the device."""
         step: SimulatedStep = plan.compile("simulated", device=self._target.device)
         return step
+
+    def _all_methods(self) -> list[str]:
+        mode = Mode.TRAINING if self._workload.loss else Mode.INFERENCE
+        return [name for name in strategies(mode) if name not in LEFT_OUT]
 
     def _plain(self, planners: Planners) -> Runs:
         target, size = self._target, self._workload.batch_size

@@ -1,6 +1,8 @@
 """Seconds of tasks, copies and codecs by the rates of a device."""
 
+import pickle
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -11,9 +13,11 @@ from membench.core import configuration
 from membench.core.device import DeviceProfile
 from membench.core.efficiency import Efficiency
 from membench.core.errors import MembenchError
-from membench.core.task_graph import Kind, Phase, Task, TaskGraph
+from membench.core.precision import Precision
+from membench.core.task_graph import GradientOf, Kind, Phase, Task, TaskGraph
 from membench.core.units import MIB, parse_bytes
 from membench.cost.roofline import ARITHMETIC_KINDS, RooflineCost
+from tests.helpers.chains import chain_of_convolutions
 
 DEVICE = DeviceProfile(
     name="round",
@@ -28,6 +32,7 @@ DEVICE = DeviceProfile(
 K40C = configuration.load("device", "k40c")
 CODEC_BYTES = (4 * 2**20, 2**20)
 """Of an activation and of its encoded form."""
+PYTORCH = configuration.load("framework", "pytorch").efficiency
 COST = RooflineCost(DEVICE, Efficiency(arithmetic=0.5, memory=0.25, launch_s=1e-4, step_s=0.1))
 
 
@@ -51,6 +56,30 @@ def test_the_time_of_a_step_itself_precedes_its_first_task() -> None:
 def test_copies_have_latency_and_the_rate_of_their_direction() -> None:
     assert COST.offload_time_s(10**10) == pytest.approx(2.001)
     assert COST.prefetch_time_s(10**10) == pytest.approx(1.001)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"precision": Precision.FP16},
+        {"gradient_of": GradientOf.DATA},
+        {"moved_bytes": 10**9},
+        {"operations": 10**12},
+        {"host_bytes": 10**8},
+        {"writes": (), "creates": ()},
+        {"convolution": None},
+        {"kind": Kind.ATTENTION},
+        {"call": None},
+    ],
+    ids=str,
+)
+def test_a_time_that_is_kept_is_that_of_the_task_itself(changes: dict[str, Any]) -> None:
+    used = RooflineCost(configuration.load("device", "rtx3090"), PYTORCH)
+    for one in chain_of_convolutions(2, normalized=True).tasks:
+        before_s, changed = used.task_time_s(one), replace(one, **changes)
+        unused = pickle.loads(pickle.dumps(used))
+        assert used.task_time_s(changed) == unused.task_time_s(changed)
+        assert used.task_time_s(one) == before_s
 
 
 def test_a_graph_needs_no_more_workspace() -> None:

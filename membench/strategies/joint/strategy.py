@@ -81,7 +81,7 @@ class Joint(Strategy):
             stays_s > planner.compute_s * (1 + TOLERANCE)
             and stays_s > at_home().least_s(budget_bytes) * WORTH_WHILE
         )
-        if not leaves_first:
+        if stays_s < inf and not leaves_first:
             candidates += self._of_planner(planner, others)
         if _fastest_s(candidates) > planner.compute_s * (1 + TOLERANCE):
             candidates += self._with_homes(homes, at_home(), others)

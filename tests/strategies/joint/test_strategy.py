@@ -202,6 +202,20 @@ def test_a_short_step_is_close_to_the_bound_of_all_updates_on_the_host(name: str
     assert step_time_s(plan(graph, Joint(), COST, budget_bytes), COST) <= 1.15 * bound_s
 
 
+def test_a_budget_below_what_any_schedule_needs_is_not_searched(
+    graph: TaskGraph, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    searched: list[int] = []
+
+    def within(self: Planner, budget_bytes: int, others: Others) -> None:
+        searched.append(budget_bytes)
+
+    monkeypatch.setattr(Planner, "within", within)
+    with pytest.raises(InfeasibleSchedule):
+        plan(graph, Joint(), K40M, Planner(graph, K40M).lower_bound_bytes // 2)
+    assert not searched
+
+
 def updated_layers(number: int, name: str) -> TaskGraph:
     """Return a step of linear layers, with an optimizer's update."""
     update = captured(name, options=WAYS["for_loop"])
