@@ -22,7 +22,7 @@ from membench.core import configuration
 from membench.core.device import DeviceProfile
 from membench.core.machine import Machine
 from membench.core.optimizer import WeightUpdate
-from membench.core.task_graph import Mode
+from membench.core.task_graph import Mode, TaskGraph
 from membench.core.workload import Workload
 from membench.cost.roofline import RooflineCost
 from membench.planning.holders import activations_at_peak_bytes
@@ -161,19 +161,20 @@ class Adviser:
             Work(THREADS + 2 * len(chosen), progress=progress) as work,
             Planners(self._programs.captures, processes) as planners,
         ):
-            runs = self._plain(planners)
+            captured = planners.share(workload.batch_size)
+            graph = add_update(captured, target.update)
+            batches = Batches(planners, graph, target)
+            asked = Methods(work, planners, batches, graph, target)
+            asked.begin([strategy for strategy in chosen if strategy.moves_weights])  # which takes longest
+            runs = self._plain(captured)
             plain, fits = predicted(runs, target.cost, target.device), not target.excess_bytes(runs)
             if not fits and time_limit_s is not None:
                 planners.limit(time_limit_s)
             numbers = PlainNumbers.of(runs, target)
             search = Levers(work, planners, self._programs, workload.batch_size, target, numbers)
             of_levers = None if fits or not levers else work.start(search.found)
-            captured = planners.graph(workload.batch_size, workload.batch_size)
-            graph = add_update(captured, target.update)
-            batches = Batches(planners, graph, target)
             of_plain = work.start(batches.plain) if largest != "none" else None
             of_program = self._in_place_of_regions(work, planners, plain) if fits else {}
-            asked = Methods(work, planners, batches, graph, target)
             outcomes = asked.outcomes(chosen, search=largest == "all")
             found_levers = of_levers.result() if of_levers else ()
             largest_batch = of_plain.result() if of_plain else None
@@ -212,10 +213,9 @@ class Adviser:
         mode = Mode.TRAINING if self._workload.loss else Mode.INFERENCE
         return [name for name in strategies(mode) if name not in LEFT_OUT]
 
-    def _plain(self, planners: Planners) -> Runs:
-        target, size = self._target, self._workload.batch_size
-        graph = planners.share(size)
-        return plan_step(lambda _: graph, size, PyTorch(), target.cost, None, update=target.update)
+    def _plain(self, captured: TaskGraph) -> Runs:
+        target, size = self._target, captured.batch_size
+        return plan_step(lambda _: captured, size, PyTorch(), target.cost, None, update=target.update)
 
     def _in_place_of_regions(
         self, work: Work, planners: Planners, program: Prediction

@@ -79,7 +79,7 @@ class Batches:
             limited = min(limited, size) if found >= 1 else limited
             return found
 
-        return self._search(load_at, known)
+        return self._search(strategy, load_at, known)
 
     def of_method_without_budget(self, strategy: Strategy, outcome: AdvisedPlan | Refusal) -> int | None:
         """Return the same over plans that are free to hold what they like, and the step's batch if that fits at all."""
@@ -92,11 +92,11 @@ class Batches:
         def load_at(size: int) -> float:
             return self._run(load_without_budget, strategy, size)
 
-        return self._search(load_at, self._load(outcome) or 1.0)
+        return self._search(strategy, load_at, self._load(outcome) or 1.0)
 
-    def _search(self, load_at: Callable[[int], float], known: float) -> int | None:
+    def _search(self, strategy: Strategy, load_at: Callable[[int], float], known: float) -> int | None:
         try:
-            fixed = min(1.0, self._fixed_bytes / self._target.room_bytes)
+            fixed = 0.0 if strategy.moves_weights else min(1.0, self._fixed_bytes / self._target.room_bytes)
             return largest_batch(load_at, self._batch_size, known, fixed=fixed)
         except (UnsupportedModel, UnsupportedStrategy, TooSlow):
             return None

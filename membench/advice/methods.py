@@ -1,6 +1,6 @@
 """Every method planned, and its largest batch searched for, at the same time."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, as_completed
 from dataclasses import replace
 from functools import partial
@@ -44,6 +44,17 @@ class Methods:
     ) -> None:
         self._work, self._planners, self._batches = work, planners, batches
         self._graph, self._target = graph, target
+        self._plans: dict[str, Future[Outcome]] = {}
+
+    def begin(self, chosen: Sequence[Strategy]) -> None:
+        """Begin to plan methods that have not begun, unless they are known not to fit."""
+        for strategy in sorted(chosen, key=_urgency):  # the first ones get the processes that are free
+            if strategy.name not in self._plans:
+                least_bytes = bound_bytes(self._graph, strategy)
+                if least_bytes > self._target.room_bytes:
+                    self._plans[strategy.name] = _known(_known_refusal(least_bytes))
+                else:
+                    self._plans[strategy.name] = self._work.start(self._outcome, strategy)
 
     def outcomes(self, chosen: Sequence[Strategy], *, search: bool) -> Mapping[str, Outcome]:
         """Return each method's plan, or why it does not fit, by name.
@@ -59,7 +70,10 @@ class Methods:
             call = batches.of_method_without_budget if strategy.searches_under_budget else batches.of_method
             searches[strategy.name] = self._work.start(call, strategy, outcome)
 
-        for strategy, outcome in self._planned(chosen):
+        self.begin(chosen)
+        planned = {self._plans[strategy.name]: strategy for strategy in chosen}
+        for future in as_completed(planned):
+            strategy, outcome = planned[future], future.result()
             found[strategy.name] = outcome
             if search and isinstance(outcome, AdvisedPlan):
                 start(strategy)
@@ -76,18 +90,6 @@ class Methods:
             )
             for strategy in chosen
         }
-
-    def _planned(self, chosen: Sequence[Strategy]) -> Iterator[tuple[Strategy, Outcome]]:
-        """Yield the outcome of each method as soon as it is known."""
-        planning: dict[Future[Outcome], Strategy] = {}
-        for strategy in sorted(chosen, key=_urgency):  # the first ones get the processes that are free
-            least_bytes = bound_bytes(self._graph, strategy)
-            if least_bytes > self._target.room_bytes:
-                yield strategy, _known_refusal(least_bytes)
-            else:
-                planning[self._work.start(self._outcome, strategy)] = strategy
-        for future in as_completed(planning):
-            yield planning[future], future.result()
 
     def _outcome(self, strategy: Strategy) -> Outcome:
         """Return a method's plan, or why it does not fit."""
@@ -117,6 +119,12 @@ class Methods:
 
 def _urgency(strategy: Strategy) -> Urgency:
     return Urgency.MOVES_WEIGHTS if strategy.moves_weights else Urgency.METHOD
+
+
+def _known(outcome: Outcome) -> Future[Outcome]:
+    future: Future[Outcome] = Future()
+    future.set_result(outcome)
+    return future
 
 
 def _known_refusal(least_bytes: int) -> Refusal:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from functools import lru_cache, partial
 from math import inf
 from threading import RLock
-from time import process_time
+from time import process_time, thread_time
 from types import TracebackType
 from typing import Any, TypeVar
 
@@ -22,6 +22,14 @@ from membench.core.task_graph import TaskGraph
 from membench.planning.micro_batch import GraphAt
 
 Result = TypeVar("Result")
+
+
+LEAST_S = 0.3
+"""With less processor time left a job is not begun: reading the graph takes as long."""
+
+
+CAPTURES = 5
+"""Other batches are captured in a search for the largest one, which takes about as many; with less time left it is not begun."""
 
 
 class MissingGraph(Exception):
@@ -48,6 +56,7 @@ class Planners:
         self.capturing = RLock()
         """Held during a capture: all threads share the state of torch."""
         self._taken_s, self._limit_s = -process_time(), inf
+        self._capture_s = 0.0
         self._workers = Workers(processes)  # they import while this process captures
 
     def __enter__(self) -> "Planners":
@@ -85,6 +94,13 @@ class Planners:
         """
         is_captured = program != AS_IT_IS or (program, batch_size) in self._captures
         resized = None if is_captured else self._resized
+        if (
+            urgency.is_limited
+            and not is_captured
+            and not resized
+            and self._share_s() < CAPTURES * self._capture_s
+        ):
+            raise TooSlow
         graphs = {} if resized else {batch_size: self._graph_pickled(batch_size, batch_size, program)}
         while True:
             try:
@@ -94,8 +110,8 @@ class Planners:
 
     def _result(self, call: Callable[[], Result], urgency: Urgency) -> Result:
         with self._workers.one(urgency) as worker:
-            limit_s = self._left_s() / self._workers.number if urgency.is_limited else inf
-            if limit_s <= 0:
+            limit_s = self._share_s() if urgency.is_limited else inf
+            if limit_s < LEAST_S:
                 raise TooSlow
             try:
                 done = worker.call(call, limit_s)
@@ -107,8 +123,9 @@ class Planners:
             raise done.result
         return done.result
 
-    def _left_s(self) -> float:
-        return self._limit_s - self._taken_s - process_time()
+    def _share_s(self) -> float:
+        """Return the processor time that is left for each process."""
+        return (self._limit_s - self._taken_s - process_time()) / self._workers.number
 
     def share(self, batch_size: int) -> TaskGraph:
         """Return the graph of a batch, and have it ready for jobs, which then do not wait for captures of other programs."""
@@ -121,7 +138,10 @@ class Planners:
             key = program, batch_size
             if key not in self._captures:
                 self._captures[key] = self._capture(batch_size, program)
-            return self._captures[key].graph_at(size)
+            start_s = thread_time()
+            graph = self._captures[key].graph_at(size)
+            self._capture_s = max(self._capture_s, thread_time() - start_s)
+            return graph
 
     def _graph_pickled(self, batch_size: int, size: int, program: Changes) -> bytes:
         key = program, batch_size, size

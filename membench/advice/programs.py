@@ -1,8 +1,10 @@
 """The programs that changes make of a step: what is captured of them, and how they update their weights."""
 
+from functools import cached_property
+
 import torch
 
-from membench.advice.changes import AS_IT_IS, Changes, ModuleChanges, changes_of
+from membench.advice.changes import AS_IT_IS, Change, Changes, ModuleChanges, changes_of
 from membench.capture.capture import Captures
 from membench.capture.update import CapturedUpdate
 from membench.core.optimizer import WeightUpdate
@@ -27,8 +29,12 @@ class Programs:
         modules: ModuleChanges,
     ) -> None:
         self._workload, self._by, self._modules, self._captured_on = workload, by, modules, captured_on
-        self.changes = (*changes_of(workload, by), *modules.changes)
         self._built: dict[Changes, Workload] = {}
+
+    @cached_property
+    def changes(self) -> tuple[Change, ...]:
+        """What can be changed; asked for only where levers are: the packages of some take seconds to import."""
+        return (*changes_of(self._workload, self._by), *self._modules.changes)
 
     def captures(self, batch_size: int, changes: Changes = AS_IT_IS) -> Captures:
         """Return the captures of a program on a number of samples."""

@@ -1,4 +1,4 @@
-"""Processes that run calls, the most urgent first, and that are ended where a call takes too much processor time."""
+"""Processes that run calls, the most urgent first, each of which is ended where it takes too much processor time."""
 
 import os
 from collections.abc import Callable, Iterator
@@ -9,10 +9,10 @@ from heapq import heappop, heappush
 from importlib import import_module
 from itertools import count
 from math import inf
-from signal import ITIMER_PROF, SIG_DFL, SIGPROF, setitimer, signal
+from signal import ITIMER_PROF, ITIMER_VIRTUAL, SIGPROF, SIGVTALRM, setitimer, signal
 from threading import Condition
 from time import process_time
-from typing import Generic, TypeVar
+from typing import Generic, NoReturn, TypeVar
 
 from joblib.externals.loky import BrokenProcessPool, ProcessPoolExecutor, process_executor
 
@@ -21,8 +21,12 @@ from membench.core.errors import MembenchError
 Result = TypeVar("Result")
 
 
-class TooSlow(Exception):
-    """A call has taken the processor time that was left for it, or there is none left; not an error of the user's."""
+GRACE_S = 1.0
+"""Processor time after which the process of a call is ended that could not be: compiled code runs to its end."""
+
+
+class TooSlow(BaseException):
+    """A call has taken the processor time that was left for it, or there is none left; nothing that handles errors ends it."""
 
 
 class Urgency(IntEnum):
@@ -66,7 +70,7 @@ class Worker:
             limit_s: processor time that it may take.
 
         Raises:
-            TooSlow: it took longer. Its process is ended, which may be anywhere, in a compiler or in compiled code.
+            TooSlow: it took longer. Where it does not end within `GRACE_S`, its process is ended.
             MembenchError: the process ended from outside.
         """
         self._pool = self._pool or self._started()
@@ -74,7 +78,7 @@ class Worker:
             return self._pool.submit(_call, function, limit_s).result()
         except BrokenProcessPool as error:
             self.end()
-            if limit_s < inf and SIGPROF.name in str(error):  # it states the signal
+            if limit_s < inf and SIGVTALRM.name in str(error):  # it states the signal
                 raise TooSlow from None
             raise MembenchError(
                 "a process that planned was ended from outside, as where the machine's memory is used up; "
@@ -124,14 +128,24 @@ class Workers:
 
 def _call(function: Callable[[], Result], limit_s: float) -> Done[Result]:
     start_s = process_time()
-    signal(SIGPROF, SIG_DFL)  # ends the process
-    setitimer(ITIMER_PROF, 0 if limit_s == inf else limit_s)
+    signal(SIGPROF, _stop)
+    _limit(limit_s)
     try:
         return Done(function(), process_time() - start_s)
     except MembenchError as error:
         return Done(error, process_time() - start_s)
     finally:
-        setitimer(ITIMER_PROF, 0)
+        _limit(inf)
+
+
+def _limit(limit_s: float) -> None:
+    """Have the call stopped by one signal, and its process ended by another one, which compiled code does not hold up."""
+    setitimer(ITIMER_PROF, 0 if limit_s == inf else limit_s)
+    setitimer(ITIMER_VIRTUAL, 0 if limit_s == inf else limit_s + GRACE_S)
+
+
+def _stop(*_: object) -> NoReturn:
+    raise TooSlow
 
 
 def _begin() -> None:

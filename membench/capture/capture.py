@@ -18,7 +18,7 @@ from membench.capture.passes import (
 from membench.capture.plain import plain_tasks
 from membench.capture.trace import Recording, record
 from membench.core.call import Outputs, Value
-from membench.core.task_graph import EXTERNAL_ROLES, Block, Kind, Phase, Role, Task, TaskGraph
+from membench.core.task_graph import EXTERNAL_ROLES, Block, Kind, Phase, Role, Task, TaskGraph, numbered
 from membench.core.torch_internals import tree_leaves
 from membench.core.workload import Workload
 
@@ -133,7 +133,7 @@ def _graph(
         name=workload.name,
         batch_size=workload.batch_size,
         blocks=tuple(blocks),
-        tasks=tuple(t if t.index == index else replace(t, index=index) for index, t in enumerate(tasks)),
+        tasks=numbered(tasks),
         layers=tuple(recording.layers),
         loss=loss,
         gradients=tuple(results.items()),

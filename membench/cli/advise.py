@@ -12,7 +12,7 @@ addition:
     output=text      or json; html writes a page, outputs/advice/<model>_<device>.html
     levers=true      what would make a step fit that plain PyTorch has no room for; or false
     processes=2      that plan; by default one for each processor
-    time_limit=8     seconds for a step that plain PyTorch has no room for; or none
+    time_limit=6     seconds for a step that plain PyTorch has no room for; or none
     tracking=offline, online    logs the table, the page and the figures to W&B
 
 Nothing runs on a device and nothing is allocated.
@@ -57,7 +57,7 @@ if TYPE_CHECKING:
     from membench.core.workload import Workload
 
 OUTPUTS = ("text", "json", "html")
-TIME_LIMIT_S = 8.0
+TIME_LIMIT_S = 6.0
 """For planning; what comes before takes as long again where the model is one of transformers."""
 _SET_HERE = ("backend", "cluster", "framework", "micro_batch", "strategy")
 

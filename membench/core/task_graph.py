@@ -360,6 +360,13 @@ class TaskGraph:
         return tuple(LayerTasks(layer, tasks[0].phase, tasks) for layer, tasks in groups)
 
 
+def numbered(tasks: Iterable[Task]) -> tuple[Task, ...]:
+    """Return tasks with their positions as indices."""
+    return tuple(
+        task if task.index == index else replace(task, index=index) for index, task in enumerate(tasks)
+    )
+
+
 def rename_blocks(task: Task, renamed: Mapping[int, int]) -> Task:
     """Return the task with blocks replaced, in its call as well."""
 

@@ -13,7 +13,7 @@ import torch
 
 from membench.core.call import Call, Value
 from membench.core.cost_model import CostModel
-from membench.core.task_graph import Block, Kind, Phase, Role, Task, TaskGraph, rename_blocks
+from membench.core.task_graph import Block, Kind, Phase, Role, Task, TaskGraph, numbered, rename_blocks
 
 _SPATIAL = {"aten.max_pool2d_with_indices.default": 2, "aten.max_pool3d_with_indices.default": 3}
 _COPY = "aten._to_copy.default"
@@ -40,8 +40,7 @@ def narrow_indices(graph: TaskGraph, cost: CostModel, blocks: Collection[int]) -
     rewriter = _Narrowing(graph, frozenset(blocks))
     for task in graph.tasks:
         rewriter.rewrite(task)
-    tasks = tuple(replace(task, index=index) for index, task in enumerate(rewriter.tasks))
-    return cost.annotate(replace(graph, blocks=tuple(rewriter.blocks), tasks=tasks))
+    return cost.annotate(replace(graph, blocks=tuple(rewriter.blocks), tasks=numbered(rewriter.tasks)))
 
 
 def _narrow_type(pooling: Call) -> torch.dtype:

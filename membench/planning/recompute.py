@@ -27,6 +27,7 @@ from membench.core.task_graph import (
     Role,
     Task,
     TaskGraph,
+    numbered,
     rename_blocks,
 )
 
@@ -122,9 +123,7 @@ def recompute(repeatable: Repeatable, segments: Sequence[Segment]) -> TaskGraph:
 
 def reordered(graph: TaskGraph, order: Order) -> TaskGraph:
     """Return the graph with the tasks of an order and the copies that they touch."""
-    tasks = tuple(
-        replace(rename_blocks(item.task, item.copies), index=index) for index, item in enumerate(order.tasks)
-    )
+    tasks = numbered(rename_blocks(item.task, item.copies) for item in order.tasks)
     copied = enumerate(order.blocks[len(graph.blocks) :], start=len(graph.blocks))
     copies = (replace(block, index=index, name=f"{block.name}{RECOMPUTED_SUFFIX}") for index, block in copied)
     return replace(graph, blocks=(*graph.blocks, *copies), tasks=tasks)

@@ -20,6 +20,7 @@ from membench.core.task_graph import (
     Role,
     Task,
     TaskGraph,
+    numbered,
     rename_blocks,
 )
 from membench.core.torch_internals import tree_leaves
@@ -95,8 +96,7 @@ def as_written(graph: TaskGraph, cost: CostModel) -> TaskGraph:
         moved = rename_blocks(part, blocks)
         tasks.append(replace(moved, layer=len(layers), releases=()))
         layers.append(part.name)
-    numbered = tuple(replace(task, index=index) for index, task in enumerate(tasks))
-    return join_convolution_backward(replace(written, tasks=numbered, layers=tuple(layers)), cost)
+    return join_convolution_backward(replace(written, tasks=numbered(tasks), layers=tuple(layers)), cost)
 
 
 def _releasing(graph: TaskGraph) -> TaskGraph:
@@ -148,8 +148,7 @@ def mask_relu(graph: TaskGraph, cost: CostModel, layers: Container[int] | None =
     rewriter = _MaskRewriter(graph, masked)
     for task in graph.tasks:
         rewriter.rewrite(task)
-    tasks = tuple(replace(task, index=index) for index, task in enumerate(rewriter.tasks))
-    return cost.annotate(replace(graph, blocks=tuple(rewriter.blocks), tasks=tasks))
+    return cost.annotate(replace(graph, blocks=tuple(rewriter.blocks), tasks=numbered(rewriter.tasks)))
 
 
 def maskable_relus(graph: TaskGraph) -> dict[int, "MaskableRelu"]:
@@ -283,8 +282,7 @@ def join_convolution_backward(graph: TaskGraph, cost: CostModel) -> TaskGraph:
     for task in graph.tasks:
         position = _weight_half(tasks, task)
         tasks.append(task if position is None else _joined(tasks.pop(position), task))
-    numbered = tuple(replace(task, index=index) for index, task in enumerate(tasks))
-    return cost.annotate(replace(graph, tasks=numbered))
+    return cost.annotate(replace(graph, tasks=numbered(tasks)))
 
 
 def are_halves(weight: Task, data: Task) -> bool:

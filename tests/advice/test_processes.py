@@ -56,10 +56,19 @@ def test_a_job_that_takes_too_long_is_ended_and_others_run(planners: Planners) -
         while True:
             pass
 
+    def endless_outside_python(_: GraphAt) -> None:
+        sum(range(1 << 60))
+
     planners.graph(4, 4)
-    planners.limit(0.3)
+    first = planners.run(lambda _: os.getpid(), 4, Urgency.LEVER)
+    planners.limit(time.process_time() + 0.5)
     with pytest.raises(TooSlow):
         planners.run(endless, 4)
+    assert planners.run(lambda _: os.getpid(), 4, Urgency.LEVER) == first
+    planners.limit(time.process_time() + 1.0)
+    with pytest.raises(TooSlow):
+        planners.run(endless_outside_python, 4)
+    assert planners.run(lambda _: os.getpid(), 4, Urgency.LEVER) != first
     planners.limit(0.0)
     with pytest.raises(TooSlow):  # there is no time left
         planners.run(lambda _: os.getpid(), 4)

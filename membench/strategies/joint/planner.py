@@ -12,7 +12,7 @@ from membench.planning.choices.emit import emit
 from membench.planning.choices.evaluation import Evaluator, Plan
 from membench.planning.choices.problem import KEEP, OFFLOAD, Problem
 from membench.planning.liveness import live_bytes
-from membench.strategies.joint.bound import Relaxation, Residence, relax
+from membench.strategies.joint.bound import MOMENTS, Relaxation, Residence, relax
 from membench.strategies.joint.others import Others
 from membench.strategies.joint.search import TOLERANCE, Search, seeds
 from membench.strategies.joint.variants import Variant, Variants, held_bytes
@@ -57,20 +57,24 @@ class Planner:
         self._relaxed = cache(self._relax)
         self._evaluator = cache(lambda variant: Evaluator(self._variants.problem(variant)))
 
-    def _relax(self, budget_bytes: int) -> Relaxation | None:
+    def _relax(self, budget_bytes: int, moments: int = MOMENTS) -> Relaxation | None:
         problem, savings = self._variants.bounding(budget_bytes), self._variants.savings(budget_bytes)
-        return relax(problem, budget_bytes, savings, self._residences)
+        return relax(problem, budget_bytes, savings, self._residences, moments=moments)
 
     def moved(self, budget_bytes: int) -> float:
         """Return the number of updates that the host runs in the linear program's solution."""
-        relaxed = self._relaxed(budget_bytes)
+        relaxed = self._relaxed(budget_bytes, MOMENTS)
         return sum(relaxed.moved.values()) if relaxed else float(len(self._residences))
 
-    def least_s(self, budget_bytes: int) -> float:
-        """Return a lower bound on the time of a step of any variant within a budget; infinite where no schedule can keep it."""
+    def least_s(self, budget_bytes: int, moments: int = MOMENTS) -> float:
+        """Return a lower bound on the time of a step of any variant within a budget; infinite where no schedule can keep it.
+
+        Args:
+            moments: see `relax`; fewer of them give a lower bound in less time.
+        """
         if budget_bytes < self.lower_bound_bytes:
             return inf
-        relaxed = self._relaxed(budget_bytes)
+        relaxed = self._relaxed(budget_bytes, moments)
         return self._start_s + self._lower(relaxed) if relaxed else inf
 
     def within(self, budget_bytes: int, others: Others) -> Plan | None:
@@ -79,7 +83,7 @@ class Planner:
         Args:
             others: where the search starts, in addition.
         """
-        relaxed = self._relaxed(budget_bytes)
+        relaxed = self._relaxed(budget_bytes, MOMENTS)
         if relaxed is None:
             return None
         enough_s = self._lower(relaxed) * ENOUGH

@@ -86,7 +86,8 @@ class Variants:
     @property
     def least(self) -> tuple[Variant, ...]:
         """Variants of which one needs the least memory: masks and narrow forms take memory themselves."""
-        return replace(self.smallest, masked=frozenset(), narrowed=frozenset()), self.smallest
+        plain = replace(self.smallest, masked=frozenset(), narrowed=frozenset())
+        return tuple(dict.fromkeys((plain, self.smallest)))
 
     def rounded(self, relaxed: Relaxation, budget_bytes: int) -> Iterator[tuple[Variant, ...]]:
         """Yield variants to try, the faster and the smaller: with what the linear program saves, in two roundings; the extremes."""

@@ -22,7 +22,7 @@ from itertools import chain
 
 from membench.core.call import Call, Value, map_values, values_in
 from membench.core.convolution import Convolution
-from membench.core.task_graph import Block, Kind, Role, Task, TaskGraph
+from membench.core.task_graph import Block, Kind, Role, Task, TaskGraph, numbered
 from membench.strategies.mmcnn.bands import (
     Band,
     has_rows_of,
@@ -108,8 +108,7 @@ class Partitioner:
 
     def graph_of(self, tasks: Iterable[Task]) -> TaskGraph:
         """Return a graph of some of the tasks that `pieces` has returned, renumbered."""
-        numbered = tuple(replace(task, index=index) for index, task in enumerate(tasks))
-        return replace(self._graph, blocks=tuple(self._blocks), tasks=numbered)
+        return replace(self._graph, blocks=tuple(self._blocks), tasks=numbered(tasks))
 
     def _piece(self, task: Task, parts: Parts) -> tuple[Task, ...]:
         touched = (*task.reads, *task.writes)
