@@ -7,7 +7,7 @@ from membench.advice.advice import AdvisedPlan
 from membench.core.device import DeviceProfile
 from membench.core.errors import InfeasibleSchedule, OutOfMemory
 from membench.core.optimizer import UpdateOf
-from membench.core.schedule import RepeatedSchedule
+from membench.core.schedule import DELAYED_STEPS, RepeatedSchedule
 from membench.core.task_graph import ARGUMENT_ROLES, Kind, Role, TaskGraph
 from membench.cost.roofline import RooflineCost
 from membench.planning.bounds import least_bytes
@@ -223,9 +223,8 @@ def host_bytes(run: RepeatedSchedule) -> int:
 
 
 def is_exact(runs: Runs) -> bool:
-    """Return whether nothing is rounded, and batch norm takes the statistics of the whole batch."""
+    """Return whether nothing is rounded or delayed, and batch norm takes the statistics of the whole batch."""
     is_whole = sum(run.count for run in runs) == 1
     tasks = (task for run in runs for task in run.schedule.graph.tasks)
-    return not any(run.schedule.rounding for run in runs) and (
-        is_whole or not any(task.kind is Kind.BATCH_NORM for task in tasks)
-    )
+    changed = (run.schedule.rounding or DELAYED_STEPS in dict(run.schedule.decisions) for run in runs)
+    return not any(changed) and (is_whole or not any(task.kind is Kind.BATCH_NORM for task in tasks))

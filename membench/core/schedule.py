@@ -186,6 +186,9 @@ class Synchronize:
 Work = Compute | Offload | Prefetch | Load | Store | Drop | Encode | Decode | AllReduce
 """Instructions that join a stream's queue and can be waited for."""
 
+DELAYED_STEPS = "delayed_steps"
+"""The decision of a method whose steps use weights that lack so many of the last updates."""
+
 CHANGES_NOTHING = "nothing is offloaded, recomputed or encoded"
 """The note of eager's and of plain PyTorch's schedule, and of a method's that found nothing to do."""
 

@@ -21,7 +21,7 @@ from membench.core.optimizer import (
     made_optimizer,
     names_of,
 )
-from membench.core.schedule import Schedule
+from membench.core.schedule import DELAYED_STEPS, Schedule
 from membench.core.task_graph import Phase, Role, Task, TaskGraph
 from membench.profiling.measured_cost import MeasuredCost
 from membench.profiling.update import UpdateCost, measure_update
@@ -159,9 +159,15 @@ class RealUpdate:
         It does not refer to the step, which would keep device memory until a garbage collection.
 
         Raises:
-            UnsupportedStrategy: the schedule keeps weights or states in host memory, where torch's optimizer would find them.
+            UnsupportedStrategy: the schedule keeps weights or states in host memory, where torch's optimizer would find them, or
+                delays the update.
         """
         graph = schedule.graph
+        if DELAYED_STEPS in dict(schedule.decisions):
+            raise UnsupportedStrategy(
+                f"strategy {schedule.strategy!r} delays the update, which is simulated only; leave delayed=true out of a step that "
+                "runs, or predict the step"
+            )
         for task in graph.tasks:
             for block in (graph.blocks[block] for block in task.writes if task.phase is Phase.UPDATE):
                 if block.host_location and not task.on_host and block.role is not Role.ACCUMULATED:

@@ -160,18 +160,17 @@ def compute_as_written(builder: ScheduleBuilder, task: Task) -> None:
             builder.free(block)
 
 
-def update(builder: ScheduleBuilder) -> None:
-    """Run the update behind the backward pass, once everything before it has finished.
+def update(builder: ScheduleBuilder, tasks: Iterable[Task]) -> None:
+    """Run tasks of the update behind the backward pass, once everything before it has finished.
 
     Clipping and the test for overflows in half precision need all gradients, so that no update is earlier.
     """
     builder.synchronize()
-    for task in builder.graph.tasks:
-        if task.phase is Phase.UPDATE:
-            if not task.on_host:
-                builder.prefetch_offloaded(task.reads)
-            builder.compute(task)
-            builder.free_dead()
+    for task in tasks:
+        if not task.on_host:
+            builder.prefetch_offloaded(task.reads)
+        builder.compute(task)
+        builder.free_dead()
 
 
 def last_touched_by(tasks: Iterable[Task], blocks: frozenset[int]) -> dict[int, list[int]]:

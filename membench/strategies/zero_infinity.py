@@ -82,5 +82,5 @@ class ZeroInfinity(Strategy):
                 visits.end(task, leaving)
                 leaving.send(finished.get(task.index, ()))
             leaving.finish()
-        update(builder)
+        update(builder, (task for task in graph.tasks if task.phase is Phase.UPDATE))
         return builder.finish()

@@ -10,11 +10,13 @@ import torch
 import membench
 from membench.core import configuration
 from membench.core.cost_model import CostModel
+from membench.core.errors import UnsupportedStrategy
 from membench.core.optimizer import WeightUpdate
 from membench.core.schedule import Compute, Free, Offload, Prefetch, Schedule
 from membench.core.task_graph import Phase, Role, TaskGraph
 from membench.core.workload import Workload
 from membench.cost.roofline import RooflineCost
+from membench.execution.simulation import step_time_s
 from membench.models.lohan import FeatureLoss, LoHan
 from membench.models.megatron import MasterAdam, Megatron, TokenLoss
 from membench.planning.liveness import live_bytes
@@ -166,6 +168,42 @@ def test_what_a_stage_hands_on_always_leaves(graph: TaskGraph) -> None:
     assert len(of_the_size) >= 2 * LAYERS - 1
     frees = {item.block for item in schedule.instructions if isinstance(item, Free)}
     assert set(left) <= frees
+
+
+def test_a_delayed_update_runs_beside_the_passes_on_the_gradients_of_the_step_before(
+    graph: TaskGraph,
+) -> None:
+    in_time, delayed = (planned(graph, ZeroOffload(delayed=delayed)) for delayed in (False, True))
+    tasks, blocks = delayed.graph.tasks, delayed.graph.blocks
+    first = next(task.index for task in tasks if not task.on_host)
+    assert {blocks[block].name.rpartition(":")[2] for task in tasks[:first] for block in task.reads} >= {
+        "previous"
+    }
+    weights = {block.index for block in blocks if block.role is Role.WEIGHT}
+    assert weights.isdisjoint(block for task in tasks for block in task.writes)
+    kept = {
+        block for task in tasks[:first] for block in task.reads if blocks[block].name.endswith(":previous")
+    }
+    assert kept == {block for task in tasks[first:] if task.on_host for block in task.writes}
+    assert delayed.peak_bytes == in_time.peak_bytes
+    fast_link = cost_of(1e12)
+    times_s = [
+        step_time_s(plan(graph, ZeroOffload(delayed=delayed), fast_link, None), fast_link)
+        for delayed in (False, True)
+    ]
+    assert times_s[1] < times_s[0]
+
+
+def test_a_delayed_update_is_refused_by_a_step_that_runs() -> None:
+    network = torch.nn.Linear(8, 2)
+    batch = torch.randn(4, 8), torch.randint(2, (4,))
+    optimizer = torch.optim.SGD(network.parameters(), lr=0.1)
+    loss, strategy = torch.nn.functional.cross_entropy, ZeroOffload(delayed=True)
+    with pytest.raises(UnsupportedStrategy, match="simulated only"):
+        membench.compile(network, loss, batch, strategy=strategy, optimizer=optimizer)
+    without = membench.compile(network, loss, batch, strategy=strategy)
+    assert torch.equal(without(*batch), loss(network(batch[0]), batch[1]))
+    without.close()
 
 
 @pytest.mark.parametrize("strategy", ["zero_offload", "ratel"])
