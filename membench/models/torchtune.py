@@ -95,12 +95,12 @@ class ChunkedLoss(nn.Module):
         """Return the mean over all tokens: chunks of logits (batch, tokens, vocabulary), targets (batch, length)."""
         labels = [part.reshape(-1) for part in targets.chunk(_CHUNKS, dim=1)]
         chunks = [part.reshape(-1, part.shape[-1]) for part in logits]
-        parts = [_CrossEntropy.apply(chunk, label) for chunk, label in zip(chunks, labels, strict=True)]
+        parts = [FusedCrossEntropy.apply(chunk, label) for chunk, label in zip(chunks, labels, strict=True)]
         total: Tensor = sum(parts[1:], parts[0])
         return total / targets.numel()
 
 
-class _CrossEntropy(torch.autograd.Function):
+class FusedCrossEntropy(torch.autograd.Function):
     """The sum over tokens, without what a compiler would not store."""
 
     @staticmethod

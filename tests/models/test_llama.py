@@ -1,0 +1,74 @@
+"""Llama under FSDP: sizes, and that neither checkpointing nor the way of turning changes the step."""
+
+import pytest
+import torch
+
+import membench
+from membench.core.configuration import ROOT, instantiate
+from membench.models.llama import CHECKPOINTING, Llama, TokenLoss
+from membench.validation.dataset import load_dataset
+
+SMALL = {"layers": 4, "width": 64, "heads": 4, "groups": 2, "inner": 96, "vocabulary": 128, "length": 32}
+BILLIONS = {  # Touvron et al. 2023, Table 1; Grattafiori et al. 2024, Table 3; CodeLlama's 34
+    "llama2_13b": 13.0,
+    "llama2_70b": 69.0,
+    "llama3_8b": 8.03,
+    "llama3_70b": 70.6,
+    "llama3_405b": 405.9,
+    "7b": 6.74,
+    "13b": 13.0,
+    "34b": 33.7,
+    "70b": 69.0,
+}
+
+
+@pytest.mark.parametrize("name", ["torchtitan", "torchtitan_a100", "fms_fsdp"])
+def test_networks_have_the_sizes_that_their_names_say(name: str) -> None:
+    rows = load_dataset(ROOT / "experiments" / "validation", name).rows
+    described = {row.network: row.step["model"]["module"] for row in rows if not row.reason}
+    for network, module in described.items():
+        with torch.device("meta"):
+            made = instantiate(module)
+        billions = sum(weight.numel() for weight in made.parameters()) / 1e9
+        assert billions == pytest.approx(BILLIONS[network], rel=0.002)
+
+
+def gradients(**options: str | bool) -> list[torch.Tensor]:
+    torch.manual_seed(0)
+    network = Llama(**SMALL, **options)
+    tokens = torch.randint(128, (2, 32))
+    TokenLoss()(network(tokens), tokens).backward()
+    return [weight.grad for weight in network.parameters()]
+
+
+@pytest.mark.parametrize("checkpointing", CHECKPOINTING[1:])
+def test_checkpointing_changes_nothing(checkpointing: str) -> None:
+    for gradient, other in zip(gradients(), gradients(checkpointing=checkpointing), strict=True):
+        assert torch.equal(gradient, other)
+
+
+def test_both_programs_turn_by_the_same_angles() -> None:
+    for gradient, other in zip(gradients(), gradients(rotation="matrix"), strict=True):
+        torch.testing.assert_close(gradient, other)
+
+
+def test_what_is_kept_orders_the_memory() -> None:
+    found = {}
+    for checkpointing in CHECKPOINTING:
+        with torch.device("meta"):
+            network = Llama(
+                layers=4,
+                width=1024,
+                heads=8,
+                groups=2,
+                inner=3584,
+                vocabulary=1024,
+                length=4096,
+                checkpointing=checkpointing,
+            )
+            tokens = torch.randint(1024, (1, 4096))
+        predicted = membench.predict(
+            network, TokenLoss(), (tokens, tokens), device="a100_80gb", precision="bf16"
+        )
+        found[checkpointing] = predicted.allocated_bytes
+    assert found["full"] < found["op"] < found["none"] and found["full"] < found["layer"] < found["none"]

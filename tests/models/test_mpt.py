@@ -1,0 +1,77 @@
+"""MPT: as many weights as the published table says, checkpointing changes nothing, and metrics only what is held."""
+
+import pytest
+import torch
+from torch import nn
+
+import membench
+from membench.core.configuration import ROOT
+from membench.models.mpt import MPT, DecoupledAdamW, TokenLoss
+from membench.validation.dataset import load_dataset
+
+SMALL = {"layers": 2, "width": 64, "heads": 4, "length": 32, "vocabulary": 128}
+DATASET = load_dataset(ROOT / "experiments" / "validation", "llm_foundry")
+
+
+def weights_of(row_values: dict[str, int]) -> int:
+    with torch.device("meta"):
+        block, network = (
+            MPT(layers=layers, **{name: row_values[name] for name in ("width", "heads", "length")})
+            for layers in (1, 0)
+        )
+    of_block, others = (sum(weight.numel() for weight in each.parameters()) for each in (block, network))
+    return others + row_values["layers"] * (of_block - others)
+
+
+def test_every_published_row_has_the_number_of_weights_that_the_table_says() -> None:
+    assert len(DATASET.rows) == 78
+    for row in DATASET.rows:
+        values = dict(row.values)
+        assert weights_of(values) == values["parameters"], row.number
+
+
+def test_the_steps_time_is_that_of_all_micro_batches_of_a_gpu() -> None:
+    row = next(row for row in DATASET.rows if row.has({"network": "13b", "length": 8192}))
+    assert row.measured == {"step_time_s": pytest.approx(1 * 16 * 8192 / 1407)}
+
+
+def test_checkpointing_and_metrics_change_nothing() -> None:
+    found = []
+    for options in ({}, {"is_checkpointed": True}, {"has_metrics": False}):
+        torch.manual_seed(0)
+        network = MPT(**SMALL, **options)
+        tokens = torch.randint(128, (2, 32))
+        TokenLoss()(network(tokens), tokens).backward()
+        found.append([weight.grad for weight in network.parameters()])
+    for others in found[1:]:
+        for gradient, other in zip(found[0], others, strict=True):
+            assert torch.equal(gradient, other)
+
+
+def test_a_step_is_captured_and_a_checkpointed_one_holds_less() -> None:
+    found = []
+    for options in ({"is_checkpointed": False}, {"is_checkpointed": True}, {"has_metrics": False}):
+        with torch.device("meta"):
+            network = MPT(layers=4, width=768, heads=12, length=2048, vocabulary=1024, **options)
+            tokens = torch.randint(1024, (8, 2048))
+        found.append(
+            membench.predict(
+                network, TokenLoss(), (tokens, tokens), device="a100_40gb", precision="bf16", optimizer=None
+            )
+        )
+    kept, checkpointed, without_metrics = found
+    assert checkpointed.allocated_bytes < 0.7 * kept.allocated_bytes
+    assert checkpointed.step_time_s > kept.step_time_s > without_metrics.step_time_s
+
+
+def test_the_update_is_adams_on_clipped_gradients() -> None:
+    weight, other = (nn.Parameter(torch.ones(4)) for _ in range(2))
+    optimizer = DecoupledAdamW([weight], lr=0.1)
+    weight.grad = torch.full((4,), 3.0)
+    optimizer.step()
+    other.grad = torch.full((4,), 3.0)
+    nn.utils.clip_grad_norm_([other], 1.0)
+    torch.testing.assert_close(weight.grad, other.grad)
+    state = optimizer.state[weight]
+    torch.testing.assert_close(state["mean"], 0.1 * other.grad)
+    torch.testing.assert_close(state["square"], 0.05 * other.grad**2)
