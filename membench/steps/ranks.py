@@ -54,7 +54,7 @@ def ranks_of(
     Raises:
         MembenchError: there is no such axis, or the sizes do not fit the cluster.
     """
-    if unknown := set(parallel) - {SHARDED, REPLICATED}:
+    if unknown := {axis for axis, size in parallel.items() if size > 1} - {SHARDED, REPLICATED}:
         raise MembenchError(
             f"there is no axis {', '.join(sorted(unknown))} of parallel; there are {SHARDED} (sharded weights) and {REPLICATED} "
             "(replicas of the shards)"

@@ -108,7 +108,13 @@ def predictor_of(step: Configuration) -> Predictor:
 
 
 def _ranks(module: nn.Module, described: Mapping[str, Any]) -> Ranks:
-    options = {**described, "cluster": as_cluster(described["cluster"])}
+    options = {
+        **described,
+        "cluster": as_cluster(described["cluster"]),
+        "nodes": int(described.get("nodes", 1)),
+        "parallel": {axis: int(size) for axis, size in described["parallel"].items()},
+        "accumulate": int(described.get("accumulate", 1)),
+    }
     if "reduce_dtype" in options:
         options["reduce_dtype"] = Precision.of_step(options["reduce_dtype"]).dtype
     return ranks_in(module, **options)
