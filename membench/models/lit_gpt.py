@@ -10,6 +10,8 @@ Lightning Fabric 2.1 with ``bf16-true``:
 - lit_gpt/adapter.py: keys and values of the prompt are computed in the first validation, without gradients, and kept; the prompt
   itself is not trained by what follows.
 - lit_gpt/rmsnorm.py: the norm is computed in single precision, operator by operator.
+- On several GPUs, Fabric's FSDPStrategy wraps and checkpoints each layer. It keeps the original parameters (``use_orig_params``), and
+  then FSDP computes and exchanges the gradients of frozen weights too, as those of a layer are one tensor with the trained ones.
 - The head computes 128 tokens at a time (``lm_head_chunk_size``), and Fabric converts what the module returns to single precision.
 """
 
@@ -20,6 +22,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+from torch.utils.checkpoint import checkpoint
 
 from membench.core.checks import choice
 from membench.models.nf4 import Nf4Linear
@@ -60,6 +63,7 @@ class LitGpt(nn.Module):
         gelu: as `torch.nn.functional.gelu` names its kinds.
         method: one of `METHODS`.
         quantization: None, ``"nf4"`` or ``"nf4-dq"``, of all products with frozen weights, the head included.
+        fsdp: as under FSDP: each layer is checkpointed, and all weights of the layers have gradients.
     """
 
     cosines: Tensor
@@ -86,8 +90,10 @@ class LitGpt(nn.Module):
         gelu: str = "none",
         method: str = "lora",
         quantization: str | None = None,
+        fsdp: bool = False,
     ) -> None:
         super().__init__()
+        self.fsdp = fsdp
         choice(METHODS, "method", method)
         products = _Products(quantization, is_scaled=method == "adapter_v2")
         self.embed = nn.Embedding(vocabulary, width)
@@ -113,7 +119,8 @@ class LitGpt(nn.Module):
         self.norm = _norm(width, rms=rms)
         self.head = products.linear(width, vocabulary, bias=head_bias)
         for name, weight in self.named_parameters():
-            weight.requires_grad_(any(part in name for part in _TRAINED[method]))
+            is_trained = any(part in name for part in _TRAINED[method])
+            weight.requires_grad_(is_trained or (fsdp and name.startswith("layers.")))
             if weight.is_floating_point():
                 weight.data = weight.data.bfloat16()
         angles = torch.outer(
@@ -128,7 +135,10 @@ class LitGpt(nn.Module):
         rotation = self.cosines[:length], self.sines[:length]
         features = self.embed(tokens)
         for layer in self.layers:
-            features = layer(features, rotation)
+            if self.fsdp and self.training:
+                features = checkpoint(layer, features, rotation, use_reentrant=False)
+            else:
+                features = layer(features, rotation)
         features = self.norm(features)
         logits = [self.head(part) for part in features.split(_HEAD_TOKENS, dim=1)]
         return [each.float() for each in logits]

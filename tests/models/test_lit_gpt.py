@@ -79,3 +79,18 @@ def test_a_single_group_that_is_not_copied_for_each_head_gives_the_same() -> Non
     network, other = LitGpt(**options).eval(), LitGpt(**options, copies_group=False).eval()
     other.load_state_dict(network.state_dict())
     torch.testing.assert_close(other(tokens)[0], network(tokens)[0], rtol=0.05, atol=0.05)
+
+
+def test_under_fsdp_weights_of_layers_have_gradients_and_checkpointing_changes_nothing() -> None:
+    found = []
+    for fsdp in (False, True):
+        torch.manual_seed(0)
+        network = LitGpt(**SMALL, fsdp=fsdp)
+        torch.manual_seed(1)
+        tokens = torch.randint(96, (2, 160))
+        ChunkedLoss()(network(tokens), tokens).backward()
+        found.append({name: weight.grad for name, weight in network.named_parameters()})
+    one, sharded = found
+    for name, gradient in sharded.items():
+        assert (gradient is not None) == name.startswith("layers.")
+        assert one[name] is None or torch.equal(gradient, one[name])

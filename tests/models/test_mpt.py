@@ -10,7 +10,10 @@ from membench.models.mpt import MPT, DecoupledAdamW, TokenLoss
 from membench.validation.dataset import load_dataset
 
 SMALL = {"layers": 2, "width": 64, "heads": 4, "length": 32, "vocabulary": 128}
-DATASET = load_dataset(ROOT / "experiments" / "validation", "llm_foundry")
+DATASETS = {
+    name: load_dataset(ROOT / "experiments" / "validation", name)
+    for name in ("llm_foundry", "llm_foundry_80gb")
+}
 
 
 def weights_of(row_values: dict[str, int]) -> int:
@@ -23,15 +26,16 @@ def weights_of(row_values: dict[str, int]) -> int:
     return others + row_values["layers"] * (of_block - others)
 
 
-def test_every_published_row_has_the_number_of_weights_that_the_table_says() -> None:
-    assert len(DATASET.rows) == 78
-    for row in DATASET.rows:
+@pytest.mark.parametrize(("name", "rows"), [("llm_foundry", 78), ("llm_foundry_80gb", 86)])
+def test_every_published_row_has_the_number_of_weights_that_the_table_says(name: str, rows: int) -> None:
+    assert len(DATASETS[name].rows) == rows
+    for row in DATASETS[name].rows:
         values = dict(row.values)
         assert weights_of(values) == values["parameters"], row.number
 
 
 def test_the_steps_time_is_that_of_all_micro_batches_of_a_gpu() -> None:
-    row = next(row for row in DATASET.rows if row.has({"network": "13b", "length": 8192}))
+    row = next(row for row in DATASETS["llm_foundry"].rows if row.has({"network": "13b", "length": 8192}))
     assert row.measured == {"step_time_s": pytest.approx(1 * 16 * 8192 / 1407)}
 
 
