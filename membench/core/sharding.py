@@ -21,6 +21,8 @@ class Sharding:
         replicas: axis over whose ranks the shards are repeated (hybrid sharding); empty: none.
         axis: over whose ranks the weights are divided.
         accumulates: gradients are added to those of the micro-batches before.
+        in_between: a micro-batch between the first and the last one under ``no_sync``: gradients are not exchanged, and those of all
+            weights of a group, trained or not, are whole.
     """
 
     ranks: int
@@ -32,3 +34,4 @@ class Sharding:
     replicas: str = ""
     axis: str = "fsdp"
     accumulates: bool = False
+    in_between: bool = False

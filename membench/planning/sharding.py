@@ -154,6 +154,9 @@ class _Sharded:
             size_bytes = prod(shape) * kept.itemsize
             of = self._blocks[value.block]
             self._blocks[value.block] = replace(of, role=Role.GRADIENT)
+            if self._sharding.in_between:
+                self._gradients[name] = None
+                continue
             role = Role.ACCUMULATED if self._sharding.accumulates else Role.WEIGHT_GRADIENT
             index = self._add(f"{name}:gradient shard", size_bytes, role, of.layer)
             strides = tuple(prod(shape[n + 1 :]) for n in range(len(shape)))
@@ -169,7 +172,7 @@ class _Sharded:
             if position:
                 issued = max(issued, self._first(groups[position - 1], is_backward))
             layer = self._graph.tasks[first].layer
-            suffix = " again" if is_backward and group.forward else ""
+            suffix = " in the backward pass" if is_backward and group.forward else ""
             sent = self._add(
                 f"{group.name}:shards{suffix}",
                 ceil(group.size_bytes / self._sharding.ranks),
@@ -228,6 +231,9 @@ class _Sharded:
             assert group.ready is not None
             layer = self._graph.tasks[group.ready].layer
             whole = tuple(value.block for value in group.gradients.values())
+            if sharding.in_between:
+                self._behind[group.ready].append(self._kept(group, layer, whole))
+                continue
             elements = sum(
                 self._graph.blocks[b].size_bytes // v.dtype.itemsize
                 for b, v in zip(whole, group.gradients.values(), strict=True)
@@ -266,6 +272,13 @@ class _Sharded:
         behind += due  # the compute stream does not wait for reductions before
         if before is not None:
             behind[-1] = replace(behind[-1], releases=(*behind[-1].releases, before))
+
+    def _kept(self, group: _Group, layer: int, made: tuple[int, ...]) -> Task:
+        """Return the task that adds gradients to the whole ones of the micro-batches before."""
+        kept = self._add(f"{group.name}:whole gradients", group.size_bytes, Role.ACCUMULATED, layer)
+        task = self._copy(f"{group.name}:accumulate", Phase.BACKWARD, layer, made, (kept,))
+        moved_bytes = task.moved_bytes + group.size_bytes
+        return replace(task, reads=(*made, kept), creates=(), moved_bytes=moved_bytes, releases=made)
 
     def _added_to(self, shard: int) -> int:
         block = self._blocks[shard]

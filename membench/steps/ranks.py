@@ -44,12 +44,13 @@ def ranks_of(
     kept_dtype: torch.dtype | None = None,
     reduce_dtype: torch.dtype | None = None,
     copies_out: bool = True,
+    in_between: bool = False,
 ) -> Ranks:
     """Return the ranks of a step; see `membench.predict`.
 
     Args:
         wrapped: names of classes whose modules are gathered one by one; None: those of which a list of modules has several.
-        kept_dtype, reduce_dtype, copies_out: see `Sharding`.
+        kept_dtype, reduce_dtype, copies_out, in_between: see `Sharding`.
 
     Raises:
         MembenchError: there is no such axis, or the sizes do not fit the cluster.
@@ -73,6 +74,7 @@ def ranks_of(
             copies_out,
             REPLICATED if parallel.get(REPLICATED, 1) > 1 else "",
             accumulates=accumulate > 1,
+            in_between=in_between,
         )
     elif accumulate > 1:
         raise MembenchError(

@@ -124,7 +124,7 @@ def test_a_group_is_gathered_while_the_one_before_it_runs(captured: TaskGraph) -
     names = [task.name for task in plain.tasks]
     for phase, suffix, order in (
         (False, "", list(range(LAYERS))),
-        (True, " again", list(reversed(range(LAYERS)))),
+        (True, " in the backward pass", list(reversed(range(LAYERS)))),
     ):
         uses = {}
         for block in range(LAYERS):
