@@ -3,7 +3,8 @@
 Streams are in-order queues. Kernels of different streams overlap only in their launch, since one kernel fills the
 device; each copy engine moves one block at a time, in the order in which blocks are ready. Encoding and decoding overlap
 with kernels, but not with each other. A disk reads and writes at the same time, one block each. Tasks of the host run one
-after another and overlap with everything else. Where copies take cores from kernels, as on a CPU, each one makes the next
+after another and overlap with everything else, and so do the collectives of each axis of a mesh, which take a share of the device's
+processors from kernels. Where copies take cores from kernels, as on a CPU, each one makes the next
 kernel longer, unless kernels wait meanwhile. The host issues one instruction after another, each for the time that the cost
 model gives, and waits at a synchronize.
 
@@ -63,6 +64,10 @@ class SimulatedBackend(Backend):
         if task.on_host:
             return self._work(stream, _PROCESSOR, 0.0, self._cost.host_task_time_s(task))
         self._host_s += self._cost.task_issue_time_s(task)
+        if task.collective is not None:
+            time_s = self._cost.task_time_s(task)
+            self._delay_s += self._cost.collective_share * time_s
+            return self._work(stream, f"collectives of {task.collective.axis}", 0.0, time_s)
         launch_s = self._cost.launch_time_s(task)
         idle_s = max(0.0, self._ready_s(stream) + launch_s - self._kernels_end_s)
         delay_s, self._delay_s = max(0.0, self._delay_s - idle_s), 0.0

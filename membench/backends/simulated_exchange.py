@@ -46,7 +46,8 @@ def _on_root(cluster: Cluster, cost: CostModel, size_bytes: int) -> Iterator[Sta
     # bytes that take as long on a loaded link as a block takes on an unloaded one
     unloaded = size_bytes // cluster.devices_per_link
     remote_devices = (cluster.hosts - 1) * cluster.devices_per_host
-    loaded = size_bytes if cluster.hosts > 1 or not cluster.shared_link else others * unloaded
+    # the root has a place on its link but does not use it, so a link of all devices carries one block less
+    loaded = others * unloaded if cluster.devices_per_link == cluster.devices else size_bytes
     yield COPY_OUT, cost.offload_time_s(loaded)
     yield NETWORK, cluster.network_time_s(remote_devices * size_bytes)
     yield COPY_BACK, cost.prefetch_time_s(others * unloaded)

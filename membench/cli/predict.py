@@ -3,60 +3,137 @@
     membench predict model=resnet50 device=rtx4090 batch_size=64 precision=amp_bf16 optimizer=adamw
     membench predict model=vit_b_16 device=t4 batch_size=128 strategy=layrub_hybrid optimizer=sgd
     membench predict model=hf/llama-2-7b-hf device=a100_80gb serving=decode model.sequence_length=2048 batch_size=16 precision=bf16
+    membench predict model=llama_7b cluster=dgx_h100 nodes=2 parallel='{fsdp: 16}' batch_size=1 precision=bf16 optimizer=adamw
 
 Takes the options of `membench run`, --config-dir FOLDER included. The step is PyTorch's, by default plain (strategy=pytorch)
 and without an optimizer. Nothing runs and nothing is allocated. Three sizes of memory: allocated by the step's tensors,
 reserved for them by PyTorch's caching allocator, and used by the process as nvidia-smi shows.
+
+Of several GPUs (cluster=dgx_a100_40gb ...) one rank is predicted, as all are alike; batch_size is its own. In addition:
+
+    nodes=1                     hosts of the cluster; device= is the cluster's
+    parallel='{fsdp: 8}'        GPUs over which weights are sharded as by fully_shard, and dp: replicas of these shards
+    accumulate=1                micro-batches of a step
+    wrapped=BlockA,BlockB       classes whose modules are gathered one by one; by default those that a list of modules has several of
+    reshard_after_forward=true  gathered weights are given back after the forward pass, and gathered again
+    reduce_dtype=bf16           in which gradients are added up; by default that in which they are computed
 """
 
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
+import yaml
 from hydra import compose
 
 from membench.cli.command_line import MULTIRUN, check_arguments
-from membench.cli.words import refuse_flags, take_config_dir
+from membench.cli.words import (
+    Reader,
+    each,
+    read_count,
+    read_options,
+    read_switch,
+    refuse_flags,
+    take_config_dir,
+)
+from membench.core import configuration
+from membench.core.checks import COUNT, choice
 from membench.core.errors import MembenchError
+from membench.core.precision import Precision
 from membench.core.record import Configuration
 from membench.core.units import format_bytes, format_seconds
 from membench.papers.cells import cell_configuration, hydra_composition
 
 if TYPE_CHECKING:
     from membench.steps.predict import Prediction
+    from membench.steps.ranks import Ranks
     from membench.sweep.cell import Cell
 
 _DEFAULTS = {"strategy": "pytorch", "framework": "pytorch"}
 
 
-def parse(words: Sequence[str]) -> Configuration:
-    """Return the configuration of the step to predict."""
+@dataclass(frozen=True)
+class Settings:
+    """What to predict.
+
+    Attributes:
+        configuration: of the step of one GPU.
+        ranks: options of `ranks_of`; None: there is one GPU.
+    """
+
+    configuration: Configuration
+    ranks: Mapping[str, Any] | None
+
+
+def parse(words: Sequence[str]) -> Settings:
+    """Return the settings that the words are."""
     own, words = take_config_dir(words)
     if MULTIRUN & set(words):
         raise MembenchError("-m is not an option; a prediction is of one step")
     refuse_flags(words)
+    ranks, words = _take_ranks(words)
     given = {word.partition("=")[0] for word in words}
     if "device" not in given:
         raise MembenchError("name the device, as in: membench predict model=resnet50 device=rtx4090")
-    for name in ("backend", "cluster", "framework", "micro_batch"):
+    for name in ("backend", "framework", "micro_batch"):
         if name in given:
             raise MembenchError(f"{name} is not an option of predict; `membench run` simulates it")
     words = [*words, *(f"{name}={value}" for name, value in _DEFAULTS.items() if name not in given)]
     check_arguments(words, own)
     with hydra_composition(own):
-        return cell_configuration(compose("config", words))
+        return Settings(cell_configuration(compose("config", words)), ranks)
 
 
-def run(configuration: Configuration) -> int:
+def _take_ranks(words: Sequence[str]) -> tuple[dict[str, Any] | None, list[str]]:
+    """Return the options of several GPUs, None without a cluster, and the other words with the cluster's device."""
+    readers: dict[str, Reader] = {
+        "nodes": partial(read_count, "nodes"),
+        "parallel": _read_parallel,
+        "accumulate": partial(read_count, "accumulate"),
+        "wrapped": each(str),
+        "reshard_after_forward": partial(read_switch, "reshard_after_forward"),
+        "reduce_dtype": lambda text: Precision.of_step(text).dtype,
+    }
+    ranks = read_options([word for word in words if word.partition("=")[0] in readers], readers)
+    others = [word for word in words if word.partition("=")[0] not in readers]
+    chosen = {word.partition("=")[0]: word.partition("=")[2] for word in others}
+    if "cluster" not in chosen:
+        if ranks:
+            raise MembenchError(f"{', '.join(ranks)}: name the cluster as well, as in cluster=dgx_h100")
+        return None, others
+    name = choice(configuration.names("cluster"), "cluster", chosen["cluster"])
+    device = configuration.read("cluster", name).get("device")
+    return ranks, [*others, *([f"device={device}"] if device and "device" not in chosen else [])]
+
+
+def _read_parallel(text: str) -> dict[str, int]:
+    try:
+        found = yaml.safe_load(text)
+    except yaml.YAMLError:
+        found = None
+    if not isinstance(found, dict) or not all(map(COUNT.holds, found.values())):
+        raise MembenchError(f"parallel is numbers of GPUs by axis, such as '{{fsdp: 8}}', not {text!r}")
+    return found
+
+
+def run(settings: Settings) -> int:
     """Print the prediction and return the exit code."""
     # torch takes seconds, which a wrong word need not wait for
     from membench.steps.predict import Predictor
+    from membench.steps.ranks import ranks_in
     from membench.sweep.cell import Cell
 
-    cell = Cell.from_configuration(configuration)
+    cell = Cell.from_configuration(settings.configuration)
     workload, strategy = cell.workload(cell.batch_size), cell.method.strategy()
-    predictor = Predictor(workload, strategy, cell.budget_bytes, cell.optimizer)
+    ranks = None if settings.ranks is None else ranks_in(workload.module, cell.cluster, **settings.ranks)
+    predictor = Predictor(workload, strategy, cell.budget_bytes, cell.optimizer, ranks=ranks)
     prediction = predictor.on(cell.simulated_device, cell.simulated_machine)
-    values = [*_values(prediction), *_rates(cell, prediction)]
+    values = [
+        *_values(prediction),
+        *_rates(cell, prediction),
+        *(_of_ranks(ranks, prediction) if ranks else ()),
+    ]
     lines = [_step(workload.name, cell, prediction), *(f"  {name:<20} {value}" for name, value in values)]
     print("\n".join(lines))
     return 0
@@ -78,13 +155,27 @@ def _step(name: str, cell: "Cell", prediction: "Prediction") -> str:
 
 def _rates(cell: "Cell", prediction: "Prediction") -> Iterator[tuple[str, str]]:
     if cell.serving is None:
-        yield "throughput", f"{prediction.samples_per_s:,.1f} samples/s"
+        length = cell.model.sizes.get("sequence_length")
+        tokens = "" if length is None else f", {prediction.samples_per_s * length:,.0f} tokens/s"
+        yield "throughput", f"{prediction.samples_per_s:,.1f} samples/s{tokens}"
         return
-    tokens = cell.serving.tokens(prediction.batch_size, cell.model.sizes["sequence_length"])
-    yield "throughput", f"{tokens / prediction.step_time_s:,.1f} tokens/s"
+    served = cell.serving.tokens(prediction.batch_size, cell.model.sizes["sequence_length"])
+    yield "throughput", f"{served / prediction.step_time_s:,.1f} tokens/s"
     cached_bytes = prediction.cache_bytes
     each = format_bytes(cached_bytes / prediction.batch_size)
     yield "cache", f"{format_bytes(cached_bytes)}, {each} for each sequence"
+
+
+def _of_ranks(ranks: "Ranks", prediction: "Prediction") -> Iterator[tuple[str, str]]:
+    gpus = ranks.mesh.cluster.devices
+    axes = ", ".join(f"{axis} {size}" for axis, size in ranks.mesh.axes)
+    yield "GPUs", f"{gpus}, {axes}; memory and time are those of each of them"
+    yield "samples of all", f"{prediction.samples_per_s * gpus:,.1f} samples/s"
+    yield (
+        "communication",
+        f"{format_seconds(prediction.exposed_communication_s)} of a step not hidden behind computation",
+    )
+    yield "utilization", f"{prediction.utilization:.1%} of the GPUs' rate of products (MFU)"
 
 
 def _values(prediction: "Prediction") -> Iterator[tuple[str, str]]:

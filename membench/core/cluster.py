@@ -3,8 +3,9 @@
 import math
 from dataclasses import dataclass, replace
 
-from membench.core.checks import COUNT, NOT_NEGATIVE, POSITIVE, SWITCH, check
+from membench.core.checks import BELOW_ONE, COUNT, NOT_NEGATIVE, POSITIVE, check
 from membench.core.device import DeviceProfile
+from membench.core.errors import MembenchError
 
 
 @dataclass(frozen=True)
@@ -12,46 +13,79 @@ class Cluster:
     """Hosts with equally many devices each; every device computes its share of the batch.
 
     Attributes:
-        hosts: number of machines.
+        hosts: number of machines; a file in conf/cluster describes one of them, and its network.
         devices_per_host: number of devices, all of one kind.
-        shared_link: the devices of a host reach its memory by one link; otherwise each has its own link.
+        device: name of their profile in conf/device; empty where any device may be in the hosts.
+        devices_per_link: so many devices share each link to the host's memory.
         cores: CPU cores per host that sum its devices' gradients.
         core_bytes_per_s: bytes that one core reads and writes per second while it sums.
         host_memory_bytes_per_s: bytes that all cores together can read and write per second.
-        network_bytes_per_s: rate out of a host, and at the same time into it.
+        network_bytes_per_s: rate out of a host through all its ports, and at the same time into it.
         network_latency_s: from one host to the next.
+        rails: network ports of a host that different devices use at the same time, each at an equal part of the rate.
+        peer_bytes_per_s: rate out of each device to the next one of its host, and at the same time into it, that rings
+            of large messages reach (the bus bandwidth of nccl-tests).
+        peer_latency_s: of one step of a ring between devices of a host, for the smallest messages.
+        switch_bytes_per_s: bytes of the tensor per second at which the switch between a host's devices adds all of them
+            up and hands out the sum (NVLink SHARP); None if it cannot.
+        collective_start_s: of any collective, of the smallest messages.
+        collective_share: of a device's multiprocessors that a running collective keeps from other kernels.
 
     Raises:
-        MembenchError: a count is not a positive whole number, a rate not positive, or the latency negative.
+        MembenchError: a count is not a positive whole number, a rate not positive, a latency negative, the share not below
+            1, or the devices of a host do not divide into links of equally many.
     """
 
     hosts: int = 1
     devices_per_host: int = 1
-    shared_link: bool = False
+    device: str = ""
+    devices_per_link: int = 1
     cores: int = 1
     core_bytes_per_s: float = math.inf
     host_memory_bytes_per_s: float = math.inf
     network_bytes_per_s: float = math.inf
     network_latency_s: float = 0.0
+    rails: int = 1
+    peer_bytes_per_s: float = math.inf
+    peer_latency_s: float = 0.0
+    switch_bytes_per_s: float | None = None
+    collective_start_s: float = 0.0
+    collective_share: float = 0.0
 
     def __post_init__(self) -> None:
-        check(COUNT, hosts=self.hosts, devices_per_host=self.devices_per_host, cores=self.cores)
-        check(SWITCH, shared_link=self.shared_link)
+        check(
+            COUNT,
+            hosts=self.hosts,
+            devices_per_host=self.devices_per_host,
+            devices_per_link=self.devices_per_link,
+            cores=self.cores,
+            rails=self.rails,
+        )
         check(
             POSITIVE,
             core_bytes_per_s=self.core_bytes_per_s,
             host_memory_bytes_per_s=self.host_memory_bytes_per_s,
             network_bytes_per_s=self.network_bytes_per_s,
+            peer_bytes_per_s=self.peer_bytes_per_s,
         )
-        check(NOT_NEGATIVE, network_latency_s=self.network_latency_s)
+        if self.switch_bytes_per_s is not None:
+            check(POSITIVE, switch_bytes_per_s=self.switch_bytes_per_s)
+        check(
+            NOT_NEGATIVE,
+            network_latency_s=self.network_latency_s,
+            peer_latency_s=self.peer_latency_s,
+            collective_start_s=self.collective_start_s,
+        )
+        check(BELOW_ONE, collective_share=self.collective_share)
+        if self.devices_per_host % self.devices_per_link:
+            raise MembenchError(
+                f"devices_per_link divides the {self.devices_per_host} devices of a host, but "
+                f"{self.devices_per_link} does not; 1 gives each device a link of its own"
+            )
 
     @property
     def devices(self) -> int:
         return self.hosts * self.devices_per_host
-
-    @property
-    def devices_per_link(self) -> int:
-        return self.devices_per_host if self.shared_link else 1
 
     def sum_time_s(self, size_bytes: int) -> float:
         """Return the seconds in which a host adds up one block of each of its devices."""

@@ -70,6 +70,11 @@ class CostModel(ABC):
         """Return the seconds by which a copy delays tasks that run at the same time: 0 where an engine of its own copies."""
         return 0.0
 
+    @property
+    def collective_share(self) -> float:
+        """The share of a collective's time by which it makes kernels longer that run at the same time."""
+        return 0.0
+
     @abstractmethod
     def codec_time_s(self, codec: ActivationCodec, size_bytes: int, encoded_bytes: int) -> float:
         """Return the seconds of encoding an activation of that size into so many bytes, or of decoding it."""

@@ -12,6 +12,7 @@ from itertools import groupby
 from typing import Any
 
 from membench.core.call import Call, Value, map_values
+from membench.core.collective import Collective
 from membench.core.convolution import Convolution
 from membench.core.precision import Precision
 
@@ -27,6 +28,7 @@ class Role(StrEnum):
     GIVEN_UP = (
         "given up"  # passed in an object of the caller's, in which the step puts another tensor in its place
     )
+    GATHERED = "gathered weight"  # of all ranks' shards, with the buffers of gathering it
     OPTIMIZER_STATE = "optimizer state"
     ACTIVATION = "activation"
     ENCODED = "encoded"  # form of an activation
@@ -180,6 +182,7 @@ class Task:
         releases: blocks whose memory plain PyTorch gives back after it; empty except in `TaskGraph.plain`.
         on_host: runs on the processor, on copies in host memory of the blocks that it reads and writes; it creates none, and
             its workspace is host memory, which is not counted.
+        collective: the exchange with other ranks that it is; None: it computes.
         call: None in a graph that only a simulator can run, and of the update, which torch's optimizer runs.
     """
 
@@ -204,6 +207,7 @@ class Task:
     algorithm: str = ""
     releases: tuple[int, ...] = ()
     on_host: bool = False
+    collective: Collective | None = None
     call: Call | None = None
 
     @property

@@ -12,7 +12,9 @@ from membench.core.device import DeviceProfile
 from membench.core.efficiency import Efficiency
 from membench.core.errors import MembenchError
 from membench.core.machine import HostLimit, Machine
+from membench.core.mesh import Mesh
 from membench.core.task_graph import Kind, Task, TaskGraph
+from membench.cost.collectives import collective_time_s
 from membench.cost.convolution import ConvolutionAlgorithm, algorithm_work
 from membench.cost.kernels import SameKernels, computes_both_gradients, kernels_of
 from membench.cost.rates import kernel_time_s
@@ -40,15 +42,23 @@ class RooflineCost(CostModel):
         device: peak rates, and the rates of pinned copies.
         efficiency: fractions of these peaks that the framework's kernels reach.
         machine: that runs tasks of the host; None: there are none.
+        mesh: of the ranks that collectives are between; None: there are none.
 
     Raises:
         MembenchError: the efficiency names an unknown algorithm, or lacks the one that always applies; or it depends on
             waves, and the device's multiprocessors are not known.
     """
 
-    def __init__(self, device: DeviceProfile, efficiency: Efficiency, machine: Machine | None = None) -> None:
+    def __init__(
+        self,
+        device: DeviceProfile,
+        efficiency: Efficiency,
+        machine: Machine | None = None,
+        mesh: Mesh | None = None,
+    ) -> None:
         self._device = device
         self._machine = machine
+        self._mesh = mesh
         self._efficiency = efficiency
         self._operations_per_s = device.arithmetic_ops_per_s * efficiency.arithmetic
         self._memory_bytes_per_s = device.memory_bytes_per_s * efficiency.memory
@@ -60,9 +70,13 @@ class RooflineCost(CostModel):
                 "number to its file"
             )
 
-    def __reduce__(self) -> tuple[type["RooflineCost"], tuple[DeviceProfile, Efficiency, Machine | None]]:
+    def __reduce__(self) -> tuple[type["RooflineCost"], tuple[object, ...]]:
         """Return what makes an equal one in another process, without the times that are known here."""
-        return RooflineCost, (self._device, self._efficiency, self._machine)
+        return RooflineCost, (self._device, self._efficiency, self._machine, self._mesh)
+
+    @property
+    def collective_share(self) -> float:
+        return 0.0 if self._mesh is None else self._mesh.cluster.collective_share
 
     @property
     def full_duplex(self) -> bool:
@@ -78,6 +92,10 @@ class RooflineCost(CostModel):
         Raises:
             MembenchError: the framework has no such algorithm for the task.
         """
+        if task.collective is not None:
+            assert self._mesh is not None, "collectives are between the ranks of a mesh"
+            group = self._mesh.group(task.collective.axis)
+            return collective_time_s(self._mesh.cluster, group, task.collective)
         if task.algorithm:
             algorithm = self._algorithm(task, task.algorithm)
             if algorithm is None:

@@ -15,6 +15,7 @@ from membench.planning.liveness import live_bytes, residencies, workspace_bytes
 
 _HOLDERS: Mapping[Role, str] = {
     Role.WEIGHT: "weights",
+    Role.GATHERED: "gathered weights",
     Role.BUFFER: "weights",
     Role.CONSTANT: "weights",
     Role.INPUT: "inputs",

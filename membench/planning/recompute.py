@@ -228,8 +228,8 @@ class _Recomputation:
 
 def _second_time(graph: TaskGraph, task: Task) -> Task | None:
     """Return a task of the forward pass in the form that can run a second time; None where there is none."""
-    if task.phase is not Phase.FORWARD:
-        return None
+    if task.phase is not Phase.FORWARD or task.collective:
+        return None  # all ranks take part in a collective
     if task.random:
         return _from_mask(graph, task)
     updated = [block for block in task.writes if graph.blocks[block].role in EXTERNAL_ROLES]

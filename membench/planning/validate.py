@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 from membench.core.errors import InvalidSchedule
 from membench.core.schedule import (
+    COLLECTIVE_STREAM,
     COMPUTE_STREAM,
     EXCHANGE_STREAM,
     HOST_STREAM,
@@ -172,6 +173,8 @@ class _Walk:
         self._check_versions(task)
         if task.on_host != (stream == HOST_STREAM):
             self._hazard(f"task {task.name} runs on stream {stream!r}, which is not of its processor")
+        if (task.collective is not None) != (stream == COLLECTIVE_STREAM):
+            self._hazard(f"task {task.name} runs on stream {stream!r}, which is not that of collectives")
         if task.on_host:
             self._compute_on_host(task)
             return

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from membench.core import configuration
 from membench.core.arguments import as_arguments
+from membench.core.cluster import Cluster
 from membench.core.device import DeviceProfile
 from membench.core.errors import MembenchError
 from membench.core.machine import Machine
@@ -99,6 +100,16 @@ def as_machine(machine: str | Machine | None, host_memory_bytes: int | None = No
         machine = configuration.load("machine", "server" if machine is None else machine)
     assert isinstance(machine, Machine)
     return machine if host_memory_bytes is None else replace(machine, memory_bytes=host_memory_bytes)
+
+
+def as_cluster(cluster: str | Cluster) -> Cluster:
+    """Return a cluster that is given as such or by its name in ``conf/cluster``.
+
+    Raises:
+        MembenchError: there is no such cluster.
+    """
+    found: Cluster = configuration.load("cluster", cluster) if isinstance(cluster, str) else cluster
+    return found
 
 
 def as_device(device: str | DeviceProfile | None) -> DeviceProfile:

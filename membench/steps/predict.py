@@ -3,32 +3,38 @@
 capture as CUDA runs it -> annotate with the device's costs -> strategy -> validate -> caching allocator, virtual clocks
 """
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from membench.capture.capture import Captures
 from membench.capture.update import CapturedUpdate
 from membench.core import configuration
+from membench.core.cluster import Cluster
 from membench.core.cost_model import CostModel
 from membench.core.device import DeviceProfile
 from membench.core.efficiency import Efficiency, with_rates
 from membench.core.machine import Machine
-from membench.core.optimizer import WeightUpdate
-from membench.core.schedule import RepeatedSchedule
-from membench.core.task_graph import TaskGraph
+from membench.core.optimizer import UpdateOf, WeightUpdate
+from membench.core.schedule import Compute, RepeatedSchedule, Schedule
+from membench.core.task_graph import Phase, TaskGraph
 from membench.core.workload import Workload
 from membench.cost.kernels import priced_by_bytes
 from membench.cost.roofline import RooflineCost
 from membench.planning.device_memory import device_memory
 from membench.planning.holders import held_at_peak_bytes, returned_in_objects_bytes
 from membench.planning.liveness import host_live_bytes
-from membench.planning.update import add_update, updated_workload
+from membench.planning.micro_batch import GraphAt
+from membench.planning.replication import replicate
+from membench.planning.sharding import shard
+from membench.planning.update import add_states, add_update, updated_workload
 from membench.steps.arguments import (
     OptimizerLike,
     as_bytes,
+    as_cluster,
     as_device,
     as_machine,
     as_strategy,
@@ -36,6 +42,7 @@ from membench.steps.arguments import (
     workload_of,
 )
 from membench.steps.plan import plan_step
+from membench.steps.ranks import REPLICATED, Ranks, ranks_in
 from membench.steps.simulated_step import simulated_step
 from membench.strategies.base import Strategy
 
@@ -60,6 +67,11 @@ class Prediction:
         depends_on_values: sizes were computed from the values of this batch, so that the prediction holds for it alone.
         priced_by_bytes: kernels of libraries, ``"library.name"``, whose time is that of moving their arguments and results. A
             formula that `torch.utils.flop_counter.register_flop_formula` has registered adds that of operations.
+        exposed_communication_s: seconds of a step in which a rank does nothing but take part in collectives.
+        utilization: the seconds that the step's operations would take at the device's rates of products, without those of
+            recomputation, over those that it takes (MFU).
+
+    Of several GPUs it is the prediction of one rank: all are alike.
     """
 
     device: str
@@ -75,6 +87,8 @@ class Prediction:
     cache_bytes: int = 0
     depends_on_values: bool = False
     priced_by_bytes: tuple[str, ...] = ()
+    exposed_communication_s: float = 0.0
+    utilization: float = 0.0
 
     @property
     def samples_per_s(self) -> float:
@@ -91,6 +105,7 @@ class Predictor:
         budget_bytes: see `predict`.
         update: of the weights; None: the step ends with the gradients.
         rates: values that replace those of ``conf/framework/pytorch.yaml``, by the names of `KernelRates`.
+        ranks: of which each runs the step on as many samples; None: there is one.
     """
 
     def __init__(
@@ -100,6 +115,7 @@ class Predictor:
         budget_bytes: int | None = None,
         update: WeightUpdate | None = None,
         rates: Mapping[str, float] | None = None,
+        ranks: Ranks | None = None,
     ) -> None:
         self._framework = configuration.load("framework", "pytorch")
         self._efficiency: Efficiency = self._framework.efficiency
@@ -109,6 +125,7 @@ class Predictor:
         self._captures = Captures(step, self._framework.captured_on, uses_values=True)
         self._strategy = strategy
         self._budget_bytes = budget_bytes
+        self._ranks = ranks
         self._update = None if update is None else CapturedUpdate(update, workload.module)
 
     @property
@@ -119,7 +136,13 @@ class Predictor:
     @property
     def graph(self) -> TaskGraph:
         """The step of the whole batch, its update included."""
-        return add_update(self._captures.graph_at(self._captures.workload.batch_size), self._update)
+        return add_update(self._graph_at(self._captures.workload.batch_size), self._update)
+
+    def _graph_at(self, size: int) -> TaskGraph:
+        graph, ranks = self._captures.graph_at(size), self._ranks
+        if ranks is None:
+            return graph
+        return shard(graph, ranks.sharding) if ranks.sharding else replicate(graph, REPLICATED)
 
     def on(self, device: DeviceProfile, machine: Machine | None = None) -> Prediction:
         """Return the prediction for a device; see `predict`.
@@ -127,25 +150,34 @@ class Predictor:
         Args:
             machine: that the device is in; None: the one of ``conf/machine/server.yaml``.
         """
-        cost = RooflineCost(device, self._efficiency, as_machine(machine))
-        batch_size = self._captures.workload.batch_size
-        runs = plan_step(
-            self._captures.graph_at, batch_size, self._strategy, cost, self._budget_bytes, update=self._update
-        )
+        ranks = self._ranks
+        link = device if ranks is None else ranks.mesh.cluster.loaded(device)
+        cost = RooflineCost(link, self._efficiency, as_machine(machine), ranks.mesh if ranks else None)
+        runs = self._planned(self._graph_at, cost, self._update)
+        if ranks is not None and ranks.accumulate > 1:
+            [first] = self._planned(lambda size: add_states(self._graph_at(size), self._update), cost, None)
+            runs = (replace(first, count=ranks.accumulate - 1), *runs)
         return predicted(runs, cost, device)
+
+    def _planned(
+        self, graph_at: GraphAt, cost: CostModel, update: UpdateOf | None
+    ) -> tuple[RepeatedSchedule, ...]:
+        batch_size = self._captures.workload.batch_size
+        return plan_step(graph_at, batch_size, self._strategy, cost, self._budget_bytes, update=update)
 
 
 def predicted(runs: tuple[RepeatedSchedule, ...], cost: CostModel, device: DeviceProfile) -> Prediction:
     """Return the prediction of a planned step."""
     largest = max((run.schedule for run in runs), key=lambda schedule: schedule.peak_bytes)
     memory = device_memory(runs, device)
+    step = simulated_step(runs, cost)
     return Prediction(
         device=device.name,
         batch_size=sum(run.samples for run in runs),
         allocated_bytes=memory.allocated_bytes,
         reserved_bytes=memory.reserved_bytes,
         used_bytes=memory.used_bytes,
-        step_time_s=simulated_step(runs, cost).step_time_s,
+        step_time_s=step.step_time_s,
         fits=memory.fits,
         capacity_bytes=device.memory_bytes,
         parts_bytes=held_at_peak_bytes(largest),
@@ -153,6 +185,30 @@ def predicted(runs: tuple[RepeatedSchedule, ...], cost: CostModel, device: Devic
         cache_bytes=returned_in_objects_bytes(largest.graph),
         depends_on_values=largest.graph.depends_on_values,
         priced_by_bytes=priced_by_bytes(largest.graph.tasks),
+        utilization=sum(run.count * _at_peak_s(run.schedule.graph, device) for run in runs)
+        / step.step_time_s,
+        exposed_communication_s=sum(
+            run.count * timeline.exposed_s(collectives_of(run.schedule))
+            for run, timeline in zip(runs, step.timelines, strict=True)
+        ),
+    )
+
+
+def _at_peak_s(graph: TaskGraph, device: DeviceProfile) -> float:
+    """Return the seconds of a step's operations at the device's rates, without those that run again."""
+    tasks = (task for task in graph.tasks if not task.is_recomputed and task.phase is not Phase.UPDATE)
+    return sum(
+        task.operations / device.product_ops_per_s(task.precision) for task in tasks if task.operations
+    )
+
+
+def collectives_of(schedule: Schedule) -> frozenset[int]:
+    """Return the positions of a schedule's collectives."""
+    tasks = schedule.graph.tasks
+    return frozenset(
+        position
+        for position, item in enumerate(schedule.instructions)
+        if isinstance(item, Compute) and tasks[item.task].collective
     )
 
 
@@ -161,7 +217,7 @@ def predict(
     loss: Callable[..., Tensor] | None,
     batch: tuple[Any, Any],
     *,
-    device: str | DeviceProfile,
+    device: str | DeviceProfile | None = None,
     precision: str | None = None,
     optimizer: OptimizerLike = None,
     strategy: str | Strategy = "pytorch",
@@ -169,6 +225,13 @@ def predict(
     machine: str | Machine | None = None,
     host_memory: str | float | None = None,
     channels_last: bool = False,
+    cluster: str | Cluster | None = None,
+    nodes: int = 1,
+    parallel: Mapping[str, int] | None = None,
+    accumulate: int = 1,
+    wrapped: Sequence[str] | None = None,
+    reshard_after_forward: bool = True,
+    reduce_dtype: torch.dtype | None = None,
 ) -> Prediction:
     """Predict the memory and the time of a step of training or inference on a device that need not be at hand.
 
@@ -177,7 +240,7 @@ def predict(
 
     Args:
         module, loss, batch: see `membench.compile`.
-        device: a name (``"rtx4090"``) or a profile.
+        device: a name (``"rtx4090"``) or a profile; None: the cluster's.
         precision: ``"fp32"``, ``"tf32"``, ``"bf16"``, ``"fp16"``, ``"amp_bf16"`` or ``"amp_fp16"``; None: as the module is, with
             torch's default, in which convolutions round their factors to TF32.
         optimizer: updates the weights in the step: a name (``"adamw"``), a class (``torch.optim.AdamW``), a `functools.partial` of
@@ -190,6 +253,15 @@ def predict(
         host_memory: the most that the strategy may hold in host memory, what does not fit is kept on the machine's disk; None: what
             the machine has.
         channels_last: weights and inputs of four dimensions have that memory format.
+        cluster: of several GPUs: a name (``"dgx_h100"``) or a description. The batch is that of one of them.
+        nodes: hosts of the cluster.
+        parallel: how many GPUs divide the weights, as torch's ``fully_shard`` does, and how many replicas of these there are:
+            ``{"fsdp": 8}``, ``{"dp": 4, "fsdp": 8}``. None: ``{"fsdp": all}``.
+        accumulate: micro-batches of a step; ``step_time_s`` is that of all of them, the update included.
+        wrapped: names of classes whose modules are gathered one by one; None: those of which a list of modules has several.
+        reshard_after_forward: gathered weights are given back after the forward pass. Shards are in the precision of the module's
+            weights, gathered weights in that of ``precision``.
+        reduce_dtype: in which gradients are added up over GPUs; None: that in which they are computed.
 
     Raises:
         UnsupportedModel: the module cannot be captured; names the layer.
@@ -199,5 +271,21 @@ def predict(
     """
     workload = workload_of(module, loss, batch, precision=precision, channels_last=channels_last)
     inside = as_machine(machine, as_bytes(host_memory, "host_memory"))
-    predictor = Predictor(workload, as_strategy(strategy), as_bytes(budget), as_update(optimizer))
+    ranks = None
+    if cluster is not None:
+        described = as_cluster(cluster)
+        device = device or described.device or None
+        ranks = ranks_in(
+            module,
+            described,
+            nodes=nodes,
+            parallel=parallel,
+            accumulate=accumulate,
+            wrapped=wrapped,
+            reshard_after_forward=reshard_after_forward,
+            reduce_dtype=reduce_dtype,
+        )
+    predictor = Predictor(
+        workload, as_strategy(strategy), as_bytes(budget), as_update(optimizer), ranks=ranks
+    )
     return predictor.on(as_device(device), inside)

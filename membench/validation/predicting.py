@@ -5,6 +5,8 @@ from dataclasses import replace
 from math import inf
 from typing import Any
 
+from torch import nn
+
 from membench.core import configuration
 from membench.core.configuration import instantiate
 from membench.core.device import DeviceProfile
@@ -14,8 +16,9 @@ from membench.core.optimizer import WeightUpdate
 from membench.core.precision import Precision
 from membench.core.record import Configuration
 from membench.core.task_graph import GradientOf, Task, TaskGraph
-from membench.steps.arguments import as_update
+from membench.steps.arguments import as_cluster, as_update
 from membench.steps.predict import Prediction, Predictor
+from membench.steps.ranks import Ranks, ranks_in
 from membench.strategies.base import Strategy, find_strategy
 from membench.sweep.model import Model
 from membench.validation.predictions import RowPrediction
@@ -100,7 +103,21 @@ def predictor_of(step: Configuration) -> Predictor:
         _strategy(step.get("strategy", STRATEGY)),
         update=_update(step["optimizer"]),
         rates=step.get("rates"),
+        ranks=_ranks(workload.module, step["ranks"]) if "ranks" in step else None,
     )
+
+
+def _ranks(module: nn.Module, described: Mapping[str, Any]) -> Ranks:
+    options = {
+        **described,
+        "cluster": as_cluster(described["cluster"]),
+        "nodes": int(described.get("nodes", 1)),
+        "parallel": {axis: int(size) for axis, size in described["parallel"].items()},
+        "accumulate": int(described.get("accumulate", 1)),
+    }
+    if "reduce_dtype" in options:
+        options["reduce_dtype"] = Precision.of_step(options["reduce_dtype"]).dtype
+    return ranks_in(module, **options)
 
 
 def _strategy(described: Any) -> Strategy:

@@ -23,7 +23,7 @@ from tests.helpers.costs import OneEngineCost, UnitCost
 
 SIZE_BYTES = 8
 COMPUTED_S = 2.5
-FOUR = Cluster(devices_per_host=4, shared_link=True, core_bytes_per_s=10 * SIZE_BYTES)
+FOUR = Cluster(devices_per_host=4, devices_per_link=4, core_bytes_per_s=10 * SIZE_BYTES)
 """On which a block takes 8 s out of each, 0.5 s to add, and 8 s back."""
 
 

@@ -67,6 +67,48 @@ LLAMA = [
 ]  # fmt: skip
 
 
+CLUSTER = [
+    "cluster=dgx_a100_80gb",
+    "parallel={dp: 2, fsdp: 8}",
+    "nodes=2",
+    "accumulate=2",
+    "reduce_dtype=fp32",
+    "optimizer=adamw",
+]
+
+
+def test_a_step_on_several_gpus_is_that_of_a_rank(capsys: pytest.CaptureFixture[str]) -> None:
+    one_gpu = [word for word in LLAMA if not word.startswith("device")]
+    assert main(["predict", *one_gpu, *CLUSTER]) == 0
+    first, *lines = capsys.readouterr().out.splitlines()
+    assert first == "llama, batch 8, bf16, adamw, predicted for a100_80gb"
+    values = {line[2:22].strip(): line[23:] for line in lines}
+    assert values["GPUs"] == "16, dp 2, fsdp 8; memory and time are those of each of them"
+    assert "gathered weights" in values["made up of"] and "tokens/s" in values["throughput"]
+    assert values["communication"].endswith("of a step not hidden behind computation")
+    assert values["utilization"].endswith("(MFU)")
+
+
+@pytest.mark.parametrize(
+    ("words", "answer"),
+    [
+        (["device=t4", "nodes=2"], "name the cluster as well"),
+        (["cluster=dgx"], "cluster is one of"),
+        (["cluster=dgx_h100", "parallel={fsdp: 4}"], "8"),
+        (["cluster=dgx_h100", "parallel={tp: 8}"], "no axis tp"),
+        (["cluster=dgx_h100", "parallel=8"], "numbers of GPUs by axis"),
+        (["cluster=dgx_h100", "nodes=0"], "nodes"),
+        (["cluster=one"], "name the device"),
+    ],
+)
+def test_ranks_that_cannot_be_are_refused_in_a_line(
+    words: list[str], answer: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["predict", "model=vit_b_16", *words]) == 2
+    captured = capsys.readouterr()
+    assert answer in captured.err and captured.err.count("\n") == 1 and not captured.out
+
+
 @pytest.mark.parametrize(("phase", "tokens"), [("decode", 4), ("prefill", 4 * 64)])
 def test_a_served_network_has_tokens_per_second_and_a_cache(
     phase: str, tokens: int, capsys: pytest.CaptureFixture[str]

@@ -148,7 +148,7 @@ def test_commands_are_commands(command: str, tmp_path: Path, monkeypatch: pytest
         for words in re.findall(r"-m membench (.+)", made.stdout):
             _parse(words.split())
         return
-    program, *words = command.removeprefix(".venv/bin/").removeprefix("python -m ").split()
+    program, *words = shlex.split(command.removeprefix(".venv/bin/").removeprefix("python -m "))
     if program == "membench":
         settings = _parse(words)
         if isinstance(settings, report.PageSettings):

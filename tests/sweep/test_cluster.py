@@ -39,7 +39,7 @@ def records() -> dict[str, Record]:
         "four, eager": cell(four, DEVICES * SHARE, "eager"),
         "four, eager, at the end": cell(four, DEVICES * SHARE, "eager", exchange="at_end"),
         "four, eager, many cores": cell(four | {"cores": 20}, DEVICES * SHARE, "eager"),
-        "four, own links": cell(four | {"shared_link": False}, DEVICES * SHARE),
+        "four, own links": cell(four | {"devices_per_link": 1}, DEVICES * SHARE),
         "four, in micro-batches": cell(four, DEVICES * SHARE, micro_batch=SHARE // 4),
         "no equal shares": cell(four, DEVICES * SHARE + 1),
     }

@@ -86,7 +86,9 @@ class Problem:
             () if t.on_host else tuple(dict.fromkeys((*t.reads, *t.writes))) for t in self.operations
         )
         self.duration_s = tuple(
-            0.0 if t.on_host else cost.launch_time_s(t) + time_s(t) for t in self.operations
+            # beside the compute stream, and collectives for as long as it does not wait for them
+            0.0 if t.on_host or t.collective else cost.launch_time_s(t) + time_s(t)
+            for t in self.operations
         )
         self.host_s = {task.index: cost.host_task_time_s(task) for task in graph.tasks if task.on_host}
         self.offload_s = tuple(cost.offload_time_s(block.size_bytes) for block in graph.blocks)

@@ -1,0 +1,40 @@
+"""Collectives: what several devices pass to each other, as nouns; `membench.cost.collectives` has their seconds."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from membench.core.checks import NAME, NOT_NEGATIVE, check
+
+
+class CollectiveKind(StrEnum):
+    """What is passed, in the terms of torch.distributed."""
+
+    ALL_GATHER = "all_gather"
+    REDUCE_SCATTER = "reduce_scatter"
+    ALL_REDUCE = "all_reduce"
+    ALL_TO_ALL = "all_to_all"
+    SEND = "send"
+    """From one rank to the next one of the axis."""
+
+
+@dataclass(frozen=True, slots=True)
+class Collective:
+    """One exchange between the ranks of one axis of a mesh.
+
+    Attributes:
+        kind: what is passed.
+        size_bytes: of the whole tensor in one rank: after an all-gather; before a reduction or an all-to-all; the message
+            of a send.
+        axis: of the mesh, whose ranks take part.
+
+    Raises:
+        MembenchError: the size is negative, or the axis has no name.
+    """
+
+    kind: CollectiveKind
+    size_bytes: int
+    axis: str
+
+    def __post_init__(self) -> None:
+        check(NOT_NEGATIVE, size_bytes=self.size_bytes)
+        check(NAME, axis=self.axis)

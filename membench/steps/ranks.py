@@ -1,0 +1,135 @@
+"""The ranks of a step on several GPUs: how ``parallel={"fsdp": 8}`` divides it, and the machines that they are on."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import nn
+
+from membench.core.cluster import Cluster
+from membench.core.errors import MembenchError
+from membench.core.mesh import Mesh
+from membench.core.sharding import Sharding
+
+SHARDED, REPLICATED = "fsdp", "dp"
+"""Axes of the mesh: over whose ranks weights are divided, and over whose ranks these shards are repeated."""
+
+
+@dataclass(frozen=True)
+class Ranks:
+    """Ranks of which each runs a step on samples of its own.
+
+    Attributes:
+        mesh: their cluster, and its axes.
+        sharding: of the weights; None: each rank has all of them, and gradients are averaged in buckets.
+        accumulate: micro-batches of a step.
+    """
+
+    mesh: Mesh
+    sharding: Sharding | None
+    accumulate: int = 1
+
+
+def ranks_of(
+    module: nn.Module,
+    cluster: Cluster,
+    nodes: int,
+    parallel: Mapping[str, int],
+    *,
+    accumulate: int = 1,
+    wrapped: Sequence[str] | None = None,
+    reshard_after_forward: bool = True,
+    kept_dtype: torch.dtype | None = None,
+    reduce_dtype: torch.dtype | None = None,
+    copies_out: bool = True,
+) -> Ranks:
+    """Return the ranks of a step; see `membench.predict`.
+
+    Args:
+        wrapped: names of classes whose modules are gathered one by one; None: those of which a list of modules has several.
+        kept_dtype, reduce_dtype, copies_out: see `Sharding`.
+
+    Raises:
+        MembenchError: there is no such axis, or the sizes do not fit the cluster.
+    """
+    if unknown := {axis for axis, size in parallel.items() if size > 1} - {SHARDED, REPLICATED}:
+        raise MembenchError(
+            f"there is no axis {', '.join(sorted(unknown))} of parallel; there are {SHARDED} (sharded weights) and {REPLICATED} "
+            "(replicas of the shards)"
+        )
+    axes = tuple((axis, parallel[axis]) for axis in (REPLICATED, SHARDED) if parallel.get(axis, 1) > 1)
+    mesh = Mesh(replace(cluster, hosts=nodes), axes)
+    sharding = None
+    if parallel.get(SHARDED, 1) > 1:
+        classes = repeated_classes(module) if wrapped is None else frozenset(wrapped)
+        sharding = Sharding(
+            parallel[SHARDED],
+            groups_of(module, classes),
+            reshard_after_forward,
+            kept_dtype,
+            reduce_dtype,
+            copies_out,
+            REPLICATED if parallel.get(REPLICATED, 1) > 1 else "",
+            accumulates=accumulate > 1,
+        )
+    elif accumulate > 1:
+        raise MembenchError(
+            "several micro-batches are predicted for sharded weights alone; leave accumulate out, or set fsdp"
+        )
+    return Ranks(mesh, sharding, accumulate)
+
+
+def ranks_in(
+    module: nn.Module,
+    cluster: Cluster,
+    *,
+    nodes: int = 1,
+    parallel: Mapping[str, int] | None = None,
+    **options: Any,
+) -> Ranks:
+    """Return the ranks of a step whose shards are in the precision of a module's weights; see `ranks_of`.
+
+    Args:
+        parallel: None: all GPUs divide the weights.
+    """
+    axes = parallel or {SHARDED: nodes * cluster.devices_per_host}
+    return ranks_of(module, cluster, nodes, axes, kept_dtype=_dtype_of(module), **options)
+
+
+def _dtype_of(module: nn.Module) -> torch.dtype | None:
+    """Return the dtype of a module's weights; None: it has none."""
+    return next((weight.dtype for weight in module.parameters() if weight.is_floating_point()), None)
+
+
+def repeated_classes(module: nn.Module) -> frozenset[str]:
+    """Return the names of classes of which a list of modules has several: the blocks of a network."""
+    found: Counter[str] = Counter()
+    for parent in module.modules():
+        if isinstance(parent, nn.ModuleList | nn.Sequential):
+            kinds = Counter(type(child).__name__ for child in parent)
+            found |= Counter({kind: number for kind, number in kinds.items() if number > 1})
+    return frozenset(found)
+
+
+def groups_of(module: nn.Module, classes: frozenset[str]) -> tuple[tuple[str, ...], ...]:
+    """Return the names of the weights of each module of some classes, without those of modules inside it that are wrapped too.
+
+    Raises:
+        MembenchError: the module has no module of such a class.
+    """
+    wrapped = {name for name, each in module.named_modules() if name and type(each).__name__ in classes}
+    if not wrapped:
+        raise MembenchError(
+            f"{type(module).__name__} has no module of a class {', '.join(sorted(classes)) or 'that is repeated'}; name the classes "
+            "whose modules are gathered one by one"
+        )
+    groups: dict[str, list[str]] = {}
+    for weight, _ in module.named_parameters():
+        parts = weight.split(".")
+        owners = (".".join(parts[:depth]) for depth in range(len(parts) - 1, 0, -1))
+        owner = next((name for name in owners if name in wrapped), None)
+        if owner is not None:
+            groups.setdefault(owner, []).append(weight)
+    return tuple(map(tuple, groups.values()))

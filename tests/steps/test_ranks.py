@@ -1,0 +1,110 @@
+"""Steps on several GPUs, predicted: what is asked for, and what follows from the cluster."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import nn
+
+import membench
+from membench.core.cluster import Cluster
+from membench.core.errors import MembenchError
+from membench.steps.predict import Prediction
+from membench.steps.ranks import groups_of, ranks_in
+
+WIDTH = 256
+CLUSTER = Cluster(devices_per_host=8, device="a100_40gb", peer_bytes_per_s=200e9, network_bytes_per_s=200e9)
+
+
+class Block(nn.Sequential):
+    def __init__(self) -> None:
+        super().__init__(nn.Linear(WIDTH, 4 * WIDTH), nn.GELU(), nn.Linear(4 * WIDTH, WIDTH))
+
+
+with torch.device("meta"):
+    NETWORK = nn.Sequential(*(Block() for _ in range(6)), nn.Linear(WIDTH, 10))
+    BATCH = torch.zeros(4096, WIDTH), torch.zeros(4096, dtype=torch.long)
+
+
+def predicted(cluster: Cluster | None = CLUSTER, **options: object) -> Prediction:
+    return membench.predict(
+        NETWORK,
+        nn.functional.cross_entropy,
+        BATCH,
+        cluster=cluster,
+        optimizer="adamw",
+        **options,  # type: ignore[arg-type]
+    )
+
+
+def test_more_ranks_hold_less_and_take_part_in_collectives() -> None:
+    one = predicted(None, device="a100_40gb")
+    eight, sixteen = predicted(), predicted(nodes=2)
+    assert one.allocated_bytes > eight.allocated_bytes > sixteen.allocated_bytes
+    assert one.exposed_communication_s == 0 < eight.exposed_communication_s <= sixteen.exposed_communication_s
+    assert eight.batch_size == one.batch_size == 4096
+
+
+def test_a_slower_network_takes_longer_and_only_between_hosts() -> None:
+    slow = replace(CLUSTER, network_bytes_per_s=1e9)
+    assert predicted(slow).step_time_s == predicted().step_time_s
+    assert predicted(slow, nodes=2).step_time_s > 1.5 * predicted(nodes=2).step_time_s
+    hybrid = predicted(slow, nodes=2, parallel={"dp": 2, "fsdp": 8})
+    assert hybrid.step_time_s < predicted(slow, nodes=2).step_time_s
+    assert hybrid.allocated_bytes > predicted(slow, nodes=2).allocated_bytes
+
+
+def test_replicas_hold_all_weights_and_buckets() -> None:
+    one, replicas = predicted(None, device="a100_40gb"), predicted(parallel={"dp": 8})
+    gradients_bytes = 4 * sum(weight.numel() for weight in NETWORK.parameters())
+    assert replicas.parts_bytes["weights"] == one.parts_bytes["weights"]
+    assert replicas.parts_bytes["weight gradients"] >= gradients_bytes
+    assert replicas.step_time_s > one.step_time_s
+
+
+def test_a_step_of_several_micro_batches_lasts_as_many_times_as_long_with_their_gradients_added_up() -> None:
+    one, four = predicted(), predicted(accumulate=4)
+    assert four.batch_size == 4 * 4096
+    assert 4 * one.step_time_s == pytest.approx(four.step_time_s, rel=0.02)
+    shards_bytes = 4 * sum(weight.numel() for weight in NETWORK.parameters()) / 8
+    assert four.parts_bytes["weight gradients"] == pytest.approx(shards_bytes, rel=0.01)
+
+
+def test_weights_that_stay_gathered_cost_memory_and_less_communication() -> None:
+    given_back, stay = predicted(), predicted(reshard_after_forward=False)
+    assert stay.allocated_bytes > given_back.allocated_bytes
+    assert stay.exposed_communication_s <= given_back.exposed_communication_s
+    assert stay.parts_bytes["gathered weights"] > given_back.parts_bytes["gathered weights"]
+
+
+def test_utilization_counts_no_operation_twice() -> None:
+    prediction = predicted(precision="bf16")
+    operations = 6 * 4096 * sum(weight.numel() for weight in NETWORK.parameters() if weight.ndim == 2)
+    at_peak_s = operations / 312e12
+    first = 2 * 4096 * 4 * WIDTH * WIDTH / 312e12  # the first layer's inputs need no gradient
+    assert prediction.utilization == pytest.approx((at_peak_s - first) / prediction.step_time_s, rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"parallel": {"tp": 8}}, "no axis tp"),
+        ({"parallel": {"fsdp": 4}}, "8"),
+        ({"parallel": {"dp": 8}, "accumulate": 2}, "accumulate"),
+        ({"wrapped": ["Transformer"]}, "no module of a class Transformer"),
+    ],
+)
+def test_what_cannot_be_divided_is_refused(options: dict[str, object], message: str) -> None:
+    with pytest.raises(MembenchError, match=message):
+        ranks_in(NETWORK, CLUSTER, **options)  # type: ignore[arg-type]
+
+
+def test_a_device_or_a_cluster_with_one_is_needed() -> None:
+    with pytest.raises(MembenchError, match="needs a device"):
+        predicted(replace(CLUSTER, device=""))
+
+
+def test_weights_outside_of_wrapped_modules_are_of_no_group() -> None:
+    groups = groups_of(NETWORK, frozenset({"Block"}))
+    assert len(groups) == 6 and all(len(group) == 4 for group in groups)
+    assert "6.weight" not in {name for group in groups for name in group}
