@@ -8,6 +8,7 @@ from typing import Any
 from torch import nn
 
 from membench.core import configuration
+from membench.core.cluster import Cluster
 from membench.core.configuration import instantiate
 from membench.core.device import DeviceProfile
 from membench.core.errors import InfeasibleSchedule, MembenchError, one_line
@@ -16,7 +17,7 @@ from membench.core.optimizer import WeightUpdate
 from membench.core.precision import Precision
 from membench.core.record import Configuration
 from membench.core.task_graph import GradientOf, Task, TaskGraph
-from membench.steps.arguments import as_cluster, as_update
+from membench.steps.arguments import as_update
 from membench.steps.predict import Prediction, Predictor
 from membench.steps.ranks import Ranks, ranks_in
 from membench.strategies.base import Strategy, find_strategy
@@ -110,7 +111,7 @@ def predictor_of(step: Configuration) -> Predictor:
 def _ranks(module: nn.Module, described: Mapping[str, Any]) -> Ranks:
     options = {
         **described,
-        "cluster": as_cluster(described["cluster"]),
+        "cluster": _cluster(described["cluster"]),
         "nodes": int(described.get("nodes", 1)),
         "parallel": {axis: int(size) for axis, size in described["parallel"].items()},
         "accumulate": int(described.get("accumulate", 1)),
@@ -124,6 +125,13 @@ def _strategy(described: Any) -> Strategy:
     """Return a strategy that is described by its name, or by its name and some of its options."""
     options = dict(described) if isinstance(described, Mapping) else {"name": described}
     return find_strategy(options.pop("name"))(**options)
+
+
+def _cluster(described: Mapping[str, Any]) -> Cluster:
+    """Return a cluster that is described by its name, and by values that replace its own."""
+    values = {name: value for name, value in described.items() if name != "name"}
+    cluster: Cluster = instantiate({**configuration.read("cluster", described["name"]), **values})
+    return cluster
 
 
 def _machine(row: Row) -> Machine | None:
