@@ -16,6 +16,8 @@ in the image of PyTorch 1.13.1 and CUDA 11.7 (examples/llm/throughput/sweep.sh),
   of the same logits, each again, within autocast and so in single precision: ten bytes for each logit at once, the logits included.
 - composer/trainer/dist_strategy.py: `GPTBlock` is wrapped, and the rest is the root; a checkpointed block is a region without reentry
   inside of it, which PyTorch 1.13 runs again to its end. There is no `no_sync`: gradients are reduced after each micro-batch.
+  The rows of H100 ran llm-foundry v0.3.0 with PyTorch 2.1 and composer 0.16, in which a region ends where all that is kept is there,
+  and FSDP keeps the original parameters; the rest is as above.
 - composer/optim/decoupled_weight_decay.py: Adam weight by weight, operator by operator; gradients are clipped by their norm.
 """
 
@@ -40,6 +42,7 @@ class MPT(nn.Module):
     Args:
         length: the longest sequence, of which each position has its weights.
         is_checkpointed: each block is computed again in the backward pass.
+        stops_early: no further than what is kept, as since PyTorch 2.1.
         has_metrics: the program's two metrics are computed at the end of the backward pass, before the embedding's gradient.
     """
 
@@ -52,6 +55,7 @@ class MPT(nn.Module):
         length: int,
         vocabulary: int = VOCABULARY,
         is_checkpointed: bool = False,
+        stops_early: bool = False,
         has_metrics: bool = True,
     ) -> None:
         super().__init__()
@@ -59,7 +63,7 @@ class MPT(nn.Module):
         self.positions = nn.Embedding(length, width)
         self.blocks = nn.ModuleList(MPTBlock(width, heads) for _ in range(layers))
         self.norm = nn.LayerNorm(width)
-        self.is_checkpointed = is_checkpointed
+        self.is_checkpointed, self.stops_early = is_checkpointed, stops_early
         self.has_metrics = has_metrics
 
     def forward(self, tokens: Tensor) -> Tensor:
@@ -79,7 +83,7 @@ class MPT(nn.Module):
         if not (self.is_checkpointed and self.training):
             result: Tensor = block(features)
             return result
-        with set_checkpoint_early_stop(False):
+        with set_checkpoint_early_stop(self.stops_early):
             again: Tensor = checkpoint(block, features, use_reentrant=False)
             return again
 
