@@ -30,8 +30,10 @@ def pictures(results: Path) -> Iterator[tuple[str, str, str]]:
     """Yield the name of each picture, its data set and its quantity."""
     for path in sorted((results / FOLDER).glob("*.csv")):
         if path.stem != "summary":
-            quantities = dict.fromkeys(pd.read_csv(path)["quantity"])
-            for quantity in quantities:
+            table = pd.read_csv(path)
+            quantities = dict.fromkeys(table["quantity"])
+            predicted = set(table["quantity"][table["simulated_value"].notna()])
+            for quantity in (each for each in quantities if each in predicted):
                 yield path.stem if len(quantities) == 1 else f"{path.stem}_{quantity}", path.stem, quantity
 
 

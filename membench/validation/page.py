@@ -113,7 +113,11 @@ def _set(data: DataSet, comparisons: Sequence[Comparison], found: Sequence[Summa
     changes = [line for line in found if line.dataset == data.name and line.part == "changes"]
     return {
         "data": data,
-        "pictures": [data.name if len(names) == 1 else f"{data.name}_{quantity}" for quantity in names],
+        "pictures": [
+            data.name if len(names) == 1 else f"{data.name}_{quantity}"
+            for quantity in names
+            if any(quantity in each.prediction.values for each in comparisons)
+        ],
         "tables": tables,
         "changes": changes,
         "not_run": not_run,

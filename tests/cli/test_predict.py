@@ -81,7 +81,7 @@ def test_a_step_on_several_gpus_is_that_of_a_rank(capsys: pytest.CaptureFixture[
     one_gpu = [word for word in LLAMA if not word.startswith("device")]
     assert main(["predict", *one_gpu, *CLUSTER]) == 0
     first, *lines = capsys.readouterr().out.splitlines()
-    assert first == "llama, batch 8, bf16, adamw, predicted for a100_80gb"
+    assert first == "llama, batch 8, bf16, adamw, predicted for a100_80gb_sxm"
     values = {line[2:22].strip(): line[23:] for line in lines}
     assert values["GPUs"] == "16, dp 2, fsdp 8; memory and time are those of each of them"
     assert "gathered weights" in values["made up of"] and "tokens/s" in values["throughput"]
