@@ -152,6 +152,7 @@ def _read(folder: Path | None) -> list[Row]:
 
 
 def _write(folder: Path, rows: list[Row]) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
     lines = [",".join(COLUMNS), *(",".join(row.values()) for row in rows)]
     write_whole(folder / "rows.csv", "\n".join(lines) + "\n")
     write_whole(folder / "README.md", PAGE + "\n".join(summary(rows)) + "\n")

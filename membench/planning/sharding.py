@@ -192,19 +192,8 @@ class _Sharded:
                     self._add(f"{group.name}:all-gather{suffix}", group.size_bytes, Role.GATHERED, layer),
                 )
             collective = Collective(CollectiveKind.ALL_GATHER, group.size_bytes, self._sharding.axis)
-            # ahead of the module before it, but behind what that itself waits for
-            self._before[issued] += [
-                copy_in,
-                self._collective(
-                    f"{group.name}:all-gather{suffix}",
-                    phase,
-                    layer,
-                    (sent,),
-                    output,
-                    collective,
-                    creates=output,
-                ),
-            ]
+            gather = self._collective(group, phase, layer, (sent,), output, collective, suffix)
+            self._before[issued] += [copy_in, gather]  # behind what the module before it waits for
             if self._sharding.copies_out:
                 copy_out = self._copy(f"{group.name}:copy out{suffix}", phase, layer, output, gathered)
                 self._before[first].append(replace(copy_out, releases=(sent, *output)))
@@ -226,44 +215,18 @@ class _Sharded:
 
     def _reduce(self, groups: Sequence[_Group]) -> None:
         """Reduce the gradients of groups in the order in which they are complete."""
-        sharding, before, due = self._sharding, None, list[Task]()
+        before, due = None, list[Task]()
         for group in groups:
             assert group.ready is not None
             layer = self._graph.tasks[group.ready].layer
             whole = tuple(value.block for value in group.gradients.values())
-            if sharding.in_between:
+            if self._sharding.in_between:
                 self._behind[group.ready].append(self._kept(group, layer, whole))
                 continue
-            elements = sum(
-                self._graph.blocks[b].size_bytes // v.dtype.itemsize
-                for b, v in zip(whole, group.gradients.values(), strict=True)
-            )
-            itemsize = max(self._reduced_itemsize(value) for value in group.gradients.values())
-            sent = self._add(f"{group.name}:gradients", elements * itemsize, Role.GRADIENT, layer)
-            copy_in = self._copy(f"{group.name}:copy in gradients", Phase.BACKWARD, layer, whole, (sent,))
             shards = [self._shard_of(name) for name in group.gradients]
-            accumulates = sharding.accumulates
-            reduced = [self._added_to(block) for block in shards] if accumulates else shards
-            collective = Collective(CollectiveKind.REDUCE_SCATTER, elements * itemsize, sharding.axis)
-            reduce = self._collective(
-                f"{group.name}:reduce-scatter",
-                Phase.BACKWARD,
-                layer,
-                (sent,),
-                reduced,
-                collective,
-                creates=reduced,
-            )
-            self._behind[group.ready] += [replace(copy_in, releases=whole), reduce]
-            if sharding.replicas:
-                size_bytes = sum(self._blocks[block].size_bytes for block in reduced)
-                everywhere = Collective(CollectiveKind.ALL_REDUCE, size_bytes, sharding.replicas)
-                self._behind[group.ready].append(
-                    self._collective(
-                        f"{group.name}:all-reduce", Phase.BACKWARD, layer, tuple(reduced), reduced, everywhere
-                    )
-                )
-            if accumulates:
+            reduced = [self._added_to(block) for block in shards] if self._sharding.accumulates else shards
+            sent = self._reduction(group, layer, whole, reduced)
+            if self._sharding.accumulates:
                 due.append(self._accumulation(group, layer, reduced, shards))
             if before is not None:
                 self._released[group.ready].append(before)
@@ -272,6 +235,30 @@ class _Sharded:
         behind += due  # the compute stream does not wait for reductions before
         if before is not None:
             behind[-1] = replace(behind[-1], releases=(*behind[-1].releases, before))
+
+    def _reduction(self, group: _Group, layer: int, whole: tuple[int, ...], reduced: Sequence[int]) -> int:
+        """Add the tasks that make a rank's shards of whole gradients, and return the buffer that is sent."""
+        assert group.ready is not None
+        dtypes = [value.dtype for value in group.gradients.values()]
+        elements = sum(
+            self._graph.blocks[block].size_bytes // dtype.itemsize
+            for block, dtype in zip(whole, dtypes, strict=True)
+        )
+        itemsize = max((self._sharding.reduce_dtype or dtype).itemsize for dtype in dtypes)
+        sent = self._add(f"{group.name}:gradients", elements * itemsize, Role.GRADIENT, layer)
+        copy_in = self._copy(f"{group.name}:copy in gradients", Phase.BACKWARD, layer, whole, (sent,))
+        scattered = Collective(CollectiveKind.REDUCE_SCATTER, elements * itemsize, self._sharding.axis)
+        tasks = [
+            replace(copy_in, releases=whole),
+            self._collective(group, Phase.BACKWARD, layer, (sent,), reduced, scattered),
+        ]
+        if self._sharding.replicas:
+            size_bytes = sum(self._blocks[block].size_bytes for block in reduced)
+            everywhere = Collective(CollectiveKind.ALL_REDUCE, size_bytes, self._sharding.replicas)
+            averaged = self._collective(group, Phase.BACKWARD, layer, tuple(reduced), reduced, everywhere)
+            tasks.append(replace(averaged, creates=()))
+        self._behind[group.ready] += tasks
+        return sent
 
     def _kept(self, group: _Group, layer: int, made: tuple[int, ...]) -> Task:
         """Return the task that adds gradients to the whole ones of the micro-batches before."""
@@ -322,16 +309,17 @@ class _Sharded:
 
     def _collective(
         self,
-        name: str,
+        group: _Group,
         phase: Phase,
         layer: int,
         reads: tuple[int, ...],
-        writes: Sequence[int],
+        creates: Sequence[int],
         collective: Collective,
-        creates: Sequence[int] = (),
+        suffix: str = "",
     ) -> Task:
+        name = f"{group.name}:{collective.kind.replace('_', '-')}{suffix}"
         return Task(
-            -1, name, Kind.OTHER, phase, layer, reads=reads, writes=tuple(writes), creates=tuple(creates), collective=collective
+            -1, name, Kind.OTHER, phase, layer, reads=reads, writes=tuple(creates), creates=tuple(creates), collective=collective,
         )  # fmt: skip
 
     def _add(self, name: str, size_bytes: int, role: Role, layer: int) -> int:
@@ -341,9 +329,6 @@ class _Sharded:
 
     def _kept_dtype(self, computed: torch.dtype) -> torch.dtype:
         return self._sharding.kept_dtype or computed
-
-    def _reduced_itemsize(self, value: Value) -> int:
-        return (self._sharding.reduce_dtype or value.dtype).itemsize
 
 
 def _common(names: Sequence[str]) -> str:

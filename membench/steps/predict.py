@@ -140,7 +140,7 @@ class Predictor:
 
     def _graph_at(self, size: int) -> TaskGraph:
         graph, ranks = self._captures.graph_at(size), self._ranks
-        if ranks is None:
+        if ranks is None or not ranks.mesh.axes:
             return graph
         return shard(graph, ranks.sharding) if ranks.sharding else replicate(graph, REPLICATED)
 
