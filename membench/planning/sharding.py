@@ -194,11 +194,12 @@ class _Sharded:
             collective = Collective(CollectiveKind.ALL_GATHER, group.size_bytes, self._sharding.axis)
             gather = self._collective(group, phase, layer, (sent,), output, collective, suffix)
             self._before[issued] += [copy_in, gather]  # behind what the module before it waits for
+            # what was sent is given back once it has arrived, where the device waits for it anyway
+            arrived = self._copy(f"{group.name}:arrival{suffix}", phase, layer, (), ())
             if self._sharding.copies_out:
-                copy_out = self._copy(f"{group.name}:copy out{suffix}", phase, layer, output, gathered)
-                self._before[first].append(replace(copy_out, releases=(sent, *output)))
-            else:
-                self._released[first].append(sent)
+                arrived = self._copy(f"{group.name}:copy out{suffix}", phase, layer, output, gathered)
+            held = output if self._sharding.copies_out else ()
+            self._before[first].append(replace(arrived, reads=(sent, *output), releases=(sent, *held)))
 
     def _first(self, group: _Group, is_backward: bool) -> int:
         span = group.backward if is_backward else group.forward
@@ -225,19 +226,23 @@ class _Sharded:
                 continue
             shards = [self._shard_of(name) for name in group.gradients]
             reduced = [self._added_to(block) for block in shards] if self._sharding.accumulates else shards
-            sent = self._reduction(group, layer, whole, reduced)
+            sent = self._reduction(group, layer, whole, reduced, before)
             if self._sharding.accumulates:
                 due.append(self._accumulation(group, layer, reduced, shards))
-            if before is not None:
-                self._released[group.ready].append(before)
             before = sent
         behind = self._behind[len(self._graph.tasks) - 1]
         behind += due  # the compute stream does not wait for reductions before
         if before is not None:
             behind[-1] = replace(behind[-1], releases=(*behind[-1].releases, before))
 
-    def _reduction(self, group: _Group, layer: int, whole: tuple[int, ...], reduced: Sequence[int]) -> int:
-        """Add the tasks that make a rank's shards of whole gradients, and return the buffer that is sent."""
+    def _reduction(
+        self, group: _Group, layer: int, whole: tuple[int, ...], reduced: Sequence[int], before: int | None
+    ) -> int:
+        """Add the tasks that make a rank's shards of whole gradients, and return the buffer that is sent.
+
+        Args:
+            before: the buffer of the reduction before, which is given back when this one begins.
+        """
         assert group.ready is not None
         dtypes = [value.dtype for value in group.gradients.values()]
         elements = sum(
@@ -248,8 +253,9 @@ class _Sharded:
         sent = self._add(f"{group.name}:gradients", elements * itemsize, Role.GRADIENT, layer)
         copy_in = self._copy(f"{group.name}:copy in gradients", Phase.BACKWARD, layer, whole, (sent,))
         scattered = Collective(CollectiveKind.REDUCE_SCATTER, elements * itemsize, self._sharding.axis)
+        last = () if before is None else (before,)
         tasks = [
-            replace(copy_in, releases=whole),
+            replace(copy_in, reads=(*whole, *last), releases=(*whole, *last)),
             self._collective(group, Phase.BACKWARD, layer, (sent,), reduced, scattered),
         ]
         if self._sharding.replicas:
@@ -304,7 +310,7 @@ class _Sharded:
         moved_bytes = sum(self._blocks[block].size_bytes for block in chain(source, target))
         return Task(
             -1, name, Kind.OTHER, phase, layer, reads=tuple(source), writes=tuple(target), creates=tuple(target),
-            moved_bytes=moved_bytes,
+            moved_bytes=moved_bytes, launches=min(1, moved_bytes),
         )  # fmt: skip
 
     def _collective(
