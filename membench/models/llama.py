@@ -29,12 +29,13 @@ from torch.nn import functional
 from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
 
 from membench.core.checks import choice
+from membench.core.torch_internals import flash_attention, memory_efficient_attention
 
 CHECKPOINTING = ("none", "full", "layer", "op")
 ROTATIONS = ("complex", "matrix")
 _KEPT = (
-    torch.ops.aten._scaled_dot_product_flash_attention.default,
-    torch.ops.aten._scaled_dot_product_efficient_attention.default,
+    flash_attention.default,
+    memory_efficient_attention.default,
 )
 
 

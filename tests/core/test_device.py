@@ -126,7 +126,7 @@ def test_the_numbers_of_a_device_are_plausible_together(name: str) -> None:
     assert device.name == name
     assert device.multiprocessors is not None
     to_device, to_host = device.host_to_device_bytes_per_s, device.device_to_host_bytes_per_s
-    assert 10 < device.arithmetic_ops_per_s / device.memory_bytes_per_s < 110  # operations for each byte
+    assert 9 < device.arithmetic_ops_per_s / device.memory_bytes_per_s < 110  # operations for each byte
     assert 1e11 < device.arithmetic_ops_per_s / device.multiprocessors < 1e12
     assert 0.01 < device.memory_bytes / device.memory_bytes_per_s < 0.1  # seconds to read all of it
     assert 10 < device.memory_bytes_per_s / to_device < 110
