@@ -121,12 +121,12 @@ def run(settings: Settings) -> int:
     """Print the prediction and return the exit code."""
     # torch takes seconds, which a wrong word need not wait for
     from membench.steps.predict import Predictor
-    from membench.steps.ranks import ranks_in
+    from membench.steps.ranks import ranks_of
     from membench.sweep.cell import Cell
 
     cell = Cell.from_configuration(settings.configuration)
     workload, strategy = cell.workload(cell.batch_size), cell.method.strategy()
-    ranks = None if settings.ranks is None else ranks_in(workload.module, cell.cluster, **settings.ranks)
+    ranks = None if settings.ranks is None else ranks_of(workload.module, cell.cluster, **settings.ranks)
     predictor = Predictor(workload, strategy, cell.budget_bytes, cell.optimizer, ranks=ranks)
     prediction = predictor.on(cell.simulated_device, cell.simulated_machine)
     values = [

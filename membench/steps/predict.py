@@ -42,7 +42,7 @@ from membench.steps.arguments import (
     workload_of,
 )
 from membench.steps.plan import plan_step
-from membench.steps.ranks import REPLICATED, Ranks, ranks_in
+from membench.steps.ranks import REPLICATED, Ranks, ranks_of
 from membench.steps.simulated_step import simulated_step
 from membench.strategies.base import Strategy
 
@@ -275,7 +275,7 @@ def predict(
     if cluster is not None:
         described = as_cluster(cluster)
         device = device or described.device or None
-        ranks = ranks_in(
+        ranks = ranks_of(
             module,
             described,
             nodes=nodes,

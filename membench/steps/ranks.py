@@ -3,7 +3,6 @@
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import torch
 from torch import nn
@@ -35,26 +34,27 @@ class Ranks:
 def ranks_of(
     module: nn.Module,
     cluster: Cluster,
-    nodes: int,
-    parallel: Mapping[str, int],
     *,
+    nodes: int = 1,
+    parallel: Mapping[str, int] | None = None,
     accumulate: int = 1,
     wrapped: Sequence[str] | None = None,
     reshard_after_forward: bool = True,
-    kept_dtype: torch.dtype | None = None,
     reduce_dtype: torch.dtype | None = None,
     copies_out: bool = True,
     in_between: bool = False,
 ) -> Ranks:
-    """Return the ranks of a step; see `membench.predict`.
+    """Return the ranks of a step, whose shards have the precision of the module's weights; see `membench.predict`.
 
     Args:
+        parallel: None: all GPUs divide the weights.
         wrapped: names of classes whose modules are gathered one by one; None: those of which a list of modules has several.
-        kept_dtype, reduce_dtype, copies_out, in_between: see `Sharding`.
+        reduce_dtype, copies_out, in_between: see `Sharding`.
 
     Raises:
         MembenchError: there is no such axis, or the sizes do not fit the cluster.
     """
+    parallel = parallel or {SHARDED: nodes * cluster.devices_per_host}
     if unknown := {axis for axis, size in parallel.items() if size > 1} - {SHARDED, REPLICATED}:
         raise MembenchError(
             f"there is no axis {', '.join(sorted(unknown))} of parallel; there are {SHARDED} (sharded weights) and {REPLICATED} "
@@ -69,7 +69,7 @@ def ranks_of(
             parallel[SHARDED],
             groups_of(module, classes),
             reshard_after_forward,
-            kept_dtype,
+            next((weight.dtype for weight in module.parameters() if weight.is_floating_point()), None),
             reduce_dtype,
             copies_out,
             REPLICATED if parallel.get(REPLICATED, 1) > 1 else "",
@@ -81,28 +81,6 @@ def ranks_of(
             "several micro-batches are predicted for sharded weights alone; leave accumulate out, or set fsdp"
         )
     return Ranks(mesh, sharding, accumulate)
-
-
-def ranks_in(
-    module: nn.Module,
-    cluster: Cluster,
-    *,
-    nodes: int = 1,
-    parallel: Mapping[str, int] | None = None,
-    **options: Any,
-) -> Ranks:
-    """Return the ranks of a step whose shards are in the precision of a module's weights; see `ranks_of`.
-
-    Args:
-        parallel: None: all GPUs divide the weights.
-    """
-    axes = parallel or {SHARDED: nodes * cluster.devices_per_host}
-    return ranks_of(module, cluster, nodes, axes, kept_dtype=_dtype_of(module), **options)
-
-
-def _dtype_of(module: nn.Module) -> torch.dtype | None:
-    """Return the dtype of a module's weights; None: it has none."""
-    return next((weight.dtype for weight in module.parameters() if weight.is_floating_point()), None)
 
 
 def repeated_classes(module: nn.Module) -> frozenset[str]:

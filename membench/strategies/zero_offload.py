@@ -18,7 +18,7 @@ recomputed, as in the paper; activations are not offloaded. Sums of gradients ov
 
 With `delayed` a step uses weights that lack the last update, which the CPU makes during the step from the gradients of the step
 before (Section 5.2, one-step delayed parameter update). That is not what the program computes: such a step is simulated only.
-Gradients and weights of the step before are further blocks in host memory; where a gradient takes the place of the last one, a
+Gradients of the step before and weights of the next one are further blocks in host memory; where one takes the place of another, a
 program exchanges pointers, and no time passes.
 
 Left out: partitions over several GPUs (Section 4.2): of those one is simulated.

@@ -19,7 +19,7 @@ from membench.core.record import Configuration
 from membench.core.task_graph import GradientOf, Task, TaskGraph
 from membench.steps.arguments import as_update
 from membench.steps.predict import Prediction, Predictor
-from membench.steps.ranks import Ranks, ranks_in
+from membench.steps.ranks import Ranks, ranks_of
 from membench.strategies.base import Strategy, find_strategy
 from membench.sweep.model import Model
 from membench.validation.predictions import RowPrediction
@@ -118,7 +118,7 @@ def _ranks(module: nn.Module, described: Mapping[str, Any]) -> Ranks:
     }
     if "reduce_dtype" in options:
         options["reduce_dtype"] = Precision.of_step(options["reduce_dtype"]).dtype
-    return ranks_in(module, **options)
+    return ranks_of(module, **options)
 
 
 def _strategy(described: Any) -> Strategy:

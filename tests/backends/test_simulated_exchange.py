@@ -1,5 +1,7 @@
 """Exchanges on virtual clocks: stages, their queues, and shared links."""
 
+from dataclasses import replace
+
 import pytest
 
 from membench.backends.simulated import SimulatedBackend
@@ -99,3 +101,13 @@ def test_devices_that_share_a_link_have_their_part_of_its_rate() -> None:
     assert loaded.host_to_device_bytes_per_s == device.host_to_device_bytes_per_s / 4
     assert loaded.device_to_host_bytes_per_s == device.device_to_host_bytes_per_s / 4
     assert FOUR.devices == 4
+
+
+@pytest.mark.parametrize("root", [None, 0])
+def test_devices_that_reach_each_other_average_by_an_all_reduce(root: int | None) -> None:
+    cluster = Cluster(devices_per_host=4, peer_bytes_per_s=2.0, core_bytes_per_s=1e-9)
+    assert step_time_s(AllReduce(0, root), cluster=cluster) == pytest.approx(2 * 3 / 4 * SIZE_BYTES / 2.0)
+    two_hosts = replace(cluster, hosts=2, network_bytes_per_s=0.1)
+    assert step_time_s(AllReduce(0, root), cluster=two_hosts) > 10 * step_time_s(
+        AllReduce(0, root), cluster=cluster
+    )

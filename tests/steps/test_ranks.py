@@ -10,7 +10,7 @@ import membench
 from membench.core.cluster import Cluster
 from membench.core.errors import MembenchError
 from membench.steps.predict import Prediction
-from membench.steps.ranks import groups_of, ranks_in
+from membench.steps.ranks import groups_of, ranks_of
 
 WIDTH = 256
 CLUSTER = Cluster(devices_per_host=8, device="a100_40gb", peer_bytes_per_s=200e9, network_bytes_per_s=200e9)
@@ -96,7 +96,7 @@ def test_utilization_counts_no_operation_twice() -> None:
 )
 def test_what_cannot_be_divided_is_refused(options: dict[str, object], message: str) -> None:
     with pytest.raises(MembenchError, match=message):
-        ranks_in(NETWORK, CLUSTER, **options)  # type: ignore[arg-type]
+        ranks_of(NETWORK, CLUSTER, **options)  # type: ignore[arg-type]
 
 
 def test_a_device_or_a_cluster_with_one_is_needed() -> None:

@@ -55,7 +55,8 @@ WORTH_WHILE = 1.005
 """The fastest plan so far over the bound of another class of schedules: where it is less, that one is not searched."""
 
 FEW_MOMENTS = 100
-"""Of the linear program of a bound that only decides which plans are searched: a fifth of the time, and lower by 0.2 % at most."""
+"""Of the linear program of a bound that only decides which plans are searched: a fifth of the time, and for a Llama of 7 billion
+weights lower by up to 0.3 %."""
 
 
 class Joint(Strategy):
@@ -116,7 +117,7 @@ class Joint(Strategy):
                 _fastest_s(found)
                 <= planner_of(number).least_s(others.budget_bytes, FEW_MOMENTS) * WORTH_WHILE
             ):
-                break  # the bound of more updates on the host is higher still
+                break  # and so, as a rule, is the bound with more updates on the host
             found += self._of_planner(planner_of(number), others)
         return found
 
