@@ -32,15 +32,20 @@ def pictures(results: Path) -> Iterator[tuple[str, str, str]]:
         if path.stem != "summary":
             table = pd.read_csv(path)
             quantities = dict.fromkeys(table["quantity"])
-            predicted = set(table["quantity"][table["simulated_value"].notna()])
-            for quantity in (each for each in quantities if each in predicted):
+            compared = set(table["quantity"][_compared(table)])
+            for quantity in (each for each in quantities if each in compared):
                 yield path.stem if len(quantities) == 1 else f"{path.stem}_{quantity}", path.stem, quantity
+
+
+def _compared(table: pd.DataFrame) -> pd.Series:
+    """Return for each row whether it was both measured and predicted."""
+    return table["measured_value"].notna() & table["simulated_value"].notna()
 
 
 def draw(dataset: str, quantity: str) -> Figure:
     """Draw one data set."""
     table = read(FOLDER, dataset)
-    table = table[(table["quantity"] == quantity) & table["simulated_value"].notna()]
+    table = table[(table["quantity"] == quantity) & _compared(table)]
     unit, factor = UNITS[quantity]
     measured, simulated = table["measured_value"] * factor, table["simulated_value"] * factor
     by_device = table["device"].nunique() > 1

@@ -116,7 +116,9 @@ def _set(data: DataSet, comparisons: Sequence[Comparison], found: Sequence[Summa
         "pictures": [
             data.name if len(names) == 1 else f"{data.name}_{quantity}"
             for quantity in names
-            if any(quantity in each.prediction.values for each in comparisons)
+            if any(
+                quantity in each.prediction.values and quantity in each.row.measured for each in comparisons
+            )
         ],
         "tables": tables,
         "changes": changes,
