@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 
 from membench.core.errors import InvalidSchedule
 from membench.core.schedule import (
-    COLLECTIVE_STREAM,
     COMPUTE_STREAM,
     EXCHANGE_STREAM,
     HOST_STREAM,
@@ -90,6 +89,7 @@ class _Walk:
         self.versions = _versions(self.graph)
         self.last_random = -1  # task
         self.opened: set[int] = set()  # blocks whose space the next work must fill
+        self.of_collectives = {task.collective.stream for task in self.graph.tasks if task.collective}
         self.computes_on: dict[str, bool] = {}  # by stream: whether its work is tasks, or something else
         self.clocks: dict[str, Clock] = {COMPUTE_STREAM: {}}
         self.synchronized: Clock = {}
@@ -173,8 +173,9 @@ class _Walk:
         self._check_versions(task)
         if task.on_host != (stream == HOST_STREAM):
             self._hazard(f"task {task.name} runs on stream {stream!r}, which is not of its processor")
-        if (task.collective is not None) != (stream == COLLECTIVE_STREAM):
-            self._hazard(f"task {task.name} runs on stream {stream!r}, which is not that of collectives")
+        needed = task.collective.stream if task.collective else None
+        if needed != (stream if stream in self.of_collectives else None):
+            self._hazard(f"task {task.name} runs on stream {stream!r}, which is not that of its collective")
         if task.on_host:
             self._compute_on_host(task)
             return

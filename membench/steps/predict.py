@@ -5,6 +5,7 @@ capture as CUDA runs it -> annotate with the device's costs -> strategy -> valid
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from statistics import mean
 from typing import Any
 
 import torch
@@ -17,8 +18,10 @@ from membench.core.cluster import Cluster
 from membench.core.cost_model import CostModel
 from membench.core.device import DeviceProfile
 from membench.core.efficiency import Efficiency, with_rates
+from membench.core.garbage import without_collection
 from membench.core.machine import Machine
 from membench.core.optimizer import UpdateOf, WeightUpdate
+from membench.core.pipeline import Pipeline, PipelineSchedule
 from membench.core.schedule import Compute, RepeatedSchedule, Schedule
 from membench.core.task_graph import Phase, TaskGraph
 from membench.core.workload import Workload
@@ -28,6 +31,7 @@ from membench.planning.device_memory import device_memory
 from membench.planning.holders import held_at_peak_bytes, returned_in_objects_bytes
 from membench.planning.liveness import host_live_bytes
 from membench.planning.micro_batch import GraphAt
+from membench.planning.pipeline import pipelined
 from membench.planning.replication import replicate
 from membench.planning.sharding import shard
 from membench.planning.update import add_states, add_update, updated_workload
@@ -43,7 +47,7 @@ from membench.steps.arguments import (
 )
 from membench.steps.plan import plan_step
 from membench.steps.ranks import REPLICATED, Ranks, ranks_of
-from membench.steps.simulated_step import simulated_step
+from membench.steps.simulated_step import SimulatedStep, simulated_pipeline, simulated_step
 from membench.strategies.base import Strategy
 
 
@@ -70,8 +74,9 @@ class Prediction:
         exposed_communication_s: seconds of a step in which a rank does nothing but take part in collectives.
         utilization: the seconds that the step's operations would take at the device's rates of products, without those of
             recomputation, over those that it takes (MFU).
+        stages: of a pipeline, the prediction of a rank of each place in it; otherwise empty.
 
-    Of several GPUs it is the prediction of one rank: all are alike.
+    Of several GPUs it is the prediction of one rank: all are alike, or else the one with the greatest memory.
     """
 
     device: str
@@ -89,6 +94,7 @@ class Prediction:
     priced_by_bytes: tuple[str, ...] = ()
     exposed_communication_s: float = 0.0
     utilization: float = 0.0
+    stages: tuple["Prediction", ...] = ()
 
     @property
     def samples_per_s(self) -> float:
@@ -121,11 +127,16 @@ class Predictor:
         self._efficiency: Efficiency = self._framework.efficiency
         if rates:
             self._efficiency = with_rates(self._efficiency, rates)
-        step = updated_workload(workload, update)
+        step = workload
+        if ranks is not None and ranks.pipeline is not None:
+            step = replace(workload, loss_scale=1 / ranks.pipeline.micro_batches)
+        else:
+            step = updated_workload(workload, update)
         self._captures = Captures(step, self._framework.captured_on, uses_values=True)
         self._strategy = strategy
         self._budget_bytes = budget_bytes
         self._ranks = ranks
+        self._by = update
         self._update = None if update is None else CapturedUpdate(update, workload.module)
 
     @property
@@ -139,10 +150,16 @@ class Predictor:
         return add_update(self._graph_at(self._captures.workload.batch_size), self._update)
 
     def _graph_at(self, size: int) -> TaskGraph:
-        graph, ranks = self._captures.graph_at(size), self._ranks
-        if ranks is None or not ranks.mesh.axes:
+        return self._divided(self._captures.graph_at(size))
+
+    def _divided(self, graph: TaskGraph) -> TaskGraph:
+        """Return the graph of a rank with its shards of the weights, or its buckets."""
+        ranks = self._ranks
+        if ranks is None:
             return graph
-        return shard(graph, ranks.sharding) if ranks.sharding else replicate(graph, REPLICATED)
+        if ranks.sharding:
+            return shard(graph, ranks.sharding)
+        return replicate(graph, REPLICATED) if REPLICATED in ranks.mesh.sizes else graph
 
     def on(self, device: DeviceProfile, machine: Machine | None = None) -> Prediction:
         """Return the prediction for a device; see `predict`.
@@ -153,11 +170,45 @@ class Predictor:
         ranks = self._ranks
         link = device if ranks is None else ranks.mesh.cluster.loaded(device)
         cost = RooflineCost(link, self._efficiency, as_machine(machine), ranks.mesh if ranks else None)
+        if ranks is not None and ranks.pipeline is not None:
+            with without_collection():  # which would look through millions of objects again and again
+                return self._of_pipeline(ranks.pipeline, cost, device)
         runs = self._planned(self._graph_at, cost, self._update)
         if ranks is not None and ranks.accumulate > 1:
             [first] = self._planned(lambda size: add_states(self._graph_at(size), self._update), cost, None)
             runs = (replace(first, count=ranks.accumulate - 1), *runs)
-        return predicted(runs, cost, device)
+        return predicted(runs, simulated_step(runs, cost), device)
+
+    def _of_pipeline(self, pipeline: Pipeline, cost: CostModel, device: DeviceProfile) -> Prediction:
+        """Return the prediction of the rank with the greatest memory, with those of all places in a pipeline."""
+        whole = self._captures.graph_at(self._captures.workload.batch_size)
+        plans = []
+        for graph in map(self._divided, pipelined(whole, pipeline)):
+            update = None if self._by is None else CapturedUpdate(self._by, self.module)
+            batch_size = graph.batch_size
+            plans.append(
+                plan_step(
+                    {batch_size: graph}.__getitem__,
+                    batch_size,
+                    self._strategy,
+                    cost,
+                    self._budget_bytes,
+                    update=update,
+                )
+            )
+        steps = simulated_pipeline(plans, cost)
+        step_time_s = max(step.step_time_s for step in steps)
+        stages = []
+        for runs, step in zip(plans, steps, strict=True):
+            alone = predicted(runs, step, device)
+            utilization = alone.utilization * alone.step_time_s / step_time_s
+            stages.append(replace(alone, step_time_s=step_time_s, utilization=utilization))
+        return replace(
+            max(stages, key=lambda stage: stage.reserved_bytes),
+            fits=all(stage.fits for stage in stages),
+            utilization=mean(stage.utilization for stage in stages),
+            stages=tuple(stages),
+        )
 
     def _planned(
         self, graph_at: GraphAt, cost: CostModel, update: UpdateOf | None
@@ -166,11 +217,10 @@ class Predictor:
         return plan_step(graph_at, batch_size, self._strategy, cost, self._budget_bytes, update=update)
 
 
-def predicted(runs: tuple[RepeatedSchedule, ...], cost: CostModel, device: DeviceProfile) -> Prediction:
-    """Return the prediction of a planned step."""
+def predicted(runs: tuple[RepeatedSchedule, ...], step: SimulatedStep, device: DeviceProfile) -> Prediction:
+    """Return the prediction of a planned step, which was simulated."""
     largest = max((run.schedule for run in runs), key=lambda schedule: schedule.peak_bytes)
     memory = device_memory(runs, device)
-    step = simulated_step(runs, cost)
     return Prediction(
         device=device.name,
         batch_size=sum(run.samples for run in runs),
@@ -230,8 +280,10 @@ def predict(
     parallel: Mapping[str, int] | None = None,
     accumulate: int = 1,
     wrapped: Sequence[str] | None = None,
-    reshard_after_forward: bool = True,
+    reshard_after_forward: bool | None = None,
     reduce_dtype: torch.dtype | None = None,
+    pipeline: str = PipelineSchedule.ONE_FORWARD_ONE_BACKWARD,
+    stages: int | None = None,
 ) -> Prediction:
     """Predict the memory and the time of a step of training or inference on a device that need not be at hand.
 
@@ -255,16 +307,21 @@ def predict(
         channels_last: weights and inputs of four dimensions have that memory format.
         cluster: of several GPUs: a name (``"dgx_h100"``) or a description. The batch is that of one of them.
         nodes: hosts of the cluster.
-        parallel: how many GPUs divide the weights, as torch's ``fully_shard`` does, and how many replicas of these there are:
-            ``{"fsdp": 8}``, ``{"dp": 4, "fsdp": 8}``. None: ``{"fsdp": all}``.
+        parallel: how many GPUs divide the weights, as torch's ``fully_shard`` does, how many replicas of these there are, and over
+            how many GPUs the module is cut into stages: ``{"fsdp": 8}``, ``{"dp": 4, "fsdp": 8}``, ``{"pp": 4, "fsdp": 2}``. None:
+            ``{"fsdp": all}``.
         accumulate: micro-batches of a step; ``step_time_s`` is that of all of them, the update included.
         wrapped: names of classes whose modules are gathered one by one; None: those of which a list of modules has several.
-        reshard_after_forward: gathered weights are given back after the forward pass. Shards are in the precision of the module's
-            weights, gathered weights in that of ``precision``.
+        reshard_after_forward: gathered weights are given back after the forward pass; None: unless there are stages, which keep them
+            for all micro-batches. Shards are in the precision of the module's weights, gathered weights in that of ``precision``.
         reduce_dtype: in which gradients are added up over GPUs; None: that in which they are computed.
+        pipeline: order of the micro-batches: ``"GPipe"``, ``"1F1B"``, ``"Interleaved1F1B"`` or ``"InterleavedZeroBubble"``, as in
+            torch.distributed.pipelining.
+        stages: of the pipeline; None: one on each GPU, two with ``"Interleaved1F1B"``. They begin with modules of the classes that are
+            gathered one by one.
 
     Raises:
-        UnsupportedModel: the module cannot be captured; names the layer.
+        UnsupportedModel: the module cannot be captured, or cut into stages; names the layer.
         UnsupportedStrategy: there is no such strategy, or it cannot schedule this graph.
         InfeasibleSchedule: the strategy cannot keep the budget, or the limit of host memory.
         MembenchError: an argument is invalid.
@@ -284,6 +341,8 @@ def predict(
             wrapped=wrapped,
             reshard_after_forward=reshard_after_forward,
             reduce_dtype=reduce_dtype,
+            pipeline=pipeline,
+            stages=stages,
         )
     predictor = Predictor(
         workload, as_strategy(strategy), as_bytes(budget), as_update(optimizer), ranks=ranks

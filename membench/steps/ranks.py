@@ -7,13 +7,16 @@ from dataclasses import dataclass, replace
 import torch
 from torch import nn
 
+from membench.core.checks import choice
 from membench.core.cluster import Cluster
 from membench.core.errors import MembenchError
 from membench.core.mesh import Mesh
+from membench.core.pipeline import Pipeline, PipelineSchedule
 from membench.core.sharding import Sharding
 
-SHARDED, REPLICATED = "fsdp", "dp"
-"""Axes of the mesh: over whose ranks weights are divided, and over whose ranks these shards are repeated."""
+SHARDED, REPLICATED, PIPELINED = "fsdp", "dp", "pp"
+"""Axes of the mesh: over whose ranks weights are divided, over whose ranks these shards are repeated, and over whose ranks the module
+is cut into stages."""
 
 
 @dataclass(frozen=True)
@@ -23,12 +26,14 @@ class Ranks:
     Attributes:
         mesh: their cluster, and its axes.
         sharding: of the weights; None: each rank has all of them, and gradients are averaged in buckets.
-        accumulate: micro-batches of a step.
+        accumulate: micro-batches of a step, one after another.
+        pipeline: stages, which pass micro-batches to each other; None: there is one.
     """
 
     mesh: Mesh
     sharding: Sharding | None
     accumulate: int = 1
+    pipeline: Pipeline | None = None
 
 
 def ranks_of(
@@ -39,8 +44,10 @@ def ranks_of(
     parallel: Mapping[str, int] | None = None,
     accumulate: int = 1,
     wrapped: Sequence[str] | None = None,
-    reshard_after_forward: bool = True,
+    reshard_after_forward: bool | None = None,
     reduce_dtype: torch.dtype | None = None,
+    pipeline: str = PipelineSchedule.ONE_FORWARD_ONE_BACKWARD,
+    stages: int | None = None,
     copies_out: bool = True,
     in_between: bool = False,
 ) -> Ranks:
@@ -49,26 +56,44 @@ def ranks_of(
     Args:
         parallel: None: all GPUs divide the weights.
         wrapped: names of classes whose modules are gathered one by one; None: those of which a list of modules has several.
+        pipeline, stages: see `membench.predict`.
         reduce_dtype, copies_out, in_between: see `Sharding`.
 
     Raises:
         MembenchError: there is no such axis, or the sizes do not fit the cluster.
     """
     parallel = parallel or {SHARDED: nodes * cluster.devices_per_host}
-    if unknown := {axis for axis, size in parallel.items() if size > 1} - {SHARDED, REPLICATED}:
+    known = (PIPELINED, REPLICATED, SHARDED)
+    if unknown := {axis for axis, size in parallel.items() if size > 1} - {*known}:
         raise MembenchError(
-            f"there is no axis {', '.join(sorted(unknown))} of parallel; there are {SHARDED} (sharded weights) and {REPLICATED} "
-            "(replicas of the shards)"
+            f"there is no axis {', '.join(sorted(unknown))} of parallel; there are {SHARDED} (sharded weights), {REPLICATED} "
+            f"(replicas of the shards) and {PIPELINED} (stages of a pipeline)"
         )
-    axes = tuple((axis, parallel[axis]) for axis in (REPLICATED, SHARDED) if parallel.get(axis, 1) > 1)
+    axes = tuple((axis, parallel[axis]) for axis in known if parallel.get(axis, 1) > 1)
     mesh = Mesh(replace(cluster, hosts=nodes), axes)
-    sharding = None
+    classes = repeated_classes(module) if wrapped is None else frozenset(wrapped)
+    sharding, stage_ranks = None, parallel.get(PIPELINED, 1)
+    cut = None
+    if stage_ranks > 1:
+        if reshard_after_forward:
+            raise MembenchError(
+                "the stages of a pipeline keep gathered weights for all micro-batches; leave reshard_after_forward out, or pp"
+            )
+        cut = _pipeline(
+            module,
+            classes,
+            stage_ranks,
+            pipeline,
+            stages,
+            accumulate,
+            reduce_dtype if parallel.get(SHARDED, 1) > 1 else None,
+        )
+        accumulate = 1
     if parallel.get(SHARDED, 1) > 1:
-        classes = repeated_classes(module) if wrapped is None else frozenset(wrapped)
         sharding = Sharding(
             parallel[SHARDED],
             groups_of(module, classes),
-            reshard_after_forward,
+            cut is None if reshard_after_forward is None else reshard_after_forward,
             next((weight.dtype for weight in module.parameters() if weight.is_floating_point()), None),
             reduce_dtype,
             copies_out,
@@ -80,7 +105,44 @@ def ranks_of(
         raise MembenchError(
             "several micro-batches are predicted for sharded weights alone; leave accumulate out, or set fsdp"
         )
-    return Ranks(mesh, sharding, accumulate)
+    return Ranks(mesh, sharding, accumulate, cut)
+
+
+def _pipeline(
+    module: nn.Module,
+    classes: frozenset[str],
+    ranks: int,
+    schedule: str,
+    stages: int | None,
+    micro_batches: int,
+    reduce_dtype: torch.dtype | None,
+) -> Pipeline:
+    order = choice(PipelineSchedule, "pipeline", schedule)
+    each = 2 if order is PipelineSchedule.INTERLEAVED else 1
+    begins = stage_begins(module, classes, stages or each * ranks)
+    return Pipeline(ranks, begins, micro_batches, order, reduce_dtype, PIPELINED)
+
+
+def stage_begins(module: nn.Module, classes: frozenset[str], stages: int) -> tuple[str, ...]:
+    """Return the module with which each stage but the first begins, where each has as many blocks of the network as another.
+
+    What is before the blocks and behind them counts as a block each, as in torchtitan's `generate_llm_fqn_per_model_part`.
+
+    Args:
+        classes: of the blocks.
+
+    Raises:
+        MembenchError: there are fewer blocks than stages.
+    """
+    named = [name for name, each in module.named_modules() if name and type(each).__name__ in classes]
+    blocks = [name for name in named if not any(name.startswith(f"{other}.") for other in named)]
+    if len(blocks) < stages:
+        raise MembenchError(
+            f"{len(blocks)} blocks ({', '.join(sorted(classes)) or 'of no class'}) cannot be divided into {stages} stages; use fewer stages"
+        )
+    least, more = divmod(len(blocks) + 2, stages)
+    firsts = (stage * least + min(stage, more) - 1 for stage in range(1, stages))
+    return tuple(blocks[min(first, len(blocks) - stages + stage)] for stage, first in enumerate(firsts, 1))
 
 
 def repeated_classes(module: nn.Module) -> frozenset[str]:
