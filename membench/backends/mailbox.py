@@ -31,6 +31,7 @@ class Mailbox:
     def post(self, message: str, time_s: float) -> None:
         """Note that a message has arrived."""
         with self._changed:
+            assert message not in self._arrived_s, f"two messages are named {message!r}"
             self._arrived_s[message] = time_s
             self._changed.notify_all()
 

@@ -179,7 +179,8 @@ class _Rank:
         is_forward = action.kind is ActionKind.FORWARD
         other = action.stage + (1 if is_forward else -1) * (1 if kind is CollectiveKind.SEND else -1)
         stages = (action.stage, other) if kind is CollectiveKind.SEND else (other, action.stage)
-        message = f"stage {stages[0]} to {stages[1]}, micro-batch {action.micro_batch}: {self._graph.blocks[block].name}"
+        name = f"block {block}, {self._graph.blocks[block].name}"  # names occur several times
+        message = f"stage {stages[0]} to {stages[1]}, micro-batch {action.micro_batch}: {name}"
         size_bytes = self._blocks[index].size_bytes
         made = (index,) if kind is CollectiveKind.RECEIVE else ()
         self._tasks.append(

@@ -35,6 +35,11 @@ class Ranks:
     accumulate: int = 1
     pipeline: Pipeline | None = None
 
+    @property
+    def data_parallel(self) -> int:
+        """Number of ranks, or of pipelines of them, that have samples of their own."""
+        return self.mesh.sizes.get(REPLICATED, 1) * self.mesh.sizes.get(SHARDED, 1)
+
 
 def ranks_of(
     module: nn.Module,
