@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import NamedTuple
 
@@ -90,6 +90,17 @@ class Pipeline:
     def stages(self) -> int:
         """Number of stages."""
         return len(self.begins) + 1
+
+    @property
+    def shorter(self) -> "tuple[Pipeline, Pipeline] | None":
+        """Two pipelines with fewer micro-batches, from whose steps this one's follows; None: it is short itself, or holds more memory.
+
+        Once all ranks are busy, each further round of micro-batches takes as long as the one before, and adds its inputs alone.
+        """
+        few = (1 + self.stages // self.ranks) * self.ranks
+        if self.schedule is PipelineSchedule.GPIPE or self.micro_batches <= few + self.ranks:
+            return None
+        return replace(self, micro_batches=few), replace(self, micro_batches=few + self.ranks)
 
     def actions(self, rank: int) -> list[Action]:
         """Return what a rank does in a step, in order."""

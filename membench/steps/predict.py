@@ -3,7 +3,7 @@
 capture as CUDA runs it -> annotate with the device's costs -> strategy -> validate -> caching allocator, virtual clocks
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import mean
 from typing import Any
@@ -181,6 +181,14 @@ class Predictor:
 
     def _of_pipeline(self, pipeline: Pipeline, cost: CostModel, device: DeviceProfile) -> Prediction:
         """Return the prediction of the rank with the greatest memory, with those of all places in a pipeline."""
+        if pipeline.shorter is None:
+            return _of_stages(self._stages(pipeline, cost, device))
+        few, more = (self._stages(each, cost, device) for each in pipeline.shorter)
+        rounds = (pipeline.micro_batches - pipeline.shorter[0].micro_batches) / pipeline.ranks
+        return _of_stages(_after(rounds, *each) for each in zip(few, more, strict=True))
+
+    def _stages(self, pipeline: Pipeline, cost: CostModel, device: DeviceProfile) -> list[Prediction]:
+        """Return the prediction of each place in a pipeline, whose step ends with that of the last rank."""
         whole = self._captures.graph_at(self._captures.workload.batch_size)
         plans = []
         for graph in map(self._divided, pipelined(whole, pipeline)):
@@ -203,18 +211,49 @@ class Predictor:
             alone = predicted(runs, step, device)
             utilization = alone.utilization * alone.step_time_s / step_time_s
             stages.append(replace(alone, step_time_s=step_time_s, utilization=utilization))
-        return replace(
-            max(stages, key=lambda stage: stage.reserved_bytes),
-            fits=all(stage.fits for stage in stages),
-            utilization=mean(stage.utilization for stage in stages),
-            stages=tuple(stages),
-        )
+        return stages
 
     def _planned(
         self, graph_at: GraphAt, cost: CostModel, update: UpdateOf | None
     ) -> tuple[RepeatedSchedule, ...]:
         batch_size = self._captures.workload.batch_size
         return plan_step(graph_at, batch_size, self._strategy, cost, self._budget_bytes, update=update)
+
+
+def _of_stages(predictions: Iterable[Prediction]) -> Prediction:
+    """Return the prediction of a pipeline: of the place in it with the greatest memory."""
+    stages = tuple(predictions)
+    return replace(
+        max(stages, key=lambda stage: stage.reserved_bytes),
+        fits=all(stage.fits for stage in stages),
+        utilization=mean(stage.utilization for stage in stages),
+        stages=stages,
+    )
+
+
+def _after(rounds: float, first: Prediction, second: Prediction) -> Prediction:
+    """Return what is a number of rounds of micro-batches behind a prediction, if a second one is one round behind it."""
+
+    def value_of(name: str, weigh: Callable[[Prediction], float] = lambda _: 1.0) -> float:
+        values = [getattr(each, name) * weigh(each) for each in (first, second)]
+        return float(values[0] + rounds * (values[1] - values[0]))
+
+    step_time_s = value_of("step_time_s")
+    reserved_bytes = round(value_of("reserved_bytes"))
+    used_bytes = second.used_bytes and reserved_bytes + second.used_bytes - second.reserved_bytes
+    parts = {name: (first.parts_bytes.get(name, 0), held) for name, held in second.parts_bytes.items()}
+    return replace(
+        second,
+        batch_size=round(value_of("batch_size")),
+        allocated_bytes=round(value_of("allocated_bytes")),
+        reserved_bytes=reserved_bytes,
+        used_bytes=used_bytes,
+        fits=second.fits and (used_bytes or reserved_bytes) <= second.capacity_bytes,
+        parts_bytes={name: round(few + rounds * (more - few)) for name, (few, more) in parts.items()},
+        step_time_s=step_time_s,
+        exposed_communication_s=value_of("exposed_communication_s"),
+        utilization=value_of("utilization", lambda each: each.step_time_s) / step_time_s,
+    )
 
 
 def predicted(runs: tuple[RepeatedSchedule, ...], step: SimulatedStep, device: DeviceProfile) -> Prediction:
