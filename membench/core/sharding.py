@@ -11,6 +11,7 @@ class Sharding:
 
     Attributes:
         ranks: over which each weight is divided, along its first dimension.
+        shapes: of the weights, by name, along whose first dimension they are divided.
         groups: names of the weights that are gathered together, those of one wrapped module; all others are the root's, which are
             gathered once for both passes.
         reshard_after_forward: gathered weights are given back after the forward pass, and gathered again for the backward pass.
@@ -35,3 +36,4 @@ class Sharding:
     axis: str = "fsdp"
     accumulates: bool = False
     in_between: bool = False
+    shapes: tuple[tuple[str, tuple[int, ...]], ...] = ()

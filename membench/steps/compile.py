@@ -18,6 +18,7 @@ from membench.core.checks import choice
 from membench.core.cluster import SINGLE_DEVICE, Cluster
 from membench.core.device import DeviceProfile
 from membench.core.errors import MembenchError, UnsupportedModel
+from membench.core.fully_sharded import fully_sharded
 from membench.core.machine import Machine
 from membench.core.optimizer import WeightUpdate
 from membench.core.record import Source
@@ -27,6 +28,7 @@ from membench.core.workload import Workload
 from membench.cost.roofline import RooflineCost
 from membench.execution.cuda_graph import with_staged_arguments
 from membench.planning.exchange import Exchange, exchange_in_last_run, update_before
+from membench.planning.sharding import shard
 from membench.planning.update import updated_workload
 from membench.profiling.cache import load_cache
 from membench.profiling.measured_cost import MeasuredCost
@@ -290,6 +292,7 @@ def build_step(
         MembenchError: there is no process group to exchange with; see also `compile`.
     """
     batch_size = captures.workload.batch_size
+    sharded = fully_sharded(captures.workload.module)
     update = None if optimizer is None else real_update(optimizer, captures.workload.module, cost)
     if update and cuda_graph:
         raise MembenchError(
@@ -298,6 +301,7 @@ def build_step(
 
     def graph_at(size: int) -> TaskGraph:
         graph = graph_as_run(captures, cost, size)
+        graph = shard(graph, sharded.sharding) if sharded else graph
         return with_staged_arguments(graph) if cuda_graph else graph
 
     def make_plan() -> tuple[RepeatedSchedule, ...]:
@@ -307,12 +311,11 @@ def build_step(
 
     if exchange:
         distributed.broadcast_state(captures.workload.module.to(cost.device))
-        # measured times differ between processes, and so may plans; all must exchange in one order
-        runs = distributed.from_first(make_plan, "the schedule")
-    else:
-        runs = make_plan()
+    # measured times differ between processes, and so may plans; all must exchange in one order
+    runs = distributed.from_first(make_plan, "the schedule") if exchange or sharded else make_plan()
     sizes = [run.schedule.graph.batch_size for run in runs]
-    backends = [real_backend(run.schedule, cost.device) for run in runs]
+    groups = sharded.groups if sharded else {}
+    backends = [real_backend(run.schedule, cost.device, groups) for run in runs]
     for backend in backends:
         backend.disk_folder = cost.disk_folder
     if update:

@@ -19,6 +19,7 @@ from membench.core.errors import MembenchError, OutOfMemory
 from membench.core.opened import change, closed, let_go, objects_in
 from membench.core.record import Source
 from membench.core.schedule import RepeatedSchedule, Schedule
+from membench.core.stored import gradient_of
 from membench.core.task_graph import RESULT_ROLES, Role
 from membench.core.timeline import Timeline
 from membench.core.torch_contexts import autocast_dtype
@@ -240,7 +241,7 @@ class CompiledStep(RealStep):
             if graph.objects_after:
                 change(as_arguments(inputs), tree_map_only(Value, tensors.tensor, graph.objects_after))
             for weight, value in self._gradients:
-                gradient = tensors.tensor(value)
+                gradient = gradient_of(weight, tensors.tensor(value))
                 if weight.is_cpu is not gradient.is_cpu:
                     gradient = gradient.to(weight.device)
                 weight.grad = gradient if weight.grad is None else weight.grad.add_(gradient)
