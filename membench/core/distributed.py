@@ -6,7 +6,7 @@ process, and these functions do nothing.
 
 import ctypes
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import TypeVar
@@ -175,9 +175,18 @@ def broadcast_state(module: nn.Module) -> None:
             "there is no group of processes to exchange gradients with; start them with torchrun and call "
             "torch.distributed.init_process_group, or leave exchange out"
         )
+    broadcast([*module.parameters(), *module.buffers()], dist.group.WORLD)
+
+
+def broadcast(tensors: Iterable[Tensor], group: dist.ProcessGroup | None) -> None:
+    """Set tensors to those of a group's first process.
+
+    Raises:
+        ExchangeFailed: see `average`.
+    """
     with _exchange_errors(joined(), "weights"):
-        for tensor in (*module.parameters(), *module.buffers()):
-            dist.broadcast(tensor.detach(), 0)
+        for tensor in tensors:
+            dist.broadcast(tensor.detach(), group=group, group_src=0)
 
 
 @contextmanager

@@ -108,10 +108,11 @@ def _check(module: nn.Module, groups: list[Any], found: set[str]) -> None:
             raise UnsupportedModel(
                 name, "fully_shard has not divided it", "call fully_shard on the whole module as well, last"
             )
-        if any(getattr(each, "dim", 0) for each in weight.placements):
+        placements: Any = getattr(weight, "placements", ())
+        if any(getattr(each, "dim", 0) for each in placements):
             raise UnsupportedModel(
                 name,
-                f"it is divided as {weight.placements}",
+                f"it is divided as {placements}",
                 "divide weights along their first dimension, as fully_shard does by default",
             )
     for group in groups:

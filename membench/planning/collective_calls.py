@@ -19,8 +19,8 @@ import torch
 from membench.core.call import Call, Value
 from membench.core.collective import GroupOf
 
-MEAN = "avg"
-"""A reduction, as ``torch.ops._c10d_functional`` names it."""
+MEAN, SUM = "avg", "sum"
+"""Reductions, as ``torch.ops._c10d_functional`` names them."""
 
 
 def flat(block: int, dtype: torch.dtype, elements: int, offset: int = 0) -> Value:
@@ -39,7 +39,7 @@ def copies_in(shards: Sequence[Value], sent: int, dtype: torch.dtype) -> Call:
     sizes = [shard.shape[0] for shard in shards]
     starts = accumulate(sizes, initial=0)
     parts = tuple(flat(sent, dtype, size, start) for size, start in zip(sizes, starts, strict=False))
-    return Call("aten._foreach_copy_.default", (parts, tuple(shards)), (), (None,))
+    return copies(shards, parts)
 
 
 def gathers(sent: Value, ranks: int, axis: str, output: int) -> Call:
@@ -78,3 +78,13 @@ def reduce_scatters(sent: Value, operator: str, ranks: int, axis: str, reduced: 
 def all_reduces(value: Value, operator: str, axis: str) -> Call:
     """Return the call that reduces a buffer in place over the ranks of an axis."""
     return Call("_c10d_functional.all_reduce_.default", (value, operator, GroupOf(axis)), (), (None,))
+
+
+def copies(sources: Sequence[Value], targets: Sequence[Value]) -> Call:
+    """Return the call that copies tensors."""
+    return Call("aten._foreach_copy_.default", (tuple(targets), tuple(sources)), (), (None,))
+
+
+def multiplies(value: Value, by: float) -> Call:
+    """Return the call that multiplies a buffer in place."""
+    return Call("aten.mul_.Scalar", (value, by), (), (None,))

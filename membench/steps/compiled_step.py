@@ -1,7 +1,7 @@
 """CompiledStep: a captured step under a schedule, callable by the user."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from threading import Lock
 from typing import Any, NoReturn
@@ -20,7 +20,7 @@ from membench.core.opened import change, closed, let_go, objects_in
 from membench.core.record import Source
 from membench.core.schedule import RepeatedSchedule, Schedule
 from membench.core.stored import gradient_of
-from membench.core.task_graph import RESULT_ROLES, Role
+from membench.core.task_graph import RESULT_ROLES, Role, TaskGraph
 from membench.core.timeline import Timeline
 from membench.core.torch_contexts import autocast_dtype
 from membench.core.torch_internals import GraphPool, tree_map_only
@@ -165,6 +165,7 @@ class CompiledStep(RealStep):
         graph_pool: replay the step as one CUDA graph, with memory from that pool; the gradients then lie in the same
             memory after every step. None: issue each step.
         loss_accumulator: of a micro-batch: the scalar to which the step adds its loss, and which it returns.
+        begin: called before each step.
 
     Attributes:
         schedule: the program, which `plan` runs once; prints as text.
@@ -181,8 +182,10 @@ class CompiledStep(RealStep):
         graph_pool: GraphPool | None = None,
         loss_accumulator: Tensor | None = None,
         update: RealUpdate | None = None,
+        begin: Callable[[], None] | None = None,
     ) -> None:
         super().__init__(workload, (RepeatedSchedule(schedule),), update)
+        self._begin = begin
         self.schedule = schedule
         self._captured = captured
         self.backend = backend
@@ -195,6 +198,7 @@ class CompiledStep(RealStep):
         accumulated = {}
         if loss_accumulator is not None and schedule.graph.loss is not None:
             accumulated[schedule.graph.loss.block] = loss_accumulator
+        accumulated |= _buckets(schedule.graph, backend)
         self._state = BoundState(schedule.graph, backend, captured, workload.module, accumulated)
         gradients = {n: v for n, v in schedule.graph.gradients if v}
         roles = {name: schedule.graph.blocks[value.block].role for name, value in gradients.items()}
@@ -327,6 +331,8 @@ class CompiledStep(RealStep):
 
     def _issue(self, arguments: list[Any], *, timed: bool) -> tuple[int, ...]:
         """Issue one step on arguments, which are cleared; a timed one is not replayed, because a CUDA graph contains no clock."""
+        if self._begin:
+            self._begin()
         replayed = None if timed else self._replayed
         if self._bind_state() or timed:
             self._end_replays()
@@ -399,3 +405,14 @@ class CompiledStep(RealStep):
             self.backend.unbind(block)
         if not self._keeps_accumulators:
             self._state.unbind(value.block for value in self._accumulators.values())
+
+
+def _buckets(graph: TaskGraph, backend: TensorBackend) -> dict[int, Tensor]:
+    """Return memory for the blocks in which gradients are exchanged, which last from step to step."""
+    results = {value.block for _, value in graph.gradients if value}
+    results |= {graph.loss.block} if graph.loss else set()
+    return {
+        block.index: torch.empty(block.size_bytes, dtype=torch.uint8, device=backend.device)
+        for block in graph.blocks
+        if block.role is Role.ACCUMULATED and block.index not in results
+    }

@@ -142,7 +142,9 @@ class Predictor:
         graph, ranks = self._captures.graph_at(size), self._ranks
         if ranks is None or not ranks.mesh.axes:
             return graph
-        return shard(graph, ranks.sharding) if ranks.sharding else replicate(graph, REPLICATED)
+        if ranks.sharding:
+            return shard(graph, ranks.sharding)
+        return replicate(graph, REPLICATED, ranks.mesh.sizes[REPLICATED])
 
     def on(self, device: DeviceProfile, machine: Machine | None = None) -> Prediction:
         """Return the prediction for a device; see `predict`.

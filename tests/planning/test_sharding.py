@@ -208,7 +208,7 @@ def test_micro_batches_add_to_the_shards_of_gradients(captured: TaskGraph) -> No
 
 
 def test_replicas_average_each_gradient_in_one_bucket_as_it_is_full(captured: TaskGraph) -> None:
-    graph = add_update(replicate(captured, "dp"), CapturedUpdate(ADAM, NETWORK))
+    graph = add_update(replicate(captured, "dp", 2), CapturedUpdate(ADAM, NETWORK))
     gradients = {value.block for _, value in graph.gradients if value}
     copied_in = [task for task in graph.tasks if task.name.endswith(":copy in")]
     assert sorted(block for task in copied_in for block in task.reads) == sorted(gradients)
@@ -223,5 +223,5 @@ def test_the_first_bucket_is_small() -> None:
     module = nn.Sequential(*(nn.Linear(512, 512, bias=False) for _ in range(30)))
     batch = (torch.randn(2, 512),), (torch.arange(2),)
     graph = Captures(Workload("linear", module, nn.CrossEntropyLoss(), *batch), ANY_GPU).graph_at(2)
-    sizes = collectives(replicate(graph, "dp"), CollectiveKind.ALL_REDUCE)
+    sizes = collectives(replicate(graph, "dp", 2), CollectiveKind.ALL_REDUCE)
     assert sizes[0] == FIRST_BUCKET_BYTES and sizes[1] == 25 * FIRST_BUCKET_BYTES and sum(sizes) == 30 << 20
