@@ -139,6 +139,7 @@ def _graph(
         layers=tuple(recording.layers),
         loss=loss,
         gradients=tuple(results.items()),
+        completed=recording.completed,
         output=recording.output,
         objects_after=recording.objects_after,
         depends_on_values=recording.depends_on_values,

@@ -100,11 +100,11 @@ def _calls(
 
 def _buckets(graph: TaskGraph, first_bytes: int, bucket_bytes: int) -> Iterator[list[Value]]:
     """Yield the gradients of each bucket, in the order in which they are complete."""
-    gradients = {value.block: value for _, value in graph.gradients if value is not None}
+    gradients = {name: value for name, value in graph.gradients if value is not None}
     bucket: list[Value] = []
     most_bytes = first_bytes
-    for block in sorted(gradients, key=lambda block: graph.last_use[block]):
-        bucket.append(gradients[block])
+    for gradient in filter(None, map(gradients.get, graph.completed)):
+        bucket.append(gradient)
         if graph.size_bytes(value.block for value in bucket) >= most_bytes:
             yield bucket
             bucket, most_bytes = [], bucket_bytes
