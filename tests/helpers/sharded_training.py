@@ -1,13 +1,15 @@
-"""The program of each of several processes: `torchrun ... -m tests.helpers.sharded_training OUTPUT [WRAPPER ...]`.
+"""The program of each of several processes: `torchrun ... -m tests.helpers.sharded_training OUTPUT CASE ...`.
 
 Networks that torch's `fully_shard` or `DistributedDataParallel` has wrapped, each under some strategies: is every step that of
-plain PyTorch, in all bits, and is its peak the predicted one? The first process writes what all have found.
+plain PyTorch, in all bits, and is its peak the predicted one? The first process writes what all have found. A case is
+``wrapper/network/strategy``, or ``wrapper/network/strategy/adamw`` for a step that updates the weights.
 """
 
+import json
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import suppress
-from functools import partial
+from collections.abc import Callable
+from functools import cache, partial
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
@@ -19,6 +21,7 @@ from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 from torchvision.models.vision_transformer import VisionTransformer
 
+import membench
 from membench.capture.capture import Captures
 from membench.core.distributed import join, joined
 from membench.core.workload import Workload
@@ -33,7 +36,7 @@ from membench.steps.compiled_step import CompiledStep
 from membench.steps.real_ranks import real_ranks
 from membench.strategies.base import find_strategy
 
-STRATEGIES = ("eager", "layrub_hybrid", "joint")
+STEPS = 3
 CLASSES, TOKENS, SAMPLES = 10, 6, 4
 
 
@@ -127,10 +130,10 @@ def _in_grid(network: Network) -> nn.Module:
 
 WRAPPERS: dict[str, Callable[[Network], nn.Module]] = {
     "fully_shard": _fully_sharded,
-    "fully_shard, kept": partial(_fully_sharded, reshard_after_forward=False),
+    "kept": partial(_fully_sharded, reshard_after_forward=False),
     "grid": _in_grid,
     "ddp": lambda network: DistributedDataParallel(network.build()),
-    "ddp, small buckets": lambda network: DistributedDataParallel(network.build(), bucket_cap_mb=0.002),
+    "small_buckets": lambda network: DistributedDataParallel(network.build(), bucket_cap_mb=0.002),
 }
 
 
@@ -138,32 +141,22 @@ def local(tensor: Tensor) -> Tensor:
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
 
-class Results(NamedTuple):
-    tensors: dict[str, Tensor]
-
-    @classmethod
-    def of(cls, module: nn.Module, loss: Tensor) -> "Results":
-        """Copy a loss, gradients, which are cleared, and buffers; names are those of the module without a wrapper."""
-        inner = module.module if isinstance(module, DistributedDataParallel) else module
-        found = {"loss": loss.detach().clone()}
-        for name, weight in inner.named_parameters():
-            assert weight.grad is not None
-            found[f"{name}.grad"] = local(weight.grad).clone()
-        found |= {name: buffer.clone() for name, buffer in inner.named_buffers()}
-        module.zero_grad(set_to_none=True)
-        return cls(found)
-
-    def differing(self, others: "Results") -> tuple[str, ...]:
-        pairs = ((name, tensor, others.tensors[name]) for name, tensor in self.tensors.items())
-        return tuple(
-            name for name, one, two in pairs if not (torch.equal(one, two) and one.stride() == two.stride())
-        )
+def unwrapped(module: nn.Module) -> nn.Module:
+    return module.module if isinstance(module, DistributedDataParallel) else module
 
 
-def run(step: Callable[[], Tensor], module: nn.Module, times: int) -> list[Results]:
-    """Return the results of steps one after another, from the same random state."""
-    torch.manual_seed(joined().rank)
-    return [Results.of(module, step()) for _ in range(times)]
+Results = dict[str, Tensor]
+"""Copies of the loss, gradients or weights, and buffers of a step by name."""
+
+
+def results(module: nn.Module, loss: Tensor) -> Results:
+    """Copy a step's results, and clear gradients; where the optimizer has cleared them, the weights are results."""
+    inner = unwrapped(module)
+    found = {"loss": loss.detach().clone()}
+    for name, weight in inner.named_parameters():
+        found[name] = local(weight if weight.grad is None else weight.grad).detach().clone()
+    module.zero_grad(set_to_none=True)
+    return found | {name: buffer.clone() for name, buffer in inner.named_buffers()}
 
 
 def wrapped(network: Network, wrapper: str) -> nn.Module:
@@ -171,54 +164,85 @@ def wrapped(network: Network, wrapper: str) -> nn.Module:
     return WRAPPERS[wrapper](network)
 
 
-def found_in(name: str, wrapper: str) -> Iterator[tuple[str, Found]]:
-    """Yield the findings under each strategy."""
-    network = NETWORKS[name]
-    inputs, targets = batch(network, joined().rank)
-    plain = wrapped(network, wrapper)
+def optimizer_of(module: nn.Module, *, updates: bool) -> torch.optim.Optimizer | None:
+    return torch.optim.AdamW(module.parameters(), lr=0.01) if updates else None
 
-    def by_torch() -> Tensor:
-        loss = network.loss(plain(inputs), targets)
+
+@cache
+def by_torch(wrapper: str, name: str, *, updates: bool) -> list[Results]:
+    """Return the results of plain steps one after another."""
+    network = NETWORKS[name]
+    module = wrapped(network, wrapper)
+    optimizer = optimizer_of(module, updates=updates)
+    inputs, targets = batch(network, joined().rank)
+
+    def step() -> Tensor:
+        loss = network.loss(module(inputs), targets)
         loss.backward()
         return loss
 
-    reference = run(by_torch, plain, 3)
-    module, ranks = real_ranks(wrapped(network, wrapper))
-    captures = Captures(Workload(name, module, network.loss, (inputs,), (targets,)), torch.device("cpu"))
-    cost = MeasuredCost(torch.device("cpu"))
-    buffers = {each: buffer.clone() for each, buffer in module.named_buffers()}
-    for strategy in STRATEGIES:
-        for each, buffer in module.named_buffers():
-            buffer.copy_(buffers[each])
-        step = build_step(captures, find_strategy(strategy)(), cost, None, ranks=ranks)
-        assert isinstance(step, CompiledStep)
-        results = run(lambda: step(inputs, targets), module, 3)
-        graph = step.schedule.graph
-        peak = graph.external_bytes + cpu_peak_bytes(lambda: step(inputs, targets), step.backends)
+    if isinstance(module, DistributedDataParallel):  # it lays its buckets out again after the first step
+        before = [buffer.clone() for buffer in module.buffers()]
+        step()
         module.zero_grad(set_to_none=True)
-        differing = tuple(
-            f"step {number}: {each}"
-            for number, (mine, its) in enumerate(zip(results, reference, strict=True))
-            for each in its.differing(mine)
+        for buffer, earlier in zip(module.buffers(), before, strict=True):
+            buffer.copy_(earlier)
+    found = []
+    torch.manual_seed(joined().rank)
+    for _ in range(STEPS):
+        loss = step()
+        if optimizer:
+            optimizer.step()
+            optimizer.zero_grad()
+        found.append(results(module, loss))
+    return found
+
+
+COST = MeasuredCost(torch.device("cpu"))
+
+
+def found_in(wrapper: str, name: str, strategy: str, *, updates: bool) -> Found:
+    network = NETWORKS[name]
+    given = wrapped(network, wrapper)
+    optimizer = optimizer_of(given, updates=updates)
+    inputs, targets = batch(network, joined().rank)
+    if updates:
+        step = membench.compile(
+            given, network.loss, (inputs, targets), strategy=strategy, optimizer=optimizer
         )
-        step.close()
-        yield strategy, Found(differing, step.predicted_peak_bytes, peak)
+    else:
+        module, ranks = real_ranks(given)
+        captures = Captures(Workload(name, module, network.loss, (inputs,), (targets,)), COST.device)
+        step = build_step(captures, find_strategy(strategy)(), COST, None, ranks=ranks)
+    assert isinstance(step, CompiledStep)
+    references = by_torch(wrapper, name, updates=updates)
+    torch.manual_seed(joined().rank)
+    differing = []
+    for number, reference in enumerate(references):
+        mine = results(given, step(inputs, targets))
+        differing += [
+            f"step {number}: {each}"
+            for each, tensor in reference.items()
+            if not torch.equal(tensor, mine[each]) or tensor.stride() != mine[each].stride()
+        ]
+    peak = step.schedule.graph.external_bytes + cpu_peak_bytes(lambda: step(inputs, targets), step.backends)
+    step.close()
+    return Found(tuple(differing), step.predicted_peak_bytes, peak)
 
 
-def main(output: str, *wrappers: str) -> None:
-    found: dict[tuple[str, str, str], list[Found]] = {}
+def main(output: str, *cases: str) -> None:
+    found: dict[str, list[Any]] = {}
     with join("cpu", timeout_s=60):
-        for wrapper in wrappers:
-            for name in NETWORKS:
-                for strategy, mine in found_in(name, wrapper):
-                    every: list[Any] = [None] * joined().count
-                    dist.all_gather_object(every, mine)
-                    found[wrapper, name, strategy] = every
+        for case in cases:
+            wrapper, name, strategy, *update = case.split("/")
+            every: list[Any] = [None] * joined().count
+            mine = found_in(wrapper, name, strategy, updates=bool(update))
+            dist.all_gather_object(every, tuple(mine))
+            found[case] = every
         if joined().rank == 0:
-            torch.save({key: [tuple(each) for each in every] for key, every in found.items()}, output)
+            Path(output).write_text(json.dumps(found))
 
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    with suppress(BrokenPipeError):
-        main(*sys.argv[1:])
+    main(*sys.argv[1:])
