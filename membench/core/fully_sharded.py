@@ -14,11 +14,8 @@ import torch
 from torch import Tensor, nn
 
 from membench.core.errors import UnsupportedModel
-from membench.core.sharding import Sharding
+from membench.core.sharding import REPLICATED, SHARDED, Sharding
 from membench.core.torch_internals import fsdp_groups, fsdp_reshards_by_default, fsdp_state, module_hooks
-
-SHARDED, REPLICATED = "fsdp", "dp"
-"""Axes of a mesh: over whose ranks weights are divided, and over whose ranks these shards are repeated."""
 
 
 @dataclass(frozen=True)

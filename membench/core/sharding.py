@@ -4,6 +4,9 @@ from dataclasses import dataclass
 
 import torch
 
+SHARDED, REPLICATED = "fsdp", "dp"
+"""Axes of a mesh: over whose ranks weights are divided, and over whose ranks these shards are repeated."""
+
 
 @dataclass(frozen=True)
 class Sharding:
@@ -33,7 +36,7 @@ class Sharding:
     reduce_dtype: torch.dtype | None = None
     copies_out: bool = True
     replicas: str = ""
-    axis: str = "fsdp"
+    axis: str = SHARDED
     accumulates: bool = False
     in_between: bool = False
     shapes: tuple[tuple[str, tuple[int, ...]], ...] = ()

@@ -209,7 +209,6 @@ negative_view: Callable[[Tensor], Tensor] = torch._neg_view
 
 fsdp_state: Callable[[nn.Module], Any] = methodcaller("_get_fsdp_state")
 """Return what `fully_shard` keeps of a module that it wraps."""
-
 fsdp_groups: Callable[[Any], list[Any]] = attrgetter("_fsdp_param_groups")
 """Return the groups of weights of such a state: ``fsdp_params``, ``mesh_info`` and ``post_forward_mesh_info`` of each."""
 

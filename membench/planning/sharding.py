@@ -44,6 +44,7 @@ from membench.planning.collective_calls import (
     gathers,
     reduce_scatters,
 )
+from membench.planning.weight_groups import WeightGroup, common_name
 
 _ROOT = "root"
 
@@ -57,45 +58,6 @@ def shard(graph: TaskGraph, sharding: Sharding) -> TaskGraph:
         return graph
     plain = graph.plain and _Sharded(graph.plain, sharding).graph()
     return replace(_Sharded(graph, sharding).graph(), plain=plain)
-
-
-class _Group:
-    """The weights of one wrapped module, or of the root.
-
-    Attributes:
-        weights: their blocks in the graph that is sharded.
-        forward, backward: the first and the last task of each pass that uses one; None: no task does.
-        ready: the last task that touches one of their gradients; None: they have none.
-    """
-
-    def __init__(self, graph: TaskGraph, name: str, weights: Sequence[Block]) -> None:
-        self.name, self.weights = name, weights
-        blocks = {block.index for block in weights}
-        self.forward = _span(graph, blocks, is_backward=False)
-        self.backward = _span(graph, blocks, is_backward=True)
-        gradients = dict(graph.gradients)
-        self.gradients = {
-            block.name: value for block in weights if (value := gradients.get(block.name)) is not None
-        }
-        made = {value.block for value in self.gradients.values()}
-        self.ready = max(
-            (task.index for task in graph.tasks if not made.isdisjoint((*task.reads, *task.writes))),
-            default=None,
-        )
-
-    @property
-    def size_bytes(self) -> int:
-        return sum(block.size_bytes for block in self.weights)
-
-
-def _span(graph: TaskGraph, blocks: set[int], *, is_backward: bool) -> tuple[int, int] | None:
-    uses = [
-        task.index
-        for task in graph.tasks
-        if (task.phase in AFTER_THE_LOSS) is is_backward
-        and not blocks.isdisjoint((*task.reads, *task.writes))
-    ]
-    return (uses[0], uses[-1]) if uses else None
 
 
 class _Sharded:
@@ -143,16 +105,16 @@ class _Sharded:
             gradients=tuple(self._gradients.items()),
         )
 
-    def _of_modules(self) -> Iterable[_Group]:
+    def _of_modules(self) -> Iterable[WeightGroup]:
         weights = {block.name: block for block in self._graph.blocks if block.role is Role.WEIGHT}
         for names in self._sharding.groups:
             named = [weights.pop(name) for name in names if name in weights]
             if named:
-                yield _Group(self._graph, _common(names), named)
+                yield WeightGroup(self._graph, common_name(names), named)
         if weights:
-            yield _Group(self._graph, _ROOT, list(weights.values()))
+            yield WeightGroup(self._graph, _ROOT, list(weights.values()))
 
-    def _is_given_back(self, group: _Group) -> bool:
+    def _is_given_back(self, group: WeightGroup) -> bool:
         """Return whether a group is gathered for each pass: the root is not, as its last task is followed by the first one."""
         is_root = group.name == _ROOT
         return group.forward is None or (self._sharding.reshard_after_forward and not is_root)
@@ -166,7 +128,7 @@ class _Sharded:
             return ceil(elements / self._sharding.ranks)
         return ceil(shape[0] / self._sharding.ranks) * prod(shape[1:]) if shape else 1
 
-    def _divide(self, group: _Group) -> None:
+    def _divide(self, group: WeightGroup) -> None:
         """Put a rank's shards in the place of weights and their gradients."""
         for block in group.weights:
             size_bytes = self._elements[block.index] * self._kept_dtype(self._dtypes[block.index]).itemsize
@@ -181,7 +143,7 @@ class _Sharded:
             else:
                 self._add_shards(group, gradients, dtype)
 
-    def _add_shards(self, group: _Group, gradients: Mapping[str, Value], dtype: torch.dtype) -> None:
+    def _add_shards(self, group: WeightGroup, gradients: Mapping[str, Value], dtype: torch.dtype) -> None:
         """Let a rank's shards of gradients be parts of one block, into which they are reduced."""
         layer = self._blocks[next(iter(gradients.values())).block].layer
         role = Role.ACCUMULATED if self._sharding.accumulates else Role.WEIGHT_GRADIENT
@@ -194,7 +156,7 @@ class _Sharded:
             offset += prod(shape)
         self._blocks[index] = replace(self._blocks[index], size_bytes=offset * dtype.itemsize)
 
-    def _gather(self, groups: Sequence[_Group], *, is_backward: bool) -> None:
+    def _gather(self, groups: Sequence[WeightGroup], *, is_backward: bool) -> None:
         """Gather groups in the order of their uses, each while the one before it runs."""
         phase = Phase.BACKWARD if is_backward else Phase.FORWARD
         turn = next((t.index for t in self._graph.tasks if t.phase is Phase.BACKWARD), 0)
@@ -245,7 +207,7 @@ class _Sharded:
         return sum(self._sharding.ranks * number * dtype.itemsize for number, dtype in elements)
 
     def _gathering_calls(
-        self, group: _Group, sent: int, output: int, gathered: Sequence[int]
+        self, group: WeightGroup, sent: int, output: int, gathered: Sequence[int]
     ) -> tuple[Call | None, Call | None, Call | None]:
         """Return the calls that copy a group's shards in, gather them and copy weights out; None where they are only simulated."""
         dtypes = {self._dtypes[block.index] for block in group.weights}
@@ -265,7 +227,7 @@ class _Sharded:
             ),
         )
 
-    def _first(self, group: _Group, is_backward: bool) -> int:
+    def _first(self, group: WeightGroup, is_backward: bool) -> int:
         span = group.backward if is_backward else group.forward
         assert span is not None
         return span[0]
@@ -278,7 +240,7 @@ class _Sharded:
                     gathered = self._renamed[is_backward]
                     self._released[span[1]] += [gathered[block.index] for block in group.weights]
 
-    def _reduce(self, groups: Sequence[_Group]) -> None:
+    def _reduce(self, groups: Sequence[WeightGroup]) -> None:
         """Reduce the gradients of groups in the order in which they are complete."""
         before, due = None, list[Task]()
         for group in groups:
@@ -300,7 +262,12 @@ class _Sharded:
             behind[-1] = replace(behind[-1], releases=(*behind[-1].releases, before))
 
     def _reduction(
-        self, group: _Group, layer: int, whole: tuple[int, ...], reduced: Sequence[int], before: int | None
+        self,
+        group: WeightGroup,
+        layer: int,
+        whole: tuple[int, ...],
+        reduced: Sequence[int],
+        before: int | None,
     ) -> int:
         """Add the tasks that make a rank's shards of whole gradients, and return the buffer that is sent.
 
@@ -331,7 +298,7 @@ class _Sharded:
         ]
         return sent
 
-    def _reduced_elements(self, group: _Group) -> int:
+    def _reduced_elements(self, group: WeightGroup) -> int:
         """Return the elements of the buffer in which a group's gradients are reduced."""
         if not self._sharding.copies_out:
             return sum(
@@ -342,7 +309,7 @@ class _Sharded:
         return self._sharding.ranks * sum(self._elements[block.index] for block in trained)
 
     def _reducing_calls(
-        self, group: _Group, sent: Value, reduced: Sequence[int]
+        self, group: WeightGroup, sent: Value, reduced: Sequence[int]
     ) -> tuple[Call | None, Call | None, Call | None]:
         """Return the calls that copy gradients in, reduce them and average the shards of replicas; None where they are only simulated."""
         kept = {self._kept_dtype(value.dtype) for value in group.gradients.values()}
@@ -358,7 +325,7 @@ class _Sharded:
             all_reduces(shards, MEAN, self._sharding.replicas),
         )
 
-    def _kept(self, group: _Group, layer: int, made: tuple[int, ...]) -> Task:
+    def _kept(self, group: WeightGroup, layer: int, made: tuple[int, ...]) -> Task:
         """Return the task that adds gradients to the whole ones of the micro-batches before."""
         kept = self._add(f"{group.name}:whole gradients", group.size_bytes, Role.ACCUMULATED, layer)
         task = self._copy(f"{group.name}:accumulate", Phase.BACKWARD, layer, made, (kept,))
@@ -369,7 +336,9 @@ class _Sharded:
         block = self._blocks[shard]
         return self._add(f"{block.name} of a micro-batch", block.size_bytes, Role.GRADIENT, block.layer)
 
-    def _accumulation(self, group: _Group, layer: int, reduced: Sequence[int], shards: Sequence[int]) -> Task:
+    def _accumulation(
+        self, group: WeightGroup, layer: int, reduced: Sequence[int], shards: Sequence[int]
+    ) -> Task:
         """Return the task that adds a micro-batch's shards of gradients to those before."""
         task = self._copy(f"{group.name}:accumulate", Phase.BACKWARD, layer, (*reduced, *shards), shards)
         return replace(task, creates=(), releases=tuple(reduced))
@@ -407,7 +376,7 @@ class _Sharded:
 
     def _collective(
         self,
-        group: _Group,
+        group: WeightGroup,
         phase: Phase,
         layer: int,
         reads: tuple[int, ...],
@@ -427,14 +396,3 @@ class _Sharded:
 
     def _kept_dtype(self, computed: torch.dtype) -> torch.dtype:
         return self._sharding.kept_dtype or computed
-
-
-def _common(names: Sequence[str]) -> str:
-    """Return what names of weights begin with: the name of their module."""
-    parts = [name.split(".")[:-1] for name in names]
-    common = []
-    for level in zip(*parts, strict=False):
-        if len(set(level)) > 1:
-            break
-        common.append(level[0])
-    return ".".join(common)

@@ -20,7 +20,7 @@ from membench.core.opened import change, closed, let_go, objects_in
 from membench.core.record import Source
 from membench.core.schedule import RepeatedSchedule, Schedule
 from membench.core.stored import gradient_of
-from membench.core.task_graph import RESULT_ROLES, Role, TaskGraph
+from membench.core.task_graph import RESULT_ROLES, Role
 from membench.core.timeline import Timeline
 from membench.core.torch_contexts import autocast_dtype
 from membench.core.torch_internals import GraphPool, tree_map_only
@@ -28,7 +28,7 @@ from membench.core.workload import Workload
 from membench.execution.cuda_graph import ReplayedProgram
 from membench.execution.executor import Program
 from membench.execution.measurement import Throughput, peak_bytes, throughput
-from membench.steps.bound_state import BoundState, check_arguments
+from membench.steps.bound_state import BoundState, check_arguments, check_autocast, exchange_buckets
 from membench.steps.measurement import StepMeasurement, one_run, whole_step
 from membench.steps.update import RealUpdate
 
@@ -132,21 +132,6 @@ class RealStep(ABC):
         for backend in self.backends:
             backend.restore()
 
-    def _check_autocast(self) -> None:
-        """Refuse a call within autocast that the capture was not within, or outside of it.
-
-        Raises:
-            MembenchError: the call would not compute what the module computes there.
-        """
-        device, precision = self.backends[0].device.type, self.workload.precision
-        now, captured = autocast_dtype(device), self._autocast_to[device]
-        own = precision.autocast_dtype if precision else None
-        if now != captured and (own is None or now not in (None, own)):
-            raise MembenchError(
-                f"the step is called with autocast to {now} and was captured with autocast to {own or captured}; call it as it was "
-                "compiled, or compile it with precision='amp_bf16' or 'amp_fp16'"
-            )
-
     def _preserved(self) -> AbstractContextManager[None]:
         self.restore()
         optimizer = self._update.optimizer if self._update else None
@@ -198,7 +183,7 @@ class CompiledStep(RealStep):
         accumulated = {}
         if loss_accumulator is not None and schedule.graph.loss is not None:
             accumulated[schedule.graph.loss.block] = loss_accumulator
-        accumulated |= _buckets(schedule.graph, backend)
+        accumulated |= exchange_buckets(schedule.graph, backend)
         self._state = BoundState(schedule.graph, backend, captured, workload.module, accumulated)
         gradients = {n: v for n, v in schedule.graph.gradients if v}
         roles = {name: schedule.graph.blocks[value.block].role for name, value in gradients.items()}
@@ -309,7 +294,7 @@ class CompiledStep(RealStep):
         """
         with self._one_at_a_time:
             self.workload.check_gradients_are_allowed()
-            self._check_autocast()
+            check_autocast(self.backend.device.type, self.workload.precision, self._autocast_to)
             self._module_state.check()
             arguments = [
                 *check_arguments(self._expected_inputs, inputs),
@@ -405,14 +390,3 @@ class CompiledStep(RealStep):
             self.backend.unbind(block)
         if not self._keeps_accumulators:
             self._state.unbind(value.block for value in self._accumulators.values())
-
-
-def _buckets(graph: TaskGraph, backend: TensorBackend) -> dict[int, Tensor]:
-    """Return memory for the blocks in which gradients are exchanged, which last from step to step."""
-    results = {value.block for _, value in graph.gradients if value}
-    results |= {graph.loss.block} if graph.loss else set()
-    return {
-        block.index: torch.empty(block.size_bytes, dtype=torch.uint8, device=backend.device)
-        for block in graph.blocks
-        if block.role is Role.ACCUMULATED and block.index not in results
-    }

@@ -19,7 +19,8 @@ from membench.core.device import DeviceProfile
 from membench.core.efficiency import Efficiency, with_rates
 from membench.core.machine import Machine
 from membench.core.optimizer import UpdateOf, WeightUpdate
-from membench.core.schedule import Compute, RepeatedSchedule, Schedule
+from membench.core.schedule import RepeatedSchedule
+from membench.core.sharding import REPLICATED
 from membench.core.task_graph import Phase, TaskGraph
 from membench.core.workload import Workload
 from membench.cost.kernels import priced_by_bytes
@@ -41,8 +42,9 @@ from membench.steps.arguments import (
     as_update,
     workload_of,
 )
+from membench.steps.measurement import collectives_of
 from membench.steps.plan import plan_step
-from membench.steps.ranks import REPLICATED, Ranks, ranks_of
+from membench.steps.ranks import Ranks, ranks_of
 from membench.steps.simulated_step import simulated_step
 from membench.strategies.base import Strategy
 
@@ -201,16 +203,6 @@ def _at_peak_s(graph: TaskGraph, device: DeviceProfile) -> float:
     tasks = (task for task in graph.tasks if not task.is_recomputed and task.phase is not Phase.UPDATE)
     return sum(
         task.operations / device.product_ops_per_s(task.precision) for task in tasks if task.operations
-    )
-
-
-def collectives_of(schedule: Schedule) -> frozenset[int]:
-    """Return the positions of a schedule's collectives."""
-    tasks = schedule.graph.tasks
-    return frozenset(
-        position
-        for position, item in enumerate(schedule.instructions)
-        if isinstance(item, Compute) and tasks[item.task].collective
     )
 
 

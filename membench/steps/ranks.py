@@ -10,10 +10,7 @@ from torch import nn
 from membench.core.cluster import Cluster
 from membench.core.errors import MembenchError
 from membench.core.mesh import Mesh
-from membench.core.sharding import Sharding
-
-SHARDED, REPLICATED = "fsdp", "dp"
-"""Axes of the mesh: over whose ranks weights are divided, and over whose ranks these shards are repeated."""
+from membench.core.sharding import REPLICATED, SHARDED, Sharding
 
 
 @dataclass(frozen=True)
@@ -75,6 +72,7 @@ def ranks_of(
             REPLICATED if parallel.get(REPLICATED, 1) > 1 else "",
             accumulates=accumulate > 1,
             in_between=in_between,
+            shapes=tuple((name, tuple(weight.shape)) for name, weight in module.named_parameters()),
         )
     elif accumulate > 1:
         raise MembenchError(

@@ -1,8 +1,9 @@
 """The ranks of a step that runs: processes among which torch's `fully_shard` or `DistributedDataParallel` has divided a module."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
+from math import prod
 from typing import Any
 
 from torch import nn
@@ -10,11 +11,13 @@ from torch.nn.parallel import DistributedDataParallel
 
 from membench.core import distributed
 from membench.core.errors import MembenchError, UnsupportedModel
-from membench.core.fully_sharded import REPLICATED, fully_sharded
+from membench.core.fully_sharded import fully_sharded
+from membench.core.sharding import REPLICATED, SHARDED
 from membench.core.task_graph import TaskGraph
 from membench.planning.replication import FIRST_BUCKET_BYTES, replicate
 from membench.planning.sharding import shard
 from membench.steps.kept_steps import Shapes
+from membench.steps.ranks import repeated_classes
 
 
 @dataclass(frozen=True)
@@ -103,3 +106,34 @@ def _replicas(wrapped: DistributedDataParallel) -> RealRanks:
     buffers = list(wrapped.module.buffers()) if wrapped.broadcast_buffers else []
     begin = partial(distributed.broadcast, buffers, group) if buffers else None
     return RealRanks("DistributedDataParallel", of_rank, {REPLICATED: group}, begin)
+
+
+def divided(module: nn.Module, parallel: Mapping[str, int]) -> nn.Module:
+    """Return a module that torch's wrapper has divided over all processes.
+
+    Args:
+        parallel: ranks by axis, as `membench.predict` takes them; modules of classes that a list of modules has several of are
+            gathered one by one.
+
+    Raises:
+        MembenchError: there is no such axis, or the processes are not as many.
+    """
+    ranks = {axis: parallel[axis] for axis in (REPLICATED, SHARDED) if parallel.get(axis, 1) > 1}
+    processes = distributed.joined().count
+    if set(parallel) - {REPLICATED, SHARDED} or prod(parallel.values()) != processes or not ranks:
+        raise MembenchError(
+            f"parallel={dict(parallel)} is not for the {processes} processes that torchrun has started; give {SHARDED} (sharded weights) "
+            f"and {REPLICATED} (replicas of the shards), whose product is {processes}"
+        )
+    if SHARDED not in ranks:
+        return DistributedDataParallel(module)
+    from torch.distributed.device_mesh import init_device_mesh  # with fully_shard it takes a second
+    from torch.distributed.fsdp import fully_shard
+
+    mesh = init_device_mesh("cpu", tuple(ranks.values()), mesh_dim_names=tuple(ranks))
+    classes = repeated_classes(module)
+    for layer in list(module.modules()):
+        if layer is not module and type(layer).__name__ in classes and any(True for _ in layer.parameters()):
+            fully_shard(layer, mesh=mesh)
+    fully_shard(module, mesh=mesh)
+    return module
