@@ -3,15 +3,17 @@
 Source is compiled once, because looking up arguments one by one takes as long as a small operator.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from membench.backends.kernels import find_kernel
-from membench.core.call import Call, ShapeOf, Value, resolve_operator
+from membench.core.call import Call, ShapeOf, Value, resolve_operator, values_in
+from membench.core.collective import GroupOf
 from membench.core.task_graph import Block, Task
 from membench.core.torch_internals import (
     OpOverload,
@@ -29,6 +31,7 @@ class BoundCall:
         expression: its source, in which ``tensors`` holds the tensors by those numbers.
         invoke: takes a list or dict of tensors by those numbers.
         numbers: of the values that it reads.
+        filled: blocks that the task creates and the operator fills as arguments.
         outputs: position, number of the value and block of each output that is kept; of several in a block the one at its start
             comes last, and owns it.
         is_single: the operator returns its only output, not a tuple or list.
@@ -37,6 +40,7 @@ class BoundCall:
     expression: str
     invoke: Callable[[Any], Any]
     numbers: tuple[int, ...]
+    filled: tuple[int, ...]
     outputs: tuple[tuple[int, int, int], ...]
     is_single: bool
 
@@ -64,6 +68,7 @@ class BoundCalls:
     Args:
         blocks: of the graph.
         device: the device of created and prefetched blocks.
+        groups: process groups by axis, of the calls that take one.
 
     Attributes:
         values: by number.
@@ -71,12 +76,18 @@ class BoundCalls:
         names: what the source refers to.
     """
 
-    def __init__(self, blocks: tuple[Block, ...], device: torch.device) -> None:
+    def __init__(
+        self,
+        blocks: tuple[Block, ...],
+        device: torch.device,
+        groups: Mapping[str, Any] = MappingProxyType({}),
+    ) -> None:
         self.values: list[Value] = []
         self.values_of_block: list[list[int]] = [[] for _ in blocks]
         self.names: dict[str, Any] = {}
         self._numbers: dict[Value, int] = {}
         self._device = device
+        self._groups = groups
 
     def bind(self, task: Task) -> BoundCall:
         """Return a task's call with its values numbered."""
@@ -96,7 +107,10 @@ class BoundCalls:
             isinstance(each.type, torch.ListType) for each in returns
         )
         invoke = eval(f"lambda tensors: {expression}", self.names)
-        return BoundCall(expression, invoke, tuple(numbers), outputs, is_single)
+        returned = {block for _, _, block in outputs}
+        arguments = {value.block for value in values_in((call.args, *(each for _, each in call.kwargs)))}
+        filled = tuple(block for block in task.creates if block in arguments - returned)
+        return BoundCall(expression, invoke, tuple(numbers), filled, outputs, is_single)
 
     def _expression(self, call: Call, argument: Any, numbers: list[int]) -> str:
         if isinstance(argument, Value):
@@ -108,6 +122,8 @@ class BoundCalls:
             return repr(argument)
         if isinstance(argument, ShapeOf):
             return self._name(shape_only_tensor(call, argument.value, self._device))
+        if isinstance(argument, GroupOf):
+            return self._name(self._groups[argument.axis])
         return self._name(argument)
 
     def _name(self, constant: Any) -> str:

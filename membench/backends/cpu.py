@@ -7,6 +7,7 @@
     prefetch(block):  compute thread: allocate the block's memory, queue the job
                       copy thread:    block <- host buffer                        then set the event
     compute(task of the host): as offload, on a separate thread: torch's optimizer updates weights in host memory
+    compute(collective): as offload, on a separate thread: Gloo fills blocks that have their memory from the issue on
     all_reduce(block): as offload, on a separate thread: Gloo averages the block in place, through host memory
 
 Tasks of the compute stream run on the calling thread; every other stream is a worker thread. "Device" memory is the
@@ -16,9 +17,11 @@ block comes straight from the caller's tensor, which then counts as host memory.
 
 import random
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 import torch
@@ -59,11 +62,18 @@ class CpuBackend(TensorBackend):
 
     Args:
         graph: captured with calls.
+        groups: process groups by axis, of the collectives.
         chaos: provoke races; for tests.
     """
 
-    def __init__(self, graph: TaskGraph, *, chaos: Chaos | None = None) -> None:
-        super().__init__(graph, torch.device("cpu"))
+    def __init__(
+        self,
+        graph: TaskGraph,
+        *,
+        groups: Mapping[str, Any] = MappingProxyType({}),
+        chaos: Chaos | None = None,
+    ) -> None:
+        super().__init__(graph, torch.device("cpu"), groups)
         self._chaos = random.Random(chaos.seed) if chaos else None
         self.poison = partial(_poison, self.tensors) if chaos else None
         self._longest_delay_s = chaos.longest_delay_s if chaos else 0.0

@@ -1,7 +1,7 @@
 """What runs a call: its ATen operator; on the CPU in the mode that it depends on, or without its temporaries.
 
 Dropout's kernels on the CPU convert the mask in memory of their own, in addition to their outputs. Plain PyTorch, which
-saves a mask of numbers, holds no such copy. oneDNN's LSTM keeps what its backward pass needs only while gradients are
+saves a mask of numbers, holds no such copy. Gloo gathers and scatters through buffers of its own. oneDNN's LSTM keeps what its backward pass needs only while gradients are
 recorded, which a step does not do.
 """
 
@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from membench.core import distributed
 from membench.core.call import Call, resolve_operator
 from membench.core.random_operators import READ_STATE, SET_STATE, random_state, set_random_state
 
@@ -47,6 +48,9 @@ _ON_CPU: dict[str, Callable[..., Any]] = {
     "aten.mkldnn_rnn_layer.default": _lstm_layer,
     "aten.native_dropout.default": _native_dropout,
     "aten.native_dropout_backward.default": _native_dropout_backward,
+    "_c10d_functional.all_gather_into_tensor_out.default": distributed.all_gather,
+    "_c10d_functional.reduce_scatter_tensor_out.default": distributed.reduce_scatter,
+    "_c10d_functional.all_reduce_.default": distributed.all_reduce,
 }
 
 

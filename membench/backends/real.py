@@ -1,7 +1,9 @@
 """Real devices, and the backends that run schedules on them."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from types import MappingProxyType
+from typing import Any
 
 import torch
 
@@ -70,6 +72,14 @@ def _set_tf32_switches(of_cudnn: bool, of_cublas: bool) -> None:
     torch.backends.cuda.matmul.allow_tf32 = of_cublas
 
 
-def real_backend(schedule: Schedule, device: torch.device) -> TensorBackend:
-    """Return the backend that runs a schedule on a device."""
-    return CudaBackend(schedule, device) if device.type == "cuda" else CpuBackend(schedule.graph)
+def real_backend(
+    schedule: Schedule, device: torch.device, groups: Mapping[str, Any] = MappingProxyType({})
+) -> TensorBackend:
+    """Return the backend that runs a schedule on a device.
+
+    Args:
+        groups: process groups by axis, of the collectives, which run on the CPU alone.
+    """
+    if device.type == "cuda":
+        return CudaBackend(schedule, device)
+    return CpuBackend(schedule.graph, groups=groups)

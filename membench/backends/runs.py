@@ -67,6 +67,7 @@ class RunSource:
         if call is None:
             self._lines.append(f"take({task.index})")
             return
+        self._lines += [f"allocate({block})" for block in call.filled]
         for number in call.numbers:
             if number not in self._present:
                 self._lines.append(self._view(number))

@@ -2,9 +2,11 @@
 
 import tempfile
 from abc import abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -33,6 +35,7 @@ class TensorBackend(Backend):
     Args:
         graph: captured with calls.
         device: the device of the blocks.
+        groups: process groups by axis, of the collectives.
 
     Attributes:
         recorder: records the memory of the CPU backend's threads, if set.
@@ -41,11 +44,13 @@ class TensorBackend(Backend):
         disk_folder: where their file is made.
     """
 
-    def __init__(self, graph: TaskGraph, device: torch.device) -> None:
+    def __init__(
+        self, graph: TaskGraph, device: torch.device, groups: Mapping[str, Any] = MappingProxyType({})
+    ) -> None:
         self.device = device
         self.recorder: MemoryRecorder | None = None
         self.poison: Callable[[int], None] | None = None
-        self.tensors = DeviceTensors(graph, device)
+        self.tensors = DeviceTensors(graph, device, groups)
         self._blocks = graph.blocks
         self.disk: DiskTier | None = None
         self.disk_folder = Path(tempfile.gettempdir())

@@ -6,6 +6,7 @@ prefetched block has a new storage, and nothing else changes.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -26,16 +27,19 @@ class DeviceTensors:
     Args:
         graph: every task but those of the update must have a call.
         device: the device of created and prefetched blocks.
+        groups: process groups by axis, of the collectives.
 
     Attributes:
         update: runs a task of the update; takes the task, and a function that returns a value's tensor.
         passed: by block, tensors that a step takes from its caller in place of running the task that creates them.
     """
 
-    def __init__(self, graph: TaskGraph, device: torch.device) -> None:
+    def __init__(
+        self, graph: TaskGraph, device: torch.device, groups: Mapping[str, Any] = MappingProxyType({})
+    ) -> None:
         self._graph = graph
         self._device = device
-        self._bound = BoundCalls(graph.blocks, device)
+        self._bound = BoundCalls(graph.blocks, device, groups)
         self._values, self._values_of_block = self._bound.values, self._bound.values_of_block
         self.update: Callable[[Task, Callable[[Value], Tensor]], None] | None = None
         self.passed: dict[int, Tensor] = {}
@@ -101,6 +105,7 @@ class DeviceTensors:
         if call is None:
             self._take(task.index)
             return
+        self._allocate_filled(call)
         tensors = self._tensors
         for number in call.numbers:
             if tensors[number] is None:
@@ -128,6 +133,7 @@ class DeviceTensors:
             "owners": self._owners,
             "view": self._view,
             "take": self._take,
+            "allocate": self._allocate_block,
             "close_space": close_space,
             "spaces": spaces,
             "poison": poison,
@@ -137,10 +143,11 @@ class DeviceTensors:
     def prepare(self, task: Task) -> Callable[[], None]:
         """Look up a task's arguments now, and return a function that runs it later and keeps its outputs.
 
-        Results of tasks that have not run yet are looked up when it runs.
+        What its operator fills has memory from now on. Results of tasks that have not run yet are looked up when it runs.
         """
         call = self._calls[task.index]
         assert call is not None, "updates and gradients of the caller join the compute stream"
+        self._allocate_filled(call)
         arguments: dict[int, Tensor] = {}
 
         def look_up() -> None:
@@ -155,6 +162,13 @@ class DeviceTensors:
 
         look_up()
         return run
+
+    def _allocate_filled(self, call: BoundCall) -> None:
+        for block in call.filled:
+            self._allocate_block(block)
+
+    def _allocate_block(self, block: int) -> None:
+        self.allocate(self._graph.blocks[block])
 
     def _take(self, index: int) -> None:
         """Let the optimizer update the weights, or take what the caller passes for a task's blocks."""

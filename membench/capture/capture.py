@@ -18,6 +18,7 @@ from membench.capture.passes import (
 from membench.capture.plain import plain_tasks
 from membench.capture.trace import Recording, record
 from membench.core.call import Outputs, Value
+from membench.core.fully_sharded import whole_weights
 from membench.core.task_graph import EXTERNAL_ROLES, Block, Kind, Phase, Role, Task, TaskGraph, numbered
 from membench.core.torch_internals import tree_leaves
 from membench.core.workload import Workload
@@ -62,7 +63,8 @@ def capture(
     Raises:
         UnsupportedModel: the step cannot be expressed as a graph; names the layer.
     """
-    recording = record(workload, device, seen, uses_values=uses_values)
+    with whole_weights(workload.module):
+        recording = record(workload, device, seen, uses_values=uses_values)
     given_up = recording.given_up
     blocks = _with_roles(recording, given_up)
     of_plain = list(blocks)
@@ -137,6 +139,7 @@ def _graph(
         layers=tuple(recording.layers),
         loss=loss,
         gradients=tuple(results.items()),
+        completed=recording.completed,
         output=recording.output,
         objects_after=recording.objects_after,
         depends_on_values=recording.depends_on_values,

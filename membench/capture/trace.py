@@ -85,6 +85,7 @@ class Recording:
         constants: tensors that the model made, or holds outside its parameters and buffers, by block.
         loss: None in a step that returns the module's output.
         gradients: `Value` of each trained weight's gradient, None where the loss does not depend on it.
+        completed: see `TaskGraph`.
         output: of the module with `Value` in place of tensors, in a step that returns it.
         output_gradients, input_gradients: see `TaskGraph`.
         weights, buffers: blocks by qualified name.
@@ -103,6 +104,7 @@ class Recording:
     constants: dict[int, Tensor]
     loss: Value | None
     gradients: dict[str, Value | None]
+    completed: tuple[str, ...]
     output: Any
     output_gradients: list[tuple[Value, Value]]
     input_gradients: list[Value | None]
@@ -126,12 +128,14 @@ class _Results:
 
     Attributes:
         gradients: of the trained weights, then of the inputs.
+        completed: see `TaskGraph`.
     """
 
     loss: Tensor | None
     output: Any
     output_gradients: list[tuple[Tensor, Tensor]]
     gradients: list[Tensor | None]
+    completed: tuple[str, ...]
 
 
 def record(
@@ -224,6 +228,7 @@ def _trace(
             constants=recorder.constants,
             loss=None if results.loss is None else recorder.value(results.loss),
             gradients=dict(zip(fakes.trained, gradients, strict=False)),
+            completed=results.completed,
             output=output,
             output_gradients=[(recorder.value(each), recorder.value(gradient)) for each, gradient in pairs],
             input_gradients=gradients[len(fakes.trained) :]
@@ -256,6 +261,9 @@ def _run(
         gpu.own(fakes.trained.values())
     given = fakes.given() if workload.trains else []  # without gradients an object may let go of its tensors
     leaves = [*fakes.trained.values(), *tensors_in(opened(fakes.inputs))] if workload.trains else []
+    completed: list[str] = []
+    for name, weight in fakes.trained.items():
+        weight.register_post_accumulate_grad_hook(lambda _, name=name: completed.append(name))
     tensors = by_every_name(workload.module, {**fakes.weights, **fakes.buffers})
     functions = partial(_functions, workload.module, gpu, recorder.contents)
     with ExitStack() as step:
@@ -265,7 +273,7 @@ def _run(
             loss, output = _forward(workload, recorder, fakes, given)
         pairs = _backward(workload, recorder, loss, output, given)
     gradients = own_gradients(leaves, [gradient for _, gradient in pairs])
-    return _Results(loss, output, pairs, gradients)
+    return _Results(loss, output, pairs, gradients, tuple(dict.fromkeys(completed)))
 
 
 @contextmanager

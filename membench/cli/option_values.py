@@ -10,6 +10,7 @@ from typing import Any
 from membench.core.checks import COUNT, NAME, POSITIVE, SWITCH, WHOLE, Requirement, check, choice
 from membench.core.configuration import find_function, instantiate, names
 from membench.core.errors import MembenchError, one_line
+from membench.core.launched import launched
 from membench.core.precision import Precision
 from membench.core.units import parse_bytes
 from membench.sweep.records import Rerun
@@ -50,6 +51,8 @@ def check_cell(values: Values) -> None:
         Precision.of_step(values["precision"])
     if values.get("channels_last") is not None:
         check(SWITCH, channels_last=values["channels_last"])
+    if values.get("parallel") is not None:
+        _check_parallel(values["parallel"], values["backend"]["name"])
     if values["metrics"] is not None:
         find_function(str(values["metrics"]))
     _check_model(values["model"])
@@ -79,6 +82,18 @@ def _check_model(model: Values) -> None:
                 f"model: {model['name']} has no description of its batch; give {' '.join(missing)}, or model.inputs and "
                 "model.targets, such as 'model.inputs={x:{shape:[3,224,224]}}'"
             )
+
+
+def _check_parallel(parallel: Any, backend: str) -> None:
+    if not isinstance(parallel, Mapping):
+        raise MembenchError(
+            f"parallel is numbers of processes by axis, such as '{{fsdp: 2}}', not {parallel!r}"
+        )
+    check(COUNT, **{f"parallel.{axis}": size for axis, size in parallel.items()})
+    if backend != "cpu" or launched().count == 1:
+        raise MembenchError(
+            "parallel is of processes that torchrun starts, with backend=cpu; membench predict cluster=... predicts a step on several GPUs"
+        )
 
 
 def check_size(name: str, size: Any) -> None:

@@ -20,6 +20,13 @@ class CollectiveKind(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class GroupOf:
+    """An argument of a call: the process group of an axis, which is known when a step is made of the graph."""
+
+    axis: str
+
+
+@dataclass(frozen=True, slots=True)
 class Collective:
     """One exchange between the ranks of one axis of a mesh.
 

@@ -4,8 +4,9 @@ torchrun starts them; they communicate through Gloo on the CPU and through NCCL 
 process, and these functions do nothing.
 """
 
+import ctypes
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import TypeVar
@@ -71,16 +72,72 @@ def average(tensor: Tensor, root: int | None, what: str) -> None:
     Raises:
         ExchangeFailed: another process has ended, or did not answer in time.
     """
-    # a Python number would become a tensor of torch's allocator, in every call
-    count = torch.frombuffer(bytearray(tensor.itemsize), dtype=tensor.dtype).fill_(dist.get_world_size())
     with _exchange_errors(joined(), what):
         if root is None:
             dist.all_reduce(tensor)
         else:
             dist.reduce(tensor, root)
-        tensor.div_(count.squeeze())  # Gloo offers sums only
+        _divide(tensor, dist.get_world_size())
         if root is not None:
             dist.broadcast(tensor, root)
+
+
+def all_gather(sent: Tensor, ranks: int, group: dist.ProcessGroup, *, out: Tensor) -> Tensor:
+    """Fill a vector with those of all ranks of a group, one after another, without allocating memory as Gloo's all-gather does.
+
+    Raises:
+        ExchangeFailed: see `average`.
+    """
+    parts = out.view(ranks, -1)
+    parts[dist.get_rank(group)].copy_(sent)
+    with _exchange_errors(joined(), "weights"):
+        for rank in range(ranks):
+            dist.broadcast(_unowned(parts[rank]), group=group, group_src=rank)
+    return out
+
+
+def reduce_scatter(
+    sent: Tensor, operator: str, ranks: int, group: dist.ProcessGroup, *, out: Tensor
+) -> Tensor:
+    """Fill a vector with this rank's part of the sum or, as ``"avg"``, of the mean over a group's ranks.
+
+    What is sent is overwritten: Gloo adds up all of a copy of it, and so with these bits.
+
+    Raises:
+        ExchangeFailed: see `average`.
+    """
+    all_reduce(sent, "sum", group)
+    part = sent.view(ranks, -1)[dist.get_rank(group)]
+    if operator == "avg":
+        _divide(part, ranks)
+    return out.copy_(part)
+
+
+def all_reduce(tensor: Tensor, operator: str, group: dist.ProcessGroup) -> Tensor:
+    """Replace a tensor in place by its sum or, as ``"avg"``, its mean over a group's ranks, without allocating memory.
+
+    Raises:
+        ExchangeFailed: see `average`.
+    """
+    with _exchange_errors(joined(), "gradients"):
+        dist.all_reduce(_unowned(tensor), group=group)
+    if operator == "avg":
+        _divide(tensor, dist.get_world_size(group))
+    return tensor
+
+
+def _unowned(tensor: Tensor) -> Tensor:
+    """Return a contiguous tensor's elements as one that does not keep their memory.
+
+    Gloo's threads let go of a tensor some time after its collective has ended, and with it would free its memory then.
+    """
+    memory = (ctypes.c_byte * tensor.nbytes).from_address(tensor.data_ptr())
+    return torch.frombuffer(memory, dtype=tensor.dtype)
+
+
+def _divide(tensor: Tensor, by: int) -> None:
+    # a Python number would become a tensor of torch's allocator, in every call
+    tensor.div_(torch.frombuffer(bytearray(tensor.itemsize), dtype=tensor.dtype).fill_(by).squeeze())
 
 
 def from_first(make: Callable[[], T], what: str) -> T:
@@ -118,9 +175,18 @@ def broadcast_state(module: nn.Module) -> None:
             "there is no group of processes to exchange gradients with; start them with torchrun and call "
             "torch.distributed.init_process_group, or leave exchange out"
         )
+    broadcast([*module.parameters(), *module.buffers()], dist.group.WORLD)
+
+
+def broadcast(tensors: Iterable[Tensor], group: dist.ProcessGroup | None) -> None:
+    """Set tensors to those of a group's first process.
+
+    Raises:
+        ExchangeFailed: see `average`.
+    """
     with _exchange_errors(joined(), "weights"):
-        for tensor in (*module.parameters(), *module.buffers()):
-            dist.broadcast(tensor.detach(), 0)
+        for tensor in tensors:
+            dist.broadcast(tensor.detach(), group=group, group_src=0)
 
 
 @contextmanager

@@ -11,6 +11,9 @@ import torch
 from membench.core.checks import COUNT, check
 from membench.core.errors import MembenchError
 
+PIPELINED = "pp"
+"""Axis of the mesh over whose ranks a module is cut into stages."""
+
 
 class PipelineSchedule(StrEnum):
     """Order of the micro-batches of a step, by the names of torch.distributed.pipelining.
@@ -64,7 +67,7 @@ class Pipeline:
     micro_batches: int
     schedule: PipelineSchedule = PipelineSchedule.ONE_FORWARD_ONE_BACKWARD
     gradient_dtype: torch.dtype | None = None
-    axis: str = "pp"
+    axis: str = PIPELINED
 
     def __post_init__(self) -> None:
         check(COUNT, ranks=self.ranks, micro_batches=self.micro_batches)

@@ -4,6 +4,9 @@ from dataclasses import dataclass
 
 import torch
 
+SHARDED, REPLICATED = "fsdp", "dp"
+"""Axes of a mesh: over whose ranks weights are divided, and over whose ranks these shards are repeated."""
+
 
 @dataclass(frozen=True)
 class Sharding:
@@ -11,6 +14,7 @@ class Sharding:
 
     Attributes:
         ranks: over which each weight is divided, along its first dimension.
+        shapes: of the weights, by name, along whose first dimension they are divided.
         groups: names of the weights that are gathered together, those of one wrapped module; all others are the root's, which are
             gathered once for both passes.
         reshard_after_forward: gathered weights are given back after the forward pass, and gathered again for the backward pass.
@@ -32,6 +36,7 @@ class Sharding:
     reduce_dtype: torch.dtype | None = None
     copies_out: bool = True
     replicas: str = ""
-    axis: str = "fsdp"
+    axis: str = SHARDED
     accumulates: bool = False
     in_between: bool = False
+    shapes: tuple[tuple[str, tuple[int, ...]], ...] = ()

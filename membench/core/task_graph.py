@@ -256,6 +256,7 @@ class TaskGraph:
         loss: None in a step of inference.
         gradients: the `Value` of each trained weight's gradient, by the weight's name (None: unused). In a micro-batch
             these are the accumulators, to which the gradients of all micro-batches are added.
+        completed: the weights by name in the order in which autograd completes their gradients.
         output: what the module returns, with `Value` in place of tensors; None in a step that returns a loss.
         objects_after: if a step of inference changes objects among its inputs, such as a cache of keys and values: all of them as
             it leaves them, each an `Opened` with `Value` in place of tensors.
@@ -276,6 +277,7 @@ class TaskGraph:
     layers: tuple[str, ...]
     loss: Value | None = None
     gradients: tuple[tuple[str, Value | None], ...] = ()
+    completed: tuple[str, ...] = ()
     output: Any = None
     objects_after: tuple[Any, ...] = ()
     weights_stay: bool = False

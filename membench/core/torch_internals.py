@@ -83,6 +83,9 @@ __all__ = [
     "flash_attention",
     "flex_attention_shapes",
     "flop_registry",
+    "fsdp_groups",
+    "fsdp_reshards_by_default",
+    "fsdp_state",
     "is_compiled",
     "is_composite",
     "is_of_torch",
@@ -183,20 +186,34 @@ is_wrapper_subclass: Callable[[object], bool] = is_traceable_wrapper_subclass
 
 def unwrapped(tensor: Tensor) -> dict[str, Tensor]:
     """Return the tensors that a wrapper subclass wraps, by the names of its attributes."""
-    names, _ = tensor.__tensor_flatten__()  # type: ignore[attr-defined]
-    return {name: getattr(tensor, name) for name in names}
+    return {name: part for name, part in _wrapped(tensor).items() if isinstance(part, Tensor)}
 
 
 def wrapped_again(tensor: Tensor, parts: dict[str, Tensor]) -> Tensor:
     """Return a wrapper subclass like another one, of the same size, around other tensors."""
     _, context = tensor.__tensor_flatten__()  # type: ignore[attr-defined]
-    made: Tensor = type(tensor).__tensor_unflatten__(parts, context, tensor.size(), tensor.stride())  # type: ignore[attr-defined]
+    kept = _wrapped(tensor) | parts
+    made: Tensor = type(tensor).__tensor_unflatten__(kept, context, tensor.size(), tensor.stride())  # type: ignore[attr-defined]
     return made
+
+
+def _wrapped(tensor: Tensor) -> dict[str, Any]:
+    """Return what a wrapper subclass wraps by name: tensors, and objects such as the mesh of a `DTensor`."""
+    names, _ = tensor.__tensor_flatten__()  # type: ignore[attr-defined]
+    return {name: getattr(tensor, name) for name in names}
 
 
 conjugate_view: Callable[[Tensor], Tensor] = torch._conj
 negative_view: Callable[[Tensor], Tensor] = torch._neg_view
 """Views whose elements are conjugated or negated when they are read."""
+
+fsdp_state: Callable[[nn.Module], Any] = methodcaller("_get_fsdp_state")
+"""Return what `fully_shard` keeps of a module that it wraps."""
+fsdp_groups: Callable[[Any], list[Any]] = attrgetter("_fsdp_param_groups")
+"""Return the groups of weights of such a state: ``fsdp_params``, ``mesh_info`` and ``post_forward_mesh_info`` of each."""
+
+fsdp_reshards_by_default: Callable[[Any], bool | None] = attrgetter("_auto_reshard_after_forward")
+"""Return whether such a state gives weights back after the forward pass unless it is that of the root."""
 
 WEIGHT_HOOKS = (attrgetter("_backward_hooks"), attrgetter("_post_accumulate_grad_hooks"))
 """Each returns the hooks on a parameter's gradient; None or empty without any."""

@@ -75,6 +75,8 @@ _UNKNOWN_PRODUCTS = {"convolution", "convolution_backward", "gemm_4bit", "gemv_4
 _COPIES = {"cat", "stack", "clone", "index", "index_put", "index_put_", "index_select", "gather", "roll", "flip", "repeat",
            "slice_backward", "select_backward", "slice_scatter", "constant_pad_nd", "im2col", "col2im", "embedding",
            "embedding_dense_backward", "scatter", "scatter_add", "index_add", "unfold_backward", "as_strided"}  # fmt: skip
+_BUFFER_COPIES = {"_foreach_copy_", "split_with_sizes_copy", "_chunk_cat"}
+"""Into and out of the buffers of collectives: they move what their blocks hold."""
 _REDUCTIONS = {
     "sum",
     "mean",
@@ -141,7 +143,7 @@ class SameKernels:
 
 def kernels_of(task: Task) -> tuple[Kernel, ...]:
     """Return the kernels of a task: two where it computes both gradients of a convolution, else one."""
-    if task.call is None:
+    if task.call is None or task.call.operator.split(".")[1] in _BUFFER_COPIES:
         return (_kernel_by_kind(task),)
     if not computes_both_gradients(task):
         return (_kernel_by_call(task, task.call),)
@@ -155,7 +157,8 @@ def kernels_of(task: Task) -> tuple[Kernel, ...]:
 
 def priced_by_bytes(tasks: Iterable[Task]) -> tuple[str, ...]:
     """Return the operators of libraries, ``"library.name"``, whose operations are not known, in the order of their first use."""
-    calls = [task.call for task in tasks if task.call is not None and not task.operations]
+    priced = (task for task in tasks if not (task.operations or task.collective))
+    calls = [task.call for task in priced if task.call is not None]
     names = (call.operator.rpartition(".")[0] for call in calls if not is_of_torch(call.operator))
     return tuple(dict.fromkeys(name for name in names if not name.startswith("membench.")))
 

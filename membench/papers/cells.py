@@ -21,7 +21,16 @@ CELL_KEYS = (
     "model", "batch_size", "strategy", "framework", "device", "cluster", "backend", "seed", "budget",
     "micro_batch", "exchange", "metrics",
 )  # fmt: skip
-OPTIONAL_KEYS = ("optimizer", "precision", "channels_last", "serving", "allocator", "machine", "host_memory")
+OPTIONAL_KEYS = (
+    "optimizer",
+    "precision",
+    "channels_last",
+    "serving",
+    "allocator",
+    "machine",
+    "host_memory",
+    "parallel",
+)
 """Later keys, left out of a configuration where they are null, so that the hashes of earlier records stay."""
 
 

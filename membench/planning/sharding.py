@@ -12,14 +12,14 @@ After Zhao et al., "PyTorch FSDP: Experiences on Scaling Fully Sharded Data Para
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
 from math import ceil, prod
 
 import torch
 
-from membench.core.call import Value, values_in
+from membench.core.call import Call, Value, values_in
 from membench.core.collective import Collective, CollectiveKind
 from membench.core.sharding import Sharding
 from membench.core.task_graph import (
@@ -33,8 +33,23 @@ from membench.core.task_graph import (
     numbered,
     rename_blocks,
 )
+from membench.planning.collective_calls import (
+    MEAN,
+    all_reduces,
+    contiguous,
+    copies_in,
+    copies_out,
+    cuts_for_ranks,
+    flat,
+    gathers,
+    reduce_scatters,
+)
+from membench.planning.weight_groups import WeightGroup, common_name
 
 _ROOT = "root"
+
+_WIDE = (torch.float32, torch.bfloat16)
+"""Formats in which a sum over ranks does not overflow, so that it is divided afterwards; others are divided before, too."""
 
 
 def shard(graph: TaskGraph, sharding: Sharding) -> TaskGraph:
@@ -43,45 +58,6 @@ def shard(graph: TaskGraph, sharding: Sharding) -> TaskGraph:
         return graph
     plain = graph.plain and _Sharded(graph.plain, sharding).graph()
     return replace(_Sharded(graph, sharding).graph(), plain=plain)
-
-
-class _Group:
-    """The weights of one wrapped module, or of the root.
-
-    Attributes:
-        weights: their blocks in the graph that is sharded.
-        forward, backward: the first and the last task of each pass that uses one; None: no task does.
-        ready: the last task that touches one of their gradients; None: they have none.
-    """
-
-    def __init__(self, graph: TaskGraph, name: str, weights: Sequence[Block]) -> None:
-        self.name, self.weights = name, weights
-        blocks = {block.index for block in weights}
-        self.forward = _span(graph, blocks, is_backward=False)
-        self.backward = _span(graph, blocks, is_backward=True)
-        gradients = dict(graph.gradients)
-        self.gradients = {
-            block.name: value for block in weights if (value := gradients.get(block.name)) is not None
-        }
-        made = {value.block for value in self.gradients.values()}
-        self.ready = max(
-            (task.index for task in graph.tasks if not made.isdisjoint((*task.reads, *task.writes))),
-            default=None,
-        )
-
-    @property
-    def size_bytes(self) -> int:
-        return sum(block.size_bytes for block in self.weights)
-
-
-def _span(graph: TaskGraph, blocks: set[int], *, is_backward: bool) -> tuple[int, int] | None:
-    uses = [
-        task.index
-        for task in graph.tasks
-        if (task.phase in AFTER_THE_LOSS) is is_backward
-        and not blocks.isdisjoint((*task.reads, *task.writes))
-    ]
-    return (uses[0], uses[-1]) if uses else None
 
 
 class _Sharded:
@@ -104,6 +80,9 @@ class _Sharded:
             value.block: value.dtype for call in calls for value in values_in((call.args, call.kwargs))
         }
         self._groups = list(self._of_modules())
+        self._elements = {
+            block.index: self._shard_elements(block) for group in self._groups for block in group.weights
+        }
 
     def graph(self) -> TaskGraph:
         """Return the graph of the rank."""
@@ -126,43 +105,58 @@ class _Sharded:
             gradients=tuple(self._gradients.items()),
         )
 
-    def _of_modules(self) -> Iterable[_Group]:
+    def _of_modules(self) -> Iterable[WeightGroup]:
         weights = {block.name: block for block in self._graph.blocks if block.role is Role.WEIGHT}
         for names in self._sharding.groups:
             named = [weights.pop(name) for name in names if name in weights]
             if named:
-                yield _Group(self._graph, _common(names), named)
+                yield WeightGroup(self._graph, common_name(names), named)
         if weights:
-            yield _Group(self._graph, _ROOT, list(weights.values()))
+            yield WeightGroup(self._graph, _ROOT, list(weights.values()))
 
-    def _is_given_back(self, group: _Group) -> bool:
+    def _is_given_back(self, group: WeightGroup) -> bool:
         """Return whether a group is gathered for each pass: the root is not, as its last task is followed by the first one."""
         is_root = group.name == _ROOT
         return group.forward is None or (self._sharding.reshard_after_forward and not is_root)
 
-    def _divide(self, group: _Group) -> None:
+    def _shard_elements(self, block: Block) -> int:
+        """Return the elements of a rank's shard of a weight: of the largest one, to which the others are padded."""
+        elements = block.size_bytes // self._dtypes[block.index].itemsize
+        gradient = dict(self._graph.gradients).get(block.name)
+        shape = dict(self._sharding.shapes).get(block.name, gradient.shape if gradient else (elements,))
+        if not self._sharding.copies_out or prod(shape) != elements:
+            return ceil(elements / self._sharding.ranks)
+        return ceil(shape[0] / self._sharding.ranks) * prod(shape[1:]) if shape else 1
+
+    def _divide(self, group: WeightGroup) -> None:
         """Put a rank's shards in the place of weights and their gradients."""
         for block in group.weights:
-            computed = self._dtypes[block.index]
-            elements = ceil(block.size_bytes // computed.itemsize / self._sharding.ranks)
-            size_bytes = elements * self._kept_dtype(computed).itemsize
+            size_bytes = self._elements[block.index] * self._kept_dtype(self._dtypes[block.index]).itemsize
             self._blocks[block.index] = replace(block, size_bytes=size_bytes)
+        kept: dict[torch.dtype, dict[str, Value]] = {}
         for name, value in group.gradients.items():
-            kept = self._kept_dtype(value.dtype)
+            kept.setdefault(self._kept_dtype(value.dtype), {})[name] = value
+            self._blocks[value.block] = replace(self._blocks[value.block], role=Role.GRADIENT)
+        for dtype, gradients in kept.items():
+            if self._sharding.in_between:
+                self._gradients |= dict.fromkeys(gradients)
+            else:
+                self._add_shards(group, gradients, dtype)
+
+    def _add_shards(self, group: WeightGroup, gradients: Mapping[str, Value], dtype: torch.dtype) -> None:
+        """Let a rank's shards of gradients be parts of one block, into which they are reduced."""
+        layer = self._blocks[next(iter(gradients.values())).block].layer
+        role = Role.ACCUMULATED if self._sharding.accumulates else Role.WEIGHT_GRADIENT
+        offset = 0
+        index = self._add(f"{group.name}:gradient shards", 0, role, layer)
+        for name, value in gradients.items():
             first, *others = value.shape or (1,)
             shape = ceil(first / self._sharding.ranks), *others
-            size_bytes = prod(shape) * kept.itemsize
-            of = self._blocks[value.block]
-            self._blocks[value.block] = replace(of, role=Role.GRADIENT)
-            if self._sharding.in_between:
-                self._gradients[name] = None
-                continue
-            role = Role.ACCUMULATED if self._sharding.accumulates else Role.WEIGHT_GRADIENT
-            index = self._add(f"{name}:gradient shard", size_bytes, role, of.layer)
-            strides = tuple(prod(shape[n + 1 :]) for n in range(len(shape)))
-            self._gradients[name] = Value(index, kept, shape, strides, 0)
+            self._gradients[name] = contiguous(index, dtype, shape, offset)
+            offset += prod(shape)
+        self._blocks[index] = replace(self._blocks[index], size_bytes=offset * dtype.itemsize)
 
-    def _gather(self, groups: Sequence[_Group], *, is_backward: bool) -> None:
+    def _gather(self, groups: Sequence[WeightGroup], *, is_backward: bool) -> None:
         """Gather groups in the order of their uses, each while the one before it runs."""
         phase = Phase.BACKWARD if is_backward else Phase.FORWARD
         turn = next((t.index for t in self._graph.tasks if t.phase is Phase.BACKWARD), 0)
@@ -173,15 +167,14 @@ class _Sharded:
                 issued = max(issued, self._first(groups[position - 1], is_backward))
             layer = self._graph.tasks[first].layer
             suffix = " in the backward pass" if is_backward and group.forward else ""
-            sent = self._add(
-                f"{group.name}:shards{suffix}",
-                ceil(group.size_bytes / self._sharding.ranks),
-                Role.GATHERED,
-                layer,
-            )
+            gathered_bytes = self._gathered_bytes(group.weights)
+            sent_bytes = ceil(gathered_bytes / self._sharding.ranks)
+            sent = self._add(f"{group.name}:shards{suffix}", sent_bytes, Role.GATHERED, layer)
             shards = tuple(block.index for block in group.weights)
             gathered = [
-                self._add(f"{block.name}:gathered{suffix}", block.size_bytes, Role.GATHERED, layer)
+                self._add(
+                    f"{block.name}:gathered{suffix}", self._gathered_bytes([block]), Role.GATHERED, layer
+                )
                 for block in group.weights
             ]
             self._renamed[is_backward] |= dict(zip(shards, gathered, strict=True))
@@ -189,19 +182,52 @@ class _Sharded:
             output = tuple(gathered)
             if self._sharding.copies_out:
                 output = (
-                    self._add(f"{group.name}:all-gather{suffix}", group.size_bytes, Role.GATHERED, layer),
+                    self._add(f"{group.name}:all-gather{suffix}", gathered_bytes, Role.GATHERED, layer),
                 )
-            collective = Collective(CollectiveKind.ALL_GATHER, group.size_bytes, self._sharding.axis)
+            collective = Collective(CollectiveKind.ALL_GATHER, gathered_bytes, self._sharding.axis)
             gather = self._collective(group, phase, layer, (sent,), output, collective, suffix)
-            self._before[issued] += [copy_in, gather]  # behind what the module before it waits for
             # what was sent is given back once it has arrived, where the device waits for it anyway
             arrived = self._copy(f"{group.name}:arrival{suffix}", phase, layer, (), ())
             if self._sharding.copies_out:
                 arrived = self._copy(f"{group.name}:copy out{suffix}", phase, layer, output, gathered)
             held = output if self._sharding.copies_out else ()
-            self._before[first].append(replace(arrived, reads=(sent, *output), releases=(sent, *held)))
+            arrived = replace(arrived, reads=(sent, *output), releases=(sent, *held))
+            calls = self._gathering_calls(group, sent, output[0], gathered)
+            copy_in, gather, arrived = (
+                replace(task, call=call) for task, call in zip((copy_in, gather, arrived), calls, strict=True)
+            )
+            self._before[issued] += [copy_in, gather]  # behind what the module before it waits for
+            self._before[first].append(arrived)
 
-    def _first(self, group: _Group, is_backward: bool) -> int:
+    def _gathered_bytes(self, weights: Sequence[Block]) -> int:
+        """Return the bytes of weights that are gathered: of all ranks' shards, padded where they have buffers."""
+        if not self._sharding.copies_out:
+            return sum(block.size_bytes for block in weights)
+        elements = ((self._elements[block.index], self._dtypes[block.index]) for block in weights)
+        return sum(self._sharding.ranks * number * dtype.itemsize for number, dtype in elements)
+
+    def _gathering_calls(
+        self, group: WeightGroup, sent: int, output: int, gathered: Sequence[int]
+    ) -> tuple[Call | None, Call | None, Call | None]:
+        """Return the calls that copy a group's shards in, gather them and copy weights out; None where they are only simulated."""
+        dtypes = {self._dtypes[block.index] for block in group.weights}
+        if not self._sharding.copies_out or len(dtypes) > 1:
+            return None, None, None
+        [dtype] = dtypes
+        ranks, elements = self._sharding.ranks, [self._elements[block.index] for block in group.weights]
+        shards = [
+            flat(block.index, self._kept_dtype(dtype), number)
+            for block, number in zip(group.weights, elements, strict=True)
+        ]
+        return (
+            copies_in(shards, sent, dtype),
+            gathers(flat(sent, dtype, sum(elements)), ranks, self._sharding.axis, output),
+            copies_out(
+                flat(output, dtype, ranks * sum(elements)), ranks, list(zip(gathered, elements, strict=True))
+            ),
+        )
+
+    def _first(self, group: WeightGroup, is_backward: bool) -> int:
         span = group.backward if is_backward else group.forward
         assert span is not None
         return span[0]
@@ -214,7 +240,7 @@ class _Sharded:
                     gathered = self._renamed[is_backward]
                     self._released[span[1]] += [gathered[block.index] for block in group.weights]
 
-    def _reduce(self, groups: Sequence[_Group]) -> None:
+    def _reduce(self, groups: Sequence[WeightGroup]) -> None:
         """Reduce the gradients of groups in the order in which they are complete."""
         before, due = None, list[Task]()
         for group in groups:
@@ -224,7 +250,7 @@ class _Sharded:
             if self._sharding.in_between:
                 self._behind[group.ready].append(self._kept(group, layer, whole))
                 continue
-            shards = [self._shard_of(name) for name in group.gradients]
+            shards = list(dict.fromkeys(self._shard_of(name) for name in group.gradients))
             reduced = [self._added_to(block) for block in shards] if self._sharding.accumulates else shards
             sent = self._reduction(group, layer, whole, reduced, before)
             if self._sharding.accumulates:
@@ -237,7 +263,12 @@ class _Sharded:
             last[-1] = replace(last[-1], releases=(*last[-1].releases, before))
 
     def _reduction(
-        self, group: _Group, layer: int, whole: tuple[int, ...], reduced: Sequence[int], before: int | None
+        self,
+        group: WeightGroup,
+        layer: int,
+        whole: tuple[int, ...],
+        reduced: Sequence[int],
+        before: int | None,
     ) -> int:
         """Add the tasks that make a rank's shards of whole gradients, and return the buffer that is sent.
 
@@ -246,28 +277,56 @@ class _Sharded:
         """
         assert group.ready is not None
         dtypes = [value.dtype for value in group.gradients.values()]
-        elements = sum(
-            self._graph.blocks[block].size_bytes // dtype.itemsize
-            for block, dtype in zip(whole, dtypes, strict=True)
-        )
-        itemsize = max((self._sharding.reduce_dtype or dtype).itemsize for dtype in dtypes)
-        sent = self._add(f"{group.name}:gradients", elements * itemsize, Role.GRADIENT, layer)
+        dtype = max((self._sharding.reduce_dtype or each for each in dtypes), key=lambda each: each.itemsize)
+        elements = self._reduced_elements(group)
+        size_bytes = elements * dtype.itemsize
+        sent = self._add(f"{group.name}:gradients", size_bytes, Role.GRADIENT, layer)
         copy_in = self._copy(f"{group.name}:copy in gradients", Phase.BACKWARD, layer, whole, (sent,))
-        scattered = Collective(CollectiveKind.REDUCE_SCATTER, elements * itemsize, self._sharding.axis)
+        scattered = Collective(CollectiveKind.REDUCE_SCATTER, size_bytes, self._sharding.axis)
         last = () if before is None else (before,)
-        tasks = [
-            replace(copy_in, reads=(*whole, *last), releases=(*whole, *last)),
-            self._collective(group, Phase.BACKWARD, layer, (sent,), reduced, scattered),
-        ]
+        copy_in = replace(copy_in, reads=(*whole, *last), releases=(*whole, *last))
+        scatter = self._collective(group, Phase.BACKWARD, layer, (sent,), reduced, scattered)
+        scatter = replace(scatter, writes=(sent, *reduced))  # which engines may overwrite
+        tasks = [copy_in, scatter]
         if self._sharding.replicas:
-            size_bytes = sum(self._blocks[block].size_bytes for block in reduced)
-            everywhere = Collective(CollectiveKind.ALL_REDUCE, size_bytes, self._sharding.replicas)
+            reduced_bytes = sum(self._blocks[block].size_bytes for block in reduced)
+            everywhere = Collective(CollectiveKind.ALL_REDUCE, reduced_bytes, self._sharding.replicas)
             averaged = self._collective(group, Phase.BACKWARD, layer, tuple(reduced), reduced, everywhere)
             tasks.append(replace(averaged, creates=()))
-        self._behind[group.ready] += tasks
+        calls = self._reducing_calls(group, flat(sent, dtype, elements), reduced)
+        self._behind[group.ready] += [
+            replace(task, call=call) for task, call in zip(tasks, calls, strict=False)
+        ]
         return sent
 
-    def _kept(self, group: _Group, layer: int, made: tuple[int, ...]) -> Task:
+    def _reduced_elements(self, group: WeightGroup) -> int:
+        """Return the elements of the buffer in which a group's gradients are reduced."""
+        if not self._sharding.copies_out:
+            return sum(
+                self._graph.blocks[value.block].size_bytes // value.dtype.itemsize
+                for value in group.gradients.values()
+            )
+        trained = (block for block in group.weights if block.name in group.gradients)
+        return self._sharding.ranks * sum(self._elements[block.index] for block in trained)
+
+    def _reducing_calls(
+        self, group: WeightGroup, sent: Value, reduced: Sequence[int]
+    ) -> tuple[Call | None, Call | None, Call | None]:
+        """Return the calls that copy gradients in, reduce them and average the shards of replicas; None where they are only simulated."""
+        kept = {self._kept_dtype(value.dtype) for value in group.gradients.values()}
+        is_converted_between = bool(self._sharding.replicas) and kept != {sent.dtype}
+        is_simulated = not self._sharding.copies_out or self._sharding.accumulates or sent.dtype not in _WIDE
+        if is_simulated or len(kept) > 1 or is_converted_between:
+            return None, None, None
+        ranks = self._sharding.ranks
+        shards = flat(reduced[0], kept.pop(), sent.shape[0] // ranks)
+        return (
+            cuts_for_ranks(list(group.gradients.values()), ranks, sent),
+            reduce_scatters(sent, MEAN, ranks, self._sharding.axis, shards),
+            all_reduces(shards, MEAN, self._sharding.replicas),
+        )
+
+    def _kept(self, group: WeightGroup, layer: int, made: tuple[int, ...]) -> Task:
         """Return the task that adds gradients to the whole ones of the micro-batches before."""
         kept = self._add(f"{group.name}:whole gradients", group.size_bytes, Role.ACCUMULATED, layer)
         task = self._copy(f"{group.name}:accumulate", Phase.BACKWARD, layer, made, (kept,))
@@ -278,7 +337,9 @@ class _Sharded:
         block = self._blocks[shard]
         return self._add(f"{block.name} of a micro-batch", block.size_bytes, Role.GRADIENT, block.layer)
 
-    def _accumulation(self, group: _Group, layer: int, reduced: Sequence[int], shards: Sequence[int]) -> Task:
+    def _accumulation(
+        self, group: WeightGroup, layer: int, reduced: Sequence[int], shards: Sequence[int]
+    ) -> Task:
         """Return the task that adds a micro-batch's shards of gradients to those before."""
         task = self._copy(f"{group.name}:accumulate", Phase.BACKWARD, layer, (*reduced, *shards), shards)
         return replace(task, creates=(), releases=tuple(reduced))
@@ -316,7 +377,7 @@ class _Sharded:
 
     def _collective(
         self,
-        group: _Group,
+        group: WeightGroup,
         phase: Phase,
         layer: int,
         reads: tuple[int, ...],
@@ -336,14 +397,3 @@ class _Sharded:
 
     def _kept_dtype(self, computed: torch.dtype) -> torch.dtype:
         return self._sharding.kept_dtype or computed
-
-
-def _common(names: Sequence[str]) -> str:
-    """Return what names of weights begin with: the name of their module."""
-    parts = [name.split(".")[:-1] for name in names]
-    common = []
-    for level in zip(*parts, strict=False):
-        if len(set(level)) > 1:
-            break
-        common.append(level[0])
-    return ".".join(common)

@@ -193,11 +193,24 @@ def _last_needs(graph: TaskGraph, updates: list[Task]) -> list[int]:
 
 
 def _with_freed(graph: TaskGraph, update: Update, tasks: list[Task]) -> TaskGraph:
-    """Return the graph in which gradients that are freed are not results of the step; those of micro-batches stay accumulators."""
+    """Return the graph in which gradients that are freed are not results of the step; those of micro-batches stay accumulators.
+
+    Raises:
+        MembenchError: a gradient that is updated shares a block with one that is not, as shards of a module's gradients do.
+    """
     if update.gradients is Gradients.KEPT:
         return graph
-    freed = {value.block for _, value in graph.gradients if value is not None}
+    updated = {weight for part in update.tasks if part.uses_gradients for weight in part.weights}
+    freed = {value.block for name, value in graph.gradients if value and name in updated}
     freed &= {block for task in tasks for block in task.reads}
+    if left := next(
+        (name for name, value in graph.gradients if value and value.block in freed and name not in updated),
+        None,
+    ):
+        raise MembenchError(
+            f"the optimizer does not update {left!r}, whose gradient is reduced with those that it updates; let it update all weights, or "
+            "freeze that one"
+        )
     blocks = (
         replace(block, role=Role.APPLIED_GRADIENT)
         if block.index in freed and block.role is Role.WEIGHT_GRADIENT

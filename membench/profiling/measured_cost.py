@@ -77,7 +77,7 @@ class MeasuredCost(CostModel):
             OutputMismatch: operators return, or returned when they were measured, other outputs than the graph has.
             UnsupportedModel: an operator does not run on synthetic data.
         """
-        operators = [task for task in graph.tasks if task.call is not None]
+        operators = [task for task in graph.tasks if task.call is not None and not task.collective]
         # backward operators last: they would write past the end of a workspace that was taken to be smaller
         for is_backward in (False, True):
             chosen = [task for task in operators if (task.phase is Phase.BACKWARD) is is_backward]
@@ -104,7 +104,9 @@ class MeasuredCost(CostModel):
     def _cost_of(self, task: Task) -> OperatorCost:
         if task.phase is Phase.UPDATE:
             return OperatorCost(task.workspace_bytes, self.update_times_s.get(task.name, 0.0), ())
-        if task.call is None:  # it takes over what the caller passes
+        if (
+            task.call is None or task.collective
+        ):  # it takes over what the caller passes, or waits for other ranks
             return OperatorCost(0, 0.0, ())
         return self._measured[key_of(task)]
 

@@ -199,13 +199,13 @@ def _evicting() -> Tensor:
 
 
 def _created_sizes_bytes(task: Task, outputs: Outputs) -> Iterable[int]:
-    """Return the sizes of the blocks that a task creates, as its operator returned them."""
+    """Return the sizes of the blocks that a task creates, as its operator returned them; those that it fills are arguments."""
     assert task.call is not None
     pairs = zip(task.call.outputs, outputs, strict=True)
     sizes = {
         value.block: output.size_bytes for value, output in pairs if value is not None and output is not None
     }
-    return (sizes[block] for block in task.creates)
+    return (sizes[block] for block in task.creates if block in sizes)
 
 
 class _IsolatedCall:

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from membench.capture.update_recorder import state_tensors
 from membench.core.errors import MembenchError, one_line
 from membench.core.optimizer import copy_of_optimizer
+from membench.core.stored import single_stored
 from membench.core.torch_internals import storage_address
 from membench.execution.measurement import peaks_bytes, synchronize
 
@@ -46,7 +47,7 @@ def measure_update(
     updated = set(map(id, weights.values()))
     copies = {
         id(weight): nn.Parameter(
-            torch.zeros_like(weight, device=device)
+            torch.zeros_like(single_stored(weight), device=device)
             if id(weight) in updated
             else torch.empty(0, device=device),
             weight.requires_grad,

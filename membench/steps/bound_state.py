@@ -12,8 +12,10 @@ from membench.backends.tensor_backend import TensorBackend
 from membench.capture.capture import CapturedStep
 from membench.core.arguments import ExpectedArguments, is_dense
 from membench.core.errors import MembenchError, ModuleChanged, ShapeMismatch
+from membench.core.precision import Precision
 from membench.core.stored import stored_buffers, stored_weights
-from membench.core.task_graph import TaskGraph
+from membench.core.task_graph import Role, TaskGraph
+from membench.core.torch_contexts import autocast_dtype
 
 _SHAPE = attrgetter("shape")
 _Memory = tuple[int, torch.Size, tuple[int, ...]]
@@ -84,6 +86,37 @@ class BoundState:
             raise ModuleChanged(
                 f"{name!r} is {now}, but was {captured} when the step was captured; compile again"
             )
+
+
+def exchange_buckets(graph: TaskGraph, backend: TensorBackend) -> dict[int, Tensor]:
+    """Return memory for the blocks in which gradients are exchanged, which last from step to step."""
+    results = {value.block for _, value in graph.gradients if value}
+    results |= {graph.loss.block} if graph.loss else set()
+    return {
+        block.index: torch.empty(block.size_bytes, dtype=torch.uint8, device=backend.device)
+        for block in graph.blocks
+        if block.role is Role.ACCUMULATED and block.index not in results
+    }
+
+
+def check_autocast(
+    device_type: str, precision: Precision | None, captured: Mapping[str, torch.dtype | None]
+) -> None:
+    """Refuse a call within autocast that the capture was not within, or outside of it.
+
+    Args:
+        captured: dtypes of autocast by type of device, None where it was off.
+
+    Raises:
+        MembenchError: the call would not compute what the module computes there.
+    """
+    now, then = autocast_dtype(device_type), captured[device_type]
+    own = precision.autocast_dtype if precision else None
+    if now != then and (own is None or now not in (None, own)):
+        raise MembenchError(
+            f"the step is called with autocast to {now} and was captured with autocast to {own or then}; call it as it was "
+            "compiled, or compile it with precision='amp_bf16' or 'amp_fp16'"
+        )
 
 
 def check_arguments(expected: ExpectedArguments, given: Any) -> list[Any]:

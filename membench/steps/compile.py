@@ -45,6 +45,7 @@ from membench.steps.kept_steps import Shapes
 from membench.steps.micro_batched_step import MicroBatchedStep
 from membench.steps.placement import place_workload
 from membench.steps.plan import Runs, plan_step, plan_to_fit
+from membench.steps.real_ranks import RealRanks, real_ranks
 from membench.steps.shaped_step import ShapedStep
 from membench.steps.simulated_step import SimulatedStep, check_capacity, simulated_step
 from membench.steps.update import real_update
@@ -75,7 +76,9 @@ def compile(  # noqa: A001 (the field's term)
     """Capture a step of training or inference and put it under a memory strategy.
 
     Args:
-        module: the network, in the mode (training or evaluation) in which the step is to run.
+        module: the network, in the mode (training or evaluation) in which the step is to run. One that torch's `fully_shard` or
+            `DistributedDataParallel` has wrapped runs on its share of a batch in each process of its mesh, and leaves in ``.grad``
+            what ``loss.backward()`` would; all processes compile it, with the same options.
         loss: called with the module's output, of any type, and the targets; returns a scalar, for micro-batches a mean over the samples
             (not over the targets that are not ignored: micro-batches of equal size have equal weight).
             None: inference; the step returns the module's output.
@@ -130,6 +133,9 @@ def compile(  # noqa: A001 (the field's term)
     _check_together(backend, exchange, device, cluster, machine, optimizer, shapes, cuda_graph)
     _check_host(backend, host_memory, disk, shapes, cuda_graph)
     chosen, budget_bytes = as_strategy(strategy), as_bytes(budget)
+    module, ranks = real_ranks(module)
+    if ranks:
+        ranks.check(backend, exchange, precision, shapes, channels_last=channels_last)
     host_memory_bytes = as_bytes(host_memory, "host_memory")
     when = None if exchange is None else choice(Exchange, "exchange", exchange)
 
@@ -172,6 +178,7 @@ def compile(  # noqa: A001 (the field's term)
             exchange=when,
             optimizer=updated_by,
             cuda_graph=cuda_graph,
+            ranks=ranks,
         )
 
     return build(*batch) if shapes == Shapes.FIXED else ShapedStep(build, module, *batch)
@@ -279,11 +286,13 @@ def build_step(
     exchange: Exchange | None = None,
     optimizer: WeightUpdate | None = None,
     cuda_graph: bool = False,
+    ranks: RealRanks | None = None,
 ) -> CompiledStep | MicroBatchedStep:
     """Put a workload under a strategy, to run on the device whose costs are measured.
 
     Args:
         captures: of the workload; see `updated_workload`.
+        ranks: that divide or repeat the module's weights; None: there is one.
 
     Raises:
         UnsupportedStrategy: the strategy keeps weights or an optimizer's states in host memory.
@@ -298,6 +307,8 @@ def build_step(
 
     def graph_at(size: int) -> TaskGraph:
         graph = graph_as_run(captures, cost, size)
+        if ranks:
+            return ranks.graph_of_rank(graph, batch_size)
         return with_staged_arguments(graph) if cuda_graph else graph
 
     def make_plan() -> tuple[RepeatedSchedule, ...]:
@@ -307,12 +318,11 @@ def build_step(
 
     if exchange:
         distributed.broadcast_state(captures.workload.module.to(cost.device))
-        # measured times differ between processes, and so may plans; all must exchange in one order
-        runs = distributed.from_first(make_plan, "the schedule")
-    else:
-        runs = make_plan()
+    # measured times differ between processes, and so may plans; all must exchange in one order
+    runs = distributed.from_first(make_plan, "the schedule") if exchange or ranks else make_plan()
     sizes = [run.schedule.graph.batch_size for run in runs]
-    backends = [real_backend(run.schedule, cost.device) for run in runs]
+    groups = ranks.groups if ranks else {}
+    backends = [real_backend(run.schedule, cost.device, groups) for run in runs]
     for backend in backends:
         backend.disk_folder = cost.disk_folder
     if update:
@@ -333,6 +343,7 @@ def build_step(
             graph_pool=pool,
             loss_accumulator=loss,
             update=update,
+            begin=ranks.begin if ranks else None,
         )
         for run, size, backend in zip(runs, sizes, backends, strict=True)
     )

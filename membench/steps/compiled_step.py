@@ -1,7 +1,7 @@
 """CompiledStep: a captured step under a schedule, callable by the user."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from threading import Lock
 from typing import Any, NoReturn
@@ -19,6 +19,7 @@ from membench.core.errors import MembenchError, OutOfMemory
 from membench.core.opened import change, closed, let_go, objects_in
 from membench.core.record import Source
 from membench.core.schedule import RepeatedSchedule, Schedule
+from membench.core.stored import gradient_of
 from membench.core.task_graph import RESULT_ROLES, Role
 from membench.core.timeline import Timeline
 from membench.core.torch_contexts import autocast_dtype
@@ -27,7 +28,7 @@ from membench.core.workload import Workload
 from membench.execution.cuda_graph import ReplayedProgram
 from membench.execution.executor import Program
 from membench.execution.measurement import Throughput, peak_bytes, throughput
-from membench.steps.bound_state import BoundState, check_arguments
+from membench.steps.bound_state import BoundState, check_arguments, check_autocast, exchange_buckets
 from membench.steps.measurement import StepMeasurement, one_run, whole_step
 from membench.steps.update import RealUpdate
 
@@ -131,21 +132,6 @@ class RealStep(ABC):
         for backend in self.backends:
             backend.restore()
 
-    def _check_autocast(self) -> None:
-        """Refuse a call within autocast that the capture was not within, or outside of it.
-
-        Raises:
-            MembenchError: the call would not compute what the module computes there.
-        """
-        device, precision = self.backends[0].device.type, self.workload.precision
-        now, captured = autocast_dtype(device), self._autocast_to[device]
-        own = precision.autocast_dtype if precision else None
-        if now != captured and (own is None or now not in (None, own)):
-            raise MembenchError(
-                f"the step is called with autocast to {now} and was captured with autocast to {own or captured}; call it as it was "
-                "compiled, or compile it with precision='amp_bf16' or 'amp_fp16'"
-            )
-
     def _preserved(self) -> AbstractContextManager[None]:
         self.restore()
         optimizer = self._update.optimizer if self._update else None
@@ -164,6 +150,7 @@ class CompiledStep(RealStep):
         graph_pool: replay the step as one CUDA graph, with memory from that pool; the gradients then lie in the same
             memory after every step. None: issue each step.
         loss_accumulator: of a micro-batch: the scalar to which the step adds its loss, and which it returns.
+        begin: called before each step.
 
     Attributes:
         schedule: the program, which `plan` runs once; prints as text.
@@ -180,8 +167,10 @@ class CompiledStep(RealStep):
         graph_pool: GraphPool | None = None,
         loss_accumulator: Tensor | None = None,
         update: RealUpdate | None = None,
+        begin: Callable[[], None] | None = None,
     ) -> None:
         super().__init__(workload, (RepeatedSchedule(schedule),), update)
+        self._begin = begin
         self.schedule = schedule
         self._captured = captured
         self.backend = backend
@@ -194,6 +183,7 @@ class CompiledStep(RealStep):
         accumulated = {}
         if loss_accumulator is not None and schedule.graph.loss is not None:
             accumulated[schedule.graph.loss.block] = loss_accumulator
+        accumulated |= exchange_buckets(schedule.graph, backend)
         self._state = BoundState(schedule.graph, backend, captured, workload.module, accumulated)
         gradients = {n: v for n, v in schedule.graph.gradients if v}
         roles = {name: schedule.graph.blocks[value.block].role for name, value in gradients.items()}
@@ -240,7 +230,7 @@ class CompiledStep(RealStep):
             if graph.objects_after:
                 change(as_arguments(inputs), tree_map_only(Value, tensors.tensor, graph.objects_after))
             for weight, value in self._gradients:
-                gradient = tensors.tensor(value)
+                gradient = gradient_of(weight, tensors.tensor(value))
                 if weight.is_cpu is not gradient.is_cpu:
                     gradient = gradient.to(weight.device)
                 weight.grad = gradient if weight.grad is None else weight.grad.add_(gradient)
@@ -304,7 +294,7 @@ class CompiledStep(RealStep):
         """
         with self._one_at_a_time:
             self.workload.check_gradients_are_allowed()
-            self._check_autocast()
+            check_autocast(self.backend.device.type, self.workload.precision, self._autocast_to)
             self._module_state.check()
             arguments = [
                 *check_arguments(self._expected_inputs, inputs),
@@ -326,6 +316,8 @@ class CompiledStep(RealStep):
 
     def _issue(self, arguments: list[Any], *, timed: bool) -> tuple[int, ...]:
         """Issue one step on arguments, which are cleared; a timed one is not replayed, because a CUDA graph contains no clock."""
+        if self._begin:
+            self._begin()
         replayed = None if timed else self._replayed
         if self._bind_state() or timed:
             self._end_replays()

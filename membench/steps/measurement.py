@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from membench.core.record import Source
-from membench.core.schedule import COMPUTE_STREAM, AllReduce, Offload, Prefetch, Schedule
+from membench.core.schedule import COMPUTE_STREAM, AllReduce, Compute, Offload, Prefetch, Schedule
 from membench.core.timeline import Timeline
 from membench.execution.measurement import Throughput
 from membench.planning.liveness import average_bytes, copied_bytes
@@ -20,7 +20,7 @@ class StepMeasurement:
         throughput: synchronised wall time of windows of many steps; a single sample if it was simulated.
         compute_time_s: time for which the compute stream was busy.
         copy_time_s: of all copies together, overlapped or exposed.
-        exchange_time_s: time for which at least one all-reduce was running.
+        exchange_time_s: time for which at least one all-reduce, or another collective, was running.
         exposed_transfer_s: time for which copies or exchanges were running and no task was.
         unique_saved_bytes: size of the blocks that were offloaded, each counted once.
         timelines: of one run of each of the step's schedules.
@@ -61,6 +61,7 @@ def one_run(source: Source, schedule: Schedule, timeline: Timeline) -> StepMeasu
         i: item.block for i, item in enumerate(schedule.instructions) if isinstance(item, Offload | Prefetch)
     }
     exchanges = {i for i, item in enumerate(schedule.instructions) if isinstance(item, AllReduce)}
+    exchanges |= collectives_of(schedule)
     return StepMeasurement(
         source=source,
         peak_bytes=schedule.peak_bytes,
@@ -74,6 +75,16 @@ def one_run(source: Source, schedule: Schedule, timeline: Timeline) -> StepMeasu
         prefetched_bytes=copied_bytes(schedule, Prefetch),
         unique_saved_bytes=schedule.graph.size_bytes(set(copies.values())),
         timelines=(timeline,),
+    )
+
+
+def collectives_of(schedule: Schedule) -> frozenset[int]:
+    """Return the positions of a schedule's collectives."""
+    tasks = schedule.graph.tasks
+    return frozenset(
+        position
+        for position, item in enumerate(schedule.instructions)
+        if isinstance(item, Compute) and tasks[item.task].collective
     )
 
 

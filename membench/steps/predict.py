@@ -22,7 +22,8 @@ from membench.core.garbage import without_collection
 from membench.core.machine import Machine
 from membench.core.optimizer import UpdateOf, WeightUpdate
 from membench.core.pipeline import Pipeline, PipelineSchedule
-from membench.core.schedule import Compute, RepeatedSchedule, Schedule
+from membench.core.schedule import RepeatedSchedule
+from membench.core.sharding import REPLICATED
 from membench.core.task_graph import Phase, TaskGraph
 from membench.core.workload import Workload
 from membench.cost.kernels import priced_by_bytes
@@ -45,8 +46,9 @@ from membench.steps.arguments import (
     as_update,
     workload_of,
 )
+from membench.steps.measurement import collectives_of
 from membench.steps.plan import plan_step
-from membench.steps.ranks import REPLICATED, Ranks, ranks_of
+from membench.steps.ranks import Ranks, ranks_of
 from membench.steps.simulated_step import SimulatedStep, simulated_pipeline, simulated_step
 from membench.strategies.base import Strategy
 
@@ -159,7 +161,9 @@ class Predictor:
             return graph
         if ranks.sharding:
             return shard(graph, ranks.sharding)
-        return replicate(graph, REPLICATED) if REPLICATED in ranks.mesh.sizes else graph
+        if REPLICATED in ranks.mesh.sizes:
+            return replicate(graph, REPLICATED, ranks.mesh.sizes[REPLICATED])
+        return graph
 
     def on(self, device: DeviceProfile, machine: Machine | None = None) -> Prediction:
         """Return the prediction for a device; see `predict`.
@@ -288,16 +292,6 @@ def _at_peak_s(graph: TaskGraph, device: DeviceProfile) -> float:
     tasks = (task for task in graph.tasks if not task.is_recomputed and task.phase is not Phase.UPDATE)
     return sum(
         task.operations / device.product_ops_per_s(task.precision) for task in tasks if task.operations
-    )
-
-
-def collectives_of(schedule: Schedule) -> frozenset[int]:
-    """Return the positions of a schedule's collectives."""
-    tasks = schedule.graph.tasks
-    return frozenset(
-        position
-        for position, item in enumerate(schedule.instructions)
-        if isinstance(item, Compute) and tasks[item.task].collective
     )
 
 

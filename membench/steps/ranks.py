@@ -11,12 +11,8 @@ from membench.core.checks import choice
 from membench.core.cluster import Cluster
 from membench.core.errors import MembenchError
 from membench.core.mesh import Mesh
-from membench.core.pipeline import Pipeline, PipelineSchedule
-from membench.core.sharding import Sharding
-
-SHARDED, REPLICATED, PIPELINED = "fsdp", "dp", "pp"
-"""Axes of the mesh: over whose ranks weights are divided, over whose ranks these shards are repeated, and over whose ranks the module
-is cut into stages."""
+from membench.core.pipeline import PIPELINED, Pipeline, PipelineSchedule
+from membench.core.sharding import REPLICATED, SHARDED, Sharding
 
 
 @dataclass(frozen=True)
@@ -105,6 +101,7 @@ def ranks_of(
             REPLICATED if parallel.get(REPLICATED, 1) > 1 else "",
             accumulates=accumulate > 1,
             in_between=in_between,
+            shapes=tuple((name, tuple(weight.shape)) for name, weight in module.named_parameters()),
         )
     elif accumulate > 1:
         raise MembenchError(
@@ -125,7 +122,7 @@ def _pipeline(
     order = choice(PipelineSchedule, "pipeline", schedule)
     each = 2 if order is PipelineSchedule.INTERLEAVED else 1
     begins = stage_begins(module, classes, stages or each * ranks)
-    return Pipeline(ranks, begins, micro_batches, order, reduce_dtype, PIPELINED)
+    return Pipeline(ranks, begins, micro_batches, order, reduce_dtype)
 
 
 def stage_begins(module: nn.Module, classes: frozenset[str], stages: int) -> tuple[str, ...]:

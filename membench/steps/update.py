@@ -22,6 +22,7 @@ from membench.core.optimizer import (
     names_of,
 )
 from membench.core.schedule import DELAYED_STEPS, Schedule
+from membench.core.stored import gradient_of
 from membench.core.task_graph import Phase, Role, Task, TaskGraph
 from membench.profiling.measured_cost import MeasuredCost
 from membench.profiling.update import UpdateCost, measure_update
@@ -54,7 +55,7 @@ class _Step:
 
     def run(self, tensor: Callable[[Value], Tensor]) -> None:
         for weight, value in self.applied:
-            gradient = tensor(value)
+            gradient = gradient_of(weight, tensor(value))
             weight.grad = gradient if weight.grad is None else weight.grad.add_(gradient)
         self.step()
         for weight in self.freed:

@@ -29,6 +29,7 @@ from membench.core.errors import (
     UnsupportedModel,
     UnsupportedStrategy,
 )
+from membench.core.fully_sharded import is_fully_sharded
 from membench.core.module_checks import check_module
 from membench.core.opened import closed, opened
 from membench.core.precision import Precision
@@ -86,6 +87,12 @@ def wrap(
     if hasattr(type(module), "wrapped_calls"):
         raise MembenchError("the module is wrapped already; wrap the original")
     check_module(type(module).__name__, module)
+    if is_fully_sharded(module):
+        raise UnsupportedModel(
+            type(module).__name__,
+            "fully_shard has wrapped it, whose hooks run at its own call",
+            "compile the step with its loss, membench.compile(module, loss, batch)",
+        )
     if is_compiled(module):
         refuse_compiled("", type(module).__name__)
     if backend not in ("cpu", "cuda"):

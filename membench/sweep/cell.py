@@ -50,6 +50,8 @@ class Cell:
         serving: the step is one in which the network serves; None: it is the model's own.
         machine: that the simulated device is in; None: the one of ``conf/machine/server.yaml``.
         host_memory_bytes: the most that a step may hold in host memory; None: that of a simulated machine, or any.
+        parallel: processes by axis that divide or repeat the weights, see `membench.steps.real_ranks.divided`; empty: all have the
+            weights, and exchange gradients.
         step_metrics: adds numbers of one paper to the record; None: the record has the general ones.
     """
 
@@ -75,6 +77,7 @@ class Cell:
     serving: Serving | None = None
     machine: Machine | None = None
     host_memory_bytes: int | None = None
+    parallel: tuple[tuple[str, int], ...] = ()
 
     @classmethod
     def from_configuration(cls, configuration: Configuration) -> "Cell":
@@ -84,7 +87,7 @@ class Cell:
             configuration: plain dicts: ``model``, ``batch_size``, ``strategy``, ``framework``, ``backend`` and ``seed``; to
                 be simulated, ``device``; optional: ``cluster``, ``budget``, ``micro_batch``, ``exchange``, ``metrics``, ``optimizer``,
                 ``precision``, ``channels_last``, ``serving``, ``allocator``, ``machine``,
-                ``host_memory``.
+                ``host_memory``, ``parallel``.
 
         Raises:
             MembenchError: a value is not allowed; the message says which.
@@ -115,6 +118,7 @@ class Cell:
             serving=instantiate(configuration.get("serving")),
             machine=instantiate(configuration.get("machine")),
             host_memory_bytes=as_bytes(configuration.get("host_memory"), "host_memory"),
+            parallel=tuple((configuration.get("parallel") or {}).items()),
         )
 
     @property

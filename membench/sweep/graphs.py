@@ -1,5 +1,6 @@
 """Graphs: the graphs captured last, shared by neighbouring cells of one model."""
 
+from dataclasses import replace
 from typing import Any
 
 from membench.capture.capture import Captures
@@ -9,16 +10,22 @@ from membench.core.record import configuration_hash
 from membench.core.task_graph import TaskGraph
 from membench.planning.micro_batch import GraphAt
 from membench.planning.update import updated_workload
+from membench.steps.real_ranks import RealRanks, divided, real_ranks
 from membench.sweep.cell import Cell
 
 
 class Graphs:
-    """A cache of one model's captures: cells of one model, batch size, backend and seed capture once."""
+    """A cache of one model's captures: cells of one model, batch size, backend and seed capture once.
+
+    Attributes:
+        ranks: that divide or repeat the weights of the last captures' module; None: each process has them.
+    """
 
     def __init__(self) -> None:
         self._key: Any = None
         self._captures: Captures | None = None
         self._lowered: dict[tuple[str, int], TaskGraph] = {}
+        self.ranks: RealRanks | None = None
 
     def captures(self, cell: Cell, batch_size: int) -> Captures:
         """Return the captures of a cell's model; of several processes, each captures its share of the batch."""
@@ -34,11 +41,16 @@ class Graphs:
             cell.precision,
             cell.channels_last,
             cell.serving,
+            cell.parallel,
         )
         if key != self._key or self._captures is None:
             processes = joined()
             workload = cell.workload(batch_size).share(processes.rank, processes.count)
             workload = updated_workload(workload, cell.optimizer)
+            self.ranks = None
+            if cell.parallel:
+                module, self.ranks = real_ranks(divided(workload.module, dict(cell.parallel)))
+                workload = replace(workload, module=module)
             self._captures, self._lowered, self._key = Captures(workload, device), {}, key
         return self._captures
 

@@ -14,7 +14,6 @@ import torch
 from membench.backends import cuda_memory
 from membench.backends.cuda import CudaBackend
 from membench.backends.real import real_device
-from membench.capture.capture import Captures
 from membench.core.arguments import tensors_in
 from membench.core.distributed import from_first, joined
 from membench.core.errors import OutOfMemory, UnsupportedStrategy
@@ -75,7 +74,7 @@ def measure(cell: Cell, graphs: Graphs) -> CellNumbers:
     """
     baseline = cell.method.baseline
     if baseline is None:
-        return _measure_strategy(cell, graphs.captures(cell, cell.batch_size))
+        return _measure_strategy(cell, graphs)
     if joined().count > 1:
         raise UnsupportedStrategy("a baseline runs alone: start it without torchrun")
     if cell.optimizer:
@@ -107,8 +106,9 @@ def _measure_baseline(baseline: Baseline, workload: Workload, budget_bytes: int 
     return found
 
 
-def _measure_strategy(cell: Cell, captures: Captures) -> CellNumbers:
+def _measure_strategy(cell: Cell, graphs: Graphs) -> CellNumbers:
     """Measure a strategy's step, next to what was predicted of it; see `measure`."""
+    captures = graphs.captures(cell, cell.batch_size)
     device = captures.device
     assert device is not None, "captured to be simulated"
     found = CellNumbers()
@@ -120,9 +120,10 @@ def _measure_strategy(cell: Cell, captures: Captures) -> CellNumbers:
         cost,
         cell.budget_bytes,
         micro_batch=cell.micro_batch,
-        exchange=cell.exchange if joined().count > 1 else None,
+        exchange=cell.exchange if joined().count > 1 and not graphs.ranks else None,
         optimizer=cell.optimizer,
         cuda_graph=cell.cuda_graph,
+        ranks=graphs.ranks,
     )
     if cell.method.prefers_memory:
         _check_workspaces(step.plan[0].schedule, device)

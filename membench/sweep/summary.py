@@ -74,7 +74,10 @@ def _values(record: Record) -> Iterator[tuple[str, str]]:
         bound_s, gap = (record.layer_metrics[name] for name in ("lower_bound_s", "gap"))
         yield "lower bound", f"{format_seconds(bound_s)}; the step takes {gap:.1%} more"
     if metrics.get("processes", 1) > 1:
-        exchange = f"gradients exchanged in {format_seconds(metrics['exchange_time_s'])}"
+        what = (
+            "gradients" if "fsdp" not in record.configuration.get("parallel", {}) else "weights and gradients"
+        )
+        exchange = f"{what} exchanged in {format_seconds(metrics['exchange_time_s'])}"
         yield "processes", f"{metrics['processes']}; {exchange}"
     if metrics.get("transferred_bytes"):
         exposed = metrics["exposed_transfer_s"]

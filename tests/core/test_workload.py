@@ -133,12 +133,13 @@ def mesh() -> Iterator[DeviceMesh]:
 
 
 def test_distributed_weights_and_batches_are_refused(mesh: DeviceMesh) -> None:
-    for module in (
-        fully_shard(nn.Sequential(nn.Linear(3, 2)), mesh=mesh),
-        distribute_module(nn.Sequential(nn.Linear(3, 2)), mesh),
-    ):
-        with pytest.raises(UnsupportedModel, match=r"'0.weight' is not supported: it is a DTensor, of which"):
-            Workload("net", module, LOSS, (IMAGES,), (LABELS,))
+    distributed = distribute_module(nn.Sequential(nn.Linear(3, 2)), mesh)
+    with pytest.raises(UnsupportedModel, match=r"'0.weight' is not supported: it is a DTensor, of which"):
+        Workload("net", distributed, LOSS, (IMAGES,), (LABELS,))
+    sharded = fully_shard(nn.Sequential(nn.Linear(3, 2)), mesh=mesh)
+    assert (
+        Workload("net", sharded, LOSS, (IMAGES,), (LABELS,)).module is sharded
+    )  # its shards are a step's own
     with warnings.catch_warnings(action="ignore"):  # one process has nothing to shard
         wrapped = FullyShardedDataParallel(nn.Linear(3, 2), device_id=torch.device("cpu"))
     with pytest.raises(UnsupportedModel, match="each process has only a part of its weights"):
