@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     from membench.steps.compiled_step import CompiledStep
     from membench.steps.measurement import StepMeasurement
     from membench.steps.micro_batched_step import MicroBatchedStep
+    from membench.steps.pipelined_step import Pipelined
     from membench.steps.predict import Prediction, predict
     from membench.steps.shaped_step import ShapedStep
     from membench.steps.simulated_step import SimulatedStep
@@ -72,6 +73,7 @@ __all__ = [
     "MissingDataset",
     "ModuleChanged",
     "OutOfMemory",
+    "Pipelined",
     "Prediction",
     "ShapeMismatch",
     "ShapedStep",
@@ -95,6 +97,7 @@ _LAZY = {
     "CompiledStep": "membench.steps.compiled_step",
     "Machine": "membench.core.machine",
     "MicroBatchedStep": "membench.steps.micro_batched_step",
+    "Pipelined": "membench.steps.pipelined_step",
     "Prediction": "membench.steps.predict",
     "ShapedStep": "membench.steps.shaped_step",
     "SimulatedStep": "membench.steps.simulated_step",

@@ -51,6 +51,8 @@ _ON_CPU: dict[str, Callable[..., Any]] = {
     "_c10d_functional.all_gather_into_tensor_out.default": distributed.all_gather,
     "_c10d_functional.reduce_scatter_tensor_out.default": distributed.reduce_scatter,
     "_c10d_functional.all_reduce_.default": distributed.all_reduce,
+    "c10d.recv_.default": distributed.receive,
+    "c10d.send.default": distributed.send,
 }
 
 

@@ -36,6 +36,7 @@ class Collective:
             of a send.
         axis: of the mesh, whose ranks take part.
         message: name by which a receive finds its send.
+        peer: of a message: how many places further on the axis the other rank is, 1 or -1.
 
     Raises:
         MembenchError: the size is negative, or the axis has no name.
@@ -45,12 +46,13 @@ class Collective:
     size_bytes: int
     axis: str
     message: str = ""
+    peer: int = 0
 
     @property
     def stream(self) -> str:
-        """The stream that it runs on: each axis has one, and two more for messages, which wait for other ranks alone."""
+        """The stream that it runs on: each axis has one, and messages to and from each neighbour, which wait for that one alone."""
         is_message = self.kind in (CollectiveKind.SEND, CollectiveKind.RECEIVE)
-        return f"{self.kind} {self.axis}" if is_message else f"collectives {self.axis}"
+        return f"{self.kind} {self.axis} {self.peer:+}" if is_message else f"collectives {self.axis}"
 
     def __post_init__(self) -> None:
         check(NOT_NEGATIVE, size_bytes=self.size_bytes)

@@ -6,9 +6,10 @@ process, and these functions do nothing.
 
 import ctypes
 import os
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from datetime import timedelta
+from threading import Thread
 from typing import TypeVar
 
 import torch
@@ -124,6 +125,41 @@ def all_reduce(tensor: Tensor, operator: str, group: dist.ProcessGroup) -> Tenso
     if operator == "avg":
         _divide(tensor, dist.get_world_size(group))
     return tensor
+
+
+def send(tensors: Sequence[Tensor], group: dist.ProcessGroup, peer: int, tag: int) -> None:
+    """Send a copy of a tensor to the process that is so many places further in a group, without waiting for it to ask for it.
+
+    Two neighbours that each waited for the other to receive would wait for ever. The copy is in memory of Python's.
+
+    Raises:
+        ExchangeFailed: see `average`.
+    """
+    copy = torch.frombuffer(bytearray(tensors[0].nbytes), dtype=torch.uint8)
+    copy.copy_(tensors[0].view(torch.uint8))
+    with _exchange_errors(joined(), "a stage's results"):
+        sent = dist.isend(copy, group=group, group_dst=_peer(group, peer), tag=tag)
+
+    def keep_until_received() -> None:
+        with suppress(RuntimeError):  # the other process has ended: what this one waits for next says so
+            assert sent is not None
+            sent.wait()
+
+    Thread(target=keep_until_received, daemon=True).start()
+
+
+def receive(tensors: Sequence[Tensor], group: dist.ProcessGroup, peer: int, tag: int) -> None:
+    """Fill a tensor with what the process has sent that is so many places further in a group.
+
+    Raises:
+        ExchangeFailed: see `average`.
+    """
+    with _exchange_errors(joined(), "a stage's results"):
+        dist.recv(_unowned(tensors[0]), group=group, group_src=_peer(group, peer), tag=tag)
+
+
+def _peer(group: dist.ProcessGroup, peer: int) -> int:
+    return (dist.get_rank(group) + peer) % dist.get_world_size(group)
 
 
 def _unowned(tensor: Tensor) -> Tensor:

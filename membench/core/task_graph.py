@@ -14,6 +14,7 @@ from typing import Any
 from membench.core.call import Call, Value, map_values
 from membench.core.collective import Collective
 from membench.core.convolution import Convolution
+from membench.core.errors import UnsupportedStrategy
 from membench.core.precision import Precision
 
 
@@ -359,6 +360,12 @@ class TaskGraph:
         return self._layers(backward=True)
 
     def _layers(self, *, backward: bool) -> tuple[LayerTasks, ...]:
+        passes = [task.phase in AFTER_THE_LOSS for task in self.tasks]
+        if passes != sorted(passes):
+            raise UnsupportedStrategy(
+                f"{self.name}: forward and backward passes of micro-batches alternate, and a method by layers, such as Layrub, plans one "
+                "pass after the other; use pipeline=GPipe, or a method by tasks, such as joint"
+            )
         by_layer = groupby(self.tasks, lambda task: (task.layer, task.phase in AFTER_THE_LOSS))
         groups = (
             (layer, tuple(group)) for (layer, is_backward), group in by_layer if is_backward is backward

@@ -6,6 +6,8 @@
     sent     <- _chunk_cat          gradients, cut into the ranks' parts, padded, and put rank by rank
     reduced  <- reduce_scatter      this rank's part of the sum of all, or of their mean
 
+and of messages between the stages of a pipeline: ``c10d.send`` and ``c10d.recv_``, with a neighbour's distance in the place of its rank.
+
 These are the operators of torch's `fully_shard` (``torch.distributed.fsdp``), on buffers of the same layout, so that sums over
 ranks have the same bits. A buffer that an operator fills as its argument ``out`` is the task's to create.
 """
@@ -13,6 +15,7 @@ ranks have the same bits. A buffer that an operator fills as its argument ``out`
 from collections.abc import Sequence
 from itertools import accumulate
 from math import prod
+from zlib import crc32
 
 import torch
 
@@ -78,6 +81,21 @@ def reduce_scatters(sent: Value, operator: str, ranks: int, axis: str, reduced: 
 def all_reduces(value: Value, operator: str, axis: str) -> Call:
     """Return the call that reduces a buffer in place over the ranks of an axis."""
     return Call("_c10d_functional.all_reduce_.default", (value, operator, GroupOf(axis)), (), (None,))
+
+
+def sends(value: Value, axis: str, peer: int, message: str) -> Call:
+    """Return the call that sends a tensor to a neighbour on an axis."""
+    return Call("c10d.send.default", ((value,), GroupOf(axis), peer, _tag(message)), (), (None,))
+
+
+def receives(value: Value, axis: str, peer: int, message: str) -> Call:
+    """Return the call that fills a block with what a neighbour on an axis has sent."""
+    return Call("c10d.recv_.default", ((value,), GroupOf(axis), peer, _tag(message)), (), (None,))
+
+
+def _tag(message: str) -> int:
+    """Return the number by which a receive finds its send."""
+    return crc32(message.encode()) >> 1  # of 31 bits
 
 
 def copies(sources: Sequence[Value], targets: Sequence[Value]) -> Call:

@@ -9,8 +9,10 @@ In `TaskGraph.plain` lifetimes are those of torch.distributed.pipelining: inputs
 pass of their micro-batch has ended, and what was sent back until the next action has.
 """
 
-from collections.abc import Iterable, Iterator
-from dataclasses import replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import torch
 
 from membench.core.call import Call, Value
 from membench.core.collective import Collective, CollectiveKind
@@ -26,17 +28,30 @@ from membench.core.task_graph import (
     TaskGraph,
     rename_blocks,
 )
+from membench.planning.collective_calls import flat, receives, sends
 from membench.planning.stages import Stages
 
 _SHARED = frozenset({Role.WEIGHT, Role.BUFFER, Role.CONSTANT})
 """What all micro-batches use together."""
 
-_ALL = -1
+ALL = -1
 """In place of a stage or a micro-batch: a block that several use."""
 
 
-def pipelined(graph: TaskGraph, pipeline: Pipeline) -> list[TaskGraph]:
-    """Return the graph of each rank's step.
+@dataclass(frozen=True)
+class RankOfPipeline:
+    """A rank's step.
+
+    Attributes:
+        callers: the caller's blocks, by their index in the graph of a micro-batch and its number, or `ALL`.
+    """
+
+    graph: TaskGraph
+    callers: Mapping[tuple[int, int], int]
+
+
+def pipelined(graph: TaskGraph, pipeline: Pipeline) -> list[RankOfPipeline]:
+    """Return each rank's step.
 
     Args:
         graph: of one micro-batch, its gradients scaled to its part of the step and not accumulated.
@@ -44,22 +59,46 @@ def pipelined(graph: TaskGraph, pipeline: Pipeline) -> list[TaskGraph]:
     Raises:
         UnsupportedModel: see `Stages`.
     """
-    ranks = _ranks(graph, pipeline)
-    if graph.plain is None:
-        return ranks
-    plain = _ranks(graph.plain, pipeline)
-    return [replace(rank, plain=of_plain) for rank, of_plain in zip(ranks, plain, strict=True)]
+    graphs = [graph] if graph.plain is None else [graph, graph.plain]
+    cut = [(each, Stages(each, pipeline)) for each in graphs]
+    ranks = []
+    for rank in range(pipeline.ranks):
+        own = sorted({action.stage for action in pipeline.actions(rank)})
+        callers = _callers_blocks(graph, [stages for _, stages in cut], own, pipeline.micro_batches)
+        built = [_Rank(each, stages, pipeline, rank, callers) for each, stages in cut]
+        whole, *plain = [each.graph() for each in built]
+        ranks.append(RankOfPipeline(replace(whole, plain=plain[0] if plain else None), built[0].callers))
+    return ranks
 
 
-def _ranks(graph: TaskGraph, pipeline: Pipeline) -> list[TaskGraph]:
-    stages = Stages(graph, pipeline)
-    return [_Rank(graph, stages, pipeline, rank).graph() for rank in range(pipeline.ranks)]
+def _callers_blocks(
+    graph: TaskGraph, cuts: Sequence[Stages], own: Sequence[int], micro_batches: int
+) -> list[tuple[int, int]]:
+    """Return the caller's blocks that a rank has, each with its micro-batch or `ALL`, so that all graphs number them alike.
+
+    What no stage uses belongs to the first.
+    """
+    used = {block for stages in cuts for stage in own for block in stages.used[stage]}
+    by_any = {block for stages in cuts for blocks in stages.used.values() for block in blocks}
+    return [
+        (block.index, micro_batch)
+        for block in graph.blocks
+        if block.role in EXTERNAL_ROLES and (block.index in used or (0 in own and block.index not in by_any))
+        for micro_batch in ([ALL] if block.role in _SHARED else range(micro_batches))
+    ]
 
 
 class _Rank:
     """Builds the graph of a rank."""
 
-    def __init__(self, graph: TaskGraph, stages: Stages, pipeline: Pipeline, rank: int) -> None:
+    def __init__(
+        self,
+        graph: TaskGraph,
+        stages: Stages,
+        pipeline: Pipeline,
+        rank: int,
+        callers: Sequence[tuple[int, int]],
+    ) -> None:
         self._graph, self._stages, self._pipeline = graph, stages, pipeline
         self._actions = pipeline.actions(rank)
         self._own = sorted({action.stage for action in self._actions})
@@ -76,10 +115,13 @@ class _Rank:
         self._copies: dict[tuple[int, int, int], int] = {}
         self._layer_copies: dict[tuple[int, int], int] = {}
         self._totals: dict[int, Value] = {}
+        self.callers = {
+            (block, micro_batch): self._block(block, Action(ActionKind.FORWARD, ALL, micro_batch))
+            for block, micro_batch in callers
+        }
 
     def graph(self) -> TaskGraph:
         """Return the graph of the rank."""
-        self._add_unused()
         sent_back: tuple[int, ...] = ()
         for action in self._actions:
             self._add(action)
@@ -100,14 +142,6 @@ class _Rank:
             gradients=tuple((name, self._totals[value.block]) for name, value in self._gradients.items()),
             plain=None,
         )
-
-    def _add_unused(self) -> None:
-        """Add the caller's blocks that no task uses, to the first stage."""
-        if 0 in self._own:
-            used = set().union(*self._stages.used.values())
-            for block in self._graph.blocks:
-                if block.index not in used and block.role in _SHARED:
-                    self._block(block.index, Action(ActionKind.FORWARD, 0, 0))
 
     def _add(self, action: Action) -> None:
         """Add an action: what it waits for, its tasks, and what others wait for."""
@@ -132,13 +166,13 @@ class _Rank:
 
     def _block(self, block: int, action: Action) -> int:
         role = self._graph.blocks[block].role
-        stage = _ALL if role in EXTERNAL_ROLES else action.stage
-        micro_batch = _ALL if role in _SHARED else action.micro_batch
+        stage = ALL if role in EXTERNAL_ROLES else action.stage
+        micro_batch = ALL if role in _SHARED else action.micro_batch
         key = block, stage, micro_batch
         if key not in self._copies:
             self._copies[key] = len(self._blocks)
             of = self._graph.blocks[block]
-            name = of.name if micro_batch == _ALL else f"{self._prefix(action)}{of.name}"
+            name = of.name if micro_batch == ALL else f"{self._prefix(action)}{of.name}"
             layer = of.layer if of.layer < 0 else self._layer(of.layer, action)
             if role is Role.WEIGHT_GRADIENT and (micro_batch or self._pipeline.gradient_dtype):
                 role = Role.PARTIAL_GRADIENT
@@ -183,11 +217,13 @@ class _Rank:
         message = f"stage {stages[0]} to {stages[1]}, micro-batch {action.micro_batch}: {name}"
         size_bytes = self._blocks[index].size_bytes
         made = (index,) if kind is CollectiveKind.RECEIVE else ()
+        call = receives if made else sends
         self._tasks.append(
             Task(
                 len(self._tasks), f"{kind} {message}", Kind.OTHER, Phase.FORWARD if is_forward else Phase.BACKWARD, self._blocks[index].layer,
                 reads=() if made else (index,), writes=made, creates=made,
-                collective=Collective(kind, size_bytes, self._pipeline.axis, message),
+                collective=Collective(kind, size_bytes, self._pipeline.axis, message, other - action.stage),
+                call=call(flat(index, torch.uint8, size_bytes), self._pipeline.axis, other - action.stage, message),
             )
         )  # fmt: skip
 

@@ -131,11 +131,14 @@ class Stages:
             self.received[stage + step, kind].append(block)
 
     def _needed_by_others(self) -> set[int]:
-        """Return the tasks of the backward pass without which nothing can be sent back."""
+        """Return the tasks of the backward pass without which nothing can be sent back, and those that read what these overwrite."""
         wanted = {block for (_, kind), sent in self.sent.items() if kind is self.backward for block in sent}
         needed: set[int] = set()
+        overwritten: set[int] = set()
         for task in reversed(self._graph.tasks):
-            if task.phase in AFTER_THE_LOSS and not wanted.isdisjoint(task.writes):
+            is_wanted = not (wanted.isdisjoint(task.writes) and overwritten.isdisjoint(task.reads))
+            if task.phase in AFTER_THE_LOSS and is_wanted:
                 needed.add(task.index)
                 wanted.update(task.reads)
+                overwritten.update(set(task.writes).difference(task.creates))
         return needed

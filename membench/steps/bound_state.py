@@ -43,9 +43,10 @@ class BoundState:
     ) -> None:
         self._graph = graph
         self._backend = backend
+        weights, buffers = stored_weights(module), stored_buffers(module)
         self._tensors: dict[int, Tensor] = {
-            **{captured.weights[name]: weight for name, weight in stored_weights(module).items()},
-            **{captured.buffers[name]: buffer for name, buffer in stored_buffers(module).items()},
+            **{block: weights[name] for name, block in captured.weights.items()},
+            **{block: buffers[name] for name, block in captured.buffers.items()},
             **{block: backend.place(block, tensor) for block, tensor in captured.constants.items()},
             **others,
         }

@@ -30,7 +30,6 @@ from membench.planning.exchange import Exchange, exchange_in_last_run, update_be
 from membench.planning.update import updated_workload
 from membench.profiling.cache import load_cache
 from membench.profiling.measured_cost import MeasuredCost
-from membench.profiling.operators import OutputMismatch
 from membench.steps.arguments import (
     OptimizerLike,
     as_bytes,
@@ -40,12 +39,14 @@ from membench.steps.arguments import (
     as_update,
     workload_of,
 )
+from membench.steps.as_run import graph_as_run
 from membench.steps.compiled_step import CompiledStep
 from membench.steps.kept_steps import Shapes
 from membench.steps.micro_batched_step import MicroBatchedStep
+from membench.steps.pipelined_step import Pipelined, build_pipelined_step
 from membench.steps.placement import place_workload
 from membench.steps.plan import Runs, plan_step, plan_to_fit
-from membench.steps.real_ranks import RealRanks, real_ranks
+from membench.steps.real_ranks import RealRanks, check_options, real_ranks
 from membench.steps.shaped_step import ShapedStep
 from membench.steps.simulated_step import SimulatedStep, check_capacity, simulated_step
 from membench.steps.update import real_update
@@ -78,7 +79,8 @@ def compile(  # noqa: A001 (the field's term)
     Args:
         module: the network, in the mode (training or evaluation) in which the step is to run. One that torch's `fully_shard` or
             `DistributedDataParallel` has wrapped runs on its share of a batch in each process of its mesh, and leaves in ``.grad``
-            what ``loss.backward()`` would; all processes compile it, with the same options.
+            what ``loss.backward()`` would; all processes compile it, with the same options. One in `membench.Pipelined` runs its stages
+            on the whole batch, which each process passes.
         loss: called with the module's output, of any type, and the targets; returns a scalar, for micro-batches a mean over the samples
             (not over the targets that are not ignored: micro-batches of equal size have equal weight).
             None: inference; the step returns the module's output.
@@ -133,9 +135,11 @@ def compile(  # noqa: A001 (the field's term)
     _check_together(backend, exchange, device, cluster, machine, optimizer, shapes, cuda_graph)
     _check_host(backend, host_memory, disk, shapes, cuda_graph)
     chosen, budget_bytes = as_strategy(strategy), as_bytes(budget)
-    module, ranks = real_ranks(module)
-    if ranks:
-        ranks.check(backend, exchange, precision, shapes, channels_last=channels_last)
+    stages = module if isinstance(module, Pipelined) else None
+    module, ranks = real_ranks(module if stages is None else stages.module)
+    if ranks or stages:
+        wrapper = ranks.wrapper if ranks else "Pipelined"
+        check_options(wrapper, backend, exchange, precision, shapes, channels_last=channels_last)
     host_memory_bytes = as_bytes(host_memory, "host_memory")
     when = None if exchange is None else choice(Exchange, "exchange", exchange)
 
@@ -169,6 +173,9 @@ def compile(  # noqa: A001 (the field's term)
     updated_by = as_update(optimizer)
 
     def build(inputs: Any, targets: Any) -> CompiledStep | MicroBatchedStep:
+        if stages:
+            whole = workload_at((inputs, targets))
+            return build_pipelined_step(whole, stages, chosen, measured, budget_bytes, updated_by)
         return build_step(
             Captures(updated_workload(workload_at((inputs, targets)).converted(), updated_by), target),
             chosen,
@@ -348,20 +355,3 @@ def build_step(
         for run, size, backend in zip(runs, sizes, backends, strict=True)
     )
     return steps[0] if loss is None else MicroBatchedStep(workload, runs, steps, loss, update)
-
-
-def graph_as_run(captures: Captures, cost: MeasuredCost, size: int) -> TaskGraph:
-    """Return a graph that has the layouts of the device's kernels, capturing again until all of them agree.
-
-    Raises:
-        UnsupportedModel: an operator's outputs differ from its captured layouts after a second capture.
-    """
-    while True:
-        graph = captures.graph_at(size)
-        try:
-            cost.annotate(graph)
-        except OutputMismatch as found:
-            if not captures.learn(size, found.outputs):
-                raise
-        else:
-            return graph

@@ -296,10 +296,7 @@ class CompiledStep(RealStep):
             self.workload.check_gradients_are_allowed()
             check_autocast(self.backend.device.type, self.workload.precision, self._autocast_to)
             self._module_state.check()
-            arguments = [
-                *check_arguments(self._expected_inputs, inputs),
-                *check_arguments(self._expected_targets, targets),
-            ]
+            arguments = self._arguments(inputs, targets)
             if self.schedule.graph.objects_after:
                 let_go(as_arguments(inputs))  # the step frees what they hold, and puts other tensors there
             try:
@@ -313,6 +310,13 @@ class CompiledStep(RealStep):
                 raise OutOfMemory(
                     needed_bytes=self.predicted_peak_bytes, capacity_bytes=capacity_bytes(self.backend.device)
                 ) from error
+
+    def _arguments(self, inputs: Any, targets: Any) -> list[Any]:
+        """Return the arguments of `argument_blocks`, checked."""
+        return [
+            *check_arguments(self._expected_inputs, inputs),
+            *check_arguments(self._expected_targets, targets),
+        ]
 
     def _issue(self, arguments: list[Any], *, timed: bool) -> tuple[int, ...]:
         """Issue one step on arguments, which are cleared; a timed one is not replayed, because a CUDA graph contains no clock."""

@@ -14,12 +14,14 @@ from membench.core.workload import Workload
 
 def place_module(module: nn.Module, captured: CapturedStep, backend: TensorBackend) -> None:
     """Move a module's weights, gradients and buffers in place; see `place_workload`."""
-    for name, weight in stored_weights(module).items():
+    weights, buffers = stored_weights(module), stored_buffers(module)
+    for name, block in captured.weights.items():
+        weight = weights[name]
         gradient, weight.grad = weight.grad, None
-        weight.data = backend.place(captured.weights[name], weight.data)
+        weight.data = backend.place(block, weight.data)
         weight.grad = None if gradient is None else gradient.to(weight.device)
-    for name, buffer in stored_buffers(module).items():
-        buffer.data = backend.place(captured.buffers[name], buffer.data)
+    for name, block in captured.buffers.items():
+        buffers[name].data = backend.place(block, buffers[name].data)
 
 
 def place_workload(workload: Workload, captured: CapturedStep, backend: TensorBackend) -> Workload:

@@ -195,7 +195,8 @@ class Predictor:
         """Return the prediction of each place in a pipeline, whose step ends with that of the last rank."""
         whole = self._captures.graph_at(self._captures.workload.batch_size)
         plans = []
-        for graph in map(self._divided, pipelined(whole, pipeline)):
+        for rank in pipelined(whole, pipeline):
+            graph = self._divided(rank.graph)
             update = None if self._by is None else CapturedUpdate(self._by, self.module)
             batch_size = graph.batch_size
             plans.append(

@@ -80,7 +80,7 @@ def ranks_of(
             raise MembenchError(
                 "the stages of a pipeline keep gathered weights for all micro-batches; leave reshard_after_forward out, or pp"
             )
-        cut = _pipeline(
+        cut = pipeline_of(
             module,
             classes,
             stage_ranks,
@@ -110,19 +110,28 @@ def ranks_of(
     return Ranks(mesh, sharding, accumulate, cut)
 
 
-def _pipeline(
+def pipeline_of(
     module: nn.Module,
     classes: frozenset[str],
     ranks: int,
     schedule: str,
     stages: int | None,
     micro_batches: int,
-    reduce_dtype: torch.dtype | None,
+    gradient_dtype: torch.dtype | None = None,
 ) -> Pipeline:
+    """Return the pipeline of a module over some ranks.
+
+    Args:
+        classes: of the blocks of the network; see `stage_begins`.
+        schedule, stages: see `membench.predict`.
+
+    Raises:
+        MembenchError: there is no such schedule, or the module or the micro-batches cannot be divided.
+    """
     order = choice(PipelineSchedule, "pipeline", schedule)
     each = 2 if order is PipelineSchedule.INTERLEAVED else 1
     begins = stage_begins(module, classes, stages or each * ranks)
-    return Pipeline(ranks, begins, micro_batches, order, reduce_dtype)
+    return Pipeline(ranks, begins, micro_batches, order, gradient_dtype)
 
 
 def stage_begins(module: nn.Module, classes: frozenset[str], stages: int) -> tuple[str, ...]:

@@ -55,25 +55,30 @@ class RealRanks:
             )
         return sharded
 
-    def check(
-        self, backend: str, exchange: str | None, precision: str | None, shapes: str, *, channels_last: bool
-    ) -> None:
-        """Refuse options of `compile` that do not go together with processes that torch's wrapper has joined.
 
-        Raises:
-            MembenchError: names the option.
-        """
-        if backend != "cpu":
-            raise MembenchError(
-                f"a step under {self.wrapper} runs with backend='cpu'; membench.predict(..., cluster=...) predicts one on GPUs"
-            )
-        given = {"exchange": exchange, "channels_last": channels_last or None}
-        given["precision"] = None if (precision or "amp").startswith("amp") else precision
-        given["shapes"] = None if shapes == Shapes.FIXED else shapes
-        if option := next((name for name, value in given.items() if value is not None), None):
-            raise MembenchError(
-                f"{option}={given[option]!r} is not for a module under {self.wrapper}; leave it out"
-            )
+def check_options(
+    wrapper: str,
+    backend: str,
+    exchange: str | None,
+    precision: str | None,
+    shapes: str,
+    *,
+    channels_last: bool,
+) -> None:
+    """Refuse options of `compile` that do not go together with processes that a wrapper of the module has joined.
+
+    Raises:
+        MembenchError: names the option.
+    """
+    if backend != "cpu":
+        raise MembenchError(
+            f"a step under {wrapper} runs with backend='cpu'; membench.predict(..., cluster=...) predicts one on GPUs"
+        )
+    given = {"exchange": exchange, "channels_last": channels_last or None}
+    given["precision"] = None if (precision or "amp").startswith("amp") else precision
+    given["shapes"] = None if shapes == Shapes.FIXED else shapes
+    if option := next((name for name, value in given.items() if value is not None), None):
+        raise MembenchError(f"{option}={given[option]!r} is not for a module under {wrapper}; leave it out")
 
 
 def real_ranks(module: nn.Module) -> tuple[nn.Module, RealRanks | None]:

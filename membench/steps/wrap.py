@@ -39,7 +39,8 @@ from membench.core.workload import Workload
 from membench.profiling.cache import load_cache
 from membench.profiling.measured_cost import MeasuredCost
 from membench.steps.arguments import as_bytes, as_strategy
-from membench.steps.compile import check_placement, graph_as_run
+from membench.steps.as_run import graph_as_run
+from membench.steps.compile import check_placement
 from membench.steps.kept_steps import KeptSteps, Shapes, described, kind_of
 from membench.steps.placement import place_module
 from membench.steps.plan import plan

@@ -9,7 +9,7 @@ from torch import Tensor
 from membench.backends.cpu import Chaos, CpuBackend
 from membench.capture.capture import Captures
 from membench.core.workload import Workload
-from membench.steps.compile import graph_as_run
+from membench.steps.as_run import graph_as_run
 from membench.steps.compiled_step import CompiledStep
 from membench.steps.micro_batched_step import MicroBatchedStep
 from membench.steps.plan import plan_step

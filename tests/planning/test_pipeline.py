@@ -12,14 +12,14 @@ from membench.capture.capture import Captures
 from membench.capture.trace import ANY_GPU
 from membench.capture.update import CapturedUpdate
 from membench.core.collective import CollectiveKind
-from membench.core.errors import MembenchError, UnsupportedModel
+from membench.core.errors import MembenchError, UnsupportedModel, UnsupportedStrategy
 from membench.core.optimizer import WeightUpdate
 from membench.core.pipeline import Pipeline, PipelineSchedule
 from membench.core.schedule import RepeatedSchedule
 from membench.core.sharding import Sharding
 from membench.core.task_graph import AFTER_THE_LOSS, Phase, Role, TaskGraph
 from membench.core.workload import Workload
-from membench.planning.pipeline import pipelined
+from membench.planning import pipeline as passes
 from membench.planning.sharding import shard
 from membench.planning.update import add_update
 from membench.steps.plan import plan
@@ -57,6 +57,12 @@ class Network(nn.Module):
 
 
 NETWORK = Network()
+
+
+def pipelined(graph: TaskGraph, joined: Pipeline) -> list[TaskGraph]:
+    return [rank.graph for rank in passes.pipelined(graph, joined)]
+
+
 CLASSES = repeated_classes(NETWORK)
 ORDERS = [*PipelineSchedule]
 
@@ -146,7 +152,7 @@ def test_gradients_of_inputs_come_before_those_of_weights(captured: TaskGraph) -
     assert weights[0] < sends[1] < weights[-1]
 
 
-STRATEGIES = ["pytorch", "eager", "capuchin", "vdnn_all", pytest.param("joint", marks=pytest.mark.slow)]
+STRATEGIES = ["pytorch", "eager", "capuchin", pytest.param("joint", marks=pytest.mark.slow)]
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
@@ -164,6 +170,15 @@ def test_methods_schedule_a_rank_with_shards_and_an_update(captured: TaskGraph, 
         )  # and validate it
     first, last = simulated_pipeline(plans, UnitCost())
     assert first.step_time_s > 0 and last.step_time_s > 0
+
+
+def test_methods_by_layers_plan_passes_one_after_the_other(captured: TaskGraph) -> None:
+    vdnn = find_strategy("vdnn_all")()
+    for rank in pipelined(captured, pipeline(PipelineSchedule.GPIPE)):
+        plan(rank, vdnn, UnitCost(), None)  # and validate it
+    first, _ = pipelined(captured, pipeline())
+    with pytest.raises(UnsupportedStrategy, match="passes of micro-batches alternate.*use pipeline=GPipe"):
+        plan(first, vdnn, UnitCost(), None)
 
 
 class FreeMessages(UnitCost):

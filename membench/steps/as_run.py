@@ -1,0 +1,23 @@
+"""The graph of a step that runs on a device, with the layouts of its kernels."""
+
+from membench.capture.capture import Captures
+from membench.core.task_graph import TaskGraph
+from membench.profiling.measured_cost import MeasuredCost
+from membench.profiling.operators import OutputMismatch
+
+
+def graph_as_run(captures: Captures, cost: MeasuredCost, size: int) -> TaskGraph:
+    """Return a graph that has the layouts of the device's kernels, capturing again until all of them agree.
+
+    Raises:
+        UnsupportedModel: an operator's outputs differ from its captured layouts after a second capture.
+    """
+    while True:
+        graph = captures.graph_at(size)
+        try:
+            cost.annotate(graph)
+        except OutputMismatch as found:
+            if not captures.learn(size, found.outputs):
+                raise
+        else:
+            return graph
