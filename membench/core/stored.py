@@ -63,4 +63,5 @@ def gradient_of(weight: Tensor, gradient: Tensor) -> Tensor:
     if not is_wrapper_subclass(weight):
         return gradient
     shard = single_stored(weight)
-    return wrapped_like(weight, gradient.narrow(0, 0, len(shard)) if shard.dim() else gradient)
+    own = gradient.narrow(0, 0, len(shard)) if shard.dim() else gradient
+    return wrapped_like(weight, own).requires_grad_(False)  # as the weight does

@@ -55,7 +55,7 @@ def ended() -> Iterator[list[subprocess.Popen[str]]]:
 def test_killing_one_ends_torchrun_with_an_error_and_leaves_no_process(
     tmp_path: Path, ended: list[subprocess.Popen[str]]
 ) -> None:
-    launcher = torchrun("tests.helpers.endless", str(tmp_path))
+    launcher = torchrun("tests.helpers.endless", str(tmp_path), "exchange")
     ended.append(launcher)
     until(lambda: len(training(tmp_path)) == 2, "training of two processes")
     processes = training(tmp_path)
@@ -66,12 +66,12 @@ def test_killing_one_ends_torchrun_with_an_error_and_leaves_no_process(
     until(lambda: not any(map(is_alive, processes.values())), "the end of all processes")
 
 
-def alone(rank: int, port: int, directory: Path) -> subprocess.Popen[str]:
+def alone(rank: int, port: int, directory: Path, module: str) -> subprocess.Popen[str]:
     """Start one of two processes as torchrun would, without a supervisor."""
     variables = {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "2"}
     meeting = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
     return subprocess.Popen(
-        [sys.executable, "-m", "tests.helpers.endless", str(directory)],
+        [sys.executable, "-m", "tests.helpers.endless", str(directory), module],
         cwd=ROOT,
         env=ENVIRONMENT | variables | meeting,
         stderr=subprocess.PIPE,
@@ -81,20 +81,24 @@ def alone(rank: int, port: int, directory: Path) -> subprocess.Popen[str]:
 
 
 @pytest.mark.parametrize(
-    ("lost", "how"),
+    ("lost", "how", "module"),
     [
-        (1, signal.SIGKILL),
-        pytest.param(0, signal.SIGKILL, marks=pytest.mark.slow),
-        pytest.param(1, signal.SIGSTOP, marks=pytest.mark.slow),  # waits for the timeout
+        (1, signal.SIGKILL, "fully_shard"),
+        pytest.param(1, signal.SIGKILL, "exchange", marks=pytest.mark.slow),
+        pytest.param(0, signal.SIGKILL, "exchange", marks=pytest.mark.slow),
+        pytest.param(0, signal.SIGKILL, "fully_shard", marks=pytest.mark.slow),
+        # these wait for the timeout
+        pytest.param(1, signal.SIGSTOP, "exchange", marks=pytest.mark.slow),
+        pytest.param(1, signal.SIGSTOP, "fully_shard", marks=pytest.mark.slow),
     ],
 )
 def test_the_other_process_ends_by_itself_with_a_reason(
-    tmp_path: Path, ended: list[subprocess.Popen[str]], lost: int, how: signal.Signals
+    tmp_path: Path, ended: list[subprocess.Popen[str]], lost: int, how: signal.Signals, module: str
 ) -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    both = [alone(rank, port, tmp_path) for rank in range(2)]
+    both = [alone(rank, port, tmp_path, module) for rank in range(2)]
     ended.extend(both)
     until(lambda: len(training(tmp_path)) == 2, "training of two processes")
     os.kill(both[lost].pid, how)

@@ -1,6 +1,6 @@
-"""A training that never ends, for the tests that end one of its processes: `... -m tests.helpers.endless DIRECTORY`.
+"""A training that never ends, for the tests that end one of its processes: `... -m tests.helpers.endless DIRECTORY HOW`.
 
-Each process writes its number and the steps that it has done into a file named by its process id.
+Processes exchange gradients (``exchange``), or the module is wrapped by ``fully_shard``. Each process writes its number and the steps that it has done into a file named by its process id.
 """
 
 import os
@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import torch
+from torch.distributed.fsdp import fully_shard
 
 import membench
 from membench.core.distributed import join, joined
@@ -18,11 +19,15 @@ TIMEOUT_S = 40
 """More than the two may be apart when they start on a busy machine."""
 
 
-def train(directory: Path) -> None:
+def train(directory: Path, how: str) -> None:
     with join("cpu", TIMEOUT_S):
         rank, count = joined().rank, joined().count
         mine = tuple(share(tensor, rank, count) for tensor in batch())
-        step = membench.compile(network(), CRITERION, mine, strategy="layrub_hybrid", exchange="as_made")
+        if how == "fully_shard":
+            module = fully_shard(network())
+            step = membench.compile(module, CRITERION, mine, strategy="layrub_hybrid")
+        else:
+            step = membench.compile(network(), CRITERION, mine, strategy="layrub_hybrid", exchange="as_made")
         done = 0
         while True:
             step(*mine)
@@ -35,7 +40,7 @@ def train(directory: Path) -> None:
 if __name__ == "__main__":
     torch.set_num_threads(1)
     try:
-        train(Path(sys.argv[1]))
+        train(Path(sys.argv[1]), sys.argv[2])
     except MembenchError as error:
         print(error, file=sys.stderr)
         sys.exit(1)

@@ -149,13 +149,18 @@ Results = dict[str, Tensor]
 """Copies of the loss, gradients or weights, and buffers of a step by name."""
 
 
-def results(module: nn.Module, loss: Tensor) -> Results:
-    """Copy a step's results, and clear gradients; where the optimizer has cleared them, the weights are results."""
+def results(module: nn.Module, loss: Tensor, number: int) -> Results:
+    """Copy the results of a step; where the optimizer has cleared gradients, the weights are results.
+
+    Gradients of shards are cleared after all steps but the first, so that the second adds to them. DistributedDataParallel averages
+    the sum once more, which rounds differently.
+    """
     inner = unwrapped(module)
     found = {"loss": loss.detach().clone()}
     for name, weight in inner.named_parameters():
         found[name] = local(weight if weight.grad is None else weight.grad).detach().clone()
-    module.zero_grad(set_to_none=True)
+    if number or isinstance(module, DistributedDataParallel):
+        module.zero_grad(set_to_none=True)
     return found | {name: buffer.clone() for name, buffer in inner.named_buffers()}
 
 
@@ -189,12 +194,12 @@ def by_torch(wrapper: str, name: str, *, updates: bool) -> list[Results]:
             buffer.copy_(earlier)
     found = []
     torch.manual_seed(joined().rank)
-    for _ in range(STEPS):
+    for number in range(STEPS):
         loss = step()
         if optimizer:
             optimizer.step()
             optimizer.zero_grad()
-        found.append(results(module, loss))
+        found.append(results(module, loss, number))
     return found
 
 
@@ -219,7 +224,7 @@ def found_in(wrapper: str, name: str, strategy: str, *, updates: bool) -> Found:
     torch.manual_seed(joined().rank)
     differing = []
     for number, reference in enumerate(references):
-        mine = results(given, step(inputs, targets))
+        mine = results(given, step(inputs, targets), number)
         differing += [
             f"step {number}: {each}"
             for each, tensor in reference.items()
