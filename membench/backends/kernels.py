@@ -1,4 +1,4 @@
-"""What runs a call: its ATen operator; on the CPU in the mode that it depends on, or without its temporaries.
+"""What runs a call: its ATen operator; on the CPU in the mode that it depends on, or without its temporaries; a collective to its end.
 
 Dropout's kernels on the CPU convert the mask in memory of their own, in addition to their outputs. Plain PyTorch, which
 saves a mask of numbers, holds no such copy. oneDNN's LSTM keeps what its backward pass needs only while gradients are
@@ -13,12 +13,26 @@ from torch import Tensor
 
 from membench.core.call import Call, resolve_operator
 from membench.core.random_operators import READ_STATE, SET_STATE, random_state, set_random_state
+from membench.core.torch_internals import OpOverload, is_collective, tensors_of, wait_for_collective
 
 
 def find_kernel(call: Call, device: torch.device) -> Callable[..., Any]:
     """Return the function that runs a call on a device, with the bits of its operator."""
     own = _ON_CPU if device.type == "cpu" else _ON_OTHERS
-    return own.get(call.operator) or resolve_operator(call)
+    operator = resolve_operator(call)
+    return own.get(call.operator) or (_waited(operator) if is_collective(operator) else operator)
+
+
+def _waited(operator: OpOverload) -> Callable[..., Any]:
+    """Return a function that calls a functional collective and makes the stream that it runs on wait for its results."""
+
+    def run(*args: Any, **kwargs: Any) -> Any:
+        results = operator(*args, **kwargs)
+        for each in tensors_of(results):
+            wait_for_collective(each)
+        return results
+
+    return run
 
 
 def _native_dropout(activation: Tensor, probability: float, train: bool | None) -> tuple[Tensor, Tensor]:

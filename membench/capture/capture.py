@@ -1,7 +1,7 @@
 """Workload -> TaskGraph: record the step, apply the passes, number the tasks that are left."""
 
 from collections.abc import Hashable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
 import torch
@@ -31,6 +31,7 @@ class CapturedStep:
         weights, buffers: block by qualified name.
         inputs, targets: block of each leaf of the arguments, in order; None if it is not a tensor.
         constants: tensors by block.
+        wrappers: see `Recording`.
     """
 
     graph: TaskGraph
@@ -39,6 +40,7 @@ class CapturedStep:
     inputs: tuple[int | None, ...]
     targets: tuple[int | None, ...]
     constants: dict[int, Tensor]
+    wrappers: dict[str, Tensor] = field(default_factory=dict)
 
 
 def capture(
@@ -83,6 +85,7 @@ def capture(
         inputs=tuple(recording.inputs),
         targets=tuple(recording.targets),
         constants=recording.constants,
+        wrappers=recording.wrappers,
     )
 
 

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from membench.capture.carried import Carried
 from membench.capture.operation import layout_of
 from membench.capture.unquantized import is_unquantized, quantized
+from membench.capture.virtual_gpu import OnCpu
 from membench.core.arguments import Arguments, tensors_in
 from membench.core.errors import UnsupportedModel
 from membench.core.opened import closed, opened
@@ -54,7 +55,7 @@ class Fakes:
                 workload's tensors, the CPU for meta tensors.
 
         Raises:
-            UnsupportedModel: a weight that is trained is a wrapper subclass, or one is quantized only when it is moved.
+            UnsupportedModel: a weight that is trained is stored in several tensors, or one is quantized only when it is moved.
         """
         precision = workload.precision
         dtype = None if precision is None else precision.dtype
@@ -167,7 +168,11 @@ def _weight(name: str, weight: Tensor, carried: Carried, new: _NewFake, dtype: t
     Without gradients too `requires_grad` chooses kernels, for example `matmul`'s.
     """
     if is_wrapper_subclass(weight):
-        return with_stored(weight, partial(new, dtype=None))
+        several = len(stored(name, weight)) > 1
+        with OnCpu():
+            wrapper = with_stored(weight, partial(new, dtype=None) if several else new)
+        vars(wrapper)["_is_param"] = True
+        return wrapper.requires_grad_(weight.requires_grad)
     memory, attributes = weight, {} if isinstance(weight, FakeTensor) else dict(vars(weight))
     if is_unquantized(weight):
         carried.check_moves(name)
@@ -186,7 +191,7 @@ def _fake_class(kind: type[Tensor]) -> type[FakeTensor]:
 
 
 def _check_trained(name: str, weight: Tensor) -> None:
-    if is_wrapper_subclass(weight) and weight.requires_grad:
+    if weight.requires_grad and len(stored(name, weight)) > 1:
         raise UnsupportedModel(
             name,
             f"it is trained, and {type(weight).__name__} stores it in other tensors, which have no gradients",

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.nn.parameter import is_lazy
 
-from membench.core.arguments import has_own_functions, has_own_operators, is_dense, is_distributed
+from membench.core.arguments import has_own_functions, has_own_operators, is_dense
 from membench.core.distributed import joined
 from membench.core.errors import UnsupportedModel
 
@@ -33,7 +33,7 @@ def check_module(name: str, module: nn.Module) -> None:
 def _check_layer(path: str, layer: nn.Module) -> None:
     if isinstance(layer, nn.DataParallel | DistributedDataParallel):
         raise UnsupportedModel(path, "it distributes its batch over devices itself", _PASS_INNER)
-    if type(layer).__name__ == "FullyShardedDataParallel":
+    if any(kind.__name__ in ("FullyShardedDataParallel", "FSDPModule") for kind in type(layer).__mro__):
         raise UnsupportedModel(path, "each process has only a part of its weights", _PASS_INNER)
     if isinstance(layer, torch.jit.ScriptModule):
         raise UnsupportedModel(
@@ -56,12 +56,6 @@ def _check_layer(path: str, layer: nn.Module) -> None:
 
 
 def _check_tensor(name: str, tensor: Tensor) -> None:
-    if is_distributed(tensor):
-        _refuse(
-            name,
-            "it is a DTensor, of which each process has a part, as after fully_shard",
-            "compile the module before it is distributed, with exchange='as_made' for data parallelism",
-        )
     if is_lazy(tensor):
         _refuse(name, "its shape is not known yet", "call the module once on a batch, then compile it")
     if not is_dense(tensor):

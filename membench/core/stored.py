@@ -1,4 +1,7 @@
-"""The tensors in which a weight is stored: itself, or those that a subclass wraps, as quantized weights of torchao are."""
+"""The tensors in which a weight is stored: itself, or those that a subclass wraps.
+
+A quantized weight of torchao is stored in several, a `DTensor` in one, its part of the weight.
+"""
 
 from collections.abc import Callable
 
@@ -8,10 +11,15 @@ from membench.core.torch_internals import is_wrapper_subclass, unwrapped, wrappe
 
 
 def stored(name: str, tensor: Tensor) -> dict[str, Tensor]:
-    """Return the tensors in which one is stored by name: ``weight``, or ``weight.qdata`` and ``weight.scale``."""
+    """Return the tensors in which one is stored by name: ``weight``, or ``weight.qdata`` and ``weight.scale``.
+
+    The only one has the name of the tensor.
+    """
     if not is_wrapper_subclass(tensor):
         return {name: tensor}
     parts = unwrapped(tensor)
+    if len(parts) == 1:
+        return stored(name, *parts.values())
     return {key: each for part in parts for key, each in stored(f"{name}.{part}", parts[part]).items()}
 
 
@@ -33,3 +41,18 @@ def with_stored(tensor: Tensor, new: Callable[[Tensor], Tensor]) -> Tensor:
         return new(tensor)
     parts = {name: with_stored(part, new) for name, part in unwrapped(tensor).items()}
     return wrapped_again(tensor, parts)
+
+
+def single_stored(tensor: Tensor) -> Tensor:
+    """Return the tensor in which one is stored, itself if it is not a wrapper.
+
+    Raises:
+        ValueError: there are several.
+    """
+    [single] = stored("", tensor).values()
+    return single
+
+
+def wrapped_like(tensor: Tensor, single: Tensor) -> Tensor:
+    """Return a tensor of the same class as another one, stored in a tensor; see `single_stored`."""
+    return with_stored(tensor, lambda _: single)

@@ -48,6 +48,24 @@ without_dispatch_modes: Callable[[], AbstractContextManager[Any]] = _disable_cur
 """Return a context in which no `TorchDispatchMode` is active, but may be entered."""
 
 
+@contextmanager
+def placements_chosen_unseen() -> Iterator[None]:
+    """Hide from dispatch modes how a `DTensor` chooses placements: it runs operators of whole tensors, without data."""
+    if "torch.distributed.tensor" not in sys.modules:
+        yield
+        return
+    from torch.distributed.tensor._sharding_prop import ShardingPropagator
+
+    choose = ShardingPropagator.propagate_op_sharding_non_cached
+
+    def unseen(*arguments: Any) -> Any:
+        with _disable_current_modes():
+            return choose(*arguments)
+
+    with patch.object(ShardingPropagator, "propagate_op_sharding_non_cached", unseen):
+        yield
+
+
 without_torch_function_modes: Callable[[], AbstractContextManager[None]] = torch._C.DisableTorchFunction
 """Return a context in which torch's functions hand themselves to no mode and no subclass of tensors."""
 

@@ -56,12 +56,14 @@ from torch.utils._pytree import (
 from torch.utils.flop_counter import flop_registry
 
 __all__ = [
+    "COLLECTIVE_NAMESPACES",
     "FAKE_TENSOR_LOGGER",
     "FLEX_ATTENTION",
     "FUSED_ATTENTION",
     "FUSED_ENCODER_LAYER",
     "HOOKS_OF_EVERY_MODULE",
     "MODULE_ATTRIBUTES",
+    "WAIT_FOR_COLLECTIVE",
     "WEIGHT_HOOKS",
     "DataDependentOutputException",
     "DynamicOutputShapeException",
@@ -83,6 +85,7 @@ __all__ = [
     "flash_attention",
     "flex_attention_shapes",
     "flop_registry",
+    "is_collective",
     "is_compiled",
     "is_composite",
     "is_of_torch",
@@ -120,6 +123,7 @@ __all__ = [
     "unfused_attention",
     "unwrapped",
     "view_base",
+    "wait_for_collective",
     "wrapped_again",
 ]  # fmt: skip
 
@@ -141,7 +145,26 @@ operator_schema: Callable[[OpOverload], Any] = attrgetter("_schema")
 operator_function: Callable[[OpOverload], Callable[..., Any]] = attrgetter("_op")
 """Return the function that an operator's object calls: a call of it takes less time."""
 
-_NAMESPACES_OF_TORCH = frozenset({"aten", "prim", "prims", "c10d", "mkldnn", "quantized"})
+COLLECTIVE_NAMESPACES = frozenset({"_c10d_functional", "_dtensor"})
+"""Namespaces of functional collectives, which return a tensor that is filled once it has been waited for."""
+
+WAIT_FOR_COLLECTIVE = "_c10d_functional.wait_tensor.default"
+"""The operator that waits for a collective, whose result it takes and returns."""
+
+
+def is_collective(operator: OpOverload) -> bool:
+    """Return whether an operator is a functional collective, or the wait for one."""
+    return operator.namespace in COLLECTIVE_NAMESPACES
+
+
+def wait_for_collective(result: Tensor) -> None:
+    """Wait until a functional collective has filled a tensor that it has returned; on a GPU its current stream does."""
+    torch.ops._c10d_functional.wait_tensor(result)
+
+
+_NAMESPACES_OF_TORCH = frozenset(
+    {"aten", "prim", "prims", "c10d", "mkldnn", "quantized", *COLLECTIVE_NAMESPACES}
+)
 
 
 def is_of_torch(operator: str) -> bool:
@@ -183,15 +206,21 @@ is_wrapper_subclass: Callable[[object], bool] = is_traceable_wrapper_subclass
 
 def unwrapped(tensor: Tensor) -> dict[str, Tensor]:
     """Return the tensors that a wrapper subclass wraps, by the names of its attributes."""
-    names, _ = tensor.__tensor_flatten__()  # type: ignore[attr-defined]
-    return {name: getattr(tensor, name) for name in names}
+    return {name: part for name, part in _wrapped(tensor).items() if isinstance(part, Tensor)}
 
 
 def wrapped_again(tensor: Tensor, parts: dict[str, Tensor]) -> Tensor:
     """Return a wrapper subclass like another one, of the same size, around other tensors."""
     _, context = tensor.__tensor_flatten__()  # type: ignore[attr-defined]
-    made: Tensor = type(tensor).__tensor_unflatten__(parts, context, tensor.size(), tensor.stride())  # type: ignore[attr-defined]
+    kept = _wrapped(tensor) | parts
+    made: Tensor = type(tensor).__tensor_unflatten__(kept, context, tensor.size(), tensor.stride())  # type: ignore[attr-defined]
     return made
+
+
+def _wrapped(tensor: Tensor) -> dict[str, Any]:
+    """Return what a wrapper subclass wraps by name: tensors, and objects such as the mesh of a `DTensor`."""
+    names, _ = tensor.__tensor_flatten__()  # type: ignore[attr-defined]
+    return {name: getattr(tensor, name) for name in names}
 
 
 conjugate_view: Callable[[Tensor], Tensor] = torch._conj

@@ -19,6 +19,7 @@ from membench.core.errors import MembenchError, OutOfMemory
 from membench.core.opened import change, closed, let_go, objects_in
 from membench.core.record import Source
 from membench.core.schedule import RepeatedSchedule, Schedule
+from membench.core.stored import wrapped_like
 from membench.core.task_graph import RESULT_ROLES, Role
 from membench.core.timeline import Timeline
 from membench.core.torch_contexts import autocast_dtype
@@ -199,7 +200,9 @@ class CompiledStep(RealStep):
         roles = {name: schedule.graph.blocks[value.block].role for name, value in gradients.items()}
         self._accumulators = {n: v for n, v in gradients.items() if roles[n] is Role.ACCUMULATED}
         self._gradients = [
-            (self._weights[n], v) for n, v in gradients.items() if roles[n] is Role.WEIGHT_GRADIENT
+            (self._weights[n], v, captured.wrappers.get(n))
+            for n, v in gradients.items()
+            if roles[n] is Role.WEIGHT_GRADIENT
         ]
         # a CUDA graph contains addresses, and page-locked memory is kept: such accumulators are used again
         self._keeps_accumulators = graph_pool is not None or any(
@@ -239,10 +242,12 @@ class CompiledStep(RealStep):
             result = closed(result)
             if graph.objects_after:
                 change(as_arguments(inputs), tree_map_only(Value, tensors.tensor, graph.objects_after))
-            for weight, value in self._gradients:
+            for weight, value, wrapper in self._gradients:
                 gradient = tensors.tensor(value)
                 if weight.is_cpu is not gradient.is_cpu:
                     gradient = gradient.to(weight.device)
+                if wrapper is not None:
+                    gradient = wrapped_like(wrapper, gradient)
                 weight.grad = gradient if weight.grad is None else weight.grad.add_(gradient)
             if self._replayed and self._replayed.keeps_results:
                 return tree_map_only(Tensor, Tensor.clone, result)
