@@ -5,7 +5,9 @@ saves a mask of numbers, holds no such copy. oneDNN's LSTM keeps what its backwa
 recorded, which a step does not do.
 """
 
+import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -13,26 +15,61 @@ from torch import Tensor
 
 from membench.core.call import Call, resolve_operator
 from membench.core.random_operators import READ_STATE, SET_STATE, random_state, set_random_state
-from membench.core.torch_internals import OpOverload, is_collective, tensors_of, wait_for_collective
+from membench.core.torch_internals import (
+    OpOverload,
+    has_other_users,
+    is_collective,
+    rank_in,
+    storage_address,
+    tensor_users,
+    tensors_of,
+    tree_map_only,
+    wait_for_collective,
+)
 
 
 def find_kernel(call: Call, device: torch.device) -> Callable[..., Any]:
     """Return the function that runs a call on a device, with the bits of its operator."""
     own = _ON_CPU if device.type == "cpu" else _ON_OTHERS
     operator = resolve_operator(call)
-    return own.get(call.operator) or (_waited(operator) if is_collective(operator) else operator)
+    if call.operator in own:
+        return own[call.operator]
+    if is_collective(operator):
+        return partial(_collective_on_cpu if device.type == "cpu" else _collective, operator)
+    return operator
 
 
-def _waited(operator: OpOverload) -> Callable[..., Any]:
-    """Return a function that calls a functional collective and makes the stream that it runs on wait for its results."""
+def _collective(operator: OpOverload, *args: Any) -> Any:
+    """Run a functional collective, and make the stream that it runs on wait for its results."""
+    results = operator(*args)
+    for each in tensors_of(results):
+        wait_for_collective(each)
+    return results
 
-    def run(*args: Any, **kwargs: Any) -> Any:
-        results = operator(*args, **kwargs)
-        for each in tensors_of(results):
-            wait_for_collective(each)
-        return results
 
-    return run
+def _collective_on_cpu(operator: OpOverload, *args: Any) -> Any:
+    """Run a functional collective, and wait until Gloo's thread has let go of its tensors, which it holds a little longer.
+
+    Otherwise it would be that thread which gives their memory back.
+    """
+    aliases = tree_map_only(Tensor, Tensor.detach, args)
+    results = _collective(operator, *aliases)
+    given = {storage_address(each.untyped_storage()) for each in tensors_of(args)}
+    made = [each for each in tensors_of(results) if storage_address(each.untyped_storage()) not in given]
+    held = [*tensors_of(aliases), *made]
+    while any(tensor_users(each) > 1 for each in held) or any(map(has_other_users, made)):
+        time.sleep(_POLL_S)
+    return results
+
+
+_POLL_S = 1e-5
+
+
+def _reduce_scatter_on_cpu(whole: Tensor, operation: str, ranks: int, group: Any) -> Tensor:
+    """Return this rank's part of a sum, as Gloo makes it: by an all-reduce in a copy, which its own thread would give back."""
+    total = whole.clone(memory_format=torch.contiguous_format)
+    _collective_on_cpu(torch.ops._c10d_functional.all_reduce_.default, total, operation, group)
+    return total.chunk(ranks)[rank_in(group)].clone()
 
 
 def _native_dropout(activation: Tensor, probability: float, train: bool | None) -> tuple[Tensor, Tensor]:
@@ -58,6 +95,7 @@ def _lstm_layer(*arguments: Any) -> tuple[Tensor, ...]:
 
 
 _ON_CPU: dict[str, Callable[..., Any]] = {
+    "_c10d_functional.reduce_scatter_tensor.default": _reduce_scatter_on_cpu,
     "aten.mkldnn_rnn_layer.default": _lstm_layer,
     "aten.native_dropout.default": _native_dropout,
     "aten.native_dropout_backward.default": _native_dropout_backward,

@@ -6,7 +6,7 @@ all_reduce(x); wait_tensor    a task of the collectives' stream, for whose resul
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 
 from membench.core.call import Value, values_in
 from membench.core.collective import Collective, CollectiveKind
@@ -54,6 +54,15 @@ def axes_of(module: nn.Module) -> dict[str, str]:
         for mesh in meshes.values()
         for number in range(mesh.ndim)
     }
+
+
+def placed_like(weight: Tensor, gradient: Tensor) -> Tensor:
+    """Return the gradient of a `DTensor` in the placements of the weight, as ``fully_shard`` and optimizers bring it to them."""
+    placements = getattr(weight, "placements", None)
+    if placements is None or getattr(gradient, "placements", placements) == placements:
+        return gradient
+    placed: Tensor = gradient.redistribute(placements=placements)  # type: ignore[attr-defined]
+    return placed
 
 
 def collective_of(

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from membench.capture.carried import Carried
+from membench.capture.collectives import placed_like
 from membench.capture.operation import layout_of
 from membench.capture.unquantized import is_unquantized, quantized
 from membench.capture.virtual_gpu import OnCpu
@@ -67,13 +68,18 @@ class Fakes:
 
         carried = Carried(mode, device)
         weights = {}
+        trained = {}
         for name, weight in workload.module.named_parameters():
             if workload.trains:
                 _check_trained(name, weight)
             weights[name] = _weight(name, weight, carried, converted, dtype)
+            if workload.trains and weight.requires_grad:
+                trained[name] = weights[name]
+                if workload.places_gradients and is_wrapper_subclass(weight):
+                    weights[name].register_hook(partial(placed_like, weight))
         return cls(
             weights=weights,
-            trained={name: each for name, each in weights.items() if workload.trains and each.requires_grad},
+            trained=trained,
             buffers={
                 name: with_stored(buffer, converted) for name, buffer in workload.module.named_buffers()
             },

@@ -170,7 +170,7 @@ def _of_ranks(ranks: "Ranks", prediction: "Prediction") -> Iterator[tuple[str, s
     gpus = ranks.mesh.cluster.devices
     axes = ", ".join(f"{axis} {size}" for axis, size in ranks.mesh.axes)
     yield "GPUs", f"{gpus}, {axes}; memory and time are those of each of them"
-    yield "samples of all", f"{prediction.samples_per_s * gpus:,.1f} samples/s"
+    yield "samples of all", f"{prediction.samples_per_s * ranks.batches:,.1f} samples/s"
     yield (
         "communication",
         f"{format_seconds(prediction.exposed_communication_s)} of a step not hidden behind computation",

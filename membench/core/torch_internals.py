@@ -24,6 +24,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch._C import DispatchKey
+from torch._C._distributed_c10d import _resolve_process_group
 from torch._C._profiler import ProfilerConfig, ProfilerState, _ExperimentalConfig
 from torch._higher_order_ops.flex_attention import flex_attention as _flex_attention
 from torch._higher_order_ops.flex_attention import flex_attention_fake_impl
@@ -37,6 +38,7 @@ from torch._subclasses.fake_tensor import (
     UnsupportedOperatorException,
 )
 from torch.cuda import _POOL_HANDLE
+from torch.distributed.distributed_c10d import GroupName
 from torch.nn.modules import module as _modules
 from torch.utils._mode_utils import no_dispatch
 from torch.utils._python_dispatch import (
@@ -85,6 +87,7 @@ __all__ = [
     "flash_attention",
     "flex_attention_shapes",
     "flop_registry",
+    "has_other_users",
     "is_collective",
     "is_compiled",
     "is_composite",
@@ -103,6 +106,7 @@ __all__ = [
     "no_dispatch",
     "operator_function",
     "operator_schema",
+    "rank_in",
     "read_number",
     "register_container",
     "saved_tensor",
@@ -111,6 +115,7 @@ __all__ = [
     "split_heads",
     "storage_address",
     "suggest_memory_format",
+    "tensor_users",
     "tensor_version",
     "tensors_of",
     "torch_function_modes",
@@ -157,6 +162,12 @@ def is_collective(operator: OpOverload) -> bool:
     return operator.namespace in COLLECTIVE_NAMESPACES
 
 
+def rank_in(group: Any) -> int:
+    """Return this process's rank in a group of processes, or in one by its name, as functional collectives take it."""
+    found = _resolve_process_group(GroupName(group)) if isinstance(group, str) else group
+    return int(found.rank())
+
+
 def wait_for_collective(result: Tensor) -> None:
     """Wait until a functional collective has filled a tensor that it has returned; on a GPU its current stream does."""
     torch.ops._c10d_functional.wait_tensor(result)
@@ -186,6 +197,16 @@ def is_composite(operator: OpOverload) -> bool:
 
 tensor_version: Callable[[Tensor], int] = attrgetter("_version")
 """Return how often a tensor's memory has been overwritten, as autograd counts it."""
+
+tensor_users: Callable[[Tensor], int] = methodcaller("_use_count")
+"""Return how many references torch has to a tensor, of which Python's objects together are one."""
+
+
+def has_other_users(tensor: Tensor) -> bool:
+    """Return whether another tensor shares the memory of one that has no views in Python."""
+    storage = tensor.untyped_storage()  # one reference, and the tensor's
+    return torch._C._storage_Use_Count(storage_address(storage)) > 2
+
 
 sequence_number: Callable[[Any], int] = methodcaller("_sequence_nr")
 """Return the number of an autograd node, in the order in which nodes were made."""

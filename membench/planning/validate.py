@@ -88,7 +88,7 @@ class _Walk:
         self.budget_bytes = budget_bytes
         self.averages = {value.block for _, value in self.graph.gradients if value} if exchanges else set()
         self.versions = _versions(self.graph)
-        self.last_random = -1  # task
+        self.last_random = self.last_collective = -1  # tasks
         self.opened: set[int] = set()  # blocks whose space the next work must fill
         self.computes_on: dict[str, bool] = {}  # by stream: whether its work is tasks, or something else
         self.clocks: dict[str, Clock] = {COMPUTE_STREAM: {}}
@@ -171,10 +171,7 @@ class _Walk:
                 )
             self.last_random = task_index
         self._check_versions(task)
-        if task.on_host != (stream == HOST_STREAM):
-            self._hazard(f"task {task.name} runs on stream {stream!r}, which is not of its processor")
-        if (task.collective is not None) != (stream == COLLECTIVE_STREAM):
-            self._hazard(f"task {task.name} runs on stream {stream!r}, which is not that of collectives")
+        self._check_stream(task, stream)
         if task.on_host:
             self._compute_on_host(task)
             return
@@ -188,6 +185,16 @@ class _Walk:
             self._write(block, stream, applies=task.phase is Phase.UPDATE)
             self.memory[block].version += 1
         self._take_workspace(task, stream)
+
+    def _check_stream(self, task: Task, stream: str) -> None:
+        if task.on_host != (stream == HOST_STREAM):
+            self._hazard(f"task {task.name} runs on stream {stream!r}, which is not of its processor")
+        if (task.collective is not None) != (stream == COLLECTIVE_STREAM):
+            self._hazard(f"task {task.name} runs on stream {stream!r}, which is not that of collectives")
+        if task.collective:
+            if task.index < self.last_collective:
+                self._hazard(f"collective {task.name} does not run in the graph's order, as in other ranks")
+            self.last_collective = task.index
 
     def _check_versions(self, task: Task) -> None:
         for block, version in self.versions[task.index].items():

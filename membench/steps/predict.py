@@ -4,6 +4,7 @@ capture as CUDA runs it -> annotate with the device's costs -> strategy -> valid
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -44,6 +45,7 @@ from membench.steps.arguments import (
 from membench.steps.plan import plan_step
 from membench.steps.ranks import REPLICATED, Ranks, ranks_of
 from membench.steps.simulated_step import simulated_step
+from membench.steps.tensor_parallel import Plan
 from membench.strategies.base import Strategy
 
 
@@ -121,8 +123,9 @@ class Predictor:
         self._efficiency: Efficiency = self._framework.efficiency
         if rates:
             self._efficiency = with_rates(self._efficiency, rates)
-        step = updated_workload(workload, update)
-        self._captures = Captures(step, self._framework.captured_on, uses_values=True)
+        step = replace(updated_workload(workload, update), places_gradients=True)
+        prepared = ranks.tensor.divided if ranks is not None and ranks.tensor else nullcontext
+        self._captures = Captures(step, self._framework.captured_on, uses_values=True, prepared=prepared)
         self._strategy = strategy
         self._budget_bytes = budget_bytes
         self._ranks = ranks
@@ -140,9 +143,11 @@ class Predictor:
 
     def _graph_at(self, size: int) -> TaskGraph:
         graph, ranks = self._captures.graph_at(size), self._ranks
-        if ranks is None or not ranks.mesh.axes:
+        if ranks is None:
             return graph
-        return shard(graph, ranks.sharding) if ranks.sharding else replicate(graph, REPLICATED)
+        if ranks.sharding:
+            return shard(graph, ranks.sharding)
+        return replicate(graph, REPLICATED) if REPLICATED in ranks.mesh.sizes else graph
 
     def on(self, device: DeviceProfile, machine: Machine | None = None) -> Prediction:
         """Return the prediction for a device; see `predict`.
@@ -232,6 +237,7 @@ def predict(
     wrapped: Sequence[str] | None = None,
     reshard_after_forward: bool = True,
     reduce_dtype: torch.dtype | None = None,
+    tensor_parallel: Plan | None = None,
 ) -> Prediction:
     """Predict the memory and the time of a step of training or inference on a device that need not be at hand.
 
@@ -256,12 +262,16 @@ def predict(
         cluster: of several GPUs: a name (``"dgx_h100"``) or a description. The batch is that of one of them.
         nodes: hosts of the cluster.
         parallel: how many GPUs divide the weights, as torch's ``fully_shard`` does, and how many replicas of these there are:
-            ``{"fsdp": 8}``, ``{"dp": 4, "fsdp": 8}``. None: ``{"fsdp": all}``.
+            ``{"fsdp": 8}``, ``{"dp": 4, "fsdp": 8}``. None: ``{"fsdp": all}``. ``{"fsdp": 4, "tp": 8}``: 8 GPUs share a batch and
+            divide products of matrices and, by the plan, sequences.
         accumulate: micro-batches of a step; ``step_time_s`` is that of all of them, the update included.
         wrapped: names of classes whose modules are gathered one by one; None: those of which a list of modules has several.
         reshard_after_forward: gathered weights are given back after the forward pass. Shards are in the precision of the module's
             weights, gathered weights in that of ``precision``.
         reduce_dtype: in which gradients are added up over GPUs; None: that in which they are computed.
+        tensor_parallel: a plan as torch's ``parallelize_module`` takes it, ``{"blocks.*.query": ColwiseParallel(), ...}``. None: that
+            of the module's method ``tensor_parallel_plan``, or of a network of transformers. A module that `parallelize_module` has
+            divided is captured as it is.
 
     Raises:
         UnsupportedModel: the module cannot be captured; names the layer.
@@ -284,6 +294,7 @@ def predict(
             wrapped=wrapped,
             reshard_after_forward=reshard_after_forward,
             reduce_dtype=reduce_dtype,
+            tensor_parallel=tensor_parallel,
         )
     predictor = Predictor(
         workload, as_strategy(strategy), as_bytes(budget), as_update(optimizer), ranks=ranks

@@ -11,9 +11,18 @@ from membench.core.cluster import Cluster
 from membench.core.errors import MembenchError
 from membench.core.mesh import Mesh
 from membench.core.sharding import Sharding
+from membench.steps.tensor_parallel import AXIS as TENSOR
+from membench.steps.tensor_parallel import Plan, TensorParallel, is_divided, plan_of
 
 SHARDED, REPLICATED = "fsdp", "dp"
 """Axes of the mesh: over whose ranks weights are divided, and over whose ranks these shards are repeated."""
+
+AXES = {
+    REPLICATED: "replicas of the shards",
+    SHARDED: "sharded weights",
+    TENSOR: "tensor parallelism, whose ranks have the same samples",
+}
+"""What the axes are, from the outermost to the innermost."""
 
 
 @dataclass(frozen=True)
@@ -24,11 +33,18 @@ class Ranks:
         mesh: their cluster, and its axes.
         sharding: of the weights; None: each rank has all of them, and gradients are averaged in buckets.
         accumulate: micro-batches of a step.
+        tensor: how the module is divided before it is captured; None: it is captured as it is.
     """
 
     mesh: Mesh
     sharding: Sharding | None
     accumulate: int = 1
+    tensor: TensorParallel | None = None
+
+    @property
+    def batches(self) -> int:
+        """How many batches a step consists of, each of which ranks of tensor parallelism share."""
+        return self.mesh.cluster.devices // self.mesh.sizes.get(TENSOR, 1)
 
 
 def ranks_of(
@@ -43,6 +59,7 @@ def ranks_of(
     reduce_dtype: torch.dtype | None = None,
     copies_out: bool = True,
     in_between: bool = False,
+    tensor_parallel: Plan | None = None,
 ) -> Ranks:
     """Return the ranks of a step, whose shards have the precision of the module's weights; see `membench.predict`.
 
@@ -50,17 +67,18 @@ def ranks_of(
         parallel: None: all GPUs divide the weights.
         wrapped: names of classes whose modules are gathered one by one; None: those of which a list of modules has several.
         reduce_dtype, copies_out, in_between: see `Sharding`.
+        tensor_parallel: see `TensorParallel`; of a module that is divided already it is not needed.
 
     Raises:
         MembenchError: there is no such axis, or the sizes do not fit the cluster.
     """
     parallel = parallel or {SHARDED: nodes * cluster.devices_per_host}
-    if unknown := {axis for axis, size in parallel.items() if size > 1} - {SHARDED, REPLICATED}:
+    if unknown := {axis for axis, size in parallel.items() if size > 1} - AXES.keys():
         raise MembenchError(
-            f"there is no axis {', '.join(sorted(unknown))} of parallel; there are {SHARDED} (sharded weights) and {REPLICATED} "
-            "(replicas of the shards)"
+            f"there is no axis {', '.join(sorted(unknown))} of parallel; there are "
+            + ", ".join(f"{axis} ({what})" for axis, what in AXES.items())
         )
-    axes = tuple((axis, parallel[axis]) for axis in (REPLICATED, SHARDED) if parallel.get(axis, 1) > 1)
+    axes = tuple((axis, parallel[axis]) for axis in AXES if parallel.get(axis, 1) > 1)
     mesh = Mesh(replace(cluster, hosts=nodes), axes)
     sharding = None
     if parallel.get(SHARDED, 1) > 1:
@@ -80,7 +98,21 @@ def ranks_of(
         raise MembenchError(
             "several micro-batches are predicted for sharded weights alone; leave accumulate out, or set fsdp"
         )
-    return Ranks(mesh, sharding, accumulate)
+    return Ranks(mesh, sharding, accumulate, _tensor_parallel(module, parallel, tensor_parallel))
+
+
+def _tensor_parallel(
+    module: nn.Module, parallel: Mapping[str, int], plan: Plan | None
+) -> TensorParallel | None:
+    ranks = parallel.get(TENSOR, 1)
+    if ranks == 1 or is_divided(module):
+        if plan is not None:
+            raise MembenchError(
+                f"tensor_parallel is a plan for the ranks of an axis {TENSOR!r}; set parallel={{{TENSOR!r}: 8}} and pass a module that "
+                "is not divided"
+            )
+        return None
+    return TensorParallel(ranks, plan_of(module) if plan is None else plan)
 
 
 def repeated_classes(module: nn.Module) -> frozenset[str]:

@@ -133,7 +133,7 @@ def main(output: str) -> None:
                 peak_bytes = step.measure().peak_bytes
                 found[name, strategy] = loss, made, step.predicted_peak_bytes, peak_bytes
                 step.close()
-    torch.save(found, f"{output}{joined().rank}")
+        torch.save(found, f"{output}{joined().rank}")
 
 
 if __name__ == "__main__":
