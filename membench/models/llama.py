@@ -87,11 +87,14 @@ class Llama(nn.Module):
         self.register_buffer("rotation", table, persistent=False)
 
     @staticmethod
-    def tensor_parallel_plan() -> dict[str, Any]:
+    def tensor_parallel_plan(*, loss_parallel: bool = True) -> dict[str, Any]:
         """Return torchtitan's plan for `parallelize_module`: tensor parallel products, and sequence parallel norms between them.
 
-        ``torchtitan/parallelisms/parallelize_llama.py`` of December 2024, `apply_tp`, without its loss in parts: each rank has all
-        logits. The number of key's heads must be a multiple of that of ranks.
+        ``torchtitan/parallelisms/parallelize_llama.py`` of December 2024, `apply_tp`. The number of heads of keys must be a multiple
+        of that of ranks, and so must the length.
+
+        Args:
+            loss_parallel: logits stay in parts, for a loss within `torch.distributed.tensor.parallel.loss_parallel`.
         """
         from torch.distributed.tensor import Replicate, Shard  # takes a second
         from torch.distributed.tensor.parallel import (
@@ -120,7 +123,11 @@ class Llama(nn.Module):
             "blocks.*.mlp.rise": ColwiseParallel(),
             "blocks.*.mlp.fall": RowwiseParallel(output_layouts=Shard(1)),
             "norm": SequenceParallel(),
-            "head": ColwiseParallel(input_layouts=Shard(1), output_layouts=Replicate()),
+            "head": ColwiseParallel(
+                input_layouts=Shard(1),
+                output_layouts=Shard(-1) if loss_parallel else Replicate(),
+                use_local_output=not loss_parallel,
+            ),
         }
 
     def forward(self, tokens: Tensor) -> Tensor:
