@@ -1,11 +1,11 @@
-"""The program of each of several processes: `torchrun ... -m tests.helpers.tensor_parallel OUTPUT`.
+"""The program of each of several processes: `torchrun ... -m tests.helpers.tensor_parallel OUTPUT NETWORKS STRATEGIES`.
 
 Networks whose weights are divided by torch's `parallelize_module`, a step of each in plain PyTorch and under several strategies;
 every process writes its results.
 """
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -16,6 +16,7 @@ from torch.distributed.tensor.parallel import (
     ColwiseParallel,
     ParallelStyle,
     RowwiseParallel,
+    loss_parallel,
     parallelize_module,
 )
 
@@ -23,7 +24,6 @@ import membench
 from membench.core.distributed import join, joined
 from membench.models.llama import Llama, TokenLoss
 
-STRATEGIES = ("eager", "layrub_hybrid", "joint")
 VOCABULARY, LENGTH, BATCH_SIZE = 32, 8, 2
 
 
@@ -103,39 +103,45 @@ def batch() -> tuple[Tensor, Tensor]:
 
 
 def gradients(module: nn.Module) -> dict[str, Any]:
-    """Return each weight's gradient: its part, its placements and all of it."""
+    """Return each weight's gradient: this process's part, its placements and all of it."""
     found = {}
     for name, weight in module.named_parameters():
         if isinstance(weight.grad, DTensor):
-            whole, placements = weight.grad.full_tensor(), str(weight.grad.placements)
-            found[name] = weight.grad.to_local().clone(), placements, whole
+            part, placements = weight.grad.to_local().clone(), str(weight.grad.placements)
+            found[name] = part, placements, weight.grad.full_tensor()
         elif weight.grad is not None:
             found[name] = weight.grad.clone(), "", weight.grad.clone()
     module.zero_grad(set_to_none=True)
     return found
 
 
-def main(output: str) -> None:
-    found: dict[Any, Any] = {}
-    with join("cpu", timeout_s=60):
+def results(name: str, mesh: DeviceMesh, strategies: Sequence[str]) -> dict[str, Any]:
+    """Return the loss and the gradients of a network's step, with its predicted and its measured peak under a strategy."""
+    module, criterion = parallel(name, mesh), TokenLoss()
+    inputs, targets = batch()
+    loss = criterion(module(inputs), targets)
+    loss.backward()
+    found: dict[str, Any] = {"plain": (whole(loss), gradients(module), 0, 0)}
+    for strategy in strategies:
+        step = membench.compile(module, criterion, (inputs, targets), strategy=strategy)
+        loss = step(inputs, targets)
+        made = gradients(module)
+        found[strategy] = whole(loss), made, step.predicted_peak_bytes, step.measure().peak_bytes
+        step.close()
+    return found
+
+
+def whole(loss: Tensor) -> Tensor:
+    return loss.full_tensor().detach() if isinstance(loss, DTensor) else loss.detach()
+
+
+def main(output: str, names: str, strategies: str) -> None:
+    with join("cpu", timeout_s=60), loss_parallel():
         mesh = init_device_mesh("cpu", (joined().count,), mesh_dim_names=("tp",))
-        inputs, targets = batch()
-        criterion = TokenLoss()
-        for name in NETWORKS:
-            module = parallel(name, mesh)
-            loss = criterion(module(inputs), targets)
-            loss.backward()
-            found[name, "plain"] = loss.detach(), gradients(module), 0, 0
-            for strategy in STRATEGIES:
-                step = membench.compile(module, criterion, (inputs, targets), strategy=strategy)
-                loss = step(inputs, targets)
-                made = gradients(module)
-                peak_bytes = step.measure().peak_bytes
-                found[name, strategy] = loss, made, step.predicted_peak_bytes, peak_bytes
-                step.close()
+        found = {name: results(name, mesh, strategies.split(",")) for name in names.split(",")}
         torch.save(found, f"{output}{joined().rank}")
 
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    main(sys.argv[1])
+    main(*sys.argv[1:])
