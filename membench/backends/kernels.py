@@ -17,6 +17,7 @@ from membench.core.call import Call, resolve_operator
 from membench.core.random_operators import READ_STATE, SET_STATE, random_state, set_random_state
 from membench.core.torch_internals import (
     OpOverload,
+    all_reduce_in_place,
     has_other_users,
     is_collective,
     rank_in,
@@ -68,7 +69,7 @@ _POLL_S = 1e-5
 def _reduce_scatter_on_cpu(whole: Tensor, operation: str, ranks: int, group: Any) -> Tensor:
     """Return this rank's part of a sum, as Gloo makes it: by an all-reduce in a copy, which its own thread would give back."""
     total = whole.clone(memory_format=torch.contiguous_format)
-    _collective_on_cpu(torch.ops._c10d_functional.all_reduce_.default, total, operation, group)
+    _collective_on_cpu(all_reduce_in_place, total, operation, group)
     return total.chunk(ranks)[rank_in(group)].clone()
 
 

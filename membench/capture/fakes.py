@@ -56,7 +56,8 @@ class Fakes:
                 workload's tensors, the CPU for meta tensors.
 
         Raises:
-            UnsupportedModel: a weight that is trained is stored in several tensors, or one is quantized only when it is moved.
+            UnsupportedModel: a weight that is trained is stored in several tensors, or in one in a step without a loss; or one is quantized
+                only when it is moved.
         """
         precision = workload.precision
         dtype = None if precision is None else precision.dtype
@@ -71,7 +72,7 @@ class Fakes:
         trained = {}
         for name, weight in workload.module.named_parameters():
             if workload.trains:
-                _check_trained(name, weight)
+                _check_trained(name, weight, has_loss=workload.loss is not None)
             weights[name] = _weight(name, weight, carried, converted, dtype)
             if workload.trains and weight.requires_grad:
                 trained[name] = weights[name]
@@ -196,12 +197,18 @@ def _fake_class(kind: type[Tensor]) -> type[FakeTensor]:
     return type(kind.__name__, (FakeTensor,), {"__module__": kind.__module__})
 
 
-def _check_trained(name: str, weight: Tensor) -> None:
+def _check_trained(name: str, weight: Tensor, *, has_loss: bool) -> None:
     if weight.requires_grad and len(stored(name, weight)) > 1:
         raise UnsupportedModel(
             name,
             f"it is trained, and {type(weight).__name__} stores it in other tensors, which have no gradients",
             "freeze it with requires_grad_(False), and train others, such as adapters",
+        )
+    if weight.requires_grad and is_wrapper_subclass(weight) and not has_loss:
+        raise UnsupportedModel(
+            name,
+            f"a {type(weight).__name__} is trained, and the loss is computed outside of the step",
+            "pass the loss to membench.compile",
         )
 
 

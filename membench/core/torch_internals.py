@@ -77,6 +77,7 @@ __all__ = [
     "OpOverloadPacket",
     "TorchDispatchMode",
     "UnsupportedOperatorException",
+    "all_reduce_in_place",
     "clear_cublas_workspaces",
     "compiled_depth",
     "composed_kernel",
@@ -155,6 +156,10 @@ COLLECTIVE_NAMESPACES = frozenset({"_c10d_functional", "_dtensor"})
 
 WAIT_FOR_COLLECTIVE = "_c10d_functional.wait_tensor.default"
 """The operator that waits for a collective, whose result it takes and returns."""
+
+
+all_reduce_in_place: OpOverload = torch.ops._c10d_functional.all_reduce_.default
+"""Adds up a tensor over the ranks of a group; takes the tensor, the name of the operation, and the group or its name."""
 
 
 def is_collective(operator: OpOverload) -> bool:

@@ -19,7 +19,7 @@ from membench.core.errors import MembenchError, OutOfMemory
 from membench.core.opened import change, closed, let_go, objects_in
 from membench.core.record import Source
 from membench.core.schedule import RepeatedSchedule, Schedule
-from membench.core.stored import wrapped_like
+from membench.core.stored import single_stored, wrapped_like
 from membench.core.task_graph import RESULT_ROLES, Role
 from membench.core.timeline import Timeline
 from membench.core.torch_contexts import autocast_dtype
@@ -376,11 +376,13 @@ class CompiledStep(RealStep):
 
     def _accumulator(self, name: str, value: Value) -> Tensor:
         """Return the accumulated gradient in the step's layout; zero before the first micro-batch."""
-        weight = self._weights[name]
-        if weight.grad is None or weight.grad.stride() != value.stride:
+        weight, wrapper = self._weights[name], self._captured.wrappers.get(name)
+        held = None if weight.grad is None else single_stored(weight.grad)
+        if held is None or held.stride() != value.stride:
             total = self._accumulator_memory(name, value)
-            weight.grad = total.zero_() if weight.grad is None else total.copy_(weight.grad)
-        return weight.grad
+            held = total.zero_() if held is None else total.copy_(held)
+            weight.grad = held if wrapper is None else wrapped_like(wrapper, held)
+        return held
 
     def _accumulator_memory(self, name: str, value: Value) -> Tensor:
         if name in self._kept_accumulators:

@@ -12,7 +12,7 @@ from membench.core.errors import MembenchError
 from membench.core.mesh import Mesh
 from membench.core.sharding import Sharding
 from membench.steps.tensor_parallel import AXIS as TENSOR
-from membench.steps.tensor_parallel import Plan, TensorParallel, is_divided, plan_of
+from membench.steps.tensor_parallel import Plan, TensorParallel, check_divided, is_divided, plan_of
 
 SHARDED, REPLICATED = "fsdp", "dp"
 """Axes of the mesh: over whose ranks weights are divided, and over whose ranks these shards are repeated."""
@@ -105,6 +105,8 @@ def _tensor_parallel(
     module: nn.Module, parallel: Mapping[str, int], plan: Plan | None
 ) -> TensorParallel | None:
     ranks = parallel.get(TENSOR, 1)
+    if is_divided(module):
+        check_divided(module, ranks)
     if ranks == 1 or is_divided(module):
         if plan is not None:
             raise MembenchError(

@@ -80,6 +80,21 @@ def is_divided(module: nn.Module) -> bool:
     return any(hasattr(weight, "device_mesh") for weight in module.parameters())
 
 
+def check_divided(module: nn.Module, ranks: int) -> None:
+    """Refuse a module that is divided over a mesh that is not the axis of a prediction.
+
+    Raises:
+        MembenchError: the mesh has another name or size, or is not one of GPUs.
+    """
+    meshes = (getattr(weight, "device_mesh", None) for weight in module.parameters())
+    for mesh in filter(None, meshes):
+        if mesh.mesh_dim_names != (AXIS,) or mesh.size() != ranks or mesh.device_type != "cuda":
+            raise MembenchError(
+                f"the module is divided over {mesh}, and a prediction with parallel={{{AXIS!r}: {ranks}}} needs "
+                f"init_device_mesh('cuda', ({ranks},), mesh_dim_names=({AXIS!r},))"
+            )
+
+
 def _of_transformers(named: Mapping[str, str]) -> Plan:
     """Return torch's styles for those of transformers (``src/transformers/integrations/tensor_parallel.py``) that have the same effect."""
     from torch.distributed.tensor import Replicate
