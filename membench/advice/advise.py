@@ -39,7 +39,7 @@ from membench.steps.arguments import (
 from membench.steps.compile import compile  # noqa: A004 (the field's word for it)
 from membench.steps.plan import Runs, plan_step
 from membench.steps.predict import Prediction, predicted
-from membench.steps.simulated_step import SimulatedStep
+from membench.steps.simulated_step import SimulatedStep, simulated_step
 from membench.strategies.base import strategies
 from membench.strategies.pytorch import PyTorch
 from membench.sweep.this_device import THIS, this_device
@@ -167,7 +167,10 @@ class Adviser:
             asked = Methods(work, planners, batches, graph, target)
             asked.begin([strategy for strategy in chosen if strategy.moves_weights])  # which takes longest
             runs = self._plain(captured)
-            plain, fits = predicted(runs, target.cost, target.device), not target.excess_bytes(runs)
+            plain, fits = (
+                predicted(runs, simulated_step(runs, target.cost), target.device),
+                not target.excess_bytes(runs),
+            )
             if not fits and time_limit_s is not None:
                 planners.limit(time_limit_s)
             numbers = PlainNumbers.of(runs, target)

@@ -4,7 +4,8 @@ Streams are in-order queues. Kernels of different streams overlap only in their 
 device; each copy engine moves one block at a time, in the order in which blocks are ready. Encoding and decoding overlap
 with kernels, but not with each other. A disk reads and writes at the same time, one block each. Tasks of the host run one
 after another and overlap with everything else, and so do the collectives of each axis of a mesh, which take a share of the device's
-processors from kernels. Where copies take cores from kernels, as on a CPU, each one makes the next
+processors from kernels. A message from another rank arrives when that rank has sent it, whether or not it is asked for already
+(assumed). Where copies take cores from kernels, as on a CPU, each one makes the next
 kernel longer, unless kernels wait meanwhile. The host issues one instruction after another, each for the time that the cost
 model gives, and waits at a synchronize.
 
@@ -17,9 +18,11 @@ from bisect import bisect_left, insort
 from collections.abc import Callable
 
 from membench.backends.base import Backend
+from membench.backends.mailbox import Mailbox
 from membench.backends.simulated_exchange import COPY_BACK, COPY_OUT, exchange_stages
 from membench.core.cluster import SINGLE_DEVICE, Cluster
 from membench.core.codec import ActivationCodec
+from membench.core.collective import Collective, CollectiveKind
 from membench.core.cost_model import CostModel
 from membench.core.schedule import COMPUTE_STREAM, EXCHANGE_STREAM, Schedule
 from membench.core.task_graph import Task, TaskGraph
@@ -36,12 +39,20 @@ class SimulatedBackend(Backend):
         graph: may be without calls.
         cost: seconds of tasks, and of copies while all devices of the cluster copy.
         cluster: the devices that exchange gradients.
+        mailbox: of the ranks that are simulated together; None: messages of others are there from the beginning.
     """
 
-    def __init__(self, graph: TaskGraph, cost: CostModel, cluster: Cluster = SINGLE_DEVICE) -> None:
+    def __init__(
+        self,
+        graph: TaskGraph,
+        cost: CostModel,
+        cluster: Cluster = SINGLE_DEVICE,
+        mailbox: Mailbox | None = None,
+    ) -> None:
         self._blocks = graph.blocks
         self._cost = cost
         self._cluster = cluster
+        self._mailbox = mailbox
         self._spans: list[tuple[str, float, float]] = []
         self._stream_free_s: dict[str, float] = {}
         self._stage_free_s: dict[int, float] = {}  # of the exchange
@@ -65,14 +76,23 @@ class SimulatedBackend(Backend):
             return self._work(stream, _PROCESSOR, 0.0, self._cost.host_task_time_s(task))
         self._host_s += self._cost.task_issue_time_s(task)
         if task.collective is not None:
-            time_s = self._cost.task_time_s(task)
-            self._delay_s += self._cost.collective_share * time_s
-            return self._work(stream, f"collectives of {task.collective.axis}", 0.0, time_s)
+            return self._take_part(task.collective, stream, self._cost.task_time_s(task))
         launch_s = self._cost.launch_time_s(task)
         idle_s = max(0.0, self._ready_s(stream) + launch_s - self._kernels_end_s)
         delay_s, self._delay_s = max(0.0, self._delay_s - idle_s), 0.0
         end_s = self._work(stream, _KERNELS, launch_s, self._cost.task_time_s(task) + delay_s)
         self._kernels_end_s = max(self._kernels_end_s, end_s)
+        return end_s
+
+    def _take_part(self, collective: Collective, stream: str, time_s: float) -> float:
+        """Take part in a collective, which runs for `time_s` once its data is there, and return when it ends."""
+        if collective.kind is CollectiveKind.RECEIVE:
+            arrived_s = self._mailbox.take(collective.message) if self._mailbox else 0.0
+            return self._work(stream, stream, 0.0, max(0.0, arrived_s - self._ready_s(stream)))
+        self._delay_s += self._cost.collective_share * time_s
+        end_s = self._work(stream, stream, 0.0, time_s)
+        if collective.kind is CollectiveKind.SEND and self._mailbox:
+            self._mailbox.post(collective.message, end_s)
         return end_s
 
     def offload(self, block: int, stream: str) -> float:

@@ -18,6 +18,9 @@ Of several GPUs (cluster=dgx_a100_40gb ...) one rank is predicted, as all are al
     wrapped=BlockA,BlockB       classes whose modules are gathered one by one; by default those that a list of modules has several of
     reshard_after_forward=true  gathered weights are given back after the forward pass, and gathered again
     reduce_dtype=bf16           in which gradients are added up; by default that in which they are computed
+    pipeline=1F1B               order of micro-batches where parallel has pp, ranks of a pipeline; or GPipe, Interleaved1F1B,
+                                InterleavedZeroBubble
+    stages=4                    of the pipeline; by default one on each GPU, two with Interleaved1F1B
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -41,6 +44,7 @@ from membench.cli.words import (
 from membench.core import configuration
 from membench.core.checks import COUNT, choice
 from membench.core.errors import MembenchError
+from membench.core.pipeline import PipelineSchedule
 from membench.core.precision import Precision
 from membench.core.record import Configuration
 from membench.core.units import format_bytes, format_seconds
@@ -95,6 +99,8 @@ def _take_ranks(words: Sequence[str]) -> tuple[dict[str, Any] | None, list[str]]
         "wrapped": each(str),
         "reshard_after_forward": partial(read_switch, "reshard_after_forward"),
         "reduce_dtype": lambda text: Precision.of_step(text).dtype,
+        "pipeline": partial(choice, PipelineSchedule, "pipeline"),
+        "stages": partial(read_count, "stages"),
     }
     ranks = read_options([word for word in words if word.partition("=")[0] in readers], readers)
     others = [word for word in words if word.partition("=")[0] not in readers]
@@ -170,13 +176,20 @@ def _rates(cell: "Cell", prediction: "Prediction") -> Iterator[tuple[str, str]]:
 def _of_ranks(ranks: "Ranks", prediction: "Prediction") -> Iterator[tuple[str, str]]:
     gpus = ranks.mesh.cluster.devices
     axes = ", ".join(f"{axis} {size}" for axis, size in ranks.mesh.axes)
-    yield "GPUs", f"{gpus}, {axes}; memory and time are those of each of them"
-    yield "samples of all", f"{prediction.samples_per_s * ranks.batches:,.1f} samples/s"
+    which = "the one with the greatest memory" if prediction.stages else "each of them"
+    yield "GPUs", f"{gpus}, {axes}; memory and time are those of {which}"
+    yield "samples of all", f"{prediction.samples_per_s * ranks.data_parallel:,.1f} samples/s"
     yield (
         "communication",
         f"{format_seconds(prediction.exposed_communication_s)} of a step not hidden behind computation",
     )
     yield "utilization", f"{prediction.utilization:.1%} of the GPUs' rate of products (MFU)"
+    for number, stage in enumerate(prediction.stages):
+        idle = format_seconds(stage.exposed_communication_s)
+        yield (
+            f"pipeline rank {number}",
+            f"{format_bytes(stage.reserved_bytes)} reserved, waits {idle} for others",
+        )
 
 
 def _values(prediction: "Prediction") -> Iterator[tuple[str, str]]:

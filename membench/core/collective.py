@@ -14,7 +14,9 @@ class CollectiveKind(StrEnum):
     ALL_REDUCE = "all_reduce"
     ALL_TO_ALL = "all_to_all"
     SEND = "send"
-    """From one rank to the next one of the axis."""
+    """From one rank to a neighbour on the axis."""
+    RECEIVE = "receive"
+    """What a neighbour has sent."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +28,7 @@ class Collective:
         size_bytes: of the whole tensor in one rank: after an all-gather; before a reduction or an all-to-all; the message
             of a send.
         axis: of the mesh, whose ranks take part.
+        message: name by which a receive finds its send.
 
     Raises:
         MembenchError: the size is negative, or the axis has no name.
@@ -34,6 +37,13 @@ class Collective:
     kind: CollectiveKind
     size_bytes: int
     axis: str
+    message: str = ""
+
+    @property
+    def stream(self) -> str:
+        """The stream that it runs on: each axis has one, and two more for messages, which wait for other ranks alone."""
+        is_message = self.kind in (CollectiveKind.SEND, CollectiveKind.RECEIVE)
+        return f"{self.kind} {self.axis}" if is_message else f"collectives {self.axis}"
 
     def __post_init__(self) -> None:
         check(NOT_NEGATIVE, size_bytes=self.size_bytes)

@@ -47,7 +47,6 @@ from membench.core.task_graph import TaskGraph
 from membench.core.units import format_bytes
 
 COMPUTE_STREAM = "compute"
-COLLECTIVE_STREAM = "collectives"
 COPY_STREAM = "copy"
 EXCHANGE_STREAM = "exchange"
 HOST_STREAM = "host"

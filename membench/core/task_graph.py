@@ -371,8 +371,8 @@ def numbered(tasks: Iterable[Task]) -> tuple[Task, ...]:
     )
 
 
-def rename_blocks(task: Task, renamed: Mapping[int, int]) -> Task:
-    """Return the task with blocks replaced, in its call as well."""
+def rename_blocks(task: Task, renamed: Mapping[int, int], **changes: Any) -> Task:
+    """Return the task with blocks replaced, in its call as well, and with other attributes changed."""
 
     def of(block: int) -> int:
         return renamed.get(block, block)
@@ -381,7 +381,7 @@ def rename_blocks(task: Task, renamed: Mapping[int, int]) -> Task:
         return replace(item, block=of(item.block))
 
     if renamed.keys().isdisjoint((*task.reads, *task.writes)):
-        return task
+        return replace(task, **changes) if changes else task
     call = task.call
     if call is not None:
         parts = (call.args, call.kwargs, call.outputs)
@@ -392,4 +392,5 @@ def rename_blocks(task: Task, renamed: Mapping[int, int]) -> Task:
         writes=tuple(dict.fromkeys(of(b) for b in task.writes)),
         creates=tuple(of(b) for b in task.creates),
         call=call,
+        **changes,
     )

@@ -96,6 +96,8 @@ def collective_time_s(cluster: Cluster, group: RankGroup, collective: Collective
     if group.size == 1:
         return 0.0
     match collective.kind:
+        case CollectiveKind.RECEIVE:
+            return 0.0  # it waits for the send
         case CollectiveKind.SEND:
             return _send_time_s(cluster, group, collective.size_bytes)
         case CollectiveKind.ALL_TO_ALL:

@@ -10,7 +10,6 @@ from collections.abc import Iterable
 from membench.core.codec import ActivationCodec
 from membench.core.errors import InfeasibleSchedule, UnsupportedStrategy
 from membench.core.schedule import (
-    COLLECTIVE_STREAM,
     COMPUTE_STREAM,
     COPY_STREAM,
     HOST_STREAM,
@@ -125,7 +124,7 @@ class ScheduleBuilder:
         """Run a task; its inputs must be resident, those of a task of the host in host memory.
 
         Args:
-            stream: of a task of the device; None: the compute stream, or that of collectives.
+            stream: of a task of the device; None: the compute stream, or that of its collective.
 
         Raises:
             UnsupportedStrategy: an input is not there.
@@ -133,7 +132,7 @@ class ScheduleBuilder:
         if task.on_host:
             self._compute_on_host(task)
             return
-        stream = stream or (COLLECTIVE_STREAM if task.collective else COMPUTE_STREAM)
+        stream = stream or (task.collective.stream if task.collective else COMPUTE_STREAM)
         for block in task.reads:
             self._check_resident(block, task)
         for block in task.reads:

@@ -233,7 +233,8 @@ class _Sharded:
         behind = self._behind[len(self._graph.tasks) - 1]
         behind += due  # the compute stream does not wait for reductions before
         if before is not None:
-            behind[-1] = replace(behind[-1], releases=(*behind[-1].releases, before))
+            last = behind or self._behind[groups[-1].ready or 0]
+            last[-1] = replace(last[-1], releases=(*last[-1].releases, before))
 
     def _reduction(
         self, group: _Group, layer: int, whole: tuple[int, ...], reduced: Sequence[int], before: int | None

@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 
 from membench.core.errors import InvalidSchedule
 from membench.core.schedule import (
-    COLLECTIVE_STREAM,
     COMPUTE_STREAM,
     EXCHANGE_STREAM,
     HOST_STREAM,
@@ -88,8 +87,10 @@ class _Walk:
         self.budget_bytes = budget_bytes
         self.averages = {value.block for _, value in self.graph.gradients if value} if exchanges else set()
         self.versions = _versions(self.graph)
-        self.last_random = self.last_collective = -1  # tasks
+        self.last_random = -1  # task
+        self.last_collective: dict[str, int] = {}  # task by stream
         self.opened: set[int] = set()  # blocks whose space the next work must fill
+        self.of_collectives = {task.collective.stream for task in self.graph.tasks if task.collective}
         self.computes_on: dict[str, bool] = {}  # by stream: whether its work is tasks, or something else
         self.clocks: dict[str, Clock] = {COMPUTE_STREAM: {}}
         self.synchronized: Clock = {}
@@ -189,12 +190,13 @@ class _Walk:
     def _check_stream(self, task: Task, stream: str) -> None:
         if task.on_host != (stream == HOST_STREAM):
             self._hazard(f"task {task.name} runs on stream {stream!r}, which is not of its processor")
-        if (task.collective is not None) != (stream == COLLECTIVE_STREAM):
-            self._hazard(f"task {task.name} runs on stream {stream!r}, which is not that of collectives")
+        needed = task.collective.stream if task.collective else None
+        if needed != (stream if stream in self.of_collectives else None):
+            self._hazard(f"task {task.name} runs on stream {stream!r}, which is not that of its collective")
         if task.collective:
-            if task.index < self.last_collective:
+            if task.index < self.last_collective.get(stream, -1):
                 self._hazard(f"collective {task.name} does not run in the graph's order, as in other ranks")
-            self.last_collective = task.index
+            self.last_collective[stream] = task.index
 
     def _check_versions(self, task: Task) -> None:
         for block, version in self.versions[task.index].items():

@@ -3,9 +3,10 @@
 capture as CUDA runs it -> annotate with the device's costs -> strategy -> validate -> caching allocator, virtual clocks
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
+from statistics import mean
 from typing import Any
 
 import torch
@@ -18,8 +19,10 @@ from membench.core.cluster import Cluster
 from membench.core.cost_model import CostModel
 from membench.core.device import DeviceProfile
 from membench.core.efficiency import Efficiency, with_rates
+from membench.core.garbage import without_collection
 from membench.core.machine import Machine
 from membench.core.optimizer import UpdateOf, WeightUpdate
+from membench.core.pipeline import Pipeline, PipelineSchedule
 from membench.core.schedule import Compute, RepeatedSchedule, Schedule
 from membench.core.task_graph import Phase, TaskGraph
 from membench.core.workload import Workload
@@ -29,6 +32,7 @@ from membench.planning.device_memory import device_memory
 from membench.planning.holders import held_at_peak_bytes, returned_in_objects_bytes
 from membench.planning.liveness import host_live_bytes
 from membench.planning.micro_batch import GraphAt
+from membench.planning.pipeline import pipelined
 from membench.planning.replication import replicate
 from membench.planning.sharding import shard
 from membench.planning.update import add_states, add_update, updated_workload
@@ -44,7 +48,7 @@ from membench.steps.arguments import (
 )
 from membench.steps.plan import plan_step
 from membench.steps.ranks import REPLICATED, Ranks, ranks_of
-from membench.steps.simulated_step import simulated_step
+from membench.steps.simulated_step import SimulatedStep, simulated_pipeline, simulated_step
 from membench.steps.tensor_parallel import Plan
 from membench.strategies.base import Strategy
 
@@ -72,8 +76,9 @@ class Prediction:
         exposed_communication_s: seconds of a step in which a rank does nothing but take part in collectives.
         utilization: the seconds that the step's operations would take at the device's rates of products, without those of
             recomputation, over those that it takes (MFU).
+        stages: of a pipeline, the prediction of a rank of each place in it; otherwise empty.
 
-    Of several GPUs it is the prediction of one rank: all are alike.
+    Of several GPUs it is the prediction of one rank: all are alike, or else the one with the greatest memory.
     """
 
     device: str
@@ -91,6 +96,7 @@ class Prediction:
     priced_by_bytes: tuple[str, ...] = ()
     exposed_communication_s: float = 0.0
     utilization: float = 0.0
+    stages: tuple["Prediction", ...] = ()
 
     @property
     def samples_per_s(self) -> float:
@@ -123,12 +129,17 @@ class Predictor:
         self._efficiency: Efficiency = self._framework.efficiency
         if rates:
             self._efficiency = with_rates(self._efficiency, rates)
-        step = replace(updated_workload(workload, update), places_gradients=True)
+        step = replace(workload, places_gradients=True)
+        if ranks is not None and ranks.pipeline is not None:
+            step = replace(step, loss_scale=1 / ranks.pipeline.micro_batches)
+        else:
+            step = updated_workload(step, update)
         prepared = ranks.tensor.divided if ranks is not None and ranks.tensor else nullcontext
         self._captures = Captures(step, self._framework.captured_on, uses_values=True, prepared=prepared)
         self._strategy = strategy
         self._budget_bytes = budget_bytes
         self._ranks = ranks
+        self._by = update
         self._update = None if update is None else CapturedUpdate(update, workload.module)
 
     @property
@@ -142,7 +153,11 @@ class Predictor:
         return add_update(self._graph_at(self._captures.workload.batch_size), self._update)
 
     def _graph_at(self, size: int) -> TaskGraph:
-        graph, ranks = self._captures.graph_at(size), self._ranks
+        return self._divided(self._captures.graph_at(size))
+
+    def _divided(self, graph: TaskGraph) -> TaskGraph:
+        """Return the graph of a rank with its shards of the weights, or its buckets."""
+        ranks = self._ranks
         if ranks is None:
             return graph
         if ranks.sharding:
@@ -158,11 +173,48 @@ class Predictor:
         ranks = self._ranks
         link = device if ranks is None else ranks.mesh.cluster.loaded(device)
         cost = RooflineCost(link, self._efficiency, as_machine(machine), ranks.mesh if ranks else None)
+        if ranks is not None and ranks.pipeline is not None:
+            with without_collection():  # which would look through millions of objects again and again
+                return self._of_pipeline(ranks.pipeline, cost, device)
         runs = self._planned(self._graph_at, cost, self._update)
         if ranks is not None and ranks.accumulate > 1:
             [first] = self._planned(lambda size: add_states(self._graph_at(size), self._update), cost, None)
             runs = (replace(first, count=ranks.accumulate - 1), *runs)
-        return predicted(runs, cost, device)
+        return predicted(runs, simulated_step(runs, cost), device)
+
+    def _of_pipeline(self, pipeline: Pipeline, cost: CostModel, device: DeviceProfile) -> Prediction:
+        """Return the prediction of the rank with the greatest memory, with those of all places in a pipeline."""
+        if pipeline.shorter is None:
+            return _of_stages(self._stages(pipeline, cost, device))
+        few, more = (self._stages(each, cost, device) for each in pipeline.shorter)
+        rounds = (pipeline.micro_batches - pipeline.shorter[0].micro_batches) / pipeline.ranks
+        return _of_stages(_after(rounds, *each) for each in zip(few, more, strict=True))
+
+    def _stages(self, pipeline: Pipeline, cost: CostModel, device: DeviceProfile) -> list[Prediction]:
+        """Return the prediction of each place in a pipeline, whose step ends with that of the last rank."""
+        whole = self._captures.graph_at(self._captures.workload.batch_size)
+        plans = []
+        for graph in map(self._divided, pipelined(whole, pipeline)):
+            update = None if self._by is None else CapturedUpdate(self._by, self.module)
+            batch_size = graph.batch_size
+            plans.append(
+                plan_step(
+                    {batch_size: graph}.__getitem__,
+                    batch_size,
+                    self._strategy,
+                    cost,
+                    self._budget_bytes,
+                    update=update,
+                )
+            )
+        steps = simulated_pipeline(plans, cost)
+        step_time_s = max(step.step_time_s for step in steps)
+        stages = []
+        for runs, step in zip(plans, steps, strict=True):
+            alone = predicted(runs, step, device)
+            utilization = alone.utilization * alone.step_time_s / step_time_s
+            stages.append(replace(alone, step_time_s=step_time_s, utilization=utilization))
+        return stages
 
     def _planned(
         self, graph_at: GraphAt, cost: CostModel, update: UpdateOf | None
@@ -171,11 +223,46 @@ class Predictor:
         return plan_step(graph_at, batch_size, self._strategy, cost, self._budget_bytes, update=update)
 
 
-def predicted(runs: tuple[RepeatedSchedule, ...], cost: CostModel, device: DeviceProfile) -> Prediction:
-    """Return the prediction of a planned step."""
+def _of_stages(predictions: Iterable[Prediction]) -> Prediction:
+    """Return the prediction of a pipeline: of the place in it with the greatest memory."""
+    stages = tuple(predictions)
+    return replace(
+        max(stages, key=lambda stage: stage.reserved_bytes),
+        fits=all(stage.fits for stage in stages),
+        utilization=mean(stage.utilization for stage in stages),
+        stages=stages,
+    )
+
+
+def _after(rounds: float, first: Prediction, second: Prediction) -> Prediction:
+    """Return what is a number of rounds of micro-batches behind a prediction, if a second one is one round behind it."""
+
+    def value_of(name: str, weigh: Callable[[Prediction], float] = lambda _: 1.0) -> float:
+        values = [getattr(each, name) * weigh(each) for each in (first, second)]
+        return float(values[0] + rounds * (values[1] - values[0]))
+
+    step_time_s = value_of("step_time_s")
+    reserved_bytes = round(value_of("reserved_bytes"))
+    used_bytes = second.used_bytes and reserved_bytes + second.used_bytes - second.reserved_bytes
+    parts = {name: (first.parts_bytes.get(name, 0), held) for name, held in second.parts_bytes.items()}
+    return replace(
+        second,
+        batch_size=round(value_of("batch_size")),
+        allocated_bytes=round(value_of("allocated_bytes")),
+        reserved_bytes=reserved_bytes,
+        used_bytes=used_bytes,
+        fits=second.fits and (used_bytes or reserved_bytes) <= second.capacity_bytes,
+        parts_bytes={name: round(few + rounds * (more - few)) for name, (few, more) in parts.items()},
+        step_time_s=step_time_s,
+        exposed_communication_s=value_of("exposed_communication_s"),
+        utilization=value_of("utilization", lambda each: each.step_time_s) / step_time_s,
+    )
+
+
+def predicted(runs: tuple[RepeatedSchedule, ...], step: SimulatedStep, device: DeviceProfile) -> Prediction:
+    """Return the prediction of a planned step, which was simulated."""
     largest = max((run.schedule for run in runs), key=lambda schedule: schedule.peak_bytes)
     memory = device_memory(runs, device)
-    step = simulated_step(runs, cost)
     return Prediction(
         device=device.name,
         batch_size=sum(run.samples for run in runs),
@@ -235,9 +322,11 @@ def predict(
     parallel: Mapping[str, int] | None = None,
     accumulate: int = 1,
     wrapped: Sequence[str] | None = None,
-    reshard_after_forward: bool = True,
+    reshard_after_forward: bool | None = None,
     reduce_dtype: torch.dtype | None = None,
     tensor_parallel: Plan | None = None,
+    pipeline: str = PipelineSchedule.ONE_FORWARD_ONE_BACKWARD,
+    stages: int | None = None,
 ) -> Prediction:
     """Predict the memory and the time of a step of training or inference on a device that need not be at hand.
 
@@ -261,20 +350,25 @@ def predict(
         channels_last: weights and inputs of four dimensions have that memory format.
         cluster: of several GPUs: a name (``"dgx_h100"``) or a description. The batch is that of one of them.
         nodes: hosts of the cluster.
-        parallel: how many GPUs divide the weights, as torch's ``fully_shard`` does, and how many replicas of these there are:
-            ``{"fsdp": 8}``, ``{"dp": 4, "fsdp": 8}``. None: ``{"fsdp": all}``. ``{"fsdp": 4, "tp": 8}``: 8 GPUs share a batch and
-            divide products of matrices and, by the plan, sequences.
+        parallel: how many GPUs divide the weights, as torch's ``fully_shard`` does, how many replicas of these there are, and over
+            how many GPUs the module is cut into stages: ``{"fsdp": 8}``, ``{"dp": 4, "fsdp": 8}``, ``{"pp": 4, "fsdp": 2}``. None:
+            ``{"fsdp": all}``. ``{"fsdp": 4, "tp": 8}``: 8 GPUs share a batch and divide products of matrices and, by the plan,
+            sequences.
         accumulate: micro-batches of a step; ``step_time_s`` is that of all of them, the update included.
         wrapped: names of classes whose modules are gathered one by one; None: those of which a list of modules has several.
-        reshard_after_forward: gathered weights are given back after the forward pass. Shards are in the precision of the module's
-            weights, gathered weights in that of ``precision``.
+        reshard_after_forward: gathered weights are given back after the forward pass; None: unless there are stages, which keep them
+            for all micro-batches. Shards are in the precision of the module's weights, gathered weights in that of ``precision``.
         reduce_dtype: in which gradients are added up over GPUs; None: that in which they are computed.
         tensor_parallel: a plan as torch's ``parallelize_module`` takes it, ``{"blocks.*.query": ColwiseParallel(), ...}``. None: that
             of the module's method ``tensor_parallel_plan``, or of a network of transformers. A module that `parallelize_module` has
             divided is captured as it is.
+        pipeline: order of the micro-batches: ``"GPipe"``, ``"1F1B"``, ``"Interleaved1F1B"`` or ``"InterleavedZeroBubble"``, as in
+            torch.distributed.pipelining.
+        stages: of the pipeline; None: one on each GPU, two with ``"Interleaved1F1B"``. They begin with modules of the classes that are
+            gathered one by one.
 
     Raises:
-        UnsupportedModel: the module cannot be captured; names the layer.
+        UnsupportedModel: the module cannot be captured, or cut into stages; names the layer.
         UnsupportedStrategy: there is no such strategy, or it cannot schedule this graph.
         InfeasibleSchedule: the strategy cannot keep the budget, or the limit of host memory.
         MembenchError: an argument is invalid.
@@ -295,6 +389,8 @@ def predict(
             reshard_after_forward=reshard_after_forward,
             reduce_dtype=reduce_dtype,
             tensor_parallel=tensor_parallel,
+            pipeline=pipeline,
+            stages=stages,
         )
     predictor = Predictor(
         workload, as_strategy(strategy), as_bytes(budget), as_update(optimizer), ranks=ranks

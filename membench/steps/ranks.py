@@ -7,17 +7,21 @@ from dataclasses import dataclass, replace
 import torch
 from torch import nn
 
+from membench.core.checks import choice
 from membench.core.cluster import Cluster
 from membench.core.errors import MembenchError
 from membench.core.mesh import Mesh
+from membench.core.pipeline import Pipeline, PipelineSchedule
 from membench.core.sharding import Sharding
 from membench.steps.tensor_parallel import AXIS as TENSOR
 from membench.steps.tensor_parallel import Plan, TensorParallel, check_divided, is_divided, plan_of
 
-SHARDED, REPLICATED = "fsdp", "dp"
-"""Axes of the mesh: over whose ranks weights are divided, and over whose ranks these shards are repeated."""
+SHARDED, REPLICATED, PIPELINED = "fsdp", "dp", "pp"
+"""Axes of the mesh: over whose ranks weights are divided, over whose ranks these shards are repeated, and over whose ranks the module
+is cut into stages."""
 
 AXES = {
+    PIPELINED: "stages of a pipeline",
     REPLICATED: "replicas of the shards",
     SHARDED: "sharded weights",
     TENSOR: "tensor parallelism, whose ranks have the same samples",
@@ -32,19 +36,21 @@ class Ranks:
     Attributes:
         mesh: their cluster, and its axes.
         sharding: of the weights; None: each rank has all of them, and gradients are averaged in buckets.
-        accumulate: micro-batches of a step.
+        accumulate: micro-batches of a step, one after another.
+        pipeline: stages, which pass micro-batches to each other; None: there is one.
         tensor: how the module is divided before it is captured; None: it is captured as it is.
     """
 
     mesh: Mesh
     sharding: Sharding | None
     accumulate: int = 1
+    pipeline: Pipeline | None = None
     tensor: TensorParallel | None = None
 
     @property
-    def batches(self) -> int:
-        """How many batches a step consists of, each of which ranks of tensor parallelism share."""
-        return self.mesh.cluster.devices // self.mesh.sizes.get(TENSOR, 1)
+    def data_parallel(self) -> int:
+        """Number of ranks, or of pipelines of them, that have samples of their own."""
+        return self.mesh.sizes.get(REPLICATED, 1) * self.mesh.sizes.get(SHARDED, 1)
 
 
 def ranks_of(
@@ -55,8 +61,10 @@ def ranks_of(
     parallel: Mapping[str, int] | None = None,
     accumulate: int = 1,
     wrapped: Sequence[str] | None = None,
-    reshard_after_forward: bool = True,
+    reshard_after_forward: bool | None = None,
     reduce_dtype: torch.dtype | None = None,
+    pipeline: str = PipelineSchedule.ONE_FORWARD_ONE_BACKWARD,
+    stages: int | None = None,
     copies_out: bool = True,
     in_between: bool = False,
     tensor_parallel: Plan | None = None,
@@ -66,6 +74,7 @@ def ranks_of(
     Args:
         parallel: None: all GPUs divide the weights.
         wrapped: names of classes whose modules are gathered one by one; None: those of which a list of modules has several.
+        pipeline, stages: see `membench.predict`.
         reduce_dtype, copies_out, in_between: see `Sharding`.
         tensor_parallel: see `TensorParallel`; of a module that is divided already it is not needed.
 
@@ -80,13 +89,29 @@ def ranks_of(
         )
     axes = tuple((axis, parallel[axis]) for axis in AXES if parallel.get(axis, 1) > 1)
     mesh = Mesh(replace(cluster, hosts=nodes), axes)
-    sharding = None
+    classes = repeated_classes(module) if wrapped is None else frozenset(wrapped)
+    sharding, stage_ranks = None, parallel.get(PIPELINED, 1)
+    cut = None
+    if stage_ranks > 1:
+        if reshard_after_forward:
+            raise MembenchError(
+                "the stages of a pipeline keep gathered weights for all micro-batches; leave reshard_after_forward out, or pp"
+            )
+        cut = _pipeline(
+            module,
+            classes,
+            stage_ranks,
+            pipeline,
+            stages,
+            accumulate,
+            reduce_dtype if parallel.get(SHARDED, 1) > 1 else None,
+        )
+        accumulate = 1
     if parallel.get(SHARDED, 1) > 1:
-        classes = repeated_classes(module) if wrapped is None else frozenset(wrapped)
         sharding = Sharding(
             parallel[SHARDED],
             groups_of(module, classes),
-            reshard_after_forward,
+            cut is None if reshard_after_forward is None else reshard_after_forward,
             next((weight.dtype for weight in module.parameters() if weight.is_floating_point()), None),
             reduce_dtype,
             copies_out,
@@ -98,7 +123,7 @@ def ranks_of(
         raise MembenchError(
             "several micro-batches are predicted for sharded weights alone; leave accumulate out, or set fsdp"
         )
-    return Ranks(mesh, sharding, accumulate, _tensor_parallel(module, parallel, tensor_parallel))
+    return Ranks(mesh, sharding, accumulate, cut, _tensor_parallel(module, parallel, tensor_parallel))
 
 
 def _tensor_parallel(
@@ -115,6 +140,43 @@ def _tensor_parallel(
             )
         return None
     return TensorParallel(ranks, plan_of(module) if plan is None else plan)
+
+
+def _pipeline(
+    module: nn.Module,
+    classes: frozenset[str],
+    ranks: int,
+    schedule: str,
+    stages: int | None,
+    micro_batches: int,
+    reduce_dtype: torch.dtype | None,
+) -> Pipeline:
+    order = choice(PipelineSchedule, "pipeline", schedule)
+    each = 2 if order is PipelineSchedule.INTERLEAVED else 1
+    begins = stage_begins(module, classes, stages or each * ranks)
+    return Pipeline(ranks, begins, micro_batches, order, reduce_dtype, PIPELINED)
+
+
+def stage_begins(module: nn.Module, classes: frozenset[str], stages: int) -> tuple[str, ...]:
+    """Return the module with which each stage but the first begins, where each has as many blocks of the network as another.
+
+    What is before the blocks and behind them counts as a block each, as in torchtitan's `generate_llm_fqn_per_model_part`.
+
+    Args:
+        classes: of the blocks.
+
+    Raises:
+        MembenchError: there are fewer blocks than stages.
+    """
+    named = [name for name, each in module.named_modules() if name and type(each).__name__ in classes]
+    blocks = [name for name in named if not any(name.startswith(f"{other}.") for other in named)]
+    if len(blocks) < stages:
+        raise MembenchError(
+            f"{len(blocks)} blocks ({', '.join(sorted(classes)) or 'of no class'}) cannot be divided into {stages} stages; use fewer stages"
+        )
+    least, more = divmod(len(blocks) + 2, stages)
+    firsts = (stage * least + min(stage, more) - 1 for stage in range(1, stages))
+    return tuple(blocks[min(first, len(blocks) - stages + stage)] for stage, first in enumerate(firsts, 1))
 
 
 def repeated_classes(module: nn.Module) -> frozenset[str]:

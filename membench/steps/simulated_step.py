@@ -1,7 +1,10 @@
 """SimulatedStep: a step on a simulated device."""
 
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+from membench.backends.mailbox import Mailbox
 from membench.backends.simulated import SimulatedBackend
 from membench.core.cluster import SINGLE_DEVICE, Cluster
 from membench.core.cost_model import CostModel
@@ -63,16 +66,38 @@ def check_capacity(runs: tuple[RepeatedSchedule, ...], device: DeviceProfile) ->
         raise OutOfMemory(needed_bytes=needed_bytes, capacity_bytes=device.memory_bytes)
 
 
+def simulated_pipeline(
+    ranks: Sequence[tuple[RepeatedSchedule, ...]], cost: CostModel
+) -> tuple[SimulatedStep, ...]:
+    """Simulate the steps of ranks that send messages to each other, together, without checking their memory.
+
+    Raises:
+        MembenchError: a rank waits for a message that no rank sends.
+    """
+    mailbox = Mailbox(len(ranks))
+
+    def simulated(runs: tuple[RepeatedSchedule, ...]) -> SimulatedStep:
+        with mailbox.rank():
+            return simulated_step(runs, cost, mailbox=mailbox)
+
+    with ThreadPoolExecutor(len(ranks)) as threads:
+        return tuple(threads.map(simulated, ranks))
+
+
 def simulated_step(
-    runs: tuple[RepeatedSchedule, ...], cost: CostModel, cluster: Cluster = SINGLE_DEVICE
+    runs: tuple[RepeatedSchedule, ...],
+    cost: CostModel,
+    cluster: Cluster = SINGLE_DEVICE,
+    mailbox: Mailbox | None = None,
 ) -> SimulatedStep:
     """Simulate schedules on a device, without checking its memory.
 
     Args:
         cost: of the device while all devices of its cluster copy.
+        mailbox: see `SimulatedBackend`.
     """
     timelines = []
     for run in runs:
-        backend = SimulatedBackend(run.schedule.graph, cost, cluster)
+        backend = SimulatedBackend(run.schedule.graph, cost, cluster, mailbox)
         timelines.append(execute(run.schedule, backend))
     return SimulatedStep(runs, tuple(timelines), devices=cluster.devices)

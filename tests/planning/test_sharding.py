@@ -15,7 +15,7 @@ from membench.core.collective import CollectiveKind
 from membench.core.errors import InvalidSchedule
 from membench.core.optimizer import WeightUpdate
 from membench.core.precision import Precision
-from membench.core.schedule import COLLECTIVE_STREAM, Compute, Schedule, Wait
+from membench.core.schedule import Compute, Schedule, Wait
 from membench.core.sharding import Sharding
 from membench.core.task_graph import AFTER_THE_LOSS, Phase, Role, TaskGraph
 from membench.core.workload import Workload
@@ -29,6 +29,7 @@ from membench.strategies.base import find_strategy
 from tests.helpers.costs import UnitCost
 
 LAYERS, WIDTH, RANKS = 4, 64, 4
+STREAM = "collectives fsdp"
 
 
 class Block(nn.Module):
@@ -169,7 +170,7 @@ def test_methods_schedule_a_rank(captured: TaskGraph, strategy: str, options: di
         for item in schedule.instructions
         if isinstance(item, Compute) and schedule.graph.tasks[item.task].collective
     }
-    assert streams == {COLLECTIVE_STREAM}
+    assert streams == {STREAM, *({"collectives dp"} if "replicas" in options else ())}
 
 
 def test_a_wait_for_a_collective_cannot_be_left_out(captured: TaskGraph) -> None:
@@ -177,7 +178,7 @@ def test_a_wait_for_a_collective_cannot_be_left_out(captured: TaskGraph) -> None
     instructions = schedule.instructions
     waits = [
         position for position, item in enumerate(instructions)
-        if isinstance(item, Wait) and getattr(instructions[item.instruction], "stream", "") == COLLECTIVE_STREAM
+        if isinstance(item, Wait) and getattr(instructions[item.instruction], "stream", "") == STREAM
     ]  # fmt: skip
     assert len(waits) > 2 * LAYERS
     for position in waits[::5]:
