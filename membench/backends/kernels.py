@@ -1,11 +1,13 @@
-"""What runs a call: its ATen operator; on the CPU in the mode that it depends on, or without its temporaries.
+"""What runs a call: its ATen operator; on the CPU in the mode that it depends on, or without its temporaries; a collective to its end.
 
 Dropout's kernels on the CPU convert the mask in memory of their own, in addition to their outputs. Plain PyTorch, which
 saves a mask of numbers, holds no such copy. Gloo gathers and scatters through buffers of its own. oneDNN's LSTM keeps what its backward pass needs only while gradients are
 recorded, which a step does not do.
 """
 
+import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -14,12 +16,62 @@ from torch import Tensor
 from membench.core import distributed
 from membench.core.call import Call, resolve_operator
 from membench.core.random_operators import READ_STATE, SET_STATE, random_state, set_random_state
+from membench.core.torch_internals import (
+    OpOverload,
+    all_reduce_in_place,
+    has_other_users,
+    is_collective,
+    rank_in,
+    storage_address,
+    tensor_users,
+    tensors_of,
+    tree_map_only,
+    wait_for_collective,
+)
 
 
 def find_kernel(call: Call, device: torch.device) -> Callable[..., Any]:
     """Return the function that runs a call on a device, with the bits of its operator."""
     own = _ON_CPU if device.type == "cpu" else _ON_OTHERS
-    return own.get(call.operator) or resolve_operator(call)
+    operator = resolve_operator(call)
+    if call.operator in own:
+        return own[call.operator]
+    if is_collective(operator):
+        return partial(_collective_on_cpu if device.type == "cpu" else _collective, operator)
+    return operator
+
+
+def _collective(operator: OpOverload, *args: Any) -> Any:
+    """Run a functional collective, and make the stream that it runs on wait for its results."""
+    results = operator(*args)
+    for each in tensors_of(results):
+        wait_for_collective(each)
+    return results
+
+
+def _collective_on_cpu(operator: OpOverload, *args: Any) -> Any:
+    """Run a functional collective, and wait until Gloo's thread has let go of its tensors, which it holds a little longer.
+
+    Otherwise it would be that thread which gives their memory back.
+    """
+    aliases = tree_map_only(Tensor, Tensor.detach, args)
+    results = _collective(operator, *aliases)
+    given = {storage_address(each.untyped_storage()) for each in tensors_of(args)}
+    made = [each for each in tensors_of(results) if storage_address(each.untyped_storage()) not in given]
+    held = [*tensors_of(aliases), *made]
+    while any(tensor_users(each) > 1 for each in held) or any(map(has_other_users, made)):
+        time.sleep(_POLL_S)
+    return results
+
+
+_POLL_S = 1e-5
+
+
+def _reduce_scatter_on_cpu(whole: Tensor, operation: str, ranks: int, group: Any) -> Tensor:
+    """Return this rank's part of a sum, as Gloo makes it: by an all-reduce in a copy, which its own thread would give back."""
+    total = whole.clone(memory_format=torch.contiguous_format)
+    _collective_on_cpu(all_reduce_in_place, total, operation, group)
+    return total.chunk(ranks)[rank_in(group)].clone()
 
 
 def _native_dropout(activation: Tensor, probability: float, train: bool | None) -> tuple[Tensor, Tensor]:
@@ -45,6 +97,7 @@ def _lstm_layer(*arguments: Any) -> tuple[Tensor, ...]:
 
 
 _ON_CPU: dict[str, Callable[..., Any]] = {
+    "_c10d_functional.reduce_scatter_tensor.default": _reduce_scatter_on_cpu,
     "aten.mkldnn_rnn_layer.default": _lstm_layer,
     "aten.native_dropout.default": _native_dropout,
     "aten.native_dropout_backward.default": _native_dropout_backward,

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from membench.capture.recorder import Recorder
 from membench.core.errors import UnsupportedModel
+from membench.core.stored import with_stored
 from membench.core.task_graph import Kind, Role
 from membench.core.torch_internals import multiply_each, storage_address, tree_leaves, tree_map_only
 
@@ -100,15 +101,14 @@ def own_gradients(leaves: Sequence[Tensor], given: Iterable[Tensor]) -> list[Ten
         given: tensors whose memory is not the step's.
     """
     taken = {storage_address(tensor.untyped_storage()) for tensor in given}
-    results: list[Tensor | None] = []
-    for leaf in leaves:
-        gradient = leaf.grad
-        if gradient is not None and _needs_own_storage(gradient, taken):
+
+    def own(gradient: Tensor) -> Tensor:
+        if _needs_own_storage(gradient, taken):
             gradient = gradient.clone(memory_format=torch.contiguous_format)
-        if gradient is not None:
-            taken.add(storage_address(gradient.untyped_storage()))
-        results.append(gradient)
-    return results
+        taken.add(storage_address(gradient.untyped_storage()))
+        return gradient
+
+    return [None if leaf.grad is None else with_stored(leaf.grad, own) for leaf in leaves]
 
 
 def _needs_own_storage(gradient: Tensor, taken: set[int]) -> bool:

@@ -1,7 +1,8 @@
 """Workload -> TaskGraph: record the step, apply the passes, number the tasks that are left."""
 
-from collections.abc import Hashable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Hashable, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
 import torch
@@ -32,6 +33,7 @@ class CapturedStep:
         weights, buffers: block by qualified name.
         inputs, targets: block of each leaf of the arguments, in order; None if it is not a tensor.
         constants: tensors by block.
+        wrappers: see `Recording`.
     """
 
     graph: TaskGraph
@@ -40,6 +42,7 @@ class CapturedStep:
     inputs: tuple[int | None, ...]
     targets: tuple[int | None, ...]
     constants: dict[int, Tensor]
+    wrappers: dict[str, Tensor] = field(default_factory=dict)
 
 
 def capture(
@@ -85,6 +88,7 @@ def capture(
         inputs=tuple(recording.inputs),
         targets=tuple(recording.targets),
         constants=recording.constants,
+        wrappers=recording.wrappers,
     )
 
 
@@ -154,12 +158,19 @@ class Captures:
     Attributes:
         workload: the whole batch.
         device, uses_values: see `capture`.
+        prepared: a context in which a workload is captured, and which it is there.
     """
 
     def __init__(
-        self, workload: Workload, device: torch.device | None = None, *, uses_values: bool = False
+        self,
+        workload: Workload,
+        device: torch.device | None = None,
+        *,
+        uses_values: bool = False,
+        prepared: Callable[[Workload], AbstractContextManager[Workload]] = nullcontext,
     ) -> None:
         self.workload = workload
+        self._prepared = prepared
         self.device = device
         self.uses_values = uses_values
         self._steps: dict[int, CapturedStep] = {}
@@ -172,8 +183,8 @@ class Captures:
             UnsupportedModel: see `capture` and `Workload.of_size`.
         """
         if size not in self._steps:
-            workload = self.workload.of_size(size)
-            self._steps[size] = capture(workload, self.device, self._seen, uses_values=self.uses_values)
+            with self._prepared(self.workload.of_size(size)) as workload:
+                self._steps[size] = capture(workload, self.device, self._seen, uses_values=self.uses_values)
         return self._steps[size]
 
     def learn(self, size: int, seen: Mapping[Hashable, Outputs]) -> bool:

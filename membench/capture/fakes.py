@@ -9,8 +9,10 @@ import torch
 from torch import Tensor, nn
 
 from membench.capture.carried import Carried
+from membench.capture.collectives import placed_like
 from membench.capture.operation import layout_of
 from membench.capture.unquantized import is_unquantized, quantized
+from membench.capture.virtual_gpu import OnCpu
 from membench.core.arguments import Arguments, tensors_in
 from membench.core.errors import UnsupportedModel
 from membench.core.opened import closed, opened
@@ -54,7 +56,8 @@ class Fakes:
                 workload's tensors, the CPU for meta tensors.
 
         Raises:
-            UnsupportedModel: a weight that is trained is a wrapper subclass, or one is quantized only when it is moved.
+            UnsupportedModel: a weight that is trained is stored in several tensors, or in one in a step without a loss; or one is quantized
+                only when it is moved.
         """
         precision = workload.precision
         dtype = None if precision is None else precision.dtype
@@ -66,13 +69,18 @@ class Fakes:
 
         carried = Carried(mode, device)
         weights = {}
+        trained = {}
         for name, weight in workload.module.named_parameters():
             if workload.trains:
-                _check_trained(name, weight)
+                _check_trained(name, weight, has_loss=workload.loss is not None)
             weights[name] = _weight(name, weight, carried, converted, dtype)
+            if workload.trains and weight.requires_grad:
+                trained[name] = weights[name]
+                if workload.places_gradients and is_wrapper_subclass(weight):
+                    weights[name].register_hook(partial(placed_like, weight))
         return cls(
             weights=weights,
-            trained={name: each for name, each in weights.items() if workload.trains and each.requires_grad},
+            trained=trained,
             buffers={
                 name: with_stored(buffer, converted) for name, buffer in workload.module.named_buffers()
             },
@@ -167,7 +175,11 @@ def _weight(name: str, weight: Tensor, carried: Carried, new: _NewFake, dtype: t
     Without gradients too `requires_grad` chooses kernels, for example `matmul`'s.
     """
     if is_wrapper_subclass(weight):
-        return with_stored(weight, partial(new, dtype=None))
+        several = len(stored(name, weight)) > 1
+        with OnCpu():
+            wrapper = with_stored(weight, partial(new, dtype=None) if several else new)
+        vars(wrapper)["_is_param"] = True
+        return wrapper.requires_grad_(weight.requires_grad)
     memory, attributes = weight, {} if isinstance(weight, FakeTensor) else dict(vars(weight))
     if is_unquantized(weight):
         carried.check_moves(name)
@@ -185,12 +197,18 @@ def _fake_class(kind: type[Tensor]) -> type[FakeTensor]:
     return type(kind.__name__, (FakeTensor,), {"__module__": kind.__module__})
 
 
-def _check_trained(name: str, weight: Tensor) -> None:
-    if is_wrapper_subclass(weight) and weight.requires_grad:
+def _check_trained(name: str, weight: Tensor, *, has_loss: bool) -> None:
+    if weight.requires_grad and len(stored(name, weight)) > 1:
         raise UnsupportedModel(
             name,
             f"it is trained, and {type(weight).__name__} stores it in other tensors, which have no gradients",
             "freeze it with requires_grad_(False), and train others, such as adapters",
+        )
+    if weight.requires_grad and is_wrapper_subclass(weight) and not has_loss:
+        raise UnsupportedModel(
+            name,
+            f"a {type(weight).__name__} is trained, and the loss is computed outside of the step",
+            "pass the loss to membench.compile",
         )
 
 

@@ -11,13 +11,16 @@ from membench.core.torch_internals import HOOKS_OF_EVERY_MODULE, FakeTensor, mod
 
 _log = logging.getLogger("membench")
 
+_PLACEMENTS = "torch.distributed.tensor"
+
 
 @contextmanager
 def traced_hooks(module: nn.Module, *, runs_own: bool) -> Iterator[None]:
     """Trace the hooks of a module's layers, and log a warning if one is called for nothing but an effect in Python.
 
     A hook computes if it returns a new value, makes a tensor of its layer anew, or lets its gradient be computed. Hooks of the
-    module's own package belong to its forward pass: they may note what it reads later.
+    module's own package belong to its forward pass: they may note what it reads later. Those of `parallelize_module` return what
+    has other placements then.
 
     Args:
         runs_own: trace the module's own hooks as well, and at its own call those of every module; otherwise they are set aside.
@@ -29,7 +32,8 @@ def traced_hooks(module: nn.Module, *, runs_own: bool) -> Iterator[None]:
     for path, layer in module.named_modules():
         for hooks in module_hooks(layer):
             for key, hook in hooks.items():
-                if package == "__main__" or _package_of(hook) != package:
+                of_package = package != "__main__" and _package_of(hook) == package
+                if not (of_package or _module_of(hook).startswith(_PLACEMENTS)):
                     hooks[key] = _noting(hook, path or "the module", without_result)
     for hooks in HOOKS_OF_EVERY_MODULE:
         for key, hook in hooks.items():
@@ -52,7 +56,12 @@ def traced_hooks(module: nn.Module, *, runs_own: bool) -> Iterator[None]:
 
 
 def _package_of(hook: Any) -> str:
-    return (getattr(hook, "__module__", None) or type(hook).__module__).partition(".")[0]
+    return _module_of(hook).partition(".")[0]
+
+
+def _module_of(hook: Any) -> str:
+    module: str = getattr(hook, "__module__", None) or type(hook).__module__
+    return module
 
 
 def _noting(hook: Callable[..., Any], layer: str, without_result: dict[str, None]) -> Callable[..., Any]:

@@ -5,6 +5,7 @@ one block; a view is not a task. The backward of a convolution is issued as two 
 """
 
 from collections.abc import Hashable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -13,6 +14,7 @@ from torch import Tensor
 from membench.capture import aten
 from membench.capture.backward_nodes import autograd_nodes
 from membench.capture.call_checks import check_call, check_dense, check_size_is_kept
+from membench.capture.collectives import collective_of, is_wait
 from membench.capture.gpu_programs import refuse_copy_to_host
 from membench.capture.known_values import evaluate, is_known
 from membench.capture.layers import Layers
@@ -57,6 +59,7 @@ class Recorder(TorchDispatchMode):
         random_state: advanced by each random operator.
         gpu: a GPU that this machine does not need to have; None: the tensors' device is one of this machine's.
         tf32: kinds of products whose factors are rounded from single precision to TF32.
+        axes: of groups of ranks, by their names; see `axes_of`.
 
     Attributes:
         lifetimes: of blocks; only constants are kept alive.
@@ -75,9 +78,10 @@ class Recorder(TorchDispatchMode):
         random_state: RandomState,
         gpu: VirtualGpu | None = None,
         tf32: frozenset[Kind] = frozenset(),
+        axes: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
         super().__init__()
-        self._tf32, self._gpu = tf32, gpu
+        self._tf32, self._gpu, self._axes = tf32, gpu, axes
         self._random_state, self._seen = random_state, seen
         self._fake_mode = fake_mode
         self._operations: dict[Hashable, Operation] = {}
@@ -179,7 +183,7 @@ class Recorder(TorchDispatchMode):
         if func is torch.ops.prim.device.default:
             return args[0].device if self._gpu is None else self._gpu.device_of(args[0])
         if any(not issubclass(each, FakeTensor) for each in types):
-            return NotImplemented  # a subclass runs the operator on the tensors that it wraps
+            return self._in_wrapper(func, args, kwargs or {})
         kwargs = kwargs or {}
         self.lifetimes.follow_numbers()
         if self._gpu is None:
@@ -192,6 +196,13 @@ class Recorder(TorchDispatchMode):
         output = self._dispatch(func, args, kwargs)
         self._gpu.note_made((args, kwargs), output)
         return output
+
+    def _in_wrapper(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Let a subclass run an operator on the tensors that it wraps."""
+        if self._gpu is None or self._gpu.is_in_wrapper:
+            return NotImplemented
+        with self._gpu.wrapper(), self:
+            return func(*args, **kwargs)
 
     def _dispatch(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if self.layers.is_forward:
@@ -213,7 +224,8 @@ class Recorder(TorchDispatchMode):
             self._record(copy, args, kwargs, [output])
             self.made_anew[self.value(args[0]).block] = args[0]
             return output
-        if func is torch.ops.aten.detach.default and not self.layers.is_forward:
+        detaches = func is torch.ops.aten.detach.default and not self.layers.is_forward
+        if detaches or is_wait(func):
             return layout_of(args[0]).fake_tensor(self._fake_mode, view_of=args[0])
         if torch.Tag.inplace_view in func.tags:
             return self._change_layout(func, args, kwargs)
@@ -329,6 +341,7 @@ class Recorder(TorchDispatchMode):
                 suffix = f".{position}" if len(outputs) > 1 else ""
                 creates.append(self._add_block(f"{layer_name}:{name}{suffix}{again}", out, role, layer))
             values.append(self.value(out) if is_new else None)
+        collective = collective_of(operation.operator, recorded_args, values, self._axes, layer_name)
         self.tasks.append(
             Task(
                 index=len(self.tasks),
@@ -339,9 +352,10 @@ class Recorder(TorchDispatchMode):
                 reads=tuple(dict.fromkeys((*reads, *writes))),
                 writes=tuple(dict.fromkeys((*writes, *creates))),
                 creates=tuple(creates),
-                operations=operation.operations,
+                operations=0 if collective else operation.operations,
                 workspace_bytes=operation.workspace_bytes,
-                moved_bytes=operation.moved_bytes((recorded_args, tuple(values))),
+                moved_bytes=0 if collective else operation.moved_bytes((recorded_args, tuple(values))),
+                collective=collective,
                 gradient_of=None if is_forward else operation.gradient_of,
                 random=operation.random,
                 precision=self._precision(operation.kind, (*inputs, *filter(None, values))),

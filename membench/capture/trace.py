@@ -34,6 +34,7 @@ from membench.capture.callers_tensors import (
     real_values,
 )
 from membench.capture.checkpoint import traced_regions
+from membench.capture.collectives import axes_of
 from membench.capture.compiled import compiled_functions_refused
 from membench.capture.failures import failures_named
 from membench.capture.fakes import Fakes
@@ -57,15 +58,18 @@ from membench.core.errors import UnsupportedModel
 from membench.core.garbage import without_collection
 from membench.core.opened import Opened, opened
 from membench.core.precision import Precision
+from membench.core.stored import single_stored
 from membench.core.task_graph import Block, Kind, Role, Task
 from membench.core.torch_contexts import (
     autocast,
+    placements_chosen_unseen,
     swapped_tensors,
     without_saved_tensor_hooks,
     without_value_checks,
 )
 from membench.core.torch_internals import (
     FakeTensorMode,
+    is_wrapper_subclass,
     module_hooks,
     tree_map_only,
 )
@@ -86,6 +90,7 @@ class Recording:
         loss: None in a step that returns the module's output.
         gradients: `Value` of each trained weight's gradient, None where the loss does not depend on it.
         completed: see `TaskGraph`.
+        wrappers: gradients that are wrapper subclasses, by weight, without data; the `Value` is that of what they are stored in.
         output: of the module with `Value` in place of tensors, in a step that returns it.
         output_gradients, input_gradients: see `TaskGraph`.
         weights, buffers: blocks by qualified name.
@@ -105,6 +110,7 @@ class Recording:
     loss: Value | None
     gradients: dict[str, Value | None]
     completed: tuple[str, ...]
+    wrappers: dict[str, Tensor]
     output: Any
     output_gradients: list[tuple[Value, Value]]
     input_gradients: list[Value | None]
@@ -192,7 +198,8 @@ def _trace(
         without_saved_tensor_hooks(),
     ):
         gpu = VirtualGpu() if device == ANY_GPU else None
-        recorder = Recorder(fake_mode, seen, random_state, gpu, _rounded_products(workload.precision, gpu))
+        rounded, axes = _rounded_products(workload.precision, gpu), axes_of(workload.module)
+        recorder = Recorder(fake_mode, seen, random_state, gpu, rounded, axes)
         fakes = Fakes.of(workload, fake_mode, device)
         weight_blocks = recorder.externals(fakes.stored_weights, Role.WEIGHT)
         buffer_blocks = recorder.externals(fakes.stored_buffers, Role.BUFFER)
@@ -206,6 +213,7 @@ def _trace(
                 compiled_functions_refused(workload.module, lambda: recorder.layer_name),
                 as_on_a_gpu(lambda: recorder.layer_name) if gpu else nullcontext(),
                 without_value_checks(),
+                placements_chosen_unseen(),
                 known_masks(recorder.is_known),
                 fakes.carried.in_place(workload.module, recorder.carried),
                 traced_hooks(workload.module, runs_own=workload.runs_own_hooks),
@@ -220,15 +228,17 @@ def _trace(
             output = tree_map_only(Tensor, recorder.value, results.output)
             objects_after, given_up = objects.changes(output, trains=workload.trains)
         pairs, found = results.output_gradients, results.gradients
-        gradients = [None if gradient is None else recorder.value(gradient) for gradient in found]
+        gradients = [None if each is None else recorder.value(single_stored(each)) for each in found]
+        named = zip(fakes.trained, found, strict=False)
         return Recording(
             blocks=recorder.blocks,
             tasks=recorder.tasks,
             layers=recorder.layers.names,
             constants=recorder.constants,
-            loss=None if results.loss is None else recorder.value(results.loss),
+            loss=None if results.loss is None else recorder.value(single_stored(results.loss)),
             gradients=dict(zip(fakes.trained, gradients, strict=False)),
             completed=results.completed,
+            wrappers={name: each for name, each in named if each is not None and is_wrapper_subclass(each)},
             output=output,
             output_gradients=[(recorder.value(each), recorder.value(gradient)) for each, gradient in pairs],
             input_gradients=gradients[len(fakes.trained) :]

@@ -9,6 +9,7 @@ answered with the CPU. The two are told apart by the time of the question:
         autograd asks for it, to give it a history: the CPU
         its composites and autocast ask for it, which has a history now: CUDA
     outside of functions                          only autograd asks: the CPU
+    a wrapper is made, such as a `DTensor`        it asks for what it is stored in, and is there itself to autograd: the CPU
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -22,7 +23,7 @@ from torch import Tensor
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 
 from membench.core.torch_contexts import without_torch_function_modes
-from membench.core.torch_internals import copy_to, tree_leaves, view_base
+from membench.core.torch_internals import TorchDispatchMode, copy_to, tree_leaves, view_base
 
 _CPU = torch.device("cpu")
 
@@ -50,13 +51,25 @@ _ANSWERS: dict[str, Callable[..., Any]] = {
 """Functions of `torch.cuda` by name, as they are during a trace; `get_device_capability` and others ask these."""
 
 
+class OnCpu(TorchDispatchMode):
+    """Answers that every tensor is on the CPU: to a wrapper that is made, which is asked by autograd alone from there on."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return _CPU if func is torch.ops.prim.device.default else func(*args, **(kwargs or {}))
+
+
 class VirtualGpu:
-    """Answers on which device a tensor is during a trace."""
+    """Answers on which device a tensor is during a trace.
+
+    Attributes:
+        is_in_wrapper: a subclass runs an operator on the tensors that it wraps.
+    """
 
     def __init__(self) -> None:
         self.device = torch.device("cuda", 0)
         self._edges: list[GradientEdge] = []
         self._is_in_function = False
+        self.is_in_wrapper = False
         # living tensors for which autograd asks next, and whether they had a history before
         self._asked_next: dict[int, tuple[ref[Tensor], bool]] = {}
 
@@ -105,6 +118,16 @@ class VirtualGpu:
             yield
         finally:
             self._is_in_function = before
+
+    @contextmanager
+    def wrapper(self) -> Iterator[None]:
+        """Let a subclass run an operator on the tensors that it wraps: what it makes of the results asks for their device."""
+        self.is_in_wrapper = True
+        try:
+            with self.outside():
+                yield
+        finally:
+            self.is_in_wrapper = False
 
     def device_of(self, tensor: Tensor) -> torch.device:
         """Return the device that a tensor is on for whom asks now."""

@@ -106,11 +106,12 @@ def _check(module: nn.Module, groups: list[Any], found: set[str]) -> None:
                 name, "fully_shard has not divided it", "call fully_shard on the whole module as well, last"
             )
         placements: Any = getattr(weight, "placements", ())
-        if any(getattr(each, "dim", 0) for each in placements):
+        axes = groups[0].mesh_info.mesh.ndim
+        if any(getattr(each, "dim", 0) for each in placements) or len(placements) != axes:
             raise UnsupportedModel(
                 name,
                 f"it is divided as {placements}",
-                "divide weights along their first dimension, as fully_shard does by default",
+                "divide weights along their first dimension, as fully_shard does by default, and by fully_shard alone",
             )
     for group in groups:
         for each in group.fsdp_params:

@@ -8,10 +8,9 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.nn.parameter import is_lazy
 
-from membench.core.arguments import has_own_functions, has_own_operators, is_dense, is_distributed
+from membench.core.arguments import has_own_functions, has_own_operators, is_dense
 from membench.core.distributed import joined
 from membench.core.errors import UnsupportedModel
-from membench.core.fully_sharded import is_fully_sharded
 
 _PASS_INNER = "pass the module inside it, with exchange='as_made'"
 
@@ -27,9 +26,8 @@ def check_module(name: str, module: nn.Module) -> None:
     """
     for path, layer in module.named_modules():
         _check_layer(path or name, layer)
-    is_sharded = is_fully_sharded(module)
     for tensor_name, tensor in chain(module.named_parameters(), module.named_buffers()):
-        _check_tensor(tensor_name, tensor, is_sharded=is_sharded)
+        _check_tensor(tensor_name, tensor)
 
 
 def _check_layer(path: str, layer: nn.Module) -> None:
@@ -57,13 +55,7 @@ def _check_layer(path: str, layer: nn.Module) -> None:
         )
 
 
-def _check_tensor(name: str, tensor: Tensor, *, is_sharded: bool) -> None:
-    if is_distributed(tensor) and not is_sharded:
-        _refuse(
-            name,
-            "it is a DTensor, of which each process has a part, and its module is not wrapped by fully_shard",
-            "compile the module before it is distributed, with exchange='as_made' for data parallelism",
-        )
+def _check_tensor(name: str, tensor: Tensor) -> None:
     if is_lazy(tensor):
         _refuse(name, "its shape is not known yet", "call the module once on a batch, then compile it")
     if not is_dense(tensor):

@@ -58,8 +58,14 @@ def wrapped_like(tensor: Tensor, single: Tensor) -> Tensor:
     return with_stored(tensor, lambda _: single)
 
 
-def gradient_of(weight: Tensor, gradient: Tensor) -> Tensor:
-    """Return a gradient as autograd leaves it in ``.grad``: a `DTensor` of a `DTensor`, without the rows that pad a shard."""
+def gradient_of(weight: Tensor, gradient: Tensor, wrapper: Tensor | None = None) -> Tensor:
+    """Return a gradient as autograd leaves it in ``.grad``: a `DTensor` of a `DTensor`, without the rows that pad a shard.
+
+    Args:
+        wrapper: without data, whose class the gradient had when it was captured; None: it is one like the weight.
+    """
+    if wrapper is not None:
+        return wrapped_like(wrapper, gradient)
     if not is_wrapper_subclass(weight):
         return gradient
     shard = single_stored(weight)

@@ -7,7 +7,7 @@ With `membench.core.torch_internals`, the only module that names private attribu
 
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from sys import _getframe as frame_of
 from types import SimpleNamespace
 from typing import Any
@@ -46,6 +46,29 @@ def index_by_tensors() -> AbstractContextManager[Any]:
 
 without_dispatch_modes: Callable[[], AbstractContextManager[Any]] = _disable_current_modes
 """Return a context in which no `TorchDispatchMode` is active, but may be entered."""
+
+
+@contextmanager
+def placements_chosen_unseen() -> Iterator[None]:
+    """Hide from dispatch modes how a `DTensor` chooses placements: it runs operators of whole tensors, without data."""
+    if "torch.distributed.tensor" not in sys.modules:
+        yield
+        return
+    from torch.distributed.tensor._sharding_prop import ShardingPropagator
+
+    with ExitStack() as patches:
+        for name in ("propagate_op_sharding_non_cached", "_propagate_tensor_meta_non_cached"):
+            unseen = _without_modes(getattr(ShardingPropagator, name))
+            patches.enter_context(patch.object(ShardingPropagator, name, unseen))
+        yield
+
+
+def _without_modes(function: Callable[..., Any]) -> Callable[..., Any]:
+    def call(*arguments: Any) -> Any:
+        with _disable_current_modes():
+            return function(*arguments)
+
+    return call
 
 
 without_torch_function_modes: Callable[[], AbstractContextManager[None]] = torch._C.DisableTorchFunction

@@ -24,6 +24,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch._C import DispatchKey
+from torch._C._distributed_c10d import _resolve_process_group
 from torch._C._profiler import ProfilerConfig, ProfilerState, _ExperimentalConfig
 from torch._higher_order_ops.flex_attention import flex_attention as _flex_attention
 from torch._higher_order_ops.flex_attention import flex_attention_fake_impl
@@ -37,6 +38,7 @@ from torch._subclasses.fake_tensor import (
     UnsupportedOperatorException,
 )
 from torch.cuda import _POOL_HANDLE
+from torch.distributed.distributed_c10d import GroupName
 from torch.nn.modules import module as _modules
 from torch.utils._mode_utils import no_dispatch
 from torch.utils._python_dispatch import (
@@ -56,12 +58,14 @@ from torch.utils._pytree import (
 from torch.utils.flop_counter import flop_registry
 
 __all__ = [
+    "COLLECTIVE_NAMESPACES",
     "FAKE_TENSOR_LOGGER",
     "FLEX_ATTENTION",
     "FUSED_ATTENTION",
     "FUSED_ENCODER_LAYER",
     "HOOKS_OF_EVERY_MODULE",
     "MODULE_ATTRIBUTES",
+    "WAIT_FOR_COLLECTIVE",
     "WEIGHT_HOOKS",
     "DataDependentOutputException",
     "DynamicOutputShapeException",
@@ -73,6 +77,7 @@ __all__ = [
     "OpOverloadPacket",
     "TorchDispatchMode",
     "UnsupportedOperatorException",
+    "all_reduce_in_place",
     "clear_cublas_workspaces",
     "compiled_depth",
     "composed_kernel",
@@ -86,6 +91,8 @@ __all__ = [
     "fsdp_groups",
     "fsdp_reshards_by_default",
     "fsdp_state",
+    "has_other_users",
+    "is_collective",
     "is_compiled",
     "is_composite",
     "is_of_torch",
@@ -103,6 +110,7 @@ __all__ = [
     "no_dispatch",
     "operator_function",
     "operator_schema",
+    "rank_in",
     "read_number",
     "register_container",
     "saved_tensor",
@@ -111,6 +119,7 @@ __all__ = [
     "split_heads",
     "storage_address",
     "suggest_memory_format",
+    "tensor_users",
     "tensor_version",
     "tensors_of",
     "torch_function_modes",
@@ -123,6 +132,7 @@ __all__ = [
     "unfused_attention",
     "unwrapped",
     "view_base",
+    "wait_for_collective",
     "wrapped_again",
 ]  # fmt: skip
 
@@ -144,7 +154,36 @@ operator_schema: Callable[[OpOverload], Any] = attrgetter("_schema")
 operator_function: Callable[[OpOverload], Callable[..., Any]] = attrgetter("_op")
 """Return the function that an operator's object calls: a call of it takes less time."""
 
-_NAMESPACES_OF_TORCH = frozenset({"aten", "prim", "prims", "c10d", "mkldnn", "quantized"})
+COLLECTIVE_NAMESPACES = frozenset({"_c10d_functional", "_dtensor"})
+"""Namespaces of functional collectives, which return a tensor that is filled once it has been waited for."""
+
+WAIT_FOR_COLLECTIVE = "_c10d_functional.wait_tensor.default"
+"""The operator that waits for a collective, whose result it takes and returns."""
+
+
+all_reduce_in_place: OpOverload = torch.ops._c10d_functional.all_reduce_.default
+"""Adds up a tensor over the ranks of a group; takes the tensor, the name of the operation, and the group or its name."""
+
+
+def is_collective(operator: OpOverload) -> bool:
+    """Return whether an operator is a functional collective, or the wait for one."""
+    return operator.namespace in COLLECTIVE_NAMESPACES
+
+
+def rank_in(group: Any) -> int:
+    """Return this process's rank in a group of processes, or in one by its name, as functional collectives take it."""
+    found = _resolve_process_group(GroupName(group)) if isinstance(group, str) else group
+    return int(found.rank())
+
+
+def wait_for_collective(result: Tensor) -> None:
+    """Wait until a functional collective has filled a tensor that it has returned; on a GPU its current stream does."""
+    torch.ops._c10d_functional.wait_tensor(result)
+
+
+_NAMESPACES_OF_TORCH = frozenset(
+    {"aten", "prim", "prims", "c10d", "mkldnn", "quantized", *COLLECTIVE_NAMESPACES}
+)
 
 
 def is_of_torch(operator: str) -> bool:
@@ -166,6 +205,16 @@ def is_composite(operator: OpOverload) -> bool:
 
 tensor_version: Callable[[Tensor], int] = attrgetter("_version")
 """Return how often a tensor's memory has been overwritten, as autograd counts it."""
+
+tensor_users: Callable[[Tensor], int] = methodcaller("_use_count")
+"""Return how many references torch has to a tensor, of which Python's objects together are one."""
+
+
+def has_other_users(tensor: Tensor) -> bool:
+    """Return whether another tensor shares the memory of one that has no views in Python."""
+    storage = tensor.untyped_storage()  # one reference, and the tensor's
+    return torch._C._storage_Use_Count(storage_address(storage)) > 2
+
 
 sequence_number: Callable[[Any], int] = methodcaller("_sequence_nr")
 """Return the number of an autograd node, in the order in which nodes were made."""

@@ -40,6 +40,7 @@ class Workload:
         precision: in which the step computes, as on a module that is converted, or within `torch.autocast`; None: as the
             module is.
         channels_last: four-dimensional weights, buffers and inputs have that memory format.
+        places_gradients: the gradient of a weight in parts gets the weight's placements, as optimizers bring it to them.
 
     Raises:
         MembenchError: the module is not a module, the loss cannot be called, there are targets without a loss, the batch
@@ -58,6 +59,7 @@ class Workload:
     accumulates: bool = False
     precision: Precision | None = None
     channels_last: bool = False
+    places_gradients: bool = False
 
     def __post_init__(self) -> None:
         if not isinstance(self.module, nn.Module):

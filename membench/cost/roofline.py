@@ -93,7 +93,11 @@ class RooflineCost(CostModel):
             MembenchError: the framework has no such algorithm for the task.
         """
         if task.collective is not None:
-            assert self._mesh is not None, "collectives are between the ranks of a mesh"
+            if self._mesh is None:
+                raise MembenchError(
+                    "the step has collectives between ranks, as its module is divided over them; predict it with "
+                    "membench.predict(..., cluster='dgx_h100', parallel={'tp': 8})"
+                )
             group = self._mesh.group(task.collective.axis)
             return collective_time_s(self._mesh.cluster, group, task.collective)
         if task.algorithm:

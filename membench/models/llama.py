@@ -86,6 +86,50 @@ class Llama(nn.Module):
         table = _turns(angles) if rotation == "complex" else _matrices(angles)
         self.register_buffer("rotation", table, persistent=False)
 
+    @staticmethod
+    def tensor_parallel_plan(*, loss_parallel: bool = True) -> dict[str, Any]:
+        """Return torchtitan's plan for `parallelize_module`: tensor parallel products, and sequence parallel norms between them.
+
+        ``torchtitan/parallelisms/parallelize_llama.py`` of December 2024, `apply_tp`. The number of heads of keys must be a multiple
+        of that of ranks, and so must the length.
+
+        Args:
+            loss_parallel: logits stay in parts, for a loss within `torch.distributed.tensor.parallel.loss_parallel`.
+        """
+        from torch.distributed.tensor import Replicate, Shard  # takes a second
+        from torch.distributed.tensor.parallel import (
+            ColwiseParallel,
+            PrepareModuleInput,
+            RowwiseParallel,
+            SequenceParallel,
+        )
+
+        def gathered(*others: None) -> PrepareModuleInput:
+            return PrepareModuleInput(
+                input_layouts=(Shard(1), *others), desired_input_layouts=(Replicate(), *others)
+            )
+
+        return {
+            "embed": RowwiseParallel(input_layouts=Replicate(), output_layouts=Shard(1)),
+            "blocks.*.first_norm": SequenceParallel(),
+            "blocks.*.attention": gathered(None),
+            "blocks.*.attention.query": ColwiseParallel(),
+            "blocks.*.attention.key": ColwiseParallel(),
+            "blocks.*.attention.value": ColwiseParallel(),
+            "blocks.*.attention.output": RowwiseParallel(output_layouts=Shard(1)),
+            "blocks.*.second_norm": SequenceParallel(),
+            "blocks.*.mlp": gathered(),
+            "blocks.*.mlp.gate": ColwiseParallel(),
+            "blocks.*.mlp.rise": ColwiseParallel(),
+            "blocks.*.mlp.fall": RowwiseParallel(output_layouts=Shard(1)),
+            "norm": SequenceParallel(),
+            "head": ColwiseParallel(
+                input_layouts=Shard(1),
+                output_layouts=Shard(-1) if loss_parallel else Replicate(),
+                use_local_output=not loss_parallel,
+            ),
+        }
+
     def forward(self, tokens: Tensor) -> Tensor:
         """Return the logits (batch, length, vocabulary)."""
         features = self.embed(tokens)
@@ -120,25 +164,30 @@ class LlamaBlock(nn.Module):
         rotate: Callable[[Tensor, Tensor], Tensor],
     ) -> None:
         super().__init__()
-        self.size, self.of_each, self.rotate = width // heads, heads // groups, rotate
         self.first_norm = _without_bias(norm(width))
+        self.attention = _Attention(width, heads, groups, rotate)
+        self.second_norm = _without_bias(norm(width))
+        self.mlp = _GatedMlp(width, inner)
+
+    def forward(self, features: Tensor, table: Tensor) -> Tensor:
+        """Return the block's result, of the features' shape."""
+        features = features + self.attention(self.first_norm(features), table)
+        result: Tensor = features + self.mlp(self.second_norm(features))
+        return result
+
+
+class _Attention(nn.Module):
+    def __init__(
+        self, width: int, heads: int, groups: int, rotate: Callable[[Tensor, Tensor], Tensor]
+    ) -> None:
+        super().__init__()
+        self.size, self.of_each, self.rotate = width // heads, heads // groups, rotate
         self.query = nn.Linear(width, width, bias=False)
         self.key = nn.Linear(width, groups * self.size, bias=False)
         self.value = nn.Linear(width, groups * self.size, bias=False)
         self.output = nn.Linear(width, width, bias=False)
-        self.second_norm = _without_bias(norm(width))
-        self.gate = nn.Linear(width, inner, bias=False)
-        self.rise = nn.Linear(width, inner, bias=False)
-        self.fall = nn.Linear(inner, width, bias=False)
 
     def forward(self, features: Tensor, table: Tensor) -> Tensor:
-        """Return the block's result, of the features' shape."""
-        features = features + self._attention(self.first_norm(features), table)
-        normed = self.second_norm(features)
-        result: Tensor = features + self.fall(functional.silu(self.gate(normed)) * self.rise(normed))
-        return result
-
-    def _attention(self, features: Tensor, table: Tensor) -> Tensor:
         batch, length, _ = features.shape
         query, key, value = (
             product(features).view(batch, length, -1, self.size)
@@ -152,6 +201,18 @@ class LlamaBlock(nn.Module):
         query, key, value = (each.transpose(1, 2) for each in (query, key, value))
         mixed = functional.scaled_dot_product_attention(query, key, value, is_causal=True)
         result: Tensor = self.output(mixed.transpose(1, 2).reshape(batch, length, -1))
+        return result
+
+
+class _GatedMlp(nn.Module):
+    def __init__(self, width: int, inner: int) -> None:
+        super().__init__()
+        self.gate = nn.Linear(width, inner, bias=False)
+        self.rise = nn.Linear(width, inner, bias=False)
+        self.fall = nn.Linear(inner, width, bias=False)
+
+    def forward(self, features: Tensor) -> Tensor:
+        result: Tensor = self.fall(functional.silu(self.gate(features)) * self.rise(features))
         return result
 
 

@@ -88,6 +88,7 @@ class _Walk:
         self.averages = {value.block for _, value in self.graph.gradients if value} if exchanges else set()
         self.versions = _versions(self.graph)
         self.last_random = -1  # task
+        self.last_collective: dict[str, int] = {}  # task by stream
         self.opened: set[int] = set()  # blocks whose space the next work must fill
         self.of_collectives = {task.collective.stream for task in self.graph.tasks if task.collective}
         self.computes_on: dict[str, bool] = {}  # by stream: whether its work is tasks, or something else
@@ -171,11 +172,7 @@ class _Walk:
                 )
             self.last_random = task_index
         self._check_versions(task)
-        if task.on_host != (stream == HOST_STREAM):
-            self._hazard(f"task {task.name} runs on stream {stream!r}, which is not of its processor")
-        needed = task.collective.stream if task.collective else None
-        if needed != (stream if stream in self.of_collectives else None):
-            self._hazard(f"task {task.name} runs on stream {stream!r}, which is not that of its collective")
+        self._check_stream(task, stream)
         if task.on_host:
             self._compute_on_host(task)
             return
@@ -189,6 +186,17 @@ class _Walk:
             self._write(block, stream, applies=task.phase is Phase.UPDATE)
             self.memory[block].version += 1
         self._take_workspace(task, stream)
+
+    def _check_stream(self, task: Task, stream: str) -> None:
+        if task.on_host != (stream == HOST_STREAM):
+            self._hazard(f"task {task.name} runs on stream {stream!r}, which is not of its processor")
+        needed = task.collective.stream if task.collective else None
+        if needed != (stream if stream in self.of_collectives else None):
+            self._hazard(f"task {task.name} runs on stream {stream!r}, which is not that of its collective")
+        if task.collective:
+            if task.index < self.last_collective.get(stream, -1):
+                self._hazard(f"collective {task.name} does not run in the graph's order, as in other ranks")
+            self.last_collective[stream] = task.index
 
     def _check_versions(self, task: Task) -> None:
         for block, version in self.versions[task.index].items():

@@ -93,7 +93,8 @@ class MeasuredCost(CostModel):
         for key, task in zip(keys, operators, strict=True):
             if key in self._measured or key in missing:
                 continue
-            if self._cache and (known := self._cache.find(key)):
+            # a collective runs in all ranks or in none, and other ranks may have other measurements
+            if self._cache and not task.collective and (known := self._cache.find(key)):
                 self._measured[key] = known
             else:
                 missing[key] = task

@@ -1,5 +1,6 @@
 """Costs of isolated operators on a device: workspace, in addition to arguments and outputs, and seconds."""
 
+import math
 import statistics
 import time
 from collections.abc import Callable, Hashable, Iterable
@@ -135,6 +136,8 @@ def _warm_on_cuda(
     once_s = time_s(run, 1)
     fewest, most = _REPETITIONS
     repetitions = max(fewest, min(most, round(_TIMED_S / max(once_s, 1e-9))))
+    if run.task.collective:  # as often in all ranks
+        repetitions = fewest
     issue_time_s = call_time_s(run, device)
     kernels_s = time_s(run, repetitions, busy_s=_MARGIN * repetitions * issue_time_s)
     return OperatorCost(workspace_bytes, kernels_s / repetitions, outputs, issue_time_s)
@@ -183,7 +186,10 @@ def _warm_on_cpu_s(run: "_IsolatedCall") -> float:
     evicts = run.task.moved_bytes > _SMALL_BYTES
     times_s: list[float] = []
     fewest, most = _CPU_REPETITIONS
-    while len(times_s) < most and sum(times_s) < _CPU_TIMED_S[len(times_s) >= fewest]:
+    limits_s = _CPU_TIMED_S
+    if run.task.collective:  # as often in all ranks
+        most, limits_s = fewest, (math.inf, math.inf)
+    while len(times_s) < most and sum(times_s) < limits_s[len(times_s) >= fewest]:
         if evicts:
             _evicting().add_(1)
         start_s = time.perf_counter()

@@ -49,6 +49,7 @@ from membench.steps.plan import Runs, plan_step, plan_to_fit
 from membench.steps.real_ranks import RealRanks, check_options, real_ranks
 from membench.steps.shaped_step import ShapedStep
 from membench.steps.simulated_step import SimulatedStep, check_capacity, simulated_step
+from membench.steps.tensor_parallel import is_divided
 from membench.steps.update import real_update
 from membench.strategies.base import Strategy
 
@@ -159,6 +160,8 @@ def compile(  # noqa: A001 (the field's term)
             as_update(optimizer),
             as_machine(machine, host_memory_bytes),
         )
+    if ranks is None:
+        _check_divided(module, exchange, optimizer)
     target = real_device(backend)
     check_products(workload.precision, target)
     check_placement(module, target)
@@ -355,3 +358,17 @@ def build_step(
         for run, size, backend in zip(runs, sizes, backends, strict=True)
     )
     return steps[0] if loss is None else MicroBatchedStep(workload, runs, steps, loss, update)
+
+
+def _check_divided(module: nn.Module, exchange: str | None, optimizer: OptimizerLike) -> None:
+    """Refuse what belongs to ranks that have all weights."""
+    if not is_divided(module):
+        return
+    if exchange:
+        raise MembenchError(
+            "exchange averages gradients over all processes, which have different parts of them; leave it out"
+        )
+    if optimizer is not None:
+        raise MembenchError(
+            "an optimizer of weights in parts takes part in collectives of its own; leave optimizer out, and step it after the step"
+        )

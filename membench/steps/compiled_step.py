@@ -19,7 +19,7 @@ from membench.core.errors import MembenchError, OutOfMemory
 from membench.core.opened import change, closed, let_go, objects_in
 from membench.core.record import Source
 from membench.core.schedule import RepeatedSchedule, Schedule
-from membench.core.stored import gradient_of
+from membench.core.stored import gradient_of, single_stored
 from membench.core.task_graph import RESULT_ROLES, Role
 from membench.core.timeline import Timeline
 from membench.core.torch_contexts import autocast_dtype
@@ -189,7 +189,9 @@ class CompiledStep(RealStep):
         roles = {name: schedule.graph.blocks[value.block].role for name, value in gradients.items()}
         self._accumulators = {n: v for n, v in gradients.items() if roles[n] is Role.ACCUMULATED}
         self._gradients = [
-            (self._weights[n], v) for n, v in gradients.items() if roles[n] is Role.WEIGHT_GRADIENT
+            (self._weights[n], v, captured.wrappers.get(n))
+            for n, v in gradients.items()
+            if roles[n] is Role.WEIGHT_GRADIENT
         ]
         # a CUDA graph contains addresses, and page-locked memory is kept: such accumulators are used again
         self._keeps_accumulators = graph_pool is not None or any(
@@ -229,10 +231,11 @@ class CompiledStep(RealStep):
             result = closed(result)
             if graph.objects_after:
                 change(as_arguments(inputs), tree_map_only(Value, tensors.tensor, graph.objects_after))
-            for weight, value in self._gradients:
-                gradient = gradient_of(weight, tensors.tensor(value))
+            for weight, value, wrapper in self._gradients:
+                gradient = tensors.tensor(value)
                 if weight.is_cpu is not gradient.is_cpu:
                     gradient = gradient.to(weight.device)
+                gradient = gradient_of(weight, gradient, wrapper)
                 weight.grad = gradient if weight.grad is None else weight.grad.add_(gradient)
             if self._replayed and self._replayed.keeps_results:
                 return tree_map_only(Tensor, Tensor.clone, result)
@@ -367,11 +370,13 @@ class CompiledStep(RealStep):
 
     def _accumulator(self, name: str, value: Value) -> Tensor:
         """Return the accumulated gradient in the step's layout; zero before the first micro-batch."""
-        weight = self._weights[name]
-        if weight.grad is None or weight.grad.stride() != value.stride:
+        weight, wrapper = self._weights[name], self._captured.wrappers.get(name)
+        held = None if weight.grad is None else single_stored(weight.grad)
+        if held is None or held.stride() != value.stride:
             total = self._accumulator_memory(name, value)
-            weight.grad = total.zero_() if weight.grad is None else total.copy_(weight.grad)
-        return weight.grad
+            held = total.zero_() if held is None else total.copy_(held)
+            weight.grad = gradient_of(weight, held, wrapper)
+        return held
 
     def _accumulator_memory(self, name: str, value: Value) -> Tensor:
         if name in self._kept_accumulators:

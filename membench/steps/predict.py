@@ -4,6 +4,7 @@ capture as CUDA runs it -> annotate with the device's costs -> strategy -> valid
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from statistics import mean
 from typing import Any
@@ -50,6 +51,7 @@ from membench.steps.measurement import collectives_of
 from membench.steps.plan import plan_step
 from membench.steps.ranks import Ranks, ranks_of
 from membench.steps.simulated_step import SimulatedStep, simulated_pipeline, simulated_step
+from membench.steps.tensor_parallel import Plan
 from membench.strategies.base import Strategy
 
 
@@ -129,12 +131,13 @@ class Predictor:
         self._efficiency: Efficiency = self._framework.efficiency
         if rates:
             self._efficiency = with_rates(self._efficiency, rates)
-        step = workload
+        step = replace(workload, places_gradients=True)
         if ranks is not None and ranks.pipeline is not None:
-            step = replace(workload, loss_scale=1 / ranks.pipeline.micro_batches)
+            step = replace(step, loss_scale=1 / ranks.pipeline.micro_batches)
         else:
-            step = updated_workload(workload, update)
-        self._captures = Captures(step, self._framework.captured_on, uses_values=True)
+            step = updated_workload(step, update)
+        prepared = ranks.tensor.divided if ranks is not None and ranks.tensor else nullcontext
+        self._captures = Captures(step, self._framework.captured_on, uses_values=True, prepared=prepared)
         self._strategy = strategy
         self._budget_bytes = budget_bytes
         self._ranks = ranks
@@ -316,6 +319,7 @@ def predict(
     wrapped: Sequence[str] | None = None,
     reshard_after_forward: bool | None = None,
     reduce_dtype: torch.dtype | None = None,
+    tensor_parallel: Plan | None = None,
     pipeline: str = PipelineSchedule.ONE_FORWARD_ONE_BACKWARD,
     stages: int | None = None,
 ) -> Prediction:
@@ -343,12 +347,16 @@ def predict(
         nodes: hosts of the cluster.
         parallel: how many GPUs divide the weights, as torch's ``fully_shard`` does, how many replicas of these there are, and over
             how many GPUs the module is cut into stages: ``{"fsdp": 8}``, ``{"dp": 4, "fsdp": 8}``, ``{"pp": 4, "fsdp": 2}``. None:
-            ``{"fsdp": all}``.
+            ``{"fsdp": all}``. ``{"fsdp": 4, "tp": 8}``: 8 GPUs share a batch and divide products of matrices and, by the plan,
+            sequences.
         accumulate: micro-batches of a step; ``step_time_s`` is that of all of them, the update included.
         wrapped: names of classes whose modules are gathered one by one; None: those of which a list of modules has several.
         reshard_after_forward: gathered weights are given back after the forward pass; None: unless there are stages, which keep them
             for all micro-batches. Shards are in the precision of the module's weights, gathered weights in that of ``precision``.
         reduce_dtype: in which gradients are added up over GPUs; None: that in which they are computed.
+        tensor_parallel: a plan as torch's ``parallelize_module`` takes it, ``{"blocks.*.query": ColwiseParallel(), ...}``. None: that
+            of the module's method ``tensor_parallel_plan``, or of a network of transformers. A module that `parallelize_module` has
+            divided is captured as it is.
         pipeline: order of the micro-batches: ``"GPipe"``, ``"1F1B"``, ``"Interleaved1F1B"`` or ``"InterleavedZeroBubble"``, as in
             torch.distributed.pipelining.
         stages: of the pipeline; None: one on each GPU, two with ``"Interleaved1F1B"``. They begin with modules of the classes that are
@@ -375,6 +383,7 @@ def predict(
             wrapped=wrapped,
             reshard_after_forward=reshard_after_forward,
             reduce_dtype=reduce_dtype,
+            tensor_parallel=tensor_parallel,
             pipeline=pipeline,
             stages=stages,
         )

@@ -13,6 +13,16 @@ from membench.core.errors import MembenchError
 from membench.core.mesh import Mesh
 from membench.core.pipeline import PIPELINED, Pipeline, PipelineSchedule
 from membench.core.sharding import REPLICATED, SHARDED, Sharding
+from membench.steps.tensor_parallel import AXIS as TENSOR
+from membench.steps.tensor_parallel import Plan, TensorParallel, check_divided, is_divided, plan_of
+
+AXES = {
+    PIPELINED: "stages of a pipeline",
+    REPLICATED: "replicas of the shards",
+    SHARDED: "sharded weights",
+    TENSOR: "tensor parallelism, whose ranks have the same samples",
+}
+"""What the axes are, from the outermost to the innermost."""
 
 
 @dataclass(frozen=True)
@@ -24,12 +34,14 @@ class Ranks:
         sharding: of the weights; None: each rank has all of them, and gradients are averaged in buckets.
         accumulate: micro-batches of a step, one after another.
         pipeline: stages, which pass micro-batches to each other; None: there is one.
+        tensor: how the module is divided before it is captured; None: it is captured as it is.
     """
 
     mesh: Mesh
     sharding: Sharding | None
     accumulate: int = 1
     pipeline: Pipeline | None = None
+    tensor: TensorParallel | None = None
 
     @property
     def data_parallel(self) -> int:
@@ -51,6 +63,7 @@ def ranks_of(
     stages: int | None = None,
     copies_out: bool = True,
     in_between: bool = False,
+    tensor_parallel: Plan | None = None,
 ) -> Ranks:
     """Return the ranks of a step, whose shards have the precision of the module's weights; see `membench.predict`.
 
@@ -59,18 +72,18 @@ def ranks_of(
         wrapped: names of classes whose modules are gathered one by one; None: those of which a list of modules has several.
         pipeline, stages: see `membench.predict`.
         reduce_dtype, copies_out, in_between: see `Sharding`.
+        tensor_parallel: see `TensorParallel`; of a module that is divided already it is not needed.
 
     Raises:
         MembenchError: there is no such axis, or the sizes do not fit the cluster.
     """
     parallel = parallel or {SHARDED: nodes * cluster.devices_per_host}
-    known = (PIPELINED, REPLICATED, SHARDED)
-    if unknown := {axis for axis, size in parallel.items() if size > 1} - {*known}:
+    if unknown := {axis for axis, size in parallel.items() if size > 1} - AXES.keys():
         raise MembenchError(
-            f"there is no axis {', '.join(sorted(unknown))} of parallel; there are {SHARDED} (sharded weights), {REPLICATED} "
-            f"(replicas of the shards) and {PIPELINED} (stages of a pipeline)"
+            f"there is no axis {', '.join(sorted(unknown))} of parallel; there are "
+            + ", ".join(f"{axis} ({what})" for axis, what in AXES.items())
         )
-    axes = tuple((axis, parallel[axis]) for axis in known if parallel.get(axis, 1) > 1)
+    axes = tuple((axis, parallel[axis]) for axis in AXES if parallel.get(axis, 1) > 1)
     mesh = Mesh(replace(cluster, hosts=nodes), axes)
     classes = repeated_classes(module) if wrapped is None else frozenset(wrapped)
     sharding, stage_ranks = None, parallel.get(PIPELINED, 1)
@@ -107,7 +120,23 @@ def ranks_of(
         raise MembenchError(
             "several micro-batches are predicted for sharded weights alone; leave accumulate out, or set fsdp"
         )
-    return Ranks(mesh, sharding, accumulate, cut)
+    return Ranks(mesh, sharding, accumulate, cut, _tensor_parallel(module, parallel, tensor_parallel))
+
+
+def _tensor_parallel(
+    module: nn.Module, parallel: Mapping[str, int], plan: Plan | None
+) -> TensorParallel | None:
+    ranks = parallel.get(TENSOR, 1)
+    if is_divided(module):
+        check_divided(module, ranks)
+    if ranks == 1 or is_divided(module):
+        if plan is not None:
+            raise MembenchError(
+                f"tensor_parallel is a plan for the ranks of an axis {TENSOR!r}; set parallel={{{TENSOR!r}: 8}} and pass a module that "
+                "is not divided"
+            )
+        return None
+    return TensorParallel(ranks, plan_of(module) if plan is None else plan)
 
 
 def pipeline_of(

@@ -605,3 +605,48 @@ def test_a_wrapper_subclass_is_made_again_around_other_tensors() -> None:
     other = torch.zeros(3)
     again = internals.wrapped_again(tensor, {"half_of": other})
     assert type(again) is Doubled and again.half_of is other
+
+
+# ---- several ranks -------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def two_ranks() -> Iterator[None]:
+    """The first of two ranks, of which the other does not exist."""
+    torch.distributed.init_process_group("fake", rank=0, world_size=2)
+    yield
+    torch.distributed.destroy_process_group()
+
+
+@pytest.mark.usefixtures("two_ranks")
+def test_a_collective_is_functional_and_lets_go_of_its_result_after_the_wait() -> None:
+    group = torch.distributed.group.WORLD.group_name
+    assert internals.rank_in(group) == 0
+    operators = [internals.all_reduce_in_place, torch.ops._c10d_functional.all_reduce.default]
+    assert all(map(internals.is_collective, operators)) and not internals.is_collective(aten.add.Tensor)
+    result = operators[1](torch.ones(2), "sum", group)
+    internals.wait_for_collective(result)
+    assert internals.tensor_users(result) == 1 and not internals.has_other_users(result)
+    view = result[:1]
+    assert internals.has_other_users(result) and view.numel() == 1
+    assert str(torch.ops._c10d_functional.wait_tensor.default) == internals.WAIT_FOR_COLLECTIVE
+
+
+@pytest.mark.usefixtures("two_ranks")
+def test_placements_are_chosen_unseen() -> None:
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor import Shard, distribute_tensor
+
+    rows = distribute_tensor(torch.ones(4, 2), init_device_mesh("cpu", (2,)), [Shard(0)])
+    shapes = []
+
+    class Log(internals.TorchDispatchMode):
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            if any(kind is not Tensor for kind in types):
+                return NotImplemented
+            shapes.extend(tuple(each.shape) for each in args if isinstance(each, Tensor))
+            return func(*args, **(kwargs or {}))
+
+    with contexts.placements_chosen_unseen(), internals.FakeTensorMode(allow_non_fake_inputs=True), Log():
+        rows.tanh()
+    assert set(shapes) == {(2, 2)}

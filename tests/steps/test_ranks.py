@@ -88,7 +88,7 @@ def test_utilization_counts_no_operation_twice() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"parallel": {"tp": 8}}, "no axis tp"),
+        ({"parallel": {"cp": 8}}, "no axis cp"),
         ({"parallel": {"fsdp": 4}}, "8"),
         ({"parallel": {"dp": 8}, "accumulate": 2}, "accumulate"),
         ({"wrapped": ["Transformer"]}, "no module of a class Transformer"),

@@ -9,7 +9,7 @@ from membench.core.errors import InfeasibleSchedule
 from membench.core.schedule import Compute
 from membench.core.task_graph import RECOMPUTED_SUFFIX, TaskGraph
 from membench.planning.choices.emit import emit
-from membench.planning.choices.evaluation import Evaluator, Plan
+from membench.planning.choices.evaluation import NO_LIMIT, Evaluator, Plan
 from membench.planning.choices.problem import KEEP, OFFLOAD, Problem
 from membench.planning.liveness import live_bytes
 from membench.strategies.joint.bound import MOMENTS, Relaxation, Residence, relax
@@ -171,12 +171,12 @@ class Planner:
         """Return the plan with the least budget found at which no copy is waited for."""
         evaluator = self._evaluator(self._variants.fastest)
         problem = evaluator.problem
-        everything = [OFFLOAD] * len(problem.units)
-        least, most = (
-            evaluator.needed_bytes(everything)[0],
-            evaluator.needed_bytes([KEEP] * len(problem.units))[0],
-        )
-        best = evaluator.plan([KEEP] * len(problem.units), most)
+        everything, nothing = [OFFLOAD] * len(problem.units), [KEEP] * len(problem.units)
+        least, most = evaluator.needed_bytes(everything)[0], evaluator.needed_bytes(nothing)[0]
+        best = evaluator.plan(nothing, most)
+        if best.step_s > problem.compute_s * (1 + TOLERANCE):  # blocks that no choice is made for leave
+            best = evaluator.plan(nothing, NO_LIMIT)
+            most = best.peak_bytes
         trials = _number(TRIED_STEPS, TRIALS, problem)
         for _ in range(HALVINGS):
             middle = (least + most) // 2
