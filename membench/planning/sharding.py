@@ -12,7 +12,7 @@ After Zhao et al., "PyTorch FSDP: Experiences on Scaling Fully Sharded Data Para
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
 from math import ceil, prod
@@ -54,34 +54,36 @@ class _Group:
         ready: the last task that touches one of their gradients; None: they have none.
     """
 
-    def __init__(self, graph: TaskGraph, name: str, weights: Sequence[Block]) -> None:
+    def __init__(
+        self, graph: TaskGraph, uses: Mapping[int, Sequence[Task]], name: str, weights: Sequence[Block]
+    ) -> None:
         self.name, self.weights = name, weights
-        blocks = {block.index for block in weights}
-        self.forward = _span(graph, blocks, is_backward=False)
-        self.backward = _span(graph, blocks, is_backward=True)
+        touching = [task for block in weights for task in uses.get(block.index, ())]
+        self.forward, self.backward = (_span(touching, is_backward=each) for each in (False, True))
         gradients = dict(graph.gradients)
         self.gradients = {
             block.name: value for block in weights if (value := gradients.get(block.name)) is not None
         }
         made = {value.block for value in self.gradients.values()}
-        self.ready = max(
-            (task.index for task in graph.tasks if not made.isdisjoint((*task.reads, *task.writes))),
-            default=None,
-        )
+        self.ready = max((task.index for block in made for task in uses.get(block, ())), default=None)
 
     @property
     def size_bytes(self) -> int:
         return sum(block.size_bytes for block in self.weights)
 
 
-def _span(graph: TaskGraph, blocks: set[int], *, is_backward: bool) -> tuple[int, int] | None:
-    uses = [
-        task.index
-        for task in graph.tasks
-        if (task.phase in AFTER_THE_LOSS) is is_backward
-        and not blocks.isdisjoint((*task.reads, *task.writes))
-    ]
-    return (uses[0], uses[-1]) if uses else None
+def _span(tasks: Sequence[Task], *, is_backward: bool) -> tuple[int, int] | None:
+    uses = [task.index for task in tasks if (task.phase in AFTER_THE_LOSS) is is_backward]
+    return (min(uses), max(uses)) if uses else None
+
+
+def _uses(graph: TaskGraph) -> Mapping[int, Sequence[Task]]:
+    """Return the tasks that touch each block; searched for once, as a deep network has a group for each of its layers."""
+    uses = defaultdict[int, list[Task]](list)
+    for task in graph.tasks:
+        for block in {*task.reads, *task.writes}:
+            uses[block].append(task)
+    return uses
 
 
 class _Sharded:
@@ -128,12 +130,13 @@ class _Sharded:
 
     def _of_modules(self) -> Iterable[_Group]:
         weights = {block.name: block for block in self._graph.blocks if block.role is Role.WEIGHT}
+        uses = _uses(self._graph)
         for names in self._sharding.groups:
             named = [weights.pop(name) for name in names if name in weights]
             if named:
-                yield _Group(self._graph, _common(names), named)
+                yield _Group(self._graph, uses, _common(names), named)
         if weights:
-            yield _Group(self._graph, _ROOT, list(weights.values()))
+            yield _Group(self._graph, uses, _ROOT, list(weights.values()))
 
     def _is_given_back(self, group: _Group) -> bool:
         """Return whether a group is gathered for each pass: the root is not, as its last task is followed by the first one."""

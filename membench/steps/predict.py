@@ -136,13 +136,8 @@ class Predictor:
     @property
     def graph(self) -> TaskGraph:
         """The step of the whole batch, its update included."""
-        return add_update(self._graph_at(self._captures.workload.batch_size), self._update)
-
-    def _graph_at(self, size: int) -> TaskGraph:
-        graph, ranks = self._captures.graph_at(size), self._ranks
-        if ranks is None or not ranks.mesh.axes:
-            return graph
-        return shard(graph, ranks.sharding) if ranks.sharding else replicate(graph, REPLICATED)
+        graph = self._captures.graph_at(self._captures.workload.batch_size)
+        return add_update(rank_graph(graph, self._ranks), self._update)
 
     def on(self, device: DeviceProfile, machine: Machine | None = None) -> Prediction:
         """Return the prediction for a device; see `predict`.
@@ -150,20 +145,54 @@ class Predictor:
         Args:
             machine: that the device is in; None: the one of ``conf/machine/server.yaml``.
         """
-        ranks = self._ranks
-        link = device if ranks is None else ranks.mesh.cluster.loaded(device)
-        cost = RooflineCost(link, self._efficiency, as_machine(machine), ranks.mesh if ranks else None)
-        runs = self._planned(self._graph_at, cost, self._update)
-        if ranks is not None and ranks.accumulate > 1:
-            [first] = self._planned(lambda size: add_states(self._graph_at(size), self._update), cost, None)
-            runs = (replace(first, count=ranks.accumulate - 1), *runs)
-        return predicted(runs, cost, device)
+        return predict_graphs(
+            self._captures.graph_at,
+            self._captures.workload.batch_size,
+            self._strategy,
+            device,
+            self._efficiency,
+            budget_bytes=self._budget_bytes,
+            update=self._update,
+            machine=machine,
+            ranks=self._ranks,
+        )
 
-    def _planned(
-        self, graph_at: GraphAt, cost: CostModel, update: UpdateOf | None
-    ) -> tuple[RepeatedSchedule, ...]:
-        batch_size = self._captures.workload.batch_size
-        return plan_step(graph_at, batch_size, self._strategy, cost, self._budget_bytes, update=update)
+
+def predict_graphs(
+    graph_at: GraphAt,
+    batch_size: int,
+    strategy: Strategy,
+    device: DeviceProfile,
+    efficiency: Efficiency,
+    *,
+    budget_bytes: int | None = None,
+    update: UpdateOf | None = None,
+    machine: Machine | None = None,
+    ranks: Ranks | None = None,
+) -> Prediction:
+    """Return the prediction of a step whose graphs are at hand; see `Predictor`.
+
+    Args:
+        graph_at: returns the captured graph of one device for a number of samples.
+    """
+    link = device if ranks is None else ranks.mesh.cluster.loaded(device)
+    cost = RooflineCost(link, efficiency, as_machine(machine), ranks.mesh if ranks else None)
+
+    def planned(graphs: GraphAt, by: UpdateOf | None) -> tuple[RepeatedSchedule, ...]:
+        return plan_step(graphs, batch_size, strategy, cost, budget_bytes, update=by)
+
+    runs = planned(lambda size: rank_graph(graph_at(size), ranks), update)
+    if ranks is not None and ranks.accumulate > 1:
+        [first] = planned(lambda size: add_states(rank_graph(graph_at(size), ranks), update), None)
+        runs = (replace(first, count=ranks.accumulate - 1), *runs)
+    return predicted(runs, cost, device)
+
+
+def rank_graph(graph: TaskGraph, ranks: Ranks | None) -> TaskGraph:
+    """Return the graph of one rank of a step that is captured on one device."""
+    if ranks is None or not ranks.mesh.axes:
+        return graph
+    return shard(graph, ranks.sharding) if ranks.sharding else replicate(graph, REPLICATED)
 
 
 def predicted(runs: tuple[RepeatedSchedule, ...], cost: CostModel, device: DeviceProfile) -> Prediction:
