@@ -44,6 +44,7 @@ from membench.core.errors import (
 if TYPE_CHECKING:
     from membench.advice.advice import Advice, AdvisedPlan
     from membench.advice.advise import advise
+    from membench.advice.cluster_advice import ClusterAdvice
     from membench.core.machine import Machine
     from membench.core.optimizer import WeightUpdate
     from membench.models.serving import served_inputs
@@ -61,6 +62,7 @@ __version__ = "0.1.0"
 __all__ = [
     "Advice",
     "AdvisedPlan",
+    "ClusterAdvice",
     "CompiledStep",
     "DeviceProfile",
     "ExchangeFailed",
@@ -92,6 +94,7 @@ __all__ = [
 _LAZY = {
     "Advice": "membench.advice.advice",
     "AdvisedPlan": "membench.advice.advice",
+    "ClusterAdvice": "membench.advice.cluster_advice",
     "CompiledStep": "membench.steps.compiled_step",
     "Machine": "membench.core.machine",
     "MicroBatchedStep": "membench.steps.micro_batched_step",

@@ -8,7 +8,8 @@ time per sample exceeds that of `SHOWN` predicted ones is not predicted, so that
 """
 
 from collections.abc import Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass, field, replace
+from concurrent.futures import Future
+from dataclasses import dataclass, field
 from functools import cached_property, partial
 from heapq import heappop, heappush
 from threading import Lock
@@ -16,35 +17,24 @@ from threading import Lock
 import torch
 from torch import nn
 
-from membench.advice.changes import AS_IT_IS, NO_CHANGES, Change, Changes, Kind
 from membench.advice.cluster_advice import ClusterAdvice, Nearest, RankPlan
+from membench.advice.cluster_jobs import Jobs, Program, Shards, Step, predicted_ranks
 from membench.advice.combinations import AXES, Axes, Combination, combinations, factorisations, micro_batches
-from membench.advice.processes import Planners
-from membench.advice.programs import Programs
 from membench.advice.rank_bounds import StepNumbers, least_rank_bytes, least_step_time_s
-from membench.advice.regions import recomputes
 from membench.advice.work import Work
-from membench.advice.workers import Urgency, available
-from membench.core import configuration
 from membench.core.arguments import tensors_in
 from membench.core.checks import COUNT, check
 from membench.core.cluster import Cluster
 from membench.core.device import DeviceProfile
-from membench.core.efficiency import Efficiency
 from membench.core.errors import MembenchError
 from membench.core.machine import Machine
 from membench.core.optimizer import UpdateOf, WeightUpdate
-from membench.core.task_graph import ARGUMENT_ROLES, EXTERNAL_ROLES, TaskGraph
 from membench.core.workload import Workload
-from membench.cost.roofline import RooflineCost
-from membench.models.checkpointing import Checkpointing, blocks_of, with_checkpointing
-from membench.planning.bounds import least_bytes
-from membench.planning.micro_batch import GraphAt
-from membench.planning.update import add_update
-from membench.steps.predict import Prediction, predict_graphs, rank_graph
+from membench.models.checkpointing import Checkpointing, blocks_of
 from membench.steps.ranks import SHARDED, Ranks, ranks_of, repeated_classes
-from membench.strategies.pytorch import PyTorch
 
+THREADS = 16
+"""That wait for processes at the same time."""
 SHOWN = 10
 """The fastest combinations, all of which are predicted."""
 MOST_SAMPLES = 1 << 10
@@ -85,21 +75,6 @@ class RankOptions:
         return self.device.memory_bytes - (self.device.context_bytes or 0)
 
 
-@dataclass(frozen=True)
-class _Shards:
-    """What each GPU holds of the weights when a number of GPUs divides them.
-
-    Attributes:
-        update: of the shards.
-        held_bytes: weights and states, which are there throughout.
-        least_bytes: the same, with gradients and what the update needs (`membench.planning.bounds`).
-    """
-
-    update: UpdateOf | None
-    held_bytes: int
-    least_bytes: int
-
-
 @dataclass(order=True, frozen=True)
 class _Waiting:
     """A combination that may fit, with a lower bound on its seconds per sample; the most promising comes first."""
@@ -108,27 +83,7 @@ class _Waiting:
     combination: Combination = field(compare=False)
     ranks: Ranks = field(compare=False)
     update: UpdateOf | None = field(compare=False)
-
-
-def predicted_ranks(
-    graph_at: GraphAt,
-    samples: int,
-    options: RankOptions,
-    efficiency: Efficiency,
-    update: UpdateOf | None,
-    ranks: Ranks,
-) -> Prediction:
-    """Return the prediction of a combination; a job of `Planners`."""
-    return predict_graphs(
-        graph_at,
-        samples,
-        PyTorch(),
-        options.device,
-        efficiency,
-        update=update,
-        machine=options.machine,
-        ranks=ranks,
-    )
+    program: Program = field(compare=False)
 
 
 class ClusterSearch:
@@ -154,18 +109,14 @@ class ClusterSearch:
             raise MembenchError(
                 "on several GPUs training alone is advised on; pass a loss, or leave the cluster out"
             )
-        framework = configuration.load("framework", "pytorch")
         self._workload, self._options, self._by, self._shown = workload, options, update, shown
-        self._efficiency: Efficiency = framework.efficiency
         wrapped = options.wrapped
         self._classes = repeated_classes(workload.module) if wrapped is None else frozenset(wrapped)
-        self._programs = Programs(workload, update, framework.captured_on, NO_CHANGES)
-        self._changes = {mode: self._change(mode) for mode in options.checkpointing}
+        self._step = Step(workload, self._classes, update, options.device)
         self._meshes = list(self._all_meshes())
-        self._cost = RooflineCost(options.device, framework.efficiency)
-        self._shards: dict[tuple[int, bool], _Shards] = {}
-        self._updates: dict[int, UpdateOf | None] = {}  # by shards: their sizes are the update's
+        self._shards: dict[tuple[int, bool], Shards] = {}
         self._refused: dict[str, str] = {}
+        self._sharding = Lock()
         self._lock = Lock()
         self._waiting: list[_Waiting] = []
         self._plans: list[RankPlan] = []
@@ -174,14 +125,11 @@ class ClusterSearch:
 
     def advice(self, *, processes: int | None = None, progress: bool = False) -> ClusterAdvice:
         """Return the advice; see `membench.advise`."""
-        with (
-            Work(processes or available(), progress=progress) as work,
-            Planners(self._programs.captures, processes) as planners,
-        ):
-            # captures take place here, while processes predict what has been captured
-            futures = [work.start(self._predict_next, planners) for _ in self._promising(planners)]
-            for future in futures:
-                future.result()
+        with Work(THREADS, progress=progress) as work, Jobs(self._step, processes) as jobs:
+            searches = [work.start(self._search, mode, jobs, work) for mode in self._options.checkpointing]
+            for search in searches:
+                for prediction in search.result():
+                    prediction.result()
         return self._answer()
 
     def _all_meshes(self) -> Iterator[Axes]:
@@ -203,13 +151,6 @@ class ClusterSearch:
             if dict(axes).get(SHARDED, 1) > 1 or not converts:
                 yield axes
 
-    def _change(self, mode: Checkpointing) -> Changes:
-        """Return the change of the program; the same object each time, as its graphs are found by it."""
-        if mode is Checkpointing.NONE:
-            return AS_IT_IS
-        changed = partial(_checkpointed, self._classes, mode)
-        return frozenset({Change(mode, Kind.CHECKPOINTING, (), "", workload=changed)})
-
     def _ranks(self, combination: Combination) -> Ranks:
         options = self._options
         return ranks_of(
@@ -223,43 +164,33 @@ class ClusterSearch:
             reduce_dtype=options.reduce_dtype,
         )
 
-    def _promising(self, planners: Planners) -> Iterator[None]:
-        """Capture one program after another, and yield once for each combination that waits to be predicted."""
-        known: dict[Checkpointing, StepNumbers] = {}
-        active = list(self._options.checkpointing)
+    def _search(self, mode: Checkpointing, jobs: Jobs, work: Work) -> list[Future[None]]:
+        """Capture a program at one micro-batch after another, and begin a prediction for each combination that may fit."""
+        numbers: StepNumbers | None = None
+        begun = []
         for samples, accumulate in micro_batches(self._options.batch_size, MOST_SAMPLES):
-            for mode in list(active):
-                found = [
-                    (each, self._ranks(each))
-                    for each in combinations(self._meshes, mode, samples, accumulate)
-                ]
+            found = [
+                (each, self._ranks(each)) for each in combinations(self._meshes, mode, samples, accumulate)
+            ]
+            with self._lock:
                 self._searched += len(found)
-                found = [pair for pair in found if self._may_fit(*pair, known.get(mode))]
-                graph = self._captured(planners, mode, samples) if found else None
-                if graph is None:
-                    active.remove(mode)
-                    continue
-                known[mode] = numbers = StepNumbers.of(graph, self._cost)
-                for combination, ranks in found:
-                    shards = self._shards_of(combination, ranks, graph)
-                    if self._may_fit(combination, ranks, numbers):
-                        least_s = least_step_time_s(numbers, ranks) / combination.samples
-                        with self._lock:
-                            heappush(self._waiting, _Waiting(least_s, combination, ranks, shards.update))
-                        yield
-                if mode is Checkpointing.NONE and recomputes(graph):  # the program has regions of its own
-                    active = [mode]
-                    break
-            if not active:
-                return
-
-    def _captured(self, planners: Planners, mode: Checkpointing, samples: int) -> TaskGraph | None:
-        """Return the graph of a program; None: it cannot be captured."""
-        try:
-            return planners.graph(samples, samples, self._changes[mode])
-        except MembenchError as error:
-            self._refused[f"{mode}, {samples} at a time"] = str(error)
-            return None
+            found = [pair for pair in found if self._may_fit(*pair, numbers)]
+            if not found:
+                break
+            try:
+                program = jobs.captured(mode, samples)
+            except MembenchError as error:
+                self._refused[f"{mode}, micro-batch {samples}"] = str(error)
+                break
+            numbers = program.numbers
+            for combination, ranks in found:
+                shards = self._shards_of(combination, ranks, program, jobs)
+                if self._may_fit(combination, ranks, numbers):
+                    least_s = least_step_time_s(numbers, ranks) / combination.samples
+                    with self._lock:
+                        heappush(self._waiting, _Waiting(least_s, combination, ranks, shards.update, program))
+                    begun.append(work.start(self._predict_next, jobs))
+        return begun
 
     def _may_fit(self, combination: Combination, ranks: Ranks, numbers: StepNumbers | None) -> bool:
         """Return whether a bound on the memory leaves it open that a combination fits."""
@@ -282,18 +213,11 @@ class ClusterSearch:
         weights = (each for each in self._workload.module.parameters() if each.requires_grad)
         return sum(weight.numel() * weight.itemsize for weight in weights)
 
-    def _shards_of(self, combination: Combination, ranks: Ranks, graph: TaskGraph) -> _Shards:
+    def _shards_of(self, combination: Combination, ranks: Ranks, program: Program, jobs: Jobs) -> Shards:
         key = _key(combination)
-        if key not in self._shards:
-            assert graph.plain is not None
-            of_rank = rank_graph(graph.plain, ranks)
-            if key[0] not in self._updates:
-                self._updates[key[0]] = self._programs.update(AS_IT_IS)
-            update = self._updates[key[0]]
-            of_rank = add_update(of_rank, update)  # captures it
-            kept = (block for block in of_rank.blocks if block.role in EXTERNAL_ROLES - ARGUMENT_ROLES)
-            held_bytes = sum(block.size_bytes for block in kept)
-            self._shards[key] = _Shards(update, held_bytes, least_bytes(of_rank))
+        with self._sharding:  # the other kinds of checkpointing wait for the same
+            if key not in self._shards:
+                self._shards[key] = jobs.shards(program, ranks)
         return self._shards[key]
 
     def _note(self, combination: Combination, needed_bytes: int, *, is_bound: bool) -> None:
@@ -303,34 +227,31 @@ class ClusterSearch:
             if self._nearest is None or needed_bytes < self._nearest.needed_bytes:
                 self._nearest = Nearest(combination, needed_bytes, is_bound)
 
-    def _predict_next(self, planners: Planners) -> None:
+    def _predict_next(self, jobs: Jobs) -> None:
         """Predict the most promising combination that waits, unless as many as are shown are faster for certain."""
-        with self._lock:
-            waiting = heappop(self._waiting)
-            times = sorted(1 / plan.samples_per_s for plan in self._plans)
-            if (
-                self._shown is not None
-                and len(times) >= self._shown
-                and waiting.least_s > times[self._shown - 1]
-            ):
-                self._too_slow += 1
-                return
-        combination = waiting.combination
-        samples = combination.micro_batch
-        job = partial(
-            predicted_ranks,
-            samples=samples,
-            options=self._options,
-            efficiency=self._efficiency,
-            update=waiting.update,
-            ranks=waiting.ranks,
-        )
-        prediction = planners.run(job, samples, Urgency.LEVER, self._changes[combination.checkpointing])
+        with jobs.turn() as run:
+            with self._lock:
+                waiting = heappop(self._waiting)
+                times = sorted(1 / plan.samples_per_s for plan in self._plans)
+                shown = self._shown
+                if shown is not None and len(times) >= shown and waiting.least_s > times[shown - 1]:
+                    self._too_slow += 1
+                    return
+            prediction = run(
+                partial(
+                    predicted_ranks,
+                    waiting.program,
+                    self._options.device,
+                    self._options.machine,
+                    waiting.update,
+                    waiting.ranks,
+                )
+            )
         if prediction.fits:
             with self._lock:
-                self._plans.append(RankPlan(combination, prediction))
+                self._plans.append(RankPlan(waiting.combination, prediction))
         else:
-            self._note(combination, prediction.reserved_bytes, is_bound=False)
+            self._note(waiting.combination, prediction.reserved_bytes, is_bound=False)
 
     def _answer(self) -> ClusterAdvice:
         workload, options = self._workload, self._options
@@ -359,10 +280,6 @@ class ClusterSearch:
             states_bytes=min(states, default=2 * self._weight_bytes),
             free_bytes=options.free_bytes,
         )
-
-
-def _checkpointed(classes: Set[str], mode: Checkpointing, workload: Workload) -> Workload:
-    return replace(workload, module=with_checkpointing(workload.module, classes, mode))
 
 
 def _key(combination: Combination) -> tuple[int, bool]:

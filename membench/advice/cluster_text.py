@@ -6,12 +6,13 @@ from typing import Any
 
 from membench.advice.cluster_advice import ClusterAdvice, RankPlan
 from membench.advice.cluster_code import TORCHTITAN, program, torchtitan
+from membench.advice.cluster_search import SHOWN
 from membench.advice.combinations import Combination
 from membench.core.units import format_bytes, format_seconds
 from membench.sweep.listing import table
 
-ROWS = 20
-"""The most combinations that the table has."""
+ROWS = SHOWN
+"""The most combinations that the table has: those that are predicted for certain."""
 
 
 def lines(advice: ClusterAdvice) -> Iterator[str]:
