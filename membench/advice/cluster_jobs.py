@@ -15,7 +15,7 @@ from threading import Lock
 from types import TracebackType
 from typing import Any, TypeVar
 
-from joblib.externals import cloudpickle
+from joblib.externals.loky.backend.reduction import dumps
 
 from membench.advice.rank_bounds import StepNumbers
 from membench.advice.workers import Urgency, Workers
@@ -25,6 +25,7 @@ from membench.core import configuration
 from membench.core.arguments import tensors_in
 from membench.core.device import DeviceProfile
 from membench.core.errors import MembenchError
+from membench.core.garbage import without_collection
 from membench.core.machine import Machine
 from membench.core.optimizer import UpdateOf, WeightUpdate
 from membench.core.task_graph import ARGUMENT_ROLES, EXTERNAL_ROLES, TaskGraph
@@ -150,6 +151,7 @@ class Jobs:
         return found
 
 
+@without_collection()  # of which a quarter of the time would be
 def predicted_ranks(
     program: Program, device: DeviceProfile, machine: Machine | None, update: UpdateOf | None, ranks: Ranks
 ) -> Prediction:
@@ -171,13 +173,14 @@ def predicted_ranks(
 def _pickled(step: Step) -> bytes | None:
     """Return a step for other processes; None: it has parts that stay in this one, such as locks."""
     try:
-        sent: bytes = cloudpickle.dumps(step)
-        cloudpickle.loads(sent)
+        sent = bytes(dumps(step))
+        pickle.loads(sent)
     except Exception:  # whatever the user's classes raise
         return None
     return sent
 
 
+@without_collection()
 def _captured(step: bytes | Step, mode: Checkpointing, samples: int) -> Program:
     of = _unpickled(step) if isinstance(step, bytes) else step
     workload = replace(of.workload, module=with_checkpointing(of.workload.module, of.classes, mode))
@@ -190,6 +193,7 @@ def _captured(step: bytes | Step, mode: Checkpointing, samples: int) -> Program:
     return Program(samples, pickle.dumps(graph), numbers)
 
 
+@without_collection()
 def _shards(step: bytes | Step, program: Program, ranks: Ranks) -> Shards:
     of = _unpickled(step) if isinstance(step, bytes) else step
     update = None if of.update is None else CapturedUpdate(of.update, of.workload.module)

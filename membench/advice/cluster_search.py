@@ -115,7 +115,7 @@ class ClusterSearch:
         self._step = Step(workload, self._classes, update, options.device)
         self._meshes = list(self._all_meshes())
         self._shards: dict[tuple[int, bool], Shards] = {}
-        self._refused: dict[str, str] = {}
+        self._refused: dict[str, MembenchError] = {}
         self._sharding = Lock()
         self._lock = Lock()
         self._waiting: list[_Waiting] = []
@@ -124,12 +124,18 @@ class ClusterSearch:
         self._searched = self._too_large = self._by_bound = self._too_slow = 0
 
     def advice(self, *, processes: int | None = None, progress: bool = False) -> ClusterAdvice:
-        """Return the advice; see `membench.advise`."""
+        """Return the advice; see `membench.advise`.
+
+        Raises:
+            MembenchError: no program can be captured, or the optimizer cannot be made.
+        """
         with Work(THREADS, progress=progress) as work, Jobs(self._step, processes) as jobs:
             searches = [work.start(self._search, mode, jobs, work) for mode in self._options.checkpointing]
             for search in searches:
                 for prediction in search.result():
                     prediction.result()
+        if self._refused and not self._shards:
+            raise next(iter(self._refused.values()))  # nothing could be captured
         return self._answer()
 
     def _all_meshes(self) -> Iterator[Axes]:
@@ -180,7 +186,9 @@ class ClusterSearch:
             try:
                 program = jobs.captured(mode, samples)
             except MembenchError as error:
-                self._refused[f"{mode}, micro-batch {samples}"] = str(error)
+                self._refused[f"{mode}, micro-batch {samples}"] = error
+                if samples == 1:  # too few for some modules, such as those of batch norm
+                    continue
                 break
             numbers = program.numbers
             for combination, ranks in found:
@@ -275,7 +283,7 @@ class ClusterSearch:
             too_large=self._too_large,
             too_large_by_bound=self._by_bound,
             too_slow=self._too_slow,
-            refused=self._refused,
+            refused={name: str(error) for name, error in self._refused.items()},
             nearest=None if self._plans else self._nearest,
             states_bytes=min(states, default=2 * self._weight_bytes),
             free_bytes=options.free_bytes,
