@@ -43,7 +43,8 @@ def _fixed(advice: ClusterAdvice) -> Iterator[str]:
     if advice.batch_size is None:
         yield f"samples{tokens}; micro-batches are as large as fits, so that the batch of a step differs between rows"
     else:
-        yield f"a step has {advice.batch_size:,} samples{tokens} on each GPU, in micro-batches of equal size"
+        number = "1 sample" if advice.batch_size == 1 else f"{advice.batch_size:,} samples"
+        yield f"a step has {number}{tokens} on each GPU, in micro-batches of equal size"
     reduced = f", gradients added up in {advice.reduce_dtype}" if advice.reduce_dtype else ""
     yield f"weights are sharded in the precision of the module{reduced}; blocks: {', '.join(advice.classes)}"
 

@@ -29,21 +29,21 @@ from membench.steps.ranks import ranks_of
 
 CLUSTER = replace(configuration.load("cluster", "dgx_h100"), hosts=1, devices_per_host=4)
 KINDS = (Checkpointing.NONE, Checkpointing.FULL)
-CARD = replace(configuration.load("device", "h100"), memory_bytes=1300 * MIB, context_bytes=100 * MIB)
+CARD = replace(configuration.load("device", "h100"), memory_bytes=5600 * MIB, context_bytes=100 * MIB)
 
 
 def network() -> tuple[nn.Module, nn.Module, tuple[Tensor, Tensor]]:
     sizes = {
         "layers": 2,
-        "width": 2048,
-        "heads": 16,
+        "width": 4096,
+        "heads": 32,
         "groups": 4,
-        "inner": 4096,
+        "inner": 8192,
         "vocabulary": 1000,
-        "length": 2048,
+        "length": 4096,
     }
     with torch.device("meta"):
-        tokens = torch.randint(1000, (1, 2048))
+        tokens = torch.randint(1000, (1, 4096))
         return Llama(**sizes), TokenLoss(), (tokens, tokens)  # type: ignore[arg-type]
 
 
@@ -116,12 +116,14 @@ def test_bounds_are_not_above_what_is_predicted(exhaustive: membench.ClusterAdvi
 
 def test_a_row_is_what_predict_predicts(exhaustive: membench.ClusterAdvice) -> None:
     plan = next(each for each in exhaustive.plans if each.combination.checkpointing is Checkpointing.NONE)
-    module, loss, (inputs, targets) = network()
-    size = plan.combination.micro_batch
+    module, loss, _ = network()
+    inputs, targets = (
+        torch.empty(plan.combination.micro_batch, 4096, dtype=torch.int64, device="meta") for _ in range(2)
+    )
     same = membench.predict(
         module,
         loss,
-        (inputs.expand(size, -1), targets.expand(size, -1)),
+        (inputs, targets),
         device=CARD,
         precision="bf16",
         optimizer="adamw",
@@ -137,7 +139,7 @@ def test_a_row_is_what_predict_predicts(exhaustive: membench.ClusterAdvice) -> N
 def test_the_table_and_the_values_have_the_rows(exhaustive: membench.ClusterAdvice) -> None:
     text = "\n".join(lines(exhaustive))
     assert "Llama, bf16, adamw, simulated on 4 x h100" in text
-    assert "a step has 2 samples of 2,048 tokens on each GPU" in text
+    assert "a step has 2 samples of 4,096 tokens on each GPU" in text
     found = values(exhaustive)
     assert len(found["plans"]) == len(exhaustive.plans)
     rates = [plan["tokens_per_s"] for plan in found["plans"]]
