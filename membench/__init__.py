@@ -44,6 +44,7 @@ from membench.core.errors import (
 if TYPE_CHECKING:
     from membench.advice.advice import Advice, AdvisedPlan
     from membench.advice.advise import advise
+    from membench.advice.cluster_advice import ClusterAdvice
     from membench.core.machine import Machine
     from membench.core.optimizer import WeightUpdate
     from membench.models.serving import served_inputs
@@ -53,7 +54,8 @@ if TYPE_CHECKING:
     from membench.steps.measurement import StepMeasurement
     from membench.steps.micro_batched_step import MicroBatchedStep
     from membench.steps.pipelined_step import Pipelined
-    from membench.steps.predict import Prediction, predict
+    from membench.steps.predict import predict
+    from membench.steps.prediction import Prediction
     from membench.steps.shaped_step import ShapedStep
     from membench.steps.simulated_step import SimulatedStep
     from membench.steps.wrap import wrap
@@ -62,6 +64,7 @@ __version__ = "0.1.0"
 __all__ = [
     "Advice",
     "AdvisedPlan",
+    "ClusterAdvice",
     "CompiledStep",
     "DeviceProfile",
     "ExchangeFailed",
@@ -94,11 +97,12 @@ __all__ = [
 _LAZY = {
     "Advice": "membench.advice.advice",
     "AdvisedPlan": "membench.advice.advice",
+    "ClusterAdvice": "membench.advice.cluster_advice",
     "CompiledStep": "membench.steps.compiled_step",
     "Machine": "membench.core.machine",
     "MicroBatchedStep": "membench.steps.micro_batched_step",
     "Pipelined": "membench.steps.pipelined_step",
-    "Prediction": "membench.steps.predict",
+    "Prediction": "membench.steps.prediction",
     "ShapedStep": "membench.steps.shaped_step",
     "SimulatedStep": "membench.steps.simulated_step",
     "WeightUpdate": "membench.core.optimizer",

@@ -1,15 +1,18 @@
 """The library entry `membench.advise`: does a step fit a device, how large may its batch be, which method is the fastest?"""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
-from typing import Any
+from typing import Any, overload
 
+import torch
 from torch import Tensor, nn
 
 from membench.advice.advice import Advice, AdvisedPlan, Refusal
 from membench.advice.batches import Batches
 from membench.advice.changes import AS_IT_IS, NO_CHANGES, ModuleChanges
+from membench.advice.cluster import advise_cluster
+from membench.advice.cluster_advice import ClusterAdvice
 from membench.advice.levers import Levers, sharded_bytes
 from membench.advice.methods import Methods
 from membench.advice.planning import PlainNumbers, Target
@@ -19,6 +22,7 @@ from membench.advice.regions import SameMemory, SameTime, recomputes
 from membench.advice.trust import trusts
 from membench.advice.work import Work
 from membench.core import configuration
+from membench.core.cluster import Cluster
 from membench.core.device import DeviceProfile
 from membench.core.machine import Machine
 from membench.core.optimizer import WeightUpdate
@@ -38,7 +42,7 @@ from membench.steps.arguments import (
 )
 from membench.steps.compile import compile  # noqa: A004 (the field's word for it)
 from membench.steps.plan import Runs, plan_step
-from membench.steps.predict import Prediction, predicted
+from membench.steps.prediction import Prediction, predicted
 from membench.steps.simulated_step import SimulatedStep, simulated_step
 from membench.strategies.base import strategies
 from membench.strategies.pytorch import PyTorch
@@ -56,6 +60,7 @@ THREADS = 16
 """That wait for processes at the same time, in addition to two for each method."""
 
 
+@overload
 def advise(
     module: nn.Module,
     loss: Callable[..., Tensor] | None,
@@ -74,7 +79,38 @@ def advise(
     processes: int | None = None,
     time_limit_s: float | None = None,
     progress: bool = False,
-) -> Advice:
+) -> Advice: ...
+
+
+@overload
+def advise(
+    module: nn.Module,
+    loss: Callable[..., Tensor] | None,
+    batch: tuple[Any, Any],
+    *,
+    cluster: str | Cluster,
+    nodes: int = 1,
+    device: str | DeviceProfile | None = None,
+    precision: str | None = None,
+    optimizer: OptimizerLike = None,
+    batch_size: int | None = None,
+    parallel: Mapping[str, int] | None = None,
+    checkpointing: Sequence[str] | None = None,
+    wrapped: Sequence[str] | None = None,
+    reduce_dtype: torch.dtype | None = None,
+    processes: int | None = None,
+    progress: bool = False,
+) -> ClusterAdvice: ...
+
+
+def advise(
+    module: nn.Module,
+    loss: Callable[..., Tensor] | None,
+    batch: tuple[Any, Any],
+    *,
+    cluster: str | Cluster | None = None,
+    **options: Any,
+) -> Advice | ClusterAdvice:
     """Return whether a step fits a device, how large its batch may be, every method with which it fits, and else what would help.
 
     Nothing is allocated: module and batch may be on the meta device, and weights elsewhere are only read. Methods are planned
@@ -93,10 +129,37 @@ def advise(
             process; None: wait for all.
         progress: show on stderr what is done.
 
+    With a cluster it is `membench.advice.cluster.advise_cluster`, whose arguments are described there.
+
     Raises:
         UnsupportedModel: the module cannot be captured; names the layer.
         MembenchError: an argument is invalid.
     """
+    if cluster is not None:
+        return advise_cluster(module, loss, batch, cluster=cluster, **options)
+    return _advise_device(module, loss, batch, **options)
+
+
+def _advise_device(
+    module: nn.Module,
+    loss: Callable[..., Tensor] | None,
+    batch: tuple[Any, Any],
+    *,
+    device: str | DeviceProfile,
+    precision: str | None = None,
+    optimizer: OptimizerLike = None,
+    budget: str | float | None = None,
+    machine: str | Machine | None = None,
+    host_memory: str | float | None = None,
+    channels_last: bool = False,
+    methods: Sequence[str] | None = None,
+    largest: str = "all",
+    levers: bool = True,
+    processes: int | None = None,
+    time_limit_s: float | None = None,
+    progress: bool = False,
+) -> Advice:
+    """Return the advice on one device; see `advise`."""
     workload = workload_of(module, loss, batch, precision=precision, channels_last=channels_last)
     profile = this_device() if device == THIS else as_device(device)
     adviser = Adviser(

@@ -51,6 +51,11 @@ class Done(Generic[Result]):
     processor_s: float
 
 
+def available() -> int:
+    """Return how many processors this process may use."""
+    return len(os.sched_getaffinity(0))
+
+
 class Worker:
     """A process that runs one call after another. It starts at once, and again after it was ended."""
 
@@ -97,7 +102,7 @@ class Workers:
 
     def __init__(self, number: int | None = None) -> None:
         """Start the processes, one for each processor that this process may use if no number is given."""
-        self.number = number or len(os.sched_getaffinity(0))
+        self.number = number or available()
         self._all = [Worker() for _ in range(self.number)]
         self._free, self._changed = list(self._all), Condition()
         self._waiting: list[tuple[Urgency, int]] = []

@@ -15,6 +15,18 @@ addition:
     time_limit=6     seconds for a step that plain PyTorch has no room for; or none
     tracking=offline, online    logs the table, the page and the figures to W&B
 
+On several GPUs (cluster=dgx_h100 ...) it searches for the fastest combination of sharding, checkpointing and micro-batch:
+
+    membench advise model=llama_70b cluster=dgx_h100 nodes=8
+    membench advise model=llama_70b cluster=dgx_h100 nodes=8 batch_size=4 checkpointing=selective,full
+
+    nodes=1             hosts of the cluster; device= is the cluster's
+    batch_size=8        samples of one GPU in a step, in as few micro-batches as fit; by default any micro-batch
+    parallel='{fsdp: 8}', checkpointing=none,selective,every_second,full    by default all are tried
+    wrapped=BlockA      classes whose modules are gathered, and run again, one by one; by default those that a list has several of
+    reduce_dtype=fp32   in which gradients are added up
+    precision=bf16 optimizer=adamw      by default; output=json, processes=2 as above
+
 Nothing runs on a device and nothing is allocated.
 """
 
@@ -27,6 +39,7 @@ from typing import TYPE_CHECKING
 
 from hydra import compose
 
+from membench.cli.advise_cluster import ClusterSettings, parse_cluster, run_cluster
 from membench.cli.command_line import MULTIRUN, check_arguments
 from membench.cli.words import (
     Reader,
@@ -59,7 +72,7 @@ if TYPE_CHECKING:
 OUTPUTS = ("text", "json", "html")
 TIME_LIMIT_S = 6.0
 """For planning; what comes before takes as long again where the model is one of transformers."""
-_SET_HERE = ("backend", "cluster", "framework", "micro_batch", "strategy")
+_SET_HERE = ("backend", "framework", "micro_batch", "strategy")
 
 
 @dataclass(frozen=True)
@@ -87,12 +100,14 @@ class Settings:
     words: tuple[str, ...]
 
 
-def parse(words: Sequence[str]) -> Settings:
+def parse(words: Sequence[str]) -> Settings | ClusterSettings:
     """Return the settings that the words are."""
-    own, words = take_config_dir(words)
+    own, words = take_config_dir(given_words := words)
     if MULTIRUN & set(words):
         raise MembenchError("-m is not an option; an advice is on one step")
     refuse_flags(words)
+    if any(word.startswith("cluster=") for word in words):
+        return parse_cluster(given_words)
     readers: dict[str, Reader] = {
         "methods": each(partial(choice, configuration.names("strategy"), "methods")),
         "largest": partial(choice, ("plain", "all", "none"), "largest"),
@@ -105,7 +120,9 @@ def parse(words: Sequence[str]) -> Settings:
     described = with_own_model([word for word in words if word.partition("=")[0] not in readers])
     given = {word.partition("=")[0] for word in described}
     if "device" not in given:
-        raise MembenchError("name the device, as in: membench advise model=resnet50 device=rtx4090")
+        raise MembenchError(
+            "name the device, as in: membench advise model=resnet50 device=rtx4090; or several GPUs, as in cluster=dgx_h100 nodes=2"
+        )
     for name in _SET_HERE:
         if name in given:
             raise MembenchError(f"{name} is not an option of advise; `membench run` simulates it")
@@ -139,8 +156,10 @@ def _with_this_device(words: Sequence[str]) -> list[str]:
     return [*others, f"device={card.name}", f"device.memory_bytes={card.memory_bytes}"]
 
 
-def run(settings: Settings) -> int:
+def run(settings: Settings | ClusterSettings) -> int:
     """Print the advice and return the exit code."""
+    if isinstance(settings, ClusterSettings):
+        return run_cluster(settings)
     # torch takes seconds, which a wrong word need not wait for
     from membench.advice.advise import Adviser
     from membench.advice.configured import module_changes

@@ -51,7 +51,7 @@ from membench.core.units import format_bytes, format_seconds
 from membench.papers.cells import cell_configuration, hydra_composition
 
 if TYPE_CHECKING:
-    from membench.steps.predict import Prediction
+    from membench.steps.prediction import Prediction
     from membench.steps.ranks import Ranks
     from membench.sweep.cell import Cell
 
@@ -94,7 +94,7 @@ def _take_ranks(words: Sequence[str]) -> tuple[dict[str, Any] | None, list[str]]
     """Return the options of several GPUs, None without a cluster, and the other words with the cluster's device."""
     readers: dict[str, Reader] = {
         "nodes": partial(read_count, "nodes"),
-        "parallel": _read_parallel,
+        "parallel": read_parallel,
         "accumulate": partial(read_count, "accumulate"),
         "wrapped": each(str),
         "reshard_after_forward": partial(read_switch, "reshard_after_forward"),
@@ -114,7 +114,8 @@ def _take_ranks(words: Sequence[str]) -> tuple[dict[str, Any] | None, list[str]]
     return ranks, [*others, *([f"device={device}"] if device and "device" not in chosen else [])]
 
 
-def _read_parallel(text: str) -> dict[str, int]:
+def read_parallel(text: str) -> dict[str, int]:
+    """Return the sizes of axes in ``{fsdp: 8}``."""
     try:
         found = yaml.safe_load(text)
     except yaml.YAMLError:

@@ -18,7 +18,6 @@ Facts of foundation-model-stack/fms-fsdp of March 2024 (5e522b4) with foundation
 - FSDP wraps each block; weights and reduced gradients are bfloat16. A selective row checkpoints every second block.
 """
 
-from collections import defaultdict
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -26,17 +25,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
-from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
+from torch.utils.checkpoint import checkpoint
 
 from membench.core.checks import choice
-from membench.core.torch_internals import flash_attention, memory_efficient_attention
+from membench.models.checkpointing import selective_contexts
 
 CHECKPOINTING = ("none", "full", "layer", "op")
 ROTATIONS = ("complex", "matrix")
-_KEPT = (
-    flash_attention.default,
-    memory_efficient_attention.default,
-)
 
 
 class Llama(nn.Module):
@@ -145,7 +140,7 @@ class Llama(nn.Module):
         if self.checkpointing == "full" or (self.checkpointing == "layer" and index % 2):
             result = again()
         elif self.checkpointing == "op":
-            result = again(context_fn=_contexts)
+            result = again(context_fn=selective_contexts)
         else:
             result = block(features, table)
         return result
@@ -269,17 +264,3 @@ def _complex(features: Tensor, table: Tensor) -> Tensor:
 def _by_matrix(features: Tensor, table: Tensor) -> Tensor:
     pairs = features.float().reshape(*features.shape[:-1], -1, 1, 2)
     return (table.float() * pairs).sum(-1).flatten(3).type_as(features).contiguous()
-
-
-def _contexts() -> Any:
-    """Return the contexts of a region that keeps attention and every other product, as torchtitan's policy does."""
-    products: defaultdict[bool, int] = defaultdict(int)
-
-    def policy(context: Any, operator: Any, *_: Any, **__: Any) -> CheckpointPolicy:
-        is_kept = operator in _KEPT
-        if operator == torch.ops.aten.mm.default:
-            products[context.is_recompute] += 1
-            is_kept = products[context.is_recompute] % 2 == 1
-        return CheckpointPolicy.MUST_SAVE if is_kept else CheckpointPolicy.PREFER_RECOMPUTE
-
-    return create_selective_checkpoint_contexts(policy)

@@ -44,7 +44,7 @@ from membench.planning.collective_calls import (
     gathers,
     reduce_scatters,
 )
-from membench.planning.weight_groups import WeightGroup, common_name
+from membench.planning.weight_groups import WeightGroup, common_name, tasks_by_block
 
 _ROOT = "root"
 
@@ -57,6 +57,8 @@ def shard(graph: TaskGraph, sharding: Sharding) -> TaskGraph:
     if sharding.ranks == 1:
         return graph
     plain = graph.plain and _Sharded(graph.plain, sharding).graph()
+    if plain and graph.plain and graph.plain.tasks is graph.tasks:  # no other strategy schedules it
+        return replace(plain, plain=plain)
     return replace(_Sharded(graph, sharding).graph(), plain=plain)
 
 
@@ -107,12 +109,13 @@ class _Sharded:
 
     def _of_modules(self) -> Iterable[WeightGroup]:
         weights = {block.name: block for block in self._graph.blocks if block.role is Role.WEIGHT}
+        uses = tasks_by_block(self._graph)
         for names in self._sharding.groups:
             named = [weights.pop(name) for name in names if name in weights]
             if named:
-                yield WeightGroup(self._graph, common_name(names), named)
+                yield WeightGroup(self._graph, uses, common_name(names), named)
         if weights:
-            yield WeightGroup(self._graph, _ROOT, list(weights.values()))
+            yield WeightGroup(self._graph, uses, _ROOT, list(weights.values()))
 
     def _is_given_back(self, group: WeightGroup) -> bool:
         """Return whether a group is gathered for each pass: the root is not, as its last task is followed by the first one."""

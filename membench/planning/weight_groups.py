@@ -1,12 +1,16 @@
 """Groups of weights that a rank gathers together: those of one wrapped module, and of the root."""
 
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 
-from membench.core.task_graph import AFTER_THE_LOSS, Block, TaskGraph
+from membench.core.task_graph import AFTER_THE_LOSS, Block, Task, TaskGraph
 
 
 class WeightGroup:
     """The weights of one wrapped module, or of the root.
+
+    Args:
+        uses: see `tasks_by_block`.
 
     Attributes:
         weights: their blocks in the graph that is sharded.
@@ -14,34 +18,36 @@ class WeightGroup:
         ready: the last task that touches one of their gradients; None: they have none.
     """
 
-    def __init__(self, graph: TaskGraph, name: str, weights: Sequence[Block]) -> None:
+    def __init__(
+        self, graph: TaskGraph, uses: Mapping[int, Sequence[Task]], name: str, weights: Sequence[Block]
+    ) -> None:
         self.name, self.weights = name, weights
-        blocks = {block.index for block in weights}
-        self.forward = _span(graph, blocks, is_backward=False)
-        self.backward = _span(graph, blocks, is_backward=True)
+        touching = [task for block in weights for task in uses.get(block.index, ())]
+        self.forward, self.backward = (_span(touching, is_backward=each) for each in (False, True))
         gradients = dict(graph.gradients)
         self.gradients = {
             block.name: value for block in weights if (value := gradients.get(block.name)) is not None
         }
         made = {value.block for value in self.gradients.values()}
-        self.ready = max(
-            (task.index for task in graph.tasks if not made.isdisjoint((*task.reads, *task.writes))),
-            default=None,
-        )
+        self.ready = max((task.index for block in made for task in uses.get(block, ())), default=None)
 
     @property
     def size_bytes(self) -> int:
         return sum(block.size_bytes for block in self.weights)
 
 
-def _span(graph: TaskGraph, blocks: set[int], *, is_backward: bool) -> tuple[int, int] | None:
-    uses = [
-        task.index
-        for task in graph.tasks
-        if (task.phase in AFTER_THE_LOSS) is is_backward
-        and not blocks.isdisjoint((*task.reads, *task.writes))
-    ]
-    return (uses[0], uses[-1]) if uses else None
+def _span(tasks: Sequence[Task], *, is_backward: bool) -> tuple[int, int] | None:
+    uses = [task.index for task in tasks if (task.phase in AFTER_THE_LOSS) is is_backward]
+    return (min(uses), max(uses)) if uses else None
+
+
+def tasks_by_block(graph: TaskGraph) -> Mapping[int, Sequence[Task]]:
+    """Return the tasks that touch each block; searched for once, as a deep network has a group for each of its layers."""
+    uses = defaultdict[int, list[Task]](list)
+    for task in graph.tasks:
+        for block in {*task.reads, *task.writes}:
+            uses[block].append(task)
+    return uses
 
 
 def common_name(names: Sequence[str]) -> str:

@@ -3,10 +3,9 @@
 capture as CUDA runs it -> annotate with the device's costs -> strategy -> validate -> caching allocator, virtual clocks
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
-from statistics import mean
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -25,13 +24,9 @@ from membench.core.optimizer import UpdateOf, WeightUpdate
 from membench.core.pipeline import Pipeline, PipelineSchedule
 from membench.core.schedule import RepeatedSchedule
 from membench.core.sharding import REPLICATED
-from membench.core.task_graph import Phase, TaskGraph
+from membench.core.task_graph import TaskGraph
 from membench.core.workload import Workload
-from membench.cost.kernels import priced_by_bytes
 from membench.cost.roofline import RooflineCost
-from membench.planning.device_memory import device_memory
-from membench.planning.holders import held_at_peak_bytes, returned_in_objects_bytes
-from membench.planning.liveness import host_live_bytes
 from membench.planning.micro_batch import GraphAt
 from membench.planning.pipeline import pipelined
 from membench.planning.replication import replicate
@@ -47,63 +42,12 @@ from membench.steps.arguments import (
     as_update,
     workload_of,
 )
-from membench.steps.measurement import collectives_of
 from membench.steps.plan import plan_step
+from membench.steps.prediction import Prediction, after_rounds, of_stages, predicted
 from membench.steps.ranks import Ranks, ranks_of
-from membench.steps.simulated_step import SimulatedStep, simulated_pipeline, simulated_step
+from membench.steps.simulated_step import simulated_pipeline, simulated_step
 from membench.steps.tensor_parallel import Plan
 from membench.strategies.base import Strategy
-
-
-@dataclass(frozen=True)
-class Prediction:
-    """Predicted memory and time of a step on a device. All of it is simulated.
-
-    Attributes:
-        device: name of the device.
-        batch_size: samples of the step.
-        allocated_bytes: peak of the tensors and workspaces that the step holds.
-        reserved_bytes: peak of what PyTorch's caching allocator holds for them on the device, fragmentation included; of a
-            step that does not fit, on a device that has the memory.
-        used_bytes: `reserved_bytes` and the context, as nvidia-smi shows; None: the device's context is not known.
-        step_time_s: seconds of a step, on a device that has the memory if the step does not fit.
-        fits: whether the device has the memory, after the caching allocator has returned what it does not use.
-        capacity_bytes: memory of the device.
-        host_bytes: host memory of what has its home there, and of copies of what leaves the device.
-        parts_bytes: what the allocated peak consists of: weights, gradients, activations ...; adds up to `allocated_bytes`.
-        cache_bytes: of tensors that the step returns in objects: the keys and values of all sequences in a step of inference.
-        depends_on_values: sizes were computed from the values of this batch, so that the prediction holds for it alone.
-        priced_by_bytes: kernels of libraries, ``"library.name"``, whose time is that of moving their arguments and results. A
-            formula that `torch.utils.flop_counter.register_flop_formula` has registered adds that of operations.
-        exposed_communication_s: seconds of a step in which a rank does nothing but take part in collectives.
-        utilization: the seconds that the step's operations would take at the device's rates of products, without those of
-            recomputation, over those that it takes (MFU).
-        stages: of a pipeline, the prediction of a rank of each place in it; otherwise empty.
-
-    Of several GPUs it is the prediction of one rank: all are alike, or else the one with the greatest memory.
-    """
-
-    device: str
-    batch_size: int
-    allocated_bytes: int
-    reserved_bytes: int
-    used_bytes: int | None
-    step_time_s: float
-    fits: bool
-    capacity_bytes: int
-    parts_bytes: Mapping[str, int]
-    host_bytes: int = 0
-    cache_bytes: int = 0
-    depends_on_values: bool = False
-    priced_by_bytes: tuple[str, ...] = ()
-    exposed_communication_s: float = 0.0
-    utilization: float = 0.0
-    stages: tuple["Prediction", ...] = ()
-
-    @property
-    def samples_per_s(self) -> float:
-        """Samples of the batch per second."""
-        return self.batch_size / self.step_time_s
 
 
 class Predictor:
@@ -152,21 +96,8 @@ class Predictor:
     @property
     def graph(self) -> TaskGraph:
         """The step of the whole batch, its update included."""
-        return add_update(self._graph_at(self._captures.workload.batch_size), self._update)
-
-    def _graph_at(self, size: int) -> TaskGraph:
-        return self._divided(self._captures.graph_at(size))
-
-    def _divided(self, graph: TaskGraph) -> TaskGraph:
-        """Return the graph of a rank with its shards of the weights, or its buckets."""
-        ranks = self._ranks
-        if ranks is None:
-            return graph
-        if ranks.sharding:
-            return shard(graph, ranks.sharding)
-        if REPLICATED in ranks.mesh.sizes:
-            return replicate(graph, REPLICATED, ranks.mesh.sizes[REPLICATED])
-        return graph
+        graph = self._captures.graph_at(self._captures.workload.batch_size)
+        return add_update(rank_graph(graph, self._ranks), self._update)
 
     def on(self, device: DeviceProfile, machine: Machine | None = None) -> Prediction:
         """Return the prediction for a device; see `predict`.
@@ -175,31 +106,36 @@ class Predictor:
             machine: that the device is in; None: the one of ``conf/machine/server.yaml``.
         """
         ranks = self._ranks
-        link = device if ranks is None else ranks.mesh.cluster.loaded(device)
-        cost = RooflineCost(link, self._efficiency, as_machine(machine), ranks.mesh if ranks else None)
         if ranks is not None and ranks.pipeline is not None:
+            cost = rank_cost(device, self._efficiency, machine, ranks)
             with without_collection():  # which would look through millions of objects again and again
                 return self._of_pipeline(ranks.pipeline, cost, device)
-        runs = self._planned(self._graph_at, cost, self._update)
-        if ranks is not None and ranks.accumulate > 1:
-            [first] = self._planned(lambda size: add_states(self._graph_at(size), self._update), cost, None)
-            runs = (replace(first, count=ranks.accumulate - 1), *runs)
-        return predicted(runs, simulated_step(runs, cost), device)
+        return predict_graphs(
+            self._captures.graph_at,
+            self._captures.workload.batch_size,
+            self._strategy,
+            device,
+            self._efficiency,
+            budget_bytes=self._budget_bytes,
+            update=self._update,
+            machine=machine,
+            ranks=self._ranks,
+        )
 
     def _of_pipeline(self, pipeline: Pipeline, cost: CostModel, device: DeviceProfile) -> Prediction:
         """Return the prediction of the rank with the greatest memory, with those of all places in a pipeline."""
         if pipeline.shorter is None:
-            return _of_stages(self._stages(pipeline, cost, device))
+            return of_stages(self._stages(pipeline, cost, device))
         few, more = (self._stages(each, cost, device) for each in pipeline.shorter)
         rounds = (pipeline.micro_batches - pipeline.shorter[0].micro_batches) / pipeline.ranks
-        return _of_stages(_after(rounds, *each) for each in zip(few, more, strict=True))
+        return of_stages(after_rounds(rounds, *each) for each in zip(few, more, strict=True))
 
     def _stages(self, pipeline: Pipeline, cost: CostModel, device: DeviceProfile) -> list[Prediction]:
         """Return the prediction of each place in a pipeline, whose step ends with that of the last rank."""
         whole = self._captures.graph_at(self._captures.workload.batch_size)
         plans = []
         for rank in pipelined(whole, pipeline):
-            graph = self._divided(rank.graph)
+            graph = rank_graph(rank.graph, self._ranks)
             update = None if self._by is None else CapturedUpdate(self._by, self.module)
             batch_size = graph.batch_size
             plans.append(
@@ -221,82 +157,53 @@ class Predictor:
             stages.append(replace(alone, step_time_s=step_time_s, utilization=utilization))
         return stages
 
-    def _planned(
-        self, graph_at: GraphAt, cost: CostModel, update: UpdateOf | None
-    ) -> tuple[RepeatedSchedule, ...]:
-        batch_size = self._captures.workload.batch_size
-        return plan_step(graph_at, batch_size, self._strategy, cost, self._budget_bytes, update=update)
+
+def predict_graphs(
+    graph_at: GraphAt,
+    batch_size: int,
+    strategy: Strategy,
+    device: DeviceProfile,
+    efficiency: Efficiency,
+    *,
+    budget_bytes: int | None = None,
+    update: UpdateOf | None = None,
+    machine: Machine | None = None,
+    ranks: Ranks | None = None,
+) -> Prediction:
+    """Return the prediction of a step whose graphs are at hand; see `Predictor`.
+
+    Args:
+        graph_at: returns the captured graph of one device for a number of samples.
+    """
+    cost = rank_cost(device, efficiency, machine, ranks)
+
+    def planned(graphs: GraphAt, by: UpdateOf | None) -> tuple[RepeatedSchedule, ...]:
+        return plan_step(graphs, batch_size, strategy, cost, budget_bytes, update=by)
+
+    runs = planned(lambda size: rank_graph(graph_at(size), ranks), update)
+    if ranks is not None and ranks.accumulate > 1:
+        [first] = planned(lambda size: add_states(rank_graph(graph_at(size), ranks), update), None)
+        runs = (replace(first, count=ranks.accumulate - 1), *runs)
+    return predicted(runs, simulated_step(runs, cost), device)
 
 
-def _of_stages(predictions: Iterable[Prediction]) -> Prediction:
-    """Return the prediction of a pipeline: of the place in it with the greatest memory."""
-    stages = tuple(predictions)
-    return replace(
-        max(stages, key=lambda stage: stage.reserved_bytes),
-        fits=all(stage.fits for stage in stages),
-        utilization=mean(stage.utilization for stage in stages),
-        stages=stages,
-    )
+def rank_cost(
+    device: DeviceProfile, efficiency: Efficiency, machine: Machine | None, ranks: Ranks | None
+) -> RooflineCost:
+    """Return the costs of a rank's step, whose device shares its link with others."""
+    link = device if ranks is None else ranks.mesh.cluster.loaded(device)
+    return RooflineCost(link, efficiency, as_machine(machine), ranks.mesh if ranks else None)
 
 
-def _after(rounds: float, first: Prediction, second: Prediction) -> Prediction:
-    """Return what is a number of rounds of micro-batches behind a prediction, if a second one is one round behind it."""
-
-    def value_of(name: str, weigh: Callable[[Prediction], float] = lambda _: 1.0) -> float:
-        values = [getattr(each, name) * weigh(each) for each in (first, second)]
-        return float(values[0] + rounds * (values[1] - values[0]))
-
-    step_time_s = value_of("step_time_s")
-    reserved_bytes = round(value_of("reserved_bytes"))
-    used_bytes = second.used_bytes and reserved_bytes + second.used_bytes - second.reserved_bytes
-    parts = {name: (first.parts_bytes.get(name, 0), held) for name, held in second.parts_bytes.items()}
-    return replace(
-        second,
-        batch_size=round(value_of("batch_size")),
-        allocated_bytes=round(value_of("allocated_bytes")),
-        reserved_bytes=reserved_bytes,
-        used_bytes=used_bytes,
-        fits=second.fits and (used_bytes or reserved_bytes) <= second.capacity_bytes,
-        parts_bytes={name: round(few + rounds * (more - few)) for name, (few, more) in parts.items()},
-        step_time_s=step_time_s,
-        exposed_communication_s=value_of("exposed_communication_s"),
-        utilization=value_of("utilization", lambda each: each.step_time_s) / step_time_s,
-    )
-
-
-def predicted(runs: tuple[RepeatedSchedule, ...], step: SimulatedStep, device: DeviceProfile) -> Prediction:
-    """Return the prediction of a planned step, which was simulated."""
-    largest = max((run.schedule for run in runs), key=lambda schedule: schedule.peak_bytes)
-    memory = device_memory(runs, device)
-    return Prediction(
-        device=device.name,
-        batch_size=sum(run.samples for run in runs),
-        allocated_bytes=memory.allocated_bytes,
-        reserved_bytes=memory.reserved_bytes,
-        used_bytes=memory.used_bytes,
-        step_time_s=step.step_time_s,
-        fits=memory.fits,
-        capacity_bytes=device.memory_bytes,
-        parts_bytes=held_at_peak_bytes(largest),
-        host_bytes=max(max(host_live_bytes(run.schedule), default=0) for run in runs),
-        cache_bytes=returned_in_objects_bytes(largest.graph),
-        depends_on_values=largest.graph.depends_on_values,
-        priced_by_bytes=priced_by_bytes(largest.graph.tasks),
-        utilization=sum(run.count * _at_peak_s(run.schedule.graph, device) for run in runs)
-        / step.step_time_s,
-        exposed_communication_s=sum(
-            run.count * timeline.exposed_s(collectives_of(run.schedule))
-            for run, timeline in zip(runs, step.timelines, strict=True)
-        ),
-    )
-
-
-def _at_peak_s(graph: TaskGraph, device: DeviceProfile) -> float:
-    """Return the seconds of a step's operations at the device's rates, without those that run again."""
-    tasks = (task for task in graph.tasks if not task.is_recomputed and task.phase is not Phase.UPDATE)
-    return sum(
-        task.operations / device.product_ops_per_s(task.precision) for task in tasks if task.operations
-    )
+def rank_graph(graph: TaskGraph, ranks: Ranks | None) -> TaskGraph:
+    """Return the graph of a rank, with its shards of the weights or its buckets, of a step that is captured on one device."""
+    if ranks is None:
+        return graph
+    if ranks.sharding:
+        return shard(graph, ranks.sharding)
+    if REPLICATED in ranks.mesh.sizes:
+        return replicate(graph, REPLICATED, ranks.mesh.sizes[REPLICATED])
+    return graph
 
 
 def predict(

@@ -18,7 +18,8 @@ from membench.core.precision import Precision
 from membench.core.record import Configuration
 from membench.core.task_graph import GradientOf, Task, TaskGraph
 from membench.steps.arguments import as_update
-from membench.steps.predict import Prediction, Predictor
+from membench.steps.predict import Predictor
+from membench.steps.prediction import Prediction
 from membench.steps.ranks import Ranks, ranks_of
 from membench.strategies.base import Strategy, find_strategy
 from membench.sweep.model import Model

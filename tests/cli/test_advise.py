@@ -62,6 +62,19 @@ def test_tracking_logs_the_table_the_page_and_the_figures(
         (["model=lenet", "device=t4", "output=xml"], "output"),
         (["-m", "model=lenet", "device=t4"], "-m is not an option"),
         (["model._target_=nothing.Net", "device=t4"], "Net has no description of its batch"),
+        (["model=lenet", "cluster=dgx_h100", "nodes=0"], "nodes is a positive whole number"),
+        (["model=lenet", "cluster=dgx_h100", "device=t4"], "the GPUs of cluster dgx_h100 are h100"),
+        (
+            ["model=lenet", "cluster=dgx_h100", "methods=joint"],
+            "methods is not an option of advise on several GPUs",
+        ),
+        (["model=lenet", "cluster=dgx_h10"], "cluster"),
+        (["model=lenet", "cluster=one"], "cluster one may have any device"),
+        (["model=lenet", "cluster=dgx_h100", "parallel={fsdp: 3}"], "fsdp 3 is for 3 devices"),
+        (
+            ["model=lenet", "cluster=dgx_h100", "checkpointing=some"],
+            "checkpointing is one of none, selective",
+        ),
     ],
 )
 def test_wrong_words_are_refused_in_a_line(
@@ -105,3 +118,26 @@ def test_a_lever_of_the_module_is_what_its_options_make(capsys: pytest.CaptureFi
     changed = json.loads(capsys.readouterr().out)
     assert by_name["LoRA"]["peak_bytes"] == changed["allocated_bytes"]
     assert by_name["LoRA"]["step_time_s"] == changed["step_time_s"]
+
+
+def test_on_several_gpus_the_rows_and_the_code_are_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    sizes = "num_hidden_layers: 2, hidden_size: 64, intermediate_size: 128, num_attention_heads: 2, num_key_value_heads: 2"
+    words = [
+        "model=hf/llama-2-7b-hf",
+        f"model.module={{{sizes}, vocab_size: 512}}",
+        "model.vocabulary=512",
+        "model.sequence_length=64",
+        "cluster=dgx_h100",
+        "parallel={fsdp: 8}",
+        "checkpointing=none,full",
+        "batch_size=1",
+        "processes=1",
+    ]
+    assert main(["advise", *words]) == 0
+    captured = capsys.readouterr()
+    first, *others = captured.out.splitlines()
+    assert first == "llama_7b, bf16, adamw, simulated on 8 x h100: 1 x 8 of dgx_h100"
+    assert "  a step has 1 sample of 64 tokens on each GPU, in micro-batches of equal size" in others
+    assert sum(line.startswith("  fsdp 8 ") for line in others) == 4
+    assert "type(each).__name__ in {'LlamaDecoderLayer'}" in captured.out and not captured.err
+    assert "    --parallelism.data_parallel_shard_degree 8" in others

@@ -11,7 +11,8 @@ from membench.core import configuration
 from membench.core.errors import MembenchError
 from membench.core.pipeline import Pipeline, PipelineSchedule
 from membench.core.workload import Workload
-from membench.steps.predict import Prediction, Predictor
+from membench.steps.predict import Predictor
+from membench.steps.prediction import Prediction
 from membench.steps.ranks import Ranks, ranks_of
 from membench.strategies.pytorch import PyTorch
 

@@ -9,7 +9,7 @@ from torch import nn
 import membench
 from membench.core.cluster import Cluster
 from membench.core.errors import MembenchError
-from membench.steps.predict import Prediction
+from membench.steps.prediction import Prediction
 from membench.steps.ranks import groups_of, ranks_of
 
 WIDTH = 256

@@ -19,7 +19,7 @@ import membench
 from membench.core.errors import MembenchError
 from membench.models.hugging_face import network
 from membench.models.llama import Llama, TokenLoss
-from membench.steps.predict import Prediction
+from membench.steps.prediction import Prediction
 
 VOCABULARY, LENGTH = 1024, 256
 WIDTH = 256

@@ -1,0 +1,94 @@
+"""The nouns of an advice on several GPUs, all of them simulated numbers."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from membench.advice.combinations import Combination
+from membench.core.cluster import Cluster
+from membench.steps.prediction import Prediction
+
+
+@dataclass(frozen=True)
+class RankPlan:
+    """A combination, and what each GPU takes for it.
+
+    Attributes:
+        strategy: the method that schedules the step.
+    """
+
+    combination: Combination
+    prediction: Prediction
+    strategy: str = "pytorch"
+
+    @property
+    def samples_per_s(self) -> float:
+        """Samples of one GPU per second."""
+        return self.combination.samples / self.prediction.step_time_s
+
+
+@dataclass(frozen=True)
+class Nearest:
+    """The combination that lacks the least memory.
+
+    Attributes:
+        needed_bytes: of one GPU, next to its context.
+        is_bound: it needs at least that, and was not simulated.
+    """
+
+    combination: Combination
+    needed_bytes: int
+    is_bound: bool
+
+
+@dataclass(frozen=True)
+class ClusterAdvice:
+    """Whether a step fits on several GPUs, with which combination, and how fast.
+
+    Attributes:
+        model: name of the workload.
+        cluster: with as many hosts as are asked for.
+        cluster_name, device: their names; the former is empty where the cluster is a description.
+        batch_size: samples of one GPU in a step, held fixed; None: those of the micro-batch, as large as fits.
+        tokens: of a sample; None: samples are not sequences.
+        blocks: the places of the repeated modules that are gathered, and run again, one by one.
+        classes: the names of their classes.
+        plans: those that fit and were simulated, the fastest first: by samples of one GPU per second.
+        searched: combinations in all, those that were not simulated included.
+        too_large: of which the memory exceeds the device's, with `too_large_by_bound` of them not simulated.
+        too_slow: that fit by the bound on their memory, and whose bound on the time exceeds that of all that are named.
+        refused: kinds of checkpointing that the program does not allow, and why.
+        nearest: where none fits.
+        states_bytes: weights, gradients and optimizer's states of all GPUs that share them.
+        free_bytes: of a GPU, next to its context.
+    """
+
+    model: str
+    precision: str | None
+    optimizer: str | None
+    reduce_dtype: str | None
+    cluster: Cluster
+    cluster_name: str
+    device: str
+    batch_size: int | None
+    tokens: int | None
+    blocks: tuple[str, ...]
+    classes: tuple[str, ...]
+    plans: tuple[RankPlan, ...]
+    searched: int
+    too_large: int
+    too_large_by_bound: int
+    too_slow: int
+    refused: Mapping[str, str]
+    nearest: Nearest | None
+    states_bytes: int
+    free_bytes: int
+
+    @property
+    def fits(self) -> bool:
+        """Whether a combination fits."""
+        return bool(self.plans)
+
+    @property
+    def best(self) -> RankPlan | None:
+        """The fastest one that fits."""
+        return self.plans[0] if self.plans else None

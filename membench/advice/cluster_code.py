@@ -1,0 +1,163 @@
+"""The code that sets a combination: calls of torch's FSDP2, and the options of pytorch/torchtitan.
+
+Names of options, and their defaults, are those of torchtitan 0.2.2 (torchtitan/config/job_config.py).
+"""
+
+from collections.abc import Iterator
+from math import prod
+
+from membench.advice.cluster_advice import ClusterAdvice
+from membench.advice.combinations import Combination
+from membench.core.sharding import REPLICATED, SHARDED
+from membench.models.checkpointing import Checkpointing
+
+TORCHTITAN = "0.2.2"
+"""The release whose options are named."""
+
+_DTYPES = {"bf16": "bfloat16", "fp16": "float16"}
+_AUTOCAST = {"amp_bf16": "bfloat16", "amp_fp16": "float16"}
+
+
+def program(advice: ClusterAdvice, combination: Combination) -> list[str]:
+    """Return the lines that set a combination, for a program that has ``model`` and trains it.
+
+    The model is on the meta device or a CPU; ``criterion`` and ``batches`` are the program's.
+    """
+    return [
+        *_imports(combination),
+        "",
+        *_checkpointing(advice, combination),
+        *_parallel(advice, combination),
+        *_step(advice, combination),
+    ]
+
+
+def _imports(combination: Combination) -> Iterator[str]:
+    yield "import torch"
+    if combination.checkpointing is Checkpointing.SELECTIVE:
+        yield "from collections import defaultdict"
+        yield "from torch.utils.checkpoint import CheckpointPolicy, create_selective_checkpoint_contexts"
+    if combination.checkpointing is not Checkpointing.NONE:
+        yield "from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper"
+    yield "from torch.distributed.device_mesh import init_device_mesh"
+    if combination.shards > 1:
+        yield "from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard"
+    else:
+        yield "from torch.nn.parallel import DistributedDataParallel"
+
+
+_POLICY = """\
+def contexts():  # keeps attention and every other product
+    products, aten = defaultdict(int), torch.ops.aten
+    attention = (aten._scaled_dot_product_flash_attention.default, aten._scaled_dot_product_efficient_attention.default)
+
+    def policy(context, operator, *args, **kwargs):
+        kept = operator in attention
+        if operator in (aten.mm.default, aten.addmm.default):
+            products[context.is_recompute] += 1
+            kept = products[context.is_recompute] % 2 == 1
+        return CheckpointPolicy.MUST_SAVE if kept else CheckpointPolicy.PREFER_RECOMPUTE
+
+    return create_selective_checkpoint_contexts(policy)
+"""
+
+
+def _checkpointing(advice: ClusterAdvice, combination: Combination) -> Iterator[str]:
+    mode = combination.checkpointing
+    if mode is Checkpointing.NONE:
+        return
+    if mode is Checkpointing.SELECTIVE:
+        yield from _POLICY.splitlines()
+        yield ""
+    options = ", context_fn=contexts" if mode is Checkpointing.SELECTIVE else ""
+    number = "number % 2" if mode is Checkpointing.EVERY_SECOND else ""
+    yield f"blocks = {_names(advice)}"
+    yield "for number, name in enumerate(blocks):" if number else "for name in blocks:"
+    if number:
+        yield f"    if {number}:"
+    indent = "        " if number else "    "
+    yield f"{indent}model.set_submodule(name, checkpoint_wrapper(model.get_submodule(name){options}))"
+    yield ""
+
+
+def _names(advice: ClusterAdvice) -> str:
+    classes = ", ".join(map(repr, advice.classes))
+    return f"[name for name, each in model.named_modules() if type(each).__name__ in {{{classes}}}]"
+
+
+def _parallel(advice: ClusterAdvice, combination: Combination) -> Iterator[str]:
+    sizes = combination.parallel or dict(combination.axes[-1:])
+    names = ", ".join(f'"{name}"' for name in sizes)
+    shape = ", ".join(map(str, sizes.values()))
+    comma = "," if len(sizes) == 1 else ""
+    yield f'mesh = init_device_mesh("cuda", ({shape}{comma}), mesh_dim_names=({names}{comma}))'
+    if combination.shards == 1:
+        yield 'model = DistributedDataParallel(model.to("cuda"), device_mesh=mesh)'
+        return
+    if combination.checkpointing is Checkpointing.NONE:
+        yield f"blocks = {_names(advice)}"
+    yield f"policy = MixedPrecisionPolicy({_policy(advice)})"
+    reshard = f"reshard_after_forward={combination.reshard_after_forward}"
+    yield "for name in blocks:"
+    yield f"    fully_shard(model.get_submodule(name), mesh=mesh, {reshard}, mp_policy=policy)"
+    yield "fully_shard(model, mesh=mesh, reshard_after_forward=False, mp_policy=policy)"
+
+
+def _policy(advice: ClusterAdvice) -> str:
+    computed = _DTYPES.get(advice.precision or "")
+    options = {"param_dtype": computed, "reduce_dtype": advice.reduce_dtype}
+    return ", ".join(f"{name}=torch.{dtype}" for name, dtype in options.items() if dtype)
+
+
+def _step(advice: ClusterAdvice, combination: Combination) -> Iterator[str]:
+    """Yield the loop of a step, where it is more than one call of the model."""
+    cast = _AUTOCAST.get(advice.precision or "")
+    if cast:
+        yield f'# forward pass and loss: with torch.autocast("cuda", torch.{cast})'
+    if combination.accumulate > 1:
+        yield f"# a step: {combination.accumulate} micro-batches of {combination.micro_batch}"
+        yield f"# for each: (criterion(model(inputs), targets) / {combination.accumulate}).backward(); then optimizer.step()"
+
+
+def torchtitan(advice: ClusterAdvice, combination: Combination) -> list[str]:
+    """Return torchtitan's options for a combination; empty: it has none for this precision, or for these axes.
+
+    Options that have torchtitan's default are left out, but for those of the mesh and of checkpointing.
+    """
+    precisions = {None: "float32", "fp32": "float32", "tf32": "float32", "bf16": "bfloat16"}
+    if advice.precision not in precisions or advice.reduce_dtype not in (None, "float32"):
+        return []
+    if set(combination.parallel) - {REPLICATED, SHARDED}:
+        return []
+    options = {
+        "training.local_batch_size": combination.micro_batch,
+        "training.global_batch_size": combination.global_batch,
+        "training.seq_len": advice.tokens,
+        "training.mixed_precision_param": precisions[advice.precision],
+        "parallelism.data_parallel_replicate_degree": combination.parallel.get(REPLICATED, 1),
+        "parallelism.data_parallel_shard_degree": combination.shards,
+        "parallelism.fsdp_reshard_after_forward": "default" if combination.reshard_after_forward else "never",
+        **_of_checkpointing(combination.checkpointing),
+    }
+    switches = (
+        [] if combination.checkpointing is Checkpointing.NONE else ["--activation_checkpoint.early_stop"]
+    )
+    named = [f"--{name} {value}" for name, value in options.items() if value is not None]
+    return [*named, *switches]
+
+
+def _of_checkpointing(mode: Checkpointing) -> dict[str, str]:
+    name = "activation_checkpoint.mode"
+    option = "activation_checkpoint.selective_ac_option"
+    match mode:
+        case Checkpointing.SELECTIVE:
+            return {name: "selective", option: "op"}
+        case Checkpointing.EVERY_SECOND:
+            return {name: "selective", option: "2"}
+        case _:
+            return {name: str(mode)}
+
+
+def gpus(advice: ClusterAdvice) -> int:
+    """Return the number of GPUs."""
+    return prod((advice.cluster.hosts, advice.cluster.devices_per_host))

@@ -1,0 +1,126 @@
+"""`membench advise` on several GPUs: its options, which `membench.cli.advise` describes."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+from hydra import compose
+
+from membench.cli.command_line import check_arguments
+from membench.cli.predict import read_parallel
+from membench.cli.words import Reader, each, read_count, read_options, take_config_dir, with_own_model
+from membench.core import configuration
+from membench.core.checks import choice
+from membench.core.errors import MembenchError
+from membench.core.precision import Precision
+from membench.core.record import Configuration
+from membench.papers.cells import cell_configuration, hydra_composition
+
+DEFAULTS = {"precision": "bf16", "optimizer": "adamw"}
+"""As large models are trained; ``optimizer=null`` leaves the update out."""
+
+_CHECKPOINTING = ("none", "selective", "every_second", "full")
+_NOT_HERE = (
+    "allocator", "backend", "budget", "channels_last", "exchange", "framework", "host_memory", "largest", "levers", "methods",
+    "micro_batch", "serving", "strategy", "time_limit", "tracking",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class ClusterSettings:
+    """What is asked.
+
+    Attributes:
+        step: the configuration of the step of one GPU.
+        cluster: its name.
+        ranks: options of `RankOptions` that were given.
+    """
+
+    step: Configuration
+    cluster: str
+    nodes: int
+    ranks: dict[str, Any]
+    output: str
+    processes: int | None
+
+
+def parse_cluster(words: Sequence[str]) -> ClusterSettings:
+    """Return the settings that the words are."""
+    own, words = take_config_dir(words)
+    readers: dict[str, Reader] = {
+        "nodes": partial(read_count, "nodes"),
+        "parallel": read_parallel,
+        "checkpointing": each(partial(choice, _CHECKPOINTING, "checkpointing")),
+        "wrapped": each(str),
+        "reduce_dtype": Precision.of_step,
+        "output": partial(choice, ("text", "json"), "output"),
+        "processes": partial(read_count, "processes"),
+        "batch_size": partial(read_count, "batch_size"),
+    }
+    options = read_options([word for word in words if word.partition("=")[0] in readers], readers)
+    described = with_own_model([word for word in words if word.partition("=")[0] not in readers])
+    given = {word.partition("=")[0]: word.partition("=")[2] for word in described}
+    for name in _NOT_HERE:
+        if name in given:
+            raise MembenchError(f"{name} is not an option of advise on several GPUs")
+    cluster = choice(configuration.names("cluster"), "cluster", given["cluster"])
+    described = [word for word in described if not word.startswith("device=")]
+    described += [f"device={_device(cluster, given.get('device'))}", "framework=pytorch", "strategy=pytorch"]
+    described += [f"{name}={value}" for name, value in DEFAULTS.items() if name not in given]
+    check_arguments(described, own)
+    with hydra_composition(own):
+        step = cell_configuration(compose("config", described))
+    taken = {name: options.pop(name) for name in ("nodes", "output", "processes") if name in options}
+    return ClusterSettings(
+        step, cluster, taken.get("nodes", 1), options, taken.get("output", "text"), taken.get("processes")
+    )
+
+
+def _device(cluster: str, given: str | None) -> str:
+    """Return the name of a cluster's device."""
+    own = configuration.read("cluster", cluster).get("device")
+    if own and given not in (None, own):
+        raise MembenchError(
+            f"device={given}: the GPUs of cluster {cluster} are {own}; leave device out, or choose another cluster"
+        )
+    device = own or given
+    if not device:
+        raise MembenchError(f"cluster {cluster} may have any device; name it as well, as in device=h100")
+    return str(device)
+
+
+def run_cluster(settings: ClusterSettings) -> int:
+    """Print the advice and return the exit code."""
+    # torch takes seconds, which a wrong word need not wait for
+    import torch
+
+    from membench.advice.cluster_search import ClusterSearch, RankOptions
+    from membench.advice.cluster_text import lines, values
+    from membench.models.checkpointing import Checkpointing
+    from membench.sweep.cell import Cell
+
+    cell = Cell.from_configuration(settings.step)
+    workload = cell.workload(cell.batch_size)
+    given = dict(settings.ranks)
+    half = workload.precision in (Precision.BF16, Precision.FP16)
+    reduced = given.pop("reduce_dtype", None)
+    if kinds := given.pop("checkpointing", None):
+        given["checkpointing"] = tuple(map(Checkpointing, kinds))
+    options = RankOptions(
+        replace(cell.cluster, hosts=settings.nodes),
+        cell.simulated_device,
+        settings.cluster,
+        reduce_dtype=reduced.dtype if reduced else torch.float32 if half else None,
+        machine=cell.machine,
+        **given,
+    )
+    advice = ClusterSearch(workload, options, cell.optimizer).advice(
+        processes=settings.processes, progress=True
+    )
+    if settings.output == "json":
+        print(json.dumps(values(advice), indent=2))
+    else:
+        print("\n".join(lines(advice)))
+    return 0 if advice.fits else 2

@@ -1,0 +1,202 @@
+"""`membench.advise` on several GPUs: the fastest is not pruned, bounds hold, and the code sets what the row has."""
+
+import ast
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from threading import Lock
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import membench
+from membench.advice import cluster_jobs, cluster_search
+from membench.advice.cluster_code import program, torchtitan
+from membench.advice.cluster_search import ClusterSearch, RankOptions
+from membench.advice.cluster_text import lines, values
+from membench.advice.combinations import Combination
+from membench.advice.rank_bounds import least_rank_bytes, least_step_time_s
+from membench.core import configuration
+from membench.core.errors import MembenchError
+from membench.core.units import MIB
+from membench.core.workload import Workload
+from membench.models.checkpointing import Checkpointing, with_checkpointing
+from membench.models.llama import Llama, TokenLoss
+from membench.steps.arguments import as_update, workload_of
+from membench.steps.ranks import ranks_of
+
+CLUSTER = replace(configuration.load("cluster", "dgx_h100"), hosts=1, devices_per_host=4)
+KINDS = (Checkpointing.NONE, Checkpointing.FULL)
+CARD = replace(configuration.load("device", "h100"), memory_bytes=5600 * MIB, context_bytes=100 * MIB)
+
+
+def network() -> tuple[nn.Module, nn.Module, tuple[Tensor, Tensor]]:
+    sizes = {
+        "layers": 2,
+        "width": 4096,
+        "heads": 32,
+        "groups": 4,
+        "inner": 8192,
+        "vocabulary": 1000,
+        "length": 4096,
+    }
+    with torch.device("meta"):
+        tokens = torch.randint(1000, (1, 4096))
+        return Llama(**sizes), TokenLoss(), (tokens, tokens)  # type: ignore[arg-type]
+
+
+def workload() -> Workload:
+    return workload_of(*network(), precision="bf16")
+
+
+OPTIONS = RankOptions(CLUSTER, CARD, reduce_dtype=torch.float32, checkpointing=KINDS, batch_size=2)
+
+
+PROGRAMS: dict[tuple[Checkpointing, int], cluster_jobs.Program] = {}
+
+
+class Here(cluster_jobs.Jobs):
+    """Runs jobs in this process."""
+
+    def __init__(self, step: cluster_jobs.Step, processes: int | None) -> None:
+        self._step, self._sent, self._capturing = step, None, Lock()
+
+    def __exit__(self, *_: object) -> None: ...
+
+    @contextmanager
+    def turn(self, *_: object) -> Iterator[Callable[..., Any]]:
+        with self._capturing:
+            yield lambda job: job()
+
+    def captured(self, mode: Checkpointing, samples: int) -> cluster_jobs.Program:
+        if (mode, samples) not in PROGRAMS:
+            PROGRAMS[mode, samples] = super().captured(mode, samples)
+        return PROGRAMS[mode, samples]
+
+
+def advice(shown: int | None, options: RankOptions = OPTIONS) -> membench.ClusterAdvice:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(cluster_search, "Jobs", Here)
+        return ClusterSearch(workload(), options, as_update("adamw"), shown).advice(processes=1)
+
+
+@pytest.fixture(scope="module")
+def exhaustive() -> membench.ClusterAdvice:
+    return advice(None)
+
+
+def test_pruning_keeps_the_fastest(exhaustive: membench.ClusterAdvice) -> None:
+    pruned = advice(1)
+    assert pruned.too_slow > 0 and exhaustive.too_slow == 0
+    assert pruned.plans[0] == exhaustive.plans[0]
+    for found in (pruned, exhaustive):
+        assert len(found.plans) + found.too_large + found.too_slow == found.searched
+    assert {plan.combination.checkpointing for plan in exhaustive.plans} > {Checkpointing.FULL}
+    assert exhaustive.too_large > 0
+
+
+def test_bounds_are_not_above_what_is_predicted(exhaustive: membench.ClusterAdvice) -> None:
+    module = network()[0]
+    for plan in exhaustive.plans:
+        combination, prediction = plan.combination, plan.prediction
+        numbers = PROGRAMS[combination.checkpointing, combination.micro_batch].numbers
+        ranks = ranks_of(
+            module,
+            CLUSTER,
+            parallel=combination.parallel,
+            accumulate=combination.accumulate,
+            reshard_after_forward=combination.reshard_after_forward,
+            reduce_dtype=torch.float32,
+        )
+        assert least_rank_bytes(numbers, ranks, 0, combination.micro_batch) <= prediction.allocated_bytes
+        assert 0.5 * prediction.step_time_s < least_step_time_s(numbers, ranks) <= prediction.step_time_s
+
+
+def test_a_row_is_what_predict_predicts(exhaustive: membench.ClusterAdvice) -> None:
+    plan = next(each for each in exhaustive.plans if each.combination.checkpointing is Checkpointing.NONE)
+    module, loss, _ = network()
+    inputs, targets = (
+        torch.empty(plan.combination.micro_batch, 4096, dtype=torch.int64, device="meta") for _ in range(2)
+    )
+    same = membench.predict(
+        module,
+        loss,
+        (inputs, targets),
+        device=CARD,
+        precision="bf16",
+        optimizer="adamw",
+        cluster=CLUSTER,
+        parallel=plan.combination.parallel,
+        accumulate=plan.combination.accumulate,
+        reshard_after_forward=plan.combination.reshard_after_forward,
+        reduce_dtype=torch.float32,
+    )
+    assert same == plan.prediction
+
+
+def test_the_table_and_the_values_have_the_rows(exhaustive: membench.ClusterAdvice) -> None:
+    text = "\n".join(lines(exhaustive))
+    assert "Llama, bf16, adamw, simulated on 4 x h100" in text
+    assert "a step has 2 samples of 4,096 tokens on each GPU" in text
+    found = values(exhaustive)
+    assert len(found["plans"]) == len(exhaustive.plans)
+    rates = [plan["tokens_per_s"] for plan in found["plans"]]
+    assert rates == sorted(rates, reverse=True)
+
+
+@pytest.mark.parametrize("kind", Checkpointing)
+@pytest.mark.parametrize("reshard", [True, False])
+@pytest.mark.parametrize("replicas", [1, 2])
+def test_code_names_what_a_row_has(
+    exhaustive: membench.ClusterAdvice, kind: Checkpointing, reshard: bool, replicas: int
+) -> None:
+    row = Combination((("dp", replicas), ("fsdp", 4 // replicas)), reshard, kind, 2, accumulate=3)
+    code = "\n".join(program(exhaustive, row))
+    ast.parse(code)
+    assert f"reshard_after_forward={reshard}, mp_policy=policy)" in code
+    assert "param_dtype=torch.bfloat16, reduce_dtype=torch.float32" in code
+    assert ("(2, 2), mesh_dim_names" if replicas > 1 else "(4,), mesh_dim_names") in code
+    assert ("checkpoint_wrapper(" in code) is (kind is not Checkpointing.NONE)
+    assert ("context_fn=contexts" in code) is (kind is Checkpointing.SELECTIVE)
+    assert ("number % 2" in code) is (kind is Checkpointing.EVERY_SECOND)
+    assert "3 micro-batches of 2" in code
+    options = dict(line.split() for line in torchtitan(exhaustive, row) if " " in line)
+    assert options["--training.local_batch_size"] == "2" and options["--training.global_batch_size"] == "24"
+    assert options["--parallelism.data_parallel_replicate_degree"] == str(replicas)
+    assert options["--parallelism.fsdp_reshard_after_forward"] == ("default" if reshard else "never")
+    modes = {Checkpointing.EVERY_SECOND: "selective"}
+    assert options["--activation_checkpoint.mode"] == modes.get(kind, kind)
+
+
+def test_where_nothing_fits_the_nearest_is_named() -> None:
+    found = advice(None, replace(OPTIONS, device=replace(CARD, memory_bytes=101 * MIB)))
+    text = "\n".join(lines(found))
+    assert not found.fits and found.nearest is not None
+    assert "No combination fits." in text and "GPUs or more have room" in text
+    assert found.searched == found.too_large == found.too_large_by_bound
+
+
+@pytest.mark.parametrize(
+    ("options", "answer"),
+    [
+        ({"nodes": 0}, "nodes is a positive whole number, not 0"),
+        ({"parallel": {"fsdp": 3}}, "fsdp 3 is for 3 devices, but the cluster has 8"),
+        ({"parallel": {"xp": 8}}, "there is no axis xp"),
+        ({"device": "a100_80gb"}, "the cluster's GPUs are h100"),
+        ({"checkpointing": ["some"]}, "checkpointing is one of none, selective, every_second, full"),
+        ({"batch_size": 0}, "batch_size is a positive whole number"),
+    ],
+)
+def test_contradictions_are_refused(options: dict[str, Any], answer: str) -> None:
+    with pytest.raises(MembenchError, match=answer):
+        membench.advise(*network(), cluster="dgx_h100", **options)
+
+
+def test_checkpointed_copies_share_weights_and_leave_the_module_as_it_is() -> None:
+    module = network()[0]
+    copied = with_checkpointing(module, {"LlamaBlock"}, Checkpointing.EVERY_SECOND)
+    assert all(one is other for one, other in zip(module.parameters(), copied.parameters(), strict=True))
+    assert ["forward" in vars(block) for block in copied.blocks] == [False, True]  # type: ignore[union-attr]
+    assert not any("forward" in vars(block) for block in module.blocks)  # type: ignore[union-attr]
