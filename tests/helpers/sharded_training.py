@@ -237,7 +237,7 @@ def found_in(wrapper: str, name: str, strategy: str, *, updates: bool) -> Found:
 
 def main(output: str, *cases: str) -> None:
     found: dict[str, list[Any]] = {}
-    with join("cpu", timeout_s=60):
+    with join("cpu", timeout_s=600):  # on a busy machine the first process plans for long
         for case in cases:
             wrapper, name, strategy, *update = case.split("/")
             every: list[Any] = [None] * joined().count
