@@ -189,6 +189,28 @@ class Choice:
 
 
 @dataclass(frozen=True)
+class Order:
+    """Rows that state one quantity, and so the order of what they are of.
+
+    Attributes:
+        across: what differs between the two rows of a pair, while all other columns are equal: for each comparison, columns that
+            may differ together.
+        best: ``lower`` or ``higher``, where the best at each point of the first comparison is a statement of its own.
+        within: a further column that must be equal; empty: none.
+        convert: by claim, the conversion of a number to the quantity of the others, one of `rankings.CONVERSIONS`.
+        in_words: ``above 1`` or ``below 1`` for ratios by which the paper states an order in words; each is a pair of its own.
+    """
+
+    quantity: str
+    where: Selection
+    across: tuple[tuple[str, ...], ...] = ()
+    best: str = ""
+    within: str = ""
+    convert: Mapping[str, str] = field(default_factory=dict)
+    in_words: str = ""
+
+
+@dataclass(frozen=True)
 class Paper:
     """A paper's vocabulary and its experiments.
 
@@ -210,6 +232,7 @@ class Paper:
         held_out: rows that a fitted rule predicts, and that were known when the rule was written.
         choices: what was chosen while knowing judged rows, with the rows that rest on it.
         cannot_fail: rows that agree whatever the model does, with the reason.
+        orders: rows whose order the paper states.
     """
 
     name: str
@@ -226,6 +249,7 @@ class Paper:
     held_out: tuple[Remark, ...] = ()
     choices: tuple[Choice, ...] = ()
     cannot_fail: tuple[Remark, ...] = ()
+    orders: tuple[Order, ...] = ()
     training_images: Mapping[str, int] = field(default_factory=dict)
     units: Mapping[str, float] = field(default_factory=lambda: PRINTED_UNITS)
     step_metrics: str = ""

@@ -33,6 +33,7 @@ from membench.papers.experiment import (
     Choice,
     Experiment,
     Form,
+    Order,
     Paper,
     PaperCell,
     Quantity,
@@ -43,10 +44,11 @@ from membench.papers.experiment import (
     TrainedQuantity,
 )
 from membench.papers.printed import last_place
+from membench.papers.rankings import COMPARED
 
 _CHANGEABLE = ("metric", *PaperCell.__dataclass_fields__)
 """Fields in which a quantity's cell may differ from its row's."""
-_NO_EXPERIMENTS = {"paper", "remarks", "choices", "trainings"}
+_NO_EXPERIMENTS = {"paper", "remarks", "choices", "trainings", "rankings"}
 _REMARKS = {
     "remarks.yaml": ("inconsistencies", "causes"),
     "choices.yaml": ("fitted", "held_out", "choices", "cannot_fail"),
@@ -87,6 +89,7 @@ def load_paper(directory: Path) -> Paper:
         return Paper(
             name=directory.name,
             experiments=tuple(experiments),
+            orders=_orders(directory / "rankings.yaml"),
             units=PRINTED_UNITS | vocabulary.pop("units", {}),
             **vocabulary,
             **noted,
@@ -105,6 +108,19 @@ def _remarks(path: Path, kinds: tuple[str, ...]) -> dict[str, tuple[Remark | Cho
         )
         for kind, entries in content.items()
     }
+
+
+def _orders(path: Path) -> tuple[Order, ...]:
+    """Read the quantities whose order a paper states; without the file there are none."""
+    orders = []
+    for entry in read_options(path)["orders"] if path.exists() else ():
+        across = tuple(tuple(columns.split("+")) for columns in entry.get("across", ()))
+        orders.append(Order(**{**entry, "where": _selection(entry["where"]), "across": across}))
+        if unknown := {column for columns in across for column in columns} - {*COMPARED}:
+            raise ValueError(
+                f"{entry['quantity']}: {', '.join(unknown)} cannot be compared; {', '.join(COMPARED)} can"
+            )
+    return tuple(orders)
 
 
 @contextmanager

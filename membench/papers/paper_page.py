@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from membench.core.errors import MembenchError
+from membench.papers.closeness import Closeness, read_closeness
 from membench.papers.compare import read_results
 from membench.papers.experiment import Experiment, Paper
 from membench.papers.loader import known_papers, load_paper
@@ -101,6 +102,7 @@ class PaperPage:
     """
 
     numbers: PaperNumbers
+    closeness: Closeness
     origins: tuple[Origin, ...]
     overview: str
     sections: tuple[Section, ...]
@@ -131,6 +133,7 @@ def read_page(name: str, sources: Sources) -> PaperPage:
     experiments = sorted(paper.experiments, key=lambda experiment: _order(Path(experiment.name)))
     return PaperPage(
         numbers=numbers,
+        closeness=read_closeness(sources.results / name),
         origins=tuple(find_origins(numbers, sources.results)),
         overview=figures.pop("overview", ""),
         sections=tuple(_section(each, numbers, figures.pop(each.name, ""), sources) for each in experiments),

@@ -7,6 +7,8 @@ import pandas as pd
 
 from membench.core.files import write_whole
 from membench.core.record import Record
+from membench.papers import deviations, rankings
+from membench.papers.closeness import Closeness, read_closeness
 from membench.papers.experiment import Answer, Paper, PaperCell, Row
 from membench.papers.numbers import PaperNumbers, stated_numbers
 from membench.papers.quantities import Result, cells_of, evaluate
@@ -52,9 +54,26 @@ def write_results(paper: Paper, results: Mapping[str, Sequence[Result]], directo
     write_csv(pd.DataFrame(scoreboard(paper, every, measured)), folder / "scoreboard.csv")
     numbers = stated_numbers(paper, scoreboard(paper, every))
     write_csv(pd.DataFrame([totals_row(numbers)]), folder / "totals.csv")
-    write_whole(folder / "summary.md", summary_page(numbers))
-    files = sorted(directory.glob("*/totals.csv"))
-    totals = [row for path in files for row in read_csv(path, columns=TOTALS_COLUMNS)]
-    summaries = [path.read_text() for path in sorted(directory.glob("*/summary.md"))]
-    write_whole(directory / "SCOREBOARD.md", scoreboard_page(totals, summaries))
+    agreed = Closeness.of(numbers)
+    write_csv(pd.DataFrame(agreed.rankings, columns=rankings.COLUMNS), folder / "rankings.csv")
+    write_csv(pd.DataFrame(agreed.deviations, columns=deviations.COLUMNS), folder / "deviations.csv")
+    write_whole(folder / "summary.md", summary_page(numbers, agreed))
+    _write_scoreboard_page(directory)
     return numbers
+
+
+def read_papers(directory: Path) -> list[tuple[dict[str, str], Closeness]]:
+    """Return the counts of each paper in a folder of results, and how close its numbers are met.
+
+    Raises:
+        MembenchError: a paper's ``totals.csv`` cannot be read.
+    """
+    files = sorted(directory.glob("*/totals.csv"))
+    return [
+        (row, read_closeness(path.parent)) for path in files for row in read_csv(path, columns=TOTALS_COLUMNS)
+    ]
+
+
+def _write_scoreboard_page(directory: Path) -> None:
+    summaries = [path.read_text() for path in sorted(directory.glob("*/summary.md"))]
+    write_whole(directory / "SCOREBOARD.md", scoreboard_page(read_papers(directory), summaries))

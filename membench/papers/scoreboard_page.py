@@ -7,6 +7,7 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 
+from membench.papers.closeness import GLANCE_COLUMNS, Closeness, together
 from membench.papers.experiment import Paper
 from membench.papers.notes import number_notes
 from membench.papers.numbers import Number, PaperNumbers, summarize
@@ -17,6 +18,16 @@ _COUNTED = (
     "Reproduced", "on a choice", "distinct", "cannot fail", "Better", "Worse", "Fitted", "Held out", "Not run", "Inputs",
 )  # fmt: skip
 TOTALS_COLUMNS = ("Paper", *_COUNTED)
+_OF_README = (
+    "Paper",
+    "Pairs as in the paper",
+    "Kendall's tau",
+    "Methods",
+    "Best method",
+    "Memory off by",
+    "Time off by",
+    "Percentage off by",
+)
 _PROSE = "Prose and captions"
 
 
@@ -25,22 +36,41 @@ def totals_row(numbers: PaperNumbers) -> dict[str, str]:
     return dict(zip(TOTALS_COLUMNS, (numbers.paper.title, *_counts(numbers.stated)), strict=True))
 
 
-def scoreboard_page(totals: Iterable[Mapping[str, str]], summaries: Sequence[str]) -> str:
+def scoreboard_page(papers: Sequence[tuple[Mapping[str, str], Closeness]], summaries: Sequence[str]) -> str:
     """Return `SCOREBOARD.md`.
 
     Args:
-        totals: the `totals_row` of each paper.
+        papers: of each paper the `totals_row`, and how close its numbers are met.
         summaries: the `summary_page` of each paper.
     """
-    rows = []
-    for paper in totals:
+    rows, glance = [], []
+    for paper, closeness in papers:
         name, title = paper["Paper"].partition(":")[0], paper["Paper"].lower()
         anchor = re.sub(r"[^\w -]", "", title).replace(" ", "-")
         rows.append((f"[{name}](#{anchor})", *(paper[column] for column in _COUNTED)))
-    return render("scoreboard.md", columns=TOTALS_COLUMNS, rows=rows, summaries=summaries)
+        glance.append((f"[{name}](#{anchor})", *closeness.glance))
+    every = together(closeness for _, closeness in papers)
+    return render(
+        "scoreboard.md",
+        closeness=every,
+        glance_columns=GLANCE_COLUMNS,
+        glance=[*glance, ("all", *every.glance)],
+        columns=TOTALS_COLUMNS,
+        rows=rows,
+        summaries=summaries,
+    )
 
 
-def summary_page(numbers: PaperNumbers) -> str:
+def readme_table(papers: Sequence[tuple[Mapping[str, str], Closeness]]) -> list[str]:
+    """Return the lines of the README's table, part of the first one of `SCOREBOARD.md`."""
+    shown = [GLANCE_COLUMNS.index(name) for name in _OF_README]
+    glance = [(paper["Paper"].partition(":")[0], *closeness.glance) for paper, closeness in papers]
+    glance.append(("all", *together(closeness for _, closeness in papers).glance))
+    lines = (GLANCE_COLUMNS, ("---",) * len(GLANCE_COLUMNS), *glance)
+    return [f"| {' | '.join(cells[place] for place in shown)} |" for cells in lines]
+
+
+def summary_page(numbers: PaperNumbers, closeness: Closeness) -> str:
     """Return a paper's ``summary.md``."""
     deviating = _by_place(number for number in numbers.stated if number.verdict in DEVIATES)
     citations = {
@@ -52,6 +82,7 @@ def summary_page(numbers: PaperNumbers) -> str:
     return render(
         "summary.md",
         numbers=numbers,
+        closeness=closeness,
         columns=("Where", *_COUNTED),
         counts=[(place, *_counts(of_place)) for place, of_place in _by_place(numbers.stated).items()],
         deviating=deviating,
