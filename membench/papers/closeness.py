@@ -39,12 +39,12 @@ class Closeness:
     @property
     def pairs(self) -> Agreement:
         """Agreement of the pairs of which a number at least is predicted."""
-        return agreement(self._predicted("pair"))
+        return agreement(self.predicted("pair"))
 
     @property
     def bests(self) -> Agreement:
         """Agreement on the best at each point."""
-        return agreement(self._predicted("best"))
+        return agreement(self.predicted("best"))
 
     @property
     def fitted(self) -> Agreement:
@@ -65,7 +65,7 @@ class Closeness:
         """The agreement of the predicted pairs by what they compare."""
         rows = []
         for compared in (*KINDS, ""):
-            pairs, bests = (agreement(self._predicted(kind, compared)) for kind in ("pair", "best"))
+            pairs, bests = (agreement(self.predicted(kind, compared)) for kind in ("pair", "best"))
             if pairs.pairs:
                 others = pairs.pairs - pairs.agree - pairs.opposite
                 counts = (str(count) if count else "" for count in (pairs.opposite, others))
@@ -101,12 +101,13 @@ class Closeness:
     @property
     def glance(self) -> tuple[str, ...]:
         """The columns of `GLANCE_COLUMNS` after the paper's name; deviations are medians, in brackets 90th percentiles."""
-        methods = agreement(self._predicted("pair", KINDS[0]))
+        methods = agreement(self.predicted("pair", KINDS[0]))
         found = (spread(self.deviations, quantity) for quantity in NAMES[:-1])
         off = (f"{median} ({ninetieth})" if count else "" for count, median, ninetieth in found)
         return self.pairs.share, self.pairs.rounded_tau, methods.share, self.bests.count, *off
 
-    def _predicted(self, kind: str, compared: str = "") -> Lines:
+    def predicted(self, kind: str, compared: str = "") -> Lines:
+        """Return lines of a kind, ``pair`` or ``best``, of which a number at least is predicted."""
         lines = (line for line in self.rankings if is_predicted(line) and line["kind"] == kind)
         return [line for line in lines if not compared or line["compared"] == compared]
 

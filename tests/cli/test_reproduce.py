@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 
 from membench.cli.main import main
-from membench.cli.reproduce import closing_summary, reproduce
+from membench.cli.reproduce import Execution, closing_summary, reproduce
 from membench.core.configuration import ROOT
 from membench.core.record import Configuration, Outcome, Record
 from membench.papers.cells import compose_cells
@@ -29,7 +29,8 @@ CELLS = compose_cells(LAYRUB, needed_cells(LAYRUB))
 def _reproduce(
     directory: Path, run: Callable[[Configuration], Record], workers: int = 2
 ) -> tuple[list[Record], PaperNumbers]:
-    records, numbers = reproduce(LAYRUB, CELLS, run, workers=workers, results=directory, stop=lambda: None)
+    execution = Execution(run, workers, stop=lambda: None)
+    records, numbers = reproduce(LAYRUB, CELLS, execution, directory)
     return list(records.values()), numbers
 
 

@@ -10,6 +10,7 @@ import pytest
 from membench.core.configuration import ROOT
 from membench.papers.closeness import Closeness
 from membench.papers.compare import read_results
+from membench.papers.contradictions import read_contradictions
 from membench.papers.experiment import Paper, Remark, Selection
 from membench.papers.loader import load_paper
 from membench.papers.numbers import stated_numbers
@@ -22,6 +23,7 @@ from membench.papers.scoreboard_page import (
     summary_page,
     totals_row,
 )
+from membench.papers.sensitivity import read_sensitivity
 from membench.papers.verdicts import DEVIATES
 from tests.helpers.papers import PAPER, ROW, numbers_of
 
@@ -56,13 +58,17 @@ def test_committed_summaries_follow_from_the_committed_scoreboards(path: Path) -
     ]
     paper = load_paper(ROOT / "experiments" / path.parent.name)
     numbers = stated_numbers(paper, board)
-    assert summary_page(numbers, Closeness.of(numbers)) == path.read_text()
+    sensitivity = read_sensitivity(path.parent)
+    assert summary_page(numbers, Closeness.of(numbers), sensitivity) == path.read_text()
 
 
 @pytest.mark.parametrize("path", sorted(RESULTS.glob("*/summary.md")), ids=lambda path: path.parent.name)
 def test_no_part_of_a_deviations_reason_is_lost(path: Path) -> None:
     text = path.read_text()
     notes = dict(re.findall(r'^\d+\. <a id="(.*?)"></a>(.*)$', text, re.MULTILINE))
+    listed = {line["number"]: line["contradicted_by"] for line in read_contradictions(path.parent)}
+    in_table = {name: re.match(r"contradiction \[(\d+)\]", note) for name, note in notes.items()}
+    notes |= {name: listed[found[1]] for name, found in in_table.items() if found}
 
     def in_full(why: str) -> str:
         own, *numbers = re.split(r"(?:; |, |^)\[\d+\]\(#(.*?)\)", why)
