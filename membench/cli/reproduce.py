@@ -100,6 +100,10 @@ def run(settings: Settings) -> int:
     return drawn or int(settings.strict and has_failed(made))
 
 
+Reading = tuple[Paper, Mapping[PaperCell, Configuration]]
+"""A paper, as it is or under an alternative, and its cells."""
+
+
 @dataclass(frozen=True)
 class Execution:
     """How cells are run, see `run_all`."""
@@ -108,40 +112,47 @@ class Execution:
     workers: int
     stop: Callable[[], None]
 
-    def records(self, paper: Paper, cells: Mapping[PaperCell, Configuration]) -> dict[PaperCell, Record]:
-        """Run cells of a paper, or take their records."""
+    def records(self, readings: Sequence[Reading]) -> list[dict[PaperCell, Record]]:
+        """Run the cells of each reading of a paper, or take their records; equal cells run once."""
         # only orders the jobs; the paper's vocabulary lacks some depths, for which 20 is usual
-        depths = {model.get("configuration"): model.get("layers", 20) for model in paper.models.values()}
+        depths = {
+            model.get("configuration"): model.get("layers", 20)
+            for paper, _ in readings
+            for model in paper.models.values()
+        }
         made = run_all(
-            list(cells.values()),
+            [configuration for _, cells in readings for configuration in cells.values()],
             self.run,
             workers=self.workers,
             size=lambda cell: depths[cell["model"]["name"]],
             stop=self.stop,
         )
-        return dict(zip(cells, made, strict=True))
+        found = iter(made)
+        return [{cell: next(found) for cell in cells} for _, cells in readings]
 
 
 def reproduce(
     paper: Paper, cells: Mapping[PaperCell, Configuration], execution: Execution, results: Path
 ) -> tuple[dict[PaperCell, Record], PaperNumbers]:
     """Run every cell that a paper's rows need, and write its tables and its scoreboard."""
-    records = execution.records(paper, cells)
+    [records] = execution.records([(paper, cells)])
     return records, write_results(paper, _evaluated(paper, records, results), results)
 
 
 def vary(paper: Paper, numbers: PaperNumbers, execution: Execution, results: Path) -> None:
     """Run a paper under each alternative to its choices alone, and write what that changes."""
+    tried = [alternative for alternative in paper.alternatives if not alternative.not_run]
+    papers = [with_stated_rows_only(load_paper(EXPERIMENTS / paper.name, each)) for each in tried]
+    readings = [(each, compose_cells(each, needed_cells(each))) for each in papers]
+    made = zip(papers, execution.records(readings), strict=True)
     varied: list[tuple[Alternative, PaperNumbers | None]] = []
     for alternative in paper.alternatives:
-        other = None
-        if not alternative.not_run:
-            print(f"{paper.name}: {alternative.choice}: {alternative.name}", flush=True)
-            read = with_stated_rows_only(load_paper(EXPERIMENTS / paper.name, alternative))
-            records = execution.records(read, compose_cells(read, needed_cells(read)))
-            evaluated = _evaluated(read, records, results)
-            other = judged(read, [each for of_experiment in evaluated.values() for each in of_experiment])
-        varied.append((alternative, other))
+        if alternative.not_run:
+            varied.append((alternative, None))
+            continue
+        read, records = next(made)
+        evaluated = _evaluated(read, records, results)
+        varied.append((alternative, judged(read, [each for found in evaluated.values() for each in found])))
     write_sensitivity(numbers, varied, results)
 
 

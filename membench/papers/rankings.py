@@ -197,12 +197,11 @@ def _best_at_each_point(
         ranked = sorted((each for each in of_point if not each.is_limit), key=lambda each: sign * each.papers)
         if len(ranked) < 2 or not _papers_order(*ranked[:2]):
             continue
-        bests = [
-            min((each for each in ranked if each.ours is not None), key=lambda each: sign * (each.ours or 0))
-        ]
-        names = [_name(each.number, columns) for each in (ranked[0], *bests)]
-        same = "=" if ranked[0] is bests[0] else ""
-        line = _line(order, COMPARED[columns[0]], "best", point, names, (ranked[0], bests[0]), ("=", same))
+        ran = [each for each in ranked if each.ours is not None]
+        best = min(ran, key=lambda each: sign * (each.ours or 0), default=ranked[0])
+        names = [_name(each.number, columns) for each in (ranked[0], best)]
+        same = "=" if ran and best is ranked[0] else ""
+        line = _line(order, COMPARED[columns[0]], "best", point, names, (ranked[0], best), ("=", same))
         yield line | _standing(ranked)
 
 

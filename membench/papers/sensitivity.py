@@ -104,26 +104,27 @@ def sensitivity_table(lines: Sequence[Mapping[str, str]]) -> Table:
             for name, column in zip(NAMES, MEDIANS, strict=True)
             if (line is base and line[column]) or line[column] != base[column]
         )
-        if line["not_run"]:
-            rows.append((line["choice"], line["alternative"], f"not run: {line['not_run']}", "", "", ""))
-            continue
         rows.append(
             (
                 line["choice"],
-                _with_source(line),
+                line["alternative"],
+                line["source"],
                 line["values_changed"],
                 _with_moves(line["reproduced"], line["rows_gained"], line["rows_lost"]),
                 _with_moves(line["pairs_agree"], line["pairs_gained"], line["pairs_lost"]),
-                "; ".join(medians),
+                f"not run: {line['not_run']}" if line["not_run"] else "; ".join(medians),
             )
         )
-    return Table(
-        ("Choice", "Alternative", "Values changed", "Reproduced", "Pairs as in the paper", "Medians"), rows
+    columns = (
+        "Choice",
+        "Alternative",
+        "Admitted by",
+        "Values changed",
+        "Reproduced",
+        "Pairs as in the paper",
+        "Medians",
     )
-
-
-def _with_source(line: Mapping[str, str]) -> str:
-    return f"{line['alternative']} ({line['source']})" if line["source"] else line["alternative"]
+    return Table(columns, rows)
 
 
 def _with_moves(count: str, gained: str, lost: str) -> str:

@@ -10,13 +10,14 @@ import pandas as pd
 import pytest
 
 from membench.cli.main import main
-from membench.cli.reproduce import Execution, closing_summary, reproduce
+from membench.cli.reproduce import Execution, closing_summary, reproduce, vary
 from membench.core.configuration import ROOT
 from membench.core.record import Configuration, Outcome, Record
 from membench.papers.cells import compose_cells
 from membench.papers.loader import known_papers, load_paper
 from membench.papers.numbers import PaperNumbers
 from membench.papers.results import needed_cells
+from membench.papers.tables import read_csv
 from membench.papers.verdicts import Verdict
 from tests.helpers import jobs
 
@@ -145,3 +146,18 @@ assert "torch" not in sys.modules
     for files, scripts in ((first, "*[0-9].py"), (second, "figure10.py")):
         assert len(files) == 2 * len(list((ROOT / "paper_figs" / "layrub").glob(scripts)))
     assert second.items() <= first.items()
+
+
+def test_a_paper_is_run_under_each_alternative_to_its_choices(tmp_path: Path) -> None:
+    """With made-up records, which depend on configurations alone: alternatives that change none keep the values."""
+    paper = load_paper(ROOT / "experiments" / "mmcnn")
+    execution = Execution(jobs.made_up, 2, stop=lambda: None)
+    _, numbers = reproduce(paper, compose_cells(paper, needed_cells(paper)), execution, tmp_path)
+    vary(paper, numbers, execution, tmp_path)
+    base, *varied = read_csv(tmp_path / "mmcnn" / "sensitivity.csv")
+    assert base["alternative"] == "as chosen"
+    assert [line["alternative"] for line in varied] == [each.name for each in paper.alternatives]
+    assert [int(line["values_changed"]) > 0 for line in varied] == [True]
+    moved = read_csv(tmp_path / "mmcnn" / "sensitivity_rows.csv")
+    assert {row["item"] for row in moved} >= {"Table 2"}
+    assert "### What each choice decides" in (tmp_path / "mmcnn" / "summary.md").read_text()

@@ -9,12 +9,13 @@ from typing import Any
 from hydra import compose
 
 from membench.cli.trainings import compose_trainings
-from membench.core.configuration import read
+from membench.core.configuration import ROOT, read
 from membench.core.record import LARGEST, configuration_hash
 from membench.papers.cells import cell_configuration, compose_cells, hydra_composition
 from membench.papers.experiment import Paper, PaperCell, Quantity, Row, framework_of
 from membench.papers.loader import load_paper, read_reference
 from membench.papers.results import evaluate_all, needed_cells, write_results
+from membench.papers.sensitivity import read_sensitivity
 from membench.sweep.run import run_cells
 from tests.helpers.papers import EXPERIMENTS
 
@@ -164,3 +165,9 @@ def test_every_choice_has_an_alternative_that_reads_and_composes(paper: Paper) -
         read = load_paper(EXPERIMENTS / paper.name, alternative)
         assert compose_cells(read, needed_cells(read))
         assert alternative.not_run or read != replace(paper, alternatives=read.alternatives), alternative
+
+
+def test_a_choice_that_decides_nothing_is_not_declared(paper: Paper) -> None:
+    lines = [line for line in read_sensitivity(ROOT / "results" / paper.name) if line["values_changed"]]
+    decides = {line["choice"] for line in lines if int(line["values_changed"])}
+    assert {choice.name for choice in paper.choices} & {line["choice"] for line in lines} <= decides

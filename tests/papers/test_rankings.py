@@ -68,6 +68,11 @@ def test_ties_and_what_does_not_fit_here_neither_agree_nor_are_opposite() -> Non
     assert (found.pairs, found.agree, found.opposite, found.tau) == (3, 0, 0, 0)
 
 
+def test_where_nothing_fits_here_the_best_is_not_the_papers() -> None:
+    [*_, best] = _lines(_of_systems([1, 10], [None, None]))
+    assert (best["kind"], best["our_second"], best["agree"]) == ("best", "out of memory", "false")
+
+
 @pytest.mark.parametrize(
     ("limit", "other", "order"),
     [("lower", 83, ">"), ("lower", 84, ""), ("upper", 83, "<"), ("upper", 82, "")],

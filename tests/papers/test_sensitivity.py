@@ -72,9 +72,9 @@ def test_the_page_shows_moves_and_the_medians_that_change(result: Make) -> None:
     untried = Alternative("a unit", "words", not_run="there is no such code")
     lines = [base_line(base), alternative_line(base, OTHER, other), not_run_line(untried)]
     assert sensitivity_table(lines).rows == [
-        ("", "as chosen", "", "2", "3", "memory: 1.0 %"),
-        ("a unit", "bytes (Section 3)", "3", "1 (+1, -2)", "2 (-1)", "memory: 40.0 %"),
-        ("a unit", "words", "not run: there is no such code", "", "", ""),
+        ("", "as chosen", "", "", "2", "3", "memory: 1.0 %"),
+        ("a unit", "bytes", "Section 3", "3", "1 (+1, -2)", "2 (-1)", "memory: 40.0 %"),
+        ("a unit", "words", "", "", "", "", "not run: there is no such code"),
     ]
     assert sensitivity_table([]).rows == []
 
