@@ -74,7 +74,7 @@ def test_each_experiment_has_a_table_and_the_page_links_to_the_rows(results: Pat
         frame = pd.read_csv(results / "layrub" / f"{experiment.name}.csv", keep_default_na=False)
         assert len(frame) == len(experiment.rows)
     page = (results / "SCOREBOARD.md").read_text()
-    assert page.startswith("# Scoreboard\n\n| Paper | Reproduced |")
+    assert page.startswith("# Scoreboard\n\n## Are methods ordered")
     assert "\n| [Layrub](#layrub-layer-centric-memory-reuse-and-" in page
     assert "(layrub/scoreboard.csv)" in page
     reasons = {answer.not_run for experiment in LAYRUB.experiments for _, answer in experiment.rows}
