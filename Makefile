@@ -7,7 +7,7 @@ STAMP := $(VENV)/.installed
 TEST := OMP_NUM_THREADS=1 $(RUN) -m pytest --numprocesses 2
 
 .DEFAULT_GOAL := help
-.PHONY: help install test test-slow test-gpu test-slurm measure compare validate frontiers depth-record lint format figures report scoreboard sync bench audit smoke clean
+.PHONY: help install test test-slow test-gpu test-slurm measure compare validate frontiers depth-record lint format figures report scoreboard sensitivity sync bench audit smoke clean
 
 help:  ## show this list
 	@awk -F ':.*## ' '/^[a-z%-]+:.*## / {sub("%", "PAPER"); printf "  make %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -66,6 +66,10 @@ format: $(STAMP)  ## apply ruff's fixes and its format
 
 reproduce-%: $(STAMP)  ## run a paper's experiments; write results/, SCOREBOARD.md and paper_figs/
 	$(RUN) -m membench reproduce $*
+
+sensitivity: $(STAMP)  ## run each paper under every alternative to its choices too; write results/*/sensitivity.csv (an hour)
+	@for paper in $(patsubst experiments/%/paper.yaml,%,$(wildcard experiments/*/paper.yaml)); do \
+		$(RUN) -m membench reproduce $$paper sensitivity=true || exit 1; done
 
 train-%: $(STAMP)  ## train a paper's networks to accuracy (minutes); a run with a record is not run again
 	OMP_NUM_THREADS=1 $(RUN) -m membench train $*

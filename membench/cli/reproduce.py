@@ -2,6 +2,7 @@
 
     membench reproduce layrub
     membench reproduce layrub workers=4 rerun=failed dry_run=true
+    membench reproduce vdnn sensitivity=true
 
 Each experiment of experiments/<paper> becomes cells, and their records become results/<paper>/*.csv, results/SCOREBOARD.md
 and paper_figs/<paper>. Where there is a GPU, the paper's networks are measured on it too. Its cells are made of the files in
@@ -24,11 +25,13 @@ from membench.core.device import file_name
 from membench.core.errors import MembenchError, near
 from membench.core.record import Configuration, Record
 from membench.papers.cells import compose_cells, hydra_composition
-from membench.papers.experiment import Paper, PaperCell
+from membench.papers.experiment import Alternative, Paper, PaperCell
 from membench.papers.loader import known_papers, load_paper
 from membench.papers.measured_columns import gpu_at_hand, measure_on_gpu
 from membench.papers.numbers import PaperNumbers
-from membench.papers.results import evaluate_all, needed_cells, write_results
+from membench.papers.quantities import Result
+from membench.papers.results import evaluate_all, judged, needed_cells, write_results, write_sensitivity
+from membench.papers.sensitivity import with_stated_rows_only
 from membench.papers.tables import read_csv
 from membench.sweep.listing import announced, has_failed, plan, totals
 from membench.sweep.records import Records, Rerun
@@ -46,6 +49,7 @@ class Settings:
     """The options of `conf/reproduce.yaml` and `conf/running.yaml`, which describe them."""
 
     paper: str
+    sensitivity: bool
     workers: int
     time_limit_s: float | None
     rerun: Rerun
@@ -85,9 +89,10 @@ def run(settings: Settings) -> int:
             folder = MEASURED / file_name(gpu["device"])
             measured = Records(folder / "records", announced(workers.run), settings.rerun)
             measure_on_gpu(paper, cells, measured, folder)
-        records, numbers = reproduce(
-            paper, cells, known.run, workers=settings.workers, results=RESULTS, stop=workers.close
-        )
+        execution = Execution(known.run, settings.workers, workers.close)
+        records, numbers = reproduce(paper, cells, execution, RESULTS)
+        if settings.sensitivity:
+            vary(paper, numbers, execution, RESULTS)
     made = list({record.configuration_hash: record for record in records.values()}.values())
     drawn = _draw(paper.name)
     logged = _log(settings, made, numbers)
@@ -95,24 +100,65 @@ def run(settings: Settings) -> int:
     return drawn or int(settings.strict and has_failed(made))
 
 
+Reading = tuple[Paper, Mapping[PaperCell, Configuration]]
+"""A paper, as it is or under an alternative, and its cells."""
+
+
+@dataclass(frozen=True)
+class Execution:
+    """How cells are run, see `run_all`."""
+
+    run: Callable[[Configuration], Record]
+    workers: int
+    stop: Callable[[], None]
+
+    def records(self, readings: Sequence[Reading]) -> list[dict[PaperCell, Record]]:
+        """Run the cells of each reading of a paper, or take their records; equal cells run once."""
+        # only orders the jobs; the paper's vocabulary lacks some depths, for which 20 is usual
+        depths = {
+            model.get("configuration"): model.get("layers", 20)
+            for paper, _ in readings
+            for model in paper.models.values()
+        }
+        made = run_all(
+            [configuration for _, cells in readings for configuration in cells.values()],
+            self.run,
+            workers=self.workers,
+            size=lambda cell: depths[cell["model"]["name"]],
+            stop=self.stop,
+        )
+        found = iter(made)
+        return [{cell: next(found) for cell in cells} for _, cells in readings]
+
+
 def reproduce(
-    paper: Paper,
-    cells: Mapping[PaperCell, Configuration],
-    run: Callable[[Configuration], Record],
-    *,
-    workers: int,
-    results: Path,
-    stop: Callable[[], None],
+    paper: Paper, cells: Mapping[PaperCell, Configuration], execution: Execution, results: Path
 ) -> tuple[dict[PaperCell, Record], PaperNumbers]:
-    """Run every cell that a paper's rows need, as `run_all` does, and write its tables and its scoreboard."""
-    # only orders the jobs; the paper's vocabulary lacks some depths, for which 20 is usual
-    depths = {model.get("configuration"): model.get("layers", 20) for model in paper.models.values()}
-    made = run_all(
-        list(cells.values()), run, workers=workers, size=lambda cell: depths[cell["model"]["name"]], stop=stop
-    )
-    records = dict(zip(cells, made, strict=True))
+    """Run every cell that a paper's rows need, and write its tables and its scoreboard."""
+    [records] = execution.records([(paper, cells)])
+    return records, write_results(paper, _evaluated(paper, records, results), results)
+
+
+def vary(paper: Paper, numbers: PaperNumbers, execution: Execution, results: Path) -> None:
+    """Run a paper under each alternative to its choices alone, and write what that changes."""
+    tried = [alternative for alternative in paper.alternatives if not alternative.not_run]
+    papers = [with_stated_rows_only(load_paper(EXPERIMENTS / paper.name, each)) for each in tried]
+    readings = [(each, compose_cells(each, needed_cells(each))) for each in papers]
+    made = zip(papers, execution.records(readings), strict=True)
+    varied: list[tuple[Alternative, PaperNumbers | None]] = []
+    for alternative in paper.alternatives:
+        if alternative.not_run:
+            varied.append((alternative, None))
+            continue
+        read, records = next(made)
+        evaluated = _evaluated(read, records, results)
+        varied.append((alternative, judged(read, [each for found in evaluated.values() for each in found])))
+    write_sensitivity(numbers, varied, results)
+
+
+def _evaluated(paper: Paper, records: Mapping[PaperCell, Record], results: Path) -> dict[str, list[Result]]:
     trainings = find_trainings(compose_trainings(paper.trainings), results / paper.name)
-    return records, write_results(paper, evaluate_all(paper, records, trainings), results)
+    return evaluate_all(paper, records, trainings)
 
 
 def _log(settings: Settings, records: list[Record], numbers: PaperNumbers) -> Path | None:

@@ -93,23 +93,33 @@ class Caffe(Framework):
             handles (``cudnn_conv_layer.cpp``), each with up to 8 MiB of workspace.
         prefetched_batches: batches that the data layer holds on the device, the current one included
             (``base_data_layer.cu``; ``caffe.proto``: prefetch is 4 by default).
+        rounds_allocations: whether weights and their states, which are allocations of their own, are rounded up as the
+            CUDA driver does.
     """
 
     name: ClassVar[str] = "caffe"
 
     def __init__(
-        self, efficiency: Efficiency, context_bytes: int, group_bytes: int, prefetched_batches: int
+        self,
+        efficiency: Efficiency,
+        context_bytes: int,
+        group_bytes: int,
+        prefetched_batches: int,
+        rounds_allocations: bool = True,
     ) -> None:
         super().__init__(efficiency)
         self._context_bytes = context_bytes
         self._group_bytes = group_bytes
         self._prefetched_batches = prefetched_batches
+        self._rounds_allocations = rounds_allocations
 
     def lower(self, graph: TaskGraph) -> TaskGraph:
         lowered = lower_layers(graph, CAFFE)
         overhead_bytes = self._context_bytes + self._group_bytes * convolution_groups(lowered)
         overhead_bytes += (self._prefetched_batches - 1) * batch_bytes(lowered)
-        return replace(lowered, overhead_bytes=overhead_bytes + lost_to_rounding_bytes(lowered))
+        if self._rounds_allocations:
+            overhead_bytes += lost_to_rounding_bytes(lowered)
+        return replace(lowered, overhead_bytes=overhead_bytes)
 
 
 def convolution_groups(graph: TaskGraph) -> int:

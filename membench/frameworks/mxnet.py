@@ -84,17 +84,21 @@ class MXNet(Framework):
         efficiency: of its kernels.
         context_bytes: held by the process on the device for any network.
         autotuner: chooses the algorithms of convolutions; the largest of their workspaces is held for the whole run.
+        has_store: whether a key-value store keeps weights of its own on the device.
     """
 
     name: ClassVar[str] = "mxnet"
 
-    def __init__(self, efficiency: Efficiency, context_bytes: int, autotuner: Autotuner) -> None:
+    def __init__(
+        self, efficiency: Efficiency, context_bytes: int, autotuner: Autotuner, has_store: bool = True
+    ) -> None:
         super().__init__(efficiency)
         self._context_bytes = context_bytes
         self._autotuner = autotuner
+        self._library = MXNET if has_store else replace(MXNET, weight_states=("momentum",))
 
     def lower(self, graph: TaskGraph) -> TaskGraph:
-        lowered = lower_layers(graph, MXNET)
+        lowered = lower_layers(graph, self._library)
         workspace_bytes = max(self._autotuner.workspace_bytes(task) for task in lowered.tasks)
         overhead_bytes = self._context_bytes + workspace_bytes + lost_to_rounding_bytes(lowered)
         return replace(lowered, overhead_bytes=overhead_bytes)

@@ -10,6 +10,8 @@ VGG-101 is moDNN's (Section 7): VGG-19 with 82 more convolutions. Their places a
 grows in proportion, from 2, 2, 4, 4, 4 of 16 to 12, 12, 25, 25, 24 of 98.
 """
 
+from collections.abc import Sequence
+
 from torch import nn
 from torchvision.models.vgg import VGG, make_layers
 
@@ -34,9 +36,14 @@ def vgg(depth: int) -> VGG:
     """
     if depth not in CONVOLUTIONS_PER_GROUP:
         raise ValueError(f"no VGG of depth {depth}; choose from {sorted(CONVOLUTIONS_PER_GROUP)}")
+    return vgg_of_groups(CONVOLUTIONS_PER_GROUP[depth])
+
+
+def vgg_of_groups(convolutions: Sequence[int]) -> VGG:
+    """Return a VGG with these counts of convolutions in its five groups."""
     layers: list[str | int] = []
-    for channels, convolutions in zip(CHANNELS_PER_GROUP, CONVOLUTIONS_PER_GROUP[depth], strict=True):
-        layers += [channels] * convolutions + ["M"]
+    for channels, count in zip(CHANNELS_PER_GROUP, convolutions, strict=True):
+        layers += [channels] * count + ["M"]
     return VGG(make_layers(layers))
 
 

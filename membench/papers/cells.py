@@ -16,6 +16,7 @@ from membench.core import configuration
 from membench.core.record import Configuration, is_simulated
 from membench.papers import model_source  # noqa: F401 (registers the source that conf/config.yaml names)
 from membench.papers.experiment import Paper, PaperCell, framework_of, listed
+from membench.papers.loader import merged
 
 CELL_KEYS = (
     "model", "batch_size", "strategy", "framework", "device", "cluster", "backend", "seed", "budget",
@@ -89,7 +90,7 @@ def compose_cells(paper: Paper, cells: Sequence[PaperCell]) -> dict[PaperCell, C
 def _changes(paper: Paper, cell: PaperCell, read: Callable[[str, str], dict[str, Any]]) -> dict[str, Any]:
     system = listed("system", cell.system, paper.systems)
     model = read("model", listed("model", cell.model, paper.models)["configuration"])
-    return {
+    changes = {
         "model": model,
         "batch_size": model["batch_size"] if cell.batch_size is None else cell.batch_size,
         "strategy": read("strategy", system["strategy"]) | system.get("set", {}),
@@ -101,3 +102,9 @@ def _changes(paper: Paper, cell: PaperCell, read: Callable[[str, str], dict[str,
         **({"exchange": system["exchange"]} if "exchange" in system else {}),
         "metrics": paper.step_metrics or None,
     }
+    framework = framework_of(paper.models[cell.model], system)
+    words = {"model": cell.model, "system": cell.system, "device": cell.device, "framework": framework}
+    for change in paper.cell_changes:
+        if change.matches(words):
+            changes = merged(changes, change.set)
+    return changes

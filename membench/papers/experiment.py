@@ -189,6 +189,74 @@ class Choice:
 
 
 @dataclass(frozen=True)
+class CellChange:
+    """A change of the configurations of some runs.
+
+    Attributes:
+        where: patterns of the run's ``model``, ``system`` and ``device`` in the paper's words, and of its ``framework``.
+        set: merged into the configuration.
+    """
+
+    where: Mapping[str, str]
+    set: Mapping[str, Any]
+
+    def matches(self, words: Mapping[str, str]) -> bool:
+        """Return whether a run with these words is changed."""
+        return all(fnmatchcase(words[name], pattern) for name, pattern in self.where.items())
+
+
+@dataclass(frozen=True)
+class Alternative:
+    """A reading or constant in place of a choice, which the paper's text admits as well.
+
+    Attributes:
+        choice: the name of the choice, or of what the paper leaves open without a choice on record.
+        source: what speaks for it: the paper's section, or a publication.
+        vocabulary: merged into ``paper.yaml``.
+        metrics: metrics in place of others, in the answers to the rows that `rows` selects.
+        answers: values in place of others, by ``where``.
+        cells: changes of configurations.
+        not_run: why it was not run; empty: it is run.
+    """
+
+    choice: str
+    name: str
+    source: str = ""
+    vocabulary: Mapping[str, Any] = field(default_factory=dict)
+    metrics: Mapping[str, str] = field(default_factory=dict)
+    rows: Selection = field(default_factory=lambda: Selection({}))
+    answers: tuple[Mapping[str, Any], ...] = ()
+    cells: tuple[CellChange, ...] = ()
+    not_run: str = ""
+
+
+AS_CHOSEN = Alternative("", "")
+"""The paper as its files read, without an alternative."""
+
+
+@dataclass(frozen=True)
+class Order:
+    """Rows that state one quantity, and so the order of what they are of.
+
+    Attributes:
+        across: what differs between the two rows of a pair, while all other columns are equal: for each comparison, columns that
+            may differ together.
+        best: ``lower`` or ``higher``, where the best at each point of the first comparison is a statement of its own.
+        within: a further column that must be equal; empty: none.
+        convert: by claim, the conversion of a number to the quantity of the others, one of `rankings.CONVERSIONS`.
+        in_words: ``above 1`` or ``below 1`` for ratios by which the paper states an order in words; each is a pair of its own.
+    """
+
+    quantity: str
+    where: Selection
+    across: tuple[tuple[str, ...], ...] = ()
+    best: str = ""
+    within: str = ""
+    convert: Mapping[str, str] = field(default_factory=dict)
+    in_words: str = ""
+
+
+@dataclass(frozen=True)
 class Paper:
     """A paper's vocabulary and its experiments.
 
@@ -206,10 +274,16 @@ class Paper:
         record_metrics: dotted names, by metric, of functions from `Paper`, `PaperCell` and `Record` to this paper's number,
             or to None where the run has none.
         trainings: by name, options of `conf/train.yaml`.
+        contradictions: of the paper with itself.
+        inconsistencies: what it leaves open, with our reading.
+        causes: of deviations.
         fitted: rows on which a constant or a rule was fitted.
         held_out: rows that a fitted rule predicts, and that were known when the rule was written.
         choices: what was chosen while knowing judged rows, with the rows that rest on it.
         cannot_fail: rows that agree whatever the model does, with the reason.
+        orders: rows whose order the paper states.
+        alternatives: readings in place of the choices, each of which `loader.load_paper` can read the paper under.
+        cell_changes: of the configurations of runs, under an alternative.
     """
 
     name: str
@@ -220,12 +294,16 @@ class Paper:
     devices: Mapping[str, str]
     experiments: tuple[Experiment, ...]
     clusters: Mapping[str, str] = field(default_factory=dict)
+    contradictions: tuple[Remark, ...] = ()
     inconsistencies: tuple[Remark, ...] = ()
     causes: tuple[Remark, ...] = ()
     fitted: tuple[Remark, ...] = ()
     held_out: tuple[Remark, ...] = ()
     choices: tuple[Choice, ...] = ()
     cannot_fail: tuple[Remark, ...] = ()
+    orders: tuple[Order, ...] = ()
+    alternatives: tuple[Alternative, ...] = ()
+    cell_changes: tuple[CellChange, ...] = ()
     training_images: Mapping[str, int] = field(default_factory=dict)
     units: Mapping[str, float] = field(default_factory=lambda: PRINTED_UNITS)
     step_metrics: str = ""

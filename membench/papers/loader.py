@@ -17,7 +17,7 @@ The format, by example:
 """
 
 import csv
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from decimal import Decimal
@@ -29,10 +29,14 @@ from membench.core.configuration import read_options
 from membench.core.errors import MembenchError
 from membench.core.units import PRINTED_UNITS
 from membench.papers.experiment import (
+    AS_CHOSEN,
+    Alternative,
     Answer,
+    CellChange,
     Choice,
     Experiment,
     Form,
+    Order,
     Paper,
     PaperCell,
     Quantity,
@@ -43,12 +47,14 @@ from membench.papers.experiment import (
     TrainedQuantity,
 )
 from membench.papers.printed import last_place
+from membench.papers.rankings import COMPARED
 
 _CHANGEABLE = ("metric", *PaperCell.__dataclass_fields__)
 """Fields in which a quantity's cell may differ from its row's."""
-_NO_EXPERIMENTS = {"paper", "remarks", "choices", "trainings"}
+_NO_EXPERIMENTS = {"paper", "remarks", "choices", "trainings", "rankings"}
+_ALTERNATIVES = "alternatives"
 _REMARKS = {
-    "remarks.yaml": ("inconsistencies", "causes"),
+    "remarks.yaml": ("contradictions", "inconsistencies", "causes"),
     "choices.yaml": ("fitted", "held_out", "choices", "cannot_fail"),
 }
 """The lists that each file of sentences about rows may have."""
@@ -67,19 +73,23 @@ def known_papers(experiments: Path) -> list[str]:
     return sorted(path.parent.name for path in experiments.glob("*/paper.yaml"))
 
 
-def load_paper(directory: Path) -> Paper:
+def load_paper(directory: Path, alternative: Alternative = AS_CHOSEN) -> Paper:
     """Read ``experiments/<paper>``.
+
+    Args:
+        alternative: one of `Paper.alternatives`, under which to read it.
 
     Raises:
         MembenchError: a row is answered by no experiment or by two, or a file does not read as what it should be.
     """
     with reading_as("a paper's experiments", str(directory)):
-        vocabulary = read_options(directory / "paper.yaml")
+        vocabulary = merged(read_options(directory / "paper.yaml"), alternative.vocabulary)
         vocabulary["trainings"] = read_trainings(directory / "trainings.yaml")
         reference = read_reference(directory / "reference.csv")
         files = [path for path in sorted(directory.glob("*.yaml")) if path.stem not in _NO_EXPERIMENTS]
         experiments = [_experiment(path, vocabulary, reference) for path in files]
         _check_each_row_once(reference, experiments)
+        experiments = [_under(alternative, each, vocabulary["sets"]) for each in experiments]
         del vocabulary["sets"]
         noted: dict[str, Any] = {}
         for name, kinds in _REMARKS.items():
@@ -87,6 +97,9 @@ def load_paper(directory: Path) -> Paper:
         return Paper(
             name=directory.name,
             experiments=tuple(experiments),
+            orders=_orders(directory / "rankings.yaml"),
+            alternatives=_alternatives(directory / "choices.yaml"),
+            cell_changes=alternative.cells,
             units=PRINTED_UNITS | vocabulary.pop("units", {}),
             **vocabulary,
             **noted,
@@ -96,6 +109,7 @@ def load_paper(directory: Path) -> Paper:
 def _remarks(path: Path, kinds: tuple[str, ...]) -> dict[str, tuple[Remark | Choice, ...]]:
     """Read a file of sentences about rows, each list by its kind; without the file there are none."""
     content = read_options(path) if path.exists() else {}
+    content.pop(_ALTERNATIVES, None)
     if unknown := content.keys() - {*kinds}:
         raise ValueError(f"{path.name} has {', '.join(unknown)}; it may have {', '.join(kinds)}")
     return {
@@ -105,6 +119,74 @@ def _remarks(path: Path, kinds: tuple[str, ...]) -> dict[str, tuple[Remark | Cho
         )
         for kind, entries in content.items()
     }
+
+
+def _alternatives(path: Path) -> tuple[Alternative, ...]:
+    """Read the alternatives to a paper's choices, by the name of the choice; without the file there are none."""
+    content = read_options(path) if path.exists() else {}
+    return tuple(
+        Alternative(
+            **{
+                "choice": choice,
+                **entry,
+                "rows": _selection(entry.get("rows", {})),
+                "answers": tuple(entry.get("answers", ())),
+                "cells": tuple(CellChange(**each) for each in entry.get("cells", ())),
+            }
+        )
+        for choice, entries in content.get(_ALTERNATIVES, {}).items()
+        for entry in entries
+    )
+
+
+def _under(alternative: Alternative, experiment: Experiment, sets: dict[str, list[Any]]) -> Experiment:
+    """Return an experiment with the answers of an alternative in place of its own."""
+    values = [(_selection(each["where"]), _quantity(each["value"], sets)) for each in alternative.answers]
+    rows = []
+    for row, answer in experiment.rows:
+        if answer.value and alternative.rows.matches(row):
+            answer = replace(answer, value=_with_metrics(answer.value, alternative.metrics))
+        for where, value in values:
+            if where.matches(row):
+                answer = _for_row(replace(answer, value=value), row)
+        rows.append((row, answer))
+    return replace(experiment, rows=tuple(rows))
+
+
+def _with_metrics(value: Quantity, metrics: Mapping[str, str]) -> Quantity:
+    """Return a quantity of other metrics."""
+    reference = dict(value.reference)
+    if "metric" in reference:
+        reference["metric"] = metrics.get(reference["metric"], reference["metric"])
+    return replace(value, metric=metrics.get(value.metric, value.metric), reference=reference)
+
+
+def merged(options: dict[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """Return options with changes: mappings are merged, null removes an option, and everything else is replaced."""
+    both = {
+        name: value
+        for name, value in options.items()
+        if changes.get(name, value) is not None or value is None
+    }
+    for name, change in changes.items():
+        if change is None:
+            continue
+        own = both.get(name)
+        both[name] = merged(own, change) if isinstance(own, dict) and isinstance(change, dict) else change
+    return both
+
+
+def _orders(path: Path) -> tuple[Order, ...]:
+    """Read the quantities whose order a paper states; without the file there are none."""
+    orders = []
+    for entry in read_options(path)["orders"] if path.exists() else ():
+        across = tuple(tuple(columns.split("+")) for columns in entry.get("across", ()))
+        orders.append(Order(**{**entry, "where": _selection(entry["where"]), "across": across}))
+        if unknown := {column for columns in across for column in columns} - {*COMPARED}:
+            raise ValueError(
+                f"{entry['quantity']}: {', '.join(unknown)} cannot be compared; {', '.join(COMPARED)} can"
+            )
+    return tuple(orders)
 
 
 @contextmanager

@@ -8,12 +8,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from membench.core.errors import MembenchError
+from membench.papers.closeness import Closeness, read_closeness
+from membench.papers.closeness import Table as TextTable
 from membench.papers.compare import read_results
 from membench.papers.experiment import Experiment, Paper
 from membench.papers.loader import known_papers, load_paper
 from membench.papers.notes import Reason
 from membench.papers.numbers import SHOWN_KEYS, Number, PaperNumbers, match_entries, stated_numbers
 from membench.papers.origins import Origin, find_origins
+from membench.papers.sensitivity import read_sensitivity, sensitivity_table
 from membench.papers.tables import VALUE_COLUMNS, read_csv
 from membench.papers.verdicts import Verdict
 
@@ -96,11 +99,14 @@ class PaperPage:
     """The contents of one paper's page.
 
     Attributes:
+        sensitivity: what changes under each alternative to a choice; without rows if none was run.
         overview: data URL of the picture of all judged numbers; empty if there is none.
         figures: data URLs of the figures without a section, by label.
     """
 
     numbers: PaperNumbers
+    closeness: Closeness
+    sensitivity: TextTable
     origins: tuple[Origin, ...]
     overview: str
     sections: tuple[Section, ...]
@@ -131,6 +137,8 @@ def read_page(name: str, sources: Sources) -> PaperPage:
     experiments = sorted(paper.experiments, key=lambda experiment: _order(Path(experiment.name)))
     return PaperPage(
         numbers=numbers,
+        closeness=read_closeness(sources.results / name),
+        sensitivity=sensitivity_table(read_sensitivity(sources.results / name)),
         origins=tuple(find_origins(numbers, sources.results)),
         overview=figures.pop("overview", ""),
         sections=tuple(_section(each, numbers, figures.pop(each.name, ""), sources) for each in experiments),
@@ -182,7 +190,8 @@ def _explanations(paper: Paper, number: Number) -> tuple[Explanation, ...]:
     kinds = {
         **{remark.text: "Held out" for remark in paper.held_out},
         **{remark.text: "Fitted" for remark in paper.fitted},
-        **{remark.text: "Inconsistency of the paper" for remark in paper.inconsistencies},
+        **{remark.text: "Left open by the paper" for remark in paper.inconsistencies},
+        **{remark.text: "Contradiction in the paper" for remark in paper.contradictions},
         **{remark.text: "Known difference" for remark in paper.causes},
     }
     choices = {choice.name: choice.text for choice in paper.choices}

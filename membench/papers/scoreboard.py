@@ -42,6 +42,10 @@ def explanations(paper: Paper, row: Row, verdict: Verdict) -> tuple[str, ...]:
     is_judged = verdict in AGREES + DEVIATES
     return (
         *(texts(paper.causes, row) if verdict in DEVIATES else ()),
-        *(texts(paper.inconsistencies, row) if verdict is not Verdict.INPUT else ()),
+        *(
+            texts((*paper.contradictions, *paper.inconsistencies), row)
+            if verdict is not Verdict.INPUT
+            else ()
+        ),
         *(texts((*paper.fitted, *paper.held_out), row)[:1] if is_judged and row.value is not None else ()),
     )

@@ -7,16 +7,29 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 
+from membench.papers.closeness import GLANCE_COLUMNS, Closeness, together
+from membench.papers.contradictions import anchor_of
 from membench.papers.experiment import Paper
 from membench.papers.notes import number_notes
 from membench.papers.numbers import Number, PaperNumbers, summarize
 from membench.papers.rendering import render
+from membench.papers.sensitivity import sensitivity_table
 from membench.papers.verdicts import DEVIATES, Verdict
 
 _COUNTED = (
     "Reproduced", "on a choice", "distinct", "cannot fail", "Better", "Worse", "Fitted", "Held out", "Not run", "Inputs",
 )  # fmt: skip
 TOTALS_COLUMNS = ("Paper", *_COUNTED)
+_OF_README = (
+    "Paper",
+    "Pairs as in the paper",
+    "Kendall's tau",
+    "Methods",
+    "Best method",
+    "Memory off by",
+    "Time off by",
+    "Percentage off by",
+)
 _PROSE = "Prose and captions"
 
 
@@ -25,23 +38,54 @@ def totals_row(numbers: PaperNumbers) -> dict[str, str]:
     return dict(zip(TOTALS_COLUMNS, (numbers.paper.title, *_counts(numbers.stated)), strict=True))
 
 
-def scoreboard_page(totals: Iterable[Mapping[str, str]], summaries: Sequence[str]) -> str:
+def scoreboard_page(
+    papers: Sequence[tuple[Mapping[str, str], Closeness]],
+    summaries: Sequence[str],
+    contradictions: Sequence[Mapping[str, str]] = (),
+) -> str:
     """Return `SCOREBOARD.md`.
 
     Args:
-        totals: the `totals_row` of each paper.
+        papers: of each paper the `totals_row`, and how close its numbers are met.
         summaries: the `summary_page` of each paper.
+        contradictions: lines of all papers' ``contradictions.csv``.
     """
-    rows = []
-    for paper in totals:
+    rows, glance = [], []
+    for paper, closeness in papers:
         name, title = paper["Paper"].partition(":")[0], paper["Paper"].lower()
         anchor = re.sub(r"[^\w -]", "", title).replace(" ", "-")
         rows.append((f"[{name}](#{anchor})", *(paper[column] for column in _COUNTED)))
-    return render("scoreboard.md", columns=TOTALS_COLUMNS, rows=rows, summaries=summaries)
+        glance.append((f"[{name}](#{anchor})", *closeness.glance))
+    every = together(closeness for _, closeness in papers)
+    return render(
+        "scoreboard.md",
+        closeness=every,
+        glance_columns=GLANCE_COLUMNS,
+        glance=[*glance, ("all", *every.glance)],
+        columns=TOTALS_COLUMNS,
+        rows=rows,
+        summaries=summaries,
+        contradictions=[(line, anchor_of(line["paper"], line["number"])) for line in contradictions],
+    )
 
 
-def summary_page(numbers: PaperNumbers) -> str:
-    """Return a paper's ``summary.md``."""
+def readme_table(papers: Sequence[tuple[Mapping[str, str], Closeness]]) -> list[str]:
+    """Return the lines of the README's table, part of the first one of `SCOREBOARD.md`."""
+    shown = [GLANCE_COLUMNS.index(name) for name in _OF_README]
+    glance = [(paper["Paper"].partition(":")[0], *closeness.glance) for paper, closeness in papers]
+    glance.append(("all", *together(closeness for _, closeness in papers).glance))
+    lines = (GLANCE_COLUMNS, ("---",) * len(GLANCE_COLUMNS), *glance)
+    return [f"| {' | '.join(cells[place] for place in shown)} |" for cells in lines]
+
+
+def summary_page(
+    numbers: PaperNumbers, closeness: Closeness, sensitivity: Sequence[Mapping[str, str]] = ()
+) -> str:
+    """Return a paper's ``summary.md``.
+
+    Args:
+        sensitivity: the lines of ``sensitivity.csv``.
+    """
     deviating = _by_place(number for number in numbers.stated if number.verdict in DEVIATES)
     citations = {
         place: dict.fromkeys(text for number in of_place for text in number.reason.explanations)
@@ -52,12 +96,18 @@ def summary_page(numbers: PaperNumbers) -> str:
     return render(
         "summary.md",
         numbers=numbers,
+        closeness=closeness,
+        sensitivity=sensitivity_table(sensitivity),
         columns=("Where", *_COUNTED),
         counts=[(place, *_counts(of_place)) for place, of_place in _by_place(numbers.stated).items()],
         deviating=deviating,
         descriptions=_descriptions(numbers),
         on_choice=Counter(name for number in numbers.stated for name in number.standing.choices),
         notes=number_notes(citations),
+        contradictions={
+            remark.text: f"contradiction [{count}](#{anchor_of(numbers.paper.name, count)}) of the paper with itself"
+            for count, remark in enumerate(numbers.paper.contradictions, start=1)
+        },
         not_run=[(str(n), reason) for reason, n in sorted(not_run, key=lambda pair: (-pair[1], pair[0]))],
     )
 

@@ -10,13 +10,14 @@ import pandas as pd
 import pytest
 
 from membench.cli.main import main
-from membench.cli.reproduce import closing_summary, reproduce
+from membench.cli.reproduce import Execution, closing_summary, reproduce, vary
 from membench.core.configuration import ROOT
 from membench.core.record import Configuration, Outcome, Record
 from membench.papers.cells import compose_cells
 from membench.papers.loader import known_papers, load_paper
 from membench.papers.numbers import PaperNumbers
 from membench.papers.results import needed_cells
+from membench.papers.tables import read_csv
 from membench.papers.verdicts import Verdict
 from tests.helpers import jobs
 
@@ -29,7 +30,8 @@ CELLS = compose_cells(LAYRUB, needed_cells(LAYRUB))
 def _reproduce(
     directory: Path, run: Callable[[Configuration], Record], workers: int = 2
 ) -> tuple[list[Record], PaperNumbers]:
-    records, numbers = reproduce(LAYRUB, CELLS, run, workers=workers, results=directory, stop=lambda: None)
+    execution = Execution(run, workers, stop=lambda: None)
+    records, numbers = reproduce(LAYRUB, CELLS, execution, directory)
     return list(records.values()), numbers
 
 
@@ -72,7 +74,7 @@ def test_each_experiment_has_a_table_and_the_page_links_to_the_rows(results: Pat
         frame = pd.read_csv(results / "layrub" / f"{experiment.name}.csv", keep_default_na=False)
         assert len(frame) == len(experiment.rows)
     page = (results / "SCOREBOARD.md").read_text()
-    assert page.startswith("# Scoreboard\n\n| Paper | Reproduced |")
+    assert page.startswith("# Scoreboard\n\n## Are methods ordered")
     assert "\n| [Layrub](#layrub-layer-centric-memory-reuse-and-" in page
     assert "(layrub/scoreboard.csv)" in page
     reasons = {answer.not_run for experiment in LAYRUB.experiments for _, answer in experiment.rows}
@@ -106,7 +108,7 @@ def test_closing_summary_names_failures(tmp_path: Path) -> None:
         ),
         (
             ["layrub", "speed=3"],
-            "'speed' is not an option; there are: tracking, time_limit_s, rerun, dry_run, strict, paper, workers",
+            "'speed' is not an option; there are: tracking, time_limit_s, rerun, dry_run, strict, paper, workers, sensitivity",
         ),
     ],
 )
@@ -144,3 +146,18 @@ assert "torch" not in sys.modules
     for files, scripts in ((first, "*[0-9].py"), (second, "figure10.py")):
         assert len(files) == 2 * len(list((ROOT / "paper_figs" / "layrub").glob(scripts)))
     assert second.items() <= first.items()
+
+
+def test_a_paper_is_run_under_each_alternative_to_its_choices(tmp_path: Path) -> None:
+    """With made-up records, which depend on configurations alone: alternatives that change none keep the values."""
+    paper = load_paper(ROOT / "experiments" / "mmcnn")
+    execution = Execution(jobs.made_up, 2, stop=lambda: None)
+    _, numbers = reproduce(paper, compose_cells(paper, needed_cells(paper)), execution, tmp_path)
+    vary(paper, numbers, execution, tmp_path)
+    base, *varied = read_csv(tmp_path / "mmcnn" / "sensitivity.csv")
+    assert base["alternative"] == "as chosen"
+    assert [line["alternative"] for line in varied] == [each.name for each in paper.alternatives]
+    assert [int(line["values_changed"]) > 0 for line in varied] == [True]
+    moved = read_csv(tmp_path / "mmcnn" / "sensitivity_rows.csv")
+    assert {row["item"] for row in moved} >= {"Table 2"}
+    assert "### What each choice decides" in (tmp_path / "mmcnn" / "summary.md").read_text()

@@ -2,18 +2,20 @@
 
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from hydra import compose
 
 from membench.cli.trainings import compose_trainings
-from membench.core.configuration import read
+from membench.core.configuration import ROOT, read
 from membench.core.record import LARGEST, configuration_hash
 from membench.papers.cells import cell_configuration, compose_cells, hydra_composition
 from membench.papers.experiment import Paper, PaperCell, Quantity, Row, framework_of
-from membench.papers.loader import read_reference
+from membench.papers.loader import load_paper, read_reference
 from membench.papers.results import evaluate_all, needed_cells, write_results
+from membench.papers.sensitivity import read_sensitivity
 from membench.sweep.run import run_cells
 from tests.helpers.papers import EXPERIMENTS
 
@@ -101,6 +103,7 @@ def test_every_experiment_runs_on_a_small_network(paper: Paper, tmp_path: Path) 
 def test_remarks_are_about_rows_that_exist(paper: Paper) -> None:
     rows: list[Row] = [row for experiment in paper.experiments for row, _ in experiment.rows]
     for remark in (
+        *paper.contradictions,
         *paper.inconsistencies,
         *paper.causes,
         *paper.fitted,
@@ -153,3 +156,18 @@ def test_what_is_trained_composes_and_is_named_once(paper: Paper) -> None:
             if answer.trained:
                 assert {*answer.trained.trainings} <= {*paper.trainings}
                 assert answer.direction_only or answer.trained.differs_from or row.line is None
+
+
+def test_every_choice_has_an_alternative_that_reads_and_composes(paper: Paper) -> None:
+    assert {choice.name for choice in paper.choices} <= {each.choice for each in paper.alternatives}
+    for alternative in paper.alternatives:
+        assert bool(alternative.not_run) != bool(alternative.source), alternative
+        read = load_paper(EXPERIMENTS / paper.name, alternative)
+        assert compose_cells(read, needed_cells(read))
+        assert alternative.not_run or read != replace(paper, alternatives=read.alternatives), alternative
+
+
+def test_a_choice_that_decides_nothing_is_not_declared(paper: Paper) -> None:
+    lines = [line for line in read_sensitivity(ROOT / "results" / paper.name) if line["values_changed"]]
+    decides = {line["choice"] for line in lines if int(line["values_changed"])}
+    assert {choice.name for choice in paper.choices} & {line["choice"] for line in lines} <= decides

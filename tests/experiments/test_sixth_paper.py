@@ -9,7 +9,7 @@ from shutil import copytree
 import pandas as pd
 import pytest
 
-from membench.cli.reproduce import reproduce
+from membench.cli.reproduce import Execution, reproduce
 from membench.core.record import Outcome
 from membench.papers.cells import compose_cells
 from membench.papers.loader import known_papers, load_paper
@@ -46,9 +46,8 @@ def numbers(root: Path) -> tuple[Number, ...]:
     """Verdicts of its rows after `reproduce` has run its cells and written its results."""
     paper = load_paper(root / "experiments" / "example")
     cells = compose_cells(paper, needed_cells(paper))
-    records, numbers = reproduce(
-        paper, cells, run_cell, workers=1, results=root / "results", stop=lambda: None
-    )
+    execution = Execution(run_cell, workers=1, stop=lambda: None)
+    records, numbers = reproduce(paper, cells, execution, root / "results")
     assert len({record.configuration_hash for record in records.values()}) == 2
     assert {record.outcome for record in records.values()} == {Outcome.OK}
     return numbers.stated

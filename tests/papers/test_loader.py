@@ -152,7 +152,7 @@ def test_refuses_what_does_not_add_up(answers: str, expected: str, tmp_path: Pat
         (
             "remarks.yaml",
             "reasons: []",
-            "remarks.yaml has reasons; it may have inconsistencies, causes",
+            "remarks.yaml has reasons; it may have contradictions, inconsistencies, causes",
         ),
         (
             "reference.csv",
@@ -192,3 +192,49 @@ def test_columns_that_are_not_read_are_allowed(tmp_path: Path) -> None:
     wider = [f"paper,{lines[0]},figure", *(f"net,{line}," for line in lines[1:])]
     (directory / "reference.csv").write_text("\n".join(wider) + "\n")
     assert len(load_paper(directory).experiments[0].rows) == 2
+
+
+CHOICES = """
+choices: [{name: a unit, where: {metric: memory}, text: chosen}]
+alternatives:
+  a unit:
+    - name: another one
+      source: Section 2
+      vocabulary: {models: {net: {batch_sizes: {normal: 8}}}, sets: {nets: [net, net]}}
+      metrics: {peak_memory_bytes: map_memory_bytes}
+      rows: {metric: memory}
+      cells: [{where: {framework: caffe, system: "our*"}, set: {framework: {context_bytes: 7, group_bytes: null}}}]
+    - {name: by hand, answers: [{where: {metric: memory}, value: {metric: weight_bytes, ratio: {metric: x}}}]}
+    - {name: unknown, not_run: there is no such code}
+"""
+
+
+def test_a_paper_is_read_under_an_alternative_to_a_choice(tmp_path: Path) -> None:
+    text = "answers: [{where: {}, value: {metric: peak_memory_bytes, mean: {model: nets}}}]"
+    (tmp_path / "choices.yaml").write_text(CHOICES)
+    paper = load_paper(_write(tmp_path, text))
+    merged, by_hand, unknown = paper.alternatives
+    assert [(each.choice, each.name) for each in paper.alternatives] == [
+        ("a unit", "another one"), ("a unit", "by hand"), ("a unit", "unknown"),
+    ]  # fmt: skip
+    assert unknown.not_run
+    under = load_paper(tmp_path, merged)
+    (_, memory), (_, time) = under.experiments[0].rows
+    assert memory.value is not None and time.value is not None
+    assert (memory.value.metric, time.value.metric) == ("map_memory_bytes", "peak_memory_bytes")
+    assert memory.value.over == {"model": ("net", "net")}
+    assert under.models["net"] == {"configuration": "lenet", "dataset": "data", "batch_sizes": {"normal": 8}}
+    (_, memory), _ = load_paper(tmp_path, by_hand).experiments[0].rows
+    assert memory.value is not None
+    assert (memory.value.metric, memory.value.reference) == ("weight_bytes", {"metric": "x"})
+
+
+def test_an_alternative_changes_the_configurations_that_it_names(tmp_path: Path) -> None:
+    (tmp_path / "choices.yaml").write_text(CHOICES)
+    paper = load_paper(_write(tmp_path, "answers: [{where: {}, value: {metric: peak_memory_bytes}}]"))
+    under = load_paper(tmp_path, paper.alternatives[0])
+    [before, _] = compose_cells(paper, needed_cells(paper)).values()
+    [after, _] = compose_cells(under, needed_cells(under)).values()
+    assert "group_bytes" in before["framework"] and "group_bytes" not in after["framework"]
+    assert after["framework"]["context_bytes"] == 7
+    assert {**after, "framework": before["framework"]} == before

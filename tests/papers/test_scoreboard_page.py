@@ -8,16 +8,27 @@ from pathlib import Path
 import pytest
 
 from membench.core.configuration import ROOT
+from membench.papers.closeness import Closeness
 from membench.papers.compare import read_results
+from membench.papers.contradictions import read_contradictions
 from membench.papers.experiment import Paper, Remark, Selection
 from membench.papers.loader import load_paper
 from membench.papers.numbers import stated_numbers
 from membench.papers.quantities import Result
-from membench.papers.scoreboard_page import TOTALS_COLUMNS, scoreboard_page, summary_page, totals_row
+from membench.papers.results import read_papers
+from membench.papers.scoreboard_page import (
+    TOTALS_COLUMNS,
+    readme_table,
+    scoreboard_page,
+    summary_page,
+    totals_row,
+)
+from membench.papers.sensitivity import read_sensitivity
 from membench.papers.verdicts import DEVIATES
 from tests.helpers.papers import PAPER, ROW, numbers_of
 
 RESULTS = ROOT / "results"
+NOTHING = Closeness([], [])
 FITTED = (Remark(Selection({"model": ("small",)}), "fitted"),)
 EVERYWHERE = Remark(Selection({}), "a cause of all")
 OF_DEEP = Remark(Selection({"model": ("deep",)}), "a cause of one")
@@ -31,7 +42,8 @@ def _deviations(text: str) -> list[list[str]]:
 
 
 def _page(paper: Paper, results: list[Result]) -> str:
-    return summary_page(numbers_of(paper, results))
+    numbers = numbers_of(paper, results)
+    return summary_page(numbers, Closeness.of(numbers))
 
 
 @pytest.mark.parametrize("path", sorted(RESULTS.glob("*/summary.md")), ids=lambda path: path.parent.name)
@@ -45,13 +57,18 @@ def test_committed_summaries_follow_from_the_committed_scoreboards(path: Path) -
         for line in read_results(path.parent)
     ]
     paper = load_paper(ROOT / "experiments" / path.parent.name)
-    assert summary_page(stated_numbers(paper, board)) == path.read_text()
+    numbers = stated_numbers(paper, board)
+    sensitivity = read_sensitivity(path.parent)
+    assert summary_page(numbers, Closeness.of(numbers), sensitivity) == path.read_text()
 
 
 @pytest.mark.parametrize("path", sorted(RESULTS.glob("*/summary.md")), ids=lambda path: path.parent.name)
 def test_no_part_of_a_deviations_reason_is_lost(path: Path) -> None:
     text = path.read_text()
     notes = dict(re.findall(r'^\d+\. <a id="(.*?)"></a>(.*)$', text, re.MULTILINE))
+    listed = {line["number"]: line["contradicted_by"] for line in read_contradictions(path.parent)}
+    in_table = {name: re.match(r"contradiction \[(\d+)\]", note) for name, note in notes.items()}
+    notes |= {name: listed[found[1]] for name, found in in_table.items() if found}
 
     def in_full(why: str) -> str:
         own, *numbers = re.split(r"(?:; |, |^)\[\d+\]\(#(.*?)\)", why)
@@ -116,7 +133,7 @@ def test_the_overview_counts_each_number_once_and_links_to_the_paper(results: li
     paper = replace(PAPER, title="vDNN: (virtual) memory-efficient networks", fitted=FITTED)
     line = totals_row(numbers_of(paper, results))
     assert list(line) == list(TOTALS_COLUMNS)
-    text = scoreboard_page([line, {**line, "Paper": "EPMC"}], ["## A paper\n"])
+    text = scoreboard_page([(line, NOTHING), ({**line, "Paper": "EPMC"}, NOTHING)], ["## A paper\n"])
     assert "| [vDNN](#vdnn-virtual-memory-efficient-networks) |  |  |  |  |  | 1 | 1 |  | 1 |  |" in text
     assert "| [EPMC](#epmc) |" in text
     assert text.endswith("\n\n## A paper\n")
@@ -132,5 +149,10 @@ def test_hostile_names_stay_text_in_their_cells(result: Callable[..., Result]) -
     [cells] = _deviations(text)
     assert len(cells) == 5
     assert "<script" not in text and "\n# a" not in text
-    board = scoreboard_page([totals_row(numbers_of(paper, [result(150.0)]))], [text])
+    board = scoreboard_page([(totals_row(numbers_of(paper, [result(150.0)])), NOTHING)], [text])
     assert "<script" not in board and "\n# a" not in board
+
+
+def test_the_readme_has_the_first_table_of_the_scoreboard() -> None:
+    lines = readme_table(read_papers(RESULTS))
+    assert "\n".join(lines) in (ROOT / "README.md").read_text()

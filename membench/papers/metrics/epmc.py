@@ -44,21 +44,34 @@ def step_metrics(plan: Plan, timelines: tuple[Timeline, ...], device: DeviceProf
     weight_bytes = sum(block.size_bytes for block in graph.blocks if block.role is Role.WEIGHT)
     return {
         "stored_map_bytes": _stored_map_bytes(schedule),
+        "stored_float_map_bytes": _stored_map_bytes(schedule, with_indices=False),
         "layer_output_bytes": layer_output_bytes,
         "weight_state_bytes": 3 * weight_bytes,
         "layer_output_and_weight_state_bytes": layer_output_bytes + 3 * weight_bytes,
+        **_all_map_metrics(graph, weight_bytes),
         "dense_bytes_of_encoded_maps": graph.size_bytes(item.block for item in encodes),
         "encoded_bytes": graph.size_bytes(item.encoded for item in encodes),
     }
 
 
-def _stored_map_bytes(schedule: Schedule) -> int:
+def _all_map_metrics(graph: TaskGraph, weight_bytes: int) -> Metrics:
+    """Return another count for Table 2: twice the images and every map, those of ReLUs and dropout included."""
+    images_bytes = sum(block.size_bytes for block in graph.blocks if block.role is Role.INPUT)
+    map_bytes = 2 * (images_bytes + graph.size_bytes(float32_activations(graph)))
+    return {"all_map_bytes": map_bytes, "all_map_and_weight_state_bytes": map_bytes + 3 * weight_bytes}
+
+
+def _stored_map_bytes(schedule: Schedule, *, with_indices: bool = True) -> int:
     """Return the activations, dense or encoded, that are held where the backward pass begins, or at the end.
 
-    Among them are the int64 indices that PyTorch's maximum pooling stores, which no encoding makes smaller.
+    Args:
+        with_indices: count the int64 indices that PyTorch's maximum pooling stores, too; no encoding makes them smaller.
     """
     graph = schedule.graph
     kept = {b.index for b in graph.blocks if b.role in (Role.ACTIVATION, Role.ENCODED)}
+    if not with_indices:
+        indices = {b.index for b in graph.blocks if b.role is Role.ACTIVATION} - float32_activations(graph)
+        kept -= indices
     backward = (
         position
         for position, item in enumerate(schedule.instructions)
@@ -90,10 +103,10 @@ def _layer_output_bytes(graph: TaskGraph) -> int:
 def encoding_metrics(paper: Paper, cell: PaperCell) -> Metrics:
     """Return `encoded_map_metrics` of a system with ``codec`` and ``streams`` in its ``set``, and a model with ``columns``.
 
-    The batch size is the map's volume, in elements.
+    The batch size is the map's volume, in units of the model's ``elements_per_volume``.
     """
     system, model = paper.systems[cell.system], paper.models[cell.model]
-    elements = int(cell.batch_size or model["batch_sizes"]["normal"])
+    elements = int(int(cell.batch_size or model["batch_sizes"]["normal"]) * model["elements_per_volume"])
     names = system["framework"], paper.devices[cell.device]
     return dict(_of_a_system(**system["set"], elements=elements, columns=model["columns"], names=names))
 
@@ -109,7 +122,7 @@ def encoded_map_metrics(codec: str, streams: int, elements: int, columns: int, c
 
     ``footprint_ratio:<percent of zeros>`` is the dense size over the encoded one, of a map of `ENCODED_ROWS` rows;
     ``mean_ratio_to_csr`` is the mean over the percentages of CSR's stored size over this encoding's, where a map is stored
-    dense if the encoding would be larger. Times are of a map of the given volume, half of whose elements are zero: alone, in
+    dense if the encoding would be larger (``mean_unbounded_ratio_to_csr``: never). Times are of a map of the given volume, half of whose elements are zero: alone, in
     series with a ReLU, and in parallel with one, which takes as long as the longer of the two (Equation 1).
 
     Args:
@@ -129,6 +142,9 @@ def encoded_map_metrics(codec: str, streams: int, elements: int, columns: int, c
         **{f"footprint_ratio:{p}": ratio for p, ratio in zip(SPARSITIES_PERCENT, ratios, strict=True)},
         "mean_footprint_ratio": statistics.fmean(ratios),
         "mean_ratio_to_csr": statistics.fmean(to_csr),
+        "mean_unbounded_ratio_to_csr": statistics.fmean(
+            own / other for own, other in zip(ratios, csr_ratios, strict=True)
+        ),
         "break_even_sparsity_percent": _break_even_percent(encoding, order),
         **_times(encoding, _codec(codec, streams=1), elements, cost),
     }

@@ -23,8 +23,11 @@ def step_metrics(plan: Plan, timelines: tuple[Timeline, ...], device: DeviceProf
     metrics: Metrics = {"intermediate_memory_bytes": peak_bytes(first, INTERMEDIATE_ROLES)}
     if device is not None and timelines:
         metrics |= _gradient_spans(first, timelines[0])
-        if speedups := _migration_speedups(first, timelines[0], device):
-            metrics["migration_speedup"] = statistics.fmean(speedups)
+        if times := _migration_times(first, timelines[0], device):
+            metrics["migration_speedup"] = statistics.fmean(
+                computing / copying for computing, copying in times
+            )
+            metrics["migration_speedup_of_sums"] = sum(c for c, _ in times) / sum(c for _, c in times)
     return metrics
 
 
@@ -42,12 +45,16 @@ def _gradient_spans(schedule: Schedule, timeline: Timeline) -> Metrics:
     return metrics
 
 
-def _migration_speedups(schedule: Schedule, timeline: Timeline, device: DeviceProfile) -> list[float]:
-    """Return for each convolution the time to compute its output again over the time to copy it back (Section 6)."""
+def _migration_times(
+    schedule: Schedule, timeline: Timeline, device: DeviceProfile
+) -> list[tuple[float, float]]:
+    """Return for each convolution the time to compute its output again, and the time to copy it back (Section 6)."""
     graph = schedule.graph
     return [
-        (span.end_s - span.start_s)
-        / (device.copy_latency_s + graph.size_bytes(task.creates) / device.host_to_device_bytes_per_s)
+        (
+            span.end_s - span.start_s,
+            device.copy_latency_s + graph.size_bytes(task.creates) / device.host_to_device_bytes_per_s,
+        )
         for task, span in compute_spans(schedule, timeline)
         if task.kind is Kind.CONVOLUTION and task.phase is Phase.FORWARD
     ]

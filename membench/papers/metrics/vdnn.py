@@ -53,14 +53,17 @@ def _memory_metrics(schedule: Schedule) -> Metrics:
 
 
 def _average_metrics(schedule: Schedule, timeline: Timeline) -> Metrics:
-    """Return averages of the memory that vDNN manages: without the classifier's weights and what is held for them.
+    """Return averages of all memory, and of what vDNN manages: without the classifier's weights and what is held for them.
 
     A layer counts with the most that is held while it runs, in each direction, without regard to its time: vDNN allocates
-    and releases by layer. The other average is over the time of the step.
+    and releases by layer. The other average is over the time of the step. The peak is that of what vDNN manages as well.
     """
     unmanaged_bytes = _classifier_weight_bytes(schedule.graph)
+    average_by_layer_bytes = statistics.fmean(_held_by_layer(schedule))
     return {
-        "managed_average_bytes": statistics.fmean(_held_by_layer(schedule)) - unmanaged_bytes,
+        "average_by_layer_bytes": average_by_layer_bytes,
+        "managed_peak_bytes": schedule.peak_bytes - unmanaged_bytes,
+        "managed_average_bytes": average_by_layer_bytes - unmanaged_bytes,
         "managed_average_over_time_bytes": average_bytes(schedule, timeline) - unmanaged_bytes,
     }
 
