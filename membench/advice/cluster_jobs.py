@@ -188,8 +188,7 @@ def _captured(step: bytes | Step, mode: Checkpointing, samples: int) -> Program:
     framework = configuration.load("framework", "pytorch")
     updated = updated_workload(workload.with_batch(samples), of.update)
     graph = Captures(updated, framework.captured_on, uses_values=True).graph_at(samples)
-    assert graph.plain is not None
-    graph = replace(graph.plain, plain=graph.plain)
+    graph = graph.plain_alone
     numbers = StepNumbers.of(graph, RooflineCost(of.device, framework.efficiency))
     return Program(samples, pickle.dumps(graph), numbers)
 

@@ -291,6 +291,16 @@ class TaskGraph:
     def __getstate__(self) -> dict[str, Any]:
         return {key: value for key, value in self.__dict__.items() if key in self.__dataclass_fields__}
 
+    @property
+    def plain_alone(self) -> "TaskGraph":
+        """Plain PyTorch's step, in the place of what other methods schedule too; the graph itself is another framework's."""
+        return self if self.plain is None else replace(self.plain, plain=self.plain)
+
+    @property
+    def is_plain_alone(self) -> bool:
+        """Whether it is the step of plain PyTorch, and no other method schedules it."""
+        return self.plain is not None and self.plain.tasks is self.tasks
+
     @cached_property
     def given_up(self) -> frozenset[int]:
         """Blocks that the step takes over from the caller, by its first task."""

@@ -60,6 +60,8 @@ def pipelined(graph: TaskGraph, pipeline: Pipeline) -> list[RankOfPipeline]:
         UnsupportedModel: see `Stages`.
     """
     graphs = [graph] if graph.plain is None else [graph, graph.plain]
+    if graph.plain is not None and graph.is_plain_alone:
+        graphs = [graph.plain]
     cut = [(each, Stages(each, pipeline)) for each in graphs]
     ranks = []
     for rank in range(pipeline.ranks):
@@ -67,6 +69,8 @@ def pipelined(graph: TaskGraph, pipeline: Pipeline) -> list[RankOfPipeline]:
         callers = _callers_blocks(graph, [stages for _, stages in cut], own, pipeline.micro_batches)
         built = [_Rank(each, stages, pipeline, rank, callers) for each, stages in cut]
         whole, *plain = [each.graph() for each in built]
+        if graph.is_plain_alone:
+            plain = [whole]
         ranks.append(RankOfPipeline(replace(whole, plain=plain[0] if plain else None), built[0].callers))
     return ranks
 

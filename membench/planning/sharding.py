@@ -57,7 +57,7 @@ def shard(graph: TaskGraph, sharding: Sharding) -> TaskGraph:
     if sharding.ranks == 1:
         return graph
     plain = graph.plain and _Sharded(graph.plain, sharding).graph()
-    if plain and graph.plain and graph.plain.tasks is graph.tasks:  # no other strategy schedules it
+    if plain and graph.is_plain_alone:
         return replace(plain, plain=plain)
     return replace(_Sharded(graph, sharding).graph(), plain=plain)
 

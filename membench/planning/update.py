@@ -59,7 +59,7 @@ def add_update(graph: TaskGraph, update_of: UpdateOf | None) -> TaskGraph:
     """
     if update_of is None:
         return graph
-    update = update_of(graph)
+    update, is_plain_alone = update_of(graph), graph.is_plain_alone
     graph = add_states(graph, update_of)
     if plain := graph.plain:
         tasks = _tasks(plain, update, update.tasks)
@@ -68,6 +68,8 @@ def add_update(graph: TaskGraph, update_of: UpdateOf | None) -> TaskGraph:
             plain = _in_backward(plain, tasks, _last_uses(plain, tasks))
         else:
             plain = _behind_backward(plain, tasks)
+        if is_plain_alone:
+            return replace(plain, plain=plain)
     tasks = _tasks(graph, update, update.parts)
     graph = replace(_with_freed(graph, update, tasks), plain=plain)
     if update.is_divided:

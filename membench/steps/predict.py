@@ -48,6 +48,7 @@ from membench.steps.ranks import Ranks, ranks_of
 from membench.steps.simulated_step import simulated_pipeline, simulated_step
 from membench.steps.tensor_parallel import Plan
 from membench.strategies.base import Strategy
+from membench.strategies.pytorch import PyTorch
 
 
 class Predictor:
@@ -133,6 +134,8 @@ class Predictor:
     def _stages(self, pipeline: Pipeline, cost: CostModel, device: DeviceProfile) -> list[Prediction]:
         """Return the prediction of each place in a pipeline, whose step ends with that of the last rank."""
         whole = self._captures.graph_at(self._captures.workload.batch_size)
+        if isinstance(self._strategy, PyTorch):
+            whole = whole.plain_alone
         plans = []
         for rank in pipelined(whole, pipeline):
             graph = rank_graph(rank.graph, self._ranks)
