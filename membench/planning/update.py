@@ -169,7 +169,8 @@ def _last_uses(graph: TaskGraph, updates: list[Task]) -> list[int]:
 def _last_needs(graph: TaskGraph, updates: list[Task]) -> list[int]:
     """Return `_last_uses`, or later tasks that read what the forward pass has made of the weights.
 
-    A method may drop that and compute it again from the weights, which must not have changed by then.
+    A method may drop that and compute it again from the weights, which must not have changed by then. A gradient that a collective
+    makes is not waited for before the device waits for that collective anyway.
     """
     made_of = [0] * len(graph.blocks)  # bit by bit, the tasks of the update whose weights a block is made of
     for number, task in enumerate(updates):
@@ -189,7 +190,20 @@ def _last_needs(graph: TaskGraph, updates: list[Task]) -> list[int]:
             number = needed.bit_length() - 1
             last_needs[number] = max(last_needs[number], task.index)
             needed ^= 1 << number
-    return last_needs
+    return [_arrival(graph, last) for last in last_needs]
+
+
+def _arrival(graph: TaskGraph, last: int) -> int:
+    """Return the task behind which what a task has made is there: of a collective, those that are issued when its buffer is given back."""
+    if graph.tasks[last].collective is None:
+        return last
+    used = {*graph.tasks[last].reads, *graph.tasks[last].writes}
+    later = (task.index for task in graph.tasks[last + 1 :] if not used.isdisjoint((*task.reads, *task.writes)))
+    end = len(graph.tasks) - 1
+    arrival = next(later, end)
+    while arrival < end and graph.tasks[arrival + 1].collective:
+        arrival += 1
+    return arrival
 
 
 def _with_freed(graph: TaskGraph, update: Update, tasks: list[Task]) -> TaskGraph:
