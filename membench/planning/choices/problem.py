@@ -211,6 +211,7 @@ class Problem:
         So are gathered weights and the buffers that they pass through.
         """
         parent: dict[int, int] = {block: block for block in candidates}
+        blocks = self.graph.blocks
 
         def root(block: int) -> int:
             while parent[block] != block:
@@ -223,7 +224,7 @@ class Problem:
             for block in written[1:]:
                 parent[root(block)] = root(written[0])
         for task in self._gathering:
-            passed = [block for block in self.touched[task.index] if block in parent]
+            passed = [b for b in task.writes + task.reads if b in parent and blocks[b].role is Role.GATHERED]
             for block in passed[1:]:
                 parent[root(block)] = root(passed[0])
         groups: dict[int, list[int]] = defaultdict(list)

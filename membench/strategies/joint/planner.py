@@ -16,6 +16,7 @@ from membench.strategies.joint.bound import MOMENTS, Relaxation, Residence, rela
 from membench.strategies.joint.others import Others
 from membench.strategies.joint.search import TOLERANCE, Search, seeds
 from membench.strategies.joint.variants import Variant, Variants, held_bytes
+from membench.strategies.joint.windows import least_s
 
 EVALUATIONS = range(1000, 16_001)
 """Least and greatest number of plans that are tried."""
@@ -190,10 +191,10 @@ class Planner:
                 least = middle
         return best
 
-    @property
+    @cached_property
     def compute_s(self) -> float:
-        """The least seconds of all tasks, each once, in any variant."""
-        return self._start_s + self._variants.bounding(None).compute_s - self._variants.spared_s
+        """The least seconds of all tasks and collectives, each once, in any variant."""
+        return self._start_s + least_s(self._variants.bounding(None)) - self._variants.spared_s
 
     @cached_property
     def lower_bound_bytes(self) -> int:

@@ -40,6 +40,7 @@ from membench.core.cost_model import CostModel
 from membench.core.schedule import Schedule
 from membench.core.task_graph import TaskGraph
 from membench.execution.simulation import step_time_s
+from membench.planning.gathering import gathered_once
 from membench.strategies.base import Strategy
 
 if TYPE_CHECKING:
@@ -74,12 +75,13 @@ class Joint(Strategy):
         from membench.strategies.joint.planner import Planner
         from membench.strategies.joint.search import TOLERANCE
 
-        planner = Planner(graph, cost)
+        once = gathered_once(graph)
+        planner = Planner(once, cost)
         if budget_bytes is None:
             least = emit(self.name, planner.without_loss_of_time(), None)
             return _certified(least, step_time_s(least, cost), planner.compute_s)
         stays_s = planner.least_s(budget_bytes, FEW_MOMENTS)
-        homes, others = Homes(graph, cost), Others(graph, cost, budget_bytes, stays_s)
+        homes, others = Homes(once, cost), Others(graph, cost, budget_bytes, stays_s)
         at_home = cache(lambda: Planner(homes.at(len(homes.parts)), cost, homes.residences))
         candidates: list[Timed] = []
         leaves_first = (
@@ -95,6 +97,7 @@ class Joint(Strategy):
             planner = at_home()  # its bound holds for all plans
             if _fastest_s(candidates) > planner.least_s(budget_bytes) * (1 + TOLERANCE) or not candidates:
                 candidates += others.timed(_fastest_s(candidates))  # otherwise none of them is faster
+                candidates += others.own()
         if not candidates:
             raise planner.refusal(budget_bytes)
         step_s, fastest = min(candidates, key=lambda candidate: (candidate[0], candidate[1].peak_bytes))
