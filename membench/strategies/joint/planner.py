@@ -121,9 +121,16 @@ class Planner:
         problem = self._variants.problem(variant)
         evaluations = int(STARTED_SHARE / 2 * _number(EVALUATED_STEPS, EVALUATIONS, problem))
         search = Search(self._evaluator(variant), budget_bytes, evaluations=evaluations, enough_s=enough_s)
-        search.start(seeds(len(problem.units), *self._of_units(problem, relaxed)))
+        search.start(seeds(problem.units, *self._of_units(problem, relaxed), self._by_program))
         search.descend()
         return search
+
+    @cached_property
+    def _by_program(self) -> frozenset[int]:
+        """The blocks that the program itself computes again, as far as names tell them apart."""
+        plain = self._graph.plain
+        made = {plain.blocks[block].name for task in plain.tasks for block in task.creates} if plain else ()
+        return frozenset(b.index for b in self._graph.blocks if f"{b.name}{RECOMPUTED_SUFFIX}" in made)
 
     def _of_units(self, problem: Problem, relaxed: Relaxation) -> list[Mapping[int, float]]:
         """Return the fractions of the linear program by a variant's units: copied, and recomputed."""
