@@ -334,9 +334,7 @@ class _Sharded:
             -1, name, Kind.OTHER, phase, layer, reads=reads, writes=tuple(creates), creates=tuple(creates), collective=collective,
         )  # fmt: skip
 
-    def _add(
-        self, name: str, size_bytes: int, role: Role, layer: int, repeats: int | None = None
-    ) -> int:
+    def _add(self, name: str, size_bytes: int, role: Role, layer: int, repeats: int | None = None) -> int:
         """Add a block, and return its index."""
         self._blocks.append(Block(len(self._blocks), name, size_bytes, role, layer, repeats=repeats))
         return len(self._blocks) - 1

@@ -198,7 +198,9 @@ def _arrival(graph: TaskGraph, last: int) -> int:
     if graph.tasks[last].collective is None:
         return last
     used = {*graph.tasks[last].reads, *graph.tasks[last].writes}
-    later = (task.index for task in graph.tasks[last + 1 :] if not used.isdisjoint((*task.reads, *task.writes)))
+    later = (
+        task.index for task in graph.tasks[last + 1 :] if not used.isdisjoint((*task.reads, *task.writes))
+    )
     end = len(graph.tasks) - 1
     arrival = next(later, end)
     while arrival < end and graph.tasks[arrival + 1].collective:

@@ -56,7 +56,10 @@ def _await(a: Any, order: Any, ends: Any, slots: Any, originals: Any, awaited: A
     last = np.full(blocks + len(originals), -1)
     for step in range(steps):
         last[slots[ends[step] : ends[step + 1]]] = step
-    filling, using = np.full(len(last), -1), np.full(len(last), -1)  # the last collective that writes, or touches
+    filling, using = (
+        np.full(len(last), -1),
+        np.full(len(last), -1),
+    )  # the last collective that writes, or touches
     for step in range(steps):
         operation = order[step]
         shift = a.touched_at[operation] - ends[step]

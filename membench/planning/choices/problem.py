@@ -92,8 +92,7 @@ class Problem:
             () if t.on_host else tuple(dict.fromkeys((*t.reads, *t.writes))) for t in self.operations
         )
         self.duration_s = tuple(
-            0.0 if t.on_host or t.collective else cost.launch_time_s(t) + time_s(t)
-            for t in self.operations
+            0.0 if t.on_host or t.collective else cost.launch_time_s(t) + time_s(t) for t in self.operations
         )
         self.collective_s = tuple(time_s(t) if t.collective else 0.0 for t in self.operations)
         self.delay_s = tuple(cost.collective_share * each_s for each_s in self.collective_s)

@@ -413,7 +413,9 @@ class _Program:
         for axis in sorted({each.axis for each in self._exchanges}):
             for start in boundaries([start for start, _, _ in released]):
                 for end in ends:
-                    inside = [each for a, b, each in released if a >= start and b <= end and each.axis == axis]
+                    inside = [
+                        each for a, b, each in released if a >= start and b <= end and each.axis == axis
+                    ]
                     if inside:
                         self._add_window(start, end, axis, sum(each.time_s for each in inside))
 

@@ -16,7 +16,7 @@ from membench.strategies.joint.bound import MOMENTS, Relaxation, Residence, rela
 from membench.strategies.joint.others import Others
 from membench.strategies.joint.search import TOLERANCE, Search, seeds
 from membench.strategies.joint.variants import Variant, Variants, held_bytes
-from membench.strategies.joint.windows import least_s
+from membench.strategies.joint.windows import least_with_collectives_s
 
 EVALUATIONS = range(1000, 16_001)
 """Least and greatest number of plans that are tried."""
@@ -121,7 +121,7 @@ class Planner:
         problem = self._variants.problem(variant)
         evaluations = int(STARTED_SHARE / 2 * _number(EVALUATED_STEPS, EVALUATIONS, problem))
         search = Search(self._evaluator(variant), budget_bytes, evaluations=evaluations, enough_s=enough_s)
-        search.start(seeds(problem.units, *self._of_units(problem, relaxed), self._by_program))
+        search.start(seeds(problem.units, self._by_program, *self._of_units(problem, relaxed)))
         search.descend()
         return search
 
@@ -185,14 +185,15 @@ class Planner:
             evaluator.needed_bytes([KEEP] * len(problem.units))[0],
         )
         best = evaluator.plan([KEEP] * len(problem.units), most)
+        least_s = best.step_s if any(problem.collective_s) else problem.compute_s
         trials = _number(TRIED_STEPS, TRIALS, problem)
         for _ in range(HALVINGS):
             middle = (least + most) // 2
-            search = Search(evaluator, middle, evaluations=trials, enough_s=problem.compute_s)
+            search = Search(evaluator, middle, evaluations=trials, enough_s=least_s)
             search.try_choices(everything)
             if search.best:
                 search.descend()
-            if search.best and search.best.step_s <= problem.compute_s * (1 + TOLERANCE):
+            if search.best and search.best.step_s <= least_s * (1 + TOLERANCE):
                 best, most = search.best, min(search.best.peak_bytes, middle)
             else:
                 least = middle
@@ -201,7 +202,9 @@ class Planner:
     @cached_property
     def compute_s(self) -> float:
         """The least seconds of all tasks and collectives, each once, in any variant."""
-        return self._start_s + least_s(self._variants.bounding(None)) - self._variants.spared_s
+        return (
+            self._start_s + least_with_collectives_s(self._variants.bounding(None)) - self._variants.spared_s
+        )
 
     @cached_property
     def lower_bound_bytes(self) -> int:

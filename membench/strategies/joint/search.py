@@ -116,9 +116,9 @@ class Search:
 
 def seeds(
     units: Sequence[Unit],
+    by_program: frozenset[int],
     offloaded: Mapping[int, float],
     recomputed: Mapping[int, float],
-    by_program: frozenset[int],
 ) -> Iterator[Choices]:
     """Yield choices to start from: everything kept, everything offloaded, and the relaxation rounded in several ways.
 
@@ -130,7 +130,9 @@ def seeds(
     gathered = any(unit.gather_s for unit in units)
     for choices in _seeds(len(units), offloaded, recomputed):
         if gathered:
-            yield [RECOMPUTE if unit.gather_s else choice for unit, choice in zip(units, choices, strict=True)]
+            yield [
+                RECOMPUTE if unit.gather_s else choice for unit, choice in zip(units, choices, strict=True)
+            ]
         yield choices
     for choice in (KEEP, OFFLOAD) if gathered else ():
         again = (unit.makers and (unit.gather_s or not by_program.isdisjoint(unit.blocks)) for unit in units)

@@ -87,11 +87,13 @@ def gathers(problem: Problem, unit: int) -> Gathers:
 
 
 def _least_delay_s(problem: Problem, operation: int) -> float:
-    launch_s = max(problem.launch_s[1 : len(problem.graph.tasks)], default=0.0)  # the step's is before the first
+    launch_s = max(
+        problem.launch_s[1 : len(problem.graph.tasks)], default=0.0
+    )  # the step's is before the first
     return max(0.0, problem.delay_s[operation] - launch_s)
 
 
-def least_s(problem: Problem) -> float:
+def least_with_collectives_s(problem: Problem) -> float:
     """Return the largest bound of all windows on the time of the problem's graph."""
     starts = np.concatenate(([0.0], np.cumsum(problem.duration_s[: len(problem.graph.tasks)])))
     exchanges = find_exchanges(problem)
