@@ -14,7 +14,7 @@ They have no call: a simulator times them, and in a step that runs for real the 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import reduce
+from functools import partial, reduce
 from operator import or_
 
 from membench.core.errors import MembenchError
@@ -190,19 +190,24 @@ def _last_needs(graph: TaskGraph, updates: list[Task]) -> list[int]:
             number = needed.bit_length() - 1
             last_needs[number] = max(last_needs[number], task.index)
             needed ^= 1 << number
-    return [_arrival(graph, last) for last in last_needs]
+    writer = {block: task for task in graph.tasks for block in task.writes}
+    makers = ((writer[block] for block in task.reads if block in writer) for task in updates)
+    return [
+        max(last, *map(partial(_arrival, graph), of)) for last, of in zip(last_needs, makers, strict=True)
+    ]
 
 
-def _arrival(graph: TaskGraph, last: int) -> int:
-    """Return the task behind which what a task has made is there: of a collective, those that are issued when its buffer is given back."""
-    if graph.tasks[last].collective is None:
-        return last
-    used = {*graph.tasks[last].reads, *graph.tasks[last].writes}
-    later = (
-        task.index for task in graph.tasks[last + 1 :] if not used.isdisjoint((*task.reads, *task.writes))
-    )
+def _arrival(graph: TaskGraph, made_by: Task) -> int:
+    """Return the task behind which what a task has made is there.
+
+    Of a collective: behind those that are issued where memory that it uses is given back, which the device waits for anyway.
+    """
+    if made_by.collective is None:
+        return made_by.index
+    used = {*made_by.reads, *made_by.writes}
+    later = graph.tasks[made_by.index + 1 :]
     end = len(graph.tasks) - 1
-    arrival = next(later, end)
+    arrival = next((task.index for task in later if not used.isdisjoint((*task.reads, *task.writes))), end)
     while arrival < end and graph.tasks[arrival + 1].collective:
         arrival += 1
     return arrival
