@@ -19,7 +19,7 @@ def paced(a: Any, order: Any, ends: Any, slots: Any, originals: Any) -> Any:
     if not a.has_collectives:
         return Program(order, ends, slots, originals, pace_s, awaited)
     _await(a, order, ends, slots, originals, awaited)
-    here_s, beside_s = np.zeros(len(order) + 1), np.zeros(2)
+    here_s, beside_s = np.zeros(len(order) + 1), np.zeros(3)
     time_s = 0.0
     for step in range(len(order)):
         end_s = end_of_step_s(a, order[step], step, awaited, here_s, beside_s, time_s)
@@ -36,7 +36,8 @@ def end_of_step_s(
 
     Args:
         here_s: when what each step waits for is there; updated by a collective.
-        beside_s: when the stream of collectives is free, and by how much the next kernel is delayed; updated.
+        beside_s: when the stream of collectives is free, by how much the next kernel is delayed, and when the last one has ended;
+            updated.
     """
     start_s = max(time_s, here_s[step])
     if awaited[step] >= 0:
@@ -44,9 +45,10 @@ def end_of_step_s(
         beside_s[1] += a.delay_s[operation]
         here_s[awaited[step]] = max(here_s[awaited[step]], beside_s[0])
         return start_s
-    delay_s = max(0.0, beside_s[1] - (start_s - time_s) - a.launch_s[operation])
+    delay_s = max(0.0, beside_s[1] - (start_s + a.launch_s[operation] - beside_s[2]))
     beside_s[1] = 0.0
-    return start_s + a.duration_s[operation] + delay_s
+    beside_s[2] = start_s + a.duration_s[operation] + delay_s
+    return beside_s[2]
 
 
 @compiled

@@ -221,7 +221,7 @@ def go_forward(
     leaves, waiting = np.full(count, -1), np.zeros(count, np.bool_)
     writing, ending = _by_step(absences[:, 1], steps), _by_step(absences[:, 2], steps)
     returning = _by_step(returns, steps)  # absences are in the order in which they end
-    copied_s, here_s, beside_s = np.zeros(count), np.zeros(steps + 1), np.zeros(2)
+    copied_s, here_s, beside_s = np.zeros(count), np.zeros(steps + 1), np.zeros(3)
     leaving = [(0.0, np.int64(0)) for _ in range(0)]
     at_writing, at_ending, at_returning = np.sum(absences[:, 1] < 0), np.sum(absences[:, 2] < 0), 0
     leaves[ending[:at_ending]] = 0
@@ -250,7 +250,8 @@ def go_forward(
         while at_writing < count and absences[writing[at_writing], 1] == step:
             at_writing += 1
         if at_writing > start:
-            out_s = _copy_out(a, absences, writing[start:at_writing], returns, copied_s, time_s, out_s)
+            written_s = beside_s[0] if awaited[step] >= 0 else time_s
+            out_s = _copy_out(a, absences, writing[start:at_writing], returns, copied_s, written_s, out_s)
         while at_ending < count and absences[ending[at_ending], 2] == step:
             absence = ending[at_ending]
             if returns[absence] >= 0:
