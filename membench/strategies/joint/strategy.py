@@ -20,6 +20,10 @@ longer than the tasks, with several numbers of layers at home, that of the linea
 the schedules that may do so. Where it is lower than that of plans with all weights on the device, they are made first, and others
 only if their bound is below the fastest of them.
 
+Under sharded weights a rank's gathered weights are stored blocks as well: they stay from the forward to the backward pass, or are
+gathered again ahead of their use, which takes the time of a collective (`planning.gathering`). The bound contains collectives
+(`windows`), and the program's own schedule is among those under 4.
+
 Without a budget the step takes the time of the fastest algorithms, which is eager's where the device offers no choice, with the
 least memory found that costs no time. Masks and narrow index maps are written by PyTorch's operators, a byte and two or four
 bytes for each element; Gist's bits are finer, and its schedule is one of those under 4. Not its codec for sparse maps, whose
