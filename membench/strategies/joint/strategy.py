@@ -56,6 +56,10 @@ PARTS_AT_HOME = (0.0, 1 / 16, 1 / 4, 1.0)
 """Numbers of updates on the host that are tried: of those between the least with which the budget can be kept, from the linear
 program's number on, and all of them."""
 
+PARTS_OF_SHARDS = (1 / 4, 1 / 2, 1.0)
+"""The same where weights are in shards, of all updates: the linear program gathers weights again as if their shards were on the device,
+and so moves too many updates."""
+
 WORTH_WHILE = 1.005
 """The fastest plan so far over the bound of another class of schedules: where it is less, that one is not searched."""
 
@@ -117,9 +121,12 @@ class Joint(Strategy):
         def keeps_budget(number: int) -> bool:
             return planner_of(number).needed_bytes <= others.budget_bytes
 
-        least = _least(range(ceil(planner.moved(others.budget_bytes)), count), keeps_budget)
+        is_rank = any(task.collective for task in homes.graph.tasks)
+        first = 0 if is_rank else ceil(planner.moved(others.budget_bytes))
+        least = _least(range(first, count), keeps_budget)
+        shares = PARTS_OF_SHARDS if is_rank else PARTS_AT_HOME
         found: list[Timed] = []
-        for number in sorted({ceil(least + share * (count - least)) for share in PARTS_AT_HOME}):
+        for number in sorted({ceil(least + share * (count - least)) for share in shares}):
             if (
                 _fastest_s(found)
                 <= planner_of(number).least_s(others.budget_bytes, FEW_MOMENTS) * WORTH_WHILE
