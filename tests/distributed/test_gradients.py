@@ -19,7 +19,7 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, str, str]
     """The gradients of two processes under all strategies, in one run, because starting them takes seconds."""
     path = tmp_path_factory.mktemp("processes") / "gradients.pt"
     running = torchrun("tests.helpers.distributed_training", str(path), processes=PROCESSES)
-    _, errors = running.communicate(timeout=240)
+    _, errors = running.communicate(timeout=900)
     assert running.returncode == 0, errors
     return torch.load(path)
 

@@ -27,7 +27,7 @@ def test_tensor_parallel_steps_are_exact_and_hold_what_is_predicted(
 ) -> None:
     arguments = str(tmp_path / "rank"), ",".join(networks), ",".join(strategies)
     running = torchrun("tests.helpers.tensor_parallel", *arguments, processes=processes)
-    _, errors = running.communicate(timeout=240)
+    _, errors = running.communicate(timeout=900)
     assert running.returncode == 0, errors
     for name in networks:
         whole_loss, whole_gradients = undivided(name)

@@ -11,7 +11,7 @@ from tests.helpers.launch import torchrun
 def test_gradients_weights_and_buffers_of_two_processes_are_exact(tmp_path: Path) -> None:
     path = tmp_path / "found.pt"
     running = torchrun("tests.helpers.distributed_wrapping", str(path), processes=2)
-    _, errors = running.communicate(timeout=240)
+    _, errors = running.communicate(timeout=900)
     assert running.returncode == 0, errors
     found = torch.load(path)
     for strategy in STRATEGIES:

@@ -49,7 +49,7 @@ def gradients(module: nn.Module) -> dict[str, Tensor]:
 
 def main(output: str) -> None:
     found = {}
-    with join("cpu", timeout_s=60):
+    with join("cpu", timeout_s=600):
         rank, count = joined().rank, joined().count
         module = network()
         if rank:  # it must start from the weights of the first process

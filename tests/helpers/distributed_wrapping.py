@@ -44,7 +44,7 @@ def train(module: nn.Module) -> list[Tensor]:
 
 
 def main(output: str) -> None:
-    with join("cpu", timeout_s=60):
+    with join("cpu", timeout_s=600):
         found = {"plain": train(network())}
         for strategy in STRATEGIES:
             found[strategy] = train(membench.wrap(network(), strategy=strategy))

@@ -221,7 +221,7 @@ def found_in(schedule: str, name: str, strategy: str) -> tuple[list[str], int, i
 
 def main(output: str, *cases: str) -> None:
     found: dict[str, list[Any]] = {}
-    with join("cpu", timeout_s=60):
+    with join("cpu", timeout_s=600):
         for case in cases:
             every: list[Any] = [None] * joined().count
             dist.all_gather_object(every, found_in(*case.split("/")))

@@ -136,7 +136,7 @@ def whole(loss: Tensor) -> Tensor:
 
 
 def main(output: str, names: str, strategies: str) -> None:
-    with join("cpu", timeout_s=60), loss_parallel():
+    with join("cpu", timeout_s=600), loss_parallel():
         mesh = init_device_mesh("cpu", (joined().count,), mesh_dim_names=("tp",))
         found = {name: results(name, mesh, strategies.split(",")) for name in names.split(",")}
         torch.save(found, f"{output}{joined().rank}")
