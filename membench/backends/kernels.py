@@ -18,10 +18,9 @@ from membench.core.call import Call, resolve_operator
 from membench.core.random_operators import READ_STATE, SET_STATE, random_state, set_random_state
 from membench.core.torch_internals import (
     OpOverload,
-    all_reduce_in_place,
     has_other_users,
     is_collective,
-    rank_in,
+    process_group,
     storage_address,
     tensor_users,
     tensors_of,
@@ -69,9 +68,18 @@ _POLL_S = 1e-5
 
 def _reduce_scatter_on_cpu(whole: Tensor, operation: str, ranks: int, group: Any) -> Tensor:
     """Return this rank's part of a sum, as Gloo makes it: by an all-reduce in a copy, which its own thread would give back."""
-    total = whole.clone(memory_format=torch.contiguous_format)
-    _collective_on_cpu(all_reduce_in_place, total, operation, group)
-    return total.chunk(ranks)[rank_in(group)].clone()
+    processes = process_group(group)
+    return _all_reduce_on_cpu(whole, operation, group).chunk(ranks)[processes.rank()].clone()
+
+
+def _all_reduce_on_cpu(tensor: Tensor, operation: str, group: Any) -> Tensor:
+    total = tensor.clone(memory_format=torch.contiguous_format)
+    return distributed.all_reduce(total, operation, process_group(group))
+
+
+def _all_gather_on_cpu(part: Tensor, ranks: int, group: Any) -> Tensor:
+    whole = part.new_empty((ranks * part.shape[0], *part.shape[1:]))
+    return distributed.all_gather(part, ranks, process_group(group), out=whole)
 
 
 def _native_dropout(activation: Tensor, probability: float, train: bool | None) -> tuple[Tensor, Tensor]:
@@ -97,6 +105,8 @@ def _lstm_layer(*arguments: Any) -> tuple[Tensor, ...]:
 
 
 _ON_CPU: dict[str, Callable[..., Any]] = {
+    "_c10d_functional.all_gather_into_tensor.default": _all_gather_on_cpu,
+    "_c10d_functional.all_reduce.default": _all_reduce_on_cpu,
     "_c10d_functional.reduce_scatter_tensor.default": _reduce_scatter_on_cpu,
     "aten.mkldnn_rnn_layer.default": _lstm_layer,
     "aten.native_dropout.default": _native_dropout,

@@ -84,12 +84,12 @@ def average(tensor: Tensor, root: int | None, what: str) -> None:
 
 
 def all_gather(sent: Tensor, ranks: int, group: dist.ProcessGroup, *, out: Tensor) -> Tensor:
-    """Fill a vector with those of all ranks of a group, one after another, without allocating memory as Gloo's all-gather does.
+    """Fill a tensor with those of all ranks of a group, one after another, without allocating memory as Gloo's all-gather does.
 
     Raises:
         ExchangeFailed: see `average`.
     """
-    parts = out.view(ranks, -1)
+    parts = out.view(ranks, *sent.shape)
     parts[dist.get_rank(group)].copy_(sent)
     with _exchange_errors(joined(), "weights"):
         for rank in range(ranks):
@@ -115,13 +115,13 @@ def reduce_scatter(
 
 
 def all_reduce(tensor: Tensor, operator: str, group: dist.ProcessGroup) -> Tensor:
-    """Replace a tensor in place by its sum or, as ``"avg"``, its mean over a group's ranks, without allocating memory.
+    """Replace a tensor in place by its sum, ``"max"`` or, as ``"avg"``, its mean over a group's ranks, without allocating memory.
 
     Raises:
         ExchangeFailed: see `average`.
     """
     with _exchange_errors(joined(), "gradients"):
-        dist.all_reduce(_unowned(tensor), group=group)
+        dist.all_reduce(_unowned(tensor), _REDUCTIONS[operator], group)
     if operator == "avg":
         _divide(tensor, dist.get_world_size(group))
     return tensor
@@ -160,6 +160,16 @@ def receive(tensors: Sequence[Tensor], group: dist.ProcessGroup, peer: int, tag:
 
 def _peer(group: dist.ProcessGroup, peer: int) -> int:
     return (dist.get_rank(group) + peer) % dist.get_world_size(group)
+
+
+_REDUCTIONS = {
+    "avg": dist.ReduceOp.SUM,  # Gloo offers no means
+    "max": dist.ReduceOp.MAX,
+    "min": dist.ReduceOp.MIN,
+    "product": dist.ReduceOp.PRODUCT,
+    "sum": dist.ReduceOp.SUM,
+}
+"""By the names of functional collectives."""
 
 
 def _unowned(tensor: Tensor) -> Tensor:

@@ -77,7 +77,6 @@ __all__ = [
     "OpOverloadPacket",
     "TorchDispatchMode",
     "UnsupportedOperatorException",
-    "all_reduce_in_place",
     "clear_cublas_workspaces",
     "compiled_depth",
     "composed_kernel",
@@ -110,7 +109,7 @@ __all__ = [
     "no_dispatch",
     "operator_function",
     "operator_schema",
-    "rank_in",
+    "process_group",
     "read_number",
     "register_container",
     "saved_tensor",
@@ -161,19 +160,14 @@ WAIT_FOR_COLLECTIVE = "_c10d_functional.wait_tensor.default"
 """The operator that waits for a collective, whose result it takes and returns."""
 
 
-all_reduce_in_place: OpOverload = torch.ops._c10d_functional.all_reduce_.default
-"""Adds up a tensor over the ranks of a group; takes the tensor, the name of the operation, and the group or its name."""
-
-
 def is_collective(operator: OpOverload) -> bool:
     """Return whether an operator is a functional collective, or the wait for one."""
     return operator.namespace in COLLECTIVE_NAMESPACES
 
 
-def rank_in(group: Any) -> int:
-    """Return this process's rank in a group of processes, or in one by its name, as functional collectives take it."""
-    found = _resolve_process_group(GroupName(group)) if isinstance(group, str) else group
-    return int(found.rank())
+def process_group(group: Any) -> Any:
+    """Return a group of processes, or the one of a name, as functional collectives take it."""
+    return _resolve_process_group(GroupName(group)) if isinstance(group, str) else group
 
 
 def wait_for_collective(result: Tensor) -> None:

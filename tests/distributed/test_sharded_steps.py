@@ -17,13 +17,13 @@ OF_TWO = ("fully_shard", "kept", "ddp", "small_buckets")
 OF_FOUR = (*OF_TWO, "grid")
 
 QUICK = [
-    *(f"fully_shard/{network}/{strategy}" for network, strategy in product(NETWORKS, STRATEGIES[:2])),
-    "fully_shard/digits_cnn/joint",
+    "fully_shard/digits_cnn/eager",
+    "fully_shard/resnet/layrub_hybrid",
     "fully_shard/vit/joint",
-    "ddp/digits_cnn/eager",
-    "small_buckets/gpt2/layrub_hybrid",
-    "kept/llama/joint",
+    "fully_shard/lstm/eager",
     "fully_shard/llama/eager/adamw",
+    "kept/llama/joint",
+    "small_buckets/gpt2/layrub_hybrid",
     "ddp/digits_cnn/eager/adamw",
 ]
 """Under two processes, in one launch: starting them takes seconds."""

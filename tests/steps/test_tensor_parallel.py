@@ -69,6 +69,7 @@ def test_ranks_divide_weights_and_states_and_wait_for_collectives() -> None:
     assert eight.parts_bytes["optimizer state"] < one.parts_bytes["optimizer state"] / 7
 
 
+@pytest.mark.slow
 def test_every_strategy_of_one_rank_schedules_a_divided_step() -> None:
     plain = predicted(parallel={"tp": 2, "dp": 4})
     for strategy in ("eager", "joint", "layrub_hybrid"):
