@@ -17,6 +17,9 @@ from membench.core.units import PRINTED_UNITS
 
 T = TypeVar("T")
 
+COMPARED = {"system": "methods", "model": "networks", "batch_size": "batch sizes", "device": "devices"}
+"""Columns that may differ between the two numbers of a pair, and what is compared then."""
+
 
 @dataclass(frozen=True)
 class Row:

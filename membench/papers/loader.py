@@ -30,6 +30,7 @@ from membench.core.errors import MembenchError
 from membench.core.units import PRINTED_UNITS
 from membench.papers.experiment import (
     AS_CHOSEN,
+    COMPARED,
     Alternative,
     Answer,
     CellChange,
@@ -47,7 +48,6 @@ from membench.papers.experiment import (
     TrainedQuantity,
 )
 from membench.papers.printed import last_place
-from membench.papers.rankings import COMPARED
 
 _CHANGEABLE = ("metric", *PaperCell.__dataclass_fields__)
 """Fields in which a quantity's cell may differ from its row's."""

@@ -11,13 +11,11 @@ from itertools import combinations
 from math import inf
 
 from membench.core.record import Outcome
-from membench.papers.experiment import Answer, Order
+from membench.papers.experiment import COMPARED, Answer, Order
 from membench.papers.numbers import Number, PaperNumbers
 from membench.papers.printed import format_exact, format_rounded
 from membench.papers.verdicts import AGREES, DEVIATES
 
-COMPARED = {"system": "methods", "model": "networks", "batch_size": "batch sizes", "device": "devices"}
-"""Columns that may differ between the two numbers of a pair, and what is compared then."""
 IN_WORDS = "in words"
 KINDS = (*COMPARED.values(), IN_WORDS)
 CONVERSIONS: dict[str, Callable[[float], float]] = {

@@ -195,7 +195,7 @@ def _last_needs(graph: TaskGraph, updates: list[Task]) -> list[int]:
     writer = {block: task for task in graph.tasks for block in task.writes}
     makers = ((writer[block] for block in task.reads if block in writer) for task in updates)
     return [
-        max(last, *map(partial(_arrival, graph), of)) for last, of in zip(last_needs, makers, strict=True)
+        max([last, *map(partial(_arrival, graph), of)]) for last, of in zip(last_needs, makers, strict=True)
     ]
 
 

@@ -181,11 +181,12 @@ class Planner:
         problem = evaluator.problem
         everything, nothing = [OFFLOAD] * len(problem.units), [KEEP] * len(problem.units)
         least, most = evaluator.needed_bytes(everything)[0], evaluator.needed_bytes(nothing)[0]
-        best = evaluator.plan(nothing, most)
-        if best.step_s > problem.compute_s * (1 + TOLERANCE):  # blocks that no choice is made for leave
+        best, least_s = evaluator.plan(nothing, most), problem.compute_s
+        if any(
+            problem.collective_s
+        ):  # the device waits for some, and blocks that no choice is made for leave
             best = evaluator.plan(nothing, NO_LIMIT)
-            most = best.peak_bytes
-        least_s = best.step_s if any(problem.collective_s) else problem.compute_s
+            most, least_s = best.peak_bytes, best.step_s
         trials = _number(TRIED_STEPS, TRIALS, problem)
         for _ in range(HALVINGS):
             middle = (least + most) // 2
